@@ -4,48 +4,48 @@ use std::time::Duration;
 
 use leasehold::{Locks, Mutex};
 
-use crate::floor::{RawFile, now};
-use crate::report::{Line, Report};
+use crate::baseline::{RawFile, monotonic_now};
+use crate::report::{Comparison, Report};
 
-type Done = Result<(), Box<dyn std::error::Error>>;
+type BenchResult = Result<(), Box<dyn std::error::Error>>;
 
-async fn ours(mutex: &Mutex, cycles: u32) -> leasehold::Result<Duration> {
-    let start = now();
+async fn measure_leasehold(mutex: &Mutex, cycles: u32) -> leasehold::Result<Duration> {
+    let start = monotonic_now();
     for _ in 0..cycles {
         let guard = mutex.lock().await?;
         let _ = std::hint::black_box(guard.release().await?);
     }
-    Ok((now() - start) / cycles)
+    Ok((monotonic_now() - start) / cycles)
 }
 
 /// Compared with tokio's own mutex.
-pub(crate) async fn memory(report: &mut Report, scale: u32) -> Done {
+pub(crate) async fn bench_memory(report: &mut Report, scale: u32) -> BenchResult {
     let locks = Locks::open("memory:").await?;
     let mutex = locks.mutex("bench");
     let floor = tokio::sync::Mutex::new(0_u64);
     let cycles = 200_000 / scale;
     let (mut mine, mut tokios) = (Vec::new(), Vec::new());
     for _ in 0..21 {
-        mine.push(ours(&mutex, cycles).await?);
-        let start = now();
+        mine.push(measure_leasehold(&mutex, cycles).await?);
+        let start = monotonic_now();
         for _ in 0..cycles {
             *std::hint::black_box(floor.lock().await) += 1;
         }
-        tokios.push((now() - start) / cycles);
+        tokios.push((monotonic_now() - start) / cycles);
     }
     let (ours, floor) = (&mut mine[..], &mut tokios[..]);
-    report.compare(Line {
-        what: "memory: take and give back",
-        floor_is: "tokio::sync::Mutex",
-        ours,
-        floor,
-        most: 10.0,
+    report.add_comparison(Comparison {
+        name: "memory: take and give back",
+        baseline_name: "tokio::sync::Mutex",
+        leasehold: ours,
+        baseline: floor,
+        max_ratio: 10.0,
     });
     Ok(())
 }
 
 /// Compared with the raw system calls.
-pub(crate) async fn file(report: &mut Report, scale: u32) -> Done {
+pub(crate) async fn bench_file(report: &mut Report, scale: u32) -> BenchResult {
     let dir = tempfile::tempdir()?;
     let locks = Locks::open(&format!("file://{}", dir.path().join("locks").display())).await?;
     let mutex = locks.mutex("bench");
@@ -53,33 +53,33 @@ pub(crate) async fn file(report: &mut Report, scale: u32) -> Done {
     let cycles = 20_000 / scale;
     let (mut mine, mut calls, mut flocks) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..21 {
-        mine.push(ours(&mutex, cycles).await?);
-        let start = now();
+        mine.push(measure_leasehold(&mutex, cycles).await?);
+        let start = monotonic_now();
         for _ in 0..cycles {
-            raw.cycle()?;
+            raw.acquire_and_release()?;
         }
-        calls.push((now() - start) / cycles);
-        let start = now();
+        calls.push((monotonic_now() - start) / cycles);
+        let start = monotonic_now();
         for _ in 0..cycles {
             raw.bare_flock()?;
         }
-        flocks.push((now() - start) / cycles);
+        flocks.push((monotonic_now() - start) / cycles);
     }
     let floor = &mut calls[..];
-    report.compare(Line {
-        what: "file: take and give back",
-        floor_is: "the system calls that it needs",
-        ours: &mut mine,
-        floor,
-        most: 2.0,
+    report.add_comparison(Comparison {
+        name: "file: take and give back",
+        baseline_name: "the system calls that it needs",
+        leasehold: &mut mine,
+        baseline: floor,
+        max_ratio: 2.0,
     });
     let floor = &mut flocks[..];
-    report.compare(Line {
-        what: "file: take and give back",
-        floor_is: "two flock calls (no token, no queue)",
-        ours: &mut mine,
-        floor,
-        most: f64::INFINITY,
+    report.add_comparison(Comparison {
+        name: "file: take and give back",
+        baseline_name: "two flock calls (no token, no queue)",
+        leasehold: &mut mine,
+        baseline: floor,
+        max_ratio: f64::INFINITY,
     });
     Ok(())
 }

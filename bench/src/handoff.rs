@@ -6,14 +6,14 @@ use std::time::Duration;
 use leasehold::Locks;
 use tokio::task::JoinSet;
 
-use crate::floor::{RawFile, now};
-use crate::report::{Line, Report};
+use crate::baseline::{RawFile, monotonic_now};
+use crate::report::{Comparison, Report};
 
 const TASKS: u32 = 64;
-type Done = Result<(), Box<dyn std::error::Error>>;
+type BenchResult = Result<(), Box<dyn std::error::Error>>;
 
-async fn ours(locks: &Locks, turns: u32) -> Result<Duration, Box<dyn std::error::Error>> {
-    let start = now();
+async fn measure_leasehold(locks: &Locks, turns: u32) -> Result<Duration, Box<dyn std::error::Error>> {
+    let start = monotonic_now();
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
         let mutex = locks.mutex("turns");
@@ -30,12 +30,12 @@ async fn ours(locks: &Locks, turns: u32) -> Result<Duration, Box<dyn std::error:
     while let Some(done) = tasks.join_next().await {
         done??;
     }
-    Ok((now() - start) / (TASKS * turns))
+    Ok((monotonic_now() - start) / (TASKS * turns))
 }
 
-async fn tokios(turns: u32) -> Result<Duration, Box<dyn std::error::Error>> {
+async fn measure_tokio(turns: u32) -> Result<Duration, Box<dyn std::error::Error>> {
     let mutex = Arc::new(tokio::sync::Mutex::new(0_u64));
-    let start = now();
+    let start = monotonic_now();
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
         let mutex = Arc::clone(&mutex);
@@ -50,49 +50,67 @@ async fn tokios(turns: u32) -> Result<Duration, Box<dyn std::error::Error>> {
     while let Some(done) = tasks.join_next().await {
         done?;
     }
-    Ok((now() - start) / (TASKS * turns))
+    Ok((monotonic_now() - start) / (TASKS * turns))
 }
 
-async fn compare(report: &mut Report, locks: &Locks, what: &str, turns: u32, most: f64) -> Done {
+async fn compare_with_tokio(report: &mut Report, locks: &Locks, name: &str, turns: u32, max_ratio: f64) -> BenchResult {
     let (mut mine, mut floor) = (Vec::new(), Vec::new());
     for _ in 0..11 {
-        mine.push(ours(locks, turns).await?);
-        floor.push(tokios(turns).await?);
+        mine.push(measure_leasehold(locks, turns).await?);
+        floor.push(measure_tokio(turns).await?);
     }
-    report.compare(Line { what, floor_is: "tokio::sync::Mutex", ours: &mut mine, floor: &mut floor, most });
+    report.add_comparison(Comparison {
+        name,
+        baseline_name: "tokio::sync::Mutex",
+        leasehold: &mut mine,
+        baseline: &mut floor,
+        max_ratio,
+    });
     Ok(())
 }
 
 /// In memory.
-pub(crate) async fn memory(report: &mut Report, scale: u32) -> Done {
+pub(crate) async fn bench_memory(report: &mut Report, scale: u32) -> BenchResult {
     let locks = Locks::open("memory:").await?;
-    compare(report, &locks, "memory: hand-off among 64 tasks", 500 / scale, 10.0).await
+    compare_with_tokio(report, &locks, "memory: hand-off among 64 tasks", 500 / scale, 10.0).await
 }
 
 /// In a folder, compared with the raw system calls.
-pub(crate) async fn file(report: &mut Report, scale: u32) -> Done {
+pub(crate) async fn bench_file(report: &mut Report, scale: u32) -> BenchResult {
     let dir = tempfile::tempdir()?;
     let locks = Locks::open(&format!("file://{}", dir.path().join("locks").display())).await?;
     let raw = RawFile::new(dir.path())?;
     let turns = 100 / scale;
     let (mut mine, mut floor, mut careless) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..11 {
-        mine.push(ours(&locks, turns).await?);
-        let start = now();
+        mine.push(measure_leasehold(&locks, turns).await?);
+        let start = monotonic_now();
         for _ in 0..TASKS * turns {
             raw.hand_off()?;
         }
-        floor.push((now() - start) / (TASKS * turns));
-        let start = now();
+        floor.push((monotonic_now() - start) / (TASKS * turns));
+        let start = monotonic_now();
         for _ in 0..TASKS * turns {
-            raw.careless_hand_off()?;
+            raw.unchecked_hand_off()?;
         }
-        careless.push((now() - start) / (TASKS * turns));
+        careless.push((monotonic_now() - start) / (TASKS * turns));
     }
     let (ours, floor) = (&mut mine[..], &mut floor[..]);
     let what = "file: hand-off among 64 tasks";
-    report.compare(Line { what, floor_is: "the system calls that it needs", ours, floor, most: 2.0 });
+    report.add_comparison(Comparison {
+        name: what,
+        baseline_name: "the system calls that it needs",
+        leasehold: ours,
+        baseline: floor,
+        max_ratio: 2.0,
+    });
     let (ours, floor) = (&mut mine[..], &mut careless[..]);
-    report.compare(Line { what, floor_is: "one write a step, no looks", ours, floor, most: f64::INFINITY });
+    report.add_comparison(Comparison {
+        name: what,
+        baseline_name: "one write a step, no looks",
+        leasehold: ours,
+        baseline: floor,
+        max_ratio: f64::INFINITY,
+    });
     Ok(())
 }

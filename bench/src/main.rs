@@ -5,7 +5,7 @@
 //! compared, because machines are noisy.
 //!
 //! `redis` measures locks in a Redis server that it starts, instead of those in memory and in
-//! files. The loads to run may follow (`one`, `many`, `turns`, `handover`, `held`; all by default),
+//! files. The loads to run may follow (`one`, `many`, `turns`, `handover`, `held_leases`; all by default),
 //! and `--peers`, which adds other libraries' locks.
 //!
 //! `redlock` measures locks on a majority of five Redis servers; its loads are `one`, `far`,
@@ -19,11 +19,11 @@
 //! `cache` counts, for each strategy, how often a cache in Redis returns a value that its database,
 //! a MariaDB, has already replaced.
 
+mod baseline;
 mod cache;
 mod cycle;
-mod floor;
 mod handoff;
-mod held;
+mod held_leases;
 mod redis;
 mod redlock;
 mod report;
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some("redis") => ("redis", &redis::LOADS),
         Some("redlock") => ("redlock", &redlock::LOADS),
         Some("zookeeper") => ("zookeeper", &zookeeper::LOADS),
-        Some("sql") => ("sql", &sql::WORDS),
+        Some("sql") => ("sql", &sql::DATABASES_AND_LOADS),
         Some("cache") => ("cache", &[]),
         _ => ("", &[]),
     };
@@ -67,10 +67,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         run.map_err(|error| error as Box<dyn std::error::Error>)?;
         return report.finish();
     }
-    runtime.block_on(cycle::memory(&mut report, scale))?;
-    runtime.block_on(cycle::file(&mut report, scale))?;
-    runtime.block_on(handoff::memory(&mut report, scale))?;
-    runtime.block_on(handoff::file(&mut report, scale))?;
-    runtime.block_on(held::memory(&mut report, scale))?;
+    runtime.block_on(cycle::bench_memory(&mut report, scale))?;
+    runtime.block_on(cycle::bench_file(&mut report, scale))?;
+    runtime.block_on(handoff::bench_memory(&mut report, scale))?;
+    runtime.block_on(handoff::bench_file(&mut report, scale))?;
+    runtime.block_on(held_leases::bench_memory(&mut report, scale))?;
     report.finish()
 }

@@ -8,27 +8,27 @@ use serde_json::{Value, json};
 pub(crate) struct Report {
     json: bool,
     lines: Vec<Value>,
-    missed: Vec<String>,
+    missed_targets: Vec<String>,
 }
 
 /// A comparison: its name, leasehold's cost and the floor's, and the target ratio.
-pub(crate) struct Line<'a> {
-    pub(crate) what: &'a str,
-    pub(crate) floor_is: &'a str,
-    pub(crate) ours: &'a mut [Duration],
-    pub(crate) floor: &'a mut [Duration],
-    pub(crate) most: f64,
+pub(crate) struct Comparison<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) baseline_name: &'a str,
+    pub(crate) leasehold: &'a mut [Duration],
+    pub(crate) baseline: &'a mut [Duration],
+    pub(crate) max_ratio: f64,
 }
 
 /// A comparison of rates: leasehold's and the floor's per second, and the target share of the
 /// floor's.
-pub(crate) struct Rates<'a> {
-    pub(crate) what: &'a str,
+pub(crate) struct RateComparison<'a> {
+    pub(crate) name: &'a str,
     pub(crate) unit: &'a str,
-    pub(crate) floor_is: &'a str,
-    pub(crate) ours: &'a mut [f64],
-    pub(crate) floor: &'a mut [f64],
-    pub(crate) least: f64,
+    pub(crate) baseline_name: &'a str,
+    pub(crate) leasehold: &'a mut [f64],
+    pub(crate) baseline: &'a mut [f64],
+    pub(crate) min_ratio: f64,
 }
 
 /// The median.
@@ -39,73 +39,77 @@ pub(crate) fn median(values: &mut [Duration]) -> Duration {
 
 impl Report {
     pub(crate) fn new(json: bool) -> Self {
-        Self { json, lines: Vec::new(), missed: Vec::new() }
+        Self { json, lines: Vec::new(), missed_targets: Vec::new() }
     }
 
     /// Adds a comparison.
-    pub(crate) fn compare(&mut self, line: Line<'_>) {
-        let rounds = line.ours.len();
-        let (ours, floor) = (median(line.ours), median(line.floor));
+    pub(crate) fn add_comparison(&mut self, line: Comparison<'_>) {
+        let rounds = line.leasehold.len();
+        let (ours, floor) = (median(line.leasehold), median(line.baseline));
         let ratio = ours.as_secs_f64() / floor.as_secs_f64();
-        self.say(&format!(
+        self.print_line(&format!(
             "{:<44} {ours:>12.2?}   {:<34} {floor:>12.2?}   {ratio:>6.2} x ({})",
-            line.what,
-            line.floor_is,
-            if line.most.is_finite() { format!("aim: at most {}", line.most) } else { "for comparison".to_owned() }
+            line.name,
+            line.baseline_name,
+            if line.max_ratio.is_finite() {
+                format!("aim: at most {}", line.max_ratio)
+            } else {
+                "for comparison".to_owned()
+            }
         ));
-        self.judge(line.what, ratio <= line.most);
+        self.record_target(line.name, ratio <= line.max_ratio);
         self.lines.push(json!({
-            "what": line.what, "ours_ns": ours.as_nanos() as u64, "floor": line.floor_is,
-            "floor_ns": floor.as_nanos() as u64, "ratio": ratio, "aim": line.most.is_finite().then_some(line.most), "rounds": rounds,
+            "what": line.name, "ours_ns": ours.as_nanos() as u64, "floor": line.baseline_name,
+            "floor_ns": floor.as_nanos() as u64, "ratio": ratio, "aim": line.max_ratio.is_finite().then_some(line.max_ratio), "rounds": rounds,
         }));
     }
 
-    /// Adds a comparison of rates; without a target if `least` is 0.
-    pub(crate) fn rates(&mut self, line: Rates<'_>) {
-        let rounds = line.ours.len();
+    /// Adds a comparison of rates; without a target if `min_ratio` is 0.
+    pub(crate) fn add_rates(&mut self, line: RateComparison<'_>) {
+        let rounds = line.leasehold.len();
         let middle = |values: &mut [f64]| {
             values.sort_unstable_by(f64::total_cmp);
             values.get(values.len() / 2).copied().unwrap_or_default()
         };
-        let (ours, floor) = (middle(line.ours), middle(line.floor));
+        let (ours, floor) = (middle(line.leasehold), middle(line.baseline));
         let ratio = ours / floor;
-        let aim = (line.least > 0.0).then_some(line.least);
-        self.say(&format!(
+        let aim = (line.min_ratio > 0.0).then_some(line.min_ratio);
+        self.print_line(&format!(
             "{:<44} {ours:>12.0}   {:<34} {floor:>12.0}   {ratio:>6.2} x ({}) {}",
-            line.what,
-            line.floor_is,
+            line.name,
+            line.baseline_name,
             aim.map_or_else(|| "for comparison".to_owned(), |least| format!("aim: at least {least}")),
             line.unit
         ));
-        self.judge(line.what, ratio >= line.least);
+        self.record_target(line.name, ratio >= line.min_ratio);
         self.lines.push(json!({
-            "what": line.what, "ours": ours, "floor": line.floor_is, "floor_value": floor, "unit": line.unit, "ratio": ratio,
+            "what": line.name, "ours": ours, "floor": line.baseline_name, "floor_value": floor, "unit": line.unit, "ratio": ratio,
             "aim": aim, "rounds": rounds,
         }));
     }
 
     /// Adds a figure with a bound; without one if it is infinite.
-    pub(crate) fn figure(&mut self, what: &str, value: f64, unit: &str, most: f64) {
-        let aim = most.is_finite().then_some(most);
+    pub(crate) fn add_figure(&mut self, name: &str, value: f64, unit: &str, max: f64) {
+        let aim = max.is_finite().then_some(max);
         let told = aim.map_or_else(|| "for comparison".to_owned(), |most| format!("aim: at most {most}"));
-        self.say(&format!("{what:<44} {value:>12.2} {unit} ({told})"));
-        self.judge(what, value <= most);
-        self.lines.push(json!({ "what": what, "value": value, "unit": unit, "aim": aim }));
+        self.print_line(&format!("{name:<44} {value:>12.2} {unit} ({told})"));
+        self.record_target(name, value <= max);
+        self.lines.push(json!({ "what": name, "value": value, "unit": unit, "aim": aim }));
     }
 
     /// Adds a line to the JSON output.
-    pub(crate) fn add(&mut self, line: Value) {
+    pub(crate) fn add_json(&mut self, line: Value) {
         self.lines.push(line);
     }
 
-    fn judge(&mut self, what: &str, reached: bool) {
-        if !reached {
-            self.missed.push(what.to_owned());
+    fn record_target(&mut self, name: &str, is_met: bool) {
+        if !is_met {
+            self.missed_targets.push(name.to_owned());
         }
     }
 
     #[allow(clippy::print_stdout, reason = "a bench prints")]
-    pub(crate) fn say(&self, line: &str) {
+    pub(crate) fn print_line(&self, line: &str) {
         if !self.json {
             println!("{line}");
         }
@@ -117,6 +121,10 @@ impl Report {
         if self.json {
             println!("{}", serde_json::to_string_pretty(&self.lines)?);
         }
-        if self.missed.is_empty() { Ok(()) } else { Err(format!("missed: {}", self.missed.join(", ")).into()) }
+        if self.missed_targets.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("missed: {}", self.missed_targets.join(", ")).into())
+        }
     }
 }

@@ -3,57 +3,64 @@
 use std::path::Path;
 use std::thread;
 
-use crate::programs::{self, Lint, Part};
-use crate::stage::{self, Stage, Tier};
-use crate::{Done, cargo, links, rules, say, setup};
+use crate::part_runner::{self, PartRunner, Tier};
+use crate::programs::{self, Lint, TestPart};
+use crate::{TaskResult, links, print_line, rules, run_cargo, setup};
 
 /// Builds and runs the gate.
-pub(crate) fn test(root: &Path) -> Done {
-    let began = stage::now();
-    cargo(&["fmt", "--all", "--check"])?;
-    rules::no_time_in_assertions(root)?;
-    links::lead_somewhere(root)?;
+pub(crate) fn run_gate(root: &Path) -> TaskResult {
+    let began = part_runner::now();
+    run_cargo(&["fmt", "--all", "--check"])?;
+    rules::check_time_assertions(root)?;
+    links::check_links(root)?;
     package(&["--no-verify"])?;
+    lint_default_library()?;
     // Packages are installed while the programs are built.
     let parts = thread::scope(|scope| {
-        let installing = scope.spawn(|| setup::gate().map_err(|error| error.to_string()));
-        let parts = build(root);
+        let installing = scope.spawn(|| setup::install_for_gate().map_err(|error| error.to_string()));
+        let parts = build_parts(root);
         installing.join().map_err(|_| "installing packages panicked".to_owned())??;
         parts
     })?;
-    say(&format!("==> built and linted after {} s", began.elapsed().as_secs()));
-    let stage = Stage::new(root, Tier::Gate)?;
+    print_line(&format!("==> built and linted after {} s", began.elapsed().as_secs()));
+    let stage = PartRunner::new(root, Tier::Gate)?;
     let mut outcomes = stage.run(parts, |_| {});
-    outcomes.sort_by_key(|outcome| std::cmp::Reverse(outcome.took));
+    outcomes.sort_by_key(|outcome| std::cmp::Reverse(outcome.duration));
     let slow: Vec<String> =
-        outcomes.iter().take(10).map(|one| format!("{} {} s", one.name, one.took.as_secs())).collect();
-    say(&format!("==> the slowest parts: {}", slow.join(", ")));
+        outcomes.iter().take(10).map(|one| format!("{} {} s", one.name, one.duration.as_secs())).collect();
+    print_line(&format!("==> the slowest parts: {}", slow.join(", ")));
     let failed: Vec<_> = outcomes.into_iter().filter_map(|outcome| outcome.failure).collect();
-    stage::verdict(&failed)?;
-    programs::document_tests(&["--workspace"], Lint::Yes)?;
-    say(&format!("==> green after {} s", began.elapsed().as_secs()));
+    part_runner::report_failures(&failed)?;
+    programs::run_doc_tests(&["--workspace"], Lint::Yes)?;
+    print_line(&format!("==> green after {} s", began.elapsed().as_secs()));
     Ok(())
 }
 
 /// The parts of the gate, linted while they are built.
-pub(crate) fn build(root: &Path) -> Result<Vec<Part>, Box<dyn std::error::Error>> {
-    programs::build(root, &["--workspace"], Lint::Yes)
+pub(crate) fn build_parts(root: &Path) -> Result<Vec<TestPart>, Box<dyn std::error::Error>> {
+    programs::build_parts(root, &["--workspace"], Lint::Yes)
 }
 
 /// The crates that are published, in the order of their dependencies.
 const PUBLISHED: [&str; 4] = ["leasehold-zookeeper", "leasehold", "leasehold-command", "leasehold-cli"];
 
 /// Makes the package of each published crate.
-pub(crate) fn package(options: &[&str]) -> Done {
+pub(crate) fn package(options: &[&str]) -> TaskResult {
     let crates: Vec<&str> = PUBLISHED.iter().flat_map(|name| ["--package", name]).collect();
-    cargo(&[&["package", "--quiet", "--locked", "--allow-dirty"], options, &crates].concat())
+    run_cargo(&[&["package", "--quiet", "--locked", "--allow-dirty"], options, &crates].concat())
+}
+
+/// The library as a new user adds it: the build of the whole workspace has every feature.
+fn lint_default_library() -> TaskResult {
+    run_cargo(&["clippy", "--package", "leasehold", "--locked", "--", "--deny", "warnings"])
 }
 
 /// The checks that run no test.
-pub(crate) fn check(root: &Path) -> Done {
-    cargo(&["fmt", "--all", "--check"])?;
-    rules::no_time_in_assertions(root)?;
-    links::lead_somewhere(root)?;
+pub(crate) fn run_checks(root: &Path) -> TaskResult {
+    run_cargo(&["fmt", "--all", "--check"])?;
+    rules::check_time_assertions(root)?;
+    links::check_links(root)?;
     package(&["--no-verify"])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"])
+    lint_default_library()?;
+    run_cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"])
 }

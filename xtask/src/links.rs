@@ -4,16 +4,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Done;
+use crate::TaskResult;
 
 /// Fails with every link of a page that leads nowhere.
-pub(crate) fn lead_somewhere(root: &Path) -> Done {
+pub(crate) fn check_links(root: &Path) -> TaskResult {
     let mut broken = Vec::new();
-    for page in pages(root)? {
+    for page in markdown_pages(root)? {
         let text = fs::read_to_string(&page)?;
         let shown = page.strip_prefix(root).unwrap_or(&page).display().to_string();
-        for link in links(&text) {
-            if let Some(why) = is_broken(&page, link)? {
+        for link in link_targets(&text) {
+            if let Some(why) = broken_reason(&page, link)? {
                 broken.push(format!("  {shown}: {link}: {why}"));
             }
         }
@@ -21,14 +21,14 @@ pub(crate) fn lead_somewhere(root: &Path) -> Done {
     for page in readmes(root)? {
         let text = fs::read_to_string(&page)?;
         let shown = page.strip_prefix(root).unwrap_or(&page).display().to_string();
-        let out = links(&text).into_iter().filter(|link| !link.starts_with('#'));
+        let out = link_targets(&text).into_iter().filter(|link| !link.starts_with('#'));
         broken.extend(out.map(|link| format!("  {shown}: {link}: a reader of the package has no such file")));
     }
     if broken.is_empty() { Ok(()) } else { Err(format!("links that lead nowhere\n{}", broken.join("\n")).into()) }
 }
 
 /// The Markdown pages at the root and in `docs`.
-fn pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn markdown_pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut pages = Vec::new();
     for folder in [root.to_owned(), root.join("docs")] {
         for entry in fs::read_dir(folder)? {
@@ -50,13 +50,13 @@ fn readmes(root: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// The targets of `[text](target)`, but for those on other hosts.
-fn links(text: &str) -> Vec<&str> {
+fn link_targets(text: &str) -> Vec<&str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
     targets.filter(|target| !target.contains([' ', '\n']) && !target.contains("://")).collect()
 }
 
 /// Why a link leads nowhere, if it does.
-fn is_broken(page: &Path, link: &str) -> std::io::Result<Option<&'static str>> {
+fn broken_reason(page: &Path, link: &str) -> std::io::Result<Option<&'static str>> {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let target = if file.is_empty() { page.to_owned() } else { page.with_file_name(file) };
     if !target.exists() {
@@ -66,11 +66,11 @@ fn is_broken(page: &Path, link: &str) -> std::io::Result<Option<&'static str>> {
         return Ok(None);
     }
     let text = fs::read_to_string(&target)?;
-    Ok((!anchors(&text).any(|anchor| anchor == heading)).then_some("no such heading"))
+    Ok((!heading_anchors(&text).any(|anchor| anchor == heading)).then_some("no such heading"))
 }
 
 /// The headings of a page, as links name them.
-fn anchors(text: &str) -> impl Iterator<Item = String> + '_ {
+fn heading_anchors(text: &str) -> impl Iterator<Item = String> + '_ {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     headings.map(|line| {
         let words = line.trim_start_matches('#').trim().to_lowercase();
@@ -81,12 +81,12 @@ fn anchors(text: &str) -> impl Iterator<Item = String> + '_ {
 
 #[cfg(test)]
 mod tests {
-    use super::{anchors, links};
+    use super::{heading_anchors, link_targets};
 
     #[test]
     fn links_and_headings_are_found() {
         let text = "# Fail-over, and `strict`\n[a](redis.md#when-it-breaks) [b](https://x.org/) `x](y z)`";
-        assert_eq!(links(text), ["redis.md#when-it-breaks"]);
-        assert_eq!(anchors(text).collect::<Vec<_>>(), ["fail-over-and-strict"]);
+        assert_eq!(link_targets(text), ["redis.md#when-it-breaks"]);
+        assert_eq!(heading_anchors(text).collect::<Vec<_>>(), ["fail-over-and-strict"]);
     }
 }

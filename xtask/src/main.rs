@@ -1,22 +1,22 @@
 //! `cargo xtask test` installs what the tests need and runs the checks that every change must pass.
 //! `cargo xtask nightly` runs all tests, including the long ones.
 
+mod data_folder;
 mod gate;
 mod links;
 mod nightly;
+mod part_runner;
 mod programs;
 mod repeat;
 mod rules;
-mod scratch;
 mod setup;
-mod stage;
 mod versions;
 
 use std::error::Error;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-type Done = Result<(), Box<dyn Error>>;
+type TaskResult = Result<(), Box<dyn Error>>;
 
 const HELP: &str = "\
 cargo xtask test      the gate: install what the tests need (apt, as root), lint, build, and run what must hold
@@ -32,40 +32,42 @@ cargo xtask soak      every engine under every fault, 100 histories of 1,000 cal
 
 fn main() -> ExitCode {
     let task = std::env::args().nth(1).unwrap_or_default();
-    match perform(&task) {
+    match run_task(&task) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("xtask: {error}"));
+            print_line(&format!("xtask: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn perform(task: &str) -> Done {
-    let root = root()?;
+fn run_task(task: &str) -> TaskResult {
+    let root = workspace_root()?;
     let rest: Vec<String> = std::env::args().skip(2).collect();
     let words: Vec<&str> = rest.iter().map(String::as_str).collect();
     match task {
-        "test" => gate::test(root),
-        "check" => gate::check(root),
-        "setup" => setup::nightly(),
+        "test" => gate::run_gate(root),
+        "check" => gate::run_checks(root),
+        "setup" => setup::install_for_nightly(),
         "nightly" if words.contains(&"--help") => {
-            say(nightly::HELP);
+            print_line(nightly::HELP);
             Ok(())
         }
-        "nightly" => nightly::nightly(root, &rest),
+        "nightly" => nightly::run_nightly(root, &rest),
         "repeat" => {
             let times = words.first().map_or(Ok(20), |first| first.parse());
             let times = times.map_err(|error| format!("how often? `cargo xtask repeat 20`: {error}"))?;
-            repeat::repeat(root, times, rest.get(1..).unwrap_or_default())
+            repeat::run_repeatedly(root, times, rest.get(1..).unwrap_or_default())
         }
-        "bench" => cargo(&[&["run", "--profile", "dist", "--package", "leasehold-bench", "--"], &words[..]].concat()),
+        "bench" => {
+            run_cargo(&[&["run", "--profile", "dist", "--package", "leasehold-bench", "--"], &words[..]].concat())
+        }
         "soak" => {
             let soak = ["run", "--release", "--package", "leasehold-verify", "--bin", "leasehold-soak", "--"];
-            cargo(&[&soak[..], &words[..]].concat())
+            run_cargo(&[&soak[..], &words[..]].concat())
         }
         "--help" | "help" => {
-            say(HELP);
+            print_line(HELP);
             Ok(())
         }
         _ => Err(format!("there is no task {task:?}\n\n{HELP}").into()),
@@ -73,12 +75,12 @@ fn perform(task: &str) -> Done {
 }
 
 #[allow(clippy::print_stderr, reason = "this is a command")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     eprintln!("{line}");
 }
 
-fn cargo(arguments: &[&str]) -> Done {
-    run(cargo_command().args(arguments))
+fn run_cargo(arguments: &[&str]) -> TaskResult {
+    run_command(cargo_command().args(arguments))
 }
 
 /// Cargo with the environment of a user's shell. Variables that `cargo run` set for this program
@@ -93,15 +95,15 @@ fn cargo_command() -> Command {
     cargo
 }
 
-fn root() -> Result<&'static Path, Box<dyn Error>> {
+fn workspace_root() -> Result<&'static Path, Box<dyn Error>> {
     Ok(Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("no workspace")?)
 }
 
-fn run(command: &mut Command) -> Done {
+fn run_command(command: &mut Command) -> TaskResult {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     let words = std::iter::once(program).chain(command.get_args()).map(|word| word.to_string_lossy());
     let line = words.collect::<Vec<_>>().join(" ");
-    say(&format!("==> {line}"));
-    let status = command.current_dir(root()?).status().map_err(|error| format!("{line}: {error}"))?;
+    print_line(&format!("==> {line}"));
+    let status = command.current_dir(workspace_root()?).status().map_err(|error| format!("{line}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{line}: {status}").into()) }
 }

@@ -5,11 +5,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::{Done, cargo_command, say};
+use crate::{TaskResult, cargo_command, print_line};
 
 /// Makes warnings errors, in the form in which `cargo clippy -- --deny warnings` passes its
 /// arguments to the linting compiler.
-const DENY: &str = "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
+const DENY_WARNINGS: &str = "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
 
 /// Whether the workspace is linted while it is built.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,14 +23,14 @@ impl Lint {
     /// compiled once.
     pub(crate) fn apply(self, cargo: &mut Command) {
         if self == Self::Yes {
-            cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", DENY);
+            cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", DENY_WARNINGS);
         }
     }
 }
 
 /// A test program.
 #[derive(Debug)]
-struct Program {
+struct TestProgram {
     package: String,
     target: String,
     is_integration: bool,
@@ -40,7 +40,7 @@ struct Program {
 
 /// Some tests of one program, run in one process: the tests of a module share their servers.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct TestPart {
     /// For example `leasehold-conformance suite redis`.
     pub(crate) name: String,
     pub(crate) executable: PathBuf,
@@ -50,10 +50,14 @@ pub(crate) struct Part {
 }
 
 /// Builds the test programs and splits them into parts.
-pub(crate) fn build(root: &Path, arguments: &[&str], lint: Lint) -> Result<Vec<Part>, Box<dyn std::error::Error>> {
+pub(crate) fn build_parts(
+    root: &Path,
+    arguments: &[&str],
+    lint: Lint,
+) -> Result<Vec<TestPart>, Box<dyn std::error::Error>> {
     let mut parts = Vec::new();
     for program in compile(root, arguments, lint)? {
-        parts.extend(split(&program)?);
+        parts.extend(split_into_parts(&program)?);
     }
     if parts.is_empty() {
         return Err("cargo built no test program".into());
@@ -61,11 +65,11 @@ pub(crate) fn build(root: &Path, arguments: &[&str], lint: Lint) -> Result<Vec<P
     Ok(parts)
 }
 
-fn compile(root: &Path, arguments: &[&str], lint: Lint) -> Result<Vec<Program>, Box<dyn std::error::Error>> {
+fn compile(root: &Path, arguments: &[&str], lint: Lint) -> Result<Vec<TestProgram>, Box<dyn std::error::Error>> {
     let mut cargo = cargo_command();
     cargo.args(["test", "--locked", "--no-run"]).args(arguments).args(["--message-format", "json-render-diagnostics"]);
     lint.apply(&mut cargo);
-    say(&format!("==> cargo test --locked --no-run {}", arguments.join(" ")));
+    print_line(&format!("==> cargo test --locked --no-run {}", arguments.join(" ")));
     let mut building = cargo.current_dir(root).stdout(Stdio::piped()).spawn()?;
     let mut programs = Vec::new();
     for line in building.stdout.take().map(BufReader::new).ok_or("no output")?.lines() {
@@ -76,7 +80,7 @@ fn compile(root: &Path, arguments: &[&str], lint: Lint) -> Result<Vec<Program>, 
                 (message["executable"].as_str(), message["manifest_path"].as_str())
             && let Some(folder) = Path::new(manifest).parent()
         {
-            programs.push(Program {
+            programs.push(TestProgram {
                 package: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
                 target: message["target"]["name"].as_str().unwrap_or_default().to_owned(),
                 is_integration: message["target"]["kind"][0] == "test",
@@ -90,9 +94,9 @@ fn compile(root: &Path, arguments: &[&str], lint: Lint) -> Result<Vec<Program>, 
 }
 
 /// One part per top-level module of an integration test program; unit tests stay together.
-fn split(program: &Program) -> Result<Vec<Part>, Box<dyn std::error::Error>> {
-    let Program { package, target, executable, folder, .. } = program;
-    let part = |name, tests| Part { name, executable: executable.clone(), folder: folder.clone(), tests };
+fn split_into_parts(program: &TestProgram) -> Result<Vec<TestPart>, Box<dyn std::error::Error>> {
+    let TestProgram { package, target, executable, folder, .. } = program;
+    let part = |name, tests| TestPart { name, executable: executable.clone(), folder: folder.clone(), tests };
     if !program.is_integration {
         return Ok(vec![part(format!("{package} unit {target}"), Vec::new())]);
     }
@@ -110,9 +114,9 @@ fn split(program: &Program) -> Result<Vec<Part>, Box<dyn std::error::Error>> {
 }
 
 /// Runs the document tests, with the crates as built above.
-pub(crate) fn document_tests(arguments: &[&str], lint: Lint) -> Done {
+pub(crate) fn run_doc_tests(arguments: &[&str], lint: Lint) -> TaskResult {
     let mut cargo = cargo_command();
     cargo.args(["test", "--locked", "--doc"]).args(arguments);
     lint.apply(&mut cargo);
-    crate::run(&mut cargo)
+    crate::run_command(&mut cargo)
 }

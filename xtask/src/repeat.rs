@@ -11,25 +11,25 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::programs::Part;
-use crate::stage::{Failure, Stage, Tier, verdict};
-use crate::{Done, gate, say, setup};
+use crate::part_runner::{PartFailure, PartRunner, Tier, report_failures};
+use crate::programs::TestPart;
+use crate::{TaskResult, gate, print_line, setup};
 
 /// The runs and failures of each part, on one version of the code.
 #[derive(Default)]
-struct Tally {
+struct RunCounts {
     /// The version of the code; for another version the tally starts at zero.
-    of: String,
+    code_version: String,
     parts: BTreeMap<String, (u32, u32)>,
 }
 
 /// Runs the parts with one of `words` in their names until each has run `times` times.
-pub(crate) fn repeat(root: &Path, times: u32, words: &[String]) -> Done {
-    setup::gate()?;
-    let named = |part: &Part| words.is_empty() || words.iter().any(|word| part.name.contains(word));
-    let parts: Vec<Part> = gate::build(root)?.into_iter().filter(named).collect();
-    let tally = Mutex::new(Tally::load(root)?);
-    let stage = Stage::new(root, Tier::Gate)?;
+pub(crate) fn run_repeatedly(root: &Path, times: u32, words: &[String]) -> TaskResult {
+    setup::install_for_gate()?;
+    let named = |part: &TestPart| words.is_empty() || words.iter().any(|word| part.name.contains(word));
+    let parts: Vec<TestPart> = gate::build_parts(root)?.into_iter().filter(named).collect();
+    let tally = Mutex::new(RunCounts::load(root)?);
+    let stage = PartRunner::new(root, Tier::Gate)?;
     let done = AtomicBool::new(false);
     let failed = thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
@@ -39,44 +39,51 @@ pub(crate) fn repeat(root: &Path, times: u32, words: &[String]) -> Done {
                 }
             });
         }
-        let failed = rounds(root, &stage, &parts, times, &tally);
+        let failed = run_rounds(root, &stage, &parts, times, &tally);
         done.store(true, Ordering::Relaxed);
         failed
     });
-    say(&tally.lock().unwrap_or_else(PoisonError::into_inner).summary(times));
-    verdict(&failed)
+    print_line(&tally.lock().unwrap_or_else(PoisonError::into_inner).summary(times));
+    report_failures(&failed)
 }
 
-fn rounds(root: &Path, stage: &Stage, parts: &[Part], times: u32, tally: &Mutex<Tally>) -> Vec<Failure> {
+fn run_rounds(
+    root: &Path,
+    stage: &PartRunner,
+    parts: &[TestPart],
+    times: u32,
+    tally: &Mutex<RunCounts>,
+) -> Vec<PartFailure> {
     let mut failed = Vec::new();
     loop {
         let locked = || tally.lock().unwrap_or_else(PoisonError::into_inner);
-        let due: Vec<Part> = parts.iter().filter(|part| locked().runs(&part.name) < times).cloned().collect();
+        let due: Vec<TestPart> = parts.iter().filter(|part| locked().run_count(&part.name) < times).cloned().collect();
         if due.is_empty() {
             return failed;
         }
-        say(&format!("==> {} parts have run fewer than {times} times", due.len()));
+        print_line(&format!("==> {} parts have run fewer than {times} times", due.len()));
         let outcomes = stage.run(due, |outcome| {
             let mut tally = locked();
-            tally.count(&outcome.name, outcome.failure.is_some());
+            tally.record_run(&outcome.name, outcome.failure.is_some());
             if let Err(error) = tally.save(root) {
-                say(&format!("xtask: the tally cannot be kept: {error}"));
+                print_line(&format!("xtask: the tally cannot be kept: {error}"));
             }
         });
         failed.extend(outcomes.into_iter().filter_map(|outcome| outcome.failure));
     }
 }
 
-impl Tally {
+impl RunCounts {
     fn load(root: &Path) -> Result<Self, Box<dyn std::error::Error>> {
-        let of = version(root)?;
-        let kept = fs::read_to_string(path(root)).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
+        let of = code_version(root)?;
+        let kept =
+            fs::read_to_string(counts_path(root)).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
         let kept = kept.filter(|kept| kept["of"] == of.as_str()).unwrap_or_default();
         let number = |value: &Value| u32::try_from(value.as_u64().unwrap_or_default()).unwrap_or_default();
         let parts = kept["parts"].as_object().map(|parts| {
             parts.iter().map(|(name, row)| (name.clone(), (number(&row["runs"]), number(&row["failures"])))).collect()
         });
-        Ok(Self { of, parts: parts.unwrap_or_default() })
+        Ok(Self { code_version: of, parts: parts.unwrap_or_default() })
     }
 
     fn save(&self, root: &Path) -> std::io::Result<()> {
@@ -85,17 +92,17 @@ impl Tally {
             .iter()
             .map(|(name, (runs, failures))| (name, json!({ "runs": runs, "failures": failures })))
             .collect();
-        fs::write(path(root), json!({ "of": self.of, "parts": parts }).to_string())
+        fs::write(counts_path(root), json!({ "of": self.code_version, "parts": parts }).to_string())
     }
 
-    fn runs(&self, name: &str) -> u32 {
+    fn run_count(&self, name: &str) -> u32 {
         self.parts.get(name).map_or(0, |(runs, _)| *runs)
     }
 
-    fn count(&mut self, name: &str, failed: bool) {
+    fn record_run(&mut self, name: &str, has_failed: bool) {
         let row = self.parts.entry(name.to_owned()).or_default();
         row.0 += 1;
-        row.1 += u32::from(failed);
+        row.1 += u32::from(has_failed);
     }
 
     fn summary(&self, times: u32) -> String {
@@ -110,12 +117,12 @@ impl Tally {
     }
 }
 
-fn path(root: &Path) -> std::path::PathBuf {
+fn counts_path(root: &Path) -> std::path::PathBuf {
     root.join("target/repeat.json")
 }
 
 /// Identifies the tested code: a hash of every file in it, committed or not.
-pub(crate) fn version(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
+pub(crate) fn code_version(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
     fs::create_dir_all(root.join("target"))?;
     let index = root.join("target/version.index");
     let git = |arguments: &[&str]| -> Result<String, Box<dyn std::error::Error>> {

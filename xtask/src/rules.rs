@@ -5,7 +5,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::Done;
+use crate::TaskResult;
 
 /// What is in a function whose clock stands still unless the test advances it.
 const STILL: [&str; 3] = ["start_paused", "ManualClock::new()", "walk(&hand"];
@@ -14,7 +14,7 @@ const STILL: [&str; 3] = ["start_paused", "ManualClock::new()", "walk(&hand"];
 const BOUNDS: [&str; 2] = ["BOUND", "SOON"];
 
 /// All sources with tests: test folders, and modules beside the code.
-fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn test_sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     let mut folders = vec![root.join("crates")];
     while let Some(folder) = folders.pop() {
@@ -33,15 +33,15 @@ fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// Fails if any assertion bounds how long something took; lists them all.
-pub(crate) fn no_time_in_assertions(root: &Path) -> Done {
+pub(crate) fn check_time_assertions(root: &Path) -> TaskResult {
     let mut found = Vec::new();
-    for path in sources(root)? {
+    for path in test_sources(root)? {
         let text = fs::read_to_string(&path)?;
-        if is_virtual(&path) {
+        if has_virtual_time(&path) {
             continue;
         }
         let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        found.extend(timed(&text).into_iter().map(|(line, what)| format!("  {shown}:{line}: {what}")));
+        found.extend(find_timed_assertions(&text).into_iter().map(|(line, what)| format!("  {shown}:{line}: {what}")));
     }
     if found.is_empty() {
         return Ok(());
@@ -51,16 +51,16 @@ pub(crate) fn no_time_in_assertions(root: &Path) -> Done {
 }
 
 /// In virtual time every duration is exact, so these tests may assert durations.
-fn is_virtual(path: &Path) -> bool {
+fn has_virtual_time(path: &Path) -> bool {
     let folders = ["simulation", "scripted"];
     path.components().any(|part| folders.iter().any(|folder| part.as_os_str() == *folder))
 }
 
 /// The assertions about elapsed time, and the polls with a time limit: their line numbers and text.
 /// A test whose clock stands still may assert durations; the others beside it may not.
-fn timed(text: &str) -> Vec<(usize, String)> {
+fn find_timed_assertions(text: &str) -> Vec<(usize, String)> {
     let functions = functions(text);
-    let bound = bound_to_elapsed(text);
+    let bound = elapsed_bindings(text);
     let is_time = |at: usize, condition: &str| {
         let here = function_at(&functions, at).unwrap_or(0..text.len());
         let names = bound.iter().filter(|(from, _)| here.contains(from) && *from < at);
@@ -68,10 +68,10 @@ fn timed(text: &str) -> Vec<(usize, String)> {
     };
     let mut found = Vec::new();
     for (at, _) in text.match_indices("assert") {
-        let Some(body) = body_of_macro(&text[at..]) else { continue };
-        let condition = condition(body);
+        let Some(body) = assertion_body(&text[at..]) else { continue };
+        let condition = assertion_condition(body);
         let here = function_at(&functions, at).unwrap_or(0..text.len());
-        let is_shortened = condition.contains('>') && is_shortened(&text[here.start..at], condition);
+        let is_shortened = condition.contains('>') && is_reduced_bound(&text[here.start..at], condition);
         if is_time(at, condition) && (condition.contains('<') || is_shortened) {
             found.push((at, body));
         }
@@ -131,7 +131,7 @@ fn is_elapsed(code: &str) -> bool {
 
 /// Whether a lower bound is reduced by a guess at the clocks' precision: then it proves nothing.
 /// `before` is its function up to the assertion, which binds its names.
-fn is_shortened(before: &str, condition: &str) -> bool {
+fn is_reduced_bound(before: &str, condition: &str) -> bool {
     let bound = before.match_indices("let ").filter_map(|(at, _)| before[at + 4..].split(';').next()?.split_once('='));
     condition.contains(" - ")
         || bound.filter(|(_, value)| value.contains(" - ")).any(|(name, _)| has_word(condition, name.trim()))
@@ -157,7 +157,7 @@ fn limited(text: &str, is_time: impl Fn(usize, &str) -> bool) -> Vec<(usize, &st
 }
 
 /// The names bound by `let NAME = ….elapsed()…;` or `let NAME = ….since(…)…;`, and their positions.
-fn bound_to_elapsed(text: &str) -> Vec<(usize, String)> {
+fn elapsed_bindings(text: &str) -> Vec<(usize, String)> {
     let mut names = Vec::new();
     for (at, _) in text.match_indices("let ") {
         let statement = text[at..].split(';').next().unwrap_or_default();
@@ -171,7 +171,7 @@ fn bound_to_elapsed(text: &str) -> Vec<(usize, String)> {
 }
 
 /// The text between the parentheses of `assert…!(…)`.
-fn body_of_macro(text: &str) -> Option<&str> {
+fn assertion_body(text: &str) -> Option<&str> {
     let open = text.find('(')?;
     let name = text[..open].strip_suffix('!')?;
     if !matches!(name, "assert" | "assert_eq" | "assert_ne") {
@@ -195,7 +195,7 @@ fn body_of_call(text: &str) -> Option<&str> {
 }
 
 /// An assertion without its message, which may print a time.
-fn condition(body: &str) -> &str {
+fn assertion_condition(body: &str) -> &str {
     body.split('"').next().unwrap_or(body)
 }
 

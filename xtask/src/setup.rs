@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::{Done, run};
+use crate::{TaskResult, run_command};
 
 /// A program in `PATH`, or a file by its full path; and its package.
-type Need = (&'static str, &'static str);
+type RequiredPackage = (&'static str, &'static str);
 
 /// What the gate needs.
-const GATE: [Need; 11] = [
+const GATE_PACKAGES: [RequiredPackage; 11] = [
     ("redis-server", "redis-server"),
     ("strace", "strace"),
     ("ip", "iproute2"),
@@ -24,39 +24,39 @@ const GATE: [Need; 11] = [
 ];
 
 /// What the nightly parts need in addition.
-const NIGHTLY: [Need; 4] =
+const NIGHTLY_PACKAGES: [RequiredPackage; 4] =
     [("/usr/lib/galera/libgalera_smm.so", "galera-4"), ("rsync", "rsync"), ("pip3", "python3-pip"), ("mvn", "maven")];
 
 /// Installs what the gate needs and the machine lacks.
-pub(crate) fn gate() -> Done {
-    install(&GATE)
+pub(crate) fn install_for_gate() -> TaskResult {
+    install(&GATE_PACKAGES)
 }
 
 /// Installs what the nightly parts need and the machine lacks.
-pub(crate) fn nightly() -> Done {
-    install(&[&GATE[..], &NIGHTLY[..]].concat())
+pub(crate) fn install_for_nightly() -> TaskResult {
+    install(&[&GATE_PACKAGES[..], &NIGHTLY_PACKAGES[..]].concat())
 }
 
-fn install(needs: &[Need]) -> Done {
+fn install(packages: &[RequiredPackage]) -> TaskResult {
     let missing: Vec<&str> =
-        needs.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+        packages.iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
-    if !root || !is_there("apt-get") {
+    if !root || !is_installed("apt-get") {
         let names = missing.join(" ");
         return Err(format!("the tests need the Debian packages {names}; as root: apt-get install {names}").into());
     }
-    apt(&["update"])?;
-    apt(&[&["install", "--yes", "--no-install-recommends"], &missing[..]].concat())?;
-    match needs.iter().find(|(program, _)| !is_there(program)) {
+    run_apt(&["update"])?;
+    run_apt(&[&["install", "--yes", "--no-install-recommends"], &missing[..]].concat())?;
+    match packages.iter().find(|(program, _)| !is_installed(program)) {
         None => Ok(()),
         Some((program, package)) => Err(format!("{program} is still missing after installing {package}").into()),
     }
 }
 
-fn is_there(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     if Path::new(program).is_absolute() {
         return Path::new(program).is_file();
     }
@@ -64,9 +64,9 @@ fn is_there(program: &str) -> bool {
     std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|dir| dir.join(program).is_file())
 }
 
-fn apt(arguments: &[&str]) -> Done {
+fn run_apt(arguments: &[&str]) -> TaskResult {
     let mut apt = Command::new("apt-get");
     apt.args(["-o", "DPkg::Lock::Timeout=300", "-q"]).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
     // The tests start servers on their own ports; the packages must not start theirs.
-    run(apt.env("RUNLEVEL", "1"))
+    run_command(apt.env("RUNLEVEL", "1"))
 }

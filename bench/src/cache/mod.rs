@@ -8,36 +8,36 @@
 //! No lock is lost here, no process dies, and nothing is evicted: the tests cover how the
 //! strategies handle that.
 
+mod database;
 mod load;
-mod source;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Locks;
 use leasehold::cache::strategy::{
-    Aside, DelayedDoubleDelete, DeleteAfter, DeleteFirst, Invalidating, LockProtected, Strategy, TtlOnly,
-    WritingThrough,
+    CacheAside, DelayedDoubleDelete, DeleteAfter, DeleteFirst, InvalidateAfterCommit, LockProtected, Strategy, TtlOnly,
+    WriteThrough,
 };
-use leasehold::cache::{Mode, ReadThrough, Store};
+use leasehold::cache::{CacheStore, Freshness, ReadThrough};
 use leasehold_testbed::{mariadb, redis};
 use serde_json::json;
 
-use crate::redis::Oops;
+use crate::redis::BoxError;
 use crate::report::Report;
-use load::{Outcome, run_load};
-use source::Table;
+use database::Table;
+use load::{LoadCounts, run_load};
 
 /// The TTL of values that are not deleted.
-const TTL: Duration = Duration::from_secs(1);
+const VALUE_TTL: Duration = Duration::from_secs(1);
 /// The delay of the second delete.
-const DELAY: Duration = Duration::from_millis(50);
+const SECOND_DELETE_DELAY: Duration = Duration::from_millis(50);
 /// How long each strategy is measured.
-const WATCHED: Duration = Duration::from_secs(10);
+const MEASURED_TIME: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The strategies in the order of the table, the textbook's before ours, and their targets.
-const NAMES: [(&str, f64); 8] = [
+const STRATEGIES: [(&str, f64); 8] = [
     ("ttl-only", f64::INFINITY),
     ("delete-first", f64::INFINITY),
     ("delete-after", f64::INFINITY),
@@ -49,12 +49,12 @@ const NAMES: [(&str, f64); 8] = [
 ];
 
 /// One client's instance of a strategy.
-async fn open(name: &str, url: &str) -> Result<Arc<dyn Strategy>, Oops> {
+async fn open_strategy(name: &str, url: &str) -> Result<Arc<dyn Strategy>, BoxError> {
     // Each strategy starts with an empty cache.
     let url = format!("{url}?prefix=bench-{}:", name.replace([' ', ','], "-"));
-    let aside = Aside::new(&Store::open(&url, TIMEOUT).await?, TTL);
+    let aside = CacheAside::new(&CacheStore::open(&url, TIMEOUT).await?, VALUE_TTL);
     let cache = async |mode| {
-        let builder = ReadThrough::builder().mode(mode).ttl(TTL).stale_for(TTL).timeout(TIMEOUT);
+        let builder = ReadThrough::builder().freshness(mode).ttl(VALUE_TTL).stale_for(VALUE_TTL).timeout(TIMEOUT);
         builder.open(&url).await
     };
     let locks = async || Locks::open(&url).await;
@@ -62,38 +62,38 @@ async fn open(name: &str, url: &str) -> Result<Arc<dyn Strategy>, Oops> {
         "ttl-only" => Arc::new(TtlOnly(aside)),
         "delete-first" => Arc::new(DeleteFirst(aside)),
         "delete-after" => Arc::new(DeleteAfter(aside)),
-        "delayed-double-delete" => Arc::new(DelayedDoubleDelete { aside, delay: DELAY }),
-        "lock-protected" => Arc::new(LockProtected { aside, locks: locks().await? }),
-        "leasehold, serve stale" => Arc::new(Invalidating(cache(Mode::ServeStale).await?)),
-        "leasehold, strong" => Arc::new(Invalidating(cache(Mode::Strong).await?)),
-        _ => Arc::new(WritingThrough { cache: cache(Mode::Strong).await?, locks: locks().await? }),
+        "delayed-double-delete" => Arc::new(DelayedDoubleDelete { cache: aside, delay: SECOND_DELETE_DELAY }),
+        "lock-protected" => Arc::new(LockProtected { cache: aside, locks: locks().await? }),
+        "leasehold, serve stale" => Arc::new(InvalidateAfterCommit(cache(Freshness::ServeStale).await?)),
+        "leasehold, strong" => Arc::new(InvalidateAfterCommit(cache(Freshness::Strong).await?)),
+        _ => Arc::new(WriteThrough { cache: cache(Freshness::Strong).await?, locks: locks().await? }),
     })
 }
 
 /// Measures all strategies.
-pub(crate) async fn run(report: &mut Report, scale: u32) -> Result<(), Oops> {
+pub(crate) async fn run(report: &mut Report, scale: u32) -> Result<(), BoxError> {
     let (redis, mariadb) = (redis::start().await?, mariadb::start().await?);
-    report.say(&format!(
+    report.print_line(&format!(
         "{:<34} {:>12} {:>22} {:>10} {:>24}",
         "strategy", "reads", "stale in a million", "writes", "loads for each write"
     ));
     let mut all = Vec::new();
-    for (name, most) in NAMES {
+    for (name, most) in STRATEGIES {
         let table = Arc::new(Table::new(&mariadb.url()).await?);
-        let clients = [open(name, &redis.url()).await?, open(name, &redis.url()).await?];
-        let outcome = run_load(&table, clients, WATCHED / scale).await?;
-        let Outcome { reads, stale, writes, loads } = outcome;
-        report.say(&format!(
+        let clients = [open_strategy(name, &redis.url()).await?, open_strategy(name, &redis.url()).await?];
+        let outcome = run_load(&table, clients, MEASURED_TIME / scale).await?;
+        let LoadCounts { reads, stale, writes, loads } = outcome;
+        report.print_line(&format!(
             "{name:<34} {reads:>12} {:>22.1} {writes:>10} {:>24.2}",
-            outcome.stale_in_a_million(),
-            outcome.loads_for_each_write()
+            outcome.stale_per_million(),
+            outcome.loads_per_write()
         ));
-        report.add(json!({ "what": name, "reads": reads, "stale": stale, "writes": writes, "loads": loads }));
+        report.add_json(json!({ "what": name, "reads": reads, "stale": stale, "writes": writes, "loads": loads }));
         all.push((name, outcome, most));
     }
     for (name, outcome, most) in all.into_iter().filter(|(.., most)| most.is_finite()) {
         let what = format!("{name}: stale reads in a million");
-        report.figure(&what, outcome.stale_in_a_million(), "", most);
+        report.add_figure(&what, outcome.stale_per_million(), "", most);
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! The cost of locks in Redis, beside bare commands that the same client library sends to the same
 //! server.
 
+pub(crate) mod baseline;
 mod cycle;
-pub(crate) mod floor;
 mod handoff;
-mod held;
+mod held_leases;
 pub(crate) mod peers;
 pub(crate) mod server;
 
@@ -14,10 +14,10 @@ use leasehold::Locks;
 
 use crate::report::Report;
 use peers::Figures;
-use server::Bench;
+use server::BenchServer;
 
 /// An error in any step of the benches.
-pub(crate) type Oops = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The TTL of all locks here.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
@@ -28,34 +28,34 @@ const ROUNDS: u32 = 11;
 pub(crate) const LOADS: [&str; 5] = ["one", "many", "turns", "handover", "held"];
 
 /// Runs the chosen loads, or all, on a fresh server; with `peers`, also other libraries' locks.
-pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), Oops> {
+pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), BoxError> {
     // The peers are built before any measurement.
-    let peers = if peers { Some(peers::Peers::build()?) } else { None };
-    let mut bench = Bench::start(scale).await?;
-    let (mut ours, mut floor) = (Figures::of_locks("leasehold"), Figures::of_floor());
+    let peers = if peers { Some(peers::PeerPrograms::build()?) } else { None };
+    let mut bench = BenchServer::start(scale).await?;
+    let (mut ours, mut floor) = (Figures::for_locks("leasehold"), Figures::for_baseline());
     for load in LOADS.into_iter().filter(|load| chosen.is_empty() || chosen.contains(load)) {
         match load {
-            "one" => cycle::one(report, &mut bench, &mut ours, &mut floor).await?,
-            "many" => cycle::many(report, &mut bench, &mut ours, &mut floor).await?,
-            "turns" => handoff::turns(report, &mut bench, &mut ours, &mut floor).await?,
-            "handover" => handoff::handover(report, &mut bench, &mut ours, &mut floor).await?,
-            _ => held::renewed(report, &mut bench).await?,
+            "one" => cycle::bench_single_task(report, &mut bench, &mut ours, &mut floor).await?,
+            "many" => cycle::bench_many_tasks(report, &mut bench, &mut ours, &mut floor).await?,
+            "turns" => handoff::bench_turns(report, &mut bench, &mut ours, &mut floor).await?,
+            "handover" => handoff::bench_hand_off(report, &mut bench, &mut ours, &mut floor).await?,
+            _ => held_leases::bench_renewals(report, &mut bench).await?,
         }
     }
     if let Some(peers) = peers {
         let mut all = vec![floor, ours];
-        all.extend(peers.measure(&mut bench).await?);
-        peers::table(report, &all);
+        all.extend(peers.measure_all(&mut bench).await?);
+        peers::report_table(report, &all);
     }
     Ok(())
 }
 
-async fn open(bench: &Bench) -> leasehold::Result<Locks> {
+async fn open_locks(bench: &BenchServer) -> leasehold::Result<Locks> {
     Locks::builder().ttl(TTL).open(&bench.url()).await
 }
 
 /// The median of `values`; the default value if there are none.
-pub(crate) fn middle<T: Copy + PartialOrd + Default>(values: &mut [T]) -> T {
+pub(crate) fn median_value<T: Copy + PartialOrd + Default>(values: &mut [T]) -> T {
     values.sort_unstable_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
     values.get(values.len() / 2).copied().unwrap_or_default()
 }

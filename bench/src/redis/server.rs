@@ -3,27 +3,27 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use leasehold_testbed::redis::{Reply, Resp, start};
+use leasehold_testbed::redis::{Reply, RespClient, start};
 use leasehold_testbed::{Server, redis};
 
-use super::Oops;
+use super::BoxError;
 
 /// The commands with which clients run a script.
-const SCRIPTS: [&str; 4] = ["eval", "evalsha", "eval_ro", "evalsha_ro"];
+const SCRIPT_COMMANDS: [&str; 4] = ["eval", "evalsha", "eval_ro", "evalsha_ro"];
 
 /// A server, and a connection for its statistics.
-pub(crate) struct Bench {
+pub(crate) struct BenchServer {
     server: Server,
-    asker: Resp,
+    stats_connection: RespClient,
     /// The factor by which everything is shortened.
     pub(crate) scale: u32,
 }
 
-impl Bench {
-    pub(crate) async fn start(scale: u32) -> Result<Self, Oops> {
+impl BenchServer {
+    pub(crate) async fn start(scale: u32) -> Result<Self, BoxError> {
         let server = start().await?;
-        let asker = redis::Resp::connect(server.addr()).await?;
-        Ok(Self { server, asker, scale })
+        let asker = redis::RespClient::connect(server.addr()).await?;
+        Ok(Self { server, stats_connection: asker, scale })
     }
 
     pub(crate) fn url(&self) -> String {
@@ -31,19 +31,19 @@ impl Bench {
     }
 
     /// How often each command was called so far, and the time in it.
-    pub(crate) async fn calls(&mut self) -> Result<Calls, Oops> {
-        calls(&mut self.asker).await
+    pub(crate) async fn command_calls(&mut self) -> Result<CommandCalls, BoxError> {
+        command_calls(&mut self.stats_connection).await
     }
 
     /// The CPU time that the server has used.
-    pub(crate) async fn cpu(&mut self) -> Result<Duration, Oops> {
-        cpu(&mut self.asker).await
+    pub(crate) async fn cpu_time(&mut self) -> Result<Duration, BoxError> {
+        cpu_time(&mut self.stats_connection).await
     }
 }
 
 /// How often each command was called on a server so far, and the time in it.
-pub(crate) async fn calls(asker: &mut Resp) -> Result<Calls, Oops> {
-    let text = info(asker, "commandstats").await?;
+pub(crate) async fn command_calls(connection: &mut RespClient) -> Result<CommandCalls, BoxError> {
+    let text = query_info(connection, "commandstats").await?;
     let mut calls = HashMap::new();
     for line in text.lines() {
         let Some((name, fields)) = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(':')) else {
@@ -55,12 +55,12 @@ pub(crate) async fn calls(asker: &mut Resp) -> Result<Calls, Oops> {
         };
         calls.insert(name.to_owned(), (field("calls"), field("usec")));
     }
-    Ok(Calls(calls))
+    Ok(CommandCalls(calls))
 }
 
 /// The CPU time that a server has used.
-pub(crate) async fn cpu(asker: &mut Resp) -> Result<Duration, Oops> {
-    let text = info(asker, "cpu").await?;
+pub(crate) async fn cpu_time(connection: &mut RespClient) -> Result<Duration, BoxError> {
+    let text = query_info(connection, "cpu").await?;
     let mut used = 0.0;
     for wanted in ["used_cpu_sys:", "used_cpu_user:"] {
         let value =
@@ -70,8 +70,8 @@ pub(crate) async fn cpu(asker: &mut Resp) -> Result<Duration, Oops> {
     Ok(Duration::from_secs_f64(used))
 }
 
-async fn info(asker: &mut Resp, section: &str) -> Result<String, Oops> {
-    match asker.command(&["INFO", section]).await? {
+async fn query_info(connection: &mut RespClient, section: &str) -> Result<String, BoxError> {
+    match connection.command(&["INFO", section]).await? {
         Reply::Bulk(text) => Ok(text),
         other => Err(format!("INFO {section} answered {other:?}").into()),
     }
@@ -79,9 +79,9 @@ async fn info(asker: &mut Resp, section: &str) -> Result<String, Oops> {
 
 /// The server's count of commands, and the microseconds in them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Calls(HashMap<String, (u64, u64)>);
+pub(crate) struct CommandCalls(HashMap<String, (u64, u64)>);
 
-impl Calls {
+impl CommandCalls {
     /// The calls since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let then = |name: &str| earlier.0.get(name).copied().unwrap_or((0, 0));
@@ -92,7 +92,7 @@ impl Calls {
     }
 
     /// The calls of this server and another one.
-    pub(crate) fn and(mut self, other: Self) -> Self {
+    pub(crate) fn plus(mut self, other: Self) -> Self {
         for (name, (calls, usec)) in other.0 {
             let sum = self.0.entry(name).or_default();
             *sum = (sum.0 + calls, sum.1 + usec);
@@ -101,7 +101,7 @@ impl Calls {
     }
 
     /// How often a command was called, including calls by scripts.
-    pub(crate) fn of(&self, name: &str) -> u64 {
+    pub(crate) fn count_of(&self, name: &str) -> u64 {
         self.sum(&[name]).0
     }
 
@@ -111,23 +111,23 @@ impl Calls {
     }
 
     /// How many scripts ran.
-    pub(crate) fn scripts(&self) -> u64 {
-        self.sum(&SCRIPTS).0
+    pub(crate) fn script_count(&self) -> u64 {
+        self.sum(&SCRIPT_COMMANDS).0
     }
 
     /// The server's time in scripts.
-    pub(crate) fn in_scripts(&self) -> Duration {
-        Duration::from_micros(self.sum(&SCRIPTS).1)
+    pub(crate) fn script_time(&self) -> Duration {
+        Duration::from_micros(self.sum(&SCRIPT_COMMANDS).1)
     }
 
     /// How often a bare `SET` or a script was sent: the simple locks consist of them. Their scripts
     /// do not call `SET`.
-    pub(crate) fn sent(&self) -> u64 {
-        self.scripts() + self.sum(&["set"]).0
+    pub(crate) fn sent_count(&self) -> u64 {
+        self.script_count() + self.sum(&["set"]).0
     }
 
     /// The server's time in bare `SET`s and scripts.
-    pub(crate) fn in_sent(&self) -> Duration {
-        self.in_scripts() + Duration::from_micros(self.sum(&["set"]).1)
+    pub(crate) fn sent_time(&self) -> Duration {
+        self.script_time() + Duration::from_micros(self.sum(&["set"]).1)
     }
 }

@@ -5,211 +5,253 @@ use std::time::Duration;
 use leasehold::{Locks, Mutex};
 use serde_json::json;
 
-use super::bare::Bare;
-use super::nodes::Nodes;
-use super::peers::{Program, Programs};
-use super::{NODES, ROUNDS};
-use crate::floor::now;
-use crate::held::cpu;
-use crate::redis::server::Calls;
-use crate::redis::{Oops, TTL, middle};
-use crate::report::{Line, Report};
+use super::nodes::BenchNodes;
+use super::peers::{CycleProcess, PeerInstallations};
+use super::quorum_baseline::QuorumBaseline;
+use super::{NODE_COUNT, ROUNDS};
+use crate::baseline::monotonic_now;
+use crate::held_leases::cpu_time;
+use crate::redis::server::CommandCalls;
+use crate::redis::{BoxError, TTL, median_value};
+use crate::report::{Comparison, Report};
 
 /// The results of one round of cycles.
-pub(crate) struct Round {
+pub(crate) struct RoundTimes {
     pub(crate) p50: Duration,
     /// The round's duration, and the client's CPU time in it.
     pub(crate) total: Duration,
-    pub(crate) client: Duration,
+    pub(crate) client_cpu: Duration,
 }
 
 /// A variant of the lock.
-enum Way {
-    Ours(Locks, Mutex),
-    Bare(Bare),
-    Peer(Program),
+enum LockVariant {
+    Leasehold(Locks, Mutex),
+    Baseline(QuorumBaseline),
+    Peer(CycleProcess),
 }
 
-impl Way {
-    async fn cycles(&mut self, count: u32) -> Result<Round, Oops> {
+impl LockVariant {
+    async fn run_cycles(&mut self, count: u32) -> Result<RoundTimes, BoxError> {
         if let Self::Peer(program) = self {
-            return program.cycles(count);
+            return program.run_cycles(count);
         }
         let mut times = Vec::with_capacity(count as usize);
-        let (used, start) = (cpu(), now());
+        let (used, start) = (cpu_time(), monotonic_now());
         for _ in 0..count {
-            let before = now();
+            let before = monotonic_now();
             match self {
-                Self::Ours(_, mutex) => ours(mutex).await?,
-                Self::Bare(bare) => bare.cycle().await?,
+                Self::Leasehold(_, mutex) => run_cycle(mutex).await?,
+                Self::Baseline(bare) => bare.run_cycle().await?,
                 Self::Peer(_) => {}
             }
-            times.push(now() - before);
+            times.push(monotonic_now() - before);
         }
-        Ok(Round { total: now() - start, client: cpu() - used, p50: middle(&mut times) })
+        Ok(RoundTimes { total: monotonic_now() - start, client_cpu: cpu_time() - used, p50: median_value(&mut times) })
     }
 }
 
 /// Acquires and releases.
-pub(crate) async fn ours(mutex: &Mutex) -> Result<(), Oops> {
+pub(crate) async fn run_cycle(mutex: &Mutex) -> Result<(), BoxError> {
     let guard = mutex.lock().await?;
     let _ = std::hint::black_box(guard.release().await?);
     Ok(())
 }
 
 /// A variant, and the results of its rounds: times per cycle.
-struct Row {
+struct VariantResults {
     name: String,
     /// Whether a grant has a fencing token.
-    token: bool,
+    has_token: bool,
     /// Whether it sends bare `SET`s; if not, a script calls them.
-    sets: bool,
-    way: Way,
+    sends_set: bool,
+    variant: LockVariant,
     /// A peer may be slow: it runs fewer cycles.
     cycles: u32,
     p50: Vec<Duration>,
     mean: Vec<Duration>,
-    client: Vec<Duration>,
-    servers: Vec<Duration>,
-    sent: Vec<f64>,
+    client_cpu: Vec<Duration>,
+    servers_cpu: Vec<Duration>,
+    commands_sent: Vec<f64>,
 }
 
-impl Row {
-    fn new(name: &str, token: bool, way: Way, cycles: u32) -> Self {
+impl VariantResults {
+    fn new(name: &str, has_token: bool, variant: LockVariant, cycles: u32) -> Self {
         let [p50, mean, client, servers] = [const { Vec::new() }; 4];
-        let sets = !matches!(way, Way::Ours(..));
-        Self { name: name.to_owned(), token, sets, way, cycles, p50, mean, client, servers, sent: Vec::new() }
+        let sets = !matches!(variant, LockVariant::Leasehold(..));
+        Self {
+            name: name.to_owned(),
+            has_token,
+            sends_set: sets,
+            variant,
+            cycles,
+            p50,
+            mean,
+            client_cpu: client,
+            servers_cpu: servers,
+            commands_sent: Vec::new(),
+        }
     }
 
-    async fn round(&mut self, nodes: &mut Nodes, counts: bool) -> Result<(), Oops> {
+    async fn run_round(&mut self, nodes: &mut BenchNodes, is_counted: bool) -> Result<(), BoxError> {
         let count = self.cycles;
-        let (calls, used) = (nodes.calls().await?, nodes.cpu().await?);
-        let round = self.way.cycles(count).await?;
-        let (used, calls) = (nodes.cpu().await? - used, nodes.calls().await?.since(&calls));
-        if counts {
+        let (calls, used) = (nodes.command_calls().await?, nodes.cpu_time().await?);
+        let round = self.variant.run_cycles(count).await?;
+        let (used, calls) = (nodes.cpu_time().await? - used, nodes.command_calls().await?.since(&calls));
+        if is_counted {
             self.p50.push(round.p50);
             self.mean.push(round.total / count);
-            self.client.push(round.client / count);
-            self.servers.push(used / count);
-            self.sent.push(self.sent_by(&calls) as f64 / f64::from(count));
+            self.client_cpu.push(round.client_cpu / count);
+            self.servers_cpu.push(used / count);
+            self.commands_sent.push(self.count_sent(&calls) as f64 / f64::from(count));
         }
         Ok(())
     }
 
-    fn sent_by(&self, calls: &Calls) -> u64 {
-        if self.sets { calls.sent() } else { calls.scripts() }
+    fn count_sent(&self, calls: &CommandCalls) -> u64 {
+        if self.sends_set { calls.sent_count() } else { calls.script_count() }
     }
 
     /// The CPU time of all processes in each round.
-    fn cpu(&self) -> Vec<Duration> {
-        self.client.iter().zip(&self.servers).map(|(client, servers)| *client + *servers).collect()
+    fn total_cpu(&self) -> Vec<Duration> {
+        self.client_cpu.iter().zip(&self.servers_cpu).map(|(client, servers)| *client + *servers).collect()
     }
 }
 
 /// All variants; constants hold the indices of those that are compared.
-async fn rows(nodes: &Nodes, peers: Option<&Programs>) -> Result<Vec<Row>, Oops> {
+async fn open_variants(nodes: &BenchNodes, peers: Option<&PeerInstallations>) -> Result<Vec<VariantResults>, BoxError> {
     let cycles = 1_500 / nodes.scale;
-    let ours = async |url: Result<Locks, leasehold::Error>, name: &str| -> Result<Row, Oops> {
+    let ours = async |url: Result<Locks, leasehold::Error>, name: &str| -> Result<VariantResults, BoxError> {
         let locks = url?;
         let mutex = locks.mutex("one");
-        Ok(Row::new(name, true, Way::Ours(locks, mutex), cycles))
+        Ok(VariantResults::new(name, true, LockVariant::Leasehold(locks, mutex), cycles))
     };
-    let bare = async |count, wait| -> Result<Row, Oops> {
+    let bare = async |count, wait| -> Result<VariantResults, BoxError> {
         let name = format!("bare commands, {wait} of {count} answers");
-        Ok(Row::new(&name, false, Way::Bare(Bare::open(nodes, count, wait).await?), cycles))
+        Ok(VariantResults::new(
+            &name,
+            false,
+            LockVariant::Baseline(QuorumBaseline::open(nodes, count, wait).await?),
+            cycles,
+        ))
     };
     let single = Locks::builder().ttl(TTL).open(&nodes.urls(1).concat()).await;
     let mut rows = vec![
         ours(single, "leasehold redis://, one of the nodes").await?,
-        ours(nodes.open(NODES, "").await, "leasehold redlock://, 5 nodes").await?,
-        ours(nodes.open(NODES, "?second-round=always").await, "the same with second-round=always").await?,
-        ours(nodes.open(3, "").await, "leasehold redlock://, 3 nodes").await?,
-        bare(NODES, 3).await?,
-        bare(NODES, NODES).await?,
+        ours(nodes.open_locks(NODE_COUNT, "").await, "leasehold redlock://, 5 nodes").await?,
+        ours(nodes.open_locks(NODE_COUNT, "?second-round=always").await, "the same with second-round=always").await?,
+        ours(nodes.open_locks(3, "").await, "leasehold redlock://, 3 nodes").await?,
+        bare(NODE_COUNT, 3).await?,
+        bare(NODE_COUNT, NODE_COUNT).await?,
         bare(3, 2).await?,
         bare(1, 1).await?,
     ];
     for peer in peers.map(|peers| peers.start(nodes)).transpose()?.into_iter().flatten() {
-        let mut row = Row::new(peer.name, false, Way::Peer(peer.program), (cycles / 3).max(20));
-        row.sets = peer.sets;
+        let mut row = VariantResults::new(peer.name, false, LockVariant::Peer(peer.program), (cycles / 3).max(20));
+        row.sends_set = peer.sends_set;
         rows.push(row);
     }
     Ok(rows)
 }
 
-const SINGLE: usize = 0;
-const NEEDED: usize = 1;
-const ALWAYS: usize = 2;
-const THREE: usize = 3;
-const BARE: usize = 4;
-const BARE_ALL: usize = 5;
-const BARE_THREE: usize = 6;
+const SINGLE_NODE: usize = 0;
+const FIVE_NODES: usize = 1;
+const SECOND_ROUND_ALWAYS: usize = 2;
+const THREE_NODES: usize = 3;
+const BASELINE_THREE_OF_FIVE: usize = 4;
+const BASELINE_FIVE_OF_FIVE: usize = 5;
+const BASELINE_TWO_OF_THREE: usize = 6;
 
 /// One task, one lock.
-pub(crate) async fn one(report: &mut Report, nodes: &mut Nodes, peers: Option<&Programs>) -> Result<(), Oops> {
-    let mut rows = rows(nodes, peers).await?;
+pub(crate) async fn bench_single_task(
+    report: &mut Report,
+    nodes: &mut BenchNodes,
+    peers: Option<&PeerInstallations>,
+) -> Result<(), BoxError> {
+    let mut rows = open_variants(nodes, peers).await?;
     // The first round warms everything up. Each round starts with another variant, and every second
     // one runs backwards, so that no variant always follows the same one.
     for round in 0..=ROUNDS as usize {
         for at in 0..rows.len() {
             let step = if round.is_multiple_of(2) { at } else { rows.len() - at };
             let at = (round + step) % rows.len();
-            rows[at].round(nodes, round > 0).await?;
+            rows[at].run_round(nodes, round > 0).await?;
         }
     }
-    compare(report, &rows);
-    table(report, &mut rows);
+    report_comparisons(report, &rows);
+    report_table(report, &mut rows);
     for row in rows {
-        if let Way::Ours(locks, _) = row.way {
+        if let LockVariant::Leasehold(locks, _) = row.variant {
             locks.close().await?;
         }
     }
     Ok(())
 }
 
-fn compare(report: &mut Report, rows: &[Row]) {
+fn report_comparisons(report: &mut Report, rows: &[VariantResults]) {
     let mut line = |what: &str, ours: &[Duration], floor_is: &str, floor: &[Duration], most: f64| {
-        report.compare(Line { what, floor_is, ours: &mut ours.to_vec(), floor: &mut floor.to_vec(), most });
+        report.add_comparison(Comparison {
+            name: what,
+            baseline_name: floor_is,
+            leasehold: &mut ours.to_vec(),
+            baseline: &mut floor.to_vec(),
+            max_ratio: most,
+        });
     };
     let open = f64::INFINITY;
-    let (single, needed, always, three) = (&rows[SINGLE], &rows[NEEDED], &rows[ALWAYS], &rows[THREE]);
+    let (single, needed, always, three) =
+        (&rows[SINGLE_NODE], &rows[FIVE_NODES], &rows[SECOND_ROUND_ALWAYS], &rows[THREE_NODES]);
     let (is_single, is_bare) = ("redis:// on one of the nodes", "bare commands, 3 of 5 answers");
     line("redlock: take and give back, p50", &needed.p50, is_single, &single.p50, 1.5);
     line("redlock: second-round=always, p50", &always.p50, is_single, &single.p50, 2.2);
     line("redlock: take and give back, mean", &needed.mean, is_single, &single.mean, open);
     line("redlock: second-round=always, mean", &always.mean, is_single, &single.mean, open);
     line("redlock: 3 nodes, p50", &three.p50, is_single, &single.p50, open);
-    line("redlock: take and give back, p50", &needed.p50, is_bare, &rows[BARE].p50, open);
-    line("redlock: take and give back, mean", &needed.mean, is_bare, &rows[BARE].mean, open);
+    line("redlock: take and give back, p50", &needed.p50, is_bare, &rows[BASELINE_THREE_OF_FIVE].p50, open);
+    line("redlock: take and give back, mean", &needed.mean, is_bare, &rows[BASELINE_THREE_OF_FIVE].mean, open);
     let all = "bare commands, all 5 answers";
-    line("redlock: take and give back, p50", &needed.p50, all, &rows[BARE_ALL].p50, open);
-    line("redlock: 3 nodes, p50", &three.p50, "bare commands, 2 of 3 answers", &rows[BARE_THREE].p50, open);
-    line("redlock: CPU time of all processes", &needed.cpu(), is_single, &single.cpu(), open);
-    line("redlock: CPU time of all processes", &needed.cpu(), is_bare, &rows[BARE].cpu(), open);
+    line("redlock: take and give back, p50", &needed.p50, all, &rows[BASELINE_FIVE_OF_FIVE].p50, open);
+    line("redlock: 3 nodes, p50", &three.p50, "bare commands, 2 of 3 answers", &rows[BASELINE_TWO_OF_THREE].p50, open);
+    line("redlock: CPU time of all processes", &needed.total_cpu(), is_single, &single.total_cpu(), open);
+    line(
+        "redlock: CPU time of all processes",
+        &needed.total_cpu(),
+        is_bare,
+        &rows[BASELINE_THREE_OF_FIVE].total_cpu(),
+        open,
+    );
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
-    let floor: Vec<Duration> = needed.cpu().iter().map(|cpu| *cpu / cores).collect();
+    let floor: Vec<Duration> = needed.total_cpu().iter().map(|cpu| *cpu / cores).collect();
     line("redlock: take and give back, mean", &needed.mean, &format!("its CPU time over {cores} cores"), &floor, open);
 }
 
 /// Adds the table of all variants.
-fn table(report: &mut Report, rows: &mut [Row]) {
+fn report_table(report: &mut Report, rows: &mut [VariantResults]) {
     let line = |cells: [String; 7]| {
         let [name, rest @ ..] = cells;
         rest.iter().fold(format!("{name:<44}"), |row, cell| format!("{row} {cell:>13}"))
     };
     let head = ["", "p50", "mean", "sent", "client's CPU", "servers' CPU", "token"];
-    report.say(&line(head.map(str::to_owned)));
+    report.print_line(&line(head.map(str::to_owned)));
     for row in rows {
-        let times = [&mut row.p50, &mut row.mean, &mut row.client, &mut row.servers].map(|times| middle(times));
+        let times =
+            [&mut row.p50, &mut row.mean, &mut row.client_cpu, &mut row.servers_cpu].map(|times| median_value(times));
         let [p50, mean, client, servers] = times.map(|time| format!("{time:.1?}"));
-        let sent = middle(&mut row.sent);
-        let token = if row.token { "yes" } else { "no" };
-        report.say(&line([row.name.clone(), p50, mean, format!("{sent:.1}"), client, servers, token.to_owned()]));
+        let sent = median_value(&mut row.commands_sent);
+        let token = if row.has_token { "yes" } else { "no" };
+        report.print_line(&line([
+            row.name.clone(),
+            p50,
+            mean,
+            format!("{sent:.1}"),
+            client,
+            servers,
+            token.to_owned(),
+        ]));
         let [p50, mean, client, servers] = times.map(|time| time.as_nanos() as u64);
-        report.add(json!({
+        report.add_json(json!({
             "what": "redlock: one task takes and gives back", "lock": row.name, "p50_ns": p50, "mean_ns": mean, "sent": sent,
-            "client_cpu_ns": client, "servers_cpu_ns": servers, "token": row.token, "cycles": row.cycles,
-            "rounds": row.sent.len(),
+            "client_cpu_ns": client, "servers_cpu_ns": servers, "token": row.has_token, "cycles": row.cycles,
+            "rounds": row.commands_sent.len(),
         }));
     }
 }

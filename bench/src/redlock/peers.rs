@@ -8,55 +8,57 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::NODES;
-use super::cycle::Round;
-use super::nodes::Nodes;
-use crate::redis::Oops;
-use crate::redis::peers::{Peers, done};
+use super::NODE_COUNT;
+use super::cycle::RoundTimes;
+use super::nodes::BenchNodes;
+use crate::redis::BoxError;
+use crate::redis::peers::{PeerPrograms, run_command};
 
 /// The files that npm needs for a reproducible installation.
-const PACKAGE: [&str; 2] = ["package.json", "package-lock.json"];
+const PACKAGE_FILES: [&str; 2] = ["package.json", "package-lock.json"];
 
 /// The programs, built and installed.
-pub(crate) struct Programs {
-    peers: Peers,
+pub(crate) struct PeerInstallations {
+    peers: PeerPrograms,
     /// The folder of the npm installation.
-    node: PathBuf,
+    node_folder: PathBuf,
 }
 
 /// A peer: our name for it, and its process.
-pub(crate) struct Peer {
+pub(crate) struct PeerProcess {
     pub(crate) name: &'static str,
     /// Whether it sends bare `SET`s.
-    pub(crate) sets: bool,
-    pub(crate) program: Program,
+    pub(crate) sends_set: bool,
+    pub(crate) program: CycleProcess,
 }
 
-impl Programs {
+impl PeerInstallations {
     /// Builds and installs the peers of the Redis bench, and the Node.js package in a folder beside
     /// them.
-    pub(crate) fn build() -> Result<Self, Oops> {
-        let peers = Peers::build()?;
+    pub(crate) fn build() -> Result<Self, BoxError> {
+        let peers = PeerPrograms::build()?;
         let node = peers.target.join("redlock_node");
         std::fs::create_dir_all(&node)?;
-        for file in PACKAGE {
+        for file in PACKAGE_FILES {
             std::fs::copy(peers.source.join("redlock_node").join(file), node.join(file))?;
         }
-        done(Command::new("npm").args(["ci", "--no-audit", "--no-fund", "--silent"]).current_dir(&node))?;
-        Ok(Self { peers, node })
+        run_command(Command::new("npm").args(["ci", "--no-audit", "--no-fund", "--silent"]).current_dir(&node))?;
+        Ok(Self { peers, node_folder: node })
     }
 
     /// Starts all of them.
-    pub(crate) fn start(&self, nodes: &Nodes) -> Result<Vec<Peer>, Oops> {
-        let urls = nodes.urls(NODES);
+    pub(crate) fn start(&self, nodes: &BenchNodes) -> Result<Vec<PeerProcess>, BoxError> {
+        let urls = nodes.urls(NODE_COUNT);
         let source = &self.peers.source;
         let mut rslock = Command::new(&self.peers.rust);
         rslock.args([&urls.join(","), "rslock", "cycles"]);
         let mut node = Command::new("node");
-        node.arg(source.join("redlock_node/cycle.mjs")).args(&urls).current_dir(&self.node);
+        node.arg(source.join("redlock_node/cycle.mjs")).args(&urls).current_dir(&self.node_folder);
         let mut pottery = Command::new(&self.peers.python);
         pottery.arg(source.join("redlock_py.py")).args(&urls);
-        let peer = |name, sets, command| Ok::<_, Oops>(Peer { name, sets, program: Program::start(command)? });
+        let peer = |name, sets, command| {
+            Ok::<_, BoxError>(PeerProcess { name, sends_set: sets, program: CycleProcess::start(command)? })
+        };
         Ok(vec![
             peer("rslock 0.10.0 (Rust)", true, rslock)?,
             peer("redlock 5.0.0-beta.2, ioredis 5.11.1 (Node)", false, node)?,
@@ -66,35 +68,35 @@ impl Programs {
 }
 
 /// A process that runs cycles.
-pub(crate) struct Program {
+pub(crate) struct CycleProcess {
     child: Child,
-    tell: ChildStdin,
-    hear: BufReader<ChildStdout>,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
 }
 
-impl Program {
-    fn start(mut command: Command) -> Result<Self, Oops> {
+impl CycleProcess {
+    fn start(mut command: Command) -> Result<Self, BoxError> {
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| format!("{command:?}: {error}"))?;
         let tell = child.stdin.take().ok_or("a peer without stdin")?;
         let hear = BufReader::new(child.stdout.take().ok_or("a peer without stdout")?);
-        Ok(Self { child, tell, hear })
+        Ok(Self { child, input: tell, output: hear })
     }
 
     /// Makes it run this many cycles.
-    pub(crate) fn cycles(&mut self, count: u32) -> Result<Round, Oops> {
-        writeln!(self.tell, "{count}")?;
+    pub(crate) fn run_cycles(&mut self, count: u32) -> Result<RoundTimes, BoxError> {
+        writeln!(self.input, "{count}")?;
         let mut line = String::new();
-        if self.hear.read_line(&mut line)? == 0 {
+        if self.output.read_line(&mut line)? == 0 {
             return Err(format!("a peer ended: {}", self.child.wait()?).into());
         }
         let said: Value = serde_json::from_str(&line)?;
         let time = |what: &str| said[what].as_u64().map(Duration::from_nanos).ok_or(format!("a peer said {line}"));
-        Ok(Round { p50: time("p50_ns")?, total: time("total_ns")?, client: time("cpu_ns")? })
+        Ok(RoundTimes { p50: time("p50_ns")?, total: time("total_ns")?, client_cpu: time("cpu_ns")? })
     }
 }
 
-impl Drop for Program {
+impl Drop for CycleProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use leasehold::{Locks, Mutex};
 
-use super::exact::Exact;
-use super::floor::{Bare, make_table};
-use super::server::{Base, Bench};
-use crate::held::cpu;
-use crate::redis::Oops;
-use crate::redis::floor::p50;
-use crate::report::{Line, Report};
+use super::baseline::{Baseline, create_table};
+use super::exact_statements::ExactStatements;
+use super::server::{BenchServer, DatabaseKind};
+use crate::held_leases::cpu_time;
+use crate::redis::BoxError;
+use crate::redis::baseline::p50;
+use crate::report::{Comparison, Report};
 
 /// How often each comparison runs, floor and leasehold in turn.
 const ROUNDS: u32 = 11;
 /// The maximum cost of an acquire and a release, relative to the two statements of which they
 /// consist.
-const MOST: f64 = 1.2;
-const NAME: &str = "cycle";
-const EXACT: &str = "exact";
+const MAX_RATIO: f64 = 1.2;
+const LOCK_NAME: &str = "cycle";
+const EXACT_ROW_NAME: &str = "exact";
 
-async fn ours(mutex: &Mutex) -> Result<(), Oops> {
+async fn run_cycle(mutex: &Mutex) -> Result<(), BoxError> {
     let guard = mutex.lock().await?;
     let _ = std::hint::black_box(guard.release().await?);
     Ok(())
@@ -28,102 +28,102 @@ async fn ours(mutex: &Mutex) -> Result<(), Oops> {
 
 /// The results of the rounds.
 #[derive(Default)]
-struct Rounds {
+struct RoundTimes {
     p50: Vec<Duration>,
     /// This process's CPU time in one cycle.
-    client: Vec<Duration>,
+    client_cpu: Vec<Duration>,
     /// The server's CPU time in all of them.
-    server: Duration,
+    server_cpu: Duration,
 }
 
-impl Rounds {
-    async fn round(
+impl RoundTimes {
+    async fn run_round(
         &mut self,
-        bench: &Bench,
+        bench: &BenchServer,
         cycles: u32,
-        cycle: impl AsyncFnMut() -> Result<(), Oops>,
-    ) -> Result<(), Oops> {
-        let (server, client) = (bench.cpu()?, cpu());
+        cycle: impl AsyncFnMut() -> Result<(), BoxError>,
+    ) -> Result<(), BoxError> {
+        let (server, client) = (bench.cpu_time()?, cpu_time());
         self.p50.push(p50(cycles, cycle).await?);
-        self.client.push((cpu() - client) / cycles);
-        self.server += bench.cpu()?.saturating_sub(server);
+        self.client_cpu.push((cpu_time() - client) / cycles);
+        self.server_cpu += bench.cpu_time()?.saturating_sub(server);
         Ok(())
     }
 }
 
 /// The contents of our row while the lock is held, and after its release: the floors write the
 /// same. And the first as it is sent, without the time.
-async fn states(bench: &Bench, locks: &Locks) -> Result<[String; 3], Oops> {
-    let asked = format!("SELECT state FROM leasehold WHERE name = '{NAME}'");
-    let guard = locks.mutex(NAME).lock().await?;
-    let taken = bench.value(&asked).await?;
+async fn row_states(bench: &BenchServer, locks: &Locks) -> Result<[String; 3], BoxError> {
+    let asked = format!("SELECT state FROM leasehold WHERE name = '{LOCK_NAME}'");
+    let guard = locks.mutex(LOCK_NAME).lock().await?;
+    let taken = bench.query_value(&asked).await?;
     let sent = taken.replace(&guard.token().0.to_string(), "\u{1}");
     let _ = guard.release().await?;
-    Ok([taken, bench.value(&asked).await?, sent])
+    Ok([taken, bench.query_value(&asked).await?, sent])
 }
 
 /// One task, one lock.
-pub(crate) async fn cycle(report: &mut Report, bench: &Bench) -> Result<(), Oops> {
-    make_table(bench).await?;
-    let locks = bench.open("").await?;
-    let [taken, given, sent] = states(bench, &locks).await?;
-    let mutex = locks.mutex(NAME);
-    let (mut bare, mut exact) = (Bare::open(bench).await?, Exact::open(bench).await?);
+pub(crate) async fn bench_cycle(report: &mut Report, bench: &BenchServer) -> Result<(), BoxError> {
+    create_table(bench).await?;
+    let locks = bench.open_locks("").await?;
+    let [taken, given, sent] = row_states(bench, &locks).await?;
+    let mutex = locks.mutex(LOCK_NAME);
+    let (mut bare, mut exact) = (Baseline::open(bench).await?, ExactStatements::open(bench).await?);
     // With as many digits as our own tokens have.
     let mut at = 1_700_000_000_000_000;
     let mut floor_cycle = async || {
         at += 1;
-        bare.cycle(NAME, at, [&taken, &given]).await
+        bare.run_cycle(LOCK_NAME, at, [&taken, &given]).await
     };
-    let mut exact_cycle = async || exact.cycle(EXACT, [&sent, &given]).await;
-    let cycles = if bench.syncs { 300 } else { 1_000 } / bench.scale;
-    p50(cycles, async || ours(&mutex).await).await?;
+    let mut exact_cycle = async || exact.run_cycle(EXACT_ROW_NAME, [&sent, &given]).await;
+    let cycles = if bench.is_durable { 300 } else { 1_000 } / bench.scale;
+    p50(cycles, async || run_cycle(&mutex).await).await?;
     p50(cycles, &mut floor_cycle).await?;
     p50(cycles, &mut exact_cycle).await?;
-    let (mut mine, mut floor, mut same) = (Rounds::default(), Rounds::default(), Rounds::default());
+    let (mut mine, mut floor, mut same) = (RoundTimes::default(), RoundTimes::default(), RoundTimes::default());
     for round in 0..ROUNDS {
         // No variant is always first, or always follows the same one.
         for turn in 0..3 {
             match (round + turn) % 3 {
-                0 => mine.round(bench, cycles, async || ours(&mutex).await).await?,
-                1 => same.round(bench, cycles, &mut exact_cycle).await?,
-                _ => floor.round(bench, cycles, &mut floor_cycle).await?,
+                0 => mine.run_round(bench, cycles, async || run_cycle(&mutex).await).await?,
+                1 => same.run_round(bench, cycles, &mut exact_cycle).await?,
+                _ => floor.run_round(bench, cycles, &mut floor_cycle).await?,
             }
         }
     }
     locks.close().await?;
-    let what = format!("{}: take and give back, p50", bench.label());
-    let (same_is, most) = ("its two statements, bare", MOST);
-    report.compare(Line { what: &what, floor_is: same_is, ours: &mut mine.p50, floor: &mut same.p50, most });
+    let exact_name = "its two statements, bare";
     // These two check nothing: neither whether the lock is free nor whether it is ours, and no
     // clock.
-    let floor_is = if bench.base == Base::MySql { "bare upsert, update" } else { "bare upsert RETURNING, update" };
-    let most = f64::INFINITY;
-    report.compare(Line { what: &what, floor_is, ours: &mut mine.p50, floor: &mut floor.p50, most });
-    let what = format!("{}: our CPU time in one", bench.label());
-    report.compare(Line { what: &what, floor_is: same_is, ours: &mut mine.client, floor: &mut same.client, most });
-    let what = format!("{}: our CPU time in one", bench.label());
-    report.compare(Line { what: &what, floor_is, ours: &mut mine.client, floor: &mut floor.client, most });
-    let what = format!("{}: the server's CPU time in one", bench.label());
-    // The resolution of its clock is too low for a single round.
-    let (mut ours, mut bare) = ([mine.server / (ROUNDS * cycles)], [floor.server / (ROUNDS * cycles)]);
-    report.compare(Line { what: &what, floor_is, ours: &mut ours, floor: &mut bare, most });
-    counted(report, bench, cycles).await
+    let floor_name =
+        if bench.database == DatabaseKind::MySql { "bare upsert, update" } else { "bare upsert RETURNING, update" };
+    let mut compare = |what: &str, baseline_name, leasehold: &mut [Duration], baseline: &mut [Duration], max_ratio| {
+        let name = &format!("{}: {what}", bench.label());
+        report.add_comparison(Comparison { name, baseline_name, leasehold, baseline, max_ratio });
+    };
+    compare("take and give back, p50", exact_name, &mut mine.p50, &mut same.p50, MAX_RATIO);
+    compare("take and give back, p50", floor_name, &mut mine.p50, &mut floor.p50, f64::INFINITY);
+    compare("our CPU time in one", exact_name, &mut mine.client_cpu, &mut same.client_cpu, f64::INFINITY);
+    compare("our CPU time in one", floor_name, &mut mine.client_cpu, &mut floor.client_cpu, f64::INFINITY);
+    // The resolution of the server's clock is too low for a single round.
+    let (mut ours, mut bare) = ([mine.server_cpu / (ROUNDS * cycles)], [floor.server_cpu / (ROUNDS * cycles)]);
+    compare("the server's CPU time in one", floor_name, &mut ours, &mut bare, f64::INFINITY);
+    bench_statement_count(report, bench, cycles).await
 }
 
 /// The same with the statements counted.
-async fn counted(report: &mut Report, bench: &Bench, cycles: u32) -> Result<(), Oops> {
-    bench.count_statements().await?;
-    let locks = bench.open("").await?;
-    let mutex = locks.mutex(NAME);
-    ours(&mutex).await?;
-    let before = bench.statements().await?;
+async fn bench_statement_count(report: &mut Report, bench: &BenchServer, cycles: u32) -> Result<(), BoxError> {
+    bench.start_counting_statements().await?;
+    let locks = bench.open_locks("").await?;
+    let mutex = locks.mutex(LOCK_NAME);
+    run_cycle(&mutex).await?;
+    let before = bench.statement_count().await?;
     for _ in 0..cycles {
-        ours(&mutex).await?;
+        run_cycle(&mutex).await?;
     }
-    let statements = bench.statements().await?.since(before) / f64::from(cycles);
+    let statements = bench.statement_count().await?.since(before) / f64::from(cycles);
     let what = format!("{}: take and give back", bench.label());
-    report.figure(&what, statements, "statements", f64::INFINITY);
+    report.add_figure(&what, statements, "statements", f64::INFINITY);
     locks.close().await?;
     Ok(())
 }

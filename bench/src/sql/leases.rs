@@ -5,36 +5,38 @@ use std::time::Duration;
 use leasehold::{Guard, Locks};
 use tokio::task::JoinSet;
 
-use super::server::Bench;
-use crate::floor::now;
-use crate::held::cpu;
-use crate::redis::{Oops, TTL};
+use super::server::BenchServer;
+use crate::baseline::monotonic_now;
+use crate::held_leases::cpu_time;
+use crate::redis::{BoxError, TTL};
 use crate::report::Report;
 
 /// How many are acquired, or released, concurrently.
-const AT_ONCE: usize = 10;
+const MAX_CONCURRENT: usize = 10;
 
 /// The CPU use of the server and of this process, in percent of a core, and the number of
 /// statements per second.
-struct Used {
-    server: f64,
-    ours: f64,
-    statements: f64,
+struct Usage {
+    server_percent: f64,
+    client_percent: f64,
+    statements_per_second: f64,
 }
 
-async fn watch(bench: &Bench, time: Duration) -> Result<Used, Oops> {
-    let (statements, start, server, ours) = (bench.statements().await?, now(), bench.cpu()?, cpu());
-    tokio::time::sleep(time).await;
-    let (ours, server, taken) = (cpu() - ours, bench.cpu()?.saturating_sub(server), (now() - start).as_secs_f64());
+async fn measure_usage(bench: &BenchServer, duration: Duration) -> Result<Usage, BoxError> {
+    let (statements, start, server, ours) =
+        (bench.statement_count().await?, monotonic_now(), bench.cpu_time()?, cpu_time());
+    tokio::time::sleep(duration).await;
+    let (ours, server, taken) =
+        (cpu_time() - ours, bench.cpu_time()?.saturating_sub(server), (monotonic_now() - start).as_secs_f64());
     let percent = |used: Duration| used.as_secs_f64() / taken * 100.0;
-    let statements = bench.statements().await?.since(statements) / taken;
-    Ok(Used { server: percent(server), ours: percent(ours), statements })
+    let statements = bench.statement_count().await?.since(statements) / taken;
+    Ok(Usage { server_percent: percent(server), client_percent: percent(ours), statements_per_second: statements })
 }
 
-async fn take(locks: &Locks, count: u32) -> Result<Vec<Guard>, Oops> {
+async fn acquire_all(locks: &Locks, count: u32) -> Result<Vec<Guard>, BoxError> {
     let (mut guards, mut tasks) = (Vec::with_capacity(count as usize), JoinSet::new());
     for index in 0..count {
-        if tasks.len() == AT_ONCE
+        if tasks.len() == MAX_CONCURRENT
             && let Some(done) = tasks.join_next().await
         {
             guards.push(done??);
@@ -50,25 +52,30 @@ async fn take(locks: &Locks, count: u32) -> Result<Vec<Guard>, Oops> {
 
 /// For the time in which each is renewed twice. The CPU use of an idle server and an idle client is
 /// subtracted.
-pub(crate) async fn leases(report: &mut Report, bench: &Bench) -> Result<(), Oops> {
+pub(crate) async fn bench_leases(report: &mut Report, bench: &BenchServer) -> Result<(), BoxError> {
     let count = 2_000 / bench.scale;
-    bench.count_statements().await?;
-    let locks = bench.open("").await?;
-    let idle = watch(bench, Duration::from_secs(3)).await?;
-    let start = now();
-    let guards = take(&locks, count).await?;
-    let taken = f64::from(count) / (now() - start).as_secs_f64();
+    bench.start_counting_statements().await?;
+    let locks = bench.open_locks("").await?;
+    let idle = measure_usage(bench, Duration::from_secs(3)).await?;
+    let start = monotonic_now();
+    let guards = acquire_all(&locks, count).await?;
+    let taken = f64::from(count) / (monotonic_now() - start).as_secs_f64();
     let first: Vec<_> = guards.iter().map(Guard::deadline).collect();
-    let used = watch(bench, TTL * 2 / 3).await?;
+    let used = measure_usage(bench, TTL * 2 / 3).await?;
     let renewed = guards.iter().zip(&first).filter(|(guard, first)| guard.deadline() > **first).count();
     if renewed != guards.len() || !guards.iter().all(Guard::is_held) {
         return Err(format!("only {renewed} of {count} leases were renewed").into());
     }
     let what = |rest: &str| format!("{}: {count} leases, {rest}", bench.label());
-    report.figure(&what("taken"), taken, "in a second", f64::INFINITY);
-    report.figure(&what("renewed by"), used.statements - idle.statements, "statements/s", f64::INFINITY);
-    report.figure(&what("the server"), used.server - idle.server, "% of a core", f64::INFINITY);
-    report.figure(&what("we"), used.ours - idle.ours, "% of a core", f64::INFINITY);
+    report.add_figure(&what("taken"), taken, "in a second", f64::INFINITY);
+    report.add_figure(
+        &what("renewed by"),
+        used.statements_per_second - idle.statements_per_second,
+        "statements/s",
+        f64::INFINITY,
+    );
+    report.add_figure(&what("the server"), used.server_percent - idle.server_percent, "% of a core", f64::INFINITY);
+    report.add_figure(&what("we"), used.client_percent - idle.client_percent, "% of a core", f64::INFINITY);
     for guard in guards {
         let _ = guard.release().await?;
     }

@@ -15,26 +15,26 @@
 //! both servers), and on one that does not (`relaxed`). The server counts the statements. `mysql`
 //! or `postgres` among the loads excludes the other database.
 
-mod contest;
+mod baseline;
+mod contention;
 mod cycle;
-mod exact;
-mod floor;
+mod exact_statements;
 mod handoff;
 mod leases;
 mod peers;
 mod server;
 mod waiters;
 
-use crate::redis::Oops;
+use crate::redis::BoxError;
 use crate::report::Report;
-use server::{Base, Bench};
+use server::{BenchServer, DatabaseKind};
 
 /// The databases and the loads.
-pub(crate) const WORDS: [&str; 6] = ["mysql", "postgres", "cycle", "handoff", "waiters", "leases"];
+pub(crate) const DATABASES_AND_LOADS: [&str; 6] = ["mysql", "postgres", "cycle", "handoff", "waiters", "leases"];
 
 /// Runs the chosen loads, or all, on fresh servers; with `peers`, also other libraries' locks.
-pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), Oops> {
-    let (bases, loads) = WORDS.split_at(2);
+pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), BoxError> {
+    let (bases, loads) = DATABASES_AND_LOADS.split_at(2);
     let of = |all: &'static [&'static str]| {
         let some: Vec<&str> = all.iter().copied().filter(|word| chosen.contains(word)).collect();
         if some.is_empty() { all.to_vec() } else { some }
@@ -42,16 +42,17 @@ pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers:
     let (bases, loads) = (of(bases), of(loads));
     // The peers are built before any measurement.
     let program = if peers && loads.contains(&"handoff") { Some(crate::redis::peers::build_rust()?) } else { None };
-    for base in bases.into_iter().map(|name| if name == "mysql" { Base::MySql } else { Base::Postgres }) {
+    for base in bases.into_iter().map(|name| if name == "mysql" { DatabaseKind::MySql } else { DatabaseKind::Postgres })
+    {
         for syncs in [true, false] {
-            let bench = Bench::start(base, syncs, scale).await?;
-            bench.introduce(report).await?;
+            let bench = BenchServer::start(base, syncs, scale).await?;
+            bench.report_server(report).await?;
             for load in &loads {
                 match *load {
-                    "cycle" => cycle::cycle(report, &bench).await?,
-                    "handoff" => handoff::handoff(report, &bench, program.as_deref()).await?,
-                    "waiters" => waiters::waiters(report, &bench).await?,
-                    _ => leases::leases(report, &bench).await?,
+                    "cycle" => cycle::bench_cycle(report, &bench).await?,
+                    "handoff" => handoff::bench_hand_off(report, &bench, program.as_deref()).await?,
+                    "waiters" => waiters::bench_waiters(report, &bench).await?,
+                    _ => leases::bench_leases(report, &bench).await?,
                 }
             }
         }

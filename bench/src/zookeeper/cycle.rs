@@ -5,24 +5,24 @@ use std::time::Duration;
 use leasehold::Mutex;
 use leasehold_zookeeper::{Acls, Client, CreateMode};
 
-use super::server::Bench;
-use crate::floor::now;
-use crate::redis::Oops;
-use crate::report::{Line, Report};
+use super::server::BenchServer;
+use crate::baseline::monotonic_now;
+use crate::redis::BoxError;
+use crate::report::{Comparison, Report};
 
 /// How often each comparison runs, floor and leasehold in turn.
 const ROUNDS: u32 = 11;
-const FLOOR: &str = "create (ephemeral, sequential), delete";
-const FOLDER: &str = "/floor";
+const BASELINE_NAME: &str = "create (ephemeral, sequential), delete";
+const BASELINE_FOLDER: &str = "/floor";
 
-async fn ours(mutex: &Mutex) -> Result<(), Oops> {
+async fn run_cycle(mutex: &Mutex) -> Result<(), BoxError> {
     let guard = mutex.lock().await?;
     let _ = std::hint::black_box(guard.release().await?);
     Ok(())
 }
 
-async fn bare(client: &Client) -> Result<(), Oops> {
-    let node = format!("{FOLDER}/lock-");
+async fn run_baseline_cycle(client: &Client) -> Result<(), BoxError> {
+    let node = format!("{BASELINE_FOLDER}/lock-");
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let (_, sequence) = client.create(&node, b"", &options).await?;
     Ok(client.delete(&format!("{node}{sequence}"), None).await?)
@@ -36,18 +36,22 @@ fn percentile(times: &mut [Duration], percent: usize) -> Duration {
 
 /// p50 and p99 of every round.
 #[derive(Default)]
-struct Rounds {
+struct RoundTimes {
     p50: Vec<Duration>,
     p99: Vec<Duration>,
 }
 
-impl Rounds {
-    async fn round(&mut self, count: u32, mut cycle: impl AsyncFnMut() -> Result<(), Oops>) -> Result<(), Oops> {
+impl RoundTimes {
+    async fn run_round(
+        &mut self,
+        count: u32,
+        mut cycle: impl AsyncFnMut() -> Result<(), BoxError>,
+    ) -> Result<(), BoxError> {
         let mut times = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            let start = now();
+            let start = monotonic_now();
             cycle().await?;
-            times.push(now() - start);
+            times.push(monotonic_now() - start);
         }
         self.p50.push(percentile(&mut times, 50));
         self.p99.push(percentile(&mut times, 99));
@@ -55,22 +59,22 @@ impl Rounds {
     }
 }
 
-async fn compare(bench: &Bench, cycles: u32) -> Result<(Rounds, Rounds), Oops> {
-    let locks = bench.open().await?;
-    let (mutex, client) = (locks.mutex("cycle"), bench.bare().await?);
-    client.mkdir(FOLDER, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
-    let mut warm = Rounds::default();
-    warm.round(cycles, async || ours(&mutex).await).await?;
-    warm.round(cycles, async || bare(&client).await).await?;
-    let (mut mine, mut floor) = (Rounds::default(), Rounds::default());
+async fn measure_rounds(bench: &BenchServer, cycles: u32) -> Result<(RoundTimes, RoundTimes), BoxError> {
+    let locks = bench.open_locks().await?;
+    let (mutex, client) = (locks.mutex("cycle"), bench.open_bare_session().await?);
+    client.mkdir(BASELINE_FOLDER, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+    let mut warm = RoundTimes::default();
+    warm.run_round(cycles, async || run_cycle(&mutex).await).await?;
+    warm.run_round(cycles, async || run_baseline_cycle(&client).await).await?;
+    let (mut mine, mut floor) = (RoundTimes::default(), RoundTimes::default());
     for round in 0..ROUNDS {
         // Neither is always first.
         if round.is_multiple_of(2) {
-            mine.round(cycles, async || ours(&mutex).await).await?;
+            mine.run_round(cycles, async || run_cycle(&mutex).await).await?;
         }
-        floor.round(cycles, async || bare(&client).await).await?;
+        floor.run_round(cycles, async || run_baseline_cycle(&client).await).await?;
         if !round.is_multiple_of(2) {
-            mine.round(cycles, async || ours(&mutex).await).await?;
+            mine.run_round(cycles, async || run_cycle(&mutex).await).await?;
         }
     }
     locks.close().await?;
@@ -78,15 +82,21 @@ async fn compare(bench: &Bench, cycles: u32) -> Result<(Rounds, Rounds), Oops> {
 }
 
 /// One client, one lock; and the same on a server that waits for the disk.
-pub(crate) async fn cycle(report: &mut Report, bench: &Bench) -> Result<(), Oops> {
+pub(crate) async fn bench_cycle(report: &mut Report, bench: &BenchServer) -> Result<(), BoxError> {
     let mut line = |what: &str, mut ours: Vec<Duration>, mut floor: Vec<Duration>, most: f64| {
-        report.compare(Line { what, floor_is: FLOOR, ours: &mut ours, floor: &mut floor, most });
+        report.add_comparison(Comparison {
+            name: what,
+            baseline_name: BASELINE_NAME,
+            leasehold: &mut ours,
+            baseline: &mut floor,
+            max_ratio: most,
+        });
     };
-    let (ours, floor) = compare(bench, 1_500 / bench.scale).await?;
+    let (ours, floor) = measure_rounds(bench, 1_500 / bench.scale).await?;
     line("zookeeper: take and give back, p50", ours.p50, floor.p50, 1.1);
     line("zookeeper: take and give back, p99", ours.p99, floor.p99, f64::INFINITY);
-    let durable = Bench::start(bench.scale, true).await?;
-    let (ours, floor) = compare(&durable, 200 / bench.scale).await?;
+    let durable = BenchServer::start(bench.scale, true).await?;
+    let (ours, floor) = measure_rounds(&durable, 200 / bench.scale).await?;
     line("zookeeper: the same with forceSync=yes, p50", ours.p50, floor.p50, f64::INFINITY);
     Ok(())
 }
@@ -96,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_of_the_sorted() {
+    fn percentiles_are_of_sorted_times() {
         let mut times: Vec<Duration> = (0..200).rev().map(Duration::from_millis).collect();
         assert_eq!(percentile(&mut times, 50), Duration::from_millis(100));
         assert_eq!(percentile(&mut times, 99), Duration::from_millis(198));

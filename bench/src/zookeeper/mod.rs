@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `cycle` | one client acquires and releases an uncontended lock, beside a bare create and delete |
 //! | `handoff` | 64 clients contend for one lock: hand-offs per second, and requests for each |
-//! | `herd` | a lock is released while 8, 64 and 256 clients wait: how many are notified, beside the simple lock where all watch one node |
+//! | `thundering_herd` | a lock is released while 8, 64 and 256 clients wait: how many are notified, beside the simple lock where all watch one node |
 //!
 //! Every waiter has its own client, and so its own session and connection, as if it were on a
 //! separate machine; this also applies to the other libraries' waiters. All are in one process, on
@@ -17,33 +17,33 @@
 //! With `--peers`, `handoff` also measures other libraries' locks, in the same rounds: Curator's
 //! `InterProcessMutex` (Java) and kazoo's `Lock` (Python).
 
-mod contest;
+mod contention;
 mod cycle;
 mod handoff;
-mod herd;
 mod peers;
 mod server;
-mod simple;
+mod simple_lock;
+mod thundering_herd;
 
-use crate::redis::Oops;
+use crate::redis::BoxError;
 use crate::report::Report;
-use server::Bench;
+use server::BenchServer;
 
 /// The loads.
 pub(crate) const LOADS: [&str; 3] = ["cycle", "handoff", "herd"];
 
 /// Runs the chosen loads, or all, on fresh servers; with `peers`, also other libraries' locks.
-pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), Oops> {
+pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), BoxError> {
     let wanted = |load: &str| chosen.is_empty() || chosen.contains(&load);
     // The peers are built before any measurement.
-    let peers = if peers && wanted("handoff") { Some(peers::Programs::build()?) } else { None };
-    let bench = Bench::start(scale, false).await?;
-    bench.introduce(report).await?;
+    let peers = if peers && wanted("handoff") { Some(peers::PeerPrograms::build()?) } else { None };
+    let bench = BenchServer::start(scale, false).await?;
+    bench.report_server(report).await?;
     for load in LOADS.into_iter().filter(|load| wanted(load)) {
         match load {
-            "cycle" => cycle::cycle(report, &bench).await?,
-            "handoff" => handoff::handoff(report, &bench, peers.as_ref()).await?,
-            _ => herd::herd(report, &bench).await?,
+            "cycle" => cycle::bench_cycle(report, &bench).await?,
+            "handoff" => handoff::bench_hand_off(report, &bench, peers.as_ref()).await?,
+            _ => thundering_herd::bench_herd(report, &bench).await?,
         }
     }
     Ok(())

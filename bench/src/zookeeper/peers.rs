@@ -8,14 +8,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use leasehold_testbed::zookeeper::classpath;
 use serde_json::Value;
 
-use super::contest::Tally;
+use super::contention::HandOffCount;
 use super::handoff::WAITERS;
-use super::server::Bench;
-use crate::redis::peers::done;
-use crate::redis::{Oops, TTL};
+use super::server::BenchServer;
+use crate::redis::peers::run_command;
+use crate::redis::{BoxError, TTL};
 
 /// The files that they need, and the Debian package of each.
-const NEEDED: [(&str, &str); 4] = [
+const REQUIRED_PACKAGES: [(&str, &str); 4] = [
     ("/usr/bin/javac", "default-jdk-headless"),
     (CURATOR, "libcurator-recipes-java"),
     (PYTHON, "python3"),
@@ -27,17 +27,20 @@ const CURATOR: &str = "/usr/share/java/curator-recipes.jar";
 const PYTHON: &str = "/usr/bin/python3";
 
 /// The programs, built.
-pub(crate) struct Programs {
+pub(crate) struct PeerPrograms {
     source: PathBuf,
     /// The folder of the Java classes.
     classes: PathBuf,
 }
 
-impl Programs {
+impl PeerPrograms {
     /// Compiles the Java program in the target folder.
-    pub(crate) fn build() -> Result<Self, Oops> {
-        let missing: Vec<&str> =
-            NEEDED.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, package)| *package).collect();
+    pub(crate) fn build() -> Result<Self, BoxError> {
+        let missing: Vec<&str> = REQUIRED_PACKAGES
+            .iter()
+            .filter(|(file, _)| !Path::new(file).exists())
+            .map(|(_, package)| *package)
+            .collect();
         if !missing.is_empty() {
             let missing = missing.join(" ");
             return Err(
@@ -49,14 +52,14 @@ impl Programs {
         let target = program.ancestors().nth(2).ok_or("the bench is in no target folder")?;
         let classes = target.join("bench-peers/curator_java");
         std::fs::create_dir_all(&classes)?;
-        let mut compile = Command::new(NEEDED[0].0);
+        let mut compile = Command::new(REQUIRED_PACKAGES[0].0);
         compile.args(["-Xlint:-path", "-cp", CURATOR, "-d"]).arg(&classes);
-        done(compile.arg(source.join("curator_java/Turns.java")))?;
+        run_command(compile.arg(source.join("curator_java/Turns.java")))?;
         Ok(Self { source, classes })
     }
 
     /// Starts all of them, and makes them open their sessions.
-    pub(crate) async fn start(&self, bench: &Bench) -> Result<Vec<Program>, Oops> {
+    pub(crate) async fn start(&self, bench: &BenchServer) -> Result<Vec<PeerProcess>, BoxError> {
         let (waiters, session) = (WAITERS.to_string(), TTL.as_millis().to_string());
         let told = [bench.address(), waiters, session];
         let mut curator = Command::new("java");
@@ -65,31 +68,31 @@ impl Programs {
         let mut kazoo = Command::new(PYTHON);
         kazoo.arg(self.source.join("kazoo_py.py")).args(&told);
         Ok(vec![
-            Program::start(bench, "Curator's InterProcessMutex (Java)", curator).await?,
-            Program::start(bench, "kazoo's Lock (Python, one GIL)", kazoo).await?,
+            PeerProcess::start(bench, "Curator's InterProcessMutex (Java)", curator).await?,
+            PeerProcess::start(bench, "kazoo's Lock (Python, one GIL)", kazoo).await?,
         ])
     }
 }
 
 /// A process, with its clients idle or contending.
-pub(crate) struct Program {
+pub(crate) struct PeerProcess {
     pub(crate) name: &'static str,
     pub(crate) sessions: HashSet<String>,
     child: Child,
-    tell: ChildStdin,
-    hear: BufReader<ChildStdout>,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
 }
 
-impl Program {
-    async fn start(bench: &Bench, name: &'static str, mut command: Command) -> Result<Self, Oops> {
+impl PeerProcess {
+    async fn start(bench: &BenchServer, name: &'static str, mut command: Command) -> Result<Self, BoxError> {
         let before = bench.traffic().await?;
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| format!("{command:?}: {error}"))?;
         let tell = child.stdin.take().ok_or("a peer without stdin")?;
         let hear = BufReader::new(child.stdout.take().ok_or("a peer without stdout")?);
-        let mut program = Self { name, sessions: HashSet::new(), child, tell, hear };
+        let mut program = Self { name, sessions: HashSet::new(), child, input: tell, output: hear };
         // It prints its tally when all its clients are connected.
-        program.heard()?;
+        program.read_tally()?;
         program.sessions = bench.traffic().await?.new_since(&before);
         match program.sessions.len() {
             WAITERS => Ok(program),
@@ -97,38 +100,38 @@ impl Program {
         }
     }
 
-    fn heard(&mut self) -> Result<Tally, Oops> {
+    fn read_tally(&mut self) -> Result<HandOffCount, BoxError> {
         let mut line = String::new();
-        if self.hear.read_line(&mut line)? == 0 {
+        if self.output.read_line(&mut line)? == 0 {
             return Err(format!("{} ended: {}", self.name, self.child.wait()?).into());
         }
         let said: Value = serde_json::from_str(&line)?;
         let hand_offs = said["hand_offs"].as_u64().ok_or_else(|| format!("{} said {line}", self.name))?;
-        Ok(Tally::new(hand_offs))
+        Ok(HandOffCount::new(hand_offs))
     }
 
-    fn tell(&mut self, word: &str) -> Result<Tally, Oops> {
-        writeln!(self.tell, "{word}")?;
-        self.heard()
+    fn send_command(&mut self, word: &str) -> Result<HandOffCount, BoxError> {
+        writeln!(self.input, "{word}")?;
+        self.read_tally()
     }
 
     /// Makes all its clients contend for the lock.
-    pub(crate) fn go(&mut self) -> Result<(), Oops> {
-        self.tell("go").map(drop)
+    pub(crate) fn start_contending(&mut self) -> Result<(), BoxError> {
+        self.send_command("go").map(drop)
     }
 
     /// The tally so far.
-    pub(crate) fn tally(&mut self) -> Result<Tally, Oops> {
-        self.tell("tally")
+    pub(crate) fn query_tally(&mut self) -> Result<HandOffCount, BoxError> {
+        self.send_command("tally")
     }
 
     /// Makes each client acquire the lock once more, and then stop.
-    pub(crate) fn stop(&mut self) -> Result<(), Oops> {
-        self.tell("stop").map(drop)
+    pub(crate) fn stop_contending(&mut self) -> Result<(), BoxError> {
+        self.send_command("stop").map(drop)
     }
 }
 
-impl Drop for Program {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

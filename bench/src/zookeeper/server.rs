@@ -5,45 +5,45 @@ use std::time::Duration;
 
 use leasehold::Locks;
 use leasehold_testbed::Server;
-use leasehold_testbed::zookeeper::{ZooKeeper, ask, facts};
+use leasehold_testbed::zookeeper::{ZooKeeper, monitor_values, send_word};
 use leasehold_zookeeper::Client;
 use serde_json::json;
 
-use crate::redis::{Oops, TTL};
+use crate::redis::{BoxError, TTL};
 use crate::report::Report;
 
 /// ZooKeeper's defaults.
 const TICK: Duration = Duration::from_secs(2);
 const CONTAINER_CHECK: Duration = Duration::from_secs(60);
-const WRITTEN_AHEAD: &str = "65536";
+const PREALLOC_KIB: &str = "65536";
 
 /// A server.
-pub(crate) struct Bench {
+pub(crate) struct BenchServer {
     server: Server,
-    syncs: bool,
+    is_durable: bool,
     /// The factor by which everything is shortened.
     pub(crate) scale: u32,
 }
 
-impl Bench {
-    /// Starts a server; with `syncs` it waits for the disk at each write.
-    pub(crate) async fn start(scale: u32, syncs: bool) -> Result<Self, Oops> {
-        let settings = ZooKeeper::new().tick(TICK).container_check(CONTAINER_CHECK);
-        let settings = settings.property("zookeeper.preAllocSize", WRITTEN_AHEAD);
-        let settings = if syncs { settings.sync() } else { settings };
-        Ok(Self { server: settings.start().await?, syncs, scale })
+impl BenchServer {
+    /// Starts a server; with `is_durable` it waits for the disk at each write.
+    pub(crate) async fn start(scale: u32, is_durable: bool) -> Result<Self, BoxError> {
+        let settings = ZooKeeper::new().tick(TICK).container_check_interval(CONTAINER_CHECK);
+        let settings = settings.property("zookeeper.preAllocSize", PREALLOC_KIB);
+        let settings = if is_durable { settings.fsync() } else { settings };
+        Ok(Self { server: settings.start().await?, is_durable, scale })
     }
 
     /// Prints what the benches run on.
-    pub(crate) async fn introduce(&self, report: &mut Report) -> Result<(), Oops> {
-        let facts = facts(self.server.addr()).await?;
+    pub(crate) async fn report_server(&self, report: &mut Report) -> Result<(), BoxError> {
+        let facts = monitor_values(self.server.addr()).await?;
         let version = facts.get("zk_version").and_then(|text| text.split('-').next()).unwrap_or("of unknown version");
-        let (sync, tick, session) = (if self.syncs { "yes" } else { "no" }, TICK.as_millis(), TTL.as_secs());
-        report.say(&format!(
+        let (sync, tick, session) = (if self.is_durable { "yes" } else { "no" }, TICK.as_millis(), TTL.as_secs());
+        report.print_line(&format!(
             "one ZooKeeper {version} server, tickTime={tick}, forceSync={sync} (unless said otherwise), a Java machine as small as the testbed's; \
              all sessions {session} s"
         ));
-        report.add(json!({
+        report.add_json(json!({
             "what": "zookeeper: the server", "version": version, "tick_ms": tick as u64, "force_sync": sync,
             "session_s": session,
         }));
@@ -56,24 +56,24 @@ impl Bench {
     }
 
     /// Leasehold's locks, over a new session.
-    pub(crate) async fn open(&self) -> leasehold::Result<Locks> {
+    pub(crate) async fn open_locks(&self) -> leasehold::Result<Locks> {
         Locks::builder().ttl(TTL).open(&format!("zookeeper://{}/bench", self.address())).await
     }
 
     /// A bare session with leasehold's settings.
-    pub(crate) async fn bare(&self) -> Result<Client, Oops> {
+    pub(crate) async fn open_bare_session(&self) -> Result<Client, BoxError> {
         let connector = Client::connector().with_session_timeout(TTL).with_connection_timeout(Duration::from_secs(3));
         Ok(connector.connect(&self.address()).await?)
     }
 
     /// How many packets each connection has transferred so far.
-    pub(crate) async fn traffic(&self) -> Result<Traffic, Oops> {
-        Ok(Traffic::read(&ask(self.server.addr(), "cons").await?))
+    pub(crate) async fn traffic(&self) -> Result<Traffic, BoxError> {
+        Ok(Traffic::parse(&send_word(self.server.addr(), "cons").await?))
     }
 
     /// The sum of these metrics so far.
-    pub(crate) async fn sum(&self, metrics: &[&str]) -> Result<u64, Oops> {
-        let facts = facts(self.server.addr()).await?;
+    pub(crate) async fn sum_metrics(&self, metrics: &[&str]) -> Result<u64, BoxError> {
+        let facts = monitor_values(self.server.addr()).await?;
         let mut sum = 0;
         for metric in metrics {
             let value = facts.get(*metric).ok_or_else(|| format!("the server does not tell {metric}"))?;
@@ -92,12 +92,12 @@ pub(crate) struct Packets {
 
 impl Packets {
     /// The number of requests.
-    pub(crate) fn requests(self) -> u64 {
+    pub(crate) fn request_count(self) -> u64 {
         self.received
     }
 
     /// The number of events, minus the requests that have no response yet.
-    pub(crate) fn events(self) -> i64 {
+    pub(crate) fn event_count(self) -> i64 {
         self.sent.cast_signed() - self.received.cast_signed()
     }
 
@@ -113,7 +113,7 @@ pub(crate) struct Traffic(HashMap<String, Packets>);
 impl Traffic {
     /// Parses lines such as ` /127.0.0.1:4711[1](queued=0,recved=5,sent=6,sid=0x1001,lop=PING)`. A
     /// connection without a session, like the one that runs this query, has no `sid`.
-    fn read(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         let line = |line: &str| {
             let (_, fields) = line.trim().strip_suffix(')')?.split_once('(')?;
             let field = |wanted: &str| {
@@ -132,16 +132,15 @@ impl Traffic {
     }
 
     /// The packets of one session since `earlier`.
-    pub(crate) fn of(&self, session: &str, earlier: &Self) -> Packets {
+    pub(crate) fn packets_since(&self, session: &str, earlier: &Self) -> Packets {
         let at = |traffic: &Self| traffic.0.get(session).copied().unwrap_or_default();
         at(self).since(at(earlier))
     }
 
     /// The packets of several sessions.
-    pub(crate) fn of_all(&self, sessions: &HashSet<String>, earlier: &Self) -> Packets {
-        sessions.iter().map(|session| self.of(session, earlier)).fold(Packets::default(), |sum, one| Packets {
-            received: sum.received + one.received,
-            sent: sum.sent + one.sent,
+    pub(crate) fn total_packets_since(&self, sessions: &HashSet<String>, earlier: &Self) -> Packets {
+        sessions.iter().map(|session| self.packets_since(session, earlier)).fold(Packets::default(), |sum, one| {
+            Packets { received: sum.received + one.received, sent: sum.sent + one.sent }
         })
     }
 }
@@ -156,18 +155,18 @@ mod tests {
                          /127.0.0.1:3[1](queued=0,recved=1,sent=1,sid=0xb,lop=SESS,est=1,to=30000)\n";
 
     #[test]
-    fn connections_are_told_by_their_sessions() {
-        let (before, after) = (Traffic::read(BEFORE), Traffic::read(AFTER));
+    fn connections_are_identified_by_their_sessions() {
+        let (before, after) = (Traffic::parse(BEFORE), Traffic::parse(AFTER));
         assert_eq!(before.0.len(), 1);
         assert_eq!(after.new_since(&before), HashSet::from(["0xb".to_owned()]));
     }
 
     #[test]
-    fn what_is_no_answer_is_an_event() {
-        let (before, after) = (Traffic::read(BEFORE), Traffic::read(AFTER));
-        let packets = after.of("0xa", &before);
-        assert_eq!((packets.requests(), packets.events()), (2, 2));
-        let all = after.of_all(&after.new_since(&Traffic::default()), &before);
-        assert_eq!((all.requests(), all.events()), (3, 2));
+    fn packets_that_are_no_response_are_events() {
+        let (before, after) = (Traffic::parse(BEFORE), Traffic::parse(AFTER));
+        let packets = after.packets_since("0xa", &before);
+        assert_eq!((packets.request_count(), packets.event_count()), (2, 2));
+        let all = after.total_packets_since(&after.new_since(&Traffic::default()), &before);
+        assert_eq!((all.request_count(), all.event_count()), (3, 2));
     }
 }

@@ -10,8 +10,8 @@ use leasehold_command::secret;
 
 use crate::cron::CronArgs;
 use crate::doctor::DoctorArgs;
-use crate::duration::{human, parse};
-use crate::engine_url::{self, ForCommand};
+use crate::duration::{format_duration, parse};
+use crate::engine_url::{self, ChildEngine};
 use crate::engines::EnginesArgs;
 use crate::exit::Failure;
 use crate::output;
@@ -66,11 +66,11 @@ pub(crate) struct Cli {
 
 impl Cli {
     /// Parses the command line and resolves the engine's URL.
-    pub(crate) fn read() -> Result<Result<Self, Failure>, clap::Error> {
+    pub(crate) fn parse() -> Result<Result<Self, Failure>, clap::Error> {
         let matches = Self::command().try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches)?;
-        let settled = match cli.command.engine() {
-            Some(engine) => engine_url::settle(engine, innermost(&matches)),
+        let settled = match cli.command.engine_mut() {
+            Some(engine) => engine_url::resolve(engine, innermost_matches(&matches)),
             None => Ok(()),
         };
         Ok(settled.map(|()| cli))
@@ -78,16 +78,16 @@ impl Cli {
 }
 
 /// The matches of the innermost subcommand.
-fn innermost(matches: &ArgMatches) -> &ArgMatches {
-    matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
+fn innermost_matches(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, inner)| innermost_matches(inner))
 }
 
 impl Command {
     /// The engine options, if the command has any.
-    fn engine(&mut self) -> Option<&mut EngineArg> {
+    fn engine_mut(&mut self) -> Option<&mut EngineArg> {
         match self {
             Self::Run(args) => Some(&mut args.engine),
-            Self::Cron(args) => args.engine(),
+            Self::Cron(args) => args.engine_mut(),
             Self::Ls(args) => Some(&mut args.engine),
             Self::Show(args) => Some(&mut args.engine),
             Self::Evict(args) => Some(&mut args.engine),
@@ -105,6 +105,7 @@ pub(crate) enum Command {
     Ls(LsArgs),
     /// Show the holders and waiters of one lock
     Show(ShowArgs),
+    #[command(visible_alias = "force-release")]
     Evict(EvictArgs),
     Doctor(DoctorArgs),
     Verify(Box<VerifyArgs>),
@@ -139,7 +140,7 @@ pub(crate) struct EngineArg {
     ///
     /// Every user of this host can see the command line. Put a password into a file
     /// (`?password-file=/path` in the URL, or --engine-file) or into LEASEHOLD_ENGINE.
-    #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:", value_parser = named)]
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:", value_parser = parse_engine_url)]
     pub(crate) engine: String,
     /// A file whose first line is the engine's URL
     #[arg(long, value_name = "PATH", env = "LEASEHOLD_ENGINE_FILE", hide_env_values = true)]
@@ -152,10 +153,10 @@ pub(crate) struct EngineArg {
 
 /// Rejects an empty URL: it comes from a variable that is not set, and does not mean this host's
 /// own folder.
-pub(crate) fn named(url: &str) -> Result<String, String> {
+pub(crate) fn parse_engine_url(url: &str) -> Result<String, String> {
     match url.trim() {
         "" => Err("no engine is named; leave --engine away and LEASEHOLD_ENGINE unset for `file:`".to_owned()),
-        _ => Ok(secret::revealed(url)),
+        _ => Ok(secret::original_url(url)),
     }
 }
 
@@ -166,25 +167,27 @@ impl EngineArg {
 
     /// How the command finds the same engine from any working directory: a relative folder becomes
     /// absolute.
-    pub(crate) fn for_command(&self) -> ForCommand {
+    pub(crate) fn for_child(&self) -> ChildEngine {
         if let Some(path) = &self.engine_file {
-            return ForCommand::File(path.clone());
+            return ChildEngine::File(path.clone());
         }
         let here = std::env::current_dir().ok();
-        let url = here.and_then(|here| from_root(self.url(), here.to_str()?));
-        ForCommand::Url(url.unwrap_or_else(|| self.url().to_owned()))
+        let url = here.and_then(|here| absolute_file_url(self.url(), here.to_str()?));
+        ChildEngine::Url(url.unwrap_or_else(|| self.url().to_owned()))
     }
 
     /// Opens the engine for reading only; returns the locks and the URL to show. A missing folder
     /// is not created. Its path is printed, because it may be mistyped. So is the default folder's,
     /// because another user's `file:` means another folder.
-    pub(crate) async fn open_to_look(&self) -> Result<(Locks, String), Failure> {
-        let place = file::place(self.url())?;
+    pub(crate) async fn open_read_only(&self) -> Result<(Locks, String), Failure> {
+        let place = file::folder_location(self.url())?;
         if let Some(place) = &place
             && place.is_default
         {
             let folder = place.folder.display();
-            output::say(&format!("`file:` is this user's own folder {folder}; locks of other users are not seen here"));
+            output::print_message(&format!(
+                "`file:` is this user's own folder {folder}; locks of other users are not seen here"
+            ));
         }
         match place.filter(|place| matches!(place.folder.join("locks").try_exists(), Ok(false))) {
             None => {
@@ -194,7 +197,9 @@ impl EngineArg {
             }
             Some(place) => {
                 let folder = place.folder.display();
-                output::say(&format!("{folder} has no locks: no lock was ever taken there, and nothing was made"));
+                output::print_message(&format!(
+                    "{folder} has no locks: no lock was ever taken there, and nothing was made"
+                ));
                 // An empty in-memory engine: the missing folder holds no locks, either.
                 Ok((Locks::open("memory:").await?, format!("file://{folder}")))
             }
@@ -202,46 +207,47 @@ impl EngineArg {
     }
 
     pub(crate) async fn open(&self, ttl: Duration) -> Result<Locks, Failure> {
-        self.open_within(ttl, self.connect_timeout, output::say).await
+        self.open_within(ttl, self.connect_timeout, output::print_message).await
     }
 
-    /// Opens the engine and retries for `within` while it is unreachable; `tell` prints a line
+    /// Opens the engine and retries for `timeout` while it is unreachable; `on_message` prints a line
     /// about it.
     pub(crate) async fn open_within(
         &self,
         ttl: Duration,
-        within: Duration,
-        tell: impl Fn(&str) + Send + Sync + 'static,
+        timeout: Duration,
+        on_message: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Locks, Failure> {
-        let unreachable =
-            move |error: &leasehold::Error| tell(&format!("{error}; retrying for up to {}", human(within)));
-        let builder = Locks::builder().ttl(ttl).connect_timeout(within).on_unreachable(unreachable);
+        let unreachable = move |error: &leasehold::Error| {
+            on_message(&format!("{error}; retrying for up to {}", format_duration(timeout)))
+        };
+        let builder = Locks::builder().ttl(ttl).connect_timeout(timeout).on_unreachable(unreachable);
         let locks = builder.open(self.url()).await?;
-        let caution = locks.capabilities().caution;
+        let caution = locks.capabilities().warning;
         if !caution.is_empty() {
-            output::say(&format!("warning: {caution}"));
+            output::print_message(&format!("warning: {caution}"));
         }
         Ok(locks)
     }
 
     /// Opens the engine for reading, runs one query and closes it. Returns the answer and the
     /// engine's URL.
-    pub(crate) async fn ask<T>(
+    pub(crate) async fn query<T>(
         &self,
-        question: impl AsyncFnOnce(&Locks) -> leasehold::Result<T>,
+        query: impl AsyncFnOnce(&Locks) -> leasehold::Result<T>,
     ) -> Result<(T, String), Failure> {
-        let (locks, url) = self.open_to_look().await?;
-        let answer = question(&locks).await?;
+        let (locks, url) = self.open_read_only().await?;
+        let answer = query(&locks).await?;
         locks.close().await?;
         Ok((answer, url))
     }
 }
 
-/// An absolute URL for `file:folder`, relative to `here`; `None` for any other URL.
-fn from_root(url: &str, here: &str) -> Option<String> {
+/// An absolute URL for `file:folder`, relative to `current_dir`; `None` for any other URL.
+fn absolute_file_url(url: &str, current_dir: &str) -> Option<String> {
     let (scheme, path) = url.split_once(':')?;
     let relative = !path.is_empty() && !path.starts_with(['/', '?']);
-    let here = here.replace('%', "%25").replace('?', "%3F");
+    let here = current_dir.replace('%', "%25").replace('?', "%3F");
     (scheme.eq_ignore_ascii_case("file") && relative).then(|| format!("file://{here}/{path}"))
 }
 
@@ -319,17 +325,17 @@ mod tests {
     }
 
     #[test]
-    fn no_line_of_the_help_is_broken_by_a_terminal() {
+    fn no_help_line_exceeds_80_columns() {
         for line in EXAMPLES.lines() {
             assert!(line.chars().count() < 80, "{line}");
         }
     }
 
     #[test]
-    fn only_a_folder_named_from_here_is_named_anew() {
-        assert_eq!(from_root("file:locks?mode=0770", "/a%b").as_deref(), Some("file:///a%25b/locks?mode=0770"));
+    fn only_a_relative_folder_becomes_absolute() {
+        assert_eq!(absolute_file_url("file:locks?mode=0770", "/a%b").as_deref(), Some("file:///a%25b/locks?mode=0770"));
         for url in ["file:", "file:?mode=0770", "file:///a", "redis://h/0", "memory:x"] {
-            assert_eq!(from_root(url, "/a"), None, "{url}");
+            assert_eq!(absolute_file_url(url, "/a"), None, "{url}");
         }
     }
 }

@@ -13,18 +13,18 @@ use serde::Serialize;
 use crate::args::{EngineArg, JsonArg};
 use crate::duration::parse_positive;
 use crate::exit::Failure;
-use crate::output::{self, Colour, clean};
+use crate::output::{self, Colour, escape_control_chars};
 
 /// There are warnings or unknown findings.
-const WARNINGS: u8 = 1;
+const EXIT_WARNINGS: u8 = 1;
 /// There are failures.
-const FAILURES: u8 = 2;
+const EXIT_FAILURES: u8 = 2;
 
 /// No progress line is shown before this.
-const FIRST_WORD: Duration = Duration::from_secs(1);
+const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
-const AFTER: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   leasehold doctor --engine redis://db1:6379
   leasehold doctor --engine redis+sentinel://s1,s2,s3/mymaster --ttl 10s
@@ -66,7 +66,7 @@ What it does there:
 /// blocked or held twice. Each finding gives the observation, what it means for locks, and what to
 /// set.
 #[derive(Debug, Args)]
-#[command(after_long_help = AFTER, after_help = "`leasehold doctor --help` has examples and the exit codes.")]
+#[command(after_long_help = AFTER_HELP, after_help = "`leasehold doctor --help` has examples and the exit codes.")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) engine: EngineArg,
@@ -96,37 +96,37 @@ struct FindingJson<'a> {
 }
 
 /// Examines the engine and prints the findings.
-pub(crate) async fn doctor(args: DoctorArgs) -> Result<u8, Failure> {
+pub(crate) async fn run_doctor(args: DoctorArgs) -> Result<u8, Failure> {
     let options = Options::default().ttl(args.ttl);
     let examining = doctor::examine(args.engine.url(), &options);
-    let report = if args.output.json { examining.await? } else { watched(examining).await? };
-    let text = if args.output.json { output::json(&json(&report)) } else { text(&report) };
-    output::out(&text)?;
-    Ok(code(report.worst()))
+    let report = if args.output.json { examining.await? } else { with_progress(examining).await? };
+    let text = if args.output.json { output::to_json_line(&to_json(&report)) } else { format_report(&report) };
+    output::write_stdout(&text)?;
+    Ok(exit_code(report.worst()))
 }
 
-fn code(worst: Level) -> u8 {
+fn exit_code(worst: Level) -> u8 {
     match worst {
         Level::Ok => 0,
-        Level::Unknown | Level::Warn => WARNINGS,
-        _ => FAILURES,
+        Level::Unknown | Level::Warn => EXIT_WARNINGS,
+        _ => EXIT_FAILURES,
     }
 }
 
 /// Waits for `work`, and shows progress on a terminal if it takes a while.
-async fn watched<T>(work: impl Future<Output = T>) -> T {
+async fn with_progress<T>(work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     let mut shown = false;
     for seconds in 1u32.. {
-        match tokio::time::timeout(FIRST_WORD, &mut work).await {
+        match tokio::time::timeout(PROGRESS_AFTER, &mut work).await {
             Ok(done) => {
                 if shown {
-                    output::err("\r\x1b[2K");
+                    output::write_stderr("\r\x1b[2K");
                 }
                 return done;
             }
             Err(_) if in_foreground() => {
-                output::err(&format!("\r\x1b[2Kexamining the engine: {seconds}s"));
+                output::write_stderr(&format!("\r\x1b[2Kexamining the engine: {seconds}s"));
                 shown = true;
             }
             Err(_) => {}
@@ -141,13 +141,13 @@ fn in_foreground() -> bool {
     isatty(&stderr) && tcgetpgrp(&stderr).map_or(true, |foreground| foreground == getpgrp())
 }
 
-fn json(report: &Report) -> ReportJson<'_> {
+fn to_json(report: &Report) -> ReportJson<'_> {
     let findings = report.findings.iter().map(|finding| FindingJson {
         check: finding.check,
         subject: &finding.subject,
         level: finding.level.as_str(),
         found: &finding.found,
-        means: &finding.means,
+        means: &finding.impact,
         fix: &finding.fix,
     });
     ReportJson {
@@ -158,18 +158,22 @@ fn json(report: &Report) -> ReportJson<'_> {
     }
 }
 
-fn text(report: &Report) -> String {
-    let mut table = output::table(&["LEVEL", "CHECK", "WHAT"]);
+fn format_report(report: &Report) -> String {
+    let mut table = output::new_table(&["LEVEL", "CHECK", "WHAT"]);
     let servers: BTreeSet<_> = report.findings.iter().map(|finding| finding.subject.as_str()).collect();
     let servers = servers.len() - usize::from(servers.contains(""));
-    for (finding, subjects) in together(&report.findings) {
-        table.add_row([finding.level.as_str().to_owned(), finding.check.to_owned(), what(finding, &subjects, servers)]);
+    for (finding, subjects) in merge_equal_findings(&report.findings) {
+        table.add_row([
+            finding.level.as_str().to_owned(),
+            finding.check.to_owned(),
+            format_finding(finding, &subjects, servers),
+        ]);
     }
-    format!("{}\n{}\n", painted(&output::table_text(&table)), verdict(report))
+    format!("{}\n{}\n", colour_levels(&output::format_table(&table)), format_verdict(report))
 }
 
 /// Colours the levels. A line that begins with no level continues the row above.
-fn painted(table: &str) -> String {
+fn colour_levels(table: &str) -> String {
     let line = |line: &str| {
         let word = line.split(' ').next().unwrap_or_default();
         let colour = match word {
@@ -186,10 +190,10 @@ fn painted(table: &str) -> String {
 }
 
 /// Merges equal findings about several servers into one row.
-fn together(findings: &[Finding]) -> Vec<(&Finding, Vec<&str>)> {
+fn merge_equal_findings(findings: &[Finding]) -> Vec<(&Finding, Vec<&str>)> {
     let mut rows: Vec<(&Finding, Vec<&str>)> = Vec::new();
     let same = |a: &Finding, b: &Finding| {
-        (a.level, a.check, &a.found, &a.means, &a.fix) == (b.level, b.check, &b.found, &b.means, &b.fix)
+        (a.level, a.check, &a.found, &a.impact, &a.fix) == (b.level, b.check, &b.found, &b.impact, &b.fix)
     };
     for finding in findings {
         match rows.iter_mut().find(|(first, _)| same(first, finding)) {
@@ -202,30 +206,34 @@ fn together(findings: &[Finding]) -> Vec<(&Finding, Vec<&str>)> {
 
 /// `where: what was found`; below it, unless the level is ok, what it means and what to set. With
 /// more than two `servers`, a finding about all of them does not list their names.
-fn what(finding: &Finding, subjects: &[&str], servers: usize) -> String {
+fn format_finding(finding: &Finding, subjects: &[&str], servers: usize) -> String {
     let place = match subjects.len() {
         count if servers > 2 && count == servers => vec![format!("all {servers}")],
         // Healthy servers need no names.
         count if count > 2 && finding.level == Level::Ok => vec![format!("{count} of {servers}")],
-        _ => named(subjects),
+        _ => escaped_names(subjects),
     };
     let place = if place.is_empty() { String::new() } else { format!("{}: ", place.join(", ")) };
-    let mut text = format!("{place}{}", clean(&finding.found));
+    let mut text = format!("{place}{}", escape_control_chars(&finding.found));
     if finding.level != Level::Ok {
-        text.push_str(&format!("\nmeans: {}", clean(&finding.means)));
+        text.push_str(&format!("\nmeans: {}", escape_control_chars(&finding.impact)));
         if !finding.fix.is_empty() {
-            text.push_str(&format!("\nfix:   {}", clean(&finding.fix)));
+            text.push_str(&format!("\nfix:   {}", escape_control_chars(&finding.fix)));
         }
     }
     text
 }
 
-fn named(subjects: &[&str]) -> Vec<String> {
-    subjects.iter().filter(|subject| !subject.is_empty()).map(|subject| clean(subject).into_owned()).collect()
+fn escaped_names(subjects: &[&str]) -> Vec<String> {
+    subjects
+        .iter()
+        .filter(|subject| !subject.is_empty())
+        .map(|subject| escape_control_chars(subject).into_owned())
+        .collect()
 }
 
 /// `2 failures, 1 warning, 3 unknown, 9 ok: locks are not safe here`
-fn verdict(report: &Report) -> String {
+fn format_verdict(report: &Report) -> String {
     let plural = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let counts = [
         (Level::Fail, plural(report.count(Level::Fail), "failure")),
@@ -241,7 +249,7 @@ fn verdict(report: &Report) -> String {
         Level::Warn => "locks work; see the warnings for what could lose or delay them",
         _ => "not fit for locks as it is",
     };
-    format!("{}  {}: {conclusion}", clean(&report.engine), counts.join(", "))
+    format!("{}  {}: {conclusion}", escape_control_chars(&report.engine), counts.join(", "))
 }
 
 #[cfg(test)]
@@ -249,30 +257,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_line_of_the_help_is_broken_by_a_terminal() {
-        for line in AFTER.lines() {
+    fn no_help_line_exceeds_80_columns() {
+        for line in AFTER_HELP.lines() {
             assert!(line.chars().count() < 80, "{line}");
         }
     }
 
     #[test]
-    fn what_is_not_known_is_as_good_as_a_warning() {
-        let codes = [Level::Ok, Level::Unknown, Level::Warn, Level::Fail].map(code);
+    fn unknown_findings_have_the_exit_code_of_warnings() {
+        let codes = [Level::Ok, Level::Unknown, Level::Warn, Level::Fail].map(exit_code);
         assert_eq!(codes, [0, 1, 1, 2]);
     }
 
     #[test]
-    fn servers_of_which_the_same_is_found_share_a_row() {
-        let of = |subject: &str, found: &str| Finding::new(Level::Warn, "x", subject, found).means("m\u{1b}").fix("f");
+    fn servers_with_equal_findings_share_a_row() {
+        let of = |subject: &str, found: &str| Finding::new(Level::Warn, "x", subject, found).impact("m\u{1b}").fix("f");
         let findings = [of("a", "1"), of("b", "1"), of("c", "2")];
-        let rows = together(&findings);
+        let rows = merge_equal_findings(&findings);
         assert_eq!(rows.len(), 2);
-        assert_eq!(what(rows[0].0, &rows[0].1, 3), "a, b: 1\nmeans: m\\u{1b}\nfix:   f");
+        assert_eq!(format_finding(rows[0].0, &rows[0].1, 3), "a, b: 1\nmeans: m\\u{1b}\nfix:   f");
         let findings = ["a", "b", "c"].map(|subject| of(subject, "1"));
-        let rows = together(&findings);
-        assert!(what(rows[0].0, &rows[0].1, 3).starts_with("all 3: 1\n"));
-        assert!(what(rows[0].0, &rows[0].1, 4).starts_with("a, b, c: 1\n"));
+        let rows = merge_equal_findings(&findings);
+        assert!(format_finding(rows[0].0, &rows[0].1, 3).starts_with("all 3: 1\n"));
+        assert!(format_finding(rows[0].0, &rows[0].1, 4).starts_with("a, b, c: 1\n"));
         let well = Finding::new(Level::Ok, "x", "a", "1");
-        assert_eq!(what(&well, &["a", "b", "c"], 4), "3 of 4: 1");
+        assert_eq!(format_finding(&well, &["a", "b", "c"], 4), "3 of 4: 1");
     }
 }

@@ -11,24 +11,27 @@ use clap::parser::ValueSource;
 use leasehold::engine;
 use leasehold_command::secret;
 
-use crate::args::{EngineArg, named};
+use crate::args::{EngineArg, parse_engine_url};
 use crate::exit::Failure;
 
 /// The size limit of a file that holds a URL.
-const LONGEST: u64 = 64 * 1024;
+const MAX_FILE_SIZE: u64 = 64 * 1024;
 
 /// How a command that we start finds the same engine. It gets the same kind of reference that we
 /// got, so a password in a file stays in the file.
 #[derive(Clone, Debug)]
-pub(crate) enum ForCommand {
+pub(crate) enum ChildEngine {
     Url(String),
     File(PathBuf),
 }
 
-impl ForCommand {
+impl ChildEngine {
     /// Sets the command's environment.
-    pub(crate) fn set(&self, command: &mut Command) {
-        command.env_remove(secret::VARIABLE).env_remove("LEASEHOLD_ENGINE").env_remove("LEASEHOLD_ENGINE_FILE");
+    pub(crate) fn set_env(&self, command: &mut Command) {
+        command
+            .env_remove(secret::HIDDEN_URL_VARIABLE)
+            .env_remove("LEASEHOLD_ENGINE")
+            .env_remove("LEASEHOLD_ENGINE_FILE");
         match self {
             Self::Url(url) => command.env("LEASEHOLD_ENGINE", url),
             Self::File(path) => command.env("LEASEHOLD_ENGINE_FILE", path),
@@ -37,7 +40,7 @@ impl ForCommand {
 }
 
 /// Resolves the URL, and hides a password given on the command line.
-pub(crate) fn settle(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Failure> {
+pub(crate) fn resolve(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Failure> {
     let source = |id| matches.value_source(id).filter(|source| *source != ValueSource::DefaultValue);
     let (typed, file) = (source("engine"), source("engine_file"));
     let by_file = match (typed, file) {
@@ -52,7 +55,7 @@ pub(crate) fn settle(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Fa
         arg.engine_file = None;
     }
     if let Some(path) = &arg.engine_file {
-        arg.engine = read(path)?;
+        arg.engine = read_url_file(path)?;
         arg.engine_file = Some(fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
     } else if typed == Some(ValueSource::CommandLine) {
         secret::protect("--engine", &arg.engine, "password-file=, --engine-file or LEASEHOLD_ENGINE");
@@ -62,15 +65,15 @@ pub(crate) fn settle(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Fa
 }
 
 /// The URL in the first line of a file.
-fn read(path: &Path) -> Result<String, Failure> {
+fn read_url_file(path: &Path) -> Result<String, Failure> {
     let shown = path.display();
     let read = || -> io::Result<String> {
         let mut text = String::new();
-        File::open(path)?.take(LONGEST).read_to_string(&mut text)?;
+        File::open(path)?.take(MAX_FILE_SIZE).read_to_string(&mut text)?;
         Ok(text)
     };
     let text = read().map_err(|error| Failure::usage(format!("cannot read the engine's URL from {shown}: {error}")))?;
-    let url = named(text.lines().next().unwrap_or_default().trim())
+    let url = parse_engine_url(text.lines().next().unwrap_or_default().trim())
         .map_err(|_| Failure::usage(format!("{shown} has no URL in its first line")))?;
     if secret::has_password(&url) && engine::is_exposed(path) {
         secret::warn_of(path);

@@ -3,15 +3,15 @@
 
 use clap::{Args, ValueEnum};
 use leasehold::engine::sql::{self, Dialect};
-use leasehold::engine::{self, Capabilities, Entry, Expiry, Fairness, Fencing, Reach, Technique};
+use leasehold::engine::{self, Capabilities, EngineEntry, Expiry, Fairness, Fencing, Reach, Technique};
 use serde::Serialize;
 
-use crate::duration::human;
+use crate::duration::format_duration;
 use crate::exit::Failure;
 use crate::output;
 
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
-const AFTER: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   leasehold engines                 what each engine can do
   leasehold engines --json          the same, for programs
@@ -30,7 +30,7 @@ Tables:
 /// With --ddl: print the statements that create a database engine's tables, for an administrator to
 /// run.
 #[derive(Debug, Args)]
-#[command(after_long_help = AFTER, after_help = "`leasehold engines --help` has examples.")]
+#[command(after_long_help = AFTER_HELP, after_help = "`leasehold engines --help` has examples.")]
 pub(crate) struct EnginesArgs {
     /// Print JSON instead of a table
     #[arg(long)]
@@ -92,71 +92,75 @@ struct CapabilitiesJson {
 }
 
 impl From<&Capabilities> for CapabilitiesJson {
-    fn from(can: &Capabilities) -> Self {
+    fn from(capabilities: &Capabilities) -> Self {
         Self {
-            reach: reach(can.reach),
-            shared: can.shared,
-            permits: can.permits,
-            reentry: can.reentry,
-            fairness: fairness(can.fairness),
-            fencing: fencing(can.fencing),
-            expiry: match can.expiry {
+            reach: reach_name(capabilities.reach),
+            shared: capabilities.shared,
+            permits: capabilities.permits,
+            reentry: capabilities.reentrancy,
+            fairness: fairness_name(capabilities.fairness),
+            fencing: fencing_name(capabilities.fencing),
+            expiry: match capabilities.expiry {
                 Expiry::Lease => "lease",
-                Expiry::LeaseOrDeath => "lease-or-death",
+                Expiry::LeaseOrProcessDeath => "lease-or-death",
             },
-            inspection: can.inspection,
-            eviction: can.eviction,
-            records: can.records,
-            min_ttl_seconds: can.min_ttl.as_secs_f64(),
-            max_ttl_seconds: can.max_ttl.as_secs_f64(),
-            survives: can.survives,
-            breaks: can.breaks,
-            caution: can.caution,
+            inspection: capabilities.inspection,
+            eviction: capabilities.force_release,
+            records: capabilities.records,
+            min_ttl_seconds: capabilities.min_ttl.as_secs_f64(),
+            max_ttl_seconds: capabilities.max_ttl.as_secs_f64(),
+            survives: capabilities.tolerates,
+            breaks: capabilities.fails_when,
+            caution: capabilities.warning,
         }
     }
 }
 
-pub(crate) fn engines(args: &EnginesArgs) -> Result<u8, Failure> {
+pub(crate) fn run_engines(args: &EnginesArgs) -> Result<u8, Failure> {
     let dialect = match args.ddl {
-        None => return list(args.json),
+        None => return print_engines(args.json),
         Some(Database::Mysql) => Dialect::MySql,
         Some(Database::Postgres) => Dialect::Postgres,
     };
-    output::out(&sql::ddl(dialect, args.table.as_deref(), args.schema.as_deref())?)?;
+    output::write_stdout(&sql::ddl(dialect, args.table.as_deref(), args.schema.as_deref())?)?;
     Ok(0)
 }
 
-fn list(json: bool) -> Result<u8, Failure> {
+fn print_engines(json: bool) -> Result<u8, Failure> {
     let entries = engine::entries();
     let text = if json {
-        output::json(&entries.iter().map(entry_json).collect::<Vec<_>>())
+        output::to_json_line(&entries.iter().map(entry_to_json).collect::<Vec<_>>())
     } else {
-        let mut text = table(&entries);
-        entries.iter().for_each(|entry| text.push_str(&more(entry)));
+        let mut text = format_table(&entries);
+        entries.iter().for_each(|entry| text.push_str(&format_details(entry)));
         text
     };
-    output::out(&text)?;
+    output::write_stdout(&text)?;
     Ok(0)
 }
 
-fn entry_json(entry: &Entry) -> EngineJson {
+fn entry_to_json(entry: &EngineEntry) -> EngineJson {
     EngineJson {
         scheme: entry.scheme,
         feature: entry.feature,
         example: entry.example,
-        about: entry.about,
+        about: entry.summary,
         in_this_build: entry.capabilities.is_some(),
         capabilities: entry.capabilities.as_ref().map(CapabilitiesJson::from),
-        techniques: entry.techniques.iter().map(technique_json).collect(),
+        techniques: entry.techniques.iter().map(technique_to_json).collect(),
     }
 }
 
-fn technique_json(one: &Technique) -> TechniqueJson {
-    TechniqueJson { technique: one.name, about: one.about, capabilities: (&one.capabilities).into() }
+fn technique_to_json(technique: &Technique) -> TechniqueJson {
+    TechniqueJson {
+        technique: technique.name,
+        about: technique.summary,
+        capabilities: (&technique.capabilities).into(),
+    }
 }
 
-fn table(entries: &[Entry]) -> String {
-    let mut table = output::table(&[
+fn format_table(entries: &[EngineEntry]) -> String {
+    let mut table = output::new_table(&[
         "ENGINE",
         "SHARED BY",
         "MODES",
@@ -172,47 +176,47 @@ fn table(entries: &[Entry]) -> String {
     for entry in entries {
         let scheme = format!("{}:", entry.scheme);
         match &entry.capabilities {
-            Some(can) => table.add_row(row(scheme, can)),
+            Some(can) => table.add_row(engine_row(scheme, can)),
             None => table.add_row([scheme, "not in this build".to_owned()]),
         };
         // The first technique is the engine's default, in the row above.
         for one in entry.techniques.iter().skip(1) {
-            table.add_row(row(format!("  {}", one.name), &one.capabilities));
+            table.add_row(engine_row(format!("  {}", one.name), &one.capabilities));
         }
     }
-    output::wide_table_text(&table)
+    output::format_wide_table(&table)
 }
 
-fn row(scheme: String, can: &Capabilities) -> [String; 11] {
-    let modes = [("exclusive", true), ("shared", can.shared), ("slots", can.permits)];
+fn engine_row(scheme: String, capabilities: &Capabilities) -> [String; 11] {
+    let modes = [("exclusive", true), ("shared", capabilities.shared), ("slots", capabilities.permits)];
     let modes: Vec<_> = modes.into_iter().filter(|(_, can)| *can).map(|(mode, _)| mode).collect();
-    let freed = match can.expiry {
+    let freed = match capabilities.expiry {
         Expiry::Lease => "lease's end",
-        Expiry::LeaseOrDeath => "lease's end, holder's death",
+        Expiry::LeaseOrProcessDeath => "lease's end, holder's death",
     };
     [
         scheme,
-        reach(can.reach).to_owned(),
+        reach_name(capabilities.reach).to_owned(),
         modes.join(" "),
-        fairness(can.fairness).to_owned(),
-        fencing(can.fencing).to_owned(),
+        fairness_name(capabilities.fairness).to_owned(),
+        fencing_name(capabilities.fencing).to_owned(),
         freed.to_owned(),
-        yes(can.reentry),
-        yes(can.inspection),
-        yes(can.eviction),
-        yes(can.records),
-        format!("{} to {}", human(can.min_ttl), human(can.max_ttl)),
+        yes_or_no(capabilities.reentrancy),
+        yes_or_no(capabilities.inspection),
+        yes_or_no(capabilities.force_release),
+        yes_or_no(capabilities.records),
+        format!("{} to {}", format_duration(capabilities.min_ttl), format_duration(capabilities.max_ttl)),
     ]
 }
 
-fn more(entry: &Entry) -> String {
-    let mut text = format!("\n{}:  {}\n  like      {}\n", entry.scheme, entry.about, entry.example);
+fn format_details(entry: &EngineEntry) -> String {
+    let mut text = format!("\n{}:  {}\n  like      {}\n", entry.scheme, entry.summary, entry.example);
     match &entry.capabilities {
-        Some(can) if entry.techniques.is_empty() => text.push_str(&faults(can, "  ")),
+        Some(can) if entry.techniques.is_empty() => text.push_str(&format_faults(can, "  ")),
         Some(_) => {
             for one in &entry.techniques {
-                text.push_str(&format!("  ?technique={}  {}\n", one.name, one.about));
-                text.push_str(&faults(&one.capabilities, "    "));
+                text.push_str(&format!("  ?technique={}  {}\n", one.name, one.summary));
+                text.push_str(&format_faults(&one.capabilities, "    "));
             }
         }
         None => text.push_str(&format!("  needs     cargo feature `{}`\n", entry.feature)),
@@ -220,15 +224,16 @@ fn more(entry: &Entry) -> String {
     text
 }
 
-fn faults(can: &Capabilities, indent: &str) -> String {
-    let mut text = format!("{indent}survives  {}\n{indent}breaks    {}\n", can.survives, can.breaks);
-    if !can.caution.is_empty() {
-        text.push_str(&format!("{indent}caution   {}\n", can.caution));
+fn format_faults(capabilities: &Capabilities, indent: &str) -> String {
+    let mut text =
+        format!("{indent}survives  {}\n{indent}breaks    {}\n", capabilities.tolerates, capabilities.fails_when);
+    if !capabilities.warning.is_empty() {
+        text.push_str(&format!("{indent}caution   {}\n", capabilities.warning));
     }
     text
 }
 
-fn reach(reach: Reach) -> &'static str {
+fn reach_name(reach: Reach) -> &'static str {
     match reach {
         Reach::Process => "process",
         Reach::Host => "host",
@@ -236,22 +241,22 @@ fn reach(reach: Reach) -> &'static str {
     }
 }
 
-fn fairness(fairness: Fairness) -> &'static str {
+fn fairness_name(fairness: Fairness) -> &'static str {
     match fairness {
         Fairness::Fifo => "fifo",
         Fairness::None => "none",
     }
 }
 
-fn fencing(fencing: Fencing) -> &'static str {
+fn fencing_name(fencing: Fencing) -> &'static str {
     match fencing {
         Fencing::Volatile => "volatile",
         Fencing::Durable => "durable",
     }
 }
 
-fn yes(can: bool) -> String {
-    if can { "yes" } else { "no" }.to_owned()
+fn yes_or_no(is_supported: bool) -> String {
+    if is_supported { "yes" } else { "no" }.to_owned()
 }
 
 #[cfg(test)]
@@ -259,8 +264,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_line_of_the_help_is_broken_by_a_terminal() {
-        for line in AFTER.lines() {
+    fn no_help_line_exceeds_80_columns() {
+        for line in AFTER_HELP.lines() {
             assert!(line.chars().count() < 80, "{line}");
         }
     }

@@ -4,22 +4,22 @@ mod graceful;
 
 use std::io;
 
-use leasehold::engine::{LockView, PartyView};
+use leasehold::engine::{ContenderView, LockView};
 use leasehold::{LockName, Locks, Token};
 use rustix::termios::isatty;
 use serde::Serialize;
 
 use crate::args::EvictArgs;
-use crate::duration::human;
+use crate::duration::format_duration;
 use crate::exit::{self, Failure};
-use crate::output::{self, clean};
-use crate::view::{self, PartyJson};
+use crate::output::{self, escape_control_chars};
+use crate::view::{self, ContenderJson};
 
 #[derive(Debug, Serialize)]
 struct EvictedJson<'a> {
     name: &'a str,
     engine: &'a str,
-    evicted: Vec<PartyJson<'a>>,
+    evicted: Vec<ContenderJson<'a>>,
     fence_token: Option<u64>,
     reason: Option<&'a str>,
 }
@@ -34,32 +34,32 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     if asking && !isatty(io::stdin()) {
         return Err(Failure::usage("there is no terminal to ask on: say --yes to evict without being asked"));
     }
-    let (locks, url) = args.engine.open_to_look().await?;
-    let view = locks.inspect(&name).await.map_err(|error| Failure::from(error).at(&url))?;
-    let chosen = choose(&view, &args);
+    let (locks, url) = args.engine.open_read_only().await?;
+    let view = locks.inspect(&name).await.map_err(|error| Failure::from(error).with_engine(&url))?;
+    let chosen = select_claims(&view, &args);
     if chosen.is_empty() {
-        return nobody(&args, &view, &url);
+        return report_no_match(&args, &view, &url);
     }
-    if asking && !confirmed(&name, &chosen, &url, args.graceful)? {
-        output::say("nothing was changed");
+    if asking && !confirm(&name, &chosen, &url, args.graceful)? {
+        output::print_message("nothing was changed");
         return Ok(exit::CONFLICT);
     }
     if args.graceful {
-        let result = graceful::evict(&locks, &name, &chosen, &args, &url).await;
+        let result = graceful::evict_gracefully(&locks, &name, &chosen, &args, &url).await;
         locks.close().await?;
         return result;
     }
-    let put_out = put_out(&locks, &name, &chosen, args.reason.as_deref().unwrap_or_default()).await;
-    let (gone, token) = put_out.map_err(|failure| failure.at(&url))?;
+    let put_out = force_release_all(&locks, &name, &chosen, args.reason.as_deref().unwrap_or_default()).await;
+    let (gone, token) = put_out.map_err(|failure| failure.with_engine(&url))?;
     locks.close().await?;
     if gone.is_empty() {
-        return nobody(&args, &view, &url);
+        return report_no_match(&args, &view, &url);
     }
     tracing::warn!(%name, evicted = gone.len(), fence = token.map(|t| t.0), reason = args.reason, "evicted");
     let text = if args.output.json {
-        let evicted = gone.iter().map(PartyJson::new).collect();
+        let evicted = gone.iter().map(ContenderJson::new).collect();
         let reason = args.reason.as_deref();
-        output::json(&EvictedJson {
+        output::to_json_line(&EvictedJson {
             name: name.as_str(),
             engine: &url,
             evicted,
@@ -67,46 +67,52 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
             reason,
         })
     } else {
-        evicted_text(&name, &gone, token, args.reason.as_deref()) + &format!("engine: {url}\n")
+        format_evicted(&name, &gone, token, args.reason.as_deref()) + &format!("engine: {url}\n")
     };
-    output::out(&text)?;
+    output::write_stdout(&text)?;
     Ok(0)
 }
 
 /// The claims that the options select: all holders by default.
-fn choose<'a>(view: &'a LockView, args: &EvictArgs) -> Vec<&'a PartyView> {
+fn select_claims<'a>(view: &'a LockView, args: &EvictArgs) -> Vec<&'a ContenderView> {
     match (args.token, &args.claim) {
-        (Some(token), _) => view.holders.iter().filter(|party| party.token == Some(Token(token))).collect(),
+        (Some(token), _) => view.holders.iter().filter(|contender| contender.token == Some(Token(token))).collect(),
         (None, Some(prefix)) => view
             .holders
             .iter()
             .chain(&view.waiters)
-            .filter(|party| view::claim_starts_with(party.claim, prefix))
+            .filter(|contender| view::claim_starts_with(contender.claim, prefix))
             .collect(),
         (None, None) => view.holders.iter().collect(),
     }
 }
 
-fn nobody(args: &EvictArgs, view: &LockView, engine: &str) -> Result<u8, Failure> {
+fn report_no_match(args: &EvictArgs, view: &LockView, engine: &str) -> Result<u8, Failure> {
     if args.output.json {
         let reason = args.reason.as_deref();
         let name = &args.name;
-        output::out(&output::json(&EvictedJson { name, engine, evicted: vec![], fence_token: None, reason }))?;
+        output::write_stdout(&output::to_json_line(&EvictedJson {
+            name,
+            engine,
+            evicted: vec![],
+            fence_token: None,
+            reason,
+        }))?;
     } else {
         let such = if view.holders.is_empty() { "nobody holds it" } else { "nobody who holds it is meant by this" };
-        output::say(&format!("{} on {engine}: {such}; nothing was changed", args.name));
+        output::print_message(&format!("{} on {engine}: {such}; nothing was changed", args.name));
     }
     Ok(exit::CONFLICT)
 }
 
-fn confirmed(name: &LockName, chosen: &[&PartyView], url: &str, graceful: bool) -> Result<bool, Failure> {
-    output::err(&format!("on {url}:\n"));
-    for party in chosen {
-        output::err(&format!("{}\n", line(party)));
+fn confirm(name: &LockName, selected: &[&ContenderView], url: &str, graceful: bool) -> Result<bool, Failure> {
+    output::write_stderr(&format!("on {url}:\n"));
+    for contender in selected {
+        output::write_stderr(&format!("{}\n", format_claim(contender)));
     }
-    let who = if chosen.len() == 1 { "it".to_owned() } else { format!("these {}", chosen.len()) };
-    let name = clean(name.as_str());
-    output::err(&match graceful {
+    let who = if selected.len() == 1 { "it".to_owned() } else { format!("these {}", selected.len()) };
+    let name = escape_control_chars(name.as_str());
+    output::write_stderr(&match graceful {
         true => format!("Ask {who} to release {name}? [y/N] "),
         false => format!("Force {who} to release {name}? [y/N] "),
     });
@@ -118,49 +124,50 @@ fn confirmed(name: &LockName, chosen: &[&PartyView], url: &str, graceful: bool) 
 /// Evicts each claim. Those that ended before their eviction are left out of the answer. The lowest
 /// tokens go first: the last fence token then refuses all evicted holders, and none of those that
 /// stay.
-async fn put_out(
+async fn force_release_all(
     locks: &Locks,
     name: &LockName,
-    chosen: &[&PartyView],
+    selected: &[&ContenderView],
     reason: &str,
-) -> Result<(Vec<PartyView>, Option<Token>), Failure> {
-    let mut chosen = chosen.to_vec();
-    chosen.sort_by_key(|party| party.token);
+) -> Result<(Vec<ContenderView>, Option<Token>), Failure> {
+    let mut chosen = selected.to_vec();
+    chosen.sort_by_key(|contender| contender.token);
     let (mut gone, mut token, mut highest) = (Vec::new(), None, None);
-    for party in chosen {
-        let evicted = locks.evict_because(name, party.claim, reason).await?;
-        if let Some(party) = evicted.party {
+    for contender in chosen {
+        let evicted = locks.force_release_with_reason(name, contender.claim, reason).await?;
+        if let Some(contender) = evicted.contender {
             // An earlier fence token does not refuse this holder.
-            highest = highest.max(party.token);
-            token = evicted.token.or(token);
-            gone.push(party);
+            highest = highest.max(contender.token);
+            token = evicted.fence_token.or(token);
+            gone.push(contender);
         }
     }
     Ok((gone, token.filter(|token| Some(*token) > highest)))
 }
 
-fn evicted_text(name: &LockName, gone: &[PartyView], token: Option<Token>, reason: Option<&str>) -> String {
+fn format_evicted(name: &LockName, evicted: &[ContenderView], token: Option<Token>, reason: Option<&str>) -> String {
     let mut text = String::new();
-    let name = clean(name.as_str());
-    for party in gone {
-        text.push_str(&format!("evicted from {name}: {}\n", line(party)));
+    let name = escape_control_chars(name.as_str());
+    for contender in evicted {
+        text.push_str(&format!("evicted from {name}: {}\n", format_claim(contender)));
     }
     if let Some(token) = token {
         text.push_str(&format!(
             "fence token {token}: write it to what the lock protects; it refuses who was evicted, and nobody else\n"
         ));
-    } else if gone.iter().any(|party| party.token.is_some()) {
+    } else if evicted.iter().any(|contender| contender.token.is_some()) {
         text.push_str("no fence token: any number would also refuse a holder that stays, or the next one\n");
     }
     if let Some(reason) = reason {
-        text.push_str(&format!("reason: {}\n", clean(reason)));
+        text.push_str(&format!("reason: {}\n", escape_control_chars(reason)));
     }
     text
 }
 
-fn line(party: &PartyView) -> String {
-    let (what, since) = if party.token.is_some() { ("token", "held") } else { ("no token", "waited") };
-    let token = party.token.map(|token| format!(" {token}")).unwrap_or_default();
-    let (process, doing, age) = (view::process(party), view::doing(party), human(party.age));
-    format!("{process} ({doing}), {}, {what}{token}, {since} for {age}", party.mode)
+fn format_claim(contender: &ContenderView) -> String {
+    let (what, since) = if contender.token.is_some() { ("token", "held") } else { ("no token", "waited") };
+    let token = contender.token.map(|token| format!(" {token}")).unwrap_or_default();
+    let (process, doing, age) =
+        (view::format_process(contender), view::format_activity(contender), format_duration(contender.age));
+    format!("{process} ({doing}), {}, {what}{token}, {since} for {age}", contender.mode)
 }

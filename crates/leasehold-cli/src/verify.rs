@@ -27,8 +27,8 @@ pub(crate) struct VerifyArgs {
 }
 
 /// Replaces this process with `leasehold-verify`; returns only if that fails.
-pub(crate) fn verify(options: &VerifyArgs) -> Result<u8, Failure> {
-    let failed = Command::new(program()).args(&options.arguments).exec();
+pub(crate) fn exec_verify(options: &VerifyArgs) -> Result<u8, Failure> {
+    let failed = Command::new(find_program()).args(&options.arguments).exec();
     if failed.kind() != io::ErrorKind::NotFound {
         return Err(Failure::system(PROGRAM, failed));
     }
@@ -42,7 +42,7 @@ pub(crate) fn verify(options: &VerifyArgs) -> Result<u8, Failure> {
 }
 
 /// The program in this program's folder; otherwise its bare name, to be found in PATH.
-fn program() -> PathBuf {
+fn find_program() -> PathBuf {
     let beside = env::current_exe().ok().and_then(|this| Some(this.parent()?.join(PROGRAM)));
     beside.filter(|path| path.is_file()).unwrap_or_else(|| PROGRAM.into())
 }

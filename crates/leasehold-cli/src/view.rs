@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::engine::{LockView, PartyView};
+use leasehold::engine::{ContenderView, LockView};
 use leasehold::{ClaimId, Mode};
 use serde::Serialize;
 
-use crate::duration::human;
-use crate::output::clean;
+use crate::duration::format_duration;
+use crate::output::escape_control_chars;
 
 /// How many digits of a claim are shown: all of them would suffice to release it.
 const CLAIM_DIGITS: usize = 8;
@@ -21,8 +21,8 @@ pub(crate) struct LockJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<&'a str>,
     last_token: Option<u64>,
-    holders: Vec<PartyJson<'a>>,
-    waiters: Vec<PartyJson<'a>>,
+    holders: Vec<ContenderJson<'a>>,
+    waiters: Vec<ContenderJson<'a>>,
 }
 
 impl<'a> LockJson<'a> {
@@ -30,18 +30,18 @@ impl<'a> LockJson<'a> {
         Self {
             name: view.name.as_str(),
             engine,
-            state: state(view),
-            trouble: view.trouble.as_deref(),
+            state: lock_state(view),
+            trouble: view.damage.as_deref(),
             last_token: view.last_token.map(|token| token.0),
-            holders: view.holders.iter().map(PartyJson::new).collect(),
-            waiters: view.waiters.iter().map(PartyJson::new).collect(),
+            holders: view.holders.iter().map(ContenderJson::new).collect(),
+            waiters: view.waiters.iter().map(ContenderJson::new).collect(),
         }
     }
 }
 
 /// A holder or waiter as JSON.
 #[derive(Debug, Serialize)]
-pub(crate) struct PartyJson<'a> {
+pub(crate) struct ContenderJson<'a> {
     claim: String,
     mode: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,33 +57,33 @@ pub(crate) struct PartyJson<'a> {
     left_seconds: f64,
 }
 
-impl<'a> PartyJson<'a> {
-    pub(crate) fn new(party: &'a PartyView) -> Self {
-        let (mode, permits, limit) = match party.mode {
+impl<'a> ContenderJson<'a> {
+    pub(crate) fn new(contender: &'a ContenderView) -> Self {
+        let (mode, permits, limit) = match contender.mode {
             Mode::Exclusive => ("exclusive", None, None),
             Mode::Shared => ("shared", None, None),
             Mode::Permits { n, limit } => ("permits", Some(n), Some(limit)),
         };
         Self {
-            claim: claim(party.claim),
+            claim: format_claim(contender.claim),
             mode,
             permits,
             limit,
-            token: party.token.map(|token| token.0),
-            host: &party.holder.host,
-            pid: party.holder.pid,
-            program: &party.holder.program,
-            text: &party.holder.text,
-            age_seconds: party.age.as_secs_f64(),
-            left_seconds: party.left.as_secs_f64(),
+            token: contender.token.map(|token| token.0),
+            host: &contender.holder.host,
+            pid: contender.holder.pid,
+            program: &contender.holder.program,
+            text: &contender.holder.description,
+            age_seconds: contender.age.as_secs_f64(),
+            left_seconds: contender.remaining.as_secs_f64(),
         }
     }
 }
 
 /// A lock's state in one word.
-pub(crate) fn state(view: &LockView) -> &'static str {
+pub(crate) fn lock_state(view: &LockView) -> &'static str {
     match (view.holders.first(), view.waiters.is_empty()) {
-        _ if view.trouble.is_some() => "damaged",
+        _ if view.damage.is_some() => "damaged",
         (Some(_), _) => "held",
         (None, false) => "waited-for",
         (None, true) => "free",
@@ -91,38 +91,38 @@ pub(crate) fn state(view: &LockView) -> &'static str {
 }
 
 /// The digits of a claim that are shown.
-pub(crate) fn claim(id: ClaimId) -> String {
-    let mut digits = all_digits(id);
+pub(crate) fn format_claim(id: ClaimId) -> String {
+    let mut digits = claim_hex(id);
     digits.truncate(CLAIM_DIGITS);
     digits
 }
 
 /// Whether a claim starts with these digits.
 pub(crate) fn claim_starts_with(id: ClaimId, prefix: &str) -> bool {
-    all_digits(id).starts_with(&prefix.trim_end_matches('…').to_ascii_lowercase())
+    claim_hex(id).starts_with(&prefix.trim_end_matches('…').to_ascii_lowercase())
 }
 
-fn all_digits(id: ClaimId) -> String {
+fn claim_hex(id: ClaimId) -> String {
     format!("{:032x}", id.bits())
 }
 
 /// `host:pid`, with control characters escaped.
-pub(crate) fn process(party: &PartyView) -> String {
-    format!("{}:{}", clean(&party.holder.host), party.holder.pid)
+pub(crate) fn format_process(contender: &ContenderView) -> String {
+    format!("{}:{}", escape_control_chars(&contender.holder.host), contender.holder.pid)
 }
 
 /// The holder's description, or its program if it has none.
-pub(crate) fn doing(party: &PartyView) -> String {
-    let holder = &party.holder;
-    clean(if holder.text.is_empty() { &holder.program } else { &holder.text }).into_owned()
+pub(crate) fn format_activity(contender: &ContenderView) -> String {
+    let holder = &contender.holder;
+    escape_control_chars(if holder.description.is_empty() { &holder.program } else { &holder.description }).into_owned()
 }
 
 /// A token, or a dash.
-pub(crate) fn token(token: Option<leasehold::Token>) -> String {
+pub(crate) fn format_token(token: Option<leasehold::Token>) -> String {
     token.map_or_else(|| "-".to_owned(), |token| token.to_string())
 }
 
 /// The time left of a lease.
-pub(crate) fn left(left: Duration) -> String {
-    if left.is_zero() { "over".to_owned() } else { human(left) }
+pub(crate) fn format_remaining(left: Duration) -> String {
+    if left.is_zero() { "over".to_owned() } else { format_duration(left) }
 }

@@ -13,13 +13,13 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60.0,
         "h" => 3600.0,
         "d" => 86_400.0,
-        _ => return Err(expected()),
+        _ => return Err(expected_format()),
     };
-    let number: f64 = number.parse().map_err(|_| expected())?;
+    let number: f64 = number.parse().map_err(|_| expected_format())?;
     Duration::try_from_secs_f64(number * seconds_each).map_err(|_| "that is longer than a clock can count".to_owned())
 }
 
-fn expected() -> String {
+fn expected_format() -> String {
     "a duration is seconds (`5`, `0.5`) or a number with its unit (`500ms`, `5s`, `2m`, `1h`, `1d`)".to_owned()
 }
 
@@ -32,7 +32,7 @@ pub fn parse_positive(text: &str) -> Result<Duration, String> {
 }
 
 /// Formats a duration with at most two units: `1.2s`, `3m 4s`, `2h 5m`, `3d 4h`.
-pub fn human(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0 if duration.as_millis() == 0 => format!("{}us", duration.as_micros()),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_everything_else_and_says_what_it_wants() {
+    fn other_text_is_refused_with_the_expected_format() {
         for text in ["", "soon", "-5", "5 parsecs", "1e9", "nan", "inf", "1.2.3", ".", "5ss", "٣s"] {
             assert!(parse(text).unwrap_err().contains("a duration is seconds"), "{text}");
         }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn is_short_for_people() {
+    fn durations_are_shown_with_at_most_two_units() {
         for (millis, text) in [
             (0, "0us"),
             (12, "12ms"),
@@ -87,7 +87,7 @@ mod tests {
             (7_500_000, "2h 5m"),
             (273_600_000, "3d 4h"),
         ] {
-            assert_eq!(human(Duration::from_millis(millis)), text);
+            assert_eq!(format_duration(Duration::from_millis(millis)), text);
         }
     }
 }

@@ -20,7 +20,7 @@ pub const NOT_EXECUTABLE: u8 = 126;
 pub const NOT_FOUND: u8 = 127;
 
 /// The exit code that a shell reports for a process ended by a signal.
-pub fn by_signal(number: i32) -> u8 {
+pub fn signal_exit_code(number: i32) -> u8 {
     u8::try_from(128 + number).unwrap_or(u8::MAX)
 }
 
@@ -47,12 +47,12 @@ impl Failure {
     }
 
     /// The operating system refused what the command needs.
-    pub fn system(what: &str, error: impl std::fmt::Display) -> Self {
-        Self::new(SYSTEM, "system", format!("{what}: {error}"))
+    pub fn system(action: &str, error: impl std::fmt::Display) -> Self {
+        Self::new(SYSTEM, "system", format!("{action}: {error}"))
     }
 
     /// The exit code for an error of the library.
-    pub fn code_of(kind: ErrorKind) -> u8 {
+    pub fn exit_code(kind: ErrorKind) -> u8 {
         match kind {
             ErrorKind::InvalidUrl
             | ErrorKind::UnknownScheme
@@ -61,7 +61,7 @@ impl Failure {
             | ErrorKind::InvalidOption
             | ErrorKind::Unsupported => USAGE,
             ErrorKind::Timeout | ErrorKind::Conflict => CONFLICT,
-            ErrorKind::Lost | ErrorKind::Evicted => LOST,
+            ErrorKind::Lost | ErrorKind::ForceReleased => LOST,
             // Unreachable, denied, corrupt, full, and kinds that the library may add: the engine is
             // unusable in its present state.
             _ => UNAVAILABLE,
@@ -71,23 +71,23 @@ impl Failure {
     /// The same failure with the engine's URL (without secrets) added, unless the message names the
     /// engine already.
     #[must_use]
-    pub fn at(mut self, url: &str) -> Self {
-        const OF_THE_ENGINE: [&str; 9] =
+    pub fn with_engine(mut self, url: &str) -> Self {
+        const ENGINE_ERROR_KINDS: [&str; 9] =
             ["unavailable", "denied", "corrupt", "full", "timeout", "conflict", "lost", "unsupported", "closed"];
-        if OF_THE_ENGINE.contains(&self.kind) && !self.message.contains(address(url)) {
+        if ENGINE_ERROR_KINDS.contains(&self.kind) && !self.message.contains(host_or_path(url)) {
             self.message.push_str(&format!(" (engine {url})"));
         }
         self
     }
 
     /// The reader of our output closed its pipe: no message, and no error.
-    pub fn nobody_reads() -> Self {
+    pub fn closed_pipe() -> Self {
         Self::new(0, "closed-pipe", "")
     }
 }
 
 /// The hosts of a URL, or its path.
-fn address(url: &str) -> &str {
+fn host_or_path(url: &str) -> &str {
     let (_, rest) = url.split_once(':').unwrap_or(("", url));
     let rest = rest.strip_prefix("//").unwrap_or(rest);
     let rest = rest.split('?').next().unwrap_or_default();
@@ -98,7 +98,7 @@ fn address(url: &str) -> &str {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new(Self::code_of(error.kind()), error.kind().as_str(), error.to_string())
+        Self::new(Self::exit_code(error.kind()), error.kind().as_str(), error.to_string())
     }
 }
 
@@ -107,20 +107,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_its_engine_once() {
+    fn a_failure_names_its_engine_exactly_once() {
         let failure = |kind, message: &str| Failure::from(Error::new(kind, message));
-        let full = failure(ErrorKind::Full, "no memory left").at("redis://u:***@db1:6379/0?x=1");
+        let full = failure(ErrorKind::Full, "no memory left").with_engine("redis://u:***@db1:6379/0?x=1");
         assert_eq!(full.message, "no memory left (engine redis://u:***@db1:6379/0?x=1)");
         let away = failure(ErrorKind::Unavailable, "db1:6379 cannot be reached");
-        assert_eq!(away.at("redis://u:***@db1:6379/0").message, "db1:6379 cannot be reached");
+        assert_eq!(away.with_engine("redis://u:***@db1:6379/0").message, "db1:6379 cannot be reached");
         let folder = failure(ErrorKind::Denied, "cannot write /var/lib/locks/x");
-        assert_eq!(folder.at("file:///var/lib/locks").message, "cannot write /var/lib/locks/x");
-        assert_eq!(failure(ErrorKind::Full, "no room").at("file:").message, "no room (engine file:)");
-        assert_eq!(Failure::usage("no command").at("file:").message, "no command");
+        assert_eq!(folder.with_engine("file:///var/lib/locks").message, "cannot write /var/lib/locks/x");
+        assert_eq!(failure(ErrorKind::Full, "no room").with_engine("file:").message, "no room (engine file:)");
+        assert_eq!(Failure::usage("no command").with_engine("file:").message, "no command");
     }
 
     #[test]
-    fn every_kind_of_error_has_the_code_that_the_help_promises() {
+    fn every_error_kind_has_its_documented_exit_code() {
         for (kind, code) in [
             (ErrorKind::InvalidName, 64),
             (ErrorKind::UnknownScheme, 64),
@@ -132,10 +132,10 @@ mod tests {
             (ErrorKind::Corrupt, 69),
             (ErrorKind::Full, 69),
             (ErrorKind::Lost, 75),
-            (ErrorKind::Evicted, 75),
+            (ErrorKind::ForceReleased, 75),
         ] {
             assert_eq!(Failure::from(Error::new(kind, "x")).code, code, "{kind:?}");
         }
-        assert_eq!((by_signal(15), by_signal(9)), (143, 137));
+        assert_eq!((signal_exit_code(15), signal_exit_code(9)), (143, 137));
     }
 }

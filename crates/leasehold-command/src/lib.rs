@@ -7,5 +7,5 @@ pub mod duration;
 pub mod exit;
 pub mod output;
 pub mod secret;
-pub mod start;
-pub mod verify;
+pub mod startup;
+pub mod verify_options;

@@ -15,52 +15,52 @@ use crate::exit::{self, Failure};
 /// # Errors
 /// A failure with code 0 and no message if the reader closed its pipe; `EX_IOERR` for any other
 /// write error.
-pub fn out(text: &str) -> Result<(), Failure> {
+pub fn write_stdout(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::nobody_reads()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::closed_pipe()),
         Err(error) => Err(Failure::new(exit::OUTPUT, "output", format!("cannot write the output: {error}"))),
     }
 }
 
 /// Writes to standard error; ignores errors.
-pub fn err(text: &str) {
+pub fn write_stderr(text: &str) {
     let mut stderr = io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
 /// The time source for log lines.
-static STAMP: OnceLock<fn() -> String> = OnceLock::new();
+static TIMESTAMP_SOURCE: OnceLock<fn() -> String> = OnceLock::new();
 
 /// Prefixes every later log line with the result of `time`. Only the first call has an effect.
-pub fn stamp_lines(time: fn() -> String) {
-    let _ = STAMP.set(time);
+pub fn timestamp_lines(time: fn() -> String) {
+    let _ = TIMESTAMP_SOURCE.set(time);
 }
 
 /// The timestamp, if lines have one.
-pub fn stamp() -> Option<String> {
-    STAMP.get().map(|time| time())
+pub fn timestamp() -> Option<String> {
+    TIMESTAMP_SOURCE.get().map(|time| time())
 }
 
 /// Prints one line on standard error, prefixed with the program's name.
-pub fn say(message: &str) {
-    let stamp = stamp().map(|time| time + " ").unwrap_or_default();
-    err(&format!("{stamp}leasehold: {}\n", clean(message)));
+pub fn print_message(message: &str) {
+    let stamp = timestamp().map(|time| time + " ").unwrap_or_default();
+    write_stderr(&format!("{stamp}leasehold: {}\n", escape_control_chars(message)));
 }
 
 /// Prints our own multi-line text, each line with the prefix.
-pub fn say_lines(message: &str) {
-    message.lines().for_each(say);
+pub fn print_message_lines(message: &str) {
+    message.lines().for_each(print_message);
 }
 
 /// A value as one line of JSON. Characters that could control a terminal are escaped.
-pub fn json(value: &impl Serialize) -> String {
+pub fn to_json_line(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"));
     let mut safe = String::with_capacity(text.len() + 1);
     for c in text.chars() {
         // They can only occur inside strings, where the escape is equivalent.
-        if steers(c) { safe.push_str(&format!("\\u{:04x}", u32::from(c))) } else { safe.push(c) }
+        if is_terminal_control(c) { safe.push_str(&format!("\\u{:04x}", u32::from(c))) } else { safe.push(c) }
     }
     safe.push('\n');
     safe
@@ -68,58 +68,58 @@ pub fn json(value: &impl Serialize) -> String {
 
 /// Foreign text made harmless: escapes control characters and those that change the writing
 /// direction.
-pub fn clean(text: &str) -> Cow<'_, str> {
-    if !text.contains(steers) {
+pub fn escape_control_chars(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_terminal_control) {
         return Cow::Borrowed(text);
     }
     let mut safe = String::with_capacity(text.len() + 8);
     for c in text.chars() {
-        if steers(c) { safe.extend(c.escape_unicode()) } else { safe.push(c) }
+        if is_terminal_control(c) { safe.extend(c.escape_unicode()) } else { safe.push(c) }
     }
     Cow::Owned(safe)
 }
 
-fn steers(c: char) -> bool {
+fn is_terminal_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// An empty table as wide as the terminal; without a limit if there is no terminal.
-pub fn table(header: &[&str]) -> Table {
+pub fn new_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header.to_vec());
     table.column_iter_mut().for_each(|column| {
         column.set_padding((0, 2));
     });
-    if let Some(width) = width() {
+    if let Some(width) = terminal_width() {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     }
     table
 }
 
 /// A table as text, without trailing blanks.
-pub fn table_text(table: &Table) -> String {
+pub fn format_table(table: &Table) -> String {
     table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Like [`table_text`], for a table of many columns: one block of lines per row if the terminal
+/// Like [`format_table`], for a table of many columns: one block of lines per row if the terminal
 /// would split words.
-pub fn wide_table_text(table: &Table) -> String {
-    match width() {
-        Some(width) if least_width(table) > usize::from(width) => blocks(table),
-        _ => table_text(table),
+pub fn format_wide_table(table: &Table) -> String {
+    match terminal_width() {
+        Some(width) if min_table_width(table) > usize::from(width) => format_as_blocks(table),
+        _ => format_table(table),
     }
 }
 
-fn cells(row: &Row) -> impl Iterator<Item = String> {
+fn cell_texts(row: &Row) -> impl Iterator<Item = String> {
     row.cell_iter().map(|cell| cell.content())
 }
 
 /// The minimum width at which every word stays whole.
-fn least_width(table: &Table) -> usize {
+fn min_table_width(table: &Table) -> usize {
     let longest = |text: String| text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0);
     let mut widths: Vec<usize> = Vec::new();
     for row in table.header().into_iter().chain(table.row_iter()) {
-        for (at, text) in cells(row).enumerate() {
+        for (at, text) in cell_texts(row).enumerate() {
             let least = longest(text) + 2;
             match widths.get_mut(at) {
                 Some(width) => *width = (*width).max(least),
@@ -131,12 +131,12 @@ fn least_width(table: &Table) -> usize {
 }
 
 /// A block per row: the first column as its heading, the other columns below it.
-fn blocks(table: &Table) -> String {
-    let heads: Vec<String> = table.header().map(|row| cells(row).collect()).unwrap_or_default();
+fn format_as_blocks(table: &Table) -> String {
+    let heads: Vec<String> = table.header().map(|row| cell_texts(row).collect()).unwrap_or_default();
     let widest = heads.iter().map(|head| head.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for row in table.row_iter() {
-        for (at, (head, value)) in heads.iter().zip(cells(row)).enumerate() {
+        for (at, (head, value)) in heads.iter().zip(cell_texts(row)).enumerate() {
             match (at, value.as_str()) {
                 (0, value) => text.push_str(&format!("{value}\n")),
                 (_, "" | "-") => {}
@@ -178,7 +178,7 @@ pub fn paint(text: &str, colour: Colour) -> String {
 }
 
 /// The table with its first line bold on a terminal.
-pub fn with_bold_head(table: &str) -> String {
+pub fn with_bold_header(table: &str) -> String {
     match table.split_once('\n') {
         Some((head, rows)) => format!("{}\n{rows}", paint(head, Colour::Bold)),
         None => table.to_owned(),
@@ -186,23 +186,23 @@ pub fn with_bold_head(table: &str) -> String {
 }
 
 /// `1 key`, `2 keys`.
-pub fn count(number: usize, what: &str) -> String {
+pub fn format_count(number: usize, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{ending}")
+    format!("{number} {noun}{ending}")
 }
 
 /// The width of the terminal on standard output.
-pub fn width() -> Option<u16> {
+pub fn terminal_width() -> Option<u16> {
     let size = termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| size.ws_col.max(60))
 }
 
-/// `text`, cut to `most` bytes at a character boundary, with an ellipsis if it was cut.
-pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
-    if text.len() <= most {
+/// `text`, cut to `max_bytes` bytes at a character boundary, with an ellipsis if it was cut.
+pub fn shorten(text: &str, max_bytes: usize) -> Cow<'_, str> {
+    if text.len() <= max_bytes {
         return Cow::Borrowed(text);
     }
-    let room = most.saturating_sub('…'.len_utf8());
+    let room = max_bytes.saturating_sub('…'.len_utf8());
     let end = (0..=room).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     Cow::Owned(format!("{}…", &text[..end]))
 }
@@ -220,7 +220,7 @@ pub fn hide_passwords(text: &str) -> String {
         shown.push_str(&hide_login(address));
         for (index, pair) in options.split('&').filter(|pair| !pair.is_empty()).enumerate() {
             shown.push(if index == 0 { '?' } else { '&' });
-            shown.push_str(&hide_value(pair));
+            shown.push_str(&hide_option_value(pair));
         }
         rest = &after[end..];
     }
@@ -236,7 +236,7 @@ fn hide_login(address: &str) -> Cow<'_, str> {
     }
 }
 
-fn hide_value(pair: &str) -> Cow<'_, str> {
+fn hide_option_value(pair: &str) -> Cow<'_, str> {
     match pair.split_once('=') {
         // The path of a password file is not secret.
         Some((key, _)) if key.ends_with("-file") => Cow::Borrowed(pair),
@@ -253,26 +253,26 @@ mod tests {
 
     #[test]
     fn a_table_that_does_not_fit_becomes_blocks() {
-        let mut made = table(&["JOB", "LAST", "STATE"]);
+        let mut made = new_table(&["JOB", "LAST", "STATE"]);
         made.add_row(["nightly", "2026-11-18T03:00:00Z", "waits for its turn"]);
         made.add_row(["report", "-", "paused"]);
-        assert_eq!(least_width(&made), "nightly  2026-11-18T03:00:00Z  paused".len());
+        assert_eq!(min_table_width(&made), "nightly  2026-11-18T03:00:00Z  paused".len());
         let expected =
             "nightly\n    last   2026-11-18T03:00:00Z\n    state  waits for its turn\nreport\n    state  paused\n";
-        assert_eq!(blocks(&made), expected);
+        assert_eq!(format_as_blocks(&made), expected);
     }
 
     #[test]
-    fn text_of_others_does_not_steer_the_terminal() {
-        assert_eq!(clean("plain ключ 🔑"), "plain ключ 🔑");
-        assert_eq!(clean("a\u{1b}[2Jb\u{9b}c\u{202e}d"), "a\\u{1b}[2Jb\\u{9b}c\\u{202e}d");
-        let line = json(&"a\u{1b}\u{9b}\u{7f}\u{202e}\n");
+    fn foreign_text_cannot_control_the_terminal() {
+        assert_eq!(escape_control_chars("plain ключ 🔑"), "plain ключ 🔑");
+        assert_eq!(escape_control_chars("a\u{1b}[2Jb\u{9b}c\u{202e}d"), "a\\u{1b}[2Jb\\u{9b}c\\u{202e}d");
+        let line = to_json_line(&"a\u{1b}\u{9b}\u{7f}\u{202e}\n");
         assert_eq!(line, "\"a\\u001b\\u009b\\u007f\\u202e\\n\"\n");
         assert_eq!(serde_json::from_str::<String>(&line).unwrap(), "a\u{1b}\u{9b}\u{7f}\u{202e}\n");
     }
 
     #[test]
-    fn passwords_in_urls_are_hidden_wherever_they_stand() {
+    fn passwords_in_urls_are_hidden_anywhere_in_a_text() {
         for (text, shown) in [
             ("redis://u:hunter2@h:1/0?x=1", "redis://u:***@h:1/0?x=1"),
             ("redis://:hunter2@h", "redis://:***@h"),

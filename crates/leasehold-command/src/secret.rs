@@ -22,11 +22,11 @@ use rustix::termios::isatty;
 use crate::output::{self, hide_passwords};
 
 /// The variable with the URL after the second start. Commands that we start do not inherit it.
-pub const VARIABLE: &str = "LEASEHOLD_HIDDEN_ENGINE";
+pub const HIDDEN_URL_VARIABLE: &str = "LEASEHOLD_HIDDEN_ENGINE";
 
 /// The original of a URL on the command line whose password this program has hidden.
-pub fn revealed(url: &str) -> String {
-    let hidden = env::var(VARIABLE).ok().filter(|whole| hide_passwords(whole) == url);
+pub fn original_url(url: &str) -> String {
+    let hidden = env::var(HIDDEN_URL_VARIABLE).ok().filter(|whole| hide_passwords(whole) == url);
     hidden.unwrap_or_else(|| url.to_owned())
 }
 
@@ -38,24 +38,24 @@ pub fn has_password(url: &str) -> bool {
 /// Hides a password that was typed, and prints how to avoid that. `url` was given after `option`;
 /// `instead` names the other ways.
 pub fn protect(option: &str, url: &str, instead: &str) {
-    if let Err(error) = hide(option, url) {
-        output::say(&format!("warning: `ps` shows the password in {option} to every user: {error}"));
+    if let Err(error) = reexec_without_password(option, url) {
+        output::print_message(&format!("warning: `ps` shows the password in {option} to every user: {error}"));
     } else if has_password(url) && isatty(io::stderr()) {
-        output::say(&format!("warning: a password on the command line can be seen by others; use {instead}"));
+        output::print_message(&format!("warning: a password on the command line can be seen by others; use {instead}"));
     }
 }
 
 /// Warns of the password files of this URL that every user can read. A malformed URL is refused
 /// where it is used.
 pub fn warn_of_exposed_files(url: &str) {
-    let files = EngineUrl::parse(url).map(|url| url.exposed_files()).unwrap_or_default();
+    let files = EngineUrl::parse(url).map(|url| url.world_readable_files()).unwrap_or_default();
     files.iter().for_each(|path| warn_of(path));
 }
 
 /// Warns that every user can read this file.
 pub fn warn_of(path: &Path) {
     let path = path.display();
-    output::say(&format!("warning: every user can read the password in {path}: chmod o-r {path}"));
+    output::print_message(&format!("warning: every user can read the password in {path}: chmod o-r {path}"));
 }
 
 /// Executes this program again without the password of `url`, if `url` was given after `option`.
@@ -63,26 +63,26 @@ pub fn warn_of(path: &Path) {
 ///
 /// # Errors
 /// If the program cannot be executed again; the password is then still visible.
-fn hide(option: &str, url: &str) -> io::Result<()> {
-    if env::var(VARIABLE).is_ok_and(|hidden| hidden == url) {
+fn reexec_without_password(option: &str, url: &str) -> io::Result<()> {
+    if env::var(HIDDEN_URL_VARIABLE).is_ok_and(|hidden| hidden == url) {
         // This is the second start. Any further occurrence of the URL is an argument of the user's
         // command.
         return Ok(());
     }
     let mut arguments: Vec<OsString> = env::args_os().collect();
-    if !has_password(url) || !hide_in(&mut arguments, option, url) {
+    if !has_password(url) || !hide_in_arguments(&mut arguments, option, url) {
         return Ok(());
     }
     let mut again = Command::new(env::current_exe()?);
     if let Some((first, rest)) = arguments.split_first() {
         again.arg0(first).args(rest);
     }
-    Err(again.env(VARIABLE, url).exec())
+    Err(again.env(HIDDEN_URL_VARIABLE, url).exec())
 }
 
 /// Hides the URL at its first occurrence: arguments after our own options belong to the user's
 /// command. Returns whether it occurred.
-fn hide_in(arguments: &mut [OsString], option: &str, url: &str) -> bool {
+fn hide_in_arguments(arguments: &mut [OsString], option: &str, url: &str) -> bool {
     let (joined, hidden) = (format!("{option}={url}"), hide_passwords(url));
     for at in 1..arguments.len() {
         if arguments[at] == joined.as_str() {
@@ -114,7 +114,7 @@ mod tests {
             ("x run a mysql://u:hunter2@h/d", "x run a mysql://u:hunter2@h/d"),
         ] {
             let mut arguments = words(before);
-            assert_eq!(hide_in(&mut arguments, "--engine", url), before != after);
+            assert_eq!(hide_in_arguments(&mut arguments, "--engine", url), before != after);
             assert_eq!(arguments, words(after));
         }
     }

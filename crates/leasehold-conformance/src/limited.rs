@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use leasehold::Claim;
-use leasehold::engine::{Answer, Capabilities, Engine, Released, Renewal, Step};
+use leasehold::engine::{AcquireReply, Capabilities, Engine, ReleaseReply, RenewReply, Step};
 
 /// A real engine of which only the least is used: no queue, no modes, no owners, no inspection, no eviction.
 #[derive(Debug)]
-pub struct Limited {
+pub struct LimitedEngine {
     inner: Arc<dyn Engine>,
     capabilities: Capabilities,
 }
 
-impl Limited {
+impl LimitedEngine {
     /// Wraps an engine.
     pub fn wrap(inner: Arc<dyn Engine>) -> Arc<dyn Engine> {
         let can = inner.capabilities();
@@ -22,7 +22,7 @@ impl Limited {
         capabilities.expiry = can.expiry;
         capabilities.fencing = can.fencing;
         (capabilities.min_ttl, capabilities.max_ttl) = (can.min_ttl, can.max_ttl);
-        (capabilities.drift, capabilities.same_clock) = (can.drift, can.same_clock);
+        (capabilities.drift, capabilities.uses_local_clock) = (can.drift, can.uses_local_clock);
         Arc::new(Self { inner, capabilities })
     }
 
@@ -31,7 +31,7 @@ impl Limited {
     }
 }
 
-impl Engine for Limited {
+impl Engine for LimitedEngine {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -40,23 +40,23 @@ impl Engine for Limited {
         self.inner.url()
     }
 
-    fn attempt(self: Arc<Self>, claim: Arc<Claim>, _queue: bool) -> Step<Answer> {
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, _queue: bool) -> Step<AcquireReply> {
         self.inner().attempt(claim, false)
     }
 
-    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
         self.inner().renew(claims)
     }
 
-    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         self.inner().release(claim)
     }
 
-    fn farewell(self: Arc<Self>) -> Step<()> {
-        Arc::clone(&self.inner).farewell()
+    fn shutdown(self: Arc<Self>) -> Step<()> {
+        Arc::clone(&self.inner).shutdown()
     }
 
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        self.inner.lifeline()
+    fn liveness_fd(&self) -> Option<std::os::fd::OwnedFd> {
+        self.inner.liveness_fd()
     }
 }

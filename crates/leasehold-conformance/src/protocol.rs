@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// How a lock is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum RequestMode {
     /// Exclusively.
     Exclusive,
     /// Shared with others.
@@ -17,25 +17,25 @@ pub enum How {
     Permits(u32, u32),
 }
 
-impl From<How> for Mode {
-    fn from(how: How) -> Self {
+impl From<RequestMode> for Mode {
+    fn from(how: RequestMode) -> Self {
         match how {
-            How::Exclusive => Self::Exclusive,
-            How::Shared => Self::Shared,
-            How::Permits(n, limit) => Self::Permits { n, limit },
+            RequestMode::Exclusive => Self::Exclusive,
+            RequestMode::Shared => Self::Shared,
+            RequestMode::Permits(n, limit) => Self::Permits { n, limit },
         }
     }
 }
 
 /// A request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ask {
+pub struct LockRequest {
     /// What the guard is called from here on.
     pub guard: String,
     /// Which lock.
     pub name: String,
     /// How.
-    pub how: How,
+    pub mode: RequestMode,
     /// By whom, as text.
     pub owner: Option<String>,
     /// For how long it is waited; 0: not at all; `None`: for ever.
@@ -43,26 +43,26 @@ pub struct Ask {
     /// What others see.
     pub describe: String,
     /// Whether it asks again as long as the engine does not answer in time: for a TTL that is short for a slow machine.
-    pub stubborn: bool,
+    pub retries_unavailable: bool,
 }
 
-impl Ask {
+impl LockRequest {
     /// Asks for a lock exclusively and waits for it. The guard is called as the lock is.
     pub fn exclusive(name: &str) -> Self {
         Self {
             guard: name.to_owned(),
             name: name.to_owned(),
-            how: How::Exclusive,
+            mode: RequestMode::Exclusive,
             owner: None,
             wait_ms: None,
             describe: String::new(),
-            stubborn: false,
+            retries_unavailable: false,
         }
     }
 
     /// The same, asking again as long as the engine does not answer in time.
-    pub fn stubborn(name: &str) -> Self {
-        Self { stubborn: true, ..Self::exclusive(name) }
+    pub fn exclusive_with_retries(name: &str) -> Self {
+        Self { retries_unavailable: true, ..Self::exclusive(name) }
     }
 }
 
@@ -70,11 +70,11 @@ impl Ask {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields are named as in the reports")]
-pub enum Order {
+pub enum ActorCommand {
     /// Opens the engine, with this TTL for all requests.
     Open { url: String, ttl_ms: u64 },
     /// Asks for a lock; goes on meanwhile.
-    Lock(Ask),
+    Lock(LockRequest),
     /// Says whether a guard is held.
     Held { guard: String },
     /// Gives a guard back.
@@ -83,11 +83,11 @@ pub enum Order {
     Write { guard: String, register: PathBuf, value: u64, fenced: bool },
     /// Takes and gives back a lock again and again, and looks for others inside; without the lock if not `locked`, and
     /// then until it met somebody.
-    Storm { name: String, folder: PathBuf, rounds: u32, locked: bool },
+    Contend { name: String, folder: PathBuf, rounds: u32, locked: bool },
     /// Writes a record over a version.
-    Record { name: String, over: u64, value: String },
+    Record { name: String, expected_version: u64, value: String },
     /// Says what its wall clock shows.
-    Wall,
+    WallClock,
     /// Ends the process.
     Quit,
 }
@@ -96,7 +96,7 @@ pub enum Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields are named as in the library")]
-pub enum Report {
+pub enum ActorReport {
     /// The engine is open.
     Opened { pid: u32 },
     /// A lock was granted.
@@ -114,9 +114,9 @@ pub enum Report {
     /// Whether a write was accepted.
     Written { guard: String, accepted: bool },
     /// The end of a storm: how often somebody else was inside, and the tokens in the order of the grants.
-    Calm { met: u32, tokens: Vec<u64> },
+    ContentionResult { overlaps: u32, tokens: Vec<u64> },
     /// A record was written: its version, and the engine's clock, in microseconds since 1970.
     Recorded { version: u64, now_us: u64 },
     /// What its wall clock shows: milliseconds since 1970.
-    Wall { ms: u64 },
+    WallClock { ms: u64 },
 }

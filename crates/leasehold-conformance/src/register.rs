@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
 use leasehold::Token;
-use leasehold::logic::fence::{Seen, admits};
+use leasehold::logic::fence::{FenceState, admits};
 
 /// A number in a file. Whether it checks tokens is the writer's choice, so that a test can show both.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ impl Register {
     /// # Errors
     /// If the file cannot be read or written.
     pub fn write_fenced(&mut self, token: Token, value: u64) -> io::Result<bool> {
-        self.alone(|content| {
+        self.with_file_lock(|content| {
             let (seen, _) = *content;
-            let accepted = admits(Seen { token: Token(seen), owner: None }, token, None);
+            let accepted = admits(FenceState { token: Token(seen), owner: None }, token, None);
             if accepted {
                 *content = (token.0, value);
             }
@@ -42,8 +42,8 @@ impl Register {
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub fn write_naively(&mut self, value: u64) -> io::Result<bool> {
-        self.alone(|content| {
+    pub fn write_unfenced(&mut self, value: u64) -> io::Result<bool> {
+        self.with_file_lock(|content| {
             content.1 = value;
             true
         })
@@ -54,17 +54,17 @@ impl Register {
     /// # Errors
     /// If the file cannot be read.
     pub fn value(&mut self) -> io::Result<u64> {
-        self.alone(|content| content.1)
+        self.with_file_lock(|content| content.1)
     }
 
-    fn alone<T>(&mut self, act: impl FnOnce(&mut (u64, u64)) -> T) -> io::Result<T> {
+    fn with_file_lock<T>(&mut self, act: impl FnOnce(&mut (u64, u64)) -> T) -> io::Result<T> {
         self.file.lock()?;
-        let result = self.change(act);
+        let result = self.read_modify_write(act);
         self.file.unlock()?;
         result
     }
 
-    fn change<T>(&mut self, act: impl FnOnce(&mut (u64, u64)) -> T) -> io::Result<T> {
+    fn read_modify_write<T>(&mut self, act: impl FnOnce(&mut (u64, u64)) -> T) -> io::Result<T> {
         let mut text = String::new();
         self.file.rewind()?;
         self.file.read_to_string(&mut text)?;

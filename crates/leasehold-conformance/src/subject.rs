@@ -16,7 +16,7 @@ pub trait Subject: Sync {
 }
 
 /// Puts an engine around a client's engine.
-pub type Wrap = fn(Arc<dyn Engine>) -> Arc<dyn Engine>;
+pub type EngineWrapper = fn(Arc<dyn Engine>) -> Arc<dyn Engine>;
 
 /// Opens an engine that the library does not know.
 pub type Open = fn(EngineUrl, Clock) -> BoxFuture<'static, Result<Arc<dyn Engine>>>;
@@ -25,14 +25,14 @@ pub type Open = fn(EngineUrl, Clock) -> BoxFuture<'static, Result<Arc<dyn Engine
 pub struct Instance {
     url: String,
     open: Option<Open>,
-    wrap: Option<Wrap>,
-    _keep: Option<Box<dyn Any + Send + Sync>>,
+    wrap: Option<EngineWrapper>,
+    _keep_alive: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Instance {
     /// The instance behind this URL.
-    pub fn at(url: impl Into<String>) -> Self {
-        Self { url: url.into(), open: None, wrap: None, _keep: None }
+    pub fn with_url(url: impl Into<String>) -> Self {
+        Self { url: url.into(), open: None, wrap: None, _keep_alive: None }
     }
 
     /// The same, opened by this function: an engine that the library does not know.
@@ -44,14 +44,14 @@ impl Instance {
 
     /// The same, with something that must live as long: a temporary folder, a server.
     #[must_use]
-    pub fn keeping(mut self, keep: impl Any + Send + Sync) -> Self {
-        self._keep = Some(Box::new(keep));
+    pub fn with_keep_alive(mut self, keep: impl Any + Send + Sync) -> Self {
+        self._keep_alive = Some(Box::new(keep));
         self
     }
 
     /// The same, with every client's engine wrapped.
     #[must_use]
-    pub fn wrapped(mut self, wrap: Wrap) -> Self {
+    pub fn with_wrapper(mut self, wrap: EngineWrapper) -> Self {
         self.wrap = Some(wrap);
         self
     }

@@ -17,7 +17,7 @@ pub(crate) const CA: &str = "ca.pem";
 pub(crate) const SERVER_CERTIFICATE: &str = "server.pem";
 pub(crate) const SERVER_KEY: &str = "server.key";
 /// The server's key and certificate in one file, as Java wants them.
-pub(crate) const SERVER_BOTH: &str = "server.both.pem";
+pub(crate) const SERVER_KEY_AND_CERTIFICATE: &str = "server.both.pem";
 pub(crate) const CLIENT_CERTIFICATE: &str = "client.pem";
 pub(crate) const CLIENT_KEY: &str = "client.key";
 
@@ -27,8 +27,10 @@ pub(crate) struct Certificates(Vec<(&'static str, String)>);
 
 impl Certificates {
     /// An authority, a server at 127.0.0.1 and localhost, and a client.
-    pub(crate) fn make() -> Result<Self> {
-        make().map(Self).map_err(|error| Error::Protocol { peer: "rcgen".to_owned(), problem: error.to_string() })
+    pub(crate) fn generate() -> Result<Self> {
+        generate_pem_files()
+            .map(Self)
+            .map_err(|error| Error::Protocol { peer: "rcgen".to_owned(), problem: error.to_string() })
     }
 
     /// Writes those that are not there, for the owner of `folder`: some servers take no key that
@@ -54,25 +56,25 @@ fn write(folder: &Path, file: &Path, text: &str) -> io::Result<()> {
     if owner.uid() == ours.uid() { Ok(()) } else { chown(file, Some(owner.uid()), Some(owner.gid())) }
 }
 
-fn make() -> std::result::Result<Vec<(&'static str, String)>, rcgen::Error> {
-    let mut authority = named("leasehold tests: authority", &[])?;
+fn generate_pem_files() -> std::result::Result<Vec<(&'static str, String)>, rcgen::Error> {
+    let mut authority = certificate_params("leasehold tests: authority", &[])?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
 
-    let mut server = named("leasehold tests: server", &["127.0.0.1", "localhost"])?;
+    let mut server = certificate_params("leasehold tests: server", &["127.0.0.1", "localhost"])?;
     server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let server_key = KeyPair::generate()?;
     let server = server.signed_by(&server_key, &authority)?;
 
-    let mut client = named("leasehold tests: client", &[])?;
+    let mut client = certificate_params("leasehold tests: client", &[])?;
     client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     let client_key = KeyPair::generate()?;
     let client = client.signed_by(&client_key, &authority)?;
 
     Ok(vec![
         (CA, authority.pem()),
-        (SERVER_BOTH, server_key.serialize_pem() + &server.pem()),
+        (SERVER_KEY_AND_CERTIFICATE, server_key.serialize_pem() + &server.pem()),
         (SERVER_CERTIFICATE, server.pem()),
         (SERVER_KEY, server_key.serialize_pem()),
         (CLIENT_CERTIFICATE, client.pem()),
@@ -80,7 +82,7 @@ fn make() -> std::result::Result<Vec<(&'static str, String)>, rcgen::Error> {
     ])
 }
 
-fn named(name: &str, hosts: &[&str]) -> std::result::Result<CertificateParams, rcgen::Error> {
+fn certificate_params(name: &str, hosts: &[&str]) -> std::result::Result<CertificateParams, rcgen::Error> {
     let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
     let mut params = CertificateParams::new(hosts)?;
     params.distinguished_name.push(DnType::CommonName, name);

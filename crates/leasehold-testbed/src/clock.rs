@@ -25,7 +25,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 ///
 /// let clock = WallClock::new()?;
 /// let server = MariaDb::new().clock(&clock).start().await?;
-/// clock.move_to(-3600)?;
+/// clock.set_offset(-3600)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -42,7 +42,7 @@ impl WallClock {
     ///
     /// [`Error::NotInstalled`], naming the package; [`Error::Io`].
     pub fn new() -> Result<Self> {
-        let library = find().ok_or_else(|| Error::not_installed(LIBRARY, PACKAGE))?;
+        let library = find_library().ok_or_else(|| Error::not_installed(LIBRARY, PACKAGE))?;
         let readable = fs::Permissions::from_mode(0o755);
         let folder = tempfile::Builder::new()
             .prefix("leasehold-clock-")
@@ -50,7 +50,7 @@ impl WallClock {
             .tempdir()
             .map_err(Error::io("making a temporary folder"))?;
         let clock = Self { folder: Arc::new(folder), library };
-        clock.move_to(0)?;
+        clock.set_offset(0)?;
         Ok(clock)
     }
 
@@ -59,7 +59,7 @@ impl WallClock {
     /// # Errors
     ///
     /// [`Error::Io`].
-    pub fn move_to(&self, seconds: i64) -> Result<()> {
+    pub fn set_offset(&self, seconds: i64) -> Result<()> {
         let draft = self.folder.path().join("draft");
         let write = || {
             fs::write(&draft, format!("{seconds:+}\n"))?;
@@ -89,23 +89,23 @@ impl WallClock {
 }
 
 /// Removes what a killed process has left of its clock in the system's shared memory, if it had
-/// one. Its id is in `note`, a file that it removes at an orderly end.
-pub(crate) fn remove_leftovers(note: &Path) {
-    let Ok(text) = fs::read_to_string(note) else {
+/// one. Its id is in `pid_file`, a file that it removes at an orderly end.
+pub(crate) fn remove_leftovers(pid_file: &Path) {
+    let Ok(text) = fs::read_to_string(pid_file) else {
         return;
     };
-    let (Ok(pid), Ok(owner)) = (text.trim().parse::<u32>(), fs::metadata(note)) else {
+    let (Ok(pid), Ok(owner)) = (text.trim().parse::<u32>(), fs::metadata(pid_file)) else {
         return;
     };
-    remove(pid, owner.uid());
+    remove_shared_memory(pid, owner.uid());
 }
 
 /// The same for a process of our own user, which has ended.
 pub(crate) fn remove_leftovers_of(pid: u32) {
-    remove(pid, rustix::process::geteuid().as_raw());
+    remove_shared_memory(pid, rustix::process::geteuid().as_raw());
 }
 
-fn remove(pid: u32, owner: u32) {
+fn remove_shared_memory(pid: u32, owner: u32) {
     for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
         let file = Path::new(SHARED_MEMORY).join(name);
         if fs::metadata(&file).is_ok_and(|found| found.uid() == owner) {
@@ -116,7 +116,7 @@ fn remove(pid: u32, owner: u32) {
 }
 
 /// Debian has one folder for each architecture below `/usr/lib`.
-fn find() -> Option<PathBuf> {
+fn find_library() -> Option<PathBuf> {
     let architecture = format!("{}-linux-gnu", env::consts::ARCH);
     let here = Path::new("/usr/lib").join(architecture).join(LIBRARY);
     here.is_file().then_some(here)

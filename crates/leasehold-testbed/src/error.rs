@@ -26,7 +26,7 @@ pub enum Error {
     /// The operating system refused something.
     Io {
         /// What was being done.
-        doing: String,
+        action: String,
         /// Why it was refused.
         source: io::Error,
     },
@@ -51,7 +51,7 @@ pub enum Error {
         /// How long it was waited for.
         bound: Duration,
         /// What was seen instead.
-        seen: String,
+        observed: String,
     },
     /// A server answered a request of the testbed itself with an error.
     Refused {
@@ -70,15 +70,15 @@ pub enum Error {
 }
 
 impl Error {
-    /// For [`Recipe`](crate::process::Recipe)s: `file` is missing and comes with `package`.
+    /// For [`ServerSpec`](crate::process::ServerSpec)s: the program or file is missing and comes with this package.
     pub fn not_installed(file: impl Into<PathBuf>, package: &str) -> Self {
         Self::NotInstalled { binary: file.into().display().to_string(), package: package.to_owned() }
     }
 
     /// For `map_err`: puts what was being done in front of an [`io::Error`].
-    pub fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let doing = doing.into();
-        move |source| Self::Io { doing, source }
+    pub fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let doing = action.into();
+        move |source| Self::Io { action: doing, source }
     }
 }
 
@@ -95,12 +95,14 @@ impl fmt::Display for Error {
                 "there is no user {user} to run the server as; the Debian package `{package}` \
                  creates it: apt-get install {package}"
             ),
-            Self::Io { doing, source } => write!(f, "{doing}: {source}"),
+            Self::Io { action: doing, source } => write!(f, "{doing}: {source}"),
             Self::Exited { program, status, log } => write!(f, "{program} ended: {status}; its last words:\n{log}"),
             Self::NotRunning { program } => {
                 write!(f, "{program} is not running: it ended or was killed; restart it first")
             }
-            Self::TimedOut { awaited, bound, seen } => write!(f, "no {awaited} within {bound:?}; seen instead: {seen}"),
+            Self::TimedOut { awaited, bound, observed: seen } => {
+                write!(f, "no {awaited} within {bound:?}; seen instead: {seen}")
+            }
             Self::Refused { request, answer } => write!(f, "{request} was refused: {answer}"),
             Self::Protocol { peer, problem } => write!(f, "{peer} broke the protocol: {problem}"),
         }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::{Error, Result};
 
 /// The one bound of all waits here, against hanging: it says nothing of speed, and only a failing test waits so long.
-pub const BOUND: Duration = Duration::from_secs(120);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The first pause between two checks; each further one is half as long again.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -73,18 +73,18 @@ where
         match timeout_at(deadline, condition()).await {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => seen = Some(error.to_string()),
-            Err(_) => seen = Some(cut_off(seen)),
+            Err(_) => seen = Some(describe_hung_check(seen)),
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Error::TimedOut { awaited: awaited.to_owned(), bound, seen: seen.unwrap_or_default() });
+            return Err(Error::TimedOut { awaited: awaited.to_owned(), bound, observed: seen.unwrap_or_default() });
         }
         sleep(pause.min(left)).await;
         pause = (pause + pause / 2).min(LONGEST_PAUSE);
     }
 }
 
-fn cut_off(before: Option<String>) -> String {
+fn describe_hung_check(before: Option<String>) -> String {
     match before {
         Some(before) => format!("{before}; then a check that did not finish"),
         None => "a check that did not finish".to_owned(),

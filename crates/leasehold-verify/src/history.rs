@@ -21,16 +21,16 @@ use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::verdict::Promise;
+use crate::verdict::Guarantee;
 
 /// Nanoseconds since the run's start.
-pub type Nanos = u64;
+pub type RunNanos = u64;
 
 /// A call; unique in its history. The upper half is the worker.
 pub type OpId = u64;
 
 /// A worker process. The successor of a killed process gets a new number on the same lane.
-pub type Worker = u32;
+pub type WorkerId = u32;
 
 /// The first line: the run's parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub struct Header {
     /// The seed of all random choices.
     pub seed: u64,
     /// The TTL of all leases.
-    pub ttl: Nanos,
+    pub ttl: RunNanos,
     /// The number of lanes; they are numbered from 0.
     pub lanes: u32,
     /// Whether the engine serves waiters in the order of their queue.
@@ -68,11 +68,11 @@ pub struct Header {
     /// Whether every grant's token is higher than all earlier ones, also under this run's faults.
     pub fencing: bool,
     /// Whether exclusion is guaranteed, also under this run's faults.
-    #[serde(default = "promised")]
+    #[serde(default = "default_true")]
     pub exclusion: bool,
     /// In a negative control, the guarantees of which one must be broken; empty: any.
     #[serde(default)]
-    pub must_break: Vec<Promise>,
+    pub must_break: Vec<Guarantee>,
     /// The wall-clock time at the start, as text, for people.
     pub started: String,
     /// Other facts for people.
@@ -81,7 +81,7 @@ pub struct Header {
 }
 
 /// The default for older histories, which lack the field.
-fn promised() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -256,7 +256,7 @@ pub enum Outcome {
         /// The fencing token.
         token: u64,
         /// The deadline, unless the lease is renewed.
-        deadline: Nanos,
+        deadline: RunNanos,
     },
     /// Ok: another holder has the lock, and the call does not wait.
     Busy,
@@ -307,7 +307,7 @@ pub enum Outcome {
 /// The class of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Class {
+pub enum OutcomeClass {
     /// The call succeeded.
     Ok,
     /// The call had no effect.
@@ -318,11 +318,11 @@ pub enum Class {
 
 impl Outcome {
     /// The outcome's class.
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> OutcomeClass {
         match self {
-            Self::Failed { .. } => Class::Failed,
-            Self::Unknown { .. } => Class::Unknown,
-            _ => Class::Ok,
+            Self::Failed { .. } => OutcomeClass::Failed,
+            Self::Unknown { .. } => OutcomeClass::Unknown,
+            _ => OutcomeClass::Ok,
         }
     }
 }
@@ -330,7 +330,7 @@ impl Outcome {
 /// A change of a worker's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum State {
+pub enum WorkerState {
     /// It starts, on this lane.
     Started {
         /// The lane, from 0.
@@ -347,7 +347,7 @@ pub enum State {
     /// It noticed that it had not run between that time and now: the machine was busy.
     Stalled {
         /// The beginning of the pause.
-        from: Nanos,
+        from: RunNanos,
     },
     /// It ended normally.
     Ended,
@@ -362,21 +362,21 @@ pub enum Event {
     /// A call begins.
     Begin {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// The worker.
-        worker: Worker,
+        worker: WorkerId,
         /// The call's number.
         op: OpId,
         /// The call's deadline, as requested; one more second is allowed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        due: Option<Nanos>,
+        due: Option<RunNanos>,
         /// The call.
         call: Call,
     },
     /// A call ends.
     End {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// The call.
         op: OpId,
         /// The outcome.
@@ -385,60 +385,60 @@ pub enum Event {
     /// A waiter was seen in the queue.
     Queued {
         /// The time by which it was queued.
-        t: Nanos,
+        t: RunNanos,
         /// The call.
         op: OpId,
     },
     /// A lock is certainly held at this time.
     Held {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// The call that acquired it.
         op: OpId,
         /// The deadline, unless the lease is renewed.
-        deadline: Nanos,
+        deadline: RunNanos,
     },
     /// A check shows that a lock is not held any more, whether or not its holder was notified.
     Unheld {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// The call that acquired it.
         op: OpId,
     },
     /// A holder learns that an operator requested the release of its lock.
     Requested {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// The call that acquired it.
         op: OpId,
     },
     /// A holder is notified that its lock is lost, without a call of its own.
     Lost {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// The call that acquired it.
         op: OpId,
         /// The last deadline that the guard reported.
-        deadline: Nanos,
+        deadline: RunNanos,
         /// The reason that the guard reports.
         reason: String,
     },
     /// A worker's state changes.
     Worker {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// The worker.
-        worker: Worker,
+        worker: WorkerId,
         /// Its new state.
         #[serde(flatten)]
-        state: State,
+        state: WorkerState,
     },
     /// A fault begins. Its effects may last beyond its end. The line is written before anything is
     /// done, and again with the target once that is known: lines with the same number are one
     /// fault.
     FaultBegin {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// The fault's number, from 1.
         fault: u32,
         /// Its kind.
@@ -447,11 +447,11 @@ pub enum Event {
         target: String,
         /// The workers that it hits, if any.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        workers: Vec<Worker>,
+        workers: Vec<WorkerId>,
         /// When servers that it does not hit could serve in the meantime: a majority of the voters,
         /// or a promoted server.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        served: Option<Nanos>,
+        served: Option<RunNanos>,
         /// The locks on servers that it does not hit: it must not lose any of them.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         spares: Vec<String>,
@@ -459,7 +459,7 @@ pub enum Event {
     /// A fault ends: killed processes run again, partitioned ones are reachable, …
     FaultEnd {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// The fault's number.
         fault: u32,
         /// Its result, for people: `node 2 is the master now`.
@@ -472,7 +472,7 @@ pub enum Event {
     /// Something was left at the end, some TTLs after all workers had ended: a leak.
     Leftover {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// The lock.
         lock: String,
         /// The leak, in words: `held by worker 3, token 17`.
@@ -481,20 +481,20 @@ pub enum Event {
     /// Nothing was left in this many locks.
     Clean {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
         /// How many locks were checked.
         locks: u64,
     },
     /// The last line of a run that was not cut short.
     Done {
         /// The time.
-        t: Nanos,
+        t: RunNanos,
     },
 }
 
 impl Event {
     /// When it happened; 0 for the header.
-    pub fn at(&self) -> Nanos {
+    pub fn time(&self) -> RunNanos {
         match self {
             Self::Run(_) => 0,
             Self::Begin { t, .. }
@@ -570,14 +570,14 @@ named!(Workload:
 
 impl FaultKind {
     /// Whether it hits a worker, and not the engine or its connections.
-    pub fn hits_workers(self) -> bool {
+    pub fn targets_workers(self) -> bool {
         matches!(self, Self::Kill | Self::Stop)
     }
 
     /// Whether it hits servers, which must then be our own.
-    pub fn hits_servers(self) -> bool {
+    pub fn targets_servers(self) -> bool {
         let lines = [Self::Cut, Self::LostReply, Self::Delay, Self::Duplicate, Self::Partition];
-        !self.hits_workers() && !lines.contains(&self)
+        !self.targets_workers() && !lines.contains(&self)
     }
 }
 
@@ -605,14 +605,14 @@ named!(FaultKind:
 
 /// A history that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
+pub struct ParseError {
     /// The line, from 1; 0 for the whole history.
     pub line: usize,
     /// The problem.
     pub problem: String,
 }
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => f.write_str(&self.problem),
@@ -621,17 +621,17 @@ impl fmt::Display for Unreadable {
     }
 }
 
-impl std::error::Error for Unreadable {}
+impl std::error::Error for ParseError {}
 
 /// The beginning of each line. Inside a JSON string, its quotes would be escaped.
-const BEGINNING: &str = r#"{"event":"#;
+const EVENT_PREFIX: &str = r#"{"event":"#;
 
 /// Parses a history. An event that a crash truncated is skipped, both at the end of the file and
 /// before another writer's event on the same line.
 ///
 /// # Errors
 /// If the header is missing or has an unknown format, or if a line is not an event.
-pub fn read(text: &str) -> Result<Vec<Event>, Unreadable> {
+pub fn parse(text: &str) -> Result<Vec<Event>, ParseError> {
     let mut events = Vec::new();
     let complete = text.ends_with('\n');
     let lines: Vec<&str> = text.lines().collect();
@@ -644,13 +644,13 @@ pub fn read(text: &str) -> Result<Vec<Event>, Unreadable> {
             Err(_) if at + 1 == lines.len() && !complete => {}
             // A worker was killed while it wrote; another writer's event follows on the same line.
             Err(error) => {
-                let begins: Vec<usize> = line.match_indices(BEGINNING).map(|(at, _)| at).collect();
+                let begins: Vec<usize> = line.match_indices(EVENT_PREFIX).map(|(at, _)| at).collect();
                 let ends = begins.iter().copied().skip(1).chain([line.len()]);
                 let pieces: Vec<Option<Event>> =
                     begins.iter().zip(ends).map(|(from, to)| serde_json::from_str(&line[*from..to]).ok()).collect();
                 match pieces.last() {
                     Some(Some(_)) => events.extend(pieces.into_iter().flatten()),
-                    _ => return Err(Unreadable { line: at + 1, problem: format!("no event: {error}") }),
+                    _ => return Err(ParseError { line: at + 1, problem: format!("no event: {error}") }),
                 }
             }
         }
@@ -659,9 +659,9 @@ pub fn read(text: &str) -> Result<Vec<Event>, Unreadable> {
         Some(Event::Run(header)) if header.format == 1 => Ok(events),
         Some(Event::Run(header)) => {
             let problem = format!("format {} is not known; this leasehold reads format 1", header.format);
-            Err(Unreadable { line: 1, problem })
+            Err(ParseError { line: 1, problem })
         }
-        _ => Err(Unreadable { line: 0, problem: "no history of leasehold verify: it has no header".to_owned() }),
+        _ => Err(ParseError { line: 0, problem: "no history of leasehold verify: it has no header".to_owned() }),
     }
 }
 
@@ -675,7 +675,7 @@ pub fn load(file: &Path) -> io::Result<String> {
 }
 
 /// An event as a line, with its newline.
-pub fn line(event: &Event) -> String {
+pub fn to_json_line(event: &Event) -> String {
     // Map keys are text and numbers are finite, so this cannot fail.
     let mut line = serde_json::to_string(event).unwrap_or_default();
     line.push('\n');

@@ -2,25 +2,25 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`conduct`] | starts the workers, causes the faults, writes the history |
-//! | [`deploy`] | where the engine runs, and the faults that its servers and its network can have |
+//! | [`runner`] | starts the workers, causes the faults, writes the history |
+//! | [`deployment`] | where the engine runs, and the faults that its servers and its network can have |
 //! | [`worker`] | a process that acquires locks, uses the resource, and records what it observed |
-//! | [`resource`] | the resource that the locks protect |
+//! | [`fenced_resource`] | the resource that the locks protect |
 //! | [`matrix`] | every engine under every fault |
 //! | [`history`] | the calls, their workers, times and outcomes: one JSON value per line |
 //! | [`guarantees`] | the guarantees of each engine: the one table that decides what is checked |
-//! | [`check`] | pure: a history in, a [`verdict::Verdict`] out |
+//! | [`checker`] | pure: a history in, a [`verdict::Verdict`] out |
 //! | [`verdict`] | which guarantees held, with figures, and each violation in words |
 //! | [`report`] | the verdict as text, as JSON, and as one HTML page with the timeline |
 
-pub mod check;
-pub mod conduct;
-pub mod deploy;
-pub mod dice;
+pub mod checker;
+pub mod deployment;
+pub mod fenced_resource;
 pub mod guarantees;
 pub mod history;
 pub mod matrix;
 pub mod report;
-pub mod resource;
+pub mod rng;
+pub mod runner;
 pub mod verdict;
 pub mod worker;

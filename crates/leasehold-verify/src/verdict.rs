@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::{FaultKind, Header, Nanos, OpId, Worker};
+use crate::history::{FaultKind, Header, OpId, RunNanos, WorkerId};
 
 /// A guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Promise {
+pub enum Guarantee {
     /// No two claims whose modes conflict hold a lock at once.
     Exclusion,
     /// Tokens are unique, and rise in the order of the grants.
@@ -41,7 +41,7 @@ pub enum Promise {
     Eviction,
 }
 
-impl Promise {
+impl Guarantee {
     /// All guarantees.
     pub const ALL: [Self; 14] = [
         Self::Exclusion,
@@ -64,7 +64,7 @@ impl Promise {
 /// The result for a guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum FindingStatus {
     /// It was tested, and it held.
     Kept,
     /// It did not hold.
@@ -81,9 +81,9 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The guarantee.
-    pub promise: Promise,
+    pub promise: Guarantee,
     /// Its result.
-    pub state: State,
+    pub state: FindingStatus,
     /// How many items were checked: pairs of neighbouring holds, grants, writes, calls, …
     pub checked: u64,
     /// How many of them were violations.
@@ -97,13 +97,13 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// The guarantee that it breaks.
-    pub promise: Promise,
+    pub promise: Guarantee,
     /// Its start.
-    pub from: Nanos,
+    pub from: RunNanos,
     /// Its end; equal to the start if it is an instant.
-    pub to: Nanos,
+    pub to: RunNanos,
     /// The workers involved.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerId>,
     /// The calls involved.
     pub ops: Vec<OpId>,
     /// One line: `two held "a" for 312 ms`.
@@ -117,7 +117,7 @@ pub struct Violation {
 
 /// The recovery from one fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recovered {
+pub struct Recovery {
     /// The fault's number.
     pub fault: u32,
     /// Its kind.
@@ -125,48 +125,48 @@ pub struct Recovered {
     /// Its target.
     pub target: String,
     /// When it began.
-    pub from: Nanos,
+    pub from: RunNanos,
     /// When it ended; `None`: it lasted to the end of the run.
-    pub to: Option<Nanos>,
+    pub to: Option<RunNanos>,
     /// When the recovery time starts: at the fault's end, or at its beginning if it has no end.
-    pub counted_from: Nanos,
+    pub counted_from: RunNanos,
     /// The first grant after that, to any worker; `None`: there was none.
-    pub granted: Option<Nanos>,
+    pub granted: Option<RunNanos>,
     /// The bound on the recovery time.
-    pub bound: Nanos,
+    pub bound: RunNanos,
     /// Whether any worker requested a lock after it; without a request it proves nothing.
     pub asked: bool,
     /// Whether it took too long although the running workers requested locks all the time.
     pub late: bool,
     /// When other servers could serve in the meantime.
-    pub served: Option<Nanos>,
+    pub served: Option<RunNanos>,
     /// The first grant after that which certainly does not stem from before the fault.
-    pub meanwhile: Option<Nanos>,
+    pub meanwhile: Option<RunNanos>,
     /// When the last of the running, requesting workers had a lock again; `None`: one of them had
     /// none, or the fault hit workers.
-    pub everybody: Option<Nanos>,
+    pub everybody: Option<RunNanos>,
 }
 
-impl Recovered {
+impl Recovery {
     /// The recovery time.
-    pub fn took(&self) -> Option<Nanos> {
+    pub fn recovery_time(&self) -> Option<RunNanos> {
         self.granted.map(|granted| granted.saturating_sub(self.counted_from))
     }
 
     /// The time from the fault's beginning until other servers granted a lock.
-    pub fn took_meanwhile(&self) -> Option<Nanos> {
+    pub fn time_to_grant_elsewhere(&self) -> Option<RunNanos> {
         self.meanwhile.map(|granted| granted.saturating_sub(self.from))
     }
 
     /// The recovery time until every requesting worker had a lock.
-    pub fn took_everybody(&self) -> Option<Nanos> {
+    pub fn recovery_time_of_all_workers(&self) -> Option<RunNanos> {
         self.everybody.map(|granted| granted.saturating_sub(self.counted_from))
     }
 }
 
 /// The totals of a history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct Totals {
     /// All calls.
     pub calls: u64,
     /// Calls that succeeded.
@@ -191,7 +191,7 @@ pub struct Counts {
     /// Workers, over all lanes.
     pub workers: u64,
     /// The duration of the run.
-    pub lasted: Nanos,
+    pub lasted: RunNanos,
 }
 
 /// The second checker's result for the register's history.
@@ -225,37 +225,37 @@ pub struct Verdict {
     #[serde(default)]
     pub late: Vec<Violation>,
     /// The recovery from each fault.
-    pub recovered: Vec<Recovered>,
+    pub recovered: Vec<Recovery>,
     /// The totals.
-    pub counts: Counts,
+    pub counts: Totals,
     /// The result of porcupine, the second checker.
     pub second_opinion: SecondOpinion,
 }
 
 impl Verdict {
     /// Whether there is no violation.
-    pub fn holds(&self) -> bool {
+    pub fn has_no_violations(&self) -> bool {
         self.violations_in_all == 0
     }
 
     /// Whether anything was granted or run: a history in which every call failed proves nothing.
-    pub fn shows_something(&self) -> bool {
-        let ticks = self.findings.iter().any(|finding| finding.promise == Promise::Ticks && finding.checked > 0);
+    pub fn has_evidence(&self) -> bool {
+        let ticks = self.findings.iter().any(|finding| finding.promise == Guarantee::Ticks && finding.checked > 0);
         self.counts.grants > 0 || ticks
     }
 
     /// Whether a negative control was detected: one of the guarantees that it must break is broken.
-    pub fn found_out(&self) -> bool {
+    pub fn is_control_detected(&self) -> bool {
         let must = &self.header.must_break;
         let counts = |finding: &&Finding| must.is_empty() || must.contains(&finding.promise);
-        self.findings.iter().filter(counts).any(|finding| finding.state == State::Broken)
+        self.findings.iter().filter(counts).any(|finding| finding.state == FindingStatus::Broken)
     }
 
     /// Whether the run ended as expected: without a violation, or, in a negative control, with the
     /// expected one.
-    pub fn as_expected(&self) -> bool {
-        let decided = self.findings.iter().all(|finding| finding.state != State::Undecided);
-        let right = if self.header.guard { decided && self.holds() } else { self.found_out() };
-        self.complete && self.shows_something() && right
+    pub fn is_as_expected(&self) -> bool {
+        let decided = self.findings.iter().all(|finding| finding.state != FindingStatus::Undecided);
+        let right = if self.header.guard { decided && self.has_no_violations() } else { self.is_control_detected() };
+        self.complete && self.has_evidence() && right
     }
 }

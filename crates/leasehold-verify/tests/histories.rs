@@ -6,65 +6,73 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use leasehold_verify::check::{Judge, Time};
-use leasehold_verify::conduct::Control;
-use leasehold_verify::deploy::Local;
+use leasehold_verify::checker::{CheckOptions, TimeBounds};
+use leasehold_verify::deployment::LocalEngine;
 use leasehold_verify::guarantees;
 use leasehold_verify::history::FaultKind;
-use leasehold_verify::matrix::{self, Extent};
+use leasehold_verify::matrix::{self, MatrixOptions};
+use leasehold_verify::runner::Control;
 
-fn extent() -> Extent {
-    Extent {
+fn matrix_options() -> MatrixOptions {
+    MatrixOptions {
         histories: 10,
         calls: 200,
         ticks: 8,
         faults: 1,
         workers: 4,
-        at_once: 16,
+        concurrency: 16,
         seed: 1,
         worker: PathBuf::from(env!("CARGO_BIN_EXE_leasehold-soak")),
-        kept: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("broken-histories"),
-        judge: Judge { time: Time::Fail },
+        violations_dir: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("broken-histories"),
+        check_options: CheckOptions { time_bounds: TimeBounds::Fail },
     }
 }
 
 /// One test at a time: the controls need the machine's full speed.
-static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+static SERIAL: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_engine_keeps_its_promises_under_every_fault() {
-    let _turn = TURN.lock().await;
+async fn every_engine_keeps_its_guarantees_under_every_fault() {
+    let _turn = SERIAL.lock().await;
     let cells = matrix::cells();
     let total = cells.len();
-    let outcomes = matrix::run(cells, &extent(), |cell, outcome| println!("{cell}: {}", outcome.line())).await;
+    let outcomes =
+        matrix::run_cells(cells, &matrix_options(), |cell, outcome| println!("{cell}: {}", outcome.summary_line()))
+            .await;
     assert_eq!(outcomes.len(), total, "each was run to its end");
     // The table of guarantees, as a soak writes it.
     let ran: Vec<_> = outcomes.iter().map(|(_, outcome)| outcome.clone()).collect();
-    let table = matrix::table(&ran, &jiff::Timestamp::now().strftime("%Y-%m-%d").to_string());
+    let table = matrix::guarantee_tables(&ran, &jiff::Timestamp::now().strftime("%Y-%m-%d").to_string());
     std::fs::write(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("promises.md"), table).expect("written");
     let broken: Vec<String> = outcomes
         .iter()
-        .filter(|(_, outcome)| !outcome.holds())
-        .map(|(cell, outcome)| format!("{cell}: {}", outcome.line()))
+        .filter(|(_, outcome)| !outcome.has_no_violations())
+        .map(|(cell, outcome)| format!("{cell}: {}", outcome.summary_line()))
         .collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     for (cell, outcome) in &outcomes {
-        assert!(outcome.histories >= 10 && outcome.calls >= 2000, "{cell}: {}", outcome.line());
+        assert!(outcome.histories >= 10 && outcome.calls >= 2000, "{cell}: {}", outcome.summary_line());
         assert_eq!(outcome.unconfirmed, 0, "{cell}: registers on which porcupine did not say the same");
-        if cell.fault == Some(FaultKind::Ahead) && cell.local != Local::Redlock {
-            assert!(outcome.at_once + outcome.losses > 0, "{cell}: no lease ended before its time: {}", outcome.line());
+        if cell.fault == Some(FaultKind::Ahead) && cell.engine != LocalEngine::Redlock {
+            assert!(
+                outcome.at_once + outcome.losses > 0,
+                "{cell}: no lease ended before its time: {}",
+                outcome.summary_line()
+            );
         }
         if cell.fault.is_some() {
-            assert!(outcome.faults >= outcome.histories, "{cell}: {}", outcome.line());
+            assert!(outcome.faults >= outcome.histories, "{cell}: {}", outcome.summary_line());
         }
-        let tested = guarantees::to_be_tested(*cell);
+        let tested = guarantees::required_guarantees(*cell);
         let missing: Vec<_> = tested.iter().filter(|promise| !outcome.tested.contains(promise)).collect();
         assert!(missing.is_empty(), "{cell}: {missing:?} were not put to the test");
     }
     // On every engine whose server can fail, at least one running holder was notified of a loss in
     // time.
-    for local in Local::ALL.iter().copied().filter(|local| ![Local::Memory, Local::File].contains(local)) {
-        let told: u64 = outcomes.iter().filter(|(cell, _)| cell.local == local).map(|(_, outcome)| outcome.told).sum();
+    for local in
+        LocalEngine::ALL.iter().copied().filter(|local| ![LocalEngine::Memory, LocalEngine::File].contains(local))
+    {
+        let told: u64 = outcomes.iter().filter(|(cell, _)| cell.engine == local).map(|(_, outcome)| outcome.told).sum();
         println!("{local}: {told} losses of which it was judged when they were told");
         assert!(told > 0, "{local}: whether a loss is told was not put to the test");
     }
@@ -74,24 +82,24 @@ async fn every_engine_keeps_its_promises_under_every_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_control_is_found_out() {
-    let _turn = TURN.lock().await;
+async fn every_control_is_detected() {
+    let _turn = SERIAL.lock().await;
     let all = Control::ALL.map(|control| {
         [1, 2].map(|seed| {
-            let extent = Extent { histories: 1, seed, ..extent() };
+            let extent = MatrixOptions { histories: 1, seed, ..matrix_options() };
             tokio::spawn(async move { matrix::run_control(control, &extent, |words| println!("{words}")).await })
         })
     });
     for (control, running) in Control::ALL.iter().zip(all) {
         for (seed, run) in (1..).zip(running) {
             let found = run.await.expect("no panic").expect("a run");
-            println!("{}, seed {seed}: found out in {} of {}", control.about(), found.0, found.1);
-            assert_eq!(found, (1, 1), "{}, seed {seed}", control.about());
+            println!("{}, seed {seed}: found out in {} of {}", control.description(), found.0, found.1);
+            assert_eq!(found, (1, 1), "{}, seed {seed}", control.description());
         }
     }
 }
 
-fn soak(out: &Path, arguments: &[&str]) -> (bool, String) {
+fn run_soak(out: &Path, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold-soak"));
     let ran = command.arg("--out").arg(out).args(arguments).output().expect("it runs");
     let words = [ran.stdout, ran.stderr].concat();
@@ -100,19 +108,19 @@ fn soak(out: &Path, arguments: &[&str]) -> (bool, String) {
 
 /// Histories that did not run are not counted as if they had, and none runs twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_soak_of_a_part_says_so_and_goes_on_where_it_ended() {
-    let _turn = TURN.lock().await;
+async fn a_partial_soak_is_marked_as_partial_and_resumes_where_it_ended() {
+    let _turn = SERIAL.lock().await;
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out");
-    let (_, help) = soak(&out, &["--help"]);
+    let (_, help) = run_soak(&out, &["--help"]);
     assert!(help.contains("--histories N") && !out.exists(), "{help}");
     let page = folder.path().join("guarantees.md");
     let marks = "before\n<!-- promises -->\nold\n<!-- /promises -->\nafter\n";
     std::fs::write(&page, marks).expect("written");
-    let (done, words) = soak(&out, &["--only", "memory/none", "--tables", &page.display().to_string()]);
+    let (done, words) = run_soak(&out, &["--only", "memory/none", "--tables", &page.display().to_string()]);
     assert!(!done && words.contains("not with --only"), "{words}");
     assert_eq!(std::fs::read_to_string(&page).expect("it is there"), marks, "a part is no table");
-    let part = |histories| soak(&out, &["--only", "memory/none", "--ops", "60", "--histories", histories]);
+    let part = |histories| run_soak(&out, &["--only", "memory/none", "--ops", "60", "--histories", histories]);
     let (done, words) = part("1");
     assert!(done && words.contains("memory under nothing: 3 histories"), "{words}");
     let table = || std::fs::read_to_string(out.join("promises.md")).expect("a table");

@@ -14,7 +14,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Reads `host:port,host,[::1]:port`.
-    pub(crate) fn list(text: &str) -> Result<Vec<Self>> {
+    pub(crate) fn parse_list(text: &str) -> Result<Vec<Self>> {
         text.split(',').map(|one| Self::read(one.trim())).collect()
     }
 
@@ -37,7 +37,7 @@ impl Server {
 }
 
 /// Refuses a path that no server accepts for a node.
-pub(crate) fn check(path: &str) -> Result<()> {
+pub(crate) fn check_path(path: &str) -> Result<()> {
     let Some(rest) = path.strip_prefix('/') else {
         return Err(Error::BadArguments("a path begins with a slash"));
     };
@@ -51,11 +51,11 @@ pub(crate) fn check(path: &str) -> Result<()> {
 }
 
 /// The same for a node that the server numbers: its own name may be empty.
-pub(crate) fn check_sequential(path: &str) -> Result<()> {
+pub(crate) fn check_sequential_path(path: &str) -> Result<()> {
     match path.strip_suffix('/') {
         Some("") => Ok(()),
-        Some(parent) => check(parent),
-        None => check(path),
+        Some(parent) => check_path(parent),
+        None => check_path(path),
     }
 }
 
@@ -70,26 +70,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_read() {
-        let read = |text| Server::list(text).map(|all| all.into_iter().map(|one| (one.host, one.port)).collect());
+    fn server_lists_are_parsed() {
+        let read = |text| Server::parse_list(text).map(|all| all.into_iter().map(|one| (one.host, one.port)).collect());
         assert_eq!(read("h:99"), Ok(vec![("h".to_owned(), 99)]));
         assert_eq!(read("h, [::1]:7,[::2]").map(|all: Vec<_>| all.len()), Ok(3));
         assert_eq!(read("[::1]"), Ok(vec![("::1".to_owned(), PORT)]));
         for wrong in ["", "h,", ":1", "h:x", "h:1/chroot", "[::1", "[::1]x", "h/chroot", "::1"] {
-            assert!(matches!(Server::list(wrong), Err(Error::BadArguments(_))), "{wrong}");
+            assert!(matches!(Server::parse_list(wrong), Err(Error::BadArguments(_))), "{wrong}");
         }
     }
 
     #[test]
     fn paths_are_checked() {
         for right in ["/", "/a", "/a b/é", "/a/..b"] {
-            assert_eq!(check(right), Ok(()), "{right}");
+            assert_eq!(check_path(right), Ok(()), "{right}");
         }
         for wrong in ["", "a", "//", "/a/", "/a//b", "/./a", "/a/..", "/a\0"] {
-            assert!(check(wrong).is_err(), "{wrong}");
+            assert!(check_path(wrong).is_err(), "{wrong}");
         }
-        assert_eq!((check_sequential("/"), check_sequential("/a/"), check_sequential("/a")), (Ok(()), Ok(()), Ok(())));
-        assert!(check_sequential("/a//").is_err());
+        assert_eq!(
+            (check_sequential_path("/"), check_sequential_path("/a/"), check_sequential_path("/a")),
+            (Ok(()), Ok(()), Ok(()))
+        );
+        assert!(check_sequential_path("/a//").is_err());
         assert_eq!((parent("/a/b"), parent("/a"), parent("/")), (Some("/a"), None, None));
     }
 }

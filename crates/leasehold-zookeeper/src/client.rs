@@ -12,7 +12,7 @@ use crate::connector::Connector;
 use crate::error::{Error, Result};
 use crate::jute::{Reader, Writer};
 use crate::multi::MultiWriter;
-use crate::session::{Asked, Interest, Request};
+use crate::session::{Request, SessionCommand, WatchKind};
 use crate::types::{SessionId, SessionState};
 use crate::watch::{OneshotWatcher, StateWatcher};
 use crate::wire::Header;
@@ -24,9 +24,9 @@ use crate::wire::Header;
 /// request.
 #[derive(Clone)]
 pub struct Client {
-    requests: UnboundedSender<Asked>,
+    requests: UnboundedSender<SessionCommand>,
     state: watch::Receiver<SessionState>,
-    changes: Arc<AtomicU64>,
+    state_changes: Arc<AtomicU64>,
     id: SessionId,
     timeout: Duration,
 }
@@ -56,12 +56,12 @@ impl Answer {
 
 impl Client {
     pub(crate) fn new(
-        requests: UnboundedSender<Asked>,
+        requests: UnboundedSender<SessionCommand>,
         (state, changes): (watch::Receiver<SessionState>, Arc<AtomicU64>),
         id: SessionId,
         timeout: Duration,
     ) -> Self {
-        Self { requests, state, changes, id, timeout }
+        Self { requests, state, state_changes: changes, id, timeout }
     }
 
     /// Opens a session with the servers of a list such as `zk1:2181,zk2:2181`.
@@ -100,8 +100,8 @@ impl Client {
     /// Counts the changes of the state. A change is counted before watchers are notified, and a
     /// lost connection before any event of the next connection. So events that arrive while the
     /// count stays the same came over one connection, in order.
-    pub fn changes(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.changes)
+    pub fn state_changes(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.state_changes)
     }
 
     /// A new transaction.
@@ -113,12 +113,12 @@ impl Client {
     pub(crate) fn send(
         &self,
         frame: Result<Writer>,
-        watch: Option<(Interest, String)>,
+        watch: Option<(WatchKind, String)>,
     ) -> impl Future<Output = Answer> + Send + use<> {
         let (reply, answer) = oneshot::channel();
         let sent = frame.and_then(|frame| {
             let request = Request { frame: frame.finish(), watch, reply: Some(reply) };
-            self.requests.send(Asked::Request(request)).map_err(|_| self.state().error())
+            self.requests.send(SessionCommand::Request(request)).map_err(|_| self.state().error())
         });
         let state = self.state.clone();
         async move {

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use crate::address::Server;
 use crate::client::Client;
-use crate::dial::Tcp;
 use crate::error::{Error, Result};
 use crate::random;
 #[cfg(feature = "sasl")]
 use crate::sasl::SaslOptions;
 use crate::session::{self, Settings};
+use crate::transport::Tcp;
 
 /// Settings for a session.
 #[derive(Clone, Default)]
 pub struct Connector {
     settings: Settings,
-    dial: Tcp,
+    transport: Tcp,
 }
 
 impl fmt::Debug for Connector {
@@ -72,7 +72,7 @@ impl Connector {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_tls(mut self, config: std::sync::Arc<tokio_rustls::rustls::ClientConfig>) -> Self {
-        self.dial.tls = Some(config);
+        self.transport.tls = Some(config);
         self
     }
 
@@ -85,12 +85,12 @@ impl Connector {
     /// - [`Error::AuthFailed`] at once if one refuses the login.
     /// - [`Error::BadArguments`] if this is no list of servers.
     pub async fn connect(self, servers: &str) -> Result<Client> {
-        let mut servers = Server::list(servers)?;
+        let mut servers = Server::parse_list(servers)?;
         if i32::try_from(self.settings.session_timeout.as_millis()).is_err() {
             return Err(Error::BadArguments("a session timeout is 24 days at most"));
         }
         random::shuffle(&mut servers);
-        session::open(self.settings, self.dial, servers).await
+        session::open(self.settings, self.transport, servers).await
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_list_of_servers_must_be_one() {
+    async fn an_invalid_server_list_is_refused() {
         let connected = Client::connect("h:port").await;
         assert!(matches!(connected, Err(Error::BadArguments(_))), "{connected:?}");
     }

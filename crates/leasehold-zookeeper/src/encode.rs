@@ -7,8 +7,8 @@ use crate::jute::Writer;
 use crate::wire;
 
 /// A request that has a path and, for some, whether to watch it.
-pub(crate) fn about(op: i32, path: &str, watch: Option<bool>) -> Result<Writer> {
-    address::check(path)?;
+pub(crate) fn path_request(op: i32, path: &str, watch: Option<bool>) -> Result<Writer> {
+    address::check_path(path)?;
     let mut writer = wire::request(op);
     writer.text(path);
     watch.into_iter().for_each(|watch| writer.flag(watch));
@@ -16,7 +16,7 @@ pub(crate) fn about(op: i32, path: &str, watch: Option<bool>) -> Result<Writer> 
 }
 
 pub(crate) fn write_create(writer: &mut Writer, path: &str, data: &[u8], options: &CreateOptions<'_>) -> Result<()> {
-    if options.mode.is_sequential() { address::check_sequential(path) } else { address::check(path) }?;
+    if options.mode.is_sequential() { address::check_sequential_path(path) } else { address::check_path(path) }?;
     writer.text(path);
     writer.buffer(data);
     options.acls.write(writer);
@@ -25,14 +25,14 @@ pub(crate) fn write_create(writer: &mut Writer, path: &str, data: &[u8], options
 }
 
 pub(crate) fn write_delete(writer: &mut Writer, path: &str, version: Option<i32>) -> Result<()> {
-    address::check(path)?;
+    address::check_path(path)?;
     writer.text(path);
     writer.int(version.unwrap_or(-1));
     Ok(())
 }
 
 pub(crate) fn write_set_data(writer: &mut Writer, path: &str, data: &[u8], version: Option<i32>) -> Result<()> {
-    address::check(path)?;
+    address::check_path(path)?;
     writer.text(path);
     writer.buffer(data);
     writer.int(version.unwrap_or(-1));
@@ -40,7 +40,7 @@ pub(crate) fn write_set_data(writer: &mut Writer, path: &str, data: &[u8], versi
 }
 
 /// A request that `write` completes.
-pub(crate) fn with(op: i32, write: impl FnOnce(&mut Writer) -> Result<()>) -> Result<Writer> {
+pub(crate) fn build_request(op: i32, write: impl FnOnce(&mut Writer) -> Result<()>) -> Result<Writer> {
     let mut writer = wire::request(op);
     write(&mut writer)?;
     Ok(writer)

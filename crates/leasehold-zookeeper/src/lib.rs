@@ -52,7 +52,6 @@ mod address;
 mod client;
 mod connector;
 mod create;
-mod dial;
 mod encode;
 mod error;
 mod jute;
@@ -64,6 +63,7 @@ mod sasl;
 mod session;
 #[cfg(test)]
 mod tests;
+mod transport;
 mod types;
 mod watch;
 mod wire;

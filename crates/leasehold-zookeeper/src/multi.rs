@@ -108,7 +108,7 @@ impl<'a> MultiWriter<'a> {
     /// # Errors
     /// [`Error::BadArguments`]
     pub fn add_check_version(&mut self, path: &str, version: i32) -> Result<()> {
-        address::check(path)?;
+        address::check_path(path)?;
         self.add(op::CHECK, |part| {
             part.text(path);
             part.int(version);

@@ -4,9 +4,9 @@ use crate::acl::Acl;
 use crate::address;
 use crate::client::Client;
 use crate::create::{CreateMode, CreateOptions, CreateSequence};
-use crate::encode::{about, with, write_create, write_delete, write_set_data};
+use crate::encode::{build_request, path_request, write_create, write_delete, write_set_data};
 use crate::error::{Error, Result};
-use crate::session::Interest;
+use crate::session::WatchKind;
 use crate::types::Stat;
 use crate::watch::OneshotWatcher;
 use crate::wire::op;
@@ -25,7 +25,7 @@ impl Client {
         options: &CreateOptions<'_>,
     ) -> impl Future<Output = Result<(Stat, CreateSequence)>> + Send + use<> {
         let op = if options.mode == CreateMode::Container { op::CREATE_CONTAINER } else { op::CREATE_WITH_STAT };
-        let answer = self.send(with(op, |writer| write_create(writer, path, data, options)), None);
+        let answer = self.send(build_request(op, |writer| write_create(writer, path, data, options)), None);
         let (prefix, sequential) = (path.len(), options.mode.is_sequential());
         async move {
             answer.await.read(|reader| {
@@ -61,7 +61,7 @@ impl Client {
 
     /// Deletes a node, if it has this version.
     pub fn delete(&self, path: &str, version: Option<i32>) -> impl Future<Output = Result<()>> + Send + use<> {
-        let answer = self.send(with(op::DELETE, |writer| write_delete(writer, path, version)), None);
+        let answer = self.send(build_request(op::DELETE, |writer| write_delete(writer, path, version)), None);
         async move { answer.await.read(|_| Ok(())) }
     }
 
@@ -72,13 +72,13 @@ impl Client {
         data: &[u8],
         version: Option<i32>,
     ) -> impl Future<Output = Result<Stat>> + Send + use<> {
-        let answer = self.send(with(op::SET_DATA, |writer| write_set_data(writer, path, data, version)), None);
+        let answer = self.send(build_request(op::SET_DATA, |writer| write_set_data(writer, path, data, version)), None);
         async move { answer.await.read(Stat::read) }
     }
 
     /// Reads a node's data.
     pub fn get_data(&self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat)>> + Send + use<> {
-        let answer = self.send(about(op::GET_DATA, path, Some(false)), None);
+        let answer = self.send(path_request(op::GET_DATA, path, Some(false)), None);
         async move { answer.await.read(|reader| Ok((reader.buffer()?.to_vec(), Stat::read(reader)?))) }
     }
 
@@ -88,8 +88,8 @@ impl Client {
         &self,
         path: &str,
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, OneshotWatcher)>> + Send + use<> {
-        let watch = Some((Interest::Data, path.to_owned()));
-        let answer = self.send(about(op::GET_DATA, path, Some(true)), watch);
+        let watch = Some((WatchKind::Data, path.to_owned()));
+        let answer = self.send(path_request(op::GET_DATA, path, Some(true)), watch);
         async move {
             let mut answer = answer.await;
             let watcher = answer.watcher.take();
@@ -100,7 +100,7 @@ impl Client {
 
     /// The stat of a node, if it exists.
     pub fn check_stat(&self, path: &str) -> impl Future<Output = Result<Option<Stat>>> + Send + use<> {
-        let answer = self.send(about(op::EXISTS, path, Some(false)), None);
+        let answer = self.send(path_request(op::EXISTS, path, Some(false)), None);
         async move {
             match answer.await.read(Stat::read) {
                 Err(Error::NoNode) => Ok(None),
@@ -114,8 +114,8 @@ impl Client {
         &self,
         path: &str,
     ) -> impl Future<Output = Result<(Option<Stat>, OneshotWatcher)>> + Send + use<> {
-        let watch = Some((Interest::Exists, path.to_owned()));
-        let answer = self.send(about(op::EXISTS, path, Some(true)), watch);
+        let watch = Some((WatchKind::Exists, path.to_owned()));
+        let answer = self.send(path_request(op::EXISTS, path, Some(true)), watch);
         async move {
             let mut answer = answer.await;
             let watcher = answer.watcher.take();
@@ -129,7 +129,7 @@ impl Client {
 
     /// The names of a node's children, in no order.
     pub fn list_children(&self, path: &str) -> impl Future<Output = Result<Vec<String>>> + Send + use<> {
-        let answer = self.send(about(op::GET_CHILDREN, path, Some(false)), None);
+        let answer = self.send(path_request(op::GET_CHILDREN, path, Some(false)), None);
         async move { answer.await.read(|reader| reader.texts()) }
     }
 
@@ -139,8 +139,8 @@ impl Client {
         &self,
         path: &str,
     ) -> impl Future<Output = Result<(Vec<String>, OneshotWatcher)>> + Send + use<> {
-        let watch = Some((Interest::Children, path.to_owned()));
-        let answer = self.send(about(op::GET_CHILDREN, path, Some(true)), watch);
+        let watch = Some((WatchKind::Children, path.to_owned()));
+        let answer = self.send(path_request(op::GET_CHILDREN, path, Some(true)), watch);
         async move {
             let mut answer = answer.await;
             let watcher = answer.watcher.take();
@@ -150,19 +150,19 @@ impl Client {
 
     /// The names of a node's children, and the node's stat.
     pub fn get_children(&self, path: &str) -> impl Future<Output = Result<(Vec<String>, Stat)>> + Send + use<> {
-        let answer = self.send(about(op::GET_CHILDREN_AND_STAT, path, Some(false)), None);
+        let answer = self.send(path_request(op::GET_CHILDREN_AND_STAT, path, Some(false)), None);
         async move { answer.await.read(|reader| Ok((reader.texts()?, Stat::read(reader)?))) }
     }
 
     /// The access rules of a node.
     pub fn get_acl(&self, path: &str) -> impl Future<Output = Result<(Vec<Acl>, Stat)>> + Send + use<> {
-        let answer = self.send(about(op::GET_ACL, path, None), None);
+        let answer = self.send(path_request(op::GET_ACL, path, None), None);
         async move { answer.await.read(|reader| Ok((reader.list(Acl::read)?, Stat::read(reader)?))) }
     }
 
     /// Makes the server catch up with the leader before it answers later requests.
     pub fn sync(&self, path: &str) -> impl Future<Output = Result<()>> + Send + use<> {
-        let answer = self.send(about(op::SYNC, path, None), None);
+        let answer = self.send(path_request(op::SYNC, path, None), None);
         async move { answer.await.read(|_| Ok(())) }
     }
 

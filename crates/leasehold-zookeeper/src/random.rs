@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_of_a_list_may_come_first() {
+    fn shuffle_puts_any_item_first() {
         let mut seen = [false; 3];
         for _ in 0..200 {
             let mut list = [0, 1, 2];

@@ -34,28 +34,28 @@ impl fmt::Debug for SaslOptions {
 
 /// The exchange of one login.
 #[derive(Debug)]
-pub(crate) struct Dialogue {
+pub(crate) struct SaslExchange {
     options: SaslOptions,
     cnonce: String,
     /// The answer that the server must give, once that is known.
-    proof: Option<String>,
+    expected_proof: Option<String>,
 }
 
-impl Dialogue {
+impl SaslExchange {
     pub(crate) fn new(options: SaslOptions) -> Self {
         // It differs each time, so that no server can choose the hashed bytes.
-        Self { options, cnonce: format!("{:016x}{:016x}", bits(), bits()), proof: None }
+        Self { options, cnonce: format!("{:016x}{:016x}", bits(), bits()), expected_proof: None }
     }
 
     /// The response to a challenge; `None` at the end.
     ///
     /// # Errors
     /// [`Error::AuthFailed`] if the server does not prove that it knows the password.
-    pub(crate) fn step(&mut self, challenge: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn respond(&mut self, challenge: &[u8]) -> Result<Option<Vec<u8>>> {
         let text = std::str::from_utf8(challenge).map_err(|_| Error::Malformed("a SASL challenge is not UTF-8"))?;
         let fields = fields(text);
         let field = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-        if let Some(proof) = &self.proof {
+        if let Some(proof) = &self.expected_proof {
             return if field("rspauth") == Some(proof) { Ok(None) } else { Err(Error::AuthFailed) };
         }
         let nonce = field("nonce").ok_or(Error::Malformed("a SASL challenge without nonce"))?;
@@ -63,10 +63,10 @@ impl Dialogue {
             return Err(Error::Malformed("a SASL challenge that wants more than a login"));
         }
         let realm = field("realm").unwrap_or_default();
-        let key = self.key(realm, nonce);
+        let key = self.session_key(realm, nonce);
         let answer = |method: &str| {
-            let method = hex(&format!("{method}:{URI}"));
-            hex(&format!("{key}:{nonce}:{COUNT}:{}:auth:{method}", self.cnonce))
+            let method = md5_hex(&format!("{method}:{URI}"));
+            md5_hex(&format!("{key}:{nonce}:{COUNT}:{}:auth:{method}", self.cnonce))
         };
         let (response, proof) = (answer("AUTHENTICATE"), answer(""));
         let said = format!(
@@ -77,37 +77,37 @@ impl Dialogue {
             quoted(&self.cnonce),
             quoted(URI),
         );
-        self.proof = Some(proof);
+        self.expected_proof = Some(proof);
         Ok(Some(said.into_bytes()))
     }
 
     /// The hash of the user and password, for this exchange.
-    fn key(&self, realm: &str, nonce: &str) -> String {
+    fn session_key(&self, realm: &str, nonce: &str) -> String {
         let mut secret = Md5::new();
         for (at, part) in [&self.options.user, realm, &self.options.password].into_iter().enumerate() {
             if at > 0 {
                 secret.update(b":");
             }
-            secret.update(latin(part));
+            secret.update(latin1_or_utf8(part));
         }
         let mut key = Md5::new();
         key.update(secret.finalize());
         key.update(format!(":{nonce}:{}", self.cnonce));
-        digits(&key.finalize())
+        to_hex(&key.finalize())
     }
 }
 
 /// Texts that fit in ISO 8859-1 are hashed in it, and others in UTF-8.
-fn latin(text: &str) -> Vec<u8> {
+fn latin1_or_utf8(text: &str) -> Vec<u8> {
     let latin: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
     latin.unwrap_or_else(|| text.as_bytes().to_vec())
 }
 
-fn hex(text: &str) -> String {
-    digits(&Md5::digest(text))
+fn md5_hex(text: &str) -> String {
+    to_hex(&Md5::digest(text))
 }
 
-fn digits(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -143,27 +143,27 @@ mod tests {
     /// The example of RFC 2831, except for the service name.
     #[test]
     fn a_challenge_is_answered_and_the_proof_is_checked() {
-        let mut dialogue = Dialogue::new(SaslOptions::digest_md5("chris", "secret"));
+        let mut dialogue = SaslExchange::new(SaslOptions::digest_md5("chris", "secret"));
         dialogue.cnonce = "OA6MHXh6VqTrRk".into();
         let challenge =
             br#"realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8"#;
-        let said = String::from_utf8(dialogue.step(challenge).unwrap().unwrap()).unwrap();
-        assert_eq!(dialogue.key("elwood.innosoft.com", "OA6MG9tEQGm2hh"), "a2549853149b0536f01f0b850c643c57");
+        let said = String::from_utf8(dialogue.respond(challenge).unwrap().unwrap()).unwrap();
+        assert_eq!(dialogue.session_key("elwood.innosoft.com", "OA6MG9tEQGm2hh"), "a2549853149b0536f01f0b850c643c57");
         assert!(said.contains(r#"username="chris",realm="elwood.innosoft.com""#), "{said}");
-        let proof = dialogue.proof.clone().unwrap();
+        let proof = dialogue.expected_proof.clone().unwrap();
         assert_ne!(fields(&said).iter().find(|(key, _)| key == "response").unwrap().1, proof);
-        assert_eq!(dialogue.step(b"rspauth=0123"), Err(Error::AuthFailed));
-        assert_eq!(dialogue.step(format!("rspauth={proof}").as_bytes()), Ok(None));
+        assert_eq!(dialogue.respond(b"rspauth=0123"), Err(Error::AuthFailed));
+        assert_eq!(dialogue.respond(format!("rspauth={proof}").as_bytes()), Ok(None));
     }
 
     #[test]
-    fn odd_texts_are_quoted_and_hashed_as_they_should_be() {
+    fn special_characters_are_quoted_and_hashed() {
         assert_eq!(quoted(r#"a"b\c"#), r#""a\"b\\c""#);
         let read = fields(r#"a="x,\"y\"", b=c ,d="""#);
         let read: Vec<(&str, &str)> = read.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(read, [("a", "x,\"y\""), ("b", "c"), ("d", "")]);
-        assert_eq!((latin("é"), latin("日")), (vec![0xe9], "日".as_bytes().to_vec()));
-        assert!(Dialogue::new(SaslOptions::digest_md5("u", "p")).step(b"realm=x").is_err());
+        assert_eq!((latin1_or_utf8("é"), latin1_or_utf8("日")), (vec![0xe9], "日".as_bytes().to_vec()));
+        assert!(SaslExchange::new(SaslOptions::digest_md5("u", "p")).respond(b"realm=x").is_err());
         assert!(!format!("{:?}", SaslOptions::digest_md5("u", "geheim")).contains("geheim"));
     }
 }

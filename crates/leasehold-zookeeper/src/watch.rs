@@ -3,7 +3,7 @@
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::{oneshot, watch};
 
-use crate::session::{Asked, Interest};
+use crate::session::{SessionCommand, WatchKind};
 use crate::types::{EventType, SessionState, WatchedEvent};
 
 /// A watch on one node, which reports one event.
@@ -13,28 +13,28 @@ use crate::types::{EventType, SessionState, WatchedEvent};
 #[derive(Debug)]
 pub struct OneshotWatcher {
     event: oneshot::Receiver<WatchedEvent>,
-    interest: Interest,
+    interest: WatchKind,
     path: String,
-    session: WeakUnboundedSender<Asked>,
+    session: WeakUnboundedSender<SessionCommand>,
     /// The session's state; read only when the session is over.
     state: watch::Receiver<SessionState>,
-    told: bool,
+    is_delivered: bool,
 }
 
 impl OneshotWatcher {
     pub(crate) fn new(
         event: oneshot::Receiver<WatchedEvent>,
-        (interest, path): (Interest, String),
-        session: WeakUnboundedSender<Asked>,
+        (interest, path): (WatchKind, String),
+        session: WeakUnboundedSender<SessionCommand>,
         state: watch::Receiver<SessionState>,
     ) -> Self {
-        Self { event, interest, path, session, state, told: false }
+        Self { event, interest, path, session, state, is_delivered: false }
     }
 
     /// Waits for the event, or for the end of the session.
     pub async fn changed(mut self) -> WatchedEvent {
         let told = (&mut self.event).await;
-        self.told = true;
+        self.is_delivered = true;
         told.unwrap_or_else(|_| WatchedEvent {
             event_type: EventType::Session,
             session_state: *self.state.borrow(),
@@ -46,12 +46,13 @@ impl OneshotWatcher {
 impl Drop for OneshotWatcher {
     fn drop(&mut self) {
         self.event.close();
-        if self.told || self.event.try_recv().is_ok() {
+        if self.is_delivered || self.event.try_recv().is_ok() {
             return;
         }
         if let Some(session) = self.session.upgrade() {
             // If the session is over, so is the watch.
-            let _ = session.send(Asked::Unwatch { interest: self.interest, path: std::mem::take(&mut self.path) });
+            let _ =
+                session.send(SessionCommand::Unwatch { interest: self.interest, path: std::mem::take(&mut self.path) });
         }
     }
 }

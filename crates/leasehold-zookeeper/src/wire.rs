@@ -47,10 +47,10 @@ pub(crate) mod xid {
 
 /// A request that has no number yet.
 pub(crate) fn request(op: i32) -> Writer {
-    numbered(0, op)
+    new_packet(0, op)
 }
 
-pub(crate) fn numbered(xid: i32, op: i32) -> Writer {
+pub(crate) fn new_packet(xid: i32, op: i32) -> Writer {
     let mut writer = Writer::new();
     writer.int(xid);
     writer.int(op);
@@ -81,7 +81,7 @@ impl Header {
 }
 
 /// The first packet: opens a new session, or resumes an earlier one.
-pub(crate) fn connect(last_zxid: i64, timeout_ms: i32, id: i64, password: &[u8]) -> Vec<u8> {
+pub(crate) fn connect_request(last_zxid: i64, timeout_ms: i32, id: i64, password: &[u8]) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.int(0);
     writer.long(last_zxid);
@@ -95,13 +95,13 @@ pub(crate) fn connect(last_zxid: i64, timeout_ms: i32, id: i64, password: &[u8])
 
 /// The answer to the first packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Connected {
+pub(crate) struct ConnectResponse {
     pub(crate) timeout_ms: u32,
     pub(crate) id: i64,
     pub(crate) password: Vec<u8>,
 }
 
-impl Connected {
+impl ConnectResponse {
     /// # Errors
     /// [`Error::SessionExpired`] if the servers have ended the session.
     pub(crate) fn read(frame: &[u8]) -> Result<Self> {
@@ -119,7 +119,7 @@ impl Connected {
 }
 
 pub(crate) fn auth(scheme: &str, secret: &[u8]) -> Vec<u8> {
-    let mut writer = numbered(xid::AUTH, op::AUTH);
+    let mut writer = new_packet(xid::AUTH, op::AUTH);
     writer.int(0);
     writer.text(scheme);
     writer.buffer(secret);
@@ -127,18 +127,18 @@ pub(crate) fn auth(scheme: &str, secret: &[u8]) -> Vec<u8> {
 }
 
 /// The watched paths: for their data, for their creation, for their children.
-pub(crate) type Watched<'a> = [Vec<&'a str>; 3];
+pub(crate) type WatchedPaths<'a> = [Vec<&'a str>; 3];
 
 /// Sets all watches again, after a reconnect: the server reports what has happened since
 /// `last_zxid`, and watches the rest.
-pub(crate) fn set_watches(last_zxid: i64, watched: &Watched<'_>) -> Vec<Vec<u8>> {
+pub(crate) fn set_watches_packets(last_zxid: i64, watched: &WatchedPaths<'_>) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
-    let (mut part, mut length) = (Watched::default(), 0);
+    let (mut part, mut length) = (WatchedPaths::default(), 0);
     for (kind, paths) in watched.iter().enumerate() {
         for path in paths {
             if length > 0 && length + path.len() + 4 > MAX_WATCHES {
                 packets.push(watches_packet(last_zxid, &part));
-                (part, length) = (Watched::default(), 0);
+                (part, length) = (WatchedPaths::default(), 0);
             }
             part[kind].push(path);
             length += path.len() + 4;
@@ -150,8 +150,8 @@ pub(crate) fn set_watches(last_zxid: i64, watched: &Watched<'_>) -> Vec<Vec<u8>>
     packets
 }
 
-fn watches_packet(last_zxid: i64, watched: &Watched<'_>) -> Vec<u8> {
-    let mut writer = numbered(xid::SET_WATCHES, op::SET_WATCHES);
+fn watches_packet(last_zxid: i64, watched: &WatchedPaths<'_>) -> Vec<u8> {
+    let mut writer = new_packet(xid::SET_WATCHES, op::SET_WATCHES);
     writer.long(last_zxid);
     for paths in watched {
         writer.texts(paths.iter().copied());
@@ -164,10 +164,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_watches_are_several_packets_below_the_bound() {
+    fn many_watches_are_split_into_packets_below_the_limit() {
         let paths: Vec<String> = (0..6_000).map(|n| format!("/a/rather/long/path/of/a/node-{n:010}")).collect();
         let watched = [paths.iter().map(String::as_str).collect(), Vec::new(), vec!["/last"]];
-        let packets = set_watches(7, &watched);
+        let packets = set_watches_packets(7, &watched);
         assert!(packets.len() > 2 && packets.iter().all(|packet| packet.len() < 128 * 1024));
         let mut seen = 0;
         for packet in &packets {
@@ -177,23 +177,23 @@ mod tests {
             assert!(reader.is_empty());
         }
         assert_eq!(seen, 6_001);
-        assert!(set_watches(7, &Watched::default()).is_empty());
+        assert!(set_watches_packets(7, &WatchedPaths::default()).is_empty());
     }
 
     #[test]
-    fn an_ended_session_is_told_by_its_timeout() {
+    fn an_ended_session_is_recognized_by_its_timeout() {
         let answer = |timeout, id| {
             let mut writer = Writer::new();
             writer.int(0);
             writer.int(timeout);
             writer.long(id);
             writer.buffer(&[1; 16]);
-            Connected::read(&writer.into_body())
+            ConnectResponse::read(&writer.into_body())
         };
         assert_eq!(answer(4_000, 9).map(|connected| (connected.timeout_ms, connected.id)), Ok((4_000, 9)));
         assert_eq!(answer(0, 9), Err(Error::SessionExpired));
         assert_eq!(answer(-1, 9), Err(Error::SessionExpired));
         assert_eq!(answer(4_000, 0), Err(Error::SessionExpired));
-        assert!(matches!(Connected::read(&[0; 7]), Err(Error::Malformed(_))));
+        assert!(matches!(ConnectResponse::read(&[0; 7]), Err(Error::Malformed(_))));
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::claim::{Claim, Mode, Terms, Token};
-use crate::clock::Moment;
-use crate::engine::{Answer, Grant, Step};
+use crate::claim::{Claim, LockOptions, Mode, Token};
+use crate::clock::Instant;
+use crate::engine::{AcquireReply, Grant, Step};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::guard::Guard;
-use crate::keeper::{self, Desk};
+use crate::keeper::{self, LeaseManager};
 use crate::locks::Shared;
 use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
@@ -19,378 +19,386 @@ use crate::logic::{backoff, lease as rules};
 
 /// How long the caller waits for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WaitLimit {
     /// Not at all.
-    Try,
+    NoWait,
     /// This long.
-    For(Duration),
+    AtMost(Duration),
     /// Until it is granted.
-    Forever,
+    Unlimited,
 }
 
 /// How much longer than its wait a caller waits for an answer in flight.
-const GRACE: Duration = Duration::from_millis(250);
+const REPLY_GRACE: Duration = Duration::from_millis(250);
 
-/// Caps a call's timeout `most` at the caller's remaining wait, plus [`GRACE`].
-fn bounded(most: Duration, give_up: Moment, desk: &Desk) -> Duration {
-    most.min(give_up.since(desk.clock.now()).saturating_add(GRACE))
+/// Caps a call's timeout `timeout` at the caller's remaining wait, plus [`REPLY_GRACE`].
+fn cap_timeout(timeout: Duration, give_up_at: Instant, manager: &LeaseManager) -> Duration {
+    timeout.min(give_up_at.duration_since(manager.clock.now()).saturating_add(REPLY_GRACE))
 }
 
 /// Acquires a lock. `None`: it is not free, and the caller does not wait.
 pub(crate) async fn acquire(
     shared: &Arc<Shared>,
-    terms: Arc<Terms>,
-    patience: Patience,
+    options: Arc<LockOptions>,
+    patience: WaitLimit,
     max_hold: Option<Duration>,
 ) -> Result<Option<Guard>> {
-    let desk = &shared.desk;
-    let refusal = if desk.is_refusing() {
+    let manager = &shared.manager;
+    let refusal = if manager.rejects_requests() {
         Err(Error::new(ErrorKind::Closed, "this Locks was closed"))
     } else {
-        desk.can.check(&terms)
+        manager.capabilities.check_options(&options)
     };
-    refusal.map_err(|error| shared.locate(error.about(&terms.name)))?;
-    let span = tracing::debug_span!("acquire", name = %terms.name, mode = %terms.mode, engine = shared.engine_name());
-    let claim = Arc::new(Claim::on(desk.clock.clone(), terms));
+    refusal.map_err(|error| shared.locate(error.about_lock(&options.name)))?;
+    let span =
+        tracing::debug_span!("acquire", name = %options.name, mode = %options.mode, engine = shared.engine_name());
+    let claim = Arc::new(Claim::with_clock(manager.clock.clone(), options));
     let mut asked = None;
-    if desk.can.same_clock && span.is_disabled() && !desk.gauges.is_on() {
+    if manager.capabilities.uses_local_clock && span.is_disabled() && !manager.metrics.is_enabled() {
         // The fast path: an engine in this process grants a free lock at once, without a span, a
         // timer or metrics.
-        let mut step = Arc::clone(&desk.engine).attempt(Arc::clone(&claim), patience != Patience::Try);
+        let mut step = Arc::clone(&manager.engine).attempt(Arc::clone(&claim), patience != WaitLimit::NoWait);
         match step.take_ready() {
-            Some(Ok(Answer::Granted(grant))) => {
-                let term = Term::new(desk, &claim, grant, Moment::default(), max_hold);
+            Some(Ok(AcquireReply::Granted(grant))) => {
+                let term = GrantedLease::new(manager, &claim, grant, Instant::default(), max_hold);
                 return Ok(Some(term.begin(shared, claim)));
             }
             Some(other) => asked = Some(Step::ready(other)),
             None => asked = Some(step),
         }
     }
-    let mut attempt = Attempt::new(shared, claim, patience, max_hold);
+    let mut attempt = Acquisition::new(shared, claim, patience, max_hold);
     attempt.inflight = asked;
     let result = if span.is_disabled() { attempt.run().await } else { attempt.run().instrument(span).await };
-    attempt.report(&result);
-    result.map_err(|error| shared.locate(error.about(attempt.claim.name())))
+    attempt.report_outcome(&result);
+    result.map_err(|error| shared.locate(error.about_lock(attempt.claim.name())))
 }
 
 /// Acquires several locks in one step, if the engine can and all are free. `None`: the caller
 /// acquires them one by one.
 pub(crate) async fn acquire_all(
     shared: &Arc<Shared>,
-    terms: Vec<Arc<Terms>>,
+    options: Vec<Arc<LockOptions>>,
     patience: Option<Duration>,
     max_hold: Option<Duration>,
 ) -> Result<Option<Vec<Guard>>> {
-    let desk = &shared.desk;
+    let manager = &shared.manager;
     // Invalid terms are reported when the caller acquires the locks one by one.
-    if terms.len() < 2 || desk.is_refusing() || terms.iter().any(|terms| desk.can.check(terms).is_err()) {
+    if options.len() < 2
+        || manager.rejects_requests()
+        || options.iter().any(|options| manager.capabilities.check_options(options).is_err())
+    {
         return Ok(None);
     }
-    let most = terms.iter().map(|terms| rules::call_timeout(terms.ttl)).min().unwrap_or_default();
-    let new = |terms| Arc::new(Claim::on(desk.clock.clone(), terms));
-    let mut several = Several { shared, claims: terms.into_iter().map(new).collect() };
-    let sent = desk.clock.now();
-    let mut step = Arc::clone(&desk.engine).attempt_all(several.claims.clone());
-    let bound = || patience.map_or(most, |patience| most.min(patience.saturating_add(GRACE)));
-    let called = keeper::call(desk, &mut step, bound).await;
+    let most = options.iter().map(|options| rules::call_timeout(options.ttl)).min().unwrap_or_default();
+    let new = |options| Arc::new(Claim::with_clock(manager.clock.clone(), options));
+    let mut several = AbandonOnDrop { shared, claims: options.into_iter().map(new).collect() };
+    let sent = manager.clock.now();
+    let mut step = Arc::clone(&manager.engine).attempt_all(several.claims.clone());
+    let bound = || patience.map_or(most, |patience| most.min(patience.saturating_add(REPLY_GRACE)));
+    let called = keeper::call(manager, &mut step, bound).await;
     // An error names one lock: the one that would be acquired first, one by one.
-    let Some(grants) = called.map_err(|error| error.about(several.claims[0].name()))? else {
+    let Some(grants) = called.map_err(|error| error.about_lock(several.claims[0].name()))? else {
         several.claims.clear();
         return Ok(None);
     };
-    let late = desk.clock.now();
+    let late = manager.clock.now();
     let begin = |(claim, grant): (&Arc<Claim>, Grant)| {
-        let term = Term::new(desk, claim, grant, sent, max_hold);
+        let term = GrantedLease::new(manager, claim, grant, sent, max_hold);
         (late < term.deadline).then_some((term, Arc::clone(claim)))
     };
-    let terms: Option<Vec<_>> = several.claims.iter().zip(grants).map(begin).collect();
+    let options: Option<Vec<_>> = several.claims.iter().zip(grants).map(begin).collect();
     // Too late for one of them: release all.
-    let Some(terms) = terms else { return Ok(None) };
+    let Some(options) = options else { return Ok(None) };
     several.claims.clear();
-    Ok(Some(terms.into_iter().map(|(term, claim)| term.begin(shared, claim)).collect()))
+    Ok(Some(options.into_iter().map(|(term, claim)| term.begin(shared, claim)).collect()))
 }
 
 /// Claims that are released on drop unless they became guards.
-struct Several<'a> {
+struct AbandonOnDrop<'a> {
     shared: &'a Arc<Shared>,
     claims: Vec<Arc<Claim>>,
 }
 
-impl Drop for Several<'_> {
+impl Drop for AbandonOnDrop<'_> {
     fn drop(&mut self) {
         for claim in self.claims.drain(..) {
-            self.shared.desk.abandon(claim, None);
+            self.shared.manager.abandon(claim, None);
         }
     }
 }
 
-/// The lease that follows from a grant to a request sent at `sent`.
-struct Term {
+/// The lease that follows from a grant to a request sent at `maybe_known_to_engine`.
+struct GrantedLease {
     token: Token,
-    from: Moment,
-    deadline: Moment,
-    cap: Moment,
+    starts_at: Instant,
+    deadline: Instant,
+    max_deadline: Instant,
 }
 
-impl Term {
-    fn new(desk: &Desk, claim: &Claim, grant: Grant, sent: Moment, max_hold: Option<Duration>) -> Self {
-        let ttl = claim.terms.ttl;
+impl GrantedLease {
+    fn new(manager: &LeaseManager, claim: &Claim, grant: Grant, sent: Instant, max_hold: Option<Duration>) -> Self {
+        let ttl = claim.options.ttl;
         let from = match grant.validity {
             Validity::FromSend(_) => sent,
             // The engine reads this process's clock: its lease began with the grant itself.
-            Validity::Until(end) => end.before(ttl),
+            Validity::Until(end) => end.saturating_sub(ttl),
         };
         // A hand-off gives this claim a lease that may have been running already.
         let held_from = match grant.validity {
-            Validity::Until(_) if !desk.can.same_clock && max_hold.is_some() => desk.clock.now(),
+            Validity::Until(_) if !manager.capabilities.uses_local_clock && max_hold.is_some() => manager.clock.now(),
             _ => from,
         };
-        let cap = max_hold.map_or(Moment::NEVER, |most| held_from.after(most));
-        let deadline = rules::deadline(from, grant.validity, desk.can.drift, ttl, cap);
-        Self { token: grant.token, from, deadline, cap }
+        let cap = max_hold.map_or(Instant::NEVER, |most| held_from.saturating_add(most));
+        let deadline = rules::deadline(from, grant.validity, manager.capabilities.drift, ttl, cap);
+        Self { token: grant.token, starts_at: from, deadline, max_deadline: cap }
     }
 
     /// Begins the lease.
     fn begin(self, shared: &Arc<Shared>, claim: Arc<Claim>) -> Guard {
-        claim.lease.begin(self.token, self.from, self.deadline, self.cap);
-        let due = rules::renew_at(self.from, claim.terms.ttl, claim.id.bits() as u32);
-        let due = rules::renew_in_time(due, self.from, self.deadline);
-        shared.desk.keep(&claim, due);
+        claim.lease.begin(self.token, self.starts_at, self.deadline, self.max_deadline);
+        let due = rules::renew_at(self.starts_at, claim.options.ttl, claim.id.bits() as u32);
+        let due = rules::limit_renew_at(due, self.starts_at, self.deadline);
+        shared.manager.track(&claim, due);
         Guard::new(Arc::clone(shared), claim)
     }
 }
 
-struct Attempt<'a> {
+struct Acquisition<'a> {
     shared: &'a Arc<Shared>,
     claim: Arc<Claim>,
     max_hold: Option<Duration>,
-    patience: Patience,
+    wait_limit: WaitLimit,
     /// When the attempt began; unset if nothing needs it.
-    started: Moment,
-    give_up: Moment,
+    started_at: Instant,
+    give_up_at: Instant,
     /// The call in flight. If the caller drops the future, the keeper completes this call in the
     /// background before it releases the claim.
-    inflight: Option<Step<Answer>>,
+    inflight: Option<Step<AcquireReply>>,
     /// Whether the engine may know the claim.
-    sent: bool,
+    maybe_known_to_engine: bool,
     /// When the engine first failed to respond, since its last response.
-    silent_since: Option<Moment>,
+    unresponsive_since: Option<Instant>,
     last_error: Option<Error>,
     failures: u32,
     /// How often the lock was not free while the claim had no position in a queue.
-    busy: u32,
-    contended: bool,
+    busy_count: u32,
+    is_contended: bool,
     /// The cool-down that the engine last reported.
-    abstains: Option<Duration>,
+    cool_down: Option<Duration>,
     /// The cool-down in the last answer of a queue without a known holder.
-    cooling: Option<Duration>,
+    queue_cool_down: Option<Duration>,
     /// Whether a call ended with an unknown effect.
-    uncertain: bool,
-    done: bool,
+    is_effect_unknown: bool,
+    is_done: bool,
 }
 
 /// What the loop does next.
-enum Next {
-    Ask,
-    Listen(Option<Duration>),
+enum NextAction {
+    Attempt,
+    Wait(Option<Duration>),
     Pause(Duration),
 }
 
-impl<'a> Attempt<'a> {
-    fn new(shared: &'a Arc<Shared>, claim: Arc<Claim>, patience: Patience, max_hold: Option<Duration>) -> Self {
-        let needs_time = !shared.desk.can.same_clock || shared.desk.gauges.is_on();
-        let bounded = matches!(patience, Patience::For(_));
-        let started = if needs_time || bounded { shared.desk.clock.now() } else { Moment::default() };
-        let give_up = match patience {
-            Patience::Try => started,
-            Patience::For(wait) => started.after(wait),
-            Patience::Forever => Moment::NEVER,
+impl<'a> Acquisition<'a> {
+    fn new(shared: &'a Arc<Shared>, claim: Arc<Claim>, patience: WaitLimit, max_hold: Option<Duration>) -> Self {
+        let needs_time = !shared.manager.capabilities.uses_local_clock || shared.manager.metrics.is_enabled();
+        let bounded = matches!(patience, WaitLimit::AtMost(_));
+        let started = if needs_time || bounded { shared.manager.clock.now() } else { Instant::default() };
+        let give_up_at = match patience {
+            WaitLimit::NoWait => started,
+            WaitLimit::AtMost(wait) => started.saturating_add(wait),
+            WaitLimit::Unlimited => Instant::NEVER,
         };
-        shared.desk.gauges.waiters(1);
+        shared.manager.metrics.add_waiters(1);
         Self {
             shared,
             claim,
             max_hold,
-            patience,
-            started,
-            give_up,
+            wait_limit: patience,
+            started_at: started,
+            give_up_at,
             inflight: None,
-            sent: false,
-            silent_since: None,
+            maybe_known_to_engine: false,
+            unresponsive_since: None,
             last_error: None,
             failures: 0,
-            busy: 0,
-            contended: false,
-            abstains: None,
-            cooling: None,
-            uncertain: false,
-            done: false,
+            busy_count: 0,
+            is_contended: false,
+            cool_down: None,
+            queue_cool_down: None,
+            is_effect_unknown: false,
+            is_done: false,
         }
     }
 
-    fn desk(&self) -> &'a Desk {
-        &self.shared.desk
+    fn manager(&self) -> &'a LeaseManager {
+        &self.shared.manager
     }
 
     async fn run(&mut self) -> Result<Option<Guard>> {
-        let mut next = Next::Ask;
+        let mut next = NextAction::Attempt;
         loop {
-            let now = if self.sent { self.desk().clock.now() } else { self.started };
-            if self.sent && self.patience != Patience::Try && now >= self.give_up {
-                return Err(self.timeout());
+            let now = if self.maybe_known_to_engine { self.manager().clock.now() } else { self.started_at };
+            if self.maybe_known_to_engine && self.wait_limit != WaitLimit::NoWait && now >= self.give_up_at {
+                return Err(self.timeout_error());
             }
             let heard = match next {
-                Next::Ask => self.ask().await,
-                Next::Listen(recheck) => self.listen(now, recheck).await,
-                Next::Pause(pause) => {
-                    self.desk().clock.sleep_until(now.after(pause).min(self.give_up)).await;
-                    next = Next::Ask;
+                NextAction::Attempt => self.attempt().await,
+                NextAction::Wait(recheck) => self.wait(now, recheck).await,
+                NextAction::Pause(pause) => {
+                    self.manager().clock.sleep_until(now.saturating_add(pause).min(self.give_up_at)).await;
+                    next = NextAction::Attempt;
                     continue;
                 }
             };
             next = match heard {
-                Ok(Answer::Granted(grant)) => match self.accept(grant, now)? {
+                Ok(AcquireReply::Granted(grant)) => match self.accept(grant, now)? {
                     Some(guard) => return Ok(Some(guard)),
-                    None => Next::Ask,
+                    None => NextAction::Attempt,
                 },
-                Ok(Answer::Busy { .. }) if self.patience == Patience::Try => {
-                    self.sent = false;
+                Ok(AcquireReply::Busy { .. }) if self.wait_limit == WaitLimit::NoWait => {
+                    self.maybe_known_to_engine = false;
                     return Ok(None);
                 }
-                Ok(Answer::Abstains { left }) if self.patience == Patience::Try => {
-                    self.sent = false;
-                    return Err(abstaining(left));
+                Ok(AcquireReply::CoolingDown { left }) if self.wait_limit == WaitLimit::NoWait => {
+                    self.maybe_known_to_engine = false;
+                    return Err(cooling_down_error(left));
                 }
-                Ok(Answer::Abstains { left }) => {
-                    self.abstains = Some(left);
-                    self.again_later(Some(left), now)
+                Ok(AcquireReply::CoolingDown { left }) => {
+                    self.cool_down = Some(left);
+                    self.retry_later(Some(left), now)
                 }
-                Ok(Answer::Busy { recheck }) => self.again_later(recheck, now),
-                Ok(Answer::Queued { recheck, cooling, .. }) => {
-                    self.contended = true;
-                    self.cooling = cooling;
-                    self.busy = 0;
-                    Next::Listen(recheck)
+                Ok(AcquireReply::Busy { recheck_after: recheck }) => self.retry_later(recheck, now),
+                Ok(AcquireReply::Queued { recheck_after: recheck, cool_down: cooling, .. }) => {
+                    self.is_contended = true;
+                    self.queue_cool_down = cooling;
+                    self.busy_count = 0;
+                    NextAction::Wait(recheck)
                 }
                 // Dropping the attempt releases what the engine still has of the claim.
-                Ok(Answer::Evicted) => return Err(evicted()),
-                Ok(Answer::Refused(refusal)) => {
-                    self.sent = false;
-                    return Err(refused(refusal, self.claim.terms.mode));
+                Ok(AcquireReply::ForceReleased) => return Err(force_released_error()),
+                Ok(AcquireReply::Refused(refusal)) => {
+                    self.maybe_known_to_engine = false;
+                    return Err(refusal_error(refusal, self.claim.options.mode));
                 }
-                Err(error) => self.failed(error)?,
+                Err(error) => self.handle_failure(error)?,
             };
         }
     }
 
-    async fn ask(&mut self) -> Result<Answer> {
-        self.sent = true;
-        let queue = self.patience != Patience::Try;
-        let (desk, ttl, give_up) = (self.desk(), self.claim.terms.ttl, self.patience_ends());
-        let new = || Arc::clone(&desk.engine).attempt(Arc::clone(&self.claim), queue);
+    async fn attempt(&mut self) -> Result<AcquireReply> {
+        self.maybe_known_to_engine = true;
+        let queue = self.wait_limit != WaitLimit::NoWait;
+        let (manager, ttl, give_up_at) = (self.manager(), self.claim.options.ttl, self.bounded_give_up_at());
+        let new = || Arc::clone(&manager.engine).attempt(Arc::clone(&self.claim), queue);
         let step = self.inflight.get_or_insert_with(new);
-        let result = keeper::call(desk, step, || bounded(rules::call_timeout(ttl), give_up, desk)).await;
+        let result = keeper::call(manager, step, || cap_timeout(rules::call_timeout(ttl), give_up_at, manager)).await;
         self.inflight = None;
-        self.heard(result)
+        self.note_response(result)
     }
 
-    async fn listen(&mut self, now: Moment, recheck: Option<Duration>) -> Result<Answer> {
-        let mut patience = rules::heartbeat(self.claim.terms.ttl).min(self.give_up.since(now));
+    async fn wait(&mut self, now: Instant, recheck: Option<Duration>) -> Result<AcquireReply> {
+        let mut patience = rules::heartbeat_interval(self.claim.options.ttl).min(self.give_up_at.duration_since(now));
         if let Some(recheck) = recheck {
             patience = patience.min(recheck);
         }
         // Not kept in flight: if the caller drops the future, the wait ends and the claim leaves
         // the queue at once.
-        let mut step = Arc::clone(&self.desk().engine).wait(Arc::clone(&self.claim), patience);
-        let (desk, ttl, give_up) = (self.desk(), self.claim.terms.ttl, self.patience_ends());
-        let most = || bounded(patience + rules::call_timeout(ttl), give_up, desk);
-        let result = keeper::listen(desk, &mut step, most).await;
-        self.heard(result)
+        let mut step = Arc::clone(&self.manager().engine).wait(Arc::clone(&self.claim), patience);
+        let (manager, ttl, give_up_at) = (self.manager(), self.claim.options.ttl, self.bounded_give_up_at());
+        let most = || cap_timeout(patience + rules::call_timeout(ttl), give_up_at, manager);
+        let result = keeper::call_unmetered(manager, &mut step, most).await;
+        self.note_response(result)
     }
 
     /// When a caller with a bounded wait gives up.
-    fn patience_ends(&self) -> Moment {
-        if matches!(self.patience, Patience::For(_)) { self.give_up } else { Moment::NEVER }
+    fn bounded_give_up_at(&self) -> Instant {
+        if matches!(self.wait_limit, WaitLimit::AtMost(_)) { self.give_up_at } else { Instant::NEVER }
     }
 
-    fn heard(&mut self, result: Result<Answer>) -> Result<Answer> {
+    fn note_response(&mut self, result: Result<AcquireReply>) -> Result<AcquireReply> {
         if result.is_ok() {
-            self.silent_since = None;
+            self.unresponsive_since = None;
             self.failures = 0;
-            self.abstains = None;
+            self.cool_down = None;
         }
         result
     }
 
     /// Begins the lease of a grant. `None`: the grant came so late that its lease is over, and the
     /// claim asks again.
-    fn accept(&mut self, grant: Grant, sent: Moment) -> Result<Option<Guard>> {
-        let term = Term::new(self.desk(), &self.claim, grant, sent, self.max_hold);
-        let waited = self.contended || !self.desk().can.same_clock;
-        if waited && self.desk().clock.now() >= term.deadline {
-            if term.deadline >= term.cap {
+    fn accept(&mut self, grant: Grant, sent: Instant) -> Result<Option<Guard>> {
+        let term = GrantedLease::new(self.manager(), &self.claim, grant, sent, self.max_hold);
+        let waited = self.is_contended || !self.manager().capabilities.uses_local_clock;
+        if waited && self.manager().clock.now() >= term.deadline {
+            if term.deadline >= term.max_deadline {
                 return Err(Error::new(ErrorKind::Lost, "max_hold was over before the engine had answered"));
             }
             return Ok(None);
         }
-        self.done = true;
+        self.is_done = true;
         Ok(Some(term.begin(self.shared, Arc::clone(&self.claim))))
     }
 
     /// Retries after a pause that spreads the contenders, because there is no queue or the claim
     /// lost its position. Contenders with slow attempts need longer pauses to avoid each other.
-    fn again_later(&mut self, recheck: Option<Duration>, sent: Moment) -> Next {
-        self.contended = true;
+    fn retry_later(&mut self, recheck: Option<Duration>, sent: Instant) -> NextAction {
+        self.is_contended = true;
         // An engine in this process answers at once, and the first attempt has no send time.
-        let took = if self.desk().can.same_clock { Duration::ZERO } else { self.desk().clock.now().since(sent) };
-        let longest = self.claim.terms.ttl / 3;
+        let took = if self.manager().capabilities.uses_local_clock {
+            Duration::ZERO
+        } else {
+            self.manager().clock.now().duration_since(sent)
+        };
+        let longest = self.claim.options.ttl / 3;
         let first = Duration::from_millis(5).max(took).min(longest);
         let most = Duration::from_millis(250).max(took * 2).min(longest);
-        let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-        let pause = backoff::pause(self.busy, first, most, dice);
-        self.busy += 1;
-        Next::Pause(recheck.map_or(pause, |recheck| pause.min(recheck.max(Duration::from_millis(1)))))
+        let dice = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+        let pause = backoff::pause(self.busy_count, first, most, dice);
+        self.busy_count += 1;
+        NextAction::Pause(recheck.map_or(pause, |recheck| pause.min(recheck.max(Duration::from_millis(1)))))
     }
 
     /// Handles a failed call: retries with the same claim if that may help and the caller still
     /// waits. Without a bounded wait, it gives up once the engine has not responded for a whole
     /// TTL.
-    fn failed(&mut self, error: Error) -> Result<Next> {
-        let retry = error.is_retryable() && self.patience != Patience::Try;
-        let now = self.desk().clock.now();
-        let silent_since = *self.silent_since.get_or_insert(now);
-        self.uncertain |= error.effect() == Effect::Unknown;
-        if !self.uncertain && !retry && !self.contended {
-            self.sent = false;
+    fn handle_failure(&mut self, error: Error) -> Result<NextAction> {
+        let retry = error.is_retryable() && self.wait_limit != WaitLimit::NoWait;
+        let now = self.manager().clock.now();
+        let silent_since = *self.unresponsive_since.get_or_insert(now);
+        self.is_effect_unknown |= error.effect() == Effect::Unknown;
+        if !self.is_effect_unknown && !retry && !self.is_contended {
+            self.maybe_known_to_engine = false;
         }
         // A bounded wait includes the time in which the engine is unreachable.
-        let bounded = matches!(self.patience, Patience::For(_));
-        let silent_too_long = !bounded && now.since(silent_since) >= self.claim.terms.ttl;
-        if !retry || now >= self.give_up || silent_too_long {
+        let bounded = matches!(self.wait_limit, WaitLimit::AtMost(_));
+        let silent_too_long = !bounded && now.duration_since(silent_since) >= self.claim.options.ttl;
+        if !retry || now >= self.give_up_at || silent_too_long {
             // If the last try was cut short, the error before it is more specific.
-            let cut_short = error.said().ends_with(keeper::NO_ANSWER);
+            let cut_short = error.message_without_location().ends_with(keeper::NO_RESPONSE);
             return Err(self.last_error.take().filter(|_| cut_short).unwrap_or(error));
         }
         tracing::debug!(%error, "trying again");
         self.last_error = Some(error);
-        let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-        let most = rules::call_timeout(self.claim.terms.ttl);
+        let dice = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+        let most = rules::call_timeout(self.claim.options.ttl);
         let pause = backoff::pause(self.failures, Duration::from_millis(10), most, dice);
         self.failures += 1;
-        Ok(Next::Pause(pause))
+        Ok(NextAction::Pause(pause))
     }
 
     /// The error at the end of the wait. If the engine has not responded lately, that is the
     /// reason.
-    fn timeout(&mut self) -> Error {
-        let waited = self.desk().clock.now().since(self.started);
-        if let Some(error) = self.last_error.take().filter(|_| self.silent_since.is_some()) {
+    fn timeout_error(&mut self) -> Error {
+        let waited = self.manager().clock.now().duration_since(self.started_at);
+        if let Some(error) = self.last_error.take().filter(|_| self.unresponsive_since.is_some()) {
             return error;
         }
-        if let Some(left) = self.abstains {
-            return abstaining(left);
+        if let Some(left) = self.cool_down {
+            return cooling_down_error(left);
         }
-        let why = match self.cooling {
+        let why = match self.queue_cool_down {
             None => "somebody else holds it".to_owned(),
             Some(left) => format!(
                 "it cools down for about {left:.1?} (strict): the server restarted or was replaced, and a lease that it forgot may still be held"
@@ -399,51 +407,54 @@ impl<'a> Attempt<'a> {
         Error::new(ErrorKind::Timeout, format!("not granted within {waited:.1?}; {why}")).retryable()
     }
 
-    fn report(&mut self, result: &Result<Option<Guard>>) {
-        let gauges = &self.desk().gauges;
-        if gauges.is_on() {
+    fn report_outcome(&mut self, result: &Result<Option<Guard>>) {
+        let gauges = &self.manager().metrics;
+        if gauges.is_enabled() {
             let label = match result {
                 Ok(Some(_)) => "granted",
                 Ok(None) => "busy",
                 Err(error) => error.kind().as_str(),
             };
-            gauges.count("leasehold_acquire_total", Some(("result", label)));
-            self.contended |= matches!(result, Ok(None));
+            gauges.increment("leasehold_acquire_total", Some(("result", label)));
+            self.is_contended |= matches!(result, Ok(None));
             if matches!(result, Ok(Some(_))) {
-                gauges.observe("leasehold_acquire_wait_seconds", self.desk().clock.now().since(self.started));
+                gauges.record_duration(
+                    "leasehold_acquire_wait_seconds",
+                    self.manager().clock.now().duration_since(self.started_at),
+                );
             }
         }
         // The outcome is known: dropping the attempt from here on is no cancellation.
-        if !self.done && !self.sent {
-            self.done = true;
+        if !self.is_done && !self.maybe_known_to_engine {
+            self.is_done = true;
         }
-        self.patience = Patience::Try;
+        self.wait_limit = WaitLimit::NoWait;
     }
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for Acquisition<'_> {
     /// Releases whatever the engine may still have of the claim, also when the caller dropped the
     /// future.
     fn drop(&mut self) {
-        let desk = self.desk();
-        desk.gauges.waiters(-1);
-        if self.contended {
-            desk.gauges.count("leasehold_contended_total", None);
+        let manager = self.manager();
+        manager.metrics.add_waiters(-1);
+        if self.is_contended {
+            manager.metrics.increment("leasehold_contended_total", None);
         }
-        if self.done {
+        if self.is_done {
             return;
         }
-        if self.patience != Patience::Try {
-            desk.gauges.count("leasehold_acquire_total", Some(("result", "cancelled")));
+        if self.wait_limit != WaitLimit::NoWait {
+            manager.metrics.increment("leasehold_acquire_total", Some(("result", "cancelled")));
         }
-        if self.sent {
-            desk.abandon(Arc::clone(&self.claim), self.inflight.take());
+        if self.maybe_known_to_engine {
+            manager.abandon(Arc::clone(&self.claim), self.inflight.take());
         }
     }
 }
 
 /// The error during a cool-down: the lock may be free, but the engine grants nothing.
-fn abstaining(left: Duration) -> Error {
+fn cooling_down_error(left: Duration) -> Error {
     let message = format!(
         "cools down for another {left:.1?} (strict): too many servers have restarted and abstain, as leases that they forgot may still be held"
     );
@@ -451,17 +462,17 @@ fn abstaining(left: Duration) -> Error {
 }
 
 /// The error of a request that an operator force released.
-fn evicted() -> Error {
+fn force_released_error() -> Error {
     let message = "the request was force released (evicted) while it waited; it does not queue again by itself";
-    Error::new(ErrorKind::Evicted, message)
+    Error::new(ErrorKind::ForceReleased, message)
 }
 
-fn refused(refusal: Refusal, wanted: Mode) -> Error {
+fn refusal_error(refusal: Refusal, wanted: Mode) -> Error {
     let message = match (refusal, wanted) {
-        (Refusal::OtherLimit(limit), Mode::Permits { limit: asked, .. }) => {
+        (Refusal::LimitMismatch(limit), Mode::Permits { limit: asked, .. }) => {
             format!("is a semaphore of {limit} at present, and {asked} was asked for; all must name the same limit")
         }
-        (Refusal::OtherLimit(limit), _) => format!("is a semaphore of {limit} at present"),
+        (Refusal::LimitMismatch(limit), _) => format!("is a semaphore of {limit} at present"),
         (Refusal::Upgrade(held), wanted) => format!(
             "this owner holds it ({held}) and asks for more ({wanted}); it would wait for itself: release it first"
         ),

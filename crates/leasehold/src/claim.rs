@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Instant};
 use crate::lease::Lease;
 use crate::name::LockName;
 
@@ -55,7 +55,7 @@ pub struct ClaimId(u128);
 impl ClaimId {
     /// A new, unique id.
     pub fn random() -> Self {
-        Self(crate::random::unique())
+        Self(crate::random::unique_id())
     }
 
     /// An id from its 128 bits, as an engine stored them.
@@ -88,7 +88,7 @@ impl Owner {
     /// A new owner, unlike any other.
     #[allow(clippy::new_without_default, reason = "two defaults that differ would surprise")]
     pub fn new() -> Self {
-        Self(crate::random::bits())
+        Self(crate::random::random_bits())
     }
 
     /// The owner with this name. Equal names give the same owner, on any machine.
@@ -146,18 +146,18 @@ pub struct Holder {
     /// The program's name.
     pub program: Arc<str>,
     /// Free text, from `describe`.
-    pub text: Arc<str>,
+    pub description: Arc<str>,
 }
 
 /// The longest description, in bytes.
 pub const MAX_DESCRIPTION: usize = 256;
 /// The longest host name and the longest program name, in bytes.
-pub(crate) const MAX_PLACE: usize = 255;
+pub(crate) const MAX_HOST_OR_PROGRAM: usize = 255;
 
 impl Holder {
     /// A holder from the fields that an engine stored.
     pub fn new(host: &str, pid: u32, program: &str, text: &str) -> Self {
-        Self { host: host.into(), pid, program: program.into(), text: text.into() }
+        Self { host: host.into(), pid, program: program.into(), description: text.into() }
     }
 
     /// This process.
@@ -165,30 +165,34 @@ impl Holder {
         let program = std::env::args_os().next().map(std::path::PathBuf::from);
         let program = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
         let (host, program) = (host_name(), program.as_deref().unwrap_or("unknown"));
-        Self::new(cut(&host, MAX_PLACE), std::process::id(), cut(program, MAX_PLACE), "")
+        Self::new(truncate(&host, MAX_HOST_OR_PROGRAM), std::process::id(), truncate(program, MAX_HOST_OR_PROGRAM), "")
     }
 
     fn fields(&self) -> [(&'static str, &str, usize); 3] {
-        let Self { host, program, text, .. } = self;
-        [("host name", host, MAX_PLACE), ("program name", program, MAX_PLACE), ("description", text, MAX_DESCRIPTION)]
+        let Self { host, program, description: text, .. } = self;
+        [
+            ("host name", host, MAX_HOST_OR_PROGRAM),
+            ("program name", program, MAX_HOST_OR_PROGRAM),
+            ("description", text, MAX_DESCRIPTION),
+        ]
     }
 
     /// Explains which field is too long for an engine to store, if one is.
-    pub(crate) fn too_long(&self) -> Option<String> {
+    pub(crate) fn over_long_field(&self) -> Option<String> {
         let (what, text, most) = self.fields().into_iter().find(|(_, text, most)| text.len() > *most)?;
         Some(format!("a holder's {what} is at most {most} bytes, and this has {}", text.len()))
     }
 
     /// The same holder with a description.
     #[must_use]
-    pub fn with_text(&self, text: &str) -> Self {
-        Self { text: text.into(), ..self.clone() }
+    pub fn with_description(&self, text: &str) -> Self {
+        Self { description: text.into(), ..self.clone() }
     }
 }
 
 /// The beginning of a text, in whole characters.
-fn cut(text: &str, most: usize) -> &str {
-    let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+fn truncate(text: &str, max_bytes: usize) -> &str {
+    let end = (0..=max_bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or_default()]
 }
 
@@ -205,7 +209,7 @@ fn host_name() -> String {
 /// What a claim asks for. Claims that ask for the same share it.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Terms {
+pub struct LockOptions {
     /// The name of the lock.
     pub name: LockName,
     /// The mode.
@@ -218,14 +222,14 @@ pub struct Terms {
     pub holder: Arc<Holder>,
 }
 
-impl Terms {
+impl LockOptions {
     /// The terms of a claim. Truncates those fields of the holder that are longer than an engine
     /// stores.
     pub fn new(name: LockName, mode: Mode, owner: Option<Owner>, ttl: Duration, holder: Arc<Holder>) -> Self {
-        let holder = match holder.too_long() {
+        let holder = match holder.over_long_field() {
             None => holder,
             Some(_) => {
-                let [host, program, text] = holder.fields().map(|(_, text, most)| cut(text, most));
+                let [host, program, text] = holder.fields().map(|(_, text, most)| truncate(text, most));
                 Arc::new(Holder::new(host, holder.pid, program, text))
             }
         };
@@ -240,25 +244,25 @@ pub struct Claim {
     /// Made before the request is sent; the engine recognises a retry by it.
     pub id: ClaimId,
     /// What the claim asks for.
-    pub terms: Arc<Terms>,
+    pub options: Arc<LockOptions>,
     /// The claim's lease in this process.
     pub(crate) lease: Lease,
 }
 
 impl Claim {
     /// A new claim on these terms.
-    pub fn new(terms: Arc<Terms>) -> Self {
-        Self::on(Clock::system(), terms)
+    pub fn new(options: Arc<LockOptions>) -> Self {
+        Self::with_clock(Clock::system(), options)
     }
 
     /// A new claim whose lease uses this clock.
-    pub(crate) fn on(clock: Clock, terms: Arc<Terms>) -> Self {
-        Self { id: ClaimId::random(), terms, lease: Lease::new(clock) }
+    pub(crate) fn with_clock(clock: Clock, options: Arc<LockOptions>) -> Self {
+        Self { id: ClaimId::random(), options, lease: Lease::new(clock) }
     }
 
     /// The name of the lock.
     pub fn name(&self) -> &LockName {
-        &self.terms.name
+        &self.options.name
     }
 
     /// The token of its present or last grant; zero if it was never granted.
@@ -267,7 +271,7 @@ impl Claim {
     }
 
     /// From this moment on, its holder does not rely on the lock any more.
-    pub fn deadline(&self) -> Moment {
+    pub fn deadline(&self) -> Instant {
         self.lease.deadline()
     }
 
@@ -278,7 +282,7 @@ impl Claim {
 
     /// Whether it held the lock, and does no longer.
     pub fn is_over(&self) -> bool {
-        self.lease.is_over()
+        self.lease.has_ended()
     }
 }
 
@@ -287,15 +291,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_of_a_holder_has_bounds() {
+    fn stored_holder_fields_are_truncated() {
         let long = "ä".repeat(10_000);
         let holder = Holder::new(&long, 1, &long, &long);
-        assert!(holder.too_long().is_some_and(|said| said.contains("at most 255 bytes")), "{:?}", holder.too_long());
-        assert_eq!(Holder::this_process().too_long(), None);
+        assert!(
+            holder.over_long_field().is_some_and(|said| said.contains("at most 255 bytes")),
+            "{:?}",
+            holder.over_long_field()
+        );
+        assert_eq!(Holder::this_process().over_long_field(), None);
         let name = LockName::new("a").expect("a name");
-        let terms = Terms::new(name, Mode::Exclusive, None, Duration::from_secs(1), Arc::new(holder));
-        assert_eq!(terms.holder.too_long(), None);
-        assert_eq!((terms.holder.host.len(), terms.holder.text.len()), (254, 256), "whole characters");
+        let options = LockOptions::new(name, Mode::Exclusive, None, Duration::from_secs(1), Arc::new(holder));
+        assert_eq!(options.holder.over_long_field(), None);
+        assert_eq!((options.holder.host.len(), options.holder.description.len()), (254, 256), "whole characters");
     }
 
     #[test]

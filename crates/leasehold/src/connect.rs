@@ -17,54 +17,54 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logic::backoff;
 
 /// The first pause between two attempts, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// How much longer than the timeout the last attempt may take: its own error is more specific than a
 /// timeout.
-const GRACE: Duration = Duration::from_millis(250);
+const REPLY_GRACE: Duration = Duration::from_millis(250);
 
 /// Opens an engine that is not part of this crate.
 pub(crate) type Opener = Box<dyn Fn(EngineUrl, Clock) -> BoxFuture<'static, Result<Arc<dyn Engine>>> + Send + Sync>;
 
 /// A callback for an error.
-type Tell = Box<dyn Fn(&Error) + Send + Sync>;
+type ErrorCallback = Box<dyn Fn(&Error) + Send + Sync>;
 
 /// How to open an engine that may be unreachable.
 #[derive(Default)]
-pub(crate) struct Connect {
+pub(crate) struct ConnectOptions {
     /// How long to retry; zero: not at all.
     pub(crate) timeout: Duration,
     /// Called with the first error, before the second attempt.
-    pub(crate) on_unreachable: Option<Tell>,
+    pub(crate) on_unreachable: Option<ErrorCallback>,
     /// Engines that are not part of this crate, by their schemes.
     pub(crate) registered: Vec<(String, Opener)>,
 }
 
-impl fmt::Debug for Connect {
+impl fmt::Debug for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connect").field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }
 
-impl Connect {
+impl ConnectOptions {
     /// Opens the engine at `url`.
     pub(crate) async fn open(&self, url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
-        let end = clock.now().after(self.timeout);
+        let end = clock.now().saturating_add(self.timeout);
         let mut last = None;
         let mut failures = 0;
         loop {
-            let error = match self.attempt(url, clock, end.since(clock.now())).await {
+            let error = match self.attempt(url, clock, end.duration_since(clock.now())).await {
                 Some(Ok(engine)) => return Ok(engine),
                 Some(Err(error)) => error,
                 None => {
                     let error = match last {
                         Some(error) => error,
-                        None => self.late(url, clock).await,
+                        None => self.timeout_error(url, clock).await,
                     };
                     return Err(error);
                 }
             };
-            let left = end.since(clock.now());
+            let left = end.duration_since(clock.now());
             if !error.is_retryable() || left.is_zero() {
                 return Err(error);
             }
@@ -73,8 +73,8 @@ impl Connect {
             }
             tracing::debug!(%error, "the engine is tried again");
             last = Some(error);
-            let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-            clock.sleep(backoff::pause(failures, PAUSES.0, PAUSES.1, dice).min(left)).await;
+            let dice = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+            clock.sleep(backoff::pause(failures, RETRY_PAUSES.0, RETRY_PAUSES.1, dice).min(left)).await;
             failures += 1;
         }
     }
@@ -85,7 +85,7 @@ impl Connect {
         if self.timeout.is_zero() {
             return Some(opening.await);
         }
-        clock.timeout(left.saturating_add(GRACE), opening).await.ok()
+        clock.timeout(left.saturating_add(REPLY_GRACE), opening).await.ok()
     }
 
     async fn open_once(&self, url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
@@ -93,13 +93,13 @@ impl Connect {
         let Some((_, open)) = self.registered.iter().find(|(registered, _)| *registered == scheme) else {
             return engine::open(url, clock).await;
         };
-        let url = EngineUrl::parse(url)?.with_passwords()?;
-        open(url.clone(), clock.clone()).await.map_err(|error| url.locate(error))
+        let url = EngineUrl::parse(url)?.read_password_files()?;
+        open(url.clone(), clock.clone()).await.map_err(|error| url.add_location(error))
     }
 
     /// The error if the first attempt did not complete in time. The attempt ended without a cause
     /// of its own, so this looks whether a server listens at all.
-    async fn late(&self, url: &str, clock: &Clock) -> Error {
+    async fn timeout_error(&self, url: &str, clock: &Clock) -> Error {
         let new = |why: &str| {
             let message = format!("could not be reached within {:?}{why}; `leasehold doctor` says why", self.timeout);
             Error::new(ErrorKind::Unavailable, message).retryable()
@@ -112,6 +112,6 @@ impl Connect {
         };
         #[cfg(not(any(feature = "mysql", feature = "postgres", feature = "zookeeper")))]
         let (why, _) = (String::new(), clock);
-        new(&why).at_url(url.place())
+        new(&why).at_url(url.location())
     }
 }

@@ -66,7 +66,7 @@ pub struct Finding {
     /// What was seen.
     pub found: String,
     /// The effect on locks.
-    pub means: String,
+    pub impact: String,
     /// What to set; empty if there is nothing to do.
     pub fix: String,
 }
@@ -75,13 +75,13 @@ impl Finding {
     /// A finding with no more than what was seen.
     pub fn new(level: Level, check: &'static str, subject: &str, found: impl Into<String>) -> Self {
         let (means, fix) = (String::new(), String::new());
-        Self { check, subject: subject.to_owned(), level, found: found.into(), means, fix }
+        Self { check, subject: subject.to_owned(), level, found: found.into(), impact: means, fix }
     }
 
     /// The same finding, with the effect on locks.
     #[must_use]
-    pub fn means(mut self, text: impl Into<String>) -> Self {
-        self.means = text.into();
+    pub fn impact(mut self, text: impl Into<String>) -> Self {
+        self.impact = text.into();
         self
     }
 
@@ -144,7 +144,7 @@ pub(crate) fn fail(check: &'static str, subject: &str, found: impl Into<String>)
 
 /// A duration in a readable form.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
-pub(crate) fn short(duration: Duration) -> String {
+pub(crate) fn format_short(duration: Duration) -> String {
     let micros = duration.as_micros();
     match micros {
         0..1000 => format!("{micros} µs"),
@@ -188,19 +188,19 @@ impl Options {
 pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<Report>> {
     Box::pin(async move {
         let url = EngineUrl::parse(url)?;
-        let findings = match url.clone().with_passwords() {
-            Ok(url) => findings(&url, options).await,
+        let findings = match url.clone().read_password_files() {
+            Ok(url) => collect_findings(&url, options).await,
             Err(error) => Err(error),
         };
-        let findings = findings.map_err(|error| url.locate(error))?;
+        let findings = findings.map_err(|error| url.add_location(error))?;
         Ok(Report::new(&url, options, findings))
     })
 }
 
-async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
+async fn collect_findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]
-        "memory" => memory(url),
+        "memory" => memory_findings(url),
         #[cfg(feature = "file")]
         "file" => engine::file::doctor::examine(url),
         #[cfg(feature = "redis")]
@@ -217,17 +217,17 @@ async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
         "postgres" => engine::sql::doctor::examine(url, options.ttl).await,
         scheme => {
             let _ = options;
-            Err(engine::unknown(scheme))
+            Err(engine::unknown_scheme(scheme))
         }
     }
 }
 
 /// There is nothing to set; only the reach of the locks may surprise.
 #[cfg(feature = "memory")]
-fn memory(url: &EngineUrl) -> Result<Vec<Finding>> {
+fn memory_findings(url: &EngineUrl) -> Result<Vec<Finding>> {
     engine::memory::MemoryEngine::open(url, &crate::clock::Clock::system())?;
     let reach = Finding::new(Level::Ok, "reach", "", "the locks live inside one process")
-        .means("the tasks of that process exclude each other; other processes, also other runs of a command, do not");
+        .impact("the tasks of that process exclude each other; other processes, also other runs of a command, do not");
     Ok(vec![reach])
 }
 
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_engine_that_nobody_knows_is_an_error() {
+    async fn an_unknown_engine_is_an_error() {
         let error = examine("carrier-pigeon:", &Options::default()).await.unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::UnknownScheme);
     }

@@ -3,7 +3,7 @@
 use crate::claim::{Holder, Mode, Token};
 use crate::engine::LockView;
 use crate::error::Result;
-use crate::guard::{Guard, Outcome};
+use crate::guard::{Guard, ReleaseOutcome};
 use crate::lease::LostReason;
 use crate::locks::Locks;
 use crate::logic::lease as rules;
@@ -66,7 +66,7 @@ impl Election {
     /// # Errors
     /// `InvalidName`; `Unsupported` if the engine has no inspection.
     pub fn observe(&self) -> Result<Observer> {
-        self.locks.shared.need(self.locks.capabilities().inspection, "inspection")?;
+        self.locks.shared.require(self.locks.capabilities().inspection, "inspection")?;
         Ok(Observer { locks: self.locks.clone(), name: self.request.name()?, seen: None })
     }
 }
@@ -101,18 +101,18 @@ impl Observer {
             return Ok(now);
         }
         loop {
-            let engine = &self.locks.shared.desk.engine;
-            let patience = rules::heartbeat(self.locks.shared.ttl);
+            let engine = &self.locks.shared.manager.engine;
+            let patience = rules::heartbeat_interval(self.locks.shared.ttl);
             // Watch first, then inspect, so that no change is missed in between.
             let changed = std::sync::Arc::clone(engine).watch(self.name.clone(), patience).await?;
             let view = self.locks.inspect(&self.name).await?;
-            let ends = view.holders.iter().map(|holder| holder.left).min();
+            let ends = view.holders.iter().map(|holder| holder.remaining).min();
             let now = leader(view);
             if self.seen.as_ref() != Some(&now) {
                 self.seen = Some(now.clone());
                 return Ok(now);
             }
-            let bound = self.locks.clock().now().after(ends.unwrap_or(patience).min(patience));
+            let bound = self.locks.clock().now().saturating_add(ends.unwrap_or(patience).min(patience));
             tokio::select! {
                 changed = changed => changed?,
                 () = self.locks.clock().sleep_until(bound) => {}
@@ -151,7 +151,7 @@ impl Leadership {
     ///
     /// # Errors
     /// As [`Guard::release`].
-    pub async fn resign(self) -> Result<Outcome> {
+    pub async fn resign(self) -> Result<ReleaseOutcome> {
         self.0.release().await
     }
 

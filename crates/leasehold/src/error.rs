@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Lost,
     /// An operator force released (evicted) the request while it waited. The request is over; make
     /// a new one if the lock is still wanted.
-    Evicted,
+    ForceReleased,
     /// The engine does not respond, or not in time.
     Unavailable,
     /// The engine denies access: permissions, ownership, credentials.
@@ -59,7 +59,7 @@ impl ErrorKind {
             Self::Timeout => "timeout",
             Self::Conflict => "conflict",
             Self::Lost => "lost",
-            Self::Evicted => "evicted",
+            Self::ForceReleased => "evicted",
             Self::Unavailable => "unavailable",
             Self::Denied => "denied",
             Self::Corrupt => "corrupt",
@@ -143,7 +143,7 @@ impl Error {
 
     /// The same error, about this lock.
     #[must_use]
-    pub fn about(mut self, name: &LockName) -> Self {
+    pub fn about_lock(mut self, name: &LockName) -> Self {
         self.0.name.get_or_insert_with(|| ("lock", name.clone()));
         self
     }
@@ -163,7 +163,7 @@ impl Error {
     }
 
     /// The message without its location.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn message_without_location(&self) -> String {
         match &self.0.source {
             Some(source) => format!("{}: {source}", self.0.message),
             None => self.0.message.clone(),
@@ -203,8 +203,8 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said = self.said();
-        let place = place(self.0.engine, self.0.url.as_deref(), &said);
+        let said = self.message_without_location();
+        let place = location(self.0.engine, self.0.url.as_deref(), &said);
         match (&self.0.name, place) {
             (Some((what, name)), Some(place)) => write!(f, "{what} {name:?} on {place}: ")?,
             (Some((what, name)), None) => write!(f, "{what} {name:?}: ")?,
@@ -216,13 +216,13 @@ impl fmt::Display for Error {
 }
 
 /// The engine's URL, or only its scheme if the message already has the address.
-fn place<'a>(engine: Option<&'a str>, url: Option<&'a str>, said: &str) -> Option<&'a str> {
+fn location<'a>(engine: Option<&'a str>, url: Option<&'a str>, message: &str) -> Option<&'a str> {
     let Some(url) = url else { return engine };
     let scheme = url.split(':').next().unwrap_or(url);
     match address(url) {
         // `memory:` has no address.
         "" => Some(url.trim_end_matches(':')),
-        address if names(said, address) => Some(scheme),
+        address if contains_address(message, address) => Some(scheme),
         _ => Some(url),
     }
 }
@@ -237,7 +237,7 @@ fn address(url: &str) -> &str {
 }
 
 /// Whether a text contains this address as a whole word: a host may be called `a`.
-fn names(text: &str, address: &str) -> bool {
+fn contains_address(text: &str, address: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     text.match_indices(address).any(|(at, _)| {
         let (before, after) = (&text[..at], &text[at + address.len()..]);

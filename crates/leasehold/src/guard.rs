@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::{Claim, ClaimId, Token};
-use crate::clock::Moment;
-use crate::engine::Released;
+use crate::clock::Instant;
+use crate::engine::ReleaseReply;
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper;
 use crate::lease::LostReason;
@@ -16,11 +16,11 @@ use crate::name::LockName;
 /// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a lock that was lost before its release may have been another's meanwhile"]
-pub enum Outcome {
+pub enum ReleaseOutcome {
     /// The holder held the lock until this release.
     Released,
     /// The holder had lost the lock before; another client may have held it meanwhile.
-    WasLost(LostReason),
+    AlreadyLost(LostReason),
 }
 
 /// A held lock. The keeper renews it until it is released, dropped or lost.
@@ -56,19 +56,19 @@ impl Guard {
     }
 
     /// The moment from which the holder must not rely on the lock. Every renewal moves it.
-    pub fn deadline(&self) -> Moment {
+    pub fn deadline(&self) -> Instant {
         self.claim.lease.deadline()
     }
 
     /// The moment from which the keeper does not renew the lock.
     #[cfg(feature = "schedule")]
-    pub(crate) fn cap(&self) -> Moment {
-        self.claim.lease.cap()
+    pub(crate) fn max_deadline(&self) -> Instant {
+        self.claim.lease.max_deadline()
     }
 
     /// The time left until the deadline; zero once the lock is lost.
     pub fn remaining(&self) -> Duration {
-        if self.is_held() { self.deadline().since(self.shared.desk.clock.now()) } else { Duration::ZERO }
+        if self.is_held() { self.deadline().duration_since(self.shared.manager.clock.now()) } else { Duration::ZERO }
     }
 
     /// Whether the lock is held right now. It reads the clock on each call, so the answer is right
@@ -110,8 +110,8 @@ impl Guard {
     }
 
     /// A handle that observes the loss of this lock elsewhere, without keeping it held.
-    pub fn watch(&self) -> Watch {
-        Watch(Arc::clone(&self.claim))
+    pub fn watcher(&self) -> LeaseWatcher {
+        LeaseWatcher(Arc::clone(&self.claim))
     }
 
     /// Runs `work` while the lock is held, and drops it at its next await point when the lock is
@@ -136,7 +136,7 @@ impl Guard {
 
     pub(crate) fn lost_error(&self, reason: LostReason) -> Error {
         let error = Error::new(ErrorKind::Lost, format!("lost: {reason}"));
-        self.shared.locate(error).about(self.name())
+        self.shared.locate(error).about_lock(self.name())
     }
 
     /// Releases the lock and returns the outcome.
@@ -151,43 +151,48 @@ impl Guard {
     /// # Ambiguity
     /// If a reply is lost, the release is sent again with the same claim. The outcome is then
     /// `Released`, because the lock was held until the first request.
-    pub async fn release(self) -> Result<Outcome> {
-        let desk = &self.shared.desk;
-        let same_clock = desk.can.same_clock;
+    pub async fn release(self) -> Result<ReleaseOutcome> {
+        let manager = &self.shared.manager;
+        let same_clock = manager.capabilities.uses_local_clock;
         let lease = &self.claim.lease;
         // The engine does not know `max_hold`: with a cap, only the lease can tell whether it was
         // reached.
-        let ours =
-            if same_clock && lease.cap() == Moment::NEVER { lease.give_back_unread() } else { lease.give_back() };
+        let ours = if same_clock && lease.max_deadline() == Instant::NEVER {
+            lease.mark_released_unchecked()
+        } else {
+            lease.mark_released()
+        };
         let (label, outcome) = if ours {
-            desk.forget(&self.claim);
-            let ending = Ending { guard: &self, done: false };
-            let result = keeper::release(desk, &self.claim, || self.deadline()).await;
+            manager.untrack(&self.claim);
+            let ending = PendingRelease { guard: &self, is_done: false };
+            let result = keeper::release(manager, &self.claim, || self.deadline()).await;
             ending.finish(result.is_ok());
             match result {
-                Ok(Released::Released) => ("released", Ok(Outcome::Released)),
-                Ok(_) if desk.clock.now() >= self.deadline() => ("lost", Ok(Outcome::WasLost(LostReason::Expired))),
-                Ok(_) => ("lost", Ok(Outcome::WasLost(LostReason::Taken))),
+                Ok(ReleaseReply::Released) => ("released", Ok(ReleaseOutcome::Released)),
+                Ok(_) if manager.clock.now() >= self.deadline() => {
+                    ("lost", Ok(ReleaseOutcome::AlreadyLost(LostReason::Expired)))
+                }
+                Ok(_) => ("lost", Ok(ReleaseOutcome::AlreadyLost(LostReason::Revoked))),
                 Err(error) => ("error", Err(error)),
             }
         } else {
             let reason = self.claim.lease.lost_reason().unwrap_or(LostReason::Expired);
-            ("lost", Ok(Outcome::WasLost(reason)))
+            ("lost", Ok(ReleaseOutcome::AlreadyLost(reason)))
         };
-        desk.gauges.count("leasehold_release_total", Some(("result", label)));
+        manager.metrics.increment("leasehold_release_total", Some(("result", label)));
         outcome
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.claim.lease.give_back() {
-            self.shared.desk.forget(&self.claim);
-            self.shared.desk.abandon(Arc::clone(&self.claim), None);
+        if self.claim.lease.mark_released() {
+            self.shared.manager.untrack(&self.claim);
+            self.shared.manager.abandon(Arc::clone(&self.claim), None);
         } else if self.claim.lease.lost_reason().is_some() {
             // The holder has stopped using the lock: release what the engine still has of it, so
             // that no waiter waits for its TTL.
-            self.shared.desk.abandon(Arc::clone(&self.claim), None);
+            self.shared.manager.abandon(Arc::clone(&self.claim), None);
         }
     }
 }
@@ -204,16 +209,16 @@ impl fmt::Debug for Guard {
 
 /// Observes the loss of a guard's lock. Cheap to clone, and does not keep the lock held.
 #[derive(Clone, Debug)]
-pub struct Watch(Arc<Claim>);
+pub struct LeaseWatcher(Arc<Claim>);
 
-impl Watch {
+impl LeaseWatcher {
     /// See [`Guard::is_held`].
     pub fn is_held(&self) -> bool {
         self.0.lease.is_held()
     }
 
     /// See [`Guard::deadline`].
-    pub fn deadline(&self) -> Moment {
+    pub fn deadline(&self) -> Instant {
         self.0.lease.deadline()
     }
 
@@ -234,21 +239,21 @@ impl Watch {
 }
 
 /// A release in progress. If it is dropped or fails, the keeper continues it.
-struct Ending<'a> {
+struct PendingRelease<'a> {
     guard: &'a Guard,
-    done: bool,
+    is_done: bool,
 }
 
-impl Ending<'_> {
+impl PendingRelease<'_> {
     fn finish(mut self, done: bool) {
-        self.done = done;
+        self.is_done = done;
     }
 }
 
-impl Drop for Ending<'_> {
+impl Drop for PendingRelease<'_> {
     fn drop(&mut self) {
-        if !self.done {
-            self.guard.shared.desk.abandon(Arc::clone(&self.guard.claim), None);
+        if !self.is_done {
+            self.guard.shared.manager.abandon(Arc::clone(&self.guard.claim), None);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 use crate::claim::Token;
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Instant};
 
 /// Why a guard ended without a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,7 +17,7 @@ pub enum LostReason {
     Expired,
     /// The engine reports that the claim does not hold the lock any more: it was evicted, or its
     /// data was removed.
-    Taken,
+    Revoked,
     /// `max_hold` was reached.
     MaxHold,
     /// An operator asked for a release, and the holder did not release the lock by its deadline.
@@ -29,7 +29,7 @@ impl LostReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",
-            Self::Taken => "taken",
+            Self::Revoked => "taken",
             Self::MaxHold => "max-hold",
             Self::ReleaseRequested => "release-requested",
         }
@@ -40,7 +40,7 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => "its lease ended without a renewal",
-            Self::Taken => {
+            Self::Revoked => {
                 "the engine says that it is not ours any more: somebody evicted us, or removed what it keeps"
             }
             Self::MaxHold => "it was held for as long as max_hold allows",
@@ -49,13 +49,13 @@ impl fmt::Display for LostReason {
     }
 }
 
-const ASKED: u8 = 0;
+const PENDING: u8 = 0;
 const HELD: u8 = 1;
 const RELEASED: u8 = 2;
 const EXPIRED: u8 = 3;
-const TAKEN: u8 = 4;
+const REVOKED: u8 = 4;
 const MAX_HOLD: u8 = 5;
-const REQUESTED: u8 = 6;
+const RELEASE_REQUESTED: u8 = 6;
 
 /// The lease of a claim: empty until it is granted, then held until it ends in one of five ways.
 /// The deadline only rises, and only while the lease is held. Once a reader has seen it pass, the
@@ -64,8 +64,8 @@ const REQUESTED: u8 = 6;
 pub(crate) struct Lease {
     clock: Clock,
     token: AtomicU64,
-    granted: AtomicU64,
-    cap: AtomicU64,
+    granted_at: AtomicU64,
+    max_deadline: AtomicU64,
     deadline: AtomicU64,
     state: AtomicU8,
     /// An operator asked for a release: the keeper does not renew the lease any more.
@@ -73,7 +73,7 @@ pub(crate) struct Lease {
     /// The lease's slot in the keeper's book.
     pub(crate) slot: AtomicU32,
     /// Notified when the lease is lost, and when an operator asks for its release.
-    changed: Notify,
+    ended_or_requested: Notify,
 }
 
 impl Lease {
@@ -81,21 +81,21 @@ impl Lease {
         Self {
             clock,
             token: AtomicU64::new(0),
-            granted: AtomicU64::new(0),
-            cap: AtomicU64::new(0),
+            granted_at: AtomicU64::new(0),
+            max_deadline: AtomicU64::new(0),
             deadline: AtomicU64::new(0),
-            state: AtomicU8::new(ASKED),
+            state: AtomicU8::new(PENDING),
             release_requested: AtomicBool::new(false),
             slot: AtomicU32::new(u32::MAX),
-            changed: Notify::new(),
+            ended_or_requested: Notify::new(),
         }
     }
 
-    /// Begins the lease of a grant to a request sent at `granted`. From `cap` on it is not renewed.
-    pub(crate) fn begin(&self, token: Token, granted: Moment, deadline: Moment, cap: Moment) {
+    /// Begins the lease of a grant to a request sent at `granted_at`. From `max_deadline` on it is not renewed.
+    pub(crate) fn begin(&self, token: Token, granted: Instant, deadline: Instant, cap: Instant) {
         self.token.store(token.0, Ordering::Relaxed);
-        self.granted.store(granted.as_nanos(), Ordering::Relaxed);
-        self.cap.store(cap.as_nanos(), Ordering::Relaxed);
+        self.granted_at.store(granted.as_nanos(), Ordering::Relaxed);
+        self.max_deadline.store(cap.as_nanos(), Ordering::Relaxed);
         self.deadline.store(deadline.as_nanos(), Ordering::Relaxed);
         self.release_requested.store(false, Ordering::Relaxed);
         self.state.store(HELD, Ordering::Release);
@@ -105,16 +105,16 @@ impl Lease {
         Token(self.token.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn granted(&self) -> Moment {
-        Moment::from_nanos(self.granted.load(Ordering::Relaxed))
+    pub(crate) fn granted_at(&self) -> Instant {
+        Instant::from_nanos(self.granted_at.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn cap(&self) -> Moment {
-        Moment::from_nanos(self.cap.load(Ordering::Relaxed))
+    pub(crate) fn max_deadline(&self) -> Instant {
+        Instant::from_nanos(self.max_deadline.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn deadline(&self) -> Moment {
-        Moment::from_nanos(self.deadline.load(Ordering::Acquire))
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
     /// Whether the lease is held now. It reads the clock, so the answer is right even if no task
@@ -131,19 +131,17 @@ impl Lease {
     }
 
     /// Whether the lease was granted and has ended, for whatever reason.
-    #[cfg(feature = "zookeeper")]
-    pub(crate) fn is_over(&self) -> bool {
-        self.state.load(Ordering::Acquire) != ASKED && !self.is_held()
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.load(Ordering::Acquire) != PENDING && !self.is_held()
     }
 
     /// Whether an operator asked for the release, and the holder released before the lease ended.
-    #[cfg(feature = "zookeeper")]
     pub(crate) fn is_released_on_request(&self) -> bool {
         self.is_release_requested() && self.state.load(Ordering::Acquire) == RELEASED
     }
 
     /// Extends the lease after a renewal. `false`: too late, the lease is lost.
-    pub(crate) fn extend(&self, deadline: Moment) -> bool {
+    pub(crate) fn extend(&self, deadline: Instant) -> bool {
         if !self.is_held() {
             return false;
         }
@@ -158,8 +156,8 @@ impl Lease {
         if !self.is_held() || self.release_requested.swap(true, Ordering::AcqRel) {
             return false;
         }
-        self.cap.fetch_min(self.deadline().as_nanos(), Ordering::AcqRel);
-        self.changed.notify_waiters();
+        self.max_deadline.fetch_min(self.deadline().as_nanos(), Ordering::AcqRel);
+        self.ended_or_requested.notify_waiters();
         true
     }
 
@@ -171,7 +169,7 @@ impl Lease {
     /// Waits until an operator asks for the release; forever if none does.
     pub(crate) async fn release_requested(&self) {
         loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
+            let mut changed = std::pin::pin!(self.ended_or_requested.notified());
             changed.as_mut().enable();
             if self.is_release_requested() {
                 return;
@@ -182,26 +180,26 @@ impl Lease {
 
     /// Ends the lease because its deadline has passed.
     pub(crate) fn expire(&self) -> bool {
-        self.end(match self.deadline() >= self.cap() {
-            true if self.is_release_requested() => REQUESTED,
+        self.end(match self.deadline() >= self.max_deadline() {
+            true if self.is_release_requested() => RELEASE_REQUESTED,
             true => MAX_HOLD,
             false => EXPIRED,
         })
     }
 
     /// Ends the lease because the engine reports that the claim does not hold the lock.
-    pub(crate) fn take_away(&self) -> bool {
-        self.end(TAKEN)
+    pub(crate) fn revoke(&self) -> bool {
+        self.end(REVOKED)
     }
 
     /// Ends the lease because the holder releases it. `false` if it was lost before.
-    pub(crate) fn give_back(&self) -> bool {
+    pub(crate) fn mark_released(&self) -> bool {
         self.is_held() && self.end(RELEASED)
     }
 
-    /// As [`give_back`](Self::give_back), for an engine that reads this process's clock: its answer
+    /// As [`mark_released`](Self::mark_released), for an engine that reads this process's clock: its answer
     /// states whether the release was in time.
-    pub(crate) fn give_back_unread(&self) -> bool {
+    pub(crate) fn mark_released_unchecked(&self) -> bool {
         self.end(RELEASED)
     }
 
@@ -209,7 +207,7 @@ impl Lease {
         let first = self.state.compare_exchange(HELD, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
         // No task waits for a release.
         if first && state != RELEASED {
-            self.changed.notify_waiters();
+            self.ended_or_requested.notify_waiters();
         }
         first
     }
@@ -217,9 +215,9 @@ impl Lease {
     pub(crate) fn lost_reason(&self) -> Option<LostReason> {
         match self.state.load(Ordering::Acquire) {
             EXPIRED => Some(LostReason::Expired),
-            TAKEN => Some(LostReason::Taken),
+            REVOKED => Some(LostReason::Revoked),
             MAX_HOLD => Some(LostReason::MaxHold),
-            REQUESTED => Some(LostReason::ReleaseRequested),
+            RELEASE_REQUESTED => Some(LostReason::ReleaseRequested),
             _ => None,
         }
     }
@@ -227,7 +225,7 @@ impl Lease {
     /// Waits until the lease is lost; forever if it is released.
     pub(crate) async fn lost(&self) -> LostReason {
         loop {
-            let mut ended = std::pin::pin!(self.changed.notified());
+            let mut ended = std::pin::pin!(self.ended_or_requested.notified());
             ended.as_mut().enable();
             self.is_held();
             if let Some(reason) = self.lost_reason() {

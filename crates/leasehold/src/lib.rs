@@ -8,7 +8,7 @@
 //! let locks = Locks::open("memory:").await?;            // or file:, file:///var/lib/locks
 //! let fence = Fence::default();                          // kept at the resource
 //!
-//! let guard = locks.mutex("stock:42").wait(Duration::from_secs(5)).lock().await?;
+//! let guard = locks.mutex("stock:42").timeout(Duration::from_secs(5)).lock().await?;
 //! guard.protect(async {
 //!     fence.admit("stock:42", guard.token()).unwrap();   // a stale holder is refused here
 //! }).await?;                                             // dropped at once if the lock is lost
@@ -18,14 +18,14 @@
 //!
 //! # Modules and types
 //! - [`Locks`] is the entry point. It opens an engine and makes the primitives: [`Mutex`],
-//!   [`RwLock`], [`Semaphore`], [`All`] and [`Election`]. Acquiring one gives a [`Guard`] (from
-//!   [`All`] an [`AllGuard`], from [`Election`] a [`Leadership`]).
+//!   [`RwLock`], [`Semaphore`], [`MultiLock`] and [`Election`]. Acquiring one gives a [`Guard`] (from
+//!   [`MultiLock`] an [`MultiLockGuard`], from [`Election`] a [`Leadership`]).
 //! - [`blocking`] has the same API without async.
 //! - [`Records`] are small texts that an engine stores beside its locks.
 //! - [`fence`] checks fencing tokens at a resource and refuses stale ones. `versioned` updates a
 //!   row by its version column, without a lock. [`database`] has the connection types that both
 //!   use.
-//! - [`meter`] collects metrics; [`doctor`] examines a deployment.
+//! - [`metrics`] collects metrics; [`doctor`] examines a deployment.
 //! - `schedule` runs jobs on a schedule, each tick once per fleet.
 //! - `cache` keeps a cache consistent with its database (feature `cache`).
 //! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`logic`] the pure
@@ -43,14 +43,13 @@ pub mod doctor;
 pub mod engine;
 pub mod fence;
 pub mod logic;
-pub mod meter;
+pub mod metrics;
 #[cfg(feature = "schedule")]
 pub mod schedule;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod versioned;
 
 mod acquire;
-mod all;
 mod claim;
 mod election;
 mod error;
@@ -58,6 +57,7 @@ mod guard;
 mod keeper;
 mod lease;
 mod locks;
+mod multi_lock;
 mod name;
 mod primitives;
 mod random;
@@ -66,14 +66,14 @@ mod request;
 #[cfg(all(test, feature = "redis"))]
 mod virtual_time;
 
-pub use self::all::{All, AllGuard, Wanted};
-pub use self::claim::{Claim, ClaimId, Holder, MAX_DESCRIPTION, Mode, Owner, Terms, Token};
+pub use self::claim::{Claim, ClaimId, Holder, LockOptions, MAX_DESCRIPTION, Mode, Owner, Token};
 pub use self::election::{Election, Leader, Leadership, Observer};
 pub use self::error::{Effect, Error, ErrorKind, Result};
-pub use self::guard::{Guard, Outcome, Watch};
+pub use self::guard::{Guard, LeaseWatcher, ReleaseOutcome};
 pub use self::lease::LostReason;
 pub use self::locks::{Builder, DEFAULT_TTL, Locks};
-pub use self::logic::record::MAX_RECORD;
+pub use self::logic::record_version::MAX_RECORD;
+pub use self::multi_lock::{LockSpec, MultiLock, MultiLockGuard};
 pub use self::name::{LockName, MAX_NAME};
 pub use self::primitives::{Mutex, RwLock, Semaphore};
 pub use self::records::Records;

@@ -4,16 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::all::{All, Wanted};
 use crate::claim::{ClaimId, Holder, Token};
 use crate::clock::Clock;
-use crate::connect::{Connect, Opener};
+use crate::connect::{ConnectOptions, Opener};
 use crate::election::Election;
-use crate::engine::{self, Capabilities, Engine, EngineUrl, Evicted, LockView, PartyView};
+use crate::engine::{self, Capabilities, ContenderView, Engine, EngineUrl, ForceReleaseOutcome, LockView};
 use crate::error::{Error, ErrorKind, Result};
-use crate::keeper::{self, Desk};
+use crate::keeper::{self, LeaseManager};
 use crate::logic::lease as rules;
-use crate::meter::{Gauges, Meter};
+use crate::metrics::{Metrics, OptionalMetrics};
+use crate::multi_lock::{LockSpec, MultiLock};
 use crate::name::LockName;
 use crate::primitives::{Mutex, RwLock, Semaphore};
 use crate::request::Request;
@@ -41,30 +41,30 @@ pub struct Locks {
 
 /// What guards and requests share.
 pub(crate) struct Shared {
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) manager: Arc<LeaseManager>,
     pub(crate) holder: Arc<Holder>,
     pub(crate) ttl: Duration,
 }
 
 impl Shared {
     pub(crate) fn engine_name(&self) -> &'static str {
-        self.desk.can.engine
+        self.manager.capabilities.engine
     }
 
-    /// See [`Desk::locate`].
+    /// See [`LeaseManager::add_location`].
     pub(crate) fn locate(&self, error: Error) -> Error {
-        self.desk.locate(error)
+        self.manager.add_location(error)
     }
 
     /// Returns `Unsupported` if the engine cannot do this.
-    pub(crate) fn need(&self, can: bool, what: &str) -> Result<()> {
-        self.desk.can.need(can, what).map_err(|error| self.locate(error))
+    pub(crate) fn require(&self, is_supported: bool, capability: &str) -> Result<()> {
+        self.manager.capabilities.require(is_supported, capability).map_err(|error| self.locate(error))
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.desk.close();
+        self.manager.close();
     }
 }
 
@@ -73,9 +73,9 @@ impl Drop for Shared {
 pub struct Builder {
     clock: Clock,
     ttl: Option<Duration>,
-    meter: Option<Arc<dyn Meter>>,
+    metrics: Option<Arc<dyn Metrics>>,
     holder: Option<Holder>,
-    connect: Connect,
+    connect_options: ConnectOptions,
 }
 
 impl Builder {
@@ -93,10 +93,10 @@ impl Builder {
         self
     }
 
-    /// Sets the receiver of the metrics listed in [`meter`](crate::meter).
+    /// Sets the receiver of the metrics listed in [`metrics`](crate::metrics).
     #[must_use]
-    pub fn meter(mut self, meter: Arc<dyn Meter>) -> Self {
-        self.meter = Some(meter);
+    pub fn metrics(mut self, metrics: Arc<dyn Metrics>) -> Self {
+        self.metrics = Some(metrics);
         self
     }
 
@@ -119,14 +119,14 @@ impl Builder {
     /// ```
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect.timeout = timeout;
+        self.connect_options.timeout = timeout;
         self
     }
 
     /// Sets a callback that is called once, with the first error, before opening retries.
     #[must_use]
-    pub fn on_unreachable(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
-        self.connect.on_unreachable = Some(Box::new(tell));
+    pub fn on_unreachable(mut self, callback: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.connect_options.on_unreachable = Some(Box::new(callback));
         self
     }
 
@@ -146,7 +146,7 @@ impl Builder {
         F: Future<Output = Result<Arc<dyn Engine>>> + Send + 'static,
     {
         let open: Opener = Box::new(move |url, clock| Box::pin(open(url, clock)));
-        self.connect.registered.push((scheme.to_ascii_lowercase(), open));
+        self.connect_options.registered.push((scheme.to_ascii_lowercase(), open));
         self
     }
 
@@ -155,7 +155,7 @@ impl Builder {
     /// # Errors
     /// As [`Locks::open`].
     pub async fn open(self, url: &str) -> Result<Locks> {
-        let engine = self.connect.open(url, &self.clock).await?;
+        let engine = self.connect_options.open(url, &self.clock).await?;
         Ok(self.open_engine(engine))
     }
 
@@ -164,13 +164,13 @@ impl Builder {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Locks {
-        crate::random::new_era();
-        let gauges = self.meter.map_or_else(Gauges::default, Gauges::new);
-        let desk = Arc::new(Desk::new(engine, self.clock, gauges));
-        let losses = desk.engine.losses();
-        tokio::spawn(keeper::run(Arc::clone(&desk), losses));
+        crate::random::reseed_all_threads();
+        let gauges = self.metrics.map_or_else(OptionalMetrics::default, OptionalMetrics::new);
+        let manager = Arc::new(LeaseManager::new(engine, self.clock, gauges));
+        let losses = manager.engine.loss_events();
+        tokio::spawn(keeper::run(Arc::clone(&manager), losses));
         let holder = Arc::new(self.holder.unwrap_or_else(Holder::this_process));
-        Locks { shared: Arc::new(Shared { desk, holder, ttl: self.ttl.unwrap_or(DEFAULT_TTL) }) }
+        Locks { shared: Arc::new(Shared { manager, holder, ttl: self.ttl.unwrap_or(DEFAULT_TTL) }) }
     }
 }
 
@@ -211,12 +211,12 @@ impl Locks {
 
     /// Several locks at once, all or nothing. Takes names (locked exclusively), mutexes, the
     /// reading or writing side of read/write locks, and permits.
-    pub fn all<I>(&self, wanted: I) -> All
+    pub fn multi_lock<I>(&self, wanted: I) -> MultiLock
     where
         I: IntoIterator,
-        I::Item: Into<Wanted>,
+        I::Item: Into<LockSpec>,
     {
-        All::new(self, wanted.into_iter().map(Into::into).collect())
+        MultiLock::new(self, wanted.into_iter().map(Into::into).collect())
     }
 
     /// An election: one leader at a time, visible to all clients.
@@ -230,22 +230,22 @@ impl Locks {
 
     /// What the engine can do.
     pub fn capabilities(&self) -> &Capabilities {
-        &self.shared.desk.can
+        &self.shared.manager.capabilities
     }
 
     /// The engine's URL, without secrets.
     pub fn url(&self) -> String {
-        self.shared.desk.engine.url()
+        self.shared.manager.engine.url()
     }
 
     /// The clock of all deadlines.
     pub fn clock(&self) -> &Clock {
-        &self.shared.desk.clock
+        &self.shared.manager.clock
     }
 
     /// The number of leases that this `Locks` holds.
-    pub fn held(&self) -> usize {
-        self.shared.desk.held()
+    pub fn held_count(&self) -> usize {
+        self.shared.manager.held_count()
     }
 
     /// The holders and the waiters of `name`.
@@ -254,10 +254,10 @@ impl Locks {
     /// `InvalidName`, `Unsupported`, or an error from the engine.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockView> {
         let name = LockName::new(name)?;
-        let need = self.shared.need(self.capabilities().inspection, "inspection");
-        need.map_err(|error| error.about(&name))?;
-        let view = self.bounded(Arc::clone(&self.shared.desk.engine).inspect(name.clone())).await;
-        view.map_err(|error| error.about(&name))
+        let need = self.shared.require(self.capabilities().inspection, "inspection");
+        need.map_err(|error| error.about_lock(&name))?;
+        let view = self.call_bounded(Arc::clone(&self.shared.manager.engine).inspect(name.clone())).await;
+        view.map_err(|error| error.about_lock(&name))
     }
 
     /// All locks that have a holder or a waiter and whose name starts with `prefix`, sorted by
@@ -266,40 +266,46 @@ impl Locks {
     /// # Errors
     /// `Unsupported`, or an error from the engine.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockView>> {
-        self.shared.need(self.capabilities().inspection, "inspection")?;
-        self.bounded(Arc::clone(&self.shared.desk.engine).list(prefix.to_owned())).await
+        self.shared.require(self.capabilities().inspection, "inspection")?;
+        self.call_bounded(Arc::clone(&self.shared.manager.engine).list(prefix.to_owned())).await
     }
 
     /// Force releases (evicts) a claim, whether it holds or waits. A waiter's request ends with
-    /// [`ErrorKind::Evicted`].
+    /// [`ErrorKind::ForceReleased`].
     ///
     /// The holder learns of it within a round trip if the engine pushes notifications, and within
     /// 500 ms if it polls. The next waiter acquires the lock within the same time. Until the holder
     /// learns of it, it may still write; only a resource that checks tokens refuses such a write.
-    /// If there is an [`Evicted::token`], write it to the resource.
+    /// If there is an [`ForceReleaseOutcome::fence_token`], write it to the resource.
     ///
     /// # Errors
     /// `InvalidName`, `Unsupported`, or an error from the engine.
-    pub async fn evict(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<Evicted> {
-        self.evict_because(name, claim, "").await
+    pub async fn force_release(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<ForceReleaseOutcome> {
+        self.force_release_with_reason(name, claim, "").await
     }
 
-    /// As [`evict`](Self::evict), with a reason for the record.
+    /// As [`force_release`](Self::force_release), with a reason for the record.
     ///
     /// # Errors
-    /// As [`evict`](Self::evict).
-    pub async fn evict_because(&self, name: impl AsRef<str>, claim: ClaimId, reason: &str) -> Result<Evicted> {
+    /// As [`force_release`](Self::force_release).
+    pub async fn force_release_with_reason(
+        &self,
+        name: impl AsRef<str>,
+        claim: ClaimId,
+        reason: &str,
+    ) -> Result<ForceReleaseOutcome> {
         let name = LockName::new(name)?;
-        let need = self.shared.need(self.capabilities().eviction, "eviction");
-        need.map_err(|error| error.about(&name))?;
-        let evicted =
-            self.bounded(Arc::clone(&self.shared.desk.engine).evict(name.clone(), claim, reason.to_owned())).await;
-        let evicted = evicted.map_err(|error| error.about(&name))?;
-        tracing::warn!(%name, ?claim, fence = evicted.token.map(|token| token.0), by = ?self.shared.holder, "claim evicted");
+        let need = self.shared.require(self.capabilities().force_release, "eviction");
+        need.map_err(|error| error.about_lock(&name))?;
+        let evicted = self
+            .call_bounded(Arc::clone(&self.shared.manager.engine).force_release(name.clone(), claim, reason.to_owned()))
+            .await;
+        let evicted = evicted.map_err(|error| error.about_lock(&name))?;
+        tracing::warn!(%name, ?claim, fence = evicted.fence_token.map(|token| token.0), by = ?self.shared.holder, "claim evicted");
         Ok(evicted)
     }
 
-    /// Asks a holder to release its claim, the cooperative form of [`evict`](Self::evict). The
+    /// Asks a holder to release its claim, the cooperative form of [`force_release`](Self::force_release). The
     /// holder's [`release_requested`](crate::Guard::release_requested) completes, and its lease is
     /// not renewed any more. The lock is free once the holder releases it, or at its deadline; two
     /// clients never hold it at once.
@@ -314,12 +320,12 @@ impl Locks {
         name: impl AsRef<str>,
         claim: ClaimId,
         reason: &str,
-    ) -> Result<Option<PartyView>> {
+    ) -> Result<Option<ContenderView>> {
         let name = LockName::new(name)?;
-        self.capabilities().need(self.capabilities().eviction, "eviction")?;
-        let engine = Arc::clone(&self.shared.desk.engine);
-        let asked = self.bounded(engine.request_release(name.clone(), claim, reason.to_owned())).await;
-        asked.map_err(|error| error.about(&name))
+        self.capabilities().require(self.capabilities().force_release, "eviction")?;
+        let engine = Arc::clone(&self.shared.manager.engine);
+        let asked = self.call_bounded(engine.request_release(name.clone(), claim, reason.to_owned())).await;
+        asked.map_err(|error| error.about_lock(&name))
     }
 
     /// Whether a claim that was asked to release ([`request_release`](Self::request_release)), and
@@ -333,8 +339,8 @@ impl Locks {
     /// `InvalidName`, or an error from the engine.
     pub async fn was_released(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<Option<bool>> {
         let name = LockName::new(name)?;
-        let known = self.bounded(Arc::clone(&self.shared.desk.engine).was_released(claim)).await;
-        known.map_err(|error| error.about(&name))
+        let known = self.call_bounded(Arc::clone(&self.shared.manager.engine).was_released(claim)).await;
+        known.map_err(|error| error.about_lock(&name))
     }
 
     /// Waits until every dropped guard and every cancelled request is released. Call it before the
@@ -342,10 +348,10 @@ impl Locks {
     ///
     /// # Errors
     /// `Unavailable` if that takes longer than the timeout of one engine call.
-    pub async fn settle(&self) -> Result<()> {
-        let bound = self.clock().now().after(rules::call_timeout(self.shared.ttl));
+    pub async fn flush(&self) -> Result<()> {
+        let bound = self.clock().now().saturating_add(rules::call_timeout(self.shared.ttl));
         tokio::select! {
-            () = self.shared.desk.settled() => Ok(()),
+            () = self.shared.manager.wait_all_released() => Ok(()),
             () = self.clock().sleep_until(bound) => {
                 let message = "timed out releasing pending locks; they expire at their TTL";
                 Err(self.shared.locate(Error::new(ErrorKind::Unavailable, message)))
@@ -353,27 +359,27 @@ impl Locks {
         }
     }
 
-    /// Refuses further requests, waits as [`settle`](Self::settle) does, and shuts the engine down
+    /// Refuses further requests, waits as [`flush`](Self::flush) does, and shuts the engine down
     /// if no lease is held. The keeper renews the guards that are still held until they are
     /// dropped.
     ///
     /// # Errors
-    /// As [`settle`](Self::settle), or an error from the engine.
+    /// As [`flush`](Self::flush), or an error from the engine.
     pub async fn close(self) -> Result<()> {
-        self.shared.desk.refuse();
-        self.settle().await?;
-        if self.held() > 0 {
+        self.shared.manager.reject_requests();
+        self.flush().await?;
+        if self.held_count() > 0 {
             return Ok(());
         }
-        self.bounded(Arc::clone(&self.shared.desk.engine).farewell()).await
+        self.call_bounded(Arc::clone(&self.shared.manager.engine).shutdown()).await
     }
 
     /// A file descriptor that keeps the locks held, where the kernel tracks them (`file:`). The
     /// kernel releases the locks when its last copy is closed. Pass it to a child process that must
     /// exit before the locks are free.
     #[cfg(unix)]
-    pub fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        self.shared.desk.engine.lifeline()
+    pub fn liveness_fd(&self) -> Option<std::os::fd::OwnedFd> {
+        self.shared.manager.engine.liveness_fd()
     }
 
     /// The highest token known for `name`, if the engine stores it.
@@ -384,13 +390,13 @@ impl Locks {
         Ok(self.inspect(name).await?.last_token)
     }
 
-    pub(crate) async fn bounded<T>(&self, mut step: engine::Step<T>) -> Result<T> {
-        keeper::call(&self.shared.desk, &mut step, || rules::call_timeout(self.shared.ttl)).await
+    pub(crate) async fn call_bounded<T>(&self, mut step: engine::Step<T>) -> Result<T> {
+        keeper::call(&self.shared.manager, &mut step, || rules::call_timeout(self.shared.ttl)).await
     }
 }
 
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("engine", &self.url()).field("held", &self.held()).finish_non_exhaustive()
+        f.debug_struct("Locks").field("engine", &self.url()).field("held", &self.held_count()).finish_non_exhaustive()
     }
 }

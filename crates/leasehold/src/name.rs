@@ -19,7 +19,7 @@ pub struct LockName {
     hash: u64,
 }
 
-static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+static HASH_SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl LockName {
     /// Validates a name.
@@ -45,7 +45,7 @@ impl LockName {
                 u32::from(found)
             ));
         }
-        Ok(Self { text: name.into(), hash: SEED.hash_one(name) })
+        Ok(Self { text: name.into(), hash: HASH_SEED.hash_one(name) })
     }
 
     /// The name as it was given.
@@ -103,14 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_any_text_within_the_bounds() {
+    fn any_text_within_the_bounds_is_accepted() {
         for name in ["a", "stock:42", "../../etc/passwd", "ключ 🔑", &"x".repeat(512)] {
             assert_eq!(LockName::new(name).unwrap().as_str(), name);
         }
     }
 
     #[test]
-    fn refuses_what_breaks_a_rule_and_says_which() {
+    fn an_invalid_name_is_refused_with_the_broken_rule() {
         for (name, says) in [
             ("", "at least one"),
             ("a\nb", "U+000A at byte 1"),

@@ -18,14 +18,14 @@ impl Mutex {
         Self { request }
     }
 
-    /// Waits until the lock is granted: without limit, or for as long as [`wait`](Self::wait)
+    /// Waits until the lock is granted: without limit, or for as long as [`timeout`](Self::timeout)
     /// allows.
     ///
     /// # Errors
     /// - `InvalidName`, `InvalidOption`, `Unsupported` and `Closed` before any I/O.
     /// - `Timeout` if the wait ends first.
     /// - `Conflict` if the request can never be granted beside the present holders.
-    /// - `Evicted` if an operator force releases the request.
+    /// - `ForceReleased` if an operator force releases the request.
     /// - `Lost` if `max_hold` ends before the grant arrives.
     /// - `Unavailable` if the engine does not respond for a whole TTL, or until the end of the wait
     ///   if there is one.

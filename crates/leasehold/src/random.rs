@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// 128 random bits.
-pub(crate) fn bits() -> u128 {
+pub(crate) fn random_bits() -> u128 {
     #[cfg(test)]
     if let Some(bits) = seeded::bits() {
         return bits;
@@ -16,7 +16,7 @@ pub(crate) fn bits() -> u128 {
 }
 
 /// How many claim ids one call to the operating system is good for.
-const RUN: u32 = 256;
+const IDS_PER_SEED: u32 = 256;
 
 /// An odd number with bits everywhere (the golden ratio of 2^128): its multiples are all different
 /// and lie far apart.
@@ -24,30 +24,30 @@ const STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
 
 /// Raised whenever locks are opened. After a fork, parent and child would generate the same ids. A
 /// child must open its own locks, and then starts from new random bits.
-static ERA: AtomicU32 = AtomicU32::new(1);
+static RESEED_EPOCH: AtomicU32 = AtomicU32::new(1);
 
 /// Makes every thread start from new random bits.
-pub(crate) fn new_era() {
-    ERA.fetch_add(1, Ordering::Relaxed);
+pub(crate) fn reseed_all_threads() {
+    RESEED_EPOCH.fetch_add(1, Ordering::Relaxed);
 }
 
 thread_local! {
-    static NEXT: Cell<(u128, u32, u32)> = const { Cell::new((0, 0, 0)) };
+    static NEXT_ID: Cell<(u128, u32, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
 /// 128 unique bits for a claim id. A call to the operating system each time would cost more than
 /// the rest of a claim. So each thread takes a random start from it, and derives a few hundred ids
 /// from that.
-pub(crate) fn unique() -> u128 {
+pub(crate) fn unique_id() -> u128 {
     #[cfg(test)]
     if let Some(bits) = seeded::bits() {
         return bits;
     }
-    NEXT.with(|next| {
-        let era = ERA.load(Ordering::Relaxed);
+    NEXT_ID.with(|next| {
+        let era = RESEED_EPOCH.load(Ordering::Relaxed);
         let (at, left) = match next.get() {
             (at, left @ 1.., of) if of == era => (at, left),
-            _ => (bits(), RUN),
+            _ => (random_bits(), IDS_PER_SEED),
         };
         next.set((at.wrapping_add(STRIDE), left - 1, era));
         at
@@ -60,17 +60,17 @@ pub(crate) mod seeded {
     use std::cell::Cell;
 
     thread_local! {
-        static STATE: Cell<Option<u64>> = const { Cell::new(None) };
+        static SEEDED_STATE: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
     /// From here on all bits of this thread follow from the seed; `None`: they come from the
     /// operating system again.
-    pub(crate) fn sow(seed: Option<u64>) {
-        STATE.set(seed);
+    pub(crate) fn set_seed(seed: Option<u64>) {
+        SEEDED_STATE.set(seed);
     }
 
     /// The next 64 bits of SplitMix64.
-    pub(crate) fn next(state: &mut u64) -> u64 {
+    pub(crate) fn next_u64(state: &mut u64) -> u64 {
         *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut bits = *state;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -79,9 +79,9 @@ pub(crate) mod seeded {
     }
 
     pub(super) fn bits() -> Option<u128> {
-        let mut state = STATE.get()?;
-        let bits = (u128::from(next(&mut state)) << 64) | u128::from(next(&mut state));
-        STATE.set(Some(state));
+        let mut state = SEEDED_STATE.get()?;
+        let bits = (u128::from(next_u64(&mut state)) << 64) | u128::from(next_u64(&mut state));
+        SEEDED_STATE.set(Some(state));
         Some(bits)
     }
 }
@@ -91,20 +91,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_claims_are_the_same_nor_look_alike() {
-        let mut ids: Vec<u128> = (0..10_000).map(|_| unique()).collect();
+    fn claim_ids_are_unique_and_differ_visibly() {
+        let mut ids: Vec<u128> = (0..10_000).map(|_| unique_id()).collect();
         let runs = ids.windows(2).filter(|pair| pair[1].wrapping_sub(pair[0]) != STRIDE).count();
-        assert!(runs >= 10_000 / RUN as usize - 1, "a new start now and then");
+        assert!(runs >= 10_000 / IDS_PER_SEED as usize - 1, "a new start now and then");
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), 10_000);
     }
 
     #[test]
-    fn a_new_era_starts_anew() {
+    fn reseeding_starts_a_new_sequence() {
         // What a forked child would have copied from its parent.
-        let copied = NEXT.get().0;
-        new_era();
-        assert_ne!(unique(), copied);
+        let copied = NEXT_ID.get().0;
+        reseed_all_threads();
+        assert_ne!(unique_id(), copied);
     }
 }

@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::Instant;
 #[cfg(feature = "schedule")]
 use crate::engine::ServerRun;
 use crate::engine::{Record, RecordStore, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper;
 use crate::locks::{Locks, Shared};
-use crate::logic::record::MAX_RECORD;
+use crate::logic::record_version::MAX_RECORD;
 use crate::logic::{backoff, lease as rules};
 use crate::name::LockName;
 
@@ -39,7 +39,7 @@ impl Locks {
     /// # Errors
     /// `Unsupported` if the engine stores no records.
     pub fn records(&self) -> Result<Records> {
-        let store = Arc::clone(&self.shared.desk.engine).records().filter(|_| self.capabilities().records);
+        let store = Arc::clone(&self.shared.manager.engine).records().filter(|_| self.capabilities().records);
         let store = store.ok_or_else(|| self.shared.locate(self.capabilities().unsupported("records")))?;
         Ok(Records { shared: Arc::clone(&self.shared), store })
     }
@@ -55,7 +55,7 @@ impl Records {
         self.read(&name).await
     }
 
-    /// Writes a record if its version is still `over`, the version that was read (zero: the record
+    /// Writes a record if its version is still `expected_version`, the version that was read (zero: the record
     /// must not exist). An empty value removes the record. `None`: it has another version, and
     /// nothing was written.
     ///
@@ -69,11 +69,11 @@ impl Records {
     pub async fn compare_and_set(
         &self,
         name: impl AsRef<str>,
-        over: u64,
+        expected_version: u64,
         value: impl Into<String>,
     ) -> Result<Option<Record>> {
         let name = LockName::new(name)?;
-        self.write(&name, over, value.into()).await
+        self.write(&name, expected_version, value.into()).await
     }
 
     /// The names of all records that start with `prefix`, in order.
@@ -81,8 +81,8 @@ impl Records {
     /// # Errors
     /// An error from the engine.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        self.open()?;
-        self.bounded(Arc::clone(&self.store).list(prefix.to_owned())).await
+        self.check_open()?;
+        self.call_bounded(Arc::clone(&self.store).list(prefix.to_owned())).await
     }
 
     /// Reads a record, calls `change` with its value (empty if it does not exist) and the engine's
@@ -107,12 +107,12 @@ impl Records {
         mut change: impl FnMut(&str, Duration) -> Option<String>,
     ) -> Result<Record> {
         let name = LockName::new(name)?;
-        let mut tries = Tries::new(&self.shared);
+        let mut tries = UpdateRetries::new(&self.shared);
         loop {
-            tries.asked = self.shared.desk.clock.now();
+            tries.attempt_started = self.shared.manager.clock.now();
             let trouble = match self.read(&name).await {
                 Ok(found) => {
-                    let Some(value) = change(&found.value, found.now) else { return Ok(found) };
+                    let Some(value) = change(&found.value, found.engine_time) else { return Ok(found) };
                     match self.write(&name, found.version, value).await {
                         Ok(Some(written)) => return Ok(written),
                         Ok(None) => None,
@@ -125,23 +125,23 @@ impl Records {
         }
     }
 
-    /// As [`Desk::locate`](keeper::Desk::locate).
+    /// As [`LeaseManager::add_location`](keeper::LeaseManager::add_location).
     #[cfg(feature = "schedule")]
-    pub(crate) fn locate(&self, error: Error) -> Error {
+    pub(crate) fn add_location(&self, error: Error) -> Error {
         self.shared.locate(error)
     }
 
     async fn read(&self, name: &LockName) -> Result<Record> {
-        self.open()?;
-        let found = self.bounded(Arc::clone(&self.store).get(name.clone())).await;
+        self.check_open()?;
+        let found = self.call_bounded(Arc::clone(&self.store).get(name.clone())).await;
         found.map_err(|error| error.about_record(name))
     }
 
     /// Reads a record and, in the same step, the run of the servers, if the engine can tell.
     #[cfg(feature = "schedule")]
     pub(crate) async fn get_in_run(&self, name: &LockName) -> Result<(Record, Option<ServerRun>)> {
-        self.open()?;
-        let found = self.bounded(Arc::clone(&self.store).get_in_run(name.clone())).await;
+        self.check_open()?;
+        let found = self.call_bounded(Arc::clone(&self.store).get_in_run(name.clone())).await;
         found.map_err(|error| error.about_record(name))
     }
 
@@ -155,21 +155,21 @@ impl Records {
         run: Option<ServerRun>,
     ) -> Result<Option<Record>> {
         let Some(run) = run else { return self.write(name, over, value).await };
-        self.fits(name, &value)?;
+        self.check_size(name, &value)?;
         let store = Arc::clone(&self.store);
-        let written = self.bounded(store.compare_and_set_in_run(name.clone(), over, value, run)).await;
+        let written = self.call_bounded(store.compare_and_set_in_run(name.clone(), over, value, run)).await;
         written.map_err(|error| error.about_record(name))
     }
 
     async fn write(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
-        self.fits(name, &value)?;
-        let written = self.bounded(Arc::clone(&self.store).compare_and_set(name.clone(), over, value)).await;
+        self.check_size(name, &value)?;
+        let written = self.call_bounded(Arc::clone(&self.store).compare_and_set(name.clone(), over, value)).await;
         written.map_err(|error| error.about_record(name))
     }
 
     /// Checks whether a value may be written at all.
-    fn fits(&self, name: &LockName, value: &str) -> Result<()> {
-        self.open()?;
+    fn check_size(&self, name: &LockName, value: &str) -> Result<()> {
+        self.check_open()?;
         if value.len() > MAX_RECORD {
             let message = format!("a record has at most {MAX_RECORD} bytes, and this one would have {}", value.len());
             let error = Error::new(ErrorKind::InvalidOption, message).about_record(name);
@@ -178,50 +178,50 @@ impl Records {
         Ok(())
     }
 
-    fn open(&self) -> Result<()> {
-        if self.shared.desk.is_refusing() {
+    fn check_open(&self) -> Result<()> {
+        if self.shared.manager.rejects_requests() {
             let error = Error::new(ErrorKind::Closed, "this Locks was closed");
             return Err(self.shared.locate(error));
         }
         Ok(())
     }
 
-    async fn bounded<T>(&self, mut step: Step<T>) -> Result<T> {
-        keeper::call(&self.shared.desk, &mut step, || rules::call_timeout(self.shared.ttl)).await
+    async fn call_bounded<T>(&self, mut step: Step<T>) -> Result<T> {
+        keeper::call(&self.shared.manager, &mut step, || rules::call_timeout(self.shared.ttl)).await
     }
 }
 
 impl fmt::Debug for Records {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Records").field("engine", &self.shared.desk.engine.url()).finish_non_exhaustive()
+        f.debug_struct("Records").field("engine", &self.shared.manager.engine.url()).finish_non_exhaustive()
     }
 }
 
 /// The tries of one update: their deadline and the pauses between them.
-struct Tries<'a> {
+struct UpdateRetries<'a> {
     shared: &'a Shared,
-    give_up: Moment,
+    give_up_at: Instant,
     /// When the present try began.
-    asked: Moment,
+    attempt_started: Instant,
     /// How often another client's write came first.
-    beaten: u32,
+    conflicts: u32,
     /// How often the engine failed since its last response.
     failures: u32,
 }
 
-impl<'a> Tries<'a> {
+impl<'a> UpdateRetries<'a> {
     fn new(shared: &'a Shared) -> Self {
-        let asked = shared.desk.clock.now();
-        Self { shared, give_up: asked.after(shared.ttl), asked, beaten: 0, failures: 0 }
+        let asked = shared.manager.clock.now();
+        Self { shared, give_up_at: asked.saturating_add(shared.ttl), attempt_started: asked, conflicts: 0, failures: 0 }
     }
 
     /// Waits before another try, after an error or because another client's write came first.
-    async fn pause(&mut self, trouble: Option<Error>) -> Result<()> {
-        let clock = &self.shared.desk.clock;
+    async fn pause(&mut self, error: Option<Error>) -> Result<()> {
+        let clock = &self.shared.manager.clock;
         let now = clock.now();
-        let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-        let pause = match trouble {
-            Some(error) if !error.is_retryable() || now >= self.give_up => return Err(error),
+        let dice = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+        let pause = match error {
+            Some(error) if !error.is_retryable() || now >= self.give_up_at => return Err(error),
             Some(error) => {
                 tracing::debug!(%error, "trying again");
                 let most = rules::call_timeout(self.shared.ttl);
@@ -229,23 +229,23 @@ impl<'a> Tries<'a> {
                 self.failures += 1;
                 pause
             }
-            None if now >= self.give_up => return Err(self.shared.locate(crowded(self.shared.ttl))),
+            None if now >= self.give_up_at => return Err(self.shared.locate(contention_error(self.shared.ttl))),
             None => {
                 // Clients with slow tries need longer pauses to avoid each other.
-                let took = now.since(self.asked);
+                let took = now.duration_since(self.attempt_started);
                 let (first, most) = (Duration::from_millis(1).max(took), Duration::from_millis(100).max(took * 4));
-                let pause = backoff::pause(self.beaten, first, most, dice);
-                self.beaten += 1;
+                let pause = backoff::pause(self.conflicts, first, most, dice);
+                self.conflicts += 1;
                 self.failures = 0;
                 pause
             }
         };
-        clock.sleep_until(now.after(pause).min(self.give_up)).await;
+        clock.sleep_until(now.saturating_add(pause).min(self.give_up_at)).await;
         Ok(())
     }
 }
 
-fn crowded(time: Duration) -> Error {
+fn contention_error(time: Duration) -> Error {
     let message = format!("was written by others each time, for {time:?}; try again, or write it from fewer places");
     Error::new(ErrorKind::Timeout, message).retryable()
 }

@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::acquire::{Patience, acquire};
-use crate::claim::{Holder, MAX_DESCRIPTION, Mode, Owner, Terms};
+use crate::acquire::{WaitLimit, acquire};
+use crate::claim::{Holder, LockOptions, MAX_DESCRIPTION, Mode, Owner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
 use crate::locks::Shared;
@@ -17,12 +17,12 @@ pub(crate) struct Request {
     pub(crate) shared: Arc<Shared>,
     name: Result<LockName, Arc<str>>,
     pub(crate) ttl: Option<Duration>,
-    wait: Option<Duration>,
+    timeout: Option<Duration>,
     max_hold: Option<Duration>,
     owner: Option<Owner>,
     holder: Result<Option<Arc<Holder>>, Arc<str>>,
     /// The terms of the last claim, reused for the next one of the same mode.
-    terms: OnceLock<Arc<Terms>>,
+    options: OnceLock<Arc<LockOptions>>,
 }
 
 impl Request {
@@ -32,11 +32,11 @@ impl Request {
             shared,
             name,
             ttl: None,
-            wait: None,
+            timeout: None,
             max_hold: None,
             owner: None,
             holder: Ok(None),
-            terms: OnceLock::new(),
+            options: OnceLock::new(),
         }
     }
 
@@ -45,73 +45,73 @@ impl Request {
     }
 
     pub(crate) fn describe(&mut self, text: &str) {
-        self.terms.take();
+        self.options.take();
         self.holder = if let Some(control) = text.chars().find(|c| c.is_control()) {
             Err(format!("a description has no control characters, and this has {control:?}").into())
         } else if text.len() > MAX_DESCRIPTION {
             Err(format!("a description has at most {MAX_DESCRIPTION} bytes, and this has {}", text.len()).into())
         } else {
-            Ok(Some(Arc::new(self.shared.holder.with_text(text))))
+            Ok(Some(Arc::new(self.shared.holder.with_description(text))))
         };
     }
 
     /// The terms of a claim in this mode, built once for all claims of the mode.
-    pub(crate) fn terms(&self, mode: Mode) -> Result<Arc<Terms>> {
-        match self.terms.get() {
+    pub(crate) fn lock_options(&self, mode: Mode) -> Result<Arc<LockOptions>> {
+        match self.options.get() {
             Some(terms) if terms.mode == mode => Ok(Arc::clone(terms)),
-            Some(_) => self.new_terms(mode),
+            Some(_) => self.new_lock_options(mode),
             None => {
-                let terms = self.new_terms(mode)?;
-                Ok(Arc::clone(self.terms.get_or_init(|| Arc::clone(&terms))))
+                let terms = self.new_lock_options(mode)?;
+                Ok(Arc::clone(self.options.get_or_init(|| Arc::clone(&terms))))
                     .map(|kept| if kept.mode == mode { kept } else { terms })
             }
         }
     }
 
-    fn new_terms(&self, mode: Mode) -> Result<Arc<Terms>> {
+    fn new_lock_options(&self, mode: Mode) -> Result<Arc<LockOptions>> {
         let name = self.name()?;
         let holder = match &self.holder {
             Ok(None) => Arc::clone(&self.shared.holder),
             Ok(Some(holder)) => Arc::clone(holder),
-            Err(message) => return Err(Error::new(ErrorKind::InvalidOption, &**message).about(&name)),
+            Err(message) => return Err(Error::new(ErrorKind::InvalidOption, &**message).about_lock(&name)),
         };
-        if let Some(message) = holder.too_long() {
-            return Err(Error::new(ErrorKind::InvalidOption, message).about(&name));
+        if let Some(message) = holder.over_long_field() {
+            return Err(Error::new(ErrorKind::InvalidOption, message).about_lock(&name));
         }
         let ttl = self.ttl.unwrap_or(self.shared.ttl);
         if self.max_hold.is_some_and(|most| most.is_zero()) {
-            return Err(Error::new(ErrorKind::InvalidOption, "max_hold must be longer than nothing").about(&name));
+            return Err(Error::new(ErrorKind::InvalidOption, "max_hold must be longer than nothing").about_lock(&name));
         }
-        Ok(Arc::new(Terms::new(name, mode, self.owner, ttl, holder)))
+        Ok(Arc::new(LockOptions::new(name, mode, self.owner, ttl, holder)))
     }
 
     pub(crate) async fn acquire(&self, mode: Mode) -> Result<Guard> {
-        let patience = self.wait.map_or(Patience::Forever, Patience::For);
-        let guard = acquire(&self.shared, self.terms(mode)?, patience, self.max_hold).await?;
+        let patience = self.timeout.map_or(WaitLimit::Unlimited, WaitLimit::AtMost);
+        let guard = acquire(&self.shared, self.lock_options(mode)?, patience, self.max_hold).await?;
         guard.ok_or_else(|| Error::new(ErrorKind::Timeout, "not free"))
     }
 
     pub(crate) async fn try_acquire(&self, mode: Mode) -> Result<Option<Guard>> {
-        acquire(&self.shared, self.terms(mode)?, Patience::Try, self.max_hold).await
+        acquire(&self.shared, self.lock_options(mode)?, WaitLimit::NoWait, self.max_hold).await
     }
 
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
         self.ttl = Some(ttl);
-        self.terms.take();
+        self.options.take();
     }
 
-    pub(crate) fn set_wait(&mut self, wait: Option<Duration>) {
-        self.wait = wait;
+    pub(crate) fn set_timeout(&mut self, wait: Option<Duration>) {
+        self.timeout = wait;
     }
 
-    pub(crate) fn set_max_hold(&mut self, most: Duration) {
-        self.max_hold = Some(most);
-        self.terms.take();
+    pub(crate) fn set_max_hold(&mut self, limit: Duration) {
+        self.max_hold = Some(limit);
+        self.options.take();
     }
 
     pub(crate) fn set_owner(&mut self, owner: Owner) {
         self.owner = Some(owner);
-        self.terms.take();
+        self.options.take();
     }
 }
 
@@ -128,16 +128,16 @@ macro_rules! options {
 
         /// Limits the wait for the lock; without it, requests wait without limit.
         #[must_use]
-        pub fn wait(mut self, wait: std::time::Duration) -> Self {
-            self.request.set_wait(Some(wait));
+        pub fn timeout(mut self, timeout: std::time::Duration) -> Self {
+            self.request.set_timeout(Some(timeout));
             self
         }
 
         /// Limits the hold: after this time the keeper does not renew the lease, its guard is lost
         /// and the lock is free.
         #[must_use]
-        pub fn max_hold(mut self, most: std::time::Duration) -> Self {
-            self.request.set_max_hold(most);
+        pub fn max_hold(mut self, limit: std::time::Duration) -> Self {
+            self.request.set_max_hold(limit);
             self
         }
 

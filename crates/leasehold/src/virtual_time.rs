@@ -13,16 +13,16 @@ use crate::random::seeded;
 
 /// Randomness determined by a seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x5DEE_CE66)
     }
 
     /// A number from `from` up to, but excluding, `to`; `from` if there is none.
     pub(crate) fn between(&mut self, from: u64, to: u64) -> u64 {
-        from + seeded::next(&mut self.0) % to.saturating_sub(from).max(1)
+        from + seeded::next_u64(&mut self.0) % to.saturating_sub(from).max(1)
     }
 
     /// Whether an event happens that has this probability, in thousandths.
@@ -30,12 +30,12 @@ impl Dice {
         self.between(0, 1000) < in_a_thousand
     }
 
-    /// A time below `most`.
-    pub(crate) fn time(&mut self, most: Duration) -> Duration {
-        Duration::from_micros(self.between(0, most.as_micros() as u64))
+    /// A time below `max`.
+    pub(crate) fn duration(&mut self, max: Duration) -> Duration {
+        Duration::from_micros(self.between(0, max.as_micros() as u64))
     }
 
-    pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(crate) fn choose<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.between(0, all.len() as u64) as usize]
     }
 }
@@ -44,7 +44,7 @@ impl Dice {
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) counts: BTreeMap<&'static str, u64>,
-    pub(crate) breaches: Vec<String>,
+    pub(crate) violations: Vec<String>,
     pub(crate) log: Vec<String>,
 }
 
@@ -55,27 +55,27 @@ impl Report {
 }
 
 /// Does one run, in a runtime of its own with paused time and with randomness from the seed alone.
-pub(crate) fn run<T>(seed: u64, world: impl Future<Output = T>) -> T {
+pub(crate) fn run_seed<T>(seed: u64, world: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    seeded::sow(Some(seed));
+    seeded::set_seed(Some(seed));
     let outcome = runtime.expect("a runtime").block_on(world);
-    seeded::sow(None);
+    seeded::set_seed(None);
     outcome
 }
 
 /// Does many runs on two threads, or only the requested one. No run may have a breach. Together
 /// they must have counted enough of each event that a breach would show.
-pub(crate) fn many(
+pub(crate) fn run_many_seeds(
     test: &str,
     seeds: u64,
-    one: impl Fn(u64, bool) -> Report + Sync,
+    run_one: impl Fn(u64, bool) -> Report + Sync,
     enough: &[(&'static str, u64)],
 ) -> BTreeMap<&'static str, u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     if let Some(seed) = number("LEASEHOLD_SEED") {
-        let report = one(seed, true);
+        let report = run_one(seed, true);
         println!("{test}, LEASEHOLD_SEED={seed}\n{}\n{:?}", report.log.join("\n"), report.counts);
-        assert!(report.breaches.is_empty(), "{:#?}", report.breaches);
+        assert!(report.violations.is_empty(), "{:#?}", report.violations);
         return report.counts;
     }
     let asked = number("LEASEHOLD_SEEDS");
@@ -88,7 +88,7 @@ pub(crate) fn many(
             if seed >= seeds {
                 return reports;
             }
-            reports.push((seed, one(seed, false)));
+            reports.push((seed, run_one(seed, false)));
         }
     };
     let mut reports = std::thread::scope(|scope| {
@@ -105,9 +105,9 @@ pub(crate) fn many(
         }
     }
     println!("{test}: {seeds} runs, {counts:?}");
-    let bad: Vec<_> = reports.iter().filter(|(_, report)| !report.breaches.is_empty()).collect();
+    let bad: Vec<_> = reports.iter().filter(|(_, report)| !report.violations.is_empty()).collect();
     if let Some((seed, report)) = bad.first() {
-        let shown = &report.breaches[..report.breaches.len().min(3)];
+        let shown = &report.violations[..report.violations.len().min(3)];
         panic!(
             "{} of {seeds} runs broke a promise; the first, to be seen with\n\
              LEASEHOLD_SEED={seed} cargo test -p leasehold --all-features --lib {test} -- --nocapture\n{shown:#?}",

@@ -9,28 +9,28 @@ use leasehold::blocking::Locks;
 use leasehold::clock::Clock;
 
 /// Only a failing test waits this long.
-const BOUND: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A TTL that outlasts the test.
-const LASTING: Duration = Duration::from_secs(600);
+const LONG_TTL: Duration = Duration::from_secs(600);
 
 fn open(url: &str) -> Locks {
-    Locks::builder().ttl(LASTING).open(url).unwrap()
+    Locks::builder().ttl(LONG_TTL).open(url).unwrap()
 }
 
 /// How many threads of this process belong to the library.
-fn threads() -> usize {
+fn thread_count() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.trim_end() == "leasehold").count()
 }
 
-fn eventually(count: usize, when: &str) {
+fn wait_for_thread_count(count: usize, when: &str) {
     let clock = Clock::system();
     let start = clock.now();
-    while threads() != count {
-        if clock.now().since(start) >= BOUND {
-            panic!("{} threads {when}, not {count}", threads());
+    while thread_count() != count {
+        if clock.now().duration_since(start) >= TEST_TIMEOUT {
+            panic!("{} threads {when}, not {count}", thread_count());
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -38,34 +38,34 @@ fn eventually(count: usize, when: &str) {
 
 #[test]
 fn one_thread_per_locks_which_ends_with_the_last_user() {
-    assert_eq!(threads(), 0);
+    assert_eq!(thread_count(), 0);
     let locks = open("memory:thread");
     let clone = locks.clone();
     let guards: Vec<_> = (0..20).map(|index| clone.mutex(format!("lock {index}")).lock().unwrap()).collect();
-    eventually(1, "for any number of locks");
+    wait_for_thread_count(1, "for any number of locks");
     let other = open("memory:thread");
-    eventually(2, "for two");
+    wait_for_thread_count(2, "for two");
     drop((locks, clone));
     assert!(guards.iter().all(leasehold::blocking::Guard::is_held));
-    eventually(2, "while guards are held");
+    wait_for_thread_count(2, "while guards are held");
     drop(guards);
-    eventually(1, "after the last guard");
+    wait_for_thread_count(1, "after the last guard");
     assert!(other.list("").unwrap().is_empty(), "what was dropped was given back before the thread ended");
     let observer = other.election("boss").observe().unwrap();
     drop(other);
-    eventually(1, "while an observer is left");
+    wait_for_thread_count(1, "while an observer is left");
     drop(observer);
-    eventually(0, "after the last user");
+    wait_for_thread_count(0, "after the last user");
 
     // A failed opening leaves no thread either, nor do locks that were opened and dropped in an
     // async fn.
     assert!(Locks::open("nonsense:").is_err());
-    eventually(0, "after a failed opening");
+    wait_for_thread_count(0, "after a failed opening");
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
         let locks = open("memory:");
         let guard = locks.mutex("a").lock().unwrap();
         drop(locks);
         assert!(guard.is_held());
     });
-    eventually(0, "after an async fn");
+    wait_for_thread_count(0, "after an async fn");
 }

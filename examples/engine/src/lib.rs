@@ -12,8 +12,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use leasehold::clock::{Clock, Moment};
-use leasehold::engine::{Answer, Capabilities, Engine, EngineUrl, Grant, Reach, Released, Renewal, Step, Validity};
+use leasehold::clock::{Clock, Instant};
+use leasehold::engine::{
+    AcquireReply, Capabilities, Engine, EngineUrl, Grant, Reach, ReleaseReply, RenewReply, Step, Validity,
+};
 use leasehold::{Claim, ClaimId, LockName, Result, Token};
 
 /// The state of one lock. It stays when the lock is free: tokens must keep rising.
@@ -21,12 +23,12 @@ use leasehold::{Claim, ClaimId, LockName, Result, Token};
 struct LockState {
     last_token: u64,
     /// The claim that holds the lock, and when its lease ends.
-    holder: Option<(ClaimId, Moment)>,
+    holder: Option<(ClaimId, Instant)>,
 }
 
 impl LockState {
     /// The holder, unless its lease has ended.
-    fn holder(&self, now: Moment) -> Option<(ClaimId, Moment)> {
+    fn holder(&self, now: Instant) -> Option<(ClaimId, Instant)> {
         self.holder.filter(|(_, until)| *until > now)
     }
 }
@@ -48,7 +50,7 @@ pub struct MapEngine {
 /// `InvalidUrl` if the URL has options.
 pub async fn open(url: EngineUrl, clock: Clock) -> Result<Arc<dyn Engine>> {
     static STORES: OnceLock<Mutex<HashMap<String, Arc<Store>>>> = OnceLock::new();
-    url.only_options(&[])?;
+    url.refuse_unknown_options(&[])?;
     let mut capabilities = Capabilities::exclusive_only("map");
     capabilities.reach = Reach::Process;
     let stores = STORES.get_or_init(Mutex::default);
@@ -58,7 +60,7 @@ pub async fn open(url: EngineUrl, clock: Clock) -> Result<Arc<dyn Engine>> {
 
 impl MapEngine {
     /// Applies `step` to the state of a claim's lock.
-    fn apply<T>(&self, claim: &Claim, step: impl FnOnce(&mut LockState, Moment) -> T) -> T {
+    fn apply<T>(&self, claim: &Claim, step: impl FnOnce(&mut LockState, Instant) -> T) -> T {
         let mut store = lock(&self.store);
         step(store.entry(claim.name().clone()).or_default(), self.clock.now())
     }
@@ -73,54 +75,56 @@ impl Engine for MapEngine {
         self.url.clone()
     }
 
-    fn attempt(self: Arc<Self>, claim: Arc<Claim>, _queue: bool) -> Step<Answer> {
-        let ttl = claim.terms.ttl;
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, _queue: bool) -> Step<AcquireReply> {
+        let ttl = claim.options.ttl;
         let answer = self.apply(&claim, |state, now| match state.holder(now) {
-            Some((holder, until)) if holder != claim.id => Answer::Busy { recheck: Some(until.since(now)) },
+            Some((holder, until)) if holder != claim.id => {
+                AcquireReply::Busy { recheck_after: Some(until.duration_since(now)) }
+            }
             held => {
                 // A repeated request of the holder gets the same token.
                 if held.is_none() {
                     state.last_token += 1;
                 }
-                state.holder = Some((claim.id, now.after(ttl)));
+                state.holder = Some((claim.id, now.saturating_add(ttl)));
                 granted(state.last_token, ttl)
             }
         });
         Step::ready(Ok(answer))
     }
 
-    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
         let renew = |claim: &Arc<Claim>| {
-            let ttl = claim.terms.ttl;
+            let ttl = claim.options.ttl;
             self.apply(claim, |state, now| match state.holder(now) {
                 Some((holder, _)) if holder == claim.id => {
-                    state.holder = Some((claim.id, now.after(ttl)));
-                    Renewal::Renewed(Validity::FromSend(ttl))
+                    state.holder = Some((claim.id, now.saturating_add(ttl)));
+                    RenewReply::Renewed(Validity::FromSend(ttl))
                 }
-                _ => Renewal::Lost,
+                _ => RenewReply::Lost,
             })
         };
         Step::ready(Ok(claims.iter().map(renew).collect()))
     }
 
-    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         let released = self.apply(&claim, |state, now| match state.holder(now) {
             Some((holder, _)) if holder == claim.id => {
                 state.holder = None;
-                Released::Released
+                ReleaseReply::Released
             }
-            _ => Released::Absent,
+            _ => ReleaseReply::Absent,
         });
         Step::ready(Ok(released))
     }
 
-    fn farewell(self: Arc<Self>) -> Step<()> {
+    fn shutdown(self: Arc<Self>) -> Step<()> {
         Step::ready(Ok(()))
     }
 }
 
-fn granted(token: u64, ttl: Duration) -> Answer {
-    Answer::Granted(Grant { token: Token(token), validity: Validity::FromSend(ttl) })
+fn granted(token: u64, ttl: Duration) -> AcquireReply {
+    AcquireReply::Granted(Grant { token: Token(token), validity: Validity::FromSend(ttl) })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

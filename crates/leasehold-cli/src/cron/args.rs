@@ -11,7 +11,7 @@ use crate::duration::{parse, parse_positive};
 const USAGE: &str = "leasehold cron [OPTIONS] FILE\n       leasehold cron <COMMAND>";
 
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
-const AFTER: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   leasehold cron --engine redis://db1 jobs.cron   on every host of the fleet
   leasehold cron check jobs.cron                  is it right? when is it due?
@@ -105,7 +105,7 @@ Exit codes:
 /// run is stored with the lock, so clock skew, restarts and late starts do not run a tick twice.
 #[derive(Debug, Args)]
 #[command(override_usage = USAGE, args_conflicts_with_subcommands = true)]
-#[command(after_long_help = AFTER, after_help = "`leasehold cron --help` has the form of the file.")]
+#[command(after_long_help = AFTER_HELP, after_help = "`leasehold cron --help` has the form of the file.")]
 pub(crate) struct CronArgs {
     #[command(subcommand)]
     pub(crate) command: Option<CronCommand>,
@@ -115,7 +115,7 @@ pub(crate) struct CronArgs {
 
 impl CronArgs {
     /// The engine options of the selected subcommand.
-    pub(crate) fn engine(&mut self) -> Option<&mut EngineArg> {
+    pub(crate) fn engine_mut(&mut self) -> Option<&mut EngineArg> {
         match &mut self.command {
             None => Some(&mut self.daemon.engine),
             Some(CronCommand::Check(_)) => None,
@@ -233,8 +233,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_line_of_the_help_is_broken_by_a_terminal() {
-        for line in AFTER.lines() {
+    fn no_help_line_exceeds_80_columns() {
+        for line in AFTER_HELP.lines() {
             assert!(line.chars().count() < 80, "{line}");
         }
     }

@@ -5,11 +5,11 @@ use leasehold::schedule::Jobs;
 
 use super::args::ControlArgs;
 use crate::exit::Failure;
-use crate::output::{self, clean};
+use crate::output::{self, escape_control_chars};
 
 /// The requested operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum ControlAction {
     Pause,
     Resume,
     RunNow,
@@ -18,17 +18,17 @@ pub(super) enum What {
 }
 
 /// Applies the operation to each job.
-pub(super) async fn control(what: What, args: ControlArgs) -> Result<u8, Failure> {
+pub(super) async fn run_control(action: ControlAction, args: ControlArgs) -> Result<u8, Failure> {
     let locks = args.engine.open(DEFAULT_TTL).await?;
-    let jobs = Jobs::of(&locks)?;
+    let jobs = Jobs::new(&locks)?;
     let mut code = 0;
     for job in &args.jobs {
-        match ask(&jobs, what, job).await {
-            Ok(said) => output::out(&format!("{}: {said}\n", clean(job)))?,
+        match apply_action(&jobs, action, job).await {
+            Ok(said) => output::write_stdout(&format!("{}: {said}\n", escape_control_chars(job)))?,
             // A failure of one job does not keep the others from being handled.
             Err(error) => {
                 let failure = Failure::from(error);
-                output::say(&failure.message);
+                output::print_message(&failure.message);
                 code = failure.code;
             }
         }
@@ -37,21 +37,21 @@ pub(super) async fn control(what: What, args: ControlArgs) -> Result<u8, Failure
     Ok(code)
 }
 
-async fn ask(jobs: &Jobs, what: What, job: &str) -> leasehold::Result<&'static str> {
-    Ok(match what {
-        What::Pause if jobs.pause(job).await? => "paused",
-        What::Pause => "was paused already",
-        What::Resume if jobs.resume(job).await? => "goes on with its next tick",
-        What::Resume => "was not paused",
-        What::RunNow => {
+async fn apply_action(jobs: &Jobs, action: ControlAction, job: &str) -> leasehold::Result<&'static str> {
+    Ok(match action {
+        ControlAction::Pause if jobs.pause(job).await? => "paused",
+        ControlAction::Pause => "was paused already",
+        ControlAction::Resume if jobs.resume(job).await? => "goes on with its next tick",
+        ControlAction::Resume => "was not paused",
+        ControlAction::RunNow => {
             jobs.run_now(job).await?;
             "runs within ten seconds, if a host is there to run it"
         }
-        What::Reset => {
+        ControlAction::Reset => {
             jobs.reset(job).await?;
             "begins anew"
         }
-        What::Forget if jobs.forget(job).await? => "is forgotten",
-        What::Forget => "was not known",
+        ControlAction::Forget if jobs.remove(job).await? => "is forgotten",
+        ControlAction::Forget => "was not known",
     })
 }

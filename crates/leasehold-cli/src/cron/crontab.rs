@@ -1,45 +1,45 @@
 //! The crontab form: assignments, and one named job per line.
 
-use super::spec::{Mistake, OPTIONS, Options, Spec};
+use super::job_spec::{FileError, JobOptions, JobSpec, OPTION_NAMES};
 
 /// Parses a whole file and reports all its mistakes at once.
-pub(super) fn parse(text: &str) -> (Vec<Spec>, Vec<Mistake>) {
+pub(super) fn parse(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
     let folders = std::env::var("PATH").unwrap_or_default();
-    let mut page = Page { shell: "/bin/sh".to_owned(), folders, ..Page::default() };
+    let mut page = CrontabParser { shell: "/bin/sh".to_owned(), path_dirs: folders, ..CrontabParser::default() };
     for (index, line) in text.lines().enumerate() {
         let (number, line) = (index + 1, line.trim());
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let read = match assignment(line) {
+        let read = match parse_assignment(line) {
             Some((key, value)) => page.assign(key, value),
-            None => page.job(number, line),
+            None => page.parse_job(number, line),
         };
         if let Err(what) = read {
-            page.mistakes.push(Mistake { line: number, what });
+            page.errors.push(FileError { line: number, message: what });
         }
     }
-    (page.specs, page.mistakes)
+    (page.specs, page.errors)
 }
 
 /// The settings that apply to the lines below.
 #[derive(Default)]
-struct Page {
-    options: Options,
+struct CrontabParser {
+    options: JobOptions,
     env: Vec<(String, String)>,
     shell: String,
     /// PATH: the folders with the jobs' programs.
-    folders: String,
-    seconds: bool,
-    specs: Vec<Spec>,
-    mistakes: Vec<Mistake>,
+    path_dirs: String,
+    has_seconds: bool,
+    specs: Vec<JobSpec>,
+    errors: Vec<FileError>,
 }
 
-impl Page {
+impl CrontabParser {
     fn assign(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "CRON_SECONDS" => {
-                self.seconds = match value {
+                self.has_seconds = match value {
                     "yes" | "1" | "true" => true,
                     "no" | "0" | "false" => false,
                     _ => return Err("CRON_SECONDS is yes or no".to_owned()),
@@ -54,7 +54,7 @@ impl Page {
             }
             "TZ" => self.options.set("zone", value)?,
             "SHELL" => value.clone_into(&mut self.shell),
-            "PATH" => value.clone_into(&mut self.folders),
+            "PATH" => value.clone_into(&mut self.path_dirs),
             _ => {
                 if let Some(option) = key.strip_prefix("CRON_") {
                     let option = option.to_ascii_lowercase().replace('_', "-");
@@ -69,10 +69,10 @@ impl Page {
 
     /// The user column that a line of /etc/crontab has before its command, and that command. `mail`
     /// is both a user and a program: if PATH has such a program, the word is the program.
-    fn user_column<'a>(&self, command: &'a str) -> Option<(&'a str, &'a str)> {
+    fn split_user_column<'a>(&self, command: &'a str) -> Option<(&'a str, &'a str)> {
         let (user, command) = command.split_once(char::is_whitespace)?;
         let command = command.trim_start();
-        let is_one = !command.is_empty() && is_user(user) && !is_program(user, &self.folders);
+        let is_one = !command.is_empty() && is_system_user(user) && !is_program(user, &self.path_dirs);
         is_one.then_some((user, command))
     }
 
@@ -84,66 +84,71 @@ impl Page {
         let is_one = command.starts_with('/')
             && could_be_user(user)
             && !SHELL_WORDS.contains(&user)
-            && !is_program(user, &self.folders);
+            && !is_program(user, &self.path_dirs);
         is_one.then_some((user, command))
     }
 
     /// The correction to suggest for a line in the system's crontab form.
-    fn nameless(&self, line: &str) -> String {
+    fn missing_name_error(&self, line: &str) -> String {
         // A tab separates fields in a crontab, but misaligns text on a terminal.
         let line = &line.split('\t').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
         let missing = "this line has no name, under which the fleet keeps what has run";
-        let (fields, command) = schedule(line, self.seconds).unwrap_or_default();
-        match self.user_column(command).or_else(|| self.unknown_user(command)) {
+        let (fields, command) = split_schedule(line, self.has_seconds).unwrap_or_default();
+        match self.split_user_column(command).or_else(|| self.unknown_user(command)) {
             None => {
-                let name = name_of(command);
+                let name = suggest_job_name(command);
                 format!("{missing}: write `{name}: {line}`, and keep the name from then on")
             }
             Some((user, command)) => {
-                let name = name_of(command);
+                let name = suggest_job_name(command);
                 format!(
                     "{missing}, and it has the user {user} before its command, as /etc/crontab has (`{line}`): remove `{user}` and write \
-                     `{name}: {fields} {command}`, and keep the name from then on; {AS_OURSELVES}"
+                     `{name}: {fields} {command}`, and keep the name from then on; {RUNS_AS_OUR_USER}"
                 )
             }
         }
     }
 
-    fn job(&mut self, line: usize, text: &str) -> Result<(), String> {
-        let Some((name, brackets, rest)) = head(text) else { return Err(self.nameless(text)) };
+    fn parse_job(&mut self, line: usize, text: &str) -> Result<(), String> {
+        let Some((name, brackets, rest)) = split_name_and_options(text) else {
+            return Err(self.missing_name_error(text));
+        };
         if let Some(other) = self.specs.iter().find(|spec| spec.name == name) {
             return Err(format!("there is a job {name:?} in line {} already", other.line));
         }
         let mut options = self.options.clone();
         for pair in brackets.split([' ', ',', '\t']).filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or_else(|| format!("{pair:?} is no option: write {}=..., in brackets", OPTIONS.join("=..., ")))?;
+            let (key, value) = pair.split_once('=').ok_or_else(|| {
+                format!("{pair:?} is no option: write {}=..., in brackets", OPTION_NAMES.join("=..., "))
+            })?;
             options.set(key, value)?;
         }
-        let (schedule, command) = schedule(rest, self.seconds)?;
-        if !self.seconds && !schedule.starts_with('@') && command.split_whitespace().next().is_some_and(is_field) {
+        let (schedule, command) = split_schedule(rest, self.has_seconds)?;
+        if !self.has_seconds
+            && !schedule.starts_with('@')
+            && command.split_whitespace().next().is_some_and(is_schedule_field)
+        {
             return Err("this line has six fields: write CRON_SECONDS=yes in a line above it".to_owned());
         }
         if command.is_empty() {
             return Err(format!("there is no command after {schedule:?}"));
         }
-        if let Some((user, command)) = self.user_column(command) {
+        if let Some((user, command)) = self.split_user_column(command) {
             let name = if brackets.is_empty() { name.to_owned() } else { format!("{name} [{brackets}]") };
             return Err(format!(
-                "this line has the user {user} before its command, as /etc/crontab has: remove `{user}` and write `{name}: {schedule} {command}`; {AS_OURSELVES}"
+                "this line has the user {user} before its command, as /etc/crontab has: remove `{user}` and write `{name}: {schedule} {command}`; {RUNS_AS_OUR_USER}"
             ));
         }
         let warning = self.unknown_user(command).map(|(user, command)| {
             let name = if brackets.is_empty() { name.to_owned() } else { format!("{name} [{brackets}]") };
             format!(
                 "`{user}` is no program here, and looks like the user that /etc/crontab has before a command: if it is, write \
-                 `{name}: {schedule} {command}`; {AS_OURSELVES}"
+                 `{name}: {schedule} {command}`; {RUNS_AS_OUR_USER}"
             )
         });
         let command = vec![self.shell.clone().into(), "-c".into(), command.into()];
         let (name, env) = (name.to_owned(), self.env.clone());
-        self.specs.push(Spec { line, name, schedule, command, env, options, warning });
+        self.specs.push(JobSpec { line, name, schedule, command, env, options, warning });
         Ok(())
     }
 }
@@ -156,10 +161,10 @@ const SHELL_WORDS: [&str; 28] = [
 ];
 
 /// Why a line may not name a user.
-const AS_OURSELVES: &str = "every command runs as the user that leasehold runs as";
+const RUNS_AS_OUR_USER: &str = "every command runs as the user that leasehold runs as";
 
 /// `NAME = value`; the value may be in quotes.
-fn assignment(line: &str) -> Option<(&str, &str)> {
+fn parse_assignment(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=')?;
     let (key, value) = (key.trim_end(), value.trim());
     let mut letters = key.chars();
@@ -172,7 +177,7 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
 }
 
 /// `NAME:` or `NAME [options]:`, and the rest of the line.
-fn head(line: &str) -> Option<(&str, &str, &str)> {
+fn split_name_and_options(line: &str) -> Option<(&str, &str, &str)> {
     let end = line.find(|c: char| !(c.is_alphanumeric() || "._/+-".contains(c)))?;
     let (name, rest) = line.split_at(end);
     let rest = rest.trim_start();
@@ -185,12 +190,12 @@ fn head(line: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// Whether the word can only be a schedule field: no command is called `*`, `*/5` or `1-5`.
-fn is_field(word: &str) -> bool {
+fn is_schedule_field(word: &str) -> bool {
     word.chars().all(|c| c.is_ascii_digit() || "*/,-?".contains(c))
 }
 
 /// A suggested name for a job: its command's name, if that fits.
-fn name_of(command: &str) -> &str {
+fn suggest_job_name(command: &str) -> &str {
     let word = command.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let word = word.split('.').next().unwrap_or_default();
     let fits = !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || c == '-' || c == '_');
@@ -198,7 +203,7 @@ fn name_of(command: &str) -> &str {
 }
 
 /// Whether this host has a user of this name.
-fn is_user(word: &str) -> bool {
+fn is_system_user(word: &str) -> bool {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     word == "root" || users.lines().any(|line| line.split(':').next() == Some(word))
 }
@@ -210,16 +215,16 @@ fn could_be_user(word: &str) -> bool {
 }
 
 /// Whether one of these folders has a program of this name.
-fn is_program(word: &str, folders: &str) -> bool {
-    word.contains('/') || std::env::split_paths(folders).any(|folder| folder.join(word).is_file())
+fn is_program(word: &str, path_dirs: &str) -> bool {
+    word.contains('/') || std::env::split_paths(path_dirs).any(|folder| folder.join(word).is_file())
 }
 
 /// Splits the schedule's fields from the command after them.
-fn schedule(text: &str, seconds: bool) -> Result<(String, &str), String> {
+fn split_schedule(text: &str, has_seconds: bool) -> Result<(String, &str), String> {
     let fields = match text {
         _ if text.starts_with("@every") => 2,
         _ if text.starts_with('@') => 1,
-        _ if seconds => 6,
+        _ if has_seconds => 6,
         _ => 5,
     };
     let mut rest = text;
@@ -227,7 +232,7 @@ fn schedule(text: &str, seconds: bool) -> Result<(String, &str), String> {
     for _ in 0..fields {
         let (word, after) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         if word.is_empty() {
-            let what = if seconds { "six fields, with seconds first," } else { "five fields" };
+            let what = if has_seconds { "six fields, with seconds first," } else { "five fields" };
             return Err(format!("a timetable of {what} and a command are needed, and this line ends before that"));
         }
         words.push(word);
@@ -240,12 +245,12 @@ fn schedule(text: &str, seconds: bool) -> Result<(String, &str), String> {
 mod tests {
     use super::*;
 
-    fn words(spec: &Spec) -> Vec<String> {
+    fn command_words(spec: &JobSpec) -> Vec<String> {
         spec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
     #[test]
-    fn jobs_have_names_fields_and_a_command() {
+    fn jobs_are_parsed_with_name_schedule_and_command() {
         let text = "\
             # what is sent at night\n\n\
             CRON_TZ = Europe/Berlin\n\
@@ -268,10 +273,10 @@ mod tests {
                 (10, "probe", "*/10 * * * * 1-5"),
             ]
         );
-        assert_eq!(words(&specs[0]), ["/bin/sh", "-c", "./send --all 50% # as it is"]);
-        assert_eq!(words(&specs[2]), ["/bin/bash", "-c", "true"]);
+        assert_eq!(command_words(&specs[0]), ["/bin/sh", "-c", "./send --all 50% # as it is"]);
+        assert_eq!(command_words(&specs[2]), ["/bin/bash", "-c", "true"]);
         assert_eq!(specs[0].env, [("PATH".to_owned(), "/usr/bin:/bin".to_owned())]);
-        let mut expected = Options::default();
+        let mut expected = JobOptions::default();
         for (key, value) in [("zone", "Europe/Berlin"), ("crash", "retry:3"), ("missed", "once"), ("max-hold", "1h")] {
             expected.set(key, value).unwrap();
         }
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_with_its_line_and_what_to_write() {
+    fn every_mistake_is_reported_with_its_line_and_a_correction() {
         let text = "\
             0 3 * * * /opt/jobs/backup.sh --full\n\
             CRON_TZ=Mars/Olympus\n\
@@ -310,7 +315,7 @@ mod tests {
         assert_eq!(mistakes.len(), expected.len(), "{mistakes:?}");
         for (mistake, (line, says)) in mistakes.iter().zip(expected) {
             assert_eq!(mistake.line, line);
-            assert!(mistake.what.contains(says), "{mistake:?}");
+            assert!(mistake.message.contains(says), "{mistake:?}");
         }
     }
 }

@@ -1,23 +1,23 @@
 //! Checks whether hosts run a job as its schedule requires.
 
-use leasehold::schedule::{Cron, Jobs, PREFIX, Status, Tick};
+use leasehold::schedule::{Cron, JobStatus, Jobs, PREFIX, Tick};
 use leasehold::{Error, Locks, Token};
 
 /// A tick that no host decides about within this many seconds is overdue.
-const LATE: i64 = 60;
+const OVERDUE_AFTER: i64 = 60;
 
 /// The problems of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Health {
+pub(super) struct JobHealth {
     /// The first tick that no host decided about in time.
-    pub(super) overdue: Option<Tick>,
+    pub(super) overdue_tick: Option<Tick>,
     /// The tokens of runs whose hosts died, and that no other host has detected yet.
-    pub(super) dead: Vec<u64>,
+    pub(super) dead_tokens: Vec<u64>,
 }
 
-impl Health {
+impl JobHealth {
     /// Checks with the engine whether the hosts of a job's runs still hold its lock.
-    pub(super) async fn of(locks: &Locks, jobs: &Jobs, status: &Status) -> Result<Self, Error> {
+    pub(super) async fn check(locks: &Locks, jobs: &Jobs, status: &JobStatus) -> Result<Self, Error> {
         if status.running.is_empty() || !locks.capabilities().inspection {
             return Ok(Self::new(status, &[]));
         }
@@ -33,25 +33,25 @@ impl Health {
         Ok(Self::new(status, &dead))
     }
 
-    fn new(status: &Status, dead: &[u64]) -> Self {
+    fn new(status: &JobStatus, dead: &[u64]) -> Self {
         let cron = Cron::parse(&status.schedule).and_then(|cron| cron.in_zone(&status.zone)).ok();
         let first = cron.and_then(|cron| cron.next_after(status.decided));
         // Ticks that fall into a run are decided when it ends.
         let rests = status.paused.is_some() || status.running.len() > dead.len();
-        let late = |tick: &Tick| !rests && tick.unix() < status.now.unix().saturating_sub(LATE);
-        Self { overdue: first.filter(late), dead: dead.to_vec() }
+        let late = |tick: &Tick| !rests && tick.unix() < status.now.unix().saturating_sub(OVERDUE_AFTER);
+        Self { overdue_tick: first.filter(late), dead_tokens: dead.to_vec() }
     }
 
     /// The problems in words; empty if there are none.
-    pub(super) fn problems(&self, status: &Status) -> Vec<String> {
+    pub(super) fn problems(&self, status: &JobStatus) -> Vec<String> {
         let mut problems = Vec::new();
-        if let Some(tick) = self.overdue {
+        if let Some(tick) = self.overdue_tick {
             problems.push(format!("OVERDUE since {tick}: no host has decided about that tick"));
         }
-        for token in &self.dead {
+        for token in &self.dead_tokens {
             problems.push(format!("DEAD: the host of the run with token {token} is gone, and no other has taken over"));
         }
-        if let Some(ahead) = status.ahead {
+        if let Some(ahead) = status.clock_behind_by {
             problems.push(format!("the engine's clock is {ahead} s behind the last tick: `leasehold cron reset`"));
         }
         problems
@@ -61,40 +61,40 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::schedule::{self, Job, Running, Stop};
+    use leasehold::schedule::{self, ActiveRun, Job, StopHandle};
 
     /// A known job whose last decided tick lies this far behind the engine's clock.
-    async fn late_by(seconds: i64) -> Status {
+    async fn status_with_delay(seconds: i64) -> JobStatus {
         let locks = Locks::open("memory:").await.unwrap();
-        let stop = Stop::new();
+        let stop = StopHandle::new();
         let job = Job::new("a", "@every 5m").unwrap();
         let stops = stop.clone();
         let job = job.on_event(move |_, _| stops.stop());
         let work = |_: schedule::Run| async { Ok::<(), std::io::Error>(()) };
         schedule::run_until(&locks, job, &stop, work).await.unwrap();
-        let mut status = Jobs::of(&locks).unwrap().status("a").await.unwrap().unwrap();
+        let mut status = Jobs::new(&locks).unwrap().status("a").await.unwrap().unwrap();
         let cron = Cron::parse(&status.schedule).unwrap();
         let first = cron.next_after(status.decided).unwrap();
         status.now = Tick::from_unix(first.unix() + seconds);
         status
     }
 
-    fn run() -> Running {
-        Running { tick: 0, token: 7, node: "h:1".into(), started: 0, attempt: 1, manual: false }
+    fn active_run() -> ActiveRun {
+        ActiveRun { tick: 0, token: 7, node: "h:1".into(), started: 0, attempt: 1, manual: false }
     }
 
     #[tokio::test]
-    async fn a_tick_is_overdue_after_a_minute_unless_the_job_runs_or_rests() {
-        assert_eq!(Health::new(&late_by(60).await, &[]).overdue, None);
-        let mut status = late_by(61).await;
-        let health = Health::new(&status, &[]);
-        assert!(health.overdue.is_some());
+    async fn a_tick_is_overdue_after_a_minute_unless_the_job_runs_or_is_paused() {
+        assert_eq!(JobHealth::new(&status_with_delay(60).await, &[]).overdue_tick, None);
+        let mut status = status_with_delay(61).await;
+        let health = JobHealth::new(&status, &[]);
+        assert!(health.overdue_tick.is_some());
         assert!(health.problems(&status)[0].starts_with("OVERDUE since "));
-        status.running.push(run());
-        assert_eq!(Health::new(&status, &[]).overdue, None, "ticks during a run are decided at its end");
-        assert!(Health::new(&status, &[7]).overdue.is_some(), "but its host is gone");
+        status.running.push(active_run());
+        assert_eq!(JobHealth::new(&status, &[]).overdue_tick, None, "ticks during a run are decided at its end");
+        assert!(JobHealth::new(&status, &[7]).overdue_tick.is_some(), "but its host is gone");
         status.running.clear();
-        status.paused = Some(leasehold::schedule::Wanted { at: 0, by: "me".into() });
-        assert_eq!(Health::new(&status, &[]).overdue, None);
+        status.paused = Some(leasehold::schedule::OperatorRequest { at: 0, by: "me".into() });
+        assert_eq!(JobHealth::new(&status, &[]).overdue_tick, None);
     }
 }

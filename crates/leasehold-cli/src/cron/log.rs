@@ -1,15 +1,19 @@
 //! Job events on standard error, as lines for people or JSON for programs.
 
-use leasehold::schedule::{Event, Job, Running, Tick};
+use leasehold::schedule::{ActiveRun, Job, JobEvent, Tick};
 use serde::Serialize;
 
-use crate::duration::human;
+use crate::duration::format_duration;
 use crate::exit::Failure;
 use crate::output;
 
 /// Logs the event.
-pub(crate) fn event(job: &Job, event: &Event, json: bool) {
-    if json { output::err(&json_line(&Line::new(job, event))) } else { output::say(&text(job, event)) }
+pub(crate) fn log_event(job: &Job, event: &JobEvent, json: bool) {
+    if json {
+        output::write_stderr(&json_line(&EventLine::new(job, event)))
+    } else {
+        output::print_message(&format_event(job, event))
+    }
 }
 
 /// Events of the host process itself.
@@ -40,7 +44,7 @@ pub(super) enum Notice<'a> {
 
 /// A JSON line with its time.
 #[derive(Debug, Serialize)]
-struct Timed<'a, T> {
+struct TimedLine<'a, T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<String>,
     #[serde(flatten)]
@@ -49,23 +53,23 @@ struct Timed<'a, T> {
 
 /// From now on every line has a timestamp: `cron` runs for months. A command that ends soon relies
 /// on the timestamps of its caller.
-pub(super) fn stamp() {
-    output::stamp_lines(|| format!("{:.3}", jiff::Timestamp::now()));
+pub(super) fn enable_timestamps() {
+    output::timestamp_lines(|| format!("{:.3}", jiff::Timestamp::now()));
 }
 
 fn json_line(line: &impl Serialize) -> String {
-    output::json(&Timed { time: output::stamp(), line })
+    output::to_json_line(&TimedLine { time: output::timestamp(), line })
 }
 
 /// Logs the notice, also with --quiet.
-pub(super) fn notice(notice: &Notice<'_>, json: bool) {
+pub(super) fn log_notice(notice: &Notice<'_>, json: bool) {
     if json {
-        return output::err(&json_line(notice));
+        return output::write_stderr(&json_line(notice));
     }
     if let Notice::Refused { message } = notice {
-        return output::say_lines(&format!("{message}\nnothing is changed"));
+        return output::print_message_lines(&format!("{message}\nnothing is changed"));
     }
-    output::say(&match notice {
+    output::print_message(&match notice {
         Notice::Warning { message } | Notice::Refused { message } | Notice::Error { message, .. } => {
             (*message).to_owned()
         }
@@ -84,72 +88,87 @@ pub(super) fn notice(notice: &Notice<'_>, json: bool) {
 }
 
 /// Logs the failure as JSON; the caller then only needs the exit code.
-pub(super) fn failure(failure: Failure) -> Failure {
-    notice(&Notice::Error { kind: failure.kind, message: &failure.message }, true);
+pub(super) fn log_failure(failure: Failure) -> Failure {
+    log_notice(&Notice::Error { kind: failure.kind, message: &failure.message }, true);
     Failure { message: String::new(), ..failure }
 }
 
 /// Whether the event is a problem.
-pub(crate) fn is_trouble(event: &Event) -> bool {
-    !matches!(event, Event::Joined { .. } | Event::Began { .. } | Event::GoesOn { .. } | Event::Rescheduled { .. })
-        && !matches!(event, Event::Ended { outcome, .. } if *outcome == leasehold::schedule::Outcome::Done)
+pub(crate) fn is_problem(event: &JobEvent) -> bool {
+    !matches!(
+        event,
+        JobEvent::Joined { .. }
+            | JobEvent::RunStarted { .. }
+            | JobEvent::RunInProgress { .. }
+            | JobEvent::ScheduleChanged { .. }
+    ) && !matches!(event, JobEvent::RunEnded { outcome, .. } if *outcome == leasehold::schedule::TickOutcome::Done)
 }
 
-fn tick(seconds: i64) -> Tick {
+fn to_tick(seconds: i64) -> Tick {
     Tick::from_unix(seconds)
 }
 
-fn what(run: &Running) -> String {
+fn describe_run(run: &ActiveRun) -> String {
     let by_hand = if run.manual { " (by hand)" } else { "" };
     let again = if run.attempt > 1 { format!(", attempt {}", run.attempt) } else { String::new() };
-    format!("tick {}{by_hand}, token {}{again}", tick(run.tick), run.token)
+    format!("tick {}{by_hand}, token {}{again}", to_tick(run.tick), run.token)
 }
 
-fn text(job: &Job, event: &Event) -> String {
+fn format_event(job: &Job, event: &JobEvent) -> String {
     let name = job.name();
     match event {
-        Event::Joined { next } => {
+        JobEvent::Joined { next } => {
             let next = next.map_or_else(|| "never".to_owned(), |next| job.cron().local(next));
             format!("{name}: {} ({}); next {next}", job.cron(), job.cron().zone())
         }
-        Event::Began { run, late } => format!("{name}: began {}, on {}, {} late", what(run), run.node, human(*late)),
-        Event::Ended { run, outcome, text, took, entered } => {
+        JobEvent::RunStarted { run, delay: late } => {
+            format!("{name}: began {}, on {}, {} late", describe_run(run), run.node, format_duration(*late))
+        }
+        JobEvent::RunEnded { run, outcome, text, duration: took, is_recorded: entered } => {
             let why = if text.is_empty() { String::new() } else { format!(" ({text})") };
             let note = if *entered { "" } else { "; this stands in no record" };
-            format!("{name}: {}{why} {}, on {}, after {}{note}", outcome.as_str(), what(run), run.node, human(*took))
+            format!(
+                "{name}: {}{why} {}, on {}, after {}{note}",
+                outcome.as_str(),
+                describe_run(run),
+                run.node,
+                format_duration(*took)
+            )
         }
-        Event::Skipped(entry) => {
-            let (outcome, last) = (entry.outcome.as_str(), tick(entry.tick));
+        JobEvent::TicksSkipped(entry) => {
+            let (outcome, last) = (entry.outcome.as_str(), to_tick(entry.tick));
             match entry.count {
                 1 => format!("{name}: {outcome} tick {last}"),
                 count => format!("{name}: {outcome} {count} ticks up to {last}"),
             }
         }
-        Event::Crashed { run, again } => {
+        JobEvent::RunCrashed { run, will_retry: again } => {
             let then = if *again { "it is run again, here" } else { "it is not run again" };
-            format!("{name}: crashed {}, on {}; {then}", what(run), run.node)
+            format!("{name}: crashed {}, on {}; {then}", describe_run(run), run.node)
         }
-        Event::GoesOn { run } => {
-            format!("{name}: {} still runs, on {}; what came due meanwhile is not run", what(run), run.node)
+        JobEvent::RunInProgress { run } => {
+            format!("{name}: {} still runs, on {}; what came due meanwhile is not run", describe_run(run), run.node)
         }
-        Event::Rescheduled { from } => {
+        JobEvent::ScheduleChanged { previous: from } => {
             format!("{name}: {} ({}) instead of {from}", job.cron(), job.cron().zone())
         }
-        Event::Stale { token, fence } => {
+        JobEvent::Superseded { token, newer_token: fence } => {
             format!("{name}: another host with token {fence} has decided; we, with {token}, do nothing")
         }
-        Event::ClockBehind { by } => format!(
+        JobEvent::ClockBehind { by } => format!(
             "{name}: the engine's clock is {} behind the last tick; nothing is due until it has caught up, or after `leasehold cron reset {name}`",
-            human(*by)
+            format_duration(*by)
         ),
-        Event::Trouble { error, again_in } => format!("{name}: {error}; trying again in {}", human(*again_in)),
+        JobEvent::EngineFailed { error, retry_in: again_in } => {
+            format!("{name}: {error}; trying again in {}", format_duration(*again_in))
+        }
         other => format!("{name}: {other:?}"),
     }
 }
 
 /// A JSON line.
 #[derive(Debug, Default, Serialize)]
-struct Line<'a> {
+struct EventLine<'a> {
     event: &'a str,
     job: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,44 +195,48 @@ struct Line<'a> {
     message: &'a str,
 }
 
-impl<'a> Line<'a> {
-    fn new(job: &'a Job, event: &'a Event) -> Self {
+impl<'a> EventLine<'a> {
+    fn new(job: &'a Job, event: &'a JobEvent) -> Self {
         let line = Self { job: job.name(), ..Self::default() };
         match event {
-            Event::Joined { next } => {
+            JobEvent::Joined { next } => {
                 Self { event: "joined", tick: next.map(|next| next.to_string()), message: job.cron().as_str(), ..line }
             }
-            Event::Began { run, late } => Self { event: "began", seconds: Some(late.as_secs_f64()), ..line.about(run) },
-            Event::Ended { run, outcome, text, took, entered } => Self {
+            JobEvent::RunStarted { run, delay: late } => {
+                Self { event: "began", seconds: Some(late.as_secs_f64()), ..line.with_run(run) }
+            }
+            JobEvent::RunEnded { run, outcome, text, duration: took, is_recorded: entered } => Self {
                 event: "ended",
                 outcome: Some(outcome.as_str()),
                 message: text,
                 seconds: Some(took.as_secs_f64()),
                 entered: Some(*entered),
-                ..line.about(run)
+                ..line.with_run(run)
             },
-            Event::Skipped(entry) => Self {
+            JobEvent::TicksSkipped(entry) => Self {
                 event: "skipped",
-                tick: Some(tick(entry.tick).to_string()),
+                tick: Some(to_tick(entry.tick).to_string()),
                 outcome: Some(entry.outcome.as_str()),
                 count: Some(entry.count),
                 ..line
             },
-            Event::Crashed { run, again } => Self { event: "crashed", again: Some(*again), ..line.about(run) },
-            Event::GoesOn { run } => Self { event: "goes-on", ..line.about(run) },
-            Event::Rescheduled { from } => Self { event: "rescheduled", message: from, ..line },
-            Event::Stale { token, .. } => Self { event: "stale", token: Some(*token), ..line },
-            Event::ClockBehind { by } => Self { event: "clock-behind", seconds: Some(by.as_secs_f64()), ..line },
-            Event::Trouble { error, again_in } => {
+            JobEvent::RunCrashed { run, will_retry: again } => {
+                Self { event: "crashed", again: Some(*again), ..line.with_run(run) }
+            }
+            JobEvent::RunInProgress { run } => Self { event: "goes-on", ..line.with_run(run) },
+            JobEvent::ScheduleChanged { previous: from } => Self { event: "rescheduled", message: from, ..line },
+            JobEvent::Superseded { token, .. } => Self { event: "stale", token: Some(*token), ..line },
+            JobEvent::ClockBehind { by } => Self { event: "clock-behind", seconds: Some(by.as_secs_f64()), ..line },
+            JobEvent::EngineFailed { error, retry_in: again_in } => {
                 Self { event: "trouble", message: error, seconds: Some(again_in.as_secs_f64()), ..line }
             }
             _ => Self { event: "other", ..line },
         }
     }
 
-    fn about(self, run: &'a Running) -> Self {
+    fn with_run(self, run: &'a ActiveRun) -> Self {
         Self {
-            tick: Some(tick(run.tick).to_string()),
+            tick: Some(to_tick(run.tick).to_string()),
             token: Some(run.token),
             attempt: Some(run.attempt),
             node: Some(&run.node),

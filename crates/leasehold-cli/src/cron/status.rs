@@ -2,61 +2,63 @@
 
 use std::time::Duration;
 
-use leasehold::engine::PartyView;
-use leasehold::schedule::{Cron, Entry, Job, Jobs, PREFIX, Running, Status, Tick};
+use leasehold::engine::ContenderView;
+use leasehold::schedule::{ActiveRun, Cron, HistoryEntry, Job, JobStatus, Jobs, PREFIX, Tick};
 use leasehold::{DEFAULT_TTL, Locks};
 use serde::Serialize;
 
 use super::args::{HistoryArgs, StatusArgs};
-use super::health::Health;
-use super::{file, presence};
-use crate::duration::human;
+use super::health::JobHealth;
+use super::{presence, schedule_file};
+use crate::duration::format_duration;
 use crate::exit::{self, Failure};
-use crate::output::{self, clean};
+use crate::output::{self, escape_control_chars};
 
 /// Shows the state of each job.
-pub(super) async fn status(args: StatusArgs) -> Result<u8, Failure> {
+pub(super) async fn show_status(args: StatusArgs) -> Result<u8, Failure> {
     let known = match &args.file {
-        Some(path) => Some(file::read(path, DEFAULT_TTL)?.jobs.into_iter().map(|(job, _)| job).collect::<Vec<_>>()),
+        Some(path) => {
+            Some(schedule_file::read_jobs(path, DEFAULT_TTL)?.jobs.into_iter().map(|(job, _)| job).collect::<Vec<_>>())
+        }
         None => None,
     };
-    let (seen, url) = args.engine.ask(async |locks| Seen::look(locks, known.as_deref()).await).await?;
+    let (seen, url) = args.engine.query(async |locks| FleetStatus::query(locks, known.as_deref()).await).await?;
     for (name, error) in &seen.unreadable {
-        output::say(&format!("{}: {error}", clean(name)));
+        output::print_message(&format!("{}: {error}", escape_control_chars(name)));
     }
     let hosts = seen.hosts.as_deref();
     let text = if args.output.json {
         let live = hosts.map(<[_]>::len);
-        output::json(&seen.rows.iter().map(|row| StatusJson::new(row, live)).collect::<Vec<_>>())
+        output::to_json_line(&seen.rows.iter().map(|row| StatusJson::new(row, live)).collect::<Vec<_>>())
     } else if seen.rows.is_empty() {
-        format!("no job is known: `leasehold cron FILE` makes them so\n{}", presence::text(hosts, &url))
+        format!("no job is known: `leasehold cron FILE` makes them so\n{}", presence::format_hosts(hosts, &url))
     } else {
-        format!("{}\n{}", table(&seen.rows), presence::text(hosts, &url))
+        format!("{}\n{}", format_status_table(&seen.rows), presence::format_hosts(hosts, &url))
     };
-    output::out(&text)?;
+    output::write_stdout(&text)?;
     Ok(match seen.unreadable.is_empty() {
         false => exit::UNAVAILABLE,
-        true if args.check => check(&seen, args.min_hosts, &url),
+        true if args.check => report_problems(&seen, args.min_hosts, &url),
         true => 0,
     })
 }
 
 /// Reports the problems for monitoring; returns the exit code.
-fn check(seen: &Seen, min_hosts: usize, url: &str) -> u8 {
+fn report_problems(seen: &FleetStatus, min_hosts: usize, url: &str) -> u8 {
     let mut code = 0;
     let mut wrong = |message: String| {
-        output::say(&message);
+        output::print_message(&message);
         code = exit::CONFLICT;
     };
     for row in &seen.rows {
-        if let Row::Known(status, health) = row {
+        if let StatusRow::Known(status, health) = row {
             let problems = health.problems(status);
             problems.iter().for_each(|problem| wrong(format!("{}: {problem}", status.name)));
         }
     }
     match seen.hosts.as_ref().map(Vec::len) {
         Some(live) if live < min_hosts => {
-            wrong(format!("{} on {url}, and {min_hosts} wanted", output::count(live, "live host")));
+            wrong(format!("{} on {url}, and {min_hosts} wanted", output::format_count(live, "live host")));
         }
         None if min_hosts > 0 => {
             wrong(format!("the hosts cannot be counted on {url}: watch them otherwise, and give --min-hosts 0"));
@@ -67,32 +69,32 @@ fn check(seen: &Seen, min_hosts: usize, url: &str) -> u8 {
 }
 
 /// What the engine records about jobs and hosts.
-struct Seen {
-    rows: Vec<Row>,
+struct FleetStatus {
+    rows: Vec<StatusRow>,
     /// Jobs whose records cannot be read, and why.
     unreadable: Vec<(String, leasehold::Error)>,
     /// `None` if the engine cannot list locks.
-    hosts: Option<Vec<PartyView>>,
+    hosts: Option<Vec<ContenderView>>,
 }
 
-impl Seen {
-    async fn look(locks: &Locks, known: Option<&[Job]>) -> leasehold::Result<Self> {
-        let jobs = Jobs::of(locks)?;
+impl FleetStatus {
+    async fn query(locks: &Locks, known: Option<&[Job]>) -> leasehold::Result<Self> {
+        let jobs = Jobs::new(locks)?;
         let names = match known {
             Some(known) => known.iter().map(|job| job.name().to_owned()).collect(),
             None => jobs.names().await?,
         };
         let now = engine_time(locks).await?;
-        let mut seen = Self { rows: Vec::new(), unreadable: Vec::new(), hosts: presence::hosts(locks).await? };
+        let mut seen = Self { rows: Vec::new(), unreadable: Vec::new(), hosts: presence::list_hosts(locks).await? };
         for name in names {
             match jobs.status(&name).await {
                 Ok(Some(status)) => {
-                    let health = Health::of(locks, &jobs, &status).await?;
-                    seen.rows.push(Row::Known(Box::new(status), health));
+                    let health = JobHealth::check(locks, &jobs, &status).await?;
+                    seen.rows.push(StatusRow::Known(Box::new(status), health));
                 }
                 Ok(None) => {
                     let job = known.into_iter().flatten().find(|job| job.name() == name);
-                    seen.rows.extend(job.cloned().map(|job| Row::New(Box::new(job), now)));
+                    seen.rows.extend(job.cloned().map(|job| StatusRow::New(Box::new(job), now)));
                 }
                 Err(error) => seen.unreadable.push((name, error)),
             }
@@ -101,130 +103,130 @@ impl Seen {
     }
 }
 
-enum Row {
-    Known(Box<Status>, Health),
+enum StatusRow {
+    Known(Box<JobStatus>, JobHealth),
     /// No host has started it yet; with the engine's time.
     New(Box<Job>, Tick),
 }
 
 /// The time on the engine's clock: no host's own clock counts, for new jobs neither.
 async fn engine_time(locks: &Locks) -> leasehold::Result<Tick> {
-    let now = locks.records()?.get(PREFIX).await?.now;
+    let now = locks.records()?.get(PREFIX).await?.engine_time;
     Ok(Tick::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)))
 }
 
 /// The last run; if there was none, the last tick's outcome.
-fn last(status: &Status) -> Option<&Entry> {
+fn latest_entry(status: &JobStatus) -> Option<&HistoryEntry> {
     status.history.iter().rev().find(|entry| entry.outcome.has_run()).or(status.history.last())
 }
 
-fn table(rows: &[Row]) -> String {
-    let mut table = output::table(&["JOB", "SCHEDULE", "ZONE", "LAST", "OUTCOME", "NODE", "TOOK", "NEXT", "STATE"]);
+fn format_status_table(rows: &[StatusRow]) -> String {
+    let mut table = output::new_table(&["JOB", "SCHEDULE", "ZONE", "LAST", "OUTCOME", "NODE", "TOOK", "NEXT", "STATE"]);
     for row in rows {
         match row {
-            Row::New(job, now) => {
-                let (name, cron) = (clean(job.name()).into_owned(), job.cron());
+            StatusRow::New(job, now) => {
+                let (name, cron) = (escape_control_chars(job.name()).into_owned(), job.cron());
                 let dash = || "-".to_owned();
                 let next = cron.next_after(*now).map_or_else(|| "never".to_owned(), |next| cron.local(next));
                 let cells = [name, cron.to_string(), cron.zone().to_owned(), dash(), dash(), dash(), dash(), next];
                 table.add_row(cells.into_iter().chain(["not run anywhere yet".to_owned()]));
             }
-            Row::Known(status, health) => {
-                table.add_row(known(status, health));
+            StatusRow::Known(status, health) => {
+                table.add_row(known_job_row(status, health));
             }
         }
     }
-    output::wide_table_text(&table)
+    output::format_wide_table(&table)
 }
 
-fn known(status: &Status, health: &Health) -> [String; 9] {
+fn known_job_row(status: &JobStatus, health: &JobHealth) -> [String; 9] {
     let cron = Cron::parse(&status.schedule).and_then(|cron| cron.in_zone(&status.zone)).ok();
     let local = |tick: Tick| cron.as_ref().map_or_else(|| tick.to_string(), |cron| cron.local(tick));
-    let last = last(status);
+    let last = latest_entry(status);
     let dash = || "-".to_owned();
     [
-        clean(&status.name).into_owned(),
-        clean(&status.schedule).into_owned(),
-        clean(&status.zone).into_owned(),
+        escape_control_chars(&status.name).into_owned(),
+        escape_control_chars(&status.schedule).into_owned(),
+        escape_control_chars(&status.zone).into_owned(),
         last.map_or_else(dash, |entry| local(Tick::from_unix(entry.tick))),
-        last.map_or_else(dash, outcome),
-        last.and_then(|entry| entry.run.as_ref()).map_or_else(dash, |run| clean(&run.node).into_owned()),
-        last.and_then(took).map_or_else(dash, human),
-        next(status, local),
-        state(status, health),
+        last.map_or_else(dash, format_outcome),
+        last.and_then(|entry| entry.run.as_ref()).map_or_else(dash, |run| escape_control_chars(&run.node).into_owned()),
+        last.and_then(run_duration).map_or_else(dash, format_duration),
+        format_next(status, local),
+        format_state(status, health),
     ]
 }
 
-fn next(status: &Status, local: impl Fn(Tick) -> String) -> String {
+fn format_next(status: &JobStatus, local: impl Fn(Tick) -> String) -> String {
     if status.paused.is_some() {
         return "paused".to_owned();
     }
     status.next.map_or_else(|| "never".to_owned(), local)
 }
 
-fn outcome(entry: &Entry) -> String {
-    let text = if entry.text.is_empty() { String::new() } else { format!(" ({})", clean(&entry.text)) };
+fn format_outcome(entry: &HistoryEntry) -> String {
+    let text = if entry.text.is_empty() { String::new() } else { format!(" ({})", escape_control_chars(&entry.text)) };
     let by_hand = if entry.run.as_ref().is_some_and(|run| run.manual) { ", by hand" } else { "" };
     format!("{}{text}{by_hand}", entry.outcome.as_str())
 }
 
-fn took(entry: &Entry) -> Option<Duration> {
+fn run_duration(entry: &HistoryEntry) -> Option<Duration> {
     let run = entry.run.as_ref()?;
     Some(Duration::from_millis(entry.at.saturating_sub(run.started)))
 }
 
-fn state(status: &Status, health: &Health) -> String {
+fn format_state(status: &JobStatus, health: &JobHealth) -> String {
     let mut parts = health.problems(status);
     for run in &status.running {
         let now = u64::try_from(status.now.unix()).unwrap_or(0).saturating_mul(1000);
-        let since = human(Duration::from_millis(now.saturating_sub(run.started)));
+        let since = format_duration(Duration::from_millis(now.saturating_sub(run.started)));
         let again = if run.attempt > 1 { format!(", attempt {}", run.attempt) } else { String::new() };
-        let (tick, node) = (Tick::from_unix(run.tick), clean(&run.node));
+        let (tick, node) = (Tick::from_unix(run.tick), escape_control_chars(&run.node));
         parts.push(format!("runs {tick} on {node} for {since} (token {}{again})", run.token));
     }
     if !status.queue.is_empty() {
         parts.push(format!("{} wait", status.queue.len()));
     }
-    if status.wanted > 0 {
-        parts.push(format!("{} by hand", status.wanted));
+    if status.pending_manual_runs > 0 {
+        parts.push(format!("{} by hand", status.pending_manual_runs));
     }
     if let Some(paused) = &status.paused {
-        parts.push(format!("paused by {} at {}", clean(&paused.by), Tick::from_unix(paused.at)));
+        parts.push(format!("paused by {} at {}", escape_control_chars(&paused.by), Tick::from_unix(paused.at)));
     }
     if parts.is_empty() { "waits".to_owned() } else { parts.join("; ") }
 }
 
 /// Shows the outcomes of a job's recent ticks.
-pub(super) async fn history(args: HistoryArgs) -> Result<u8, Failure> {
-    let (status, url) = args.engine.ask(async |locks| Jobs::of(locks)?.status(&args.job).await).await?;
+pub(super) async fn show_history(args: HistoryArgs) -> Result<u8, Failure> {
+    let (status, url) = args.engine.query(async |locks| Jobs::new(locks)?.status(&args.job).await).await?;
     let Some(status) = status else {
         return Err(Failure::usage(format!("there is no job {:?} on {url}: no host has begun to run it", args.job)));
     };
     if args.output.json {
-        output::out(&output::json(&status.history.iter().map(EntryJson::new).collect::<Vec<_>>()))?;
+        output::write_stdout(&output::to_json_line(&status.history.iter().map(EntryJson::new).collect::<Vec<_>>()))?;
         return Ok(0);
     }
-    let mut table = output::table(&["TICK", "OUTCOME", "TICKS", "NODE", "TOKEN", "ATTEMPT", "STARTED", "TOOK"]);
+    let mut table = output::new_table(&["TICK", "OUTCOME", "TICKS", "NODE", "TOKEN", "ATTEMPT", "STARTED", "TOOK"]);
     for entry in &status.history {
         let run = entry.run.as_ref();
         let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         table.add_row([
             Tick::from_unix(entry.tick).to_string(),
-            outcome(entry),
+            format_outcome(entry),
             entry.count.to_string(),
-            cell(run.map(|run| clean(&run.node).into_owned())),
+            cell(run.map(|run| escape_control_chars(&run.node).into_owned())),
             cell(run.map(|run| run.token.to_string())),
             cell(run.map(|run| run.attempt.to_string())),
-            cell(run.map(|run| time(run.started))),
-            cell(took(entry).map(human)),
+            cell(run.map(|run| format_time(run.started))),
+            cell(run_duration(entry).map(format_duration)),
         ]);
     }
-    output::out(&output::wide_table_text(&table))?;
+    output::write_stdout(&output::format_wide_table(&table))?;
     Ok(0)
 }
 
 /// Formats milliseconds since 1970.
-fn time(millis: u64) -> String {
+fn format_time(millis: u64) -> String {
     let at = i64::try_from(millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     at.map_or_else(|| millis.to_string(), |at| format!("{at:.3}"))
 }
@@ -255,9 +257,9 @@ struct StatusJson<'a> {
 }
 
 impl<'a> StatusJson<'a> {
-    fn new(row: &'a Row, live_hosts: Option<usize>) -> Self {
+    fn new(row: &'a StatusRow, live_hosts: Option<usize>) -> Self {
         match row {
-            Row::New(job, now) => Self {
+            StatusRow::New(job, now) => Self {
                 job: job.name(),
                 schedule: job.cron().as_str(),
                 zone: job.cron().zone(),
@@ -276,7 +278,7 @@ impl<'a> StatusJson<'a> {
                 last: None,
                 last_entry: None,
             },
-            Row::Known(status, health) => Self {
+            StatusRow::Known(status, health) => Self {
                 job: &status.name,
                 schedule: &status.schedule,
                 zone: &status.zone,
@@ -285,14 +287,14 @@ impl<'a> StatusJson<'a> {
                 decided: Some(status.decided.to_string()),
                 paused: status.paused.is_some(),
                 queued: status.queue.len(),
-                wanted: status.wanted,
-                ahead_seconds: status.ahead,
+                wanted: status.pending_manual_runs,
+                ahead_seconds: status.clock_behind_by,
                 undecided: status.undecided.map(|tick| tick.to_string()),
-                overdue: health.overdue.map(|tick| tick.to_string()),
-                dead: &health.dead,
+                overdue: health.overdue_tick.map(|tick| tick.to_string()),
+                dead: &health.dead_tokens,
                 live_hosts,
                 running: status.running.iter().map(RunJson::new).collect(),
-                last: last(status).map(EntryJson::new),
+                last: latest_entry(status).map(EntryJson::new),
                 last_entry: status.history.last().map(EntryJson::new),
             },
         }
@@ -310,12 +312,12 @@ struct RunJson<'a> {
 }
 
 impl<'a> RunJson<'a> {
-    fn new(run: &'a Running) -> Self {
+    fn new(run: &'a ActiveRun) -> Self {
         Self {
             tick: Tick::from_unix(run.tick).to_string(),
             token: run.token,
             node: &run.node,
-            started: time(run.started),
+            started: format_time(run.started),
             attempt: run.attempt,
             manual: run.manual,
         }
@@ -331,11 +333,11 @@ struct EntryJson<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     text: &'a str,
     #[serde(flatten)]
-    run: Option<RunOnly<'a>>,
+    run: Option<EntryRunJson<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct RunOnly<'a> {
+struct EntryRunJson<'a> {
     token: u64,
     node: &'a str,
     started: String,
@@ -344,15 +346,22 @@ struct RunOnly<'a> {
 }
 
 impl<'a> EntryJson<'a> {
-    fn new(entry: &'a Entry) -> Self {
-        let run = entry.run.as_ref().map(|run| RunOnly {
+    fn new(entry: &'a HistoryEntry) -> Self {
+        let run = entry.run.as_ref().map(|run| EntryRunJson {
             token: run.token,
             node: &run.node,
-            started: time(run.started),
+            started: format_time(run.started),
             attempt: run.attempt,
             manual: run.manual,
         });
         let tick = Tick::from_unix(entry.tick).to_string();
-        Self { tick, outcome: entry.outcome.as_str(), count: entry.count, at: time(entry.at), text: &entry.text, run }
+        Self {
+            tick,
+            outcome: entry.outcome.as_str(),
+            count: entry.count,
+            at: format_time(entry.at),
+            text: &entry.text,
+            run,
+        }
     }
 }

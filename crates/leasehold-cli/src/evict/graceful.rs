@@ -2,93 +2,109 @@
 
 use std::time::Duration;
 
-use leasehold::clock::Moment;
-use leasehold::engine::PartyView;
+use leasehold::clock::Instant;
+use leasehold::engine::ContenderView;
 use leasehold::{LockName, Locks};
 use serde::Serialize;
 
-use super::line;
+use super::format_claim;
 use crate::args::EvictArgs;
-use crate::duration::human;
+use crate::duration::format_duration;
 use crate::exit::{self, Failure};
-use crate::output::{self, clean};
-use crate::view::PartyJson;
+use crate::output::{self, escape_control_chars};
+use crate::view::ContenderJson;
 
 /// How often the request is repeated: it may be lost with a connection. The answer also tells
 /// whether the claim still holds.
-const AGAIN: Duration = Duration::from_millis(100);
+const REPEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How much longer than the leases the command waits: a holder that renewed just before the request
 /// holds for a whole TTL.
-const SLACK: Duration = Duration::from_secs(5);
+const EXTRA_WAIT: Duration = Duration::from_secs(5);
 
 /// A holder that was asked.
-struct Asked {
-    party: PartyView,
+struct RequestedHolder {
+    contender: ContenderView,
     /// When its lease ends, by the last answer.
-    ends: Moment,
+    expires_at: Instant,
     /// A holder that does not release gives the claim back so much before the end of its lease.
-    margin: Duration,
+    early_release_margin: Duration,
 }
 
 /// What happened to the claims.
 #[derive(Default)]
-struct Came {
+struct GracefulOutcome {
     /// Released before their leases ended.
-    released: Vec<PartyView>,
+    released: Vec<ContenderView>,
     /// Their leases ended: the work under them may still run.
-    lease_ended: Vec<PartyView>,
+    lease_ended: Vec<ContenderView>,
     /// They are gone, and no release is known: their sessions ended, or they released before they
     /// learned of the request. In JSON they are among `lease_ended`.
-    unconfirmed: Vec<PartyView>,
-    remaining: Vec<Asked>,
+    unconfirmed: Vec<ContenderView>,
+    remaining: Vec<RequestedHolder>,
     /// They wait, or are gone.
-    not_holding: Vec<PartyView>,
+    not_holding: Vec<ContenderView>,
 }
 
 #[derive(Debug, Serialize)]
-struct CameJson<'a> {
+struct GracefulOutcomeJson<'a> {
     name: &'a str,
     engine: &'a str,
-    released: Vec<PartyJson<'a>>,
-    lease_ended: Vec<PartyJson<'a>>,
-    remaining: Vec<PartyJson<'a>>,
-    not_holding: Vec<PartyJson<'a>>,
+    released: Vec<ContenderJson<'a>>,
+    lease_ended: Vec<ContenderJson<'a>>,
+    remaining: Vec<ContenderJson<'a>>,
+    not_holding: Vec<ContenderJson<'a>>,
     seconds: f64,
     reason: Option<&'a str>,
 }
 
 /// Sends each holder a release request, and waits until none of them holds the lock. Waiters are left
 /// alone: one that waited at the inspection may hold by now, and must not be forced.
-pub(super) async fn evict(
+pub(super) async fn evict_gracefully(
     locks: &Locks,
     name: &LockName,
-    chosen: &[&PartyView],
+    selected: &[&ContenderView],
     args: &EvictArgs,
     url: &str,
 ) -> Result<u8, Failure> {
     let clock = locks.clock();
     let began = clock.now();
-    let mut came = Came::default();
-    for party in chosen {
-        match ask(locks, name, party, args).await.map_err(|error| Failure::from(error).at(url))? {
+    let mut came = GracefulOutcome::default();
+    for contender in selected {
+        match request_release(locks, name, contender, args)
+            .await
+            .map_err(|error| Failure::from(error).with_engine(url))?
+        {
             Some(asked) => came.remaining.push(asked),
-            None => came.not_holding.push((*party).clone()),
+            None => came.not_holding.push((*contender).clone()),
         }
     }
-    wait(locks, name, args, &mut came).await.map_err(|error| Failure::from(error).at(url))?;
-    let took = clock.now().since(began);
-    let text = if args.output.json { json(&came, name, url, took, args) } else { text(&came, name, url, took, args) };
-    output::out(&text)?;
+    wait_for_release(locks, name, args, &mut came).await.map_err(|error| Failure::from(error).with_engine(url))?;
+    let took = clock.now().duration_since(began);
+    let text = if args.output.json {
+        to_json(&came, name, url, took, args)
+    } else {
+        format_outcome(&came, name, url, took, args)
+    };
+    output::write_stdout(&text)?;
     let asked = came.released.len() + came.lease_ended.len() + came.unconfirmed.len();
     Ok(if came.remaining.is_empty() && asked > 0 { 0 } else { exit::CONFLICT })
 }
 
-async fn ask(locks: &Locks, name: &LockName, party: &PartyView, args: &EvictArgs) -> leasehold::Result<Option<Asked>> {
+async fn request_release(
+    locks: &Locks,
+    name: &LockName,
+    contender: &ContenderView,
+    args: &EvictArgs,
+) -> leasehold::Result<Option<RequestedHolder>> {
     let reason = args.reason.as_deref().unwrap_or_default();
-    let asked = locks.request_release(name, party.claim, reason).await?;
+    let asked = locks.request_release(name, contender.claim, reason).await?;
     let now = locks.clock().now();
-    Ok(asked.map(|party| Asked { ends: now.after(party.left), margin: party.left / 50, party }))
+    Ok(asked.map(|contender| RequestedHolder {
+        expires_at: now.saturating_add(contender.remaining),
+        early_release_margin: contender.remaining / 50,
+        contender,
+    }))
 }
 
 /// Asks a holder again. If it is gone, the engine knows whether it has released; or the time tells
@@ -97,43 +113,48 @@ async fn follow(
     locks: &Locks,
     name: &LockName,
     args: &EvictArgs,
-    asked: &Asked,
-    came: &mut Came,
+    asked: &RequestedHolder,
+    came: &mut GracefulOutcome,
 ) -> leasehold::Result<()> {
-    if let Some(still) = ask(locks, name, &asked.party, args).await? {
-        came.remaining.push(Asked { margin: asked.margin, ..still });
+    if let Some(still) = request_release(locks, name, &asked.contender, args).await? {
+        came.remaining.push(RequestedHolder { early_release_margin: asked.early_release_margin, ..still });
         return Ok(());
     }
     let now = locks.clock().now();
-    let gone = match locks.was_released(name, asked.party.claim).await? {
+    let gone = match locks.was_released(name, asked.contender.claim).await? {
         Some(true) => &mut came.released,
         Some(false) => &mut came.unconfirmed,
-        None if now.after(asked.margin) < asked.ends => &mut came.released,
+        None if now.saturating_add(asked.early_release_margin) < asked.expires_at => &mut came.released,
         None => &mut came.lease_ended,
     };
-    gone.push(asked.party.clone());
+    gone.push(asked.contender.clone());
     Ok(())
 }
 
 /// Repeats the requests until no claim holds the lock. They stand while the engine is unreachable for
 /// a moment.
-async fn wait(locks: &Locks, name: &LockName, args: &EvictArgs, came: &mut Came) -> leasehold::Result<()> {
+async fn wait_for_release(
+    locks: &Locks,
+    name: &LockName,
+    args: &EvictArgs,
+    outcome: &mut GracefulOutcome,
+) -> leasehold::Result<()> {
     let clock = locks.clock();
-    let Some(last) = came.remaining.iter().map(|asked| asked.ends).max() else { return Ok(()) };
-    let left = human(last.since(clock.now()));
-    output::say(&format!("asked for the release; waiting until it is released, or its lease ends in {left}"));
-    let bound = last.after(SLACK);
+    let Some(last) = outcome.remaining.iter().map(|asked| asked.expires_at).max() else { return Ok(()) };
+    let left = format_duration(last.duration_since(clock.now()));
+    output::print_message(&format!("asked for the release; waiting until it is released, or its lease ends in {left}"));
+    let bound = last.saturating_add(EXTRA_WAIT);
     let mut told = false;
-    while !came.remaining.is_empty() && clock.now() < bound {
-        clock.sleep_until(clock.now().after(AGAIN)).await;
-        for asked in std::mem::take(&mut came.remaining) {
-            match follow(locks, name, args, &asked, came).await {
+    while !outcome.remaining.is_empty() && clock.now() < bound {
+        clock.sleep_until(clock.now().saturating_add(REPEAT_INTERVAL)).await;
+        for asked in std::mem::take(&mut outcome.remaining) {
+            match follow(locks, name, args, &asked, outcome).await {
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {
                     if !std::mem::replace(&mut told, true) {
-                        output::say(&format!("{error}; it was asked, trying again"));
+                        output::print_message(&format!("{error}; it was asked, trying again"));
                     }
-                    came.remaining.push(asked);
+                    outcome.remaining.push(asked);
                 }
                 Err(error) => return Err(error),
             }
@@ -142,50 +163,56 @@ async fn wait(locks: &Locks, name: &LockName, args: &EvictArgs, came: &mut Came)
     Ok(())
 }
 
-fn json(came: &Came, name: &LockName, url: &str, took: Duration, args: &EvictArgs) -> String {
-    fn parties(parties: &[PartyView]) -> Vec<PartyJson<'_>> {
-        parties.iter().map(PartyJson::new).collect()
+fn to_json(outcome: &GracefulOutcome, name: &LockName, url: &str, elapsed: Duration, args: &EvictArgs) -> String {
+    fn contenders_to_json(contenders: &[ContenderView]) -> Vec<ContenderJson<'_>> {
+        contenders.iter().map(ContenderJson::new).collect()
     }
-    output::json(&CameJson {
+    output::to_json_line(&GracefulOutcomeJson {
         name: name.as_str(),
         engine: url,
-        released: parties(&came.released),
-        lease_ended: came.lease_ended.iter().chain(&came.unconfirmed).map(PartyJson::new).collect(),
-        remaining: came.remaining.iter().map(|asked| PartyJson::new(&asked.party)).collect(),
-        not_holding: parties(&came.not_holding),
-        seconds: took.as_secs_f64(),
+        released: contenders_to_json(&outcome.released),
+        lease_ended: outcome.lease_ended.iter().chain(&outcome.unconfirmed).map(ContenderJson::new).collect(),
+        remaining: outcome.remaining.iter().map(|asked| ContenderJson::new(&asked.contender)).collect(),
+        not_holding: contenders_to_json(&outcome.not_holding),
+        seconds: elapsed.as_secs_f64(),
         reason: args.reason.as_deref(),
     })
 }
 
-fn text(came: &Came, name: &LockName, url: &str, took: Duration, args: &EvictArgs) -> String {
-    let (name, took) = (clean(name.as_str()), human(took));
+fn format_outcome(
+    outcome: &GracefulOutcome,
+    name: &LockName,
+    url: &str,
+    elapsed: Duration,
+    args: &EvictArgs,
+) -> String {
+    let (name, took) = (escape_control_chars(name.as_str()), format_duration(elapsed));
     let mut text = String::new();
-    for party in &came.released {
-        text.push_str(&format!("{name} was released after {took}: {}\n", line(party)));
+    for contender in &outcome.released {
+        text.push_str(&format!("{name} was released after {took}: {}\n", format_claim(contender)));
     }
-    for party in &came.lease_ended {
-        let line = line(party);
+    for contender in &outcome.lease_ended {
+        let line = format_claim(contender);
         text.push_str(&format!("the lease on {name} ended after {took} without a release: {line}\n"));
         text.push_str("  what it ran under the lock may still run\n");
     }
-    for party in &came.unconfirmed {
-        let line = line(party);
+    for contender in &outcome.unconfirmed {
+        let line = format_claim(contender);
         text.push_str(&format!("the hold on {name} ended after {took}, and no release is known: {line}\n"));
         text.push_str("  its session ended, and what it ran under the lock may still run; or it released before it learned of the request\n");
     }
-    for Asked { party, .. } in &came.remaining {
-        text.push_str(&format!("{name} is still held after {took}: {}\n", line(party)));
+    for RequestedHolder { contender, .. } in &outcome.remaining {
+        text.push_str(&format!("{name} is still held after {took}: {}\n", format_claim(contender)));
         text.push_str("  the request did not reach it, or it is an older version; without --graceful it is forced\n");
     }
-    for party in &came.not_holding {
-        let line = line(party);
+    for contender in &outcome.not_holding {
+        let line = format_claim(contender);
         text.push_str(&format!(
             "{name} is not held by {line}\n  only holders are asked; without --graceful a waiter is removed\n"
         ));
     }
     if let Some(reason) = &args.reason {
-        text.push_str(&format!("reason: {}\n", clean(reason)));
+        text.push_str(&format!("reason: {}\n", escape_control_chars(reason)));
     }
     text + &format!("engine: {url}\n")
 }

@@ -10,9 +10,9 @@ use nix::sys::signal::SigSet;
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
 use rustix::termios::tcsetpgrp;
 
-use super::Run;
-use super::held::Hold;
-use super::message::Message;
+use super::RunContext;
+use super::ancestors::Hold;
+use super::supervisor_message::SupervisorMessage;
 use crate::exit::{self, Failure};
 
 /// A started command that is not reaped yet.
@@ -23,39 +23,39 @@ pub(super) struct Child {
 
 /// A change of the command's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum StateChange {
     Stopped(Signal),
-    Ended(Status),
+    Ended(ExitStatus),
 }
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum ExitStatus {
     Exited(u8),
     Signalled(i32),
 }
 
-impl Status {
+impl ExitStatus {
     /// The exit code that a shell would report.
-    pub(super) fn code(self) -> u8 {
+    pub(super) fn exit_code(self) -> u8 {
         match self {
             Self::Exited(code) => code,
-            Self::Signalled(number) => exit::by_signal(number),
+            Self::Signalled(number) => exit::signal_exit_code(number),
         }
     }
 }
 
 /// The setup of the command between fork and exec.
-pub(super) struct Birth {
+pub(super) struct ChildSetup {
     /// The pipe to the warden, which must know the group before the command runs.
-    pub(super) warden: OwnedFd,
+    pub(super) supervisor_pipe: OwnedFd,
     /// The terminal, if the command gets it from the start.
     pub(super) terminal: Option<OwnedFd>,
     /// The command's signal mask.
     pub(super) mask: SigSet,
 }
 
-impl Birth {
+impl ChildSetup {
     /// Makes only system calls, with no allocation and no locks: another thread may have held a
     /// lock at the fork.
     fn prepare(&self, parent: Pid) -> io::Result<()> {
@@ -64,7 +64,7 @@ impl Birth {
             return Err(rustix::io::Errno::SRCH.into());
         }
         let own = process::getpid();
-        rustix::io::write(&self.warden, &Message::Group(own).encode())?;
+        rustix::io::write(&self.supervisor_pipe, &SupervisorMessage::Group(own).encode())?;
         if let Some(terminal) = &self.terminal {
             // SIGTTOU is still blocked, so this works from the background. If it fails, the command
             // requests the terminal later.
@@ -76,20 +76,20 @@ impl Birth {
 
 impl Child {
     /// Starts the command.
-    pub(super) fn start(run: &Run<'_>, guard: &Guard, birth: Birth) -> Result<Self, Failure> {
+    pub(super) fn spawn(run: &RunContext<'_>, guard: &Guard, setup: ChildSetup) -> Result<Self, Failure> {
         let Some((program, arguments)) = run.plan.command.split_first() else {
             return Err(Failure::usage("there is no command to run"));
         };
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
         command.env("LEASEHOLD_NAME", guard.name().as_str()).env("LEASEHOLD_TOKEN", guard.token().to_string());
-        run.engine.set(&mut command);
+        run.engine.set_env(&mut command);
         command.envs(run.plan.env.iter().map(|(key, value)| (key, value)));
-        if run.plan.detached {
+        if run.plan.is_detached {
             command.stdin(Stdio::null());
         }
         // Uses the engine's own URL, so that two spellings of a URL name the same engine.
-        for (key, value) in run.around.with(&Hold::of(guard, run.owner, &run.locks.url())) {
+        for (key, value) in run.ancestors.env_with(&Hold::from_guard(guard, run.owner, &run.locks.url())) {
             match value {
                 Some(value) => command.env(key, value),
                 None => command.env_remove(key),
@@ -100,9 +100,9 @@ impl Child {
         // makes system calls on values that were made before the fork, and nothing else.
         #[allow(unsafe_code, reason = "what std wants for anything between fork and exec")]
         unsafe {
-            command.pre_exec(move || birth.prepare(parent));
+            command.pre_exec(move || setup.prepare(parent));
         }
-        let child = command.spawn().map_err(|error| cannot_run(program, &error))?;
+        let child = command.spawn().map_err(|error| spawn_failure(program, &error))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         Ok(Self { pid: pid.ok_or_else(|| Failure::system("cannot run", "the process has no number"))? })
     }
@@ -114,23 +114,23 @@ impl Child {
 
     /// The change since the last call, if any. An ended command stays a zombie until `reap`, so
     /// that its process id is not reused.
-    pub(super) fn change(&self) -> Option<Change> {
+    pub(super) fn poll_change(&self) -> Option<StateChange> {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         if let Ok(Some(status)) = process::waitid(WaitId::Pid(self.pid), options)
             && let Some(by) = status.stopping_signal().and_then(Signal::from_named_raw)
         {
-            return Some(Change::Stopped(by));
+            return Some(StateChange::Stopped(by));
         }
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = match process::waitid(WaitId::Pid(self.pid), options) {
             Ok(status) => status?,
             Err(rustix::io::Errno::INTR) => return None,
             // Another part of the process reaped it; its exit status is unknown.
-            Err(_) => return Some(Change::Ended(Status::Exited(exit::SYSTEM))),
+            Err(_) => return Some(StateChange::Ended(ExitStatus::Exited(exit::SYSTEM))),
         };
-        Some(Change::Ended(match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => Status::Exited(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
-            (None, Some(number)) => Status::Signalled(number),
+        Some(StateChange::Ended(match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => ExitStatus::Exited(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
+            (None, Some(number)) => ExitStatus::Signalled(number),
             (None, None) => return None,
         }))
     }
@@ -141,7 +141,7 @@ impl Child {
     }
 }
 
-fn cannot_run(program: &std::ffi::OsStr, error: &io::Error) -> Failure {
+fn spawn_failure(program: &std::ffi::OsStr, error: &io::Error) -> Failure {
     let message = format!("cannot run {}: {error}", program.display());
     match error.kind() {
         io::ErrorKind::NotFound => Failure::new(exit::NOT_FOUND, "not-found", message),

@@ -4,110 +4,115 @@
 //! plan (validated options) -> acquire (wait, show, leave the queue)
 //!     -> child + warden -> supervise -> release
 //! ```
-//! `lost` computes when a command whose lock is in danger gets TERM and KILL. `supervise` sends
-//! them while we run. `watch` - another process, the warden - sends them if we are killed or
+//! `loss_policy` computes when a command whose lock is in danger gets TERM and KILL. `child_monitor` sends
+//! them while we run. `supervisor_main` - another process, the warden - sends them if we are killed or
 //! stopped.
 
 mod acquire;
+mod ancestors;
 mod child;
-mod group;
-mod held;
-mod job;
-mod lost;
-mod message;
-mod once;
+mod child_monitor;
+mod job_control;
+mod job_task;
+mod loss_policy;
+mod once_per_tick;
 mod options;
-mod parting;
 mod plan;
+mod process_group;
 mod reentry;
 mod refusal;
 mod report;
 pub(crate) mod signals;
-mod stop;
-mod supervise;
+mod supervisor_main;
+mod supervisor_message;
+mod supervisor_process;
+mod teardown;
 mod terminal;
-mod waiting;
-mod warden;
-mod watch;
+mod wait_display;
 
 use std::time::Duration;
 
 use leasehold::clock::Clock;
 use leasehold::engine::Reach;
-use leasehold::{Guard, Locks, Outcome, Owner};
+use leasehold::{Guard, Locks, Owner, ReleaseOutcome};
 
-use self::acquire::{Acquired, acquire};
-use self::child::{Birth, Child};
-use self::held::Ancestors;
-pub(crate) use self::job::Task;
-use self::lost::{Lease, OnLost};
+use self::acquire::{AcquireResult, acquire};
+use self::ancestors::Ancestors;
+use self::child::{Child, ChildSetup};
+use self::child_monitor::{ChildMonitor, CommandEnd, MonitorState};
+pub(crate) use self::job_task::JobTask;
+use self::loss_policy::{Lease, OnLost};
 pub(crate) use self::options::RunArgs;
-use self::parting::{close, release};
-use self::plan::Patience;
-pub(crate) use self::plan::{Plan, Times};
+use self::plan::WaitLimit;
+pub(crate) use self::plan::{JobTimes, Plan};
 pub(crate) use self::report::Report;
-pub(crate) use self::signals::{Orders, Signals};
-use self::supervise::{End, State, Supervisor};
+pub(crate) use self::signals::{SignalOrders, Signals};
+pub(crate) use self::supervisor_main::supervisor_main;
+pub(crate) use self::supervisor_process::SUPERVISOR_ARGUMENT;
+use self::supervisor_process::SupervisorProcess;
+use self::teardown::{close, release};
 use self::terminal::Terminal;
-pub(crate) use self::warden::WARDEN;
-use self::warden::Warden;
-pub(crate) use self::watch::warden_main;
-use crate::engine_url::ForCommand;
+use crate::engine_url::ChildEngine;
 use crate::exit::{self, Failure};
 
 /// The minimum time to reach the engine, however short the wait for the lock is.
-const LEAST_WAIT: Duration = Duration::from_millis(250);
+const MIN_WAIT: Duration = Duration::from_millis(250);
 
 /// Runs a command under a lock; returns the exit code.
 pub(crate) async fn run(args: RunArgs) -> Result<u8, Failure> {
     let report = Report::new(&args);
     match run_under_lock(&args, &report).await {
         Ok(code) => {
-            report.exit(code);
+            report.report_exit(code);
             Ok(code)
         }
-        Err(failure) => Err(report.failure(failure)),
+        Err(failure) => Err(report.report_failure(failure)),
     }
 }
 
 /// Opens the engine. The time in which the engine is unreachable counts towards the wait for the
 /// lock.
-async fn open(args: &RunArgs, plan: &mut Plan, report: &Report) -> Result<Locks, Failure> {
-    let within = match plan.patience {
-        Patience::For(wait) => wait.max(LEAST_WAIT),
-        Patience::None | Patience::Forever => args.engine.connect_timeout,
+async fn open_engine(args: &RunArgs, plan: &mut Plan, report: &Report) -> Result<Locks, Failure> {
+    let within = match plan.wait_limit {
+        WaitLimit::AtMost(wait) => wait.max(MIN_WAIT),
+        WaitLimit::NoWait | WaitLimit::Unlimited => args.engine.connect_timeout,
     };
     let (clock, report) = (Clock::system(), report.clone());
     let began = clock.now();
-    let locks = args.engine.open_within(plan.ttl, within, move |line| report.warning(line)).await?;
-    if let Patience::For(wait) = &mut plan.patience {
-        *wait = wait.saturating_sub(clock.now().since(began)).max(LEAST_WAIT.min(*wait));
+    let locks = args.engine.open_within(plan.ttl, within, move |line| report.warn(line)).await?;
+    if let WaitLimit::AtMost(wait) = &mut plan.wait_limit {
+        *wait = wait.saturating_sub(clock.now().duration_since(began)).max(MIN_WAIT.min(*wait));
     }
     Ok(locks)
 }
 
 async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> {
     if let Some(schedule) = &args.once_per {
-        return once::run(args, schedule, report).await;
+        return once_per_tick::run(args, schedule, report).await;
     }
     let mut plan = Plan::new(args)?;
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
     let locks = tokio::select! {
         biased;
-        locks = open(args, &mut plan, report) => locks?,
-        signal = signals.next_end() => return Ok(exit::by_signal(signal.as_raw())),
+        locks = open_engine(args, &mut plan, report) => locks?,
+        signal = signals.next_end_signal() => return Ok(exit::signal_exit_code(signal.as_raw())),
     };
     if locks.capabilities().reach == Reach::Process {
-        report.warning(&format!("{} is shared with no other process: this lock keeps nobody out", locks.url()));
+        report.warn(&format!("{} is shared with no other process: this lock keeps nobody out", locks.url()));
     }
-    let (engine, around) = (args.engine.for_command(), Ancestors::read());
-    reentry::refuse_unseen(&locks, &plan, &around)?;
+    let (engine, around) = (args.engine.for_child(), Ancestors::from_env());
+    reentry::refuse_possible_deadlock(&locks, &plan, &around)?;
     let result = match acquire(&locks, &plan, &around, &mut signals, report).await {
-        Ok(Acquired::Held(guard, owner)) => {
-            hold(&Run { plan: &plan, locks: &locks, around, owner, engine, report }, guard, &mut signals).await
+        Ok(AcquireResult::Held(guard, owner)) => {
+            run_while_held(
+                &RunContext { plan: &plan, locks: &locks, ancestors: around, owner, engine, report },
+                guard,
+                &mut signals,
+            )
+            .await
         }
-        Ok(Acquired::Conflict) => Ok(plan.conflict),
-        Ok(Acquired::Interrupted(signal)) => Ok(exit::by_signal(signal.as_raw())),
+        Ok(AcquireResult::Conflict) => Ok(plan.conflict_exit_code),
+        Ok(AcquireResult::Interrupted(signal)) => Ok(exit::signal_exit_code(signal.as_raw())),
         Err(failure) => Err(failure),
     };
     close(locks, &mut signals, report).await;
@@ -115,35 +120,35 @@ async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> 
 }
 
 /// The context of one run.
-struct Run<'a> {
+struct RunContext<'a> {
     plan: &'a Plan,
     locks: &'a Locks,
-    around: Ancestors,
+    ancestors: Ancestors,
     owner: Option<Owner>,
-    engine: ForCommand,
+    engine: ChildEngine,
     report: &'a Report,
 }
 
 /// Runs the command while holding the lock, then releases the lock in any case.
-async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, Failure> {
+async fn run_while_held(run: &RunContext<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, Failure> {
     let started = run.locks.clock().now();
-    let end = match command(run, &guard, signals).await {
+    let end = match run_command(run, &guard, signals).await {
         Ok(end) => end,
         Err(failure) => {
             release(run, guard, signals).await;
             return Err(failure);
         }
     };
-    run.report.ended(end.status);
+    run.report.report_ended(end.status);
     // A loss reported just after the command ended happened before its end.
     let held_at_end = guard.is_held();
-    let mut code = end.status.code();
-    let at_least = started.after(run.plan.min_hold);
-    if !end.lost && held_at_end && run.locks.clock().now() < at_least {
-        run.report.note("the command has ended; keeping the lock for --min-hold");
+    let mut code = end.status.exit_code();
+    let at_least = started.saturating_add(run.plan.min_hold);
+    if !end.is_lost && held_at_end && run.locks.clock().now() < at_least {
+        run.report.note_if_verbose("the command has ended; keeping the lock for --min-hold");
         tokio::select! {
             biased;
-            signal = signals.next_end() => code = exit::by_signal(signal.as_raw()),
+            signal = signals.next_end_signal() => code = exit::signal_exit_code(signal.as_raw()),
             _ = guard.lost() => {}
             () = guard.release_requested() => {}
             () = run.locks.clock().sleep_until(at_least) => {}
@@ -153,43 +158,46 @@ async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, 
     let outcome = release(run, guard, signals).await;
     // A loss that only the release finds is reported, too: the exit code alone does not name the
     // lock.
-    if let Some(Outcome::WasLost(reason)) = outcome.filter(|_| !end.lost) {
-        run.report.lost(&run.plan.name, &run.locks.url(), reason, "the command had ended by then");
+    if let Some(ReleaseOutcome::AlreadyLost(reason)) = outcome.filter(|_| !end.is_lost) {
+        run.report.report_lost(&run.plan.name, &run.locks.url(), reason, "the command had ended by then");
     }
-    let lost = end.lost || !held_at_end || (was_held && matches!(outcome, Some(Outcome::WasLost(_))));
-    Ok(if lost && run.plan.rules.on_lost != OnLost::Ignore { exit::LOST } else { code })
+    let lost = end.is_lost || !held_at_end || (was_held && matches!(outcome, Some(ReleaseOutcome::AlreadyLost(_))));
+    Ok(if lost && run.plan.loss_policy.on_lost != OnLost::Ignore { exit::LOST } else { code })
 }
 
 /// Starts the warden, then the command, and supervises it.
-async fn command(run: &Run<'_>, guard: &Guard, signals: &mut Signals) -> Result<End, Failure> {
+async fn run_command(run: &RunContext<'_>, guard: &Guard, signals: &mut Signals) -> Result<CommandEnd, Failure> {
     let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, error);
     let clock = run.locks.clock();
     let mask = signals::prepare_mask().map_err(|error| Failure::system("cannot set the signal mask", error))?;
-    let mut terminal = if run.plan.detached { None } else { Terminal::find() };
-    let mut warden = Warden::start(run.locks.lifeline()).map_err(system("cannot start the warden"))?;
-    let lease = Lease::new(guard.deadline(), clock.now(), run.plan.cap(clock.now()));
-    warden.tell(run.plan.rules.for_warden(run.plan.rules.before(lease), lease), clock.now());
-    let birth = Birth {
-        warden: warden.pipe().try_clone_to_owned().map_err(system("cannot reach the warden"))?,
-        terminal: terminal.as_mut().filter(|terminal| terminal.is_lent_at_once()).and_then(Terminal::handle),
+    let mut terminal = if run.plan.is_detached { None } else { Terminal::open() };
+    let mut warden = SupervisorProcess::spawn(run.locks.liveness_fd()).map_err(system("cannot start the warden"))?;
+    let lease = Lease::new(guard.deadline(), clock.now(), run.plan.max_deadline(clock.now()));
+    warden.send_schedule(
+        run.plan.loss_policy.for_supervisor(run.plan.loss_policy.before_expiry(lease), lease),
+        clock.now(),
+    );
+    let birth = ChildSetup {
+        supervisor_pipe: warden.pipe().try_clone_to_owned().map_err(system("cannot reach the warden"))?,
+        terminal: terminal.as_mut().filter(|terminal| terminal.is_lent_at_start()).and_then(Terminal::child_handle),
         mask,
     };
     signals.listen_to_job_control().map_err(system("cannot listen to signals"))?;
-    let child = match Child::start(run, guard, birth) {
+    let child = match Child::spawn(run, guard, birth) {
         Ok(child) => child,
         Err(failure) => {
             if let Some(terminal) = &terminal {
-                terminal.take_back(None);
+                terminal.reclaim(None);
             }
-            warden.dismiss();
-            warden.gone(clock).await;
+            warden.send_done();
+            warden.wait_exited(clock).await;
             return Err(failure);
         }
     };
-    run.report.started(child.group().as_raw_nonzero().get().unsigned_abs());
+    run.report.report_started(child.group().as_raw_nonzero().get().unsigned_abs());
     let (plan, report, started) = (run.plan, run.report, clock.now());
-    let (warden_for_it, state) = (&mut warden, State::default());
-    let supervisor = Supervisor {
+    let (warden_for_it, state) = (&mut warden, MonitorState::default());
+    let supervisor = ChildMonitor {
         plan,
         engine: run.locks.url(),
         guard,
@@ -197,13 +205,13 @@ async fn command(run: &Run<'_>, guard: &Guard, signals: &mut Signals) -> Result<
         report,
         signals,
         child,
-        warden: warden_for_it,
+        supervisor: warden_for_it,
         terminal,
         started,
         lease,
         state,
     };
     let end = supervisor.run().await;
-    warden.gone(clock).await;
+    warden.wait_exited(clock).await;
     Ok(end)
 }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use leasehold::schedule::{Crash, Missed, Overlap};
 
-use super::lost::OnLost;
+use super::loss_policy::OnLost;
 use crate::args::EngineArg;
 use crate::cron::policy;
 use crate::duration::{parse, parse_positive};
@@ -15,7 +15,7 @@ use crate::duration::{parse, parse_positive};
 const USAGE: &str = "leasehold run [OPTIONS] NAME -- CMD...\n       leasehold run [OPTIONS] NAME -c STRING";
 
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
-const AFTER: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   leasehold run nightly -- ./send-messages      one at a time, in order
   leasehold run -n nightly -- ./send-messages   exit code 1 if it is held
@@ -93,7 +93,7 @@ Environment:
 /// engines on the network share it between machines.
 #[derive(Debug, Args)]
 #[command(override_usage = USAGE)]
-#[command(after_long_help = AFTER, after_help = "`leasehold run --help` has examples and the exit codes.")]
+#[command(after_long_help = AFTER_HELP, after_help = "`leasehold run --help` has examples and the exit codes.")]
 pub(crate) struct RunArgs {
     /// The lock's name: any text of 1 to 512 bytes without control characters
     pub(crate) name: String,
@@ -157,15 +157,15 @@ pub(crate) struct RunArgs {
     pub(crate) skew: Option<Duration>,
     /// With --once-per: if a run's host dies, do not run it again (`at-most-once`), or start it up
     /// to N times in all (`retry:N`)
-    #[arg(long, value_name = "POLICY", value_parser = policy::crash, requires = "once_per")]
+    #[arg(long, value_name = "POLICY", value_parser = policy::parse_crash, requires = "once_per")]
     pub(crate) crash: Option<Crash>,
     /// With --once-per: skip ticks that no host ran in time (`skip`), or make up for them with one
     /// run (`once`) or up to N (`all:N`)
-    #[arg(long, value_name = "POLICY", value_parser = policy::missed, requires = "once_per")]
+    #[arg(long, value_name = "POLICY", value_parser = policy::parse_missed, requires = "once_per")]
     pub(crate) missed: Option<Missed>,
     /// With --once-per: ticks during a run are skipped (`skip`), run after it (`queue`) or beside
     /// it (`allow:N`, N up to 64)
-    #[arg(long, value_name = "POLICY", value_parser = policy::overlap, requires = "once_per")]
+    #[arg(long, value_name = "POLICY", value_parser = policy::parse_overlap, requires = "once_per")]
     pub(crate) overlap: Option<Overlap>,
     /// The time between TERM and KILL [default: a third of the TTL, or of --max-hold if that is
     /// shorter; at most 5s]
@@ -191,8 +191,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_line_of_the_help_is_broken_by_a_terminal() {
-        for line in AFTER.lines() {
+    fn no_help_line_exceeds_80_columns() {
+        for line in AFTER_HELP.lines() {
             assert!(line.chars().count() < 80, "{line}");
         }
     }

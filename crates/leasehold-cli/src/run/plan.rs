@@ -3,17 +3,17 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use leasehold::clock::Moment;
+use leasehold::clock::Instant;
 use leasehold::{LockName, MAX_DESCRIPTION};
 
-use super::lost::{self, OnLost, Rules};
+use super::loss_policy::{self, LossPolicy, OnLost};
 use super::options::RunArgs;
 use crate::exit::Failure;
-use crate::output::{clean, hide_passwords, shorten};
+use crate::output::{escape_control_chars, hide_passwords, shorten};
 
 /// How the lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum RunMode {
     Exclusive,
     Shared,
     Slots(u32),
@@ -21,15 +21,15 @@ pub(super) enum How {
 
 /// How long to wait for the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
-    None,
-    For(Duration),
-    Forever,
+pub(super) enum WaitLimit {
+    NoWait,
+    AtMost(Duration),
+    Unlimited,
 }
 
 /// How long a job's command may run, and how long its lock outlives us.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
+pub(crate) struct JobTimes {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
     /// The time between TERM and KILL.
@@ -40,19 +40,19 @@ pub(crate) struct Times {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(super) name: LockName,
-    pub(super) how: How,
-    pub(super) patience: Patience,
+    pub(super) mode: RunMode,
+    pub(super) wait_limit: WaitLimit,
     pub(super) ttl: Duration,
     pub(super) min_hold: Duration,
     pub(super) max_hold: Option<Duration>,
-    pub(super) rules: Rules,
-    pub(super) describe: String,
+    pub(super) loss_policy: LossPolicy,
+    pub(super) description: String,
     pub(super) command: Vec<OsString>,
-    pub(super) conflict: u8,
+    pub(super) conflict_exit_code: u8,
     /// Additional variables for the command's environment.
     pub(super) env: Vec<(OsString, OsString)>,
     /// Whether the command gets neither our standard input nor the terminal.
-    pub(super) detached: bool,
+    pub(super) is_detached: bool,
 }
 
 impl Plan {
@@ -70,55 +70,56 @@ impl Plan {
         }
         let describe = match &args.describe {
             Some(text) => text.clone(),
-            None => description(args.command.as_ref().map_or(command.as_slice(), std::slice::from_ref)),
+            None => describe_command(args.command.as_ref().map_or(command.as_slice(), std::slice::from_ref)),
         };
         Ok(Self {
             name: LockName::new(&args.name)?,
-            how: match args.slots {
-                Some(slots) => How::Slots(slots),
-                None if args.shared => How::Shared,
-                None => How::Exclusive,
+            mode: match args.slots {
+                Some(slots) => RunMode::Slots(slots),
+                None if args.shared => RunMode::Shared,
+                None => RunMode::Exclusive,
             },
-            patience: match args.wait {
-                _ if args.nonblock => Patience::None,
-                Some(Duration::ZERO) => Patience::None,
-                Some(wait) => Patience::For(wait),
-                None => Patience::Forever,
+            wait_limit: match args.wait {
+                _ if args.nonblock => WaitLimit::NoWait,
+                Some(Duration::ZERO) => WaitLimit::NoWait,
+                Some(wait) => WaitLimit::AtMost(wait),
+                None => WaitLimit::Unlimited,
             },
             ttl: args.ttl,
             min_hold,
             max_hold: args.max_hold,
-            rules: lost::rules(args.on_lost, args.grace, args.ttl, args.max_hold).map_err(Failure::usage)?,
-            describe,
+            loss_policy: loss_policy::resolve_policy(args.on_lost, args.grace, args.ttl, args.max_hold)
+                .map_err(Failure::usage)?,
+            description: describe,
             command,
-            conflict: args.conflict_exit_code,
+            conflict_exit_code: args.conflict_exit_code,
             env: Vec::new(),
-            detached: false,
+            is_detached: false,
         })
     }
 
     /// The plan of a job's command; the scheduler acquires its lock.
-    pub(crate) fn for_job(name: LockName, command: Vec<OsString>, times: Times) -> Result<Self, String> {
-        let Times { ttl, max_hold, grace } = times;
+    pub(crate) fn for_job(name: LockName, command: Vec<OsString>, times: JobTimes) -> Result<Self, String> {
+        let JobTimes { ttl, max_hold, grace } = times;
         Ok(Self {
             name,
-            how: How::Exclusive,
-            patience: Patience::Forever,
+            mode: RunMode::Exclusive,
+            wait_limit: WaitLimit::Unlimited,
             ttl,
             min_hold: Duration::ZERO,
             max_hold,
-            rules: lost::rules(OnLost::Term, grace, ttl, max_hold)?,
-            describe: description(&command),
+            loss_policy: loss_policy::resolve_policy(OnLost::Term, grace, ttl, max_hold)?,
+            description: describe_command(&command),
             command,
-            conflict: 0,
+            conflict_exit_code: 0,
             env: Vec::new(),
-            detached: true,
+            is_detached: true,
         })
     }
 
     /// The description that others see beside the lock's holder.
     pub(crate) fn description(&self) -> &str {
-        &self.describe
+        &self.description
     }
 
     /// The same plan with more variables for the command's environment.
@@ -132,16 +133,16 @@ impl Plan {
     }
 
     /// When a hold that began at `started` reaches --max-hold.
-    pub(super) fn cap(&self, started: Moment) -> Moment {
-        self.max_hold.map_or(Moment::NEVER, |most| started.after(most))
+    pub(super) fn max_deadline(&self, started: Instant) -> Instant {
+        self.max_hold.map_or(Instant::NEVER, |most| started.saturating_add(most))
     }
 }
 
 /// The command line as others may see it: without passwords and control characters, and shortened.
-fn description(command: &[OsString]) -> String {
+fn describe_command(command: &[OsString]) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let line = words.join(" ").replace(['\n', '\t'], " ");
-    shorten(&clean(&hide_passwords(&line)), MAX_DESCRIPTION).into_owned()
+    shorten(&escape_control_chars(&hide_passwords(&line)), MAX_DESCRIPTION).into_owned()
 }
 
 #[cfg(test)]
@@ -149,11 +150,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_description_is_what_the_library_takes() {
+    fn a_description_fits_the_librarys_limits() {
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(description(&words(&["make", "-j", "4"])), "make -j 4");
-        assert_eq!(description(&words(&["sh", "-c", "a\nb\u{1b}"])), "sh -c a b\\u{1b}");
-        assert_eq!(description(&words(&["x", "redis://u:pw@h"])), "x redis://u:***@h");
-        assert!(description(&words(&["é"; 400])).len() <= MAX_DESCRIPTION);
+        assert_eq!(describe_command(&words(&["make", "-j", "4"])), "make -j 4");
+        assert_eq!(describe_command(&words(&["sh", "-c", "a\nb\u{1b}"])), "sh -c a b\\u{1b}");
+        assert_eq!(describe_command(&words(&["x", "redis://u:pw@h"])), "x redis://u:***@h");
+        assert!(describe_command(&words(&["é"; 400])).len() <= MAX_DESCRIPTION);
     }
 }

@@ -14,45 +14,52 @@
 
 use std::time::Duration;
 
-use leasehold::engine::PartyView;
+use leasehold::engine::ContenderView;
 use leasehold::{Error, ErrorKind, Guard, Locks, Mode, Owner};
 
-use super::acquire::try_take;
-use super::held::Ancestors;
-use super::plan::{How, Patience, Plan};
+use super::acquire::try_acquire;
+use super::ancestors::Ancestors;
+use super::plan::{Plan, RunMode, WaitLimit};
 use super::report::Report;
 use crate::exit::Failure;
 use crate::view;
 
 /// How often to try to enter an enclosing hold: a quorum engine may fail by chance.
-const TRIES: usize = 20;
-const PAUSE: Duration = Duration::from_millis(50);
+const MAX_ATTEMPTS: usize = 20;
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long to wait before asking the engine who holds the lock.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+const INSPECT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Enters a hold of an enclosing run. `None`: none of them holds the lock now.
-pub(super) async fn enter(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<Option<(Guard, Owner)>, Error> {
-    if !locks.capabilities().reentry || !around.may_be_joined() {
+pub(super) async fn reenter(
+    locks: &Locks,
+    plan: &Plan,
+    ancestors: &Ancestors,
+) -> Result<Option<(Guard, Owner)>, Error> {
+    if !locks.capabilities().reentrancy || !ancestors.can_be_reentered() {
         return Ok(None);
     }
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         let view = locks.inspect(&plan.name).await?;
-        let Some((hold, owner)) = around.holding(&view).and_then(|(hold, _)| Some((hold, hold.owner?))) else {
+        let Some((hold, owner)) = ancestors.find_live_hold(&view).and_then(|(hold, _)| Some((hold, hold.owner?)))
+        else {
             return Ok(None);
         };
-        match try_take(locks, plan, Some(&owner)).await {
-            Ok(Some(guard)) if guard.token().0 == hold.token && is_held(locks, plan, around).await? => {
+        match try_acquire(locks, plan, Some(&owner)).await {
+            Ok(Some(guard)) if guard.token().0 == hold.token && is_held_by_ancestor(locks, plan, ancestors).await? => {
                 return Ok(Some((guard, owner)));
             }
             Ok(Some(guard)) => {
                 let _ = guard.release().await?;
                 return Ok(None);
             }
-            Ok(None) if plan.patience == Patience::None => return Ok(None),
-            Ok(None) => tokio::time::sleep(PAUSE).await,
+            Ok(None) if plan.wait_limit == WaitLimit::NoWait => return Ok(None),
+            Ok(None) => tokio::time::sleep(RETRY_PAUSE).await,
             // The enclosing hold covers less than the request, unless it has ended meanwhile.
-            Err(error) if error.kind() != ErrorKind::Conflict || is_held(locks, plan, around).await? => {
+            Err(error)
+                if error.kind() != ErrorKind::Conflict || is_held_by_ancestor(locks, plan, ancestors).await? =>
+            {
                 return Err(error);
             }
             Err(_) => return Ok(None),
@@ -61,40 +68,38 @@ pub(super) async fn enter(locks: &Locks, plan: &Plan, around: &Ancestors) -> Res
     Ok(None)
 }
 
-async fn is_held(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<bool, Error> {
-    Ok(around.holding(&locks.inspect(&plan.name).await?).is_some())
+async fn is_held_by_ancestor(locks: &Locks, plan: &Plan, ancestors: &Ancestors) -> Result<bool, Error> {
+    Ok(ancestors.find_live_hold(&locks.inspect(&plan.name).await?).is_some())
 }
 
 /// Refuses, on an engine that cannot list holders, to wait for a lock that an enclosing run holds.
-pub(super) fn refuse_unseen(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<(), Failure> {
-    let waits = plan.patience == Patience::Forever && !locks.capabilities().inspection;
-    if waits && around.may_hold(&locks.url(), plan.name.as_str()) {
-        return Err(would_wait_for_itself(
-            locks,
-            plan,
-            "a command around this one holds it",
-            "this engine has no re-entry",
-        ));
+pub(super) fn refuse_possible_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ancestors) -> Result<(), Failure> {
+    let waits = plan.wait_limit == WaitLimit::Unlimited && !locks.capabilities().inspection;
+    if waits && ancestors.may_hold(&locks.url(), plan.name.as_str()) {
+        return Err(deadlock_error(locks, plan, "a command around this one holds it", "this engine has no re-entry"));
     }
     Ok(())
 }
 
 /// Returns when an enclosing run holds the lock that we wait for: it would wait for us, and we for
 /// it.
-pub(super) async fn waits_for_itself(locks: &Locks, plan: &Plan, around: &Ancestors) -> Failure {
-    let looks = plan.patience == Patience::Forever && locks.capabilities().inspection && !around.is_empty();
+pub(super) async fn detect_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ancestors) -> Failure {
+    let looks = plan.wait_limit == WaitLimit::Unlimited && locks.capabilities().inspection && !ancestors.is_empty();
     if !looks {
         return std::future::pending().await;
     }
     loop {
-        tokio::time::sleep(FIRST_LOOK).await;
+        tokio::time::sleep(INSPECT_INTERVAL).await;
         let Ok(view) = locks.inspect(&plan.name).await else { continue };
-        let Some((hold, party)) = around.holding(&view).filter(|(_, party)| shuts_out(party, plan.how)) else {
+        let Some((hold, contender)) =
+            ancestors.find_live_hold(&view).filter(|(_, contender)| is_blocking(contender, plan.mode))
+        else {
             return std::future::pending().await;
         };
-        let holds = format!("{} holds it with token {} around this command", view::process(party), hold.token);
+        let holds =
+            format!("{} holds it with token {} around this command", view::format_process(contender), hold.token);
         let why = if hold.owner.is_none() { "a job's lock has no re-entry" } else { "LEASEHOLD_OWNER is not set" };
-        return would_wait_for_itself(locks, plan, &holds, why);
+        return deadlock_error(locks, plan, &holds, why);
     }
 }
 
@@ -106,12 +111,12 @@ pub(super) async fn may_wait_for_itself(
     around: &Ancestors,
     report: &Report,
 ) -> std::convert::Infallible {
-    if plan.patience != Patience::None && !locks.capabilities().inspection {
+    if plan.wait_limit != WaitLimit::NoWait && !locks.capabilities().inspection {
         let (name, url) = (&plan.name, locks.url());
         if let Some(other) = around.may_hold_elsewhere(&url, name.as_str()) {
             // A lock that is free needs no warning.
-            tokio::time::sleep(FIRST_LOOK).await;
-            report.warning(&format!(
+            tokio::time::sleep(INSPECT_INTERVAL).await;
+            report.warn(&format!(
                 "lock {name} on {url}: this run may wait for its own ancestor: a command around this one holds {name} on {other}; if both are \
                  one server, bound the wait with -w, run it outside, or give both the same URL, which is refused at once"
             ));
@@ -121,15 +126,15 @@ pub(super) async fn may_wait_for_itself(
 }
 
 /// Whether this holder alone blocks our request.
-fn shuts_out(party: &PartyView, how: How) -> bool {
-    match (party.mode, how) {
-        (Mode::Shared, How::Shared) => false,
-        (Mode::Permits { n, limit }, How::Slots(slots)) => n >= limit.min(slots),
+fn is_blocking(contender: &ContenderView, mode: RunMode) -> bool {
+    match (contender.mode, mode) {
+        (Mode::Shared, RunMode::Shared) => false,
+        (Mode::Permits { n, limit }, RunMode::Slots(slots)) => n >= limit.min(slots),
         _ => true,
     }
 }
 
-fn would_wait_for_itself(locks: &Locks, plan: &Plan, holds: &str, why: &str) -> Failure {
+fn deadlock_error(locks: &Locks, plan: &Plan, holds: &str, why: &str) -> Failure {
     let (name, url) = (&plan.name, locks.url());
     Failure::usage(format!(
         "lock {name} on {url}: {holds}, and {why}: this run would wait for itself; give a time with -w, or run it outside"

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::engine::{LockView, PartyView};
+use leasehold::engine::{ContenderView, LockView};
 use leasehold::{Holder, LockName, Locks};
 
 use super::plan::Plan;
-use crate::duration::human;
-use crate::output::clean;
+use crate::duration::format_duration;
+use crate::output::escape_control_chars;
 use crate::view;
 
 /// A lock that was not granted.
@@ -23,49 +23,54 @@ pub(super) struct Refusal<'a> {
 
 impl<'a> Refusal<'a> {
     /// Inspects the lock to find its holders.
-    pub(super) async fn find(locks: &Locks, plan: &'a Plan, waited: Option<Duration>) -> Self {
+    pub(super) async fn inspect(locks: &Locks, plan: &'a Plan, waited: Option<Duration>) -> Self {
         let view = locks.inspect(&plan.name).await.ok();
         Self { name: &plan.name, engine: locks.url(), view, waited }
     }
 
-    pub(super) fn holders(&self) -> &[PartyView] {
+    pub(super) fn holders(&self) -> &[ContenderView] {
         self.view.as_ref().map_or(&[], |view| &view.holders)
     }
 
     /// The waiters ahead of us. Our own claim may still be listed while it is withdrawn.
-    pub(super) fn ahead(&self) -> Vec<&PartyView> {
+    pub(super) fn waiters_ahead(&self) -> Vec<&ContenderView> {
         let (since, me) = (self.waited.unwrap_or_default(), Holder::this_process());
-        let is_me = |waiter: &PartyView| (waiter.holder.pid, &waiter.holder.host) == (me.pid, &me.host);
+        let is_me = |waiter: &ContenderView| (waiter.holder.pid, &waiter.holder.host) == (me.pid, &me.host);
         let waiters = self.view.iter().flat_map(|view| &view.waiters);
         waiters.filter(|waiter| waiter.age >= since && !is_me(waiter)).collect()
     }
 
     /// `lock nightly on redis://db1:6379/0 is held by web1:4711 (./send-messages) for 12s, token 41; 1 ahead: …; gave up after 5s`
-    pub(super) fn line(&self) -> String {
-        let mut line = format!("lock {} on {}", clean(self.name.as_str()), self.engine);
+    pub(super) fn format_line(&self) -> String {
+        let mut line = format!("lock {} on {}", escape_control_chars(self.name.as_str()), self.engine);
         match self.holders() {
             [] => line.push_str(" was not free"),
             [first, others @ ..] => {
-                let token = view::token(first.token);
-                line.push_str(&format!(" is held by {}, token {token}", party(first)));
+                let token = view::format_token(first.token);
+                line.push_str(&format!(" is held by {}, token {token}", format_contender(first)));
                 if !others.is_empty() {
                     line.push_str(&format!(", and {} more", others.len()));
                 }
             }
         }
-        let ahead = self.ahead();
+        let ahead = self.waiters_ahead();
         if let Some(first) = ahead.first() {
-            line.push_str(&format!("; {} ahead in the queue, first {}", ahead.len(), party(first)));
+            line.push_str(&format!("; {} ahead in the queue, first {}", ahead.len(), format_contender(first)));
         }
         match self.waited {
             None => line.push_str("; did not wait"),
-            Some(waited) => line.push_str(&format!("; gave up after {}", human(waited))),
+            Some(waited) => line.push_str(&format!("; gave up after {}", format_duration(waited))),
         }
         line
     }
 }
 
 /// `web1:4711 (./send-messages) for 12s`
-fn party(party: &PartyView) -> String {
-    format!("{} ({}) for {}", view::process(party), view::doing(party), human(party.age))
+fn format_contender(contender: &ContenderView) -> String {
+    format!(
+        "{} ({}) for {}",
+        view::format_process(contender),
+        view::format_activity(contender),
+        format_duration(contender.age)
+    )
 }

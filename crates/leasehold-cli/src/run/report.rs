@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::engine::LockView;
-use leasehold::{LockName, LostReason, Outcome, Token};
+use leasehold::{LockName, LostReason, ReleaseOutcome, Token};
 use serde::Serialize;
 
-use super::child::Status;
+use super::child::ExitStatus;
 use super::options::RunArgs;
 use super::refusal::Refusal;
-use crate::duration::human;
+use crate::duration::format_duration;
 use crate::exit::Failure;
 use crate::output;
-use crate::view::PartyJson;
+use crate::view::ContenderJson;
 
 /// The verbosity and the format of the output.
 #[derive(Clone, Debug)]
@@ -29,11 +29,11 @@ pub(crate) struct Report {
 
 /// A JSON line.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct ReportLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<String>,
     #[serde(flatten)]
-    event: &'a Event<'a>,
+    event: &'a ReportEvent<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     job: Option<&'a str>,
 }
@@ -41,10 +41,10 @@ struct Line<'a> {
 /// An event in a JSON line.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-enum Event<'a> {
-    Waiting { name: &'a str, engine: &'a str, holders: Vec<PartyJson<'a>>, waiters: Option<usize> },
+enum ReportEvent<'a> {
+    Waiting { name: &'a str, engine: &'a str, holders: Vec<ContenderJson<'a>>, waiters: Option<usize> },
     Acquired { name: &'a str, engine: &'a str, token: u64, waited_seconds: f64 },
-    NotAcquired { name: &'a str, engine: &'a str, holders: Vec<PartyJson<'a>>, ahead: usize, waited_seconds: f64 },
+    NotAcquired { name: &'a str, engine: &'a str, holders: Vec<ContenderJson<'a>>, ahead: usize, waited_seconds: f64 },
     Started { pid: u32 },
     Stopped { message: &'a str },
     Lost { name: &'a str, engine: &'a str, reason: &'a str, action: &'a str },
@@ -63,12 +63,12 @@ impl Report {
     }
 
     /// A report for a job: only what must be printed.
-    pub(crate) fn quiet(json: bool, job: &str) -> Self {
+    pub(crate) fn for_job(json: bool, job: &str) -> Self {
         Self { json, verbose: false, quiet: false, job: Some(job.into()) }
     }
 
     /// Whether every step is reported.
-    pub(super) fn is_talkative(&self) -> bool {
+    pub(super) fn is_verbose(&self) -> bool {
         self.json || self.verbose
     }
 
@@ -76,128 +76,132 @@ impl Report {
         self.json
     }
 
-    pub(super) fn waiting(&self, name: &LockName, engine: &str, view: Option<&LockView>, line: &str) {
-        let holders = view.iter().flat_map(|view| &view.holders).map(PartyJson::new).collect();
+    pub(super) fn report_waiting(&self, name: &LockName, engine: &str, view: Option<&LockView>, line: &str) {
+        let holders = view.iter().flat_map(|view| &view.holders).map(ContenderJson::new).collect();
         let waiters = view.map(|view| view.waiters.len());
-        self.if_asked(&Event::Waiting { name: name.as_str(), engine, holders, waiters }, line);
+        self.emit_if_verbose(&ReportEvent::Waiting { name: name.as_str(), engine, holders, waiters }, line);
     }
 
-    pub(super) fn acquired(&self, name: &LockName, engine: &str, token: Token, waited: Duration) {
+    pub(super) fn report_acquired(&self, name: &LockName, engine: &str, token: Token, waited: Duration) {
         let waited_seconds = waited.as_secs_f64();
-        let event = Event::Acquired { name: name.as_str(), engine, token: token.0, waited_seconds };
-        self.if_asked(&event, &format!("acquired token {token} after {} on {engine}", human(waited)));
+        let event = ReportEvent::Acquired { name: name.as_str(), engine, token: token.0, waited_seconds };
+        self.emit_if_verbose(&event, &format!("acquired token {token} after {} on {engine}", format_duration(waited)));
     }
 
     /// Printed except with --quiet: the exit code alone does not name the holder.
-    pub(super) fn not_acquired(&self, refusal: &Refusal<'_>) {
+    pub(super) fn report_not_acquired(&self, refusal: &Refusal<'_>) {
         if self.quiet {
             return;
         }
-        let event = Event::NotAcquired {
+        let event = ReportEvent::NotAcquired {
             name: refusal.name.as_str(),
             engine: &refusal.engine,
-            holders: refusal.holders().iter().map(PartyJson::new).collect(),
-            ahead: refusal.ahead().len(),
+            holders: refusal.holders().iter().map(ContenderJson::new).collect(),
+            ahead: refusal.waiters_ahead().len(),
             waited_seconds: refusal.waited.unwrap_or_default().as_secs_f64(),
         };
-        self.tell(&event, &refusal.line());
+        self.emit(&event, &refusal.format_line());
     }
 
-    pub(super) fn started(&self, pid: u32) {
-        self.if_asked(&Event::Started { pid }, &format!("started process {pid}"));
+    pub(super) fn report_started(&self, pid: u32) {
+        self.emit_if_verbose(&ReportEvent::Started { pid }, &format!("started process {pid}"));
     }
 
     /// Always printed: another process may hold the lock now.
-    pub(super) fn lost(&self, name: &LockName, engine: &str, reason: LostReason, action: &str) {
+    pub(super) fn report_lost(&self, name: &LockName, engine: &str, reason: LostReason, action: &str) {
         if reason == LostReason::ReleaseRequested {
-            let event = Event::ReleaseRequested { name: name.as_str(), engine, action };
+            let event = ReportEvent::ReleaseRequested { name: name.as_str(), engine, action };
             let line = format!("an operator asks for the release of the lock {name} on {engine}; {action}");
-            return self.tell(&event, &line);
+            return self.emit(&event, &line);
         }
         let words = match reason {
             LostReason::MaxHold => "--max-hold is over".to_owned(),
             other => other.to_string(),
         };
-        let event = Event::Lost { name: name.as_str(), engine, reason: reason.as_str(), action };
-        self.tell(&event, &format!("the lock {name} is lost on {engine}: {words}; {action}"));
+        let event = ReportEvent::Lost { name: name.as_str(), engine, reason: reason.as_str(), action };
+        self.emit(&event, &format!("the lock {name} is lost on {engine}: {words}; {action}"));
     }
 
-    pub(super) fn released(&self, name: &LockName, engine: &str, outcome: Outcome) {
+    pub(super) fn report_released(&self, name: &LockName, engine: &str, outcome: ReleaseOutcome) {
         let outcome = match outcome {
-            Outcome::Released => "released",
-            Outcome::WasLost(_) => "was-lost",
+            ReleaseOutcome::Released => "released",
+            ReleaseOutcome::AlreadyLost(_) => "was-lost",
         };
-        self.if_asked(&Event::Released { name: name.as_str(), engine, outcome }, outcome);
+        self.emit_if_verbose(&ReportEvent::Released { name: name.as_str(), engine, outcome }, outcome);
     }
 
-    pub(super) fn ended(&self, status: Status) {
+    pub(super) fn report_ended(&self, status: ExitStatus) {
         let (event, line) = match status {
-            Status::Exited(code) => {
-                (Event::Ended { code: Some(code), signal: None }, format!("the command ended with code {code}"))
+            ExitStatus::Exited(code) => {
+                (ReportEvent::Ended { code: Some(code), signal: None }, format!("the command ended with code {code}"))
             }
-            Status::Signalled(number) => {
-                (Event::Ended { code: None, signal: Some(number) }, format!("signal {number} ended the command"))
+            ExitStatus::Signalled(number) => {
+                (ReportEvent::Ended { code: None, signal: Some(number) }, format!("signal {number} ended the command"))
             }
         };
-        self.if_asked(&event, &line);
+        self.emit_if_verbose(&event, &line);
     }
 
     /// Printed where a user sees the job stop.
-    pub(super) fn stopped(&self, message: &str) {
+    pub(super) fn report_stopped(&self, message: &str) {
         if self.json || rustix::termios::isatty(std::io::stderr()) {
-            self.tell(&Event::Stopped { message }, message);
+            self.emit(&ReportEvent::Stopped { message }, message);
         }
     }
 
-    pub(super) fn note(&self, message: &str) {
-        self.if_asked(&Event::Note { message }, message);
+    pub(super) fn note_if_verbose(&self, message: &str) {
+        self.emit_if_verbose(&ReportEvent::Note { message }, message);
     }
 
     /// Printed except with --quiet: the job runs elsewhere.
-    pub(super) fn not_run(&self, message: &str) {
+    pub(super) fn report_not_run(&self, message: &str) {
         if !self.quiet {
-            self.always(message);
+            self.note_always(message);
         }
     }
 
     /// Always printed; not a problem.
-    pub(super) fn always(&self, message: &str) {
-        self.tell(&Event::Note { message }, message);
+    pub(super) fn note_always(&self, message: &str) {
+        self.emit(&ReportEvent::Note { message }, message);
     }
 
     /// Always printed.
-    pub(super) fn warning(&self, message: &str) {
-        self.tell(&Event::Warning { message }, message);
+    pub(super) fn warn(&self, message: &str) {
+        self.emit(&ReportEvent::Warning { message }, message);
     }
 
     /// JSON only: people see the exit code in their shell.
-    pub(super) fn exit(&self, code: u8) {
+    pub(super) fn report_exit(&self, code: u8) {
         if self.json {
-            self.tell(&Event::Exit { code }, "");
+            self.emit(&ReportEvent::Exit { code }, "");
         }
     }
 
     /// Printed here as JSON; otherwise the caller prints it, as for all commands.
-    pub(super) fn failure(&self, failure: Failure) -> Failure {
+    pub(super) fn report_failure(&self, failure: Failure) -> Failure {
         if !self.json {
             return failure;
         }
-        self.tell(&Event::Error { kind: failure.kind, message: &failure.message }, "");
-        self.exit(failure.code);
+        self.emit(&ReportEvent::Error { kind: failure.kind, message: &failure.message }, "");
+        self.report_exit(failure.code);
         Failure { message: String::new(), ..failure }
     }
 
-    fn if_asked(&self, event: &Event<'_>, line: &str) {
-        if self.is_talkative() {
-            self.tell(event, line);
+    fn emit_if_verbose(&self, event: &ReportEvent<'_>, line: &str) {
+        if self.is_verbose() {
+            self.emit(event, line);
         }
     }
 
-    fn tell(&self, event: &Event<'_>, line: &str) {
+    fn emit(&self, event: &ReportEvent<'_>, line: &str) {
         if self.json {
-            output::err(&output::json(&Line { time: output::stamp(), event, job: self.job.as_deref() }));
+            output::write_stderr(&output::to_json_line(&ReportLine {
+                time: output::timestamp(),
+                event,
+                job: self.job.as_deref(),
+            }));
         } else {
-            output::say(line);
+            output::print_message(line);
         }
     }
 }

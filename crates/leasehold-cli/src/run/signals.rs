@@ -12,27 +12,27 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 
 /// Forwarded to the command's group.
-const PASSED_ON: [Signal; 7] =
+const FORWARDED: [Signal; 7] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
 
 /// The signal that a supervisor of many commands sends to them; the latest value counts.
-pub(crate) type Orders = watch::Receiver<Option<Signal>>;
+pub(crate) type SignalOrders = watch::Receiver<Option<Signal>>;
 
 /// The signals that we handle.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
-    orders: Option<Orders>,
+    orders: Option<SignalOrders>,
 }
 
 impl Signals {
     /// Handles the forwarded signals and SIGCHLD. A signal that was ignored when we started (by
     /// `nohup`, or in the background of a script) stays ignored, by the command, too.
     pub(crate) fn listen() -> io::Result<Self> {
-        let ignored = ignored();
+        let ignored = ignored_signals();
         let mut signals = Self { streams: Vec::new(), orders: None };
-        for signal in PASSED_ON {
-            if ignored & bit(signal) == 0 {
+        for signal in FORWARDED {
+            if ignored & signal_bit(signal) == 0 {
                 signals.add(signal)?;
             }
         }
@@ -41,7 +41,7 @@ impl Signals {
     }
 
     /// Handles SIGCHLD, and orders instead of the signals that we receive.
-    pub(crate) fn obey(orders: Orders) -> io::Result<Self> {
+    pub(crate) fn from_orders(orders: SignalOrders) -> io::Result<Self> {
         let mut signals = Self { streams: Vec::new(), orders: Some(orders) };
         signals.add(Signal::CHILD)?;
         Ok(signals)
@@ -52,7 +52,7 @@ impl Signals {
         if self.orders.is_some() {
             return Ok(());
         }
-        if ignored() & bit(Signal::TSTP) == 0 {
+        if ignored_signals() & signal_bit(Signal::TSTP) == 0 {
             self.add(Signal::TSTP)?;
         }
         self.add(Signal::CONT)
@@ -77,15 +77,15 @@ impl Signals {
         tokio::select! {
             biased;
             signal = heard => signal,
-            signal = order(orders.as_mut()) => signal,
+            signal = next_order(orders.as_mut()) => signal,
         }
     }
 
     /// The next signal that asks us to end. Without a running command, the others have no effect.
-    pub(crate) async fn next_end(&mut self) -> Signal {
+    pub(crate) async fn next_end_signal(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if asks_to_end(signal) {
+            if is_end_signal(signal) {
                 return signal;
             }
         }
@@ -93,7 +93,7 @@ impl Signals {
 }
 
 /// The next order.
-async fn order(orders: Option<&mut Orders>) -> Signal {
+async fn next_order(orders: Option<&mut SignalOrders>) -> Signal {
     if let Some(orders) = orders {
         while orders.changed().await.is_ok() {
             if let Some(signal) = *orders.borrow_and_update() {
@@ -106,7 +106,7 @@ async fn order(orders: Option<&mut Orders>) -> Signal {
 }
 
 /// A signal's name.
-pub(crate) fn name(signal: Signal) -> &'static str {
+pub(crate) fn signal_name(signal: Signal) -> &'static str {
     match signal {
         Signal::TERM => "TERM",
         Signal::INT => "INT",
@@ -118,33 +118,33 @@ pub(crate) fn name(signal: Signal) -> &'static str {
 }
 
 /// Whether a signal asks its receiver to end.
-pub(crate) fn asks_to_end(signal: Signal) -> bool {
+pub(crate) fn is_end_signal(signal: Signal) -> bool {
     matches!(signal, Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)
 }
 
 /// The ignored signals, as a bit set.
-fn ignored() -> u64 {
+fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    ignored_in(&status)
+    parse_ignored(&status)
 }
 
-fn ignored_in(status: &str) -> u64 {
+fn parse_ignored(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
 }
 
-fn bit(signal: Signal) -> u64 {
+fn signal_bit(signal: Signal) -> u64 {
     1 << (signal.as_raw() - 1)
 }
 
 /// Blocks SIGTTOU, so that we can take the terminal back from the background, and unblocks SIGCHLD.
 /// Returns the mask that we were started with, for this command and every later one.
 pub(super) fn prepare_mask() -> nix::Result<SigSet> {
-    static BEFORE: OnceLock<SigSet> = OnceLock::new();
-    if let Some(before) = BEFORE.get() {
+    static ORIGINAL_MASK: OnceLock<SigSet> = OnceLock::new();
+    if let Some(before) = ORIGINAL_MASK.get() {
         return Ok(*before);
     }
-    let before = *BEFORE.get_or_init({
+    let before = *ORIGINAL_MASK.get_or_init({
         let before = SigSet::thread_get_mask()?;
         move || before
     });
@@ -161,10 +161,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_what_was_ignored_at_the_start() {
+    fn ignored_signals_are_parsed_from_the_process_status() {
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0\n";
-        assert_ne!(ignored_in(status) & bit(Signal::HUP), 0);
-        assert_eq!(ignored_in(status) & bit(Signal::TERM), 0);
-        assert_eq!(ignored_in("nothing"), 0);
+        assert_ne!(parse_ignored(status) & signal_bit(Signal::HUP), 0);
+        assert_eq!(parse_ignored(status) & signal_bit(Signal::TERM), 0);
+        assert_eq!(parse_ignored("nothing"), 0);
     }
 }

@@ -4,26 +4,26 @@
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use crate::common::{LASTING, Place, Running, wait_for};
+use crate::common::{LONG_TTL, RunningCommand, TestFolder, wait_for};
 use leasehold_testbed::redis::Redis;
 use leasehold_testbed::{Data, Proxy, WallClock, redis};
 use rustix::process::Signal;
 use serde_json::Value;
 
-fn host(place: &Place, url: &str, file: &str) -> Running {
-    let mut command = place.leasehold(["cron", "--engine", url, "--ttl", "2s", "--json", file]);
+fn start_host(place: &TestFolder, url: &str, file: &str) -> RunningCommand {
+    let mut command = place.command(["cron", "--engine", url, "--ttl", "2s", "--json", file]);
     let said = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
     command.stdout(Stdio::null()).stderr(said);
-    Running(Some(command.spawn().unwrap()))
+    RunningCommand(Some(command.spawn().unwrap()))
 }
 
 /// The server's URL with a long timeout: on a busy machine a slow server is not unreachable.
-fn patient(url: &str) -> String {
+fn with_long_timeout(url: &str) -> String {
     format!("{url}?connect-timeout=60s")
 }
 
 /// The runs, as the jobs recorded them: tick -> tokens.
-fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
+fn recorded_runs(place: &TestFolder) -> BTreeMap<String, Vec<u64>> {
     let mut ran: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in place.read("log").lines() {
         let (tick, token) = line.split_once(' ').unwrap();
@@ -35,17 +35,17 @@ fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
 /// A host dies during a run, and a server restarts with its data: no tick runs twice, except with a
 /// higher token.
 #[tokio::test]
-async fn ticks_run_once_over_a_killed_host_and_a_restarted_server() {
+async fn ticks_run_once_across_a_killed_host_and_a_restarted_server() {
     let mut server = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]).start().await.unwrap();
-    let url = patient(&server.url());
-    let place = Place::new();
+    let url = with_long_timeout(&server.url());
+    let place = TestFolder::new();
     let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log; sleep 0.2";
     let text = format!("CRON_SECONDS=yes\nonce: * * * * * * {say}\n");
     std::fs::write(place.path("jobs.cron"), text).unwrap();
-    let mut hosts: Vec<_> = (0..4).map(|_| host(&place, &url, "jobs.cron")).collect();
-    let ticks = |count: usize| wait_for("more ticks", || (ran(&place).len() >= count).then_some(()));
+    let mut hosts: Vec<_> = (0..4).map(|_| start_host(&place, &url, "jobs.cron")).collect();
+    let ticks = |count: usize| wait_for("more ticks", || (recorded_runs(&place).len() >= count).then_some(()));
     let running = || {
-        let status = place.run(["cron", "status", "--engine", &url, "--json"]).ok().out();
+        let status = place.run(["cron", "status", "--engine", &url, "--json"]).assert_ok().stdout();
         let status: Value = serde_json::from_str(&status).unwrap();
         Some(status[0]["running"][0]["node"].as_str()?.to_owned())
     };
@@ -53,17 +53,17 @@ async fn ticks_run_once_over_a_killed_host_and_a_restarted_server() {
     let node = wait_for("a run", running);
     let at = hosts.iter().position(|host| node.ends_with(&format!(":{}", host.pid().as_raw_nonzero())));
     hosts.remove(at.unwrap()).signal(Signal::KILL);
-    let before = ran(&place).len();
+    let before = recorded_runs(&place).len();
     ticks(before + 1);
     server.kill().unwrap();
     server.restart(Data::Keep).await.unwrap();
-    let before = ran(&place).len();
+    let before = recorded_runs(&place).len();
     ticks(before + 1);
     for host in hosts {
         host.signal(Signal::TERM);
-        assert_eq!(host.end().code(), 0, "{}", place.read("hosts.log"));
+        assert_eq!(host.wait().exit_code(), 0, "{}", place.read("hosts.log"));
     }
-    let ran = ran(&place);
+    let ran = recorded_runs(&place);
     assert!(ran.values().all(|tokens| tokens.len() == 1), "{ran:?}");
     assert!(ran.values().flatten().is_sorted_by(|a, b| a < b), "{ran:?}");
 }
@@ -72,35 +72,35 @@ async fn ticks_run_once_over_a_killed_host_and_a_restarted_server() {
 /// until the job is reset, and then every tick is.
 #[cfg(feature = "nightly")]
 #[tokio::test]
-async fn a_reset_has_ticks_run_again_after_a_clock_that_was_ahead() {
+async fn a_reset_resumes_ticks_after_the_clock_was_ahead() {
     let clock = WallClock::new().unwrap();
     let server = Redis::new().clock(&clock).start().await.unwrap();
-    let (place, url) = (Place::new(), patient(&server.url()));
+    let (place, url) = (TestFolder::new(), with_long_timeout(&server.url()));
     let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     std::fs::write(place.path("jobs.cron"), format!("CRON_SECONDS=yes\nbeat: * * * * * * {say}\n")).unwrap();
-    let host = host(&place, &url, "jobs.cron");
-    let newest = || ran(&place).into_keys().next_back();
+    let host = start_host(&place, &url, "jobs.cron");
+    let newest = || recorded_runs(&place).into_keys().next_back();
     let first = wait_for("a tick", newest);
-    clock.move_to(3600).unwrap();
+    clock.set_offset(3600).unwrap();
     // So far ahead that it cannot be a tick of the right time.
     let hour = first.parse::<jiff::Timestamp>().unwrap() + jiff::SignedDuration::from_mins(55);
     wait_for("a tick by the wrong clock", || newest().filter(|tick| *tick > hour.to_string()));
-    clock.move_to(0).unwrap();
+    clock.set_offset(0).unwrap();
     let status = || {
-        let status = place.run(["cron", "status", "--engine", &url, "--json"]).ok().out();
+        let status = place.run(["cron", "status", "--engine", &url, "--json"]).assert_ok().stdout();
         serde_json::from_str::<Value>(&status).unwrap()[0].clone()
     };
     wait_for("no run, and a clock that is behind", || {
         let status = status();
         (status["ahead_seconds"].is_i64() && status["running"].as_array()?.is_empty()).then_some(())
     });
-    let before = ran(&place).len();
-    place.run(["cron", "reset", "--engine", &url, "beat"]).ok();
-    wait_for("ticks by the right clock", || (ran(&place).len() >= before + 2).then_some(()));
+    let before = recorded_runs(&place).len();
+    place.run(["cron", "reset", "--engine", &url, "beat"]).assert_ok();
+    wait_for("ticks by the right clock", || (recorded_runs(&place).len() >= before + 2).then_some(()));
     assert!(status()["ahead_seconds"].is_null());
     host.signal(Signal::TERM);
-    assert_eq!(host.end().code(), 0, "{}", place.read("hosts.log"));
-    assert!(ran(&place).values().all(|tokens| tokens.len() == 1));
+    assert_eq!(host.wait().exit_code(), 0, "{}", place.read("hosts.log"));
+    assert!(recorded_runs(&place).values().all(|tokens| tokens.len() == 1));
 }
 
 /// A host that starts before the engine, as after a power failure, waits for it: a service manager
@@ -108,53 +108,53 @@ async fn a_reset_has_ticks_run_again_after_a_clock_that_was_ahead() {
 #[tokio::test]
 async fn a_host_that_starts_before_its_engine_waits_for_it() {
     let mut server = redis::start().await.unwrap();
-    let (place, url) = (Place::new(), patient(&server.url()));
+    let (place, url) = (TestFolder::new(), with_long_timeout(&server.url()));
     server.kill().unwrap();
     let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     std::fs::write(place.path("jobs.cron"), format!("CRON_SECONDS=yes\nbeat: * * * * * * {say}\n")).unwrap();
-    let mut waits = host(&place, &url, "jobs.cron");
+    let mut waits = start_host(&place, &url, "jobs.cron");
     let said = |event: &str| place.read("hosts.log").matches(&format!("\"event\":\"{event}\"")).count();
     wait_for("a host that waits", || (said("unreachable") == 1).then_some(()));
     // There is nothing to reload yet.
     waits.signal(Signal::HUP);
-    let stopped = host(&place, &url, "jobs.cron");
+    let stopped = start_host(&place, &url, "jobs.cron");
     wait_for("another", || (said("unreachable") == 2).then_some(()));
     stopped.signal(Signal::TERM);
-    assert_eq!(stopped.end().code(), 0);
-    assert!(waits.ended().is_none(), "{}", place.read("hosts.log"));
+    assert_eq!(stopped.wait().exit_code(), 0);
+    assert!(waits.try_wait().is_none(), "{}", place.read("hosts.log"));
     server.restart(Data::Keep).await.unwrap();
-    wait_for("two ticks", || (ran(&place).len() >= 2).then_some(()));
+    wait_for("two ticks", || (recorded_runs(&place).len() >= 2).then_some(()));
     waits.signal(Signal::TERM);
-    assert_eq!(waits.end().code(), 0, "{}", place.read("hosts.log"));
+    assert_eq!(waits.wait().exit_code(), 0, "{}", place.read("hosts.log"));
     assert_eq!((said("unreachable"), said("reached")), (2, 1), "each says it once");
     // An error that retrying cannot cure ends it at once.
-    place.run(["cron", "--engine", "redis://[", "jobs.cron"]).failed(64, "");
-    place.run(["cron", "--engine", "nonsense:", "jobs.cron"]).failed(64, "nonsense");
+    place.run(["cron", "--engine", "redis://[", "jobs.cron"]).assert_failed(64, "");
+    place.run(["cron", "--engine", "nonsense:", "jobs.cron"]).assert_failed(64, "nonsense");
 }
 
 /// The system's cron on hosts whose clocks differ by minutes: a fast host waits for its tick, a
 /// slow one finds that it has run.
 #[tokio::test]
-async fn once_per_tick_on_the_servers_clock_whatever_the_hosts_show() {
+async fn once_per_uses_the_servers_clock_despite_host_clock_skew() {
     let server = redis::start().await.unwrap();
-    let url = patient(&server.url());
-    let place = Place::new();
+    let url = with_long_timeout(&server.url());
+    let place = TestFolder::new();
     // A tick every other second; eight concurrent calls, with clock skew, until two ticks have run.
     let work = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     let call = |skew: i64| {
         let clock = WallClock::new().unwrap();
-        clock.move_to(skew).unwrap();
-        let once = ["run", "--engine", &url, "--ttl", LASTING, "--once-per", "@every 2s", "mail", "-c", work];
-        (place.leasehold_by(&clock, once).spawn().unwrap(), clock)
+        clock.set_offset(skew).unwrap();
+        let once = ["run", "--engine", &url, "--ttl", LONG_TTL, "--once-per", "@every 2s", "mail", "-c", work];
+        (place.command_with_clock(&clock, once).spawn().unwrap(), clock)
     };
     wait_for("two ticks", || {
         let calls: Vec<_> = [-300, -120, -7, 0, 3, 60, 200, 300].map(call).into();
         for (mut call, _clock) in calls {
             assert!(call.wait().unwrap().success());
         }
-        (ran(&place).len() >= 2).then_some(())
+        (recorded_runs(&place).len() >= 2).then_some(())
     });
-    let ran = ran(&place);
+    let ran = recorded_runs(&place);
     assert!(ran.values().all(|tokens| tokens.len() == 1), "{ran:?}");
     assert!(ran.values().flatten().is_sorted_by(|a, b| a < b), "{ran:?}");
 }
@@ -162,10 +162,10 @@ async fn once_per_tick_on_the_servers_clock_whatever_the_hosts_show() {
 /// A stop between the end of the command and its record: the call writes the record first, because
 /// otherwise another host would run it again.
 #[tokio::test]
-async fn a_stop_before_the_end_is_entered_has_nothing_run_again() {
+async fn a_stop_before_the_end_is_recorded_causes_no_second_run() {
     let server = redis::start().await.unwrap();
     let proxy = Proxy::start(server.addr()).await.unwrap();
-    let (place, url) = (Place::new(), patient(&format!("redis://{}/", proxy.addr())));
+    let (place, url) = (TestFolder::new(), with_long_timeout(&format!("redis://{}/", proxy.addr())));
     let once =
         ["run", "--engine", &url, "--once-per", "@yearly", "--missed", "once", "--crash", "retry:3", "mail", "-c"];
     let work = "echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
@@ -173,19 +173,19 @@ async fn a_stop_before_the_end_is_entered_has_nothing_run_again() {
     let pid = place.wait_for_file("pid");
     // The command ends, and the server's replies to the record are dropped.
     proxy.drop_replies(true);
-    let before = proxy.counts().swallowed_bytes;
+    let before = proxy.counts().dropped_bytes;
     std::fs::write(place.path("go"), "").unwrap();
     wait_for("the end of the command", || (!crate::common::is_alive(&pid)).then_some(()));
-    wait_for("an answer that is lost", || (proxy.counts().swallowed_bytes > before).then_some(()));
+    wait_for("an answer that is lost", || (proxy.counts().dropped_bytes > before).then_some(()));
     first.signal(Signal::TERM);
     proxy.drop_replies(false);
     proxy.cut();
-    let ended = first.end();
-    assert_eq!(ended.code(), 0, "{}", ended.err());
-    place.run([&once[..], &[work]].concat()).ok();
-    let ran = ran(&place);
+    let ended = first.wait();
+    assert_eq!(ended.exit_code(), 0, "{}", ended.stderr());
+    place.run([&once[..], &[work]].concat()).assert_ok();
+    let ran = recorded_runs(&place);
     assert!(ran.len() == 1 && ran.values().all(|tokens| tokens.len() == 1), "{ran:?}");
-    let history = place.run(["cron", "history", "--engine", &url, "--json", "mail"]).ok().out();
+    let history = place.run(["cron", "history", "--engine", &url, "--json", "mail"]).assert_ok().stdout();
     let history: Value = serde_json::from_str(&history).unwrap();
     assert_eq!((history.as_array().unwrap().len(), &history[0]["outcome"]), (1, &Value::from("done")));
 }
@@ -196,12 +196,12 @@ async fn hosts_that_cannot_be_counted_fail_the_check() {
     let server = redis::start().await.unwrap();
     let url = format!("{}?protocol=simple&connect-timeout=60s", server.url());
     let work = move || {
-        let place = Place::new();
+        let place = TestFolder::new();
         let check = |least: &[&str]| place.run([&["cron", "status", "--engine", &url, "--check"], least].concat());
         for least in [&[][..], &["--min-hosts", "3"]] {
-            check(least).failed(1, "the hosts cannot be counted");
+            check(least).assert_failed(1, "the hosts cannot be counted");
         }
-        check(&["--min-hosts", "0"]).ok();
+        check(&["--min-hosts", "0"]).assert_ok();
     };
     tokio::task::spawn_blocking(work).await.unwrap();
 }

@@ -3,10 +3,10 @@
 
 use leasehold_testbed::{Server, mariadb, postgres, redis, zookeeper};
 
-use crate::common::{Place, Ran, wait_for};
+use crate::common::{CommandOutput, TestFolder, wait_for};
 
 /// Unusable engines of every family: unreachable addresses, and a folder that cannot be created.
-const DEAD: [(&str, &str); 9] = [
+const UNUSABLE_ENGINES: [(&str, &str); 9] = [
     ("redis://u:hunter2@127.0.0.1:1/0", "127.0.0.1:1"),
     ("rediss://127.0.0.1:1", "127.0.0.1:1"),
     ("redis+sentinel://127.0.0.1:1/mymaster", "127.0.0.1:1"),
@@ -20,7 +20,7 @@ const DEAD: [(&str, &str); 9] = [
 
 /// One line with the engine's name and address, each exactly once, and without a password.
 #[track_caller]
-fn names_once(said: &str, scheme: &str, address: &str) {
+fn assert_names_once(said: &str, scheme: &str, address: &str) {
     let engine = scheme.split('+').next().unwrap();
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.contains(engine), "{engine} is not in {said:?}");
@@ -30,18 +30,18 @@ fn names_once(said: &str, scheme: &str, address: &str) {
 }
 
 #[track_caller]
-fn failed(ran: &Ran, url: &str, address: &str) -> String {
-    let said = ran.err();
-    assert_ne!(ran.code(), 0, "{url}: {said}");
-    names_once(&said, url.split(':').next().unwrap(), address);
+fn assert_failed_naming(ran: &CommandOutput, url: &str, address: &str) -> String {
+    let said = ran.stderr();
+    assert_ne!(ran.exit_code(), 0, "{url}: {said}");
+    assert_names_once(&said, url.split(':').next().unwrap(), address);
     said
 }
 
 #[test]
 fn an_engine_that_cannot_be_used_is_named_with_its_address() {
-    let place = Place::new();
+    let place = TestFolder::new();
     std::fs::write(place.path("jobs"), "* * * * * name=job true\n").unwrap();
-    for (url, address) in DEAD {
+    for (url, address) in UNUSABLE_ENGINES {
         for args in [
             &["run", "-n", "a"][..],
             &["run", "-w", "1ms", "a"],
@@ -59,48 +59,48 @@ fn an_engine_that_cannot_be_used_is_named_with_its_address() {
                 continue;
             }
             let ran = place.run(&all);
-            if args.contains(&"-w") && ran.err().contains("retrying for up to") {
-                let said = ran.err();
-                said.lines().for_each(|line| names_once(line, url.split(':').next().unwrap(), address));
+            if args.contains(&"-w") && ran.stderr().contains("retrying for up to") {
+                let said = ran.stderr();
+                said.lines().for_each(|line| assert_names_once(line, url.split(':').next().unwrap(), address));
                 continue;
             }
-            failed(&ran, url, address);
+            assert_failed_naming(&ran, url, address);
         }
         let told = place.run(["doctor", "--engine", url]);
-        assert!(told.out().contains(&url.replace("u:hunter2@", "u:***@")), "{}{}", told.out(), told.err());
+        assert!(told.stdout().contains(&url.replace("u:hunter2@", "u:***@")), "{}{}", told.stdout(), told.stderr());
     }
 }
 
 /// The server hangs, a lock is lost, and the holder releases to a dead server: each message names
 /// the lock and the engine.
-async fn what_goes_wrong_while_it_runs_names_lock_and_engine(mut server: Server, url: &str) {
+async fn check_runtime_errors_name_lock_and_engine(mut server: Server, url: &str) {
     let (scheme, address) = (url.split(':').next().unwrap().to_owned(), server.addr().to_string());
     let asked = url.to_owned();
     let evicted = tokio::task::spawn_blocking(move || {
-        let place = Place::new();
+        let place = TestFolder::new();
         let held = place.start(["run", "--engine", &asked, "--ttl", "60s", "job", "--", "cat"]);
         wait_for("the lock to be held", || {
-            place.run(["show", "--engine", &asked, "job"]).out().contains("held").then_some(())
+            place.run(["show", "--engine", &asked, "job"]).stdout().contains("held").then_some(())
         });
-        place.run_in_time(["evict", "--yes", "--engine", &asked, "job"]).ok();
-        held.end().failed(75, "the lock job is lost on ").err()
+        place.run_until_in_time(["evict", "--yes", "--engine", &asked, "job"]).assert_ok();
+        held.wait().assert_failed(75, "the lock job is lost on ").stderr()
     });
-    names_once(&evicted.await.unwrap(), &scheme, &address);
+    assert_names_once(&evicted.await.unwrap(), &scheme, &address);
     let asked = url.to_owned();
-    let place = Place::new();
+    let place = TestFolder::new();
     let held = place.start(["run", "--engine", url, "--ttl", "9s", "job", "--", "sh", "-c", "echo > ready; cat"]);
     let held = tokio::task::spawn_blocking(move || (place.wait_for_file("ready"), place, held)).await.unwrap();
     server.pause().unwrap();
     let (lost, hung) = tokio::task::spawn_blocking(move || {
         let (_, place, held) = held;
-        let hung = place.run(["ls", "--engine", &asked, "--connect-timeout", "300ms"]).failed(69, "").err();
-        (held.end().err(), hung)
+        let hung = place.run(["ls", "--engine", &asked, "--connect-timeout", "300ms"]).assert_failed(69, "").stderr();
+        (held.wait().stderr(), hung)
     })
     .await
     .unwrap();
-    hung.lines().for_each(|line| names_once(line, &scheme, &address));
+    hung.lines().for_each(|line| assert_names_once(line, &scheme, &address));
     assert!(!lost.is_empty());
-    lost.lines().for_each(|line| names_once(line, &scheme, &address));
+    lost.lines().for_each(|line| assert_names_once(line, &scheme, &address));
     assert!(lost.contains("the lock job is lost on "), "{lost}");
 }
 
@@ -108,28 +108,28 @@ async fn what_goes_wrong_while_it_runs_names_lock_and_engine(mut server: Server,
 async fn redis_names_lock_and_engine() {
     let server = redis::start().await.unwrap();
     let url = server.url();
-    what_goes_wrong_while_it_runs_names_lock_and_engine(server, &url).await;
+    check_runtime_errors_name_lock_and_engine(server, &url).await;
 }
 
 #[tokio::test]
 async fn mariadb_names_lock_and_engine() {
     let server = mariadb::start().await.unwrap();
     let url = server.url();
-    what_goes_wrong_while_it_runs_names_lock_and_engine(server, &url).await;
+    check_runtime_errors_name_lock_and_engine(server, &url).await;
 }
 
 #[tokio::test]
 async fn postgres_names_lock_and_engine() {
     let server = postgres::start().await.unwrap();
     let url = server.url();
-    what_goes_wrong_while_it_runs_names_lock_and_engine(server, &url).await;
+    check_runtime_errors_name_lock_and_engine(server, &url).await;
 }
 
 #[tokio::test]
 async fn zookeeper_names_lock_and_engine() {
     let server = zookeeper::start().await.unwrap();
     let url = format!("zookeeper://{}/cli", server.url());
-    what_goes_wrong_while_it_runs_names_lock_and_engine(server, &url).await;
+    check_runtime_errors_name_lock_and_engine(server, &url).await;
 }
 
 /// A service that waits for its client to speak on, as an HTTP server does: neither side ever
@@ -139,7 +139,7 @@ fn a_service_that_does_not_answer_may_be_another_one() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
-    let place = Place::new();
+    let place = TestFolder::new();
     for (scheme, product) in [("zookeeper", "ZooKeeper"), ("mysql", "MySQL or MariaDB"), ("postgres", "PostgreSQL")] {
         let url = if scheme == "zookeeper" {
             format!("zookeeper://{address}")
@@ -150,9 +150,9 @@ fn a_service_that_does_not_answer_may_be_another_one() {
             let url = format!("{url}{option}");
             let ran = place
                 .run(["run", "--engine", &url, "--connect-timeout", bound, "a", "--", "true"])
-                .failed(69, &address);
-            let said = ran.err().lines().last().unwrap().to_owned();
-            names_once(&said, scheme, &address);
+                .assert_failed(69, &address);
+            let said = ran.stderr().lines().last().unwrap().to_owned();
+            assert_names_once(&said, scheme, &address);
             assert!(said.contains(&format!("another service than {product}")), "{said}");
         }
     }

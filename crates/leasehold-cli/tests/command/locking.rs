@@ -1,50 +1,50 @@
 //! The lock itself, between real processes.
 
-use crate::common::{Place, wait_for};
+use crate::common::{TestFolder, wait_for};
 use serde_json::json;
 
 #[test]
 fn eight_processes_run_one_at_a_time_with_rising_tokens() {
-    Place::new().take_turns(8, 5, "");
+    TestFolder::new().check_exclusion(8, 5, "");
 }
 
 #[test]
-fn shared_ones_enter_together_and_an_exclusive_one_alone() {
-    let place = Place::new();
-    let first = place.hold(&["-s"], "a");
-    let second = place.hold(&["--shared"], "a");
-    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).code(), 1);
-    assert_eq!(place.run(["run", "-nx", "a", "--", "true"]).code(), 1);
-    place.run(["run", "-n", "-x", "-s", "a", "--", "true"]).ok();
-    first.finish().ok();
-    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).code(), 1);
-    second.finish().ok();
-    let alone = place.hold(&["-e"], "a");
-    assert_eq!(place.run(["run", "-ns", "a", "--", "true"]).code(), 1);
-    alone.finish().ok();
+fn shared_holders_hold_together_and_an_exclusive_one_alone() {
+    let place = TestFolder::new();
+    let first = place.start_holder(&["-s"], "a");
+    let second = place.start_holder(&["--shared"], "a");
+    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).exit_code(), 1);
+    assert_eq!(place.run(["run", "-nx", "a", "--", "true"]).exit_code(), 1);
+    place.run(["run", "-n", "-x", "-s", "a", "--", "true"]).assert_ok();
+    first.close_input_and_wait().assert_ok();
+    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).exit_code(), 1);
+    second.close_input_and_wait().assert_ok();
+    let alone = place.start_holder(&["-e"], "a");
+    assert_eq!(place.run(["run", "-ns", "a", "--", "true"]).exit_code(), 1);
+    alone.close_input_and_wait().assert_ok();
 }
 
 #[test]
-fn slots_admit_so_many_and_the_next_in_turn() {
-    let place = Place::new();
-    let mut all: Vec<_> = (0..3).map(|_| place.hold(&["--slots", "3"], "a")).collect();
+fn slots_admit_their_number_and_then_the_next_waiter() {
+    let place = TestFolder::new();
+    let mut all: Vec<_> = (0..3).map(|_| place.start_holder(&["--slots", "3"], "a")).collect();
     all.extend((0..3).map(|_| place.start(["run", "--slots", "3", "a", "--", "cat"])));
     place.wait_for_waiters("a", 3);
-    assert_eq!(place.holders("a"), 3);
-    place.run(["run", "-n", "--slots", "4", "a", "--", "true"]).failed(1, "semaphore of 3");
-    all.remove(0).finish().ok();
+    assert_eq!(place.holder_count("a"), 3);
+    place.run(["run", "-n", "--slots", "4", "a", "--", "true"]).assert_failed(1, "semaphore of 3");
+    all.remove(0).close_input_and_wait().assert_ok();
     place.wait_for_waiters("a", 2);
-    assert_eq!(place.holders("a"), 3);
+    assert_eq!(place.holder_count("a"), 3);
     for running in all {
-        running.finish().ok();
+        running.close_input_and_wait().assert_ok();
     }
-    assert_eq!(place.holders("a"), 0);
+    assert_eq!(place.holder_count("a"), 0);
 }
 
 #[test]
-fn the_command_learns_what_it_holds() {
-    let place = Place::new();
-    let out = place.run(["run", "täst", "-c", "env | grep ^LEASEHOLD_ | sort"]).ok().out();
+fn the_command_gets_its_lock_in_the_environment() {
+    let place = TestFolder::new();
+    let out = place.run(["run", "täst", "-c", "env | grep ^LEASEHOLD_ | sort"]).assert_ok().stdout();
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(lines.len(), 5, "{out}");
     assert_eq!(lines[0], format!("LEASEHOLD_ENGINE={}", place.engine()));
@@ -56,78 +56,85 @@ fn the_command_learns_what_it_holds() {
 
 #[test]
 fn the_engine_on_the_command_line_reaches_the_command() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let url = format!("file://{}/elsewhere", place.dir.path().display());
-    let out = place.run(["run", "--engine", &url, "a", "-c", "\"$L\" show --json a"]).ok().out();
+    let out = place.run(["run", "--engine", &url, "a", "-c", "\"$L\" show --json a"]).assert_ok().stdout();
     let view: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(view["holders"].as_array().unwrap().len(), 1);
     // Also with a relative folder, if the command changes its working directory.
-    let out = place.run(["run", "--engine", "file:here", "a", "-c", "cd / && \"$L\" run -n a -- echo same"]).ok().out();
+    let out = place
+        .run(["run", "--engine", "file:here", "a", "-c", "cd / && \"$L\" run -n a -- echo same"])
+        .assert_ok()
+        .stdout();
     assert_eq!(out, "same\n");
 }
 
 #[test]
-fn a_run_inside_the_command_enters_again() {
-    let place = Place::new();
+fn a_run_inside_the_command_re_enters() {
+    let place = TestFolder::new();
     let inner = "\"$L\" run -n a -c 'echo $LEASEHOLD_TOKEN; \"$L\" run b -c \"\\\"$L\\\" run -n a -- echo deep\"'";
-    let out = place.run(["run", "a", "-c", &format!("echo $LEASEHOLD_TOKEN; {inner}; \"$L\" ls --json")]).ok().out();
+    let out = place
+        .run(["run", "a", "-c", &format!("echo $LEASEHOLD_TOKEN; {inner}; \"$L\" ls --json")])
+        .assert_ok()
+        .stdout();
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(&lines[..3], ["1", "1", "deep"], "{out}");
     let list: serde_json::Value = serde_json::from_str(lines[3]).unwrap();
     assert_eq!(list[0]["holders"].as_array().unwrap().len(), 1, "the inner one gave its part back: {list}");
-    assert_eq!(place.holders("a"), 0);
+    assert_eq!(place.holder_count("a"), 0);
     // Two spellings of a URL name the same engine.
     let other =
         format!("\"$L\" run -n --engine file:{}/. a -- echo same", place.engine().trim_start_matches("file://"));
-    assert_eq!(place.run(["run", "a", "-c", &other]).ok().out(), "same\n");
+    assert_eq!(place.run(["run", "a", "-c", &other]).assert_ok().stdout(), "same\n");
     // Two commands inside one lock exclude each other on another lock.
     let hold = "\"$L\" run b -c 'touch in; until [ -e out ]; do sleep 0.01; done' &";
     let script =
         format!("{hold} until [ -e in ]; do sleep 0.01; done; \"$L\" run -n b -- true; echo $?; touch out; wait");
-    assert_eq!(place.run(["run", "a", "-c", &script]).ok().out(), "1\n");
+    assert_eq!(place.run(["run", "a", "-c", &script]).assert_ok().stdout(), "1\n");
     // Without the owner it cannot re-enter.
-    let out = place.run(["run", "a", "-c", "env -u LEASEHOLD_OWNER \"$L\" run -n a -- true; echo $?"]).ok().out();
+    let out =
+        place.run(["run", "a", "-c", "env -u LEASEHOLD_OWNER \"$L\" run -n a -- true; echo $?"]).assert_ok().stdout();
     assert_eq!(out, "1\n");
     // A run that would wait for itself is refused.
     let ran = place.run(["run", "-s", "a", "-c", "\"$L\" run -x -E 9 a -- true"]);
-    ran.failed(9, "it would wait for itself");
+    ran.assert_failed(9, "it would wait for itself");
 }
 
 #[test]
 fn waiters_are_served_in_order() {
-    let place = Place::new();
-    let holder = place.hold(&[], "a");
+    let place = TestFolder::new();
+    let holder = place.start_holder(&[], "a");
     let mut waiters = Vec::new();
     for n in 1..=4 {
         waiters.push(place.start(["run", "a", "-c", &format!("echo {n} >> order")]));
         place.wait_for_waiters("a", n);
     }
-    holder.finish().ok();
-    waiters.into_iter().for_each(|waiter| drop(waiter.end().ok()));
+    holder.close_input_and_wait().assert_ok();
+    waiters.into_iter().for_each(|waiter| drop(waiter.wait().assert_ok()));
     assert_eq!(place.read("order"), "1\n2\n3\n4\n");
 }
 
 #[test]
 fn min_hold_keeps_the_lock_after_a_short_command() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let running = place.start(["run", "--min-hold", "1h", "a", "-c", "echo done > done; exit 7"]);
     place.wait_for_file("done");
     let status = |pid: rustix::process::Pid| {
         std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children", pid = pid.as_raw_nonzero())).unwrap()
     };
     wait_for("the end of command and warden", || status(running.pid()).trim().is_empty().then_some(()));
-    assert_eq!(place.holders("a"), 1);
-    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).code(), 1);
+    assert_eq!(place.holder_count("a"), 1);
+    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).exit_code(), 1);
     running.signal(rustix::process::Signal::TERM);
-    assert_eq!(running.end().code(), 143);
-    assert_eq!(place.holders("a"), 0);
-    assert_eq!(place.run(["run", "--min-hold", "50ms", "a", "-c", "exit 7"]).code(), 7);
+    assert_eq!(running.wait().exit_code(), 143);
+    assert_eq!(place.holder_count("a"), 0);
+    assert_eq!(place.run(["run", "--min-hold", "50ms", "a", "-c", "exit 7"]).exit_code(), 7);
 }
 
 #[test]
-fn json_tells_the_whole_story_on_standard_error() {
-    let place = Place::new();
-    let holder = place.hold(&["--describe", "the holder"], "a");
+fn json_events_are_printed_on_standard_error() {
+    let place = TestFolder::new();
+    let holder = place.start_holder(&["--describe", "the holder"], "a");
     let running = place.start(["run", "--json", "a", "-c", "echo out; exit 5"]);
     place.wait_for_waiters("a", 1);
     let mut told = String::new();
@@ -139,8 +146,8 @@ fn json_tells_the_whole_story_on_standard_error() {
         std::io::Read::read_exact(&mut stderr, &mut byte).unwrap();
         told.push(char::from(byte[0]));
     }
-    holder.finish().ok();
-    let ran = running.end();
+    holder.close_input_and_wait().assert_ok();
+    let ran = running.wait();
     std::io::Read::read_to_string(&mut stderr, &mut told).unwrap();
     let events: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let kinds: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
@@ -149,22 +156,22 @@ fn json_tells_the_whole_story_on_standard_error() {
     assert_eq!(events[1]["token"], json!(2));
     assert_eq!(events[3]["code"], json!(5));
     assert_eq!(events[5]["code"], json!(5));
-    assert_eq!((ran.code(), ran.out().as_str()), (5, "out\n"));
+    assert_eq!((ran.exit_code(), ran.stdout().as_str()), (5, "out\n"));
 }
 
 #[test]
-fn verbose_says_it_to_people() {
-    let place = Place::new();
-    let said = place.run(["run", "--verbose", "a", "--", "true"]).ok().err();
+fn verbose_prints_each_step() {
+    let place = TestFolder::new();
+    let said = place.run(["run", "--verbose", "a", "--", "true"]).assert_ok().stderr();
     assert!(said.contains("leasehold: acquired token 1 after "), "{said}");
     assert!(said.contains("leasehold: released"), "{said}");
-    assert_eq!(place.run(["run", "a", "--", "true"]).ok().err(), "");
+    assert_eq!(place.run(["run", "a", "--", "true"]).assert_ok().stderr(), "");
 }
 
 #[test]
 fn the_description_is_the_command_line_without_passwords() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let _holder = place.start(["run", "a", "--", "sh", "-c", "read x", "redis://u:hunter2@h"]);
-    let text = wait_for("a holder", || place.show("a")["holders"][0]["text"].as_str().map(str::to_owned));
+    let text = wait_for("a holder", || place.show_json("a")["holders"][0]["text"].as_str().map(str::to_owned));
     assert_eq!(text, "sh -c read x redis://u:***@h");
 }

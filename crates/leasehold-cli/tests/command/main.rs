@@ -1,7 +1,5 @@
 //! The command `leasehold`, as a user runs it.
 
-mod away;
-mod codes;
 mod common;
 mod cron;
 mod cron_redis;
@@ -10,12 +8,13 @@ mod doctor_redlock;
 mod doctor_sql;
 mod doctor_zookeeper;
 mod errors;
+mod exit_codes;
 #[cfg(feature = "nightly")]
 mod fleet;
-mod inherited;
+mod inherited_environment;
 mod locking;
-mod lost;
-mod others;
+mod lost_lock;
+mod other_commands;
 mod passwords;
 mod redis;
 mod redlock;
@@ -24,5 +23,6 @@ mod signals;
 mod sql;
 mod terminal;
 mod three_hosts;
+mod unreachable_engine;
 mod verify;
 mod zookeeper;

@@ -5,15 +5,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::common::{LASTING, Place, servers, wait_for};
+use crate::common::{LONG_TTL, TestFolder, shared_servers, wait_for};
 use leasehold_testbed::redis::Redis;
 
 const PASSWORD: &str = "hunter2";
 
 /// The command lines of a process and its children, as the kernel shows them to every user.
-fn command_lines(of: rustix::process::Pid) -> String {
-    let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children", of = of.as_raw_nonzero())).unwrap();
-    let all = children.split_whitespace().map(str::to_owned).chain([of.as_raw_nonzero().to_string()]);
+fn command_lines(pid: rustix::process::Pid) -> String {
+    let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children", of = pid.as_raw_nonzero())).unwrap();
+    let all = children.split_whitespace().map(str::to_owned).chain([pid.as_raw_nonzero().to_string()]);
     let line = |pid: String| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     all.map(|pid| line(pid).replace('\0', " ")).collect::<Vec<_>>().join("\n")
 }
@@ -24,40 +24,40 @@ fn write_private(path: &Path, text: &str) {
 }
 
 /// Runs `work` beside a server with a password, with its URL.
-async fn with_server(work: impl FnOnce(Place, String) + Send + 'static) {
+async fn run_with_server(work: impl FnOnce(TestFolder, String) + Send + 'static) {
     let server = Redis::new().password(PASSWORD).start().await.unwrap();
     let url = format!("{}?connect-timeout=60s", server.url());
     assert!(url.contains(PASSWORD));
-    tokio::task::spawn_blocking(move || work(Place::new(), url)).await.unwrap();
+    tokio::task::spawn_blocking(move || work(TestFolder::new(), url)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_password_that_was_typed_is_not_shown_to_other_users() {
-    with_server(|place, url| {
+async fn a_password_on_the_command_line_is_hidden_from_other_users() {
+    run_with_server(|place, url| {
         let work = "env > env; \"$L\" run -n a -c 'env > inner; echo inside'; cat";
         let typed = format!("--engine={url}");
-        let holder = place.start(["run", "--ttl", LASTING, &typed, "a", "-c", work, "--describe", "x"]);
+        let holder = place.start(["run", "--ttl", LONG_TTL, &typed, "a", "-c", work, "--describe", "x"]);
         wait_for("the inner command", || place.path("inner").exists().then_some(()));
         let shown = command_lines(holder.pid());
         assert!(!shown.contains(PASSWORD), "{shown}");
         assert!(shown.contains("--engine=redis://:***@127.0.0.1"), "{shown}");
         assert!(!place.read("env").contains("LEASEHOLD_HIDDEN_ENGINE"), "it is not handed down");
-        assert_eq!(holder.finish().ok().out(), "inside\n");
+        assert_eq!(holder.close_input_and_wait().assert_ok().stdout(), "inside\n");
         // The user command's own arguments stay unchanged.
-        let echo = place.run(["run", "--engine", &url, "a", "--", "echo", "--engine", &url]).ok();
-        assert_eq!(echo.out(), format!("--engine {url}\n"));
+        let echo = place.run(["run", "--engine", &url, "a", "--", "echo", "--engine", &url]).assert_ok();
+        assert_eq!(echo.stdout(), format!("--engine {url}\n"));
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_url_can_stand_in_a_file_and_stays_there() {
-    with_server(|place, url| {
+async fn the_url_can_be_read_from_a_file_and_is_not_copied_elsewhere() {
+    run_with_server(|place, url| {
         let file = place.path("engine");
         write_private(&file, &format!("{url}\n# not this\n"));
         let work = "env > env; \"$L\" run -n a -c 'env > inner'; cd /; \"$L\" run -n a -c 'echo inside'";
-        let ran = place.run(["run", "--ttl", LASTING, "--engine-file", "engine", "a", "-c", work]).ok();
-        assert_eq!((ran.out().as_str(), ran.err().as_str()), ("inside\n", ""));
+        let ran = place.run(["run", "--ttl", LONG_TTL, "--engine-file", "engine", "a", "-c", work]).assert_ok();
+        assert_eq!((ran.stdout().as_str(), ran.stderr().as_str()), ("inside\n", ""));
         for environment in ["env", "inner"] {
             let environment = place.read(environment);
             assert!(environment.contains("LEASEHOLD_ENGINE_FILE="), "{environment}");
@@ -65,31 +65,31 @@ async fn the_url_can_stand_in_a_file_and_stays_there() {
         }
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
         fs::set_permissions(place.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let told = place.run(["ls", "--engine-file", "engine"]).ok();
-        assert!(told.err().contains("chmod o-r"), "{}", told.err());
-        place.run(["ls", "--engine-file", "nowhere"]).failed(64, "cannot read the engine's URL from nowhere");
-        place.run(["ls", "--engine-file", "engine", "--engine", "file:"]).failed(64, "leave one of them out");
+        let told = place.run(["ls", "--engine-file", "engine"]).assert_ok();
+        assert!(told.stderr().contains("chmod o-r"), "{}", told.stderr());
+        place.run(["ls", "--engine-file", "nowhere"]).assert_failed(64, "cannot read the engine's URL from nowhere");
+        place.run(["ls", "--engine-file", "engine", "--engine", "file:"]).assert_failed(64, "leave one of them out");
         fs::write(&file, "\n").unwrap();
-        place.run(["ls", "--engine-file", "engine"]).failed(64, "no URL in its first line");
+        place.run(["ls", "--engine-file", "engine"]).assert_failed(64, "no URL in its first line");
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_password_alone_can_stand_in_a_file() {
-    with_server(|place, url| {
+async fn the_password_can_be_read_from_a_file() {
+    run_with_server(|place, url| {
         write_private(&place.path("secret"), &format!("{PASSWORD}\n"));
         let secret = place.path("secret").display().to_string();
         let bare = url.replace(&format!(":{PASSWORD}@"), "");
-        place.run(["run", "--engine", &bare, "a", "--", "true"]).failed(69, "password");
+        place.run(["run", "--engine", &bare, "a", "--", "true"]).assert_failed(69, "password");
         let url = format!("{bare}&password-file={secret}");
-        place.run(["run", "--engine", &url, "a", "-c", "\"$L\" run -n a -c 'echo inside'"]).ok();
+        place.run(["run", "--engine", &url, "a", "-c", "\"$L\" run -n a -c 'echo inside'"]).assert_ok();
         place
             .run(["doctor", "--engine", &url.replace("password-file=", "password-file=/no")])
-            .failed(64, "password-file");
+            .assert_failed(64, "password-file");
         let redlock =
             url.replace("redis://", "redlock://").replace("connect-timeout=60s&", "node-timeout=30s&even=allowed&");
-        place.run(["run", "--engine", &redlock, "a", "--", "true"]).ok();
+        place.run(["run", "--engine", &redlock, "a", "--", "true"]).assert_ok();
     })
     .await;
 }
@@ -97,15 +97,17 @@ async fn the_password_alone_can_stand_in_a_file() {
 /// However the file is named, and whether or not the engine is reachable: one line names the file
 /// and the remedy.
 #[test]
-fn a_file_that_every_user_can_read_is_warned_of() {
-    let place = Place::new();
+fn a_world_readable_secret_file_causes_a_warning() {
+    let place = TestFolder::new();
     let of_folder = |mode| fs::set_permissions(place.dir.path(), fs::Permissions::from_mode(mode)).unwrap();
     let (secret, engine) = (place.path("secret"), place.path("engine"));
     write_private(&secret, &format!("{PASSWORD}\n"));
     write_private(&engine, &format!("redis://u:{PASSWORD}@127.0.0.1:1\n"));
     let run = |options: &[&str], variable: (&str, &str)| {
         let args = [options, &["--connect-timeout", "0"]].concat();
-        crate::common::Ran(place.leasehold(&args).env(variable.0, variable.1).output().unwrap()).failed(69, "").err()
+        crate::common::CommandOutput(place.command(&args).env(variable.0, variable.1).output().unwrap())
+            .assert_failed(69, "")
+            .stderr()
     };
     let ways = [
         "redis://u@127.0.0.1:1/0?password-file=",
@@ -134,35 +136,35 @@ fn a_file_that_every_user_can_read_is_warned_of() {
         }
         let engine_file = engine.to_str().unwrap();
         count(&run(&["ls", "--engine-file", engine_file], ("X", "")), &engine);
-        let mut command = place.leasehold(["ls", "--connect-timeout", "0"]);
+        let mut command = place.command(["ls", "--connect-timeout", "0"]);
         let by_variable = command.env_remove("LEASEHOLD_ENGINE").env("LEASEHOLD_ENGINE_FILE", &engine);
-        count(&crate::common::Ran(by_variable.output().unwrap()).failed(69, "").err(), &engine);
+        count(&crate::common::CommandOutput(by_variable.output().unwrap()).assert_failed(69, "").stderr(), &engine);
     }
 }
 
 #[tokio::test]
-async fn postgresql_finds_its_own_file() {
-    let server = servers::postgres().await;
+async fn postgresql_password_files_are_used() {
+    let server = shared_servers::postgres().await;
     let url = server.url();
     let port = server.addr().port();
     tokio::task::spawn_blocking(move || {
-        let place = Place::new();
+        let place = TestFolder::new();
         let bare = url.replace(":password@", "@");
         assert_ne!(bare, url);
         let run = |variable: &str, value: &str| {
-            let mut command = place.leasehold(["run", "--engine", &bare, "a", "--", "true"]);
+            let mut command = place.command(["run", "--engine", &bare, "a", "--", "true"]);
             let none = place.path("none");
             command.env_remove("PGPASSWORD").env("PGPASSFILE", none).env(variable, value);
-            crate::common::Ran(command.output().unwrap())
+            crate::common::CommandOutput(command.output().unwrap())
         };
-        run("X", "").failed(69, "");
+        run("X", "").assert_failed(69, "");
         let file = place.path("pgpass");
         write_private(&file, &format!("# a comment\n127.0.0.1:{port}:test:leasehold:password\n"));
-        run("PGPASSFILE", file.to_str().unwrap()).ok();
-        run("PGPASSWORD", "password").ok();
+        run("PGPASSFILE", file.to_str().unwrap()).assert_ok();
+        run("PGPASSWORD", "password").assert_ok();
         // A file that other users can read is not used, as with PostgreSQL's own tools.
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-        run("PGPASSFILE", file.to_str().unwrap()).failed(69, "");
+        run("PGPASSFILE", file.to_str().unwrap()).assert_failed(69, "");
     })
     .await
     .unwrap();

@@ -1,20 +1,20 @@
 //! The command on five servers: after its end none of them keeps any of its data.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{BOUND, LASTING, Place};
-use leasehold_testbed::redis::{Independent, Reply, Resp};
+use crate::common::{LONG_TTL, TEST_TIMEOUT, TestFolder};
+use leasehold_testbed::redis::{IndependentServers, Reply, RespClient};
 
 /// Counts the claims in a lock's record.
-const COUNT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 49, 0
+const COUNT_SCRIPT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 49, 0
 while text and at < #text do at, count = at + 68 + string.sub(text, at + 64, at + 67), count + 1 end
 return count";
 
 /// How many claims each server has for a lock.
-async fn claims(servers: &Independent, name: &str) -> Vec<i64> {
+async fn claim_counts(servers: &IndependentServers, name: &str) -> Vec<i64> {
     let mut counts = Vec::new();
     for server in servers.servers() {
-        let mut hand = Resp::connect(server.addr()).await.unwrap();
-        match hand.command(&["EVAL", COUNT, "1", &format!("leasehold:q{name}")]).await.unwrap() {
+        let mut hand = RespClient::connect(server.addr()).await.unwrap();
+        match hand.command(&["EVAL", COUNT_SCRIPT, "1", &format!("leasehold:q{name}")]).await.unwrap() {
             Reply::Integer(count) => counts.push(count),
             other => panic!("{other:?}"),
         }
@@ -23,66 +23,66 @@ async fn claims(servers: &Independent, name: &str) -> Vec<i64> {
 }
 
 /// Their URL with a long timeout: no response is late, however busy the machine is.
-fn patient(servers: &Independent) -> String {
+fn url_with_long_timeout(servers: &IndependentServers) -> String {
     format!("{}?node-timeout=30s", servers.url())
 }
 
 /// Runs it to its end; returns its exit code.
-async fn run(url: &str, arguments: &[&str]) -> i32 {
+async fn run_to_exit_code(url: &str, arguments: &[&str]) -> i32 {
     let arguments: Vec<_> =
-        ["run", "--engine", url, "--ttl", LASTING].iter().chain(arguments).map(ToString::to_string).collect();
-    tokio::task::spawn_blocking(move || Place::new().run(arguments).code()).await.unwrap()
+        ["run", "--engine", url, "--ttl", LONG_TTL].iter().chain(arguments).map(ToString::to_string).collect();
+    tokio::task::spawn_blocking(move || TestFolder::new().run(arguments).exit_code()).await.unwrap()
 }
 
 #[tokio::test]
 async fn nothing_is_left_on_any_server_when_the_command_has_ended() {
-    let servers = Independent::start(5).await.unwrap();
-    let url = patient(&servers);
+    let servers = IndependentServers::start(5).await.unwrap();
+    let url = url_with_long_timeout(&servers);
     for round in 0..10 {
-        assert_eq!(run(&url, &["job", "--", "true"]).await, 0);
+        assert_eq!(run_to_exit_code(&url, &["job", "--", "true"]).await, 0);
         // Without any delay: the next run may start at once.
-        assert_eq!(claims(&servers, "job").await, [0; 5], "round {round}");
-        assert_eq!(run(&url, &["job", "--", "sh", "-c", "exit 7"]).await, 7);
-        assert_eq!(claims(&servers, "job").await, [0; 5], "round {round}");
+        assert_eq!(claim_counts(&servers, "job").await, [0; 5], "round {round}");
+        assert_eq!(run_to_exit_code(&url, &["job", "--", "sh", "-c", "exit 7"]).await, 7);
+        assert_eq!(claim_counts(&servers, "job").await, [0; 5], "round {round}");
     }
 }
 
 #[tokio::test]
-async fn one_who_did_not_get_it_leaves_nothing_and_takes_nothing_away() {
-    let servers = Independent::start(5).await.unwrap();
-    let url = patient(&servers);
-    let place = Place::new();
+async fn a_failed_acquisition_leaves_no_claim_and_removes_none() {
+    let servers = IndependentServers::start(5).await.unwrap();
+    let url = url_with_long_timeout(&servers);
+    let place = TestFolder::new();
     let held = place.start(["run", "--engine", &url, "job", "--", "cat"]);
-    leasehold_testbed::eventually(BOUND, || async {
-        let seen = claims(&servers, "job").await;
+    leasehold_testbed::eventually(TEST_TIMEOUT, || async {
+        let seen = claim_counts(&servers, "job").await;
         if seen == [1; 5] { Ok(()) } else { Err(format!("{seen:?}")) }
     })
     .await;
     for round in 0..5 {
-        assert_eq!(run(&url, &["-n", "job", "--", "true"]).await, 1, "round {round}");
-        assert_eq!(claims(&servers, "job").await, [1; 5], "round {round}: only the holder's");
-        assert_ne!(run(&url, &["-w", "300ms", "job", "--", "true"]).await, 0, "round {round}");
-        assert_eq!(claims(&servers, "job").await, [1; 5], "round {round}: only the holder's");
+        assert_eq!(run_to_exit_code(&url, &["-n", "job", "--", "true"]).await, 1, "round {round}");
+        assert_eq!(claim_counts(&servers, "job").await, [1; 5], "round {round}: only the holder's");
+        assert_ne!(run_to_exit_code(&url, &["-w", "300ms", "job", "--", "true"]).await, 0, "round {round}");
+        assert_eq!(claim_counts(&servers, "job").await, [1; 5], "round {round}: only the holder's");
     }
-    tokio::task::spawn_blocking(move || held.finish()).await.unwrap();
-    assert_eq!(claims(&servers, "job").await, [0; 5]);
-    assert_eq!(run(&url, &["-n", "job", "--", "true"]).await, 0);
-    assert_eq!(claims(&servers, "job").await, [0; 5]);
+    tokio::task::spawn_blocking(move || held.close_input_and_wait()).await.unwrap();
+    assert_eq!(claim_counts(&servers, "job").await, [0; 5]);
+    assert_eq!(run_to_exit_code(&url, &["-n", "job", "--", "true"]).await, 0);
+    assert_eq!(claim_counts(&servers, "job").await, [0; 5]);
 }
 
 /// The timeout for the lock also limits the wait for hanging servers.
 #[tokio::test]
-async fn the_wait_bounds_the_connecting_too() {
-    let mut servers = Independent::start(3).await.unwrap();
+async fn the_wait_limit_covers_connecting_too() {
+    let mut servers = IndependentServers::start(3).await.unwrap();
     for at in [0, 1] {
         servers.server_mut(at).pause().unwrap();
     }
     let url = format!("{}?connect-timeout=600s", servers.url());
     let run = move || {
-        let ran = Place::new().run(["run", "--engine", &url, "-w", "1", "job", "--", "true"]);
-        (ran.code(), ran.err())
+        let ran = TestFolder::new().run(["run", "--engine", &url, "-w", "1", "job", "--", "true"]);
+        (ran.exit_code(), ran.stderr())
     };
-    let ended = tokio::time::timeout(BOUND, tokio::task::spawn_blocking(run)).await;
+    let ended = tokio::time::timeout(TEST_TIMEOUT, tokio::task::spawn_blocking(run)).await;
     let (code, said) = ended.expect("before the servers are given up, which is later than the bound").unwrap();
     assert_eq!(code, 69, "{said}");
     assert!(said.contains("could not be reached within 1s"), "{said}");
@@ -91,8 +91,8 @@ async fn the_wait_bounds_the_connecting_too() {
 /// With too few servers to survive a failure it prints a warning, and works. An even number needs
 /// an option.
 #[tokio::test]
-async fn few_servers_are_warned_of() {
-    let servers = Independent::start(2).await.unwrap();
+async fn too_few_servers_cause_a_warning() {
+    let servers = IndependentServers::start(2).await.unwrap();
     let both = servers.url();
     let one = both.split(',').next().unwrap().to_owned();
     for (url, code, says) in [
@@ -101,8 +101,8 @@ async fn few_servers_are_warned_of() {
         (both, 64, "even=allowed"),
     ] {
         let run = move || {
-            let ran = Place::new().run(["run", "--engine", &url, "job", "--", "true"]);
-            (ran.code(), ran.err())
+            let ran = TestFolder::new().run(["run", "--engine", &url, "job", "--", "true"]);
+            (ran.exit_code(), ran.stderr())
         };
         let (ended, said) = tokio::task::spawn_blocking(run).await.unwrap();
         assert_eq!(ended, code, "{said}");

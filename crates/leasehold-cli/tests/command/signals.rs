@@ -1,22 +1,22 @@
 //! Signals to leasehold, and the death of leasehold itself.
 
-use crate::common::{Place, Running, is_alive, wait_for};
+use crate::common::{RunningCommand, TestFolder, is_alive, wait_for};
 use rustix::process::{Pid, Signal};
 
 /// A command with a child in the same group; both record their process ids, and the time
 /// repeatedly.
-const BEATING: &str = "beat() { while :; do date +%s%N >> beats; done; }
+const HEARTBEAT_COMMAND: &str = "beat() { while :; do date +%s%N >> beats; done; }
     sh -c 'echo $$ > grandchild; exec sleep 1000' & beat & echo $$ > child; wait";
 
 /// The command lines of both processes, once they run.
-fn family(place: &Place) -> [String; 2] {
+fn process_ids(place: &TestFolder) -> [String; 2] {
     place.wait_for_file("beats");
     [place.wait_for_file("child"), place.wait_for_file("grandchild")]
 }
 
 #[test]
 fn signals_reach_the_whole_group() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)] {
         // Both have a trap: the shell's runs after its child has ended.
         let child = "trap 'exit 9' TERM INT HUP QUIT
@@ -24,108 +24,108 @@ fn signals_reach_the_whole_group() {
         let running = place.start(["run", "a", "-c", child]);
         place.wait_for_file("ready");
         running.signal(signal);
-        assert_eq!((running.end().code(), place.read("grand").as_str()), (9, "got\n"), "{signal:?}");
+        assert_eq!((running.wait().exit_code(), place.read("grand").as_str()), (9, "got\n"), "{signal:?}");
         std::fs::remove_file(place.path("grand")).unwrap();
         std::fs::remove_file(place.path("ready")).unwrap();
         let running = place.start(["run", "--verbose", "a", "--", "sleep", "1000"]);
-        wait_for("a holder", || (place.holders("a") == 1).then_some(()));
+        wait_for("a holder", || (place.holder_count("a") == 1).then_some(()));
         running.signal(signal);
-        assert_eq!(running.end().code(), code);
+        assert_eq!(running.wait().exit_code(), code);
     }
     for signal in [Signal::USR1, Signal::USR2, Signal::WINCH] {
         let child = "trap 'echo got; exit 5' USR1 USR2 WINCH; echo > ready; while :; do sleep 0.01; done";
         let running = place.start(["run", "a", "-c", child]);
         place.wait_for_file("ready");
         running.signal(signal);
-        let ran = running.end();
-        assert_eq!((ran.code(), ran.out().as_str()), (5, "got\n"), "{signal:?}");
+        let ran = running.wait();
+        assert_eq!((ran.exit_code(), ran.stdout().as_str()), (5, "got\n"), "{signal:?}");
         std::fs::remove_file(place.path("ready")).unwrap();
     }
 }
 
 #[test]
-fn a_stopped_command_hears_that_it_shall_end() {
-    let place = Place::new();
+fn a_stopped_command_is_continued_so_that_it_ends() {
+    let place = TestFolder::new();
     let running = place.start(["run", "a", "-c", "echo $$ > child; while :; do sleep 0.01; done"]);
     let child = place.wait_for_file("child");
     let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
     rustix::process::kill_process(Pid::from_raw(child.trim().parse().unwrap()).unwrap(), Signal::STOP).unwrap();
     wait_for("a stopped command", || state().contains(") T ").then_some(()));
     running.signal(Signal::TERM);
-    assert_eq!(running.end().code(), 143);
+    assert_eq!(running.wait().exit_code(), 143);
 }
 
 #[test]
-fn what_a_signal_leaves_of_the_group_ends_before_the_lock_is_free() {
-    let place = Place::new();
+fn remaining_group_processes_end_before_the_lock_is_free() {
+    let place = TestFolder::new();
     let slow = "sh -c 'trap \"sleep 0.2; echo clean > clean; exit\" TERM; echo > ready; while :; do sleep 0.01; done' \
         > /dev/null 2>&1 & wait";
     let running = place.start(["run", "--grace", "10s", "a", "-c", slow]);
     place.wait_for_file("ready");
     running.signal(Signal::TERM);
-    assert_eq!(running.end().code(), 143);
+    assert_eq!(running.wait().exit_code(), 143);
     assert_eq!(place.read("clean"), "clean\n", "leasehold waited for it");
     let stubborn = "sh -c 'trap \"\" TERM; echo $$ > grandchild; exec sleep 1000' > /dev/null 2>&1 & wait";
     let running = place.start(["run", "--grace", "200ms", "a", "-c", stubborn]);
     let grandchild = place.wait_for_file("grandchild");
     running.signal(Signal::TERM);
-    assert_eq!(running.end().code(), 143);
+    assert_eq!(running.wait().exit_code(), 143);
     assert!(!is_alive(&grandchild));
 }
 
 #[test]
-fn what_a_command_leaves_behind_by_itself_runs_on() {
-    let place = Place::new();
+fn processes_that_a_command_leaves_behind_keep_running() {
+    let place = TestFolder::new();
     let command = "sh -c 'echo $$ > left; exec sleep 1000' >&- 2>&- & while [ ! -s left ]; do sleep 0.01; done";
-    place.run(["run", "a", "-c", command]).ok();
+    place.run(["run", "a", "-c", command]).assert_ok();
     let left = place.read("left");
     assert!(is_alive(&left));
-    assert_eq!(place.holders("a"), 0);
+    assert_eq!(place.holder_count("a"), 0);
     let left = Pid::from_raw(left.trim().parse().unwrap()).unwrap();
     rustix::process::kill_process(left, Signal::KILL).unwrap();
 }
 
 #[test]
 fn a_signal_while_waiting_leaves_the_queue() {
-    let place = Place::new();
-    let holder = place.hold(&[], "a");
+    let place = TestFolder::new();
+    let holder = place.start_holder(&[], "a");
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)] {
         let waiter = place.start(["run", "a", "--", "touch", "ran"]);
         place.wait_for_waiters("a", 1);
         waiter.signal(signal);
-        assert_eq!(waiter.end().code(), code);
-        assert_eq!(place.waiters("a"), 0, "at once, not after a TTL");
+        assert_eq!(waiter.wait().exit_code(), code);
+        assert_eq!(place.waiter_count("a"), 0, "at once, not after a TTL");
     }
-    holder.finish().ok();
+    holder.close_input_and_wait().assert_ok();
     assert!(!place.path("ran").exists());
 }
 
 #[test]
-fn what_was_ignored_at_the_start_stays_ignored() {
-    let place = Place::new();
+fn signals_ignored_at_the_start_stay_ignored() {
+    let place = TestFolder::new();
     let script = "trap '' HUP; exec \"$L\" run a -c 'echo > ready; while [ ! -e stop ]; do sleep 0.01; done; exit 6'";
-    let mut command = place.leasehold(["x"]);
+    let mut command = place.command(["x"]);
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", script]).envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
     shell.current_dir(command.current_dir(place.dir.path()).get_current_dir().unwrap());
-    let running = Running(Some(shell.spawn().unwrap()));
+    let running = RunningCommand(Some(shell.spawn().unwrap()));
     place.wait_for_file("ready");
     running.signal(Signal::HUP);
     // TERM would arrive next, so HUP has arrived by the time of this answer.
     std::fs::write(place.path("stop"), "").unwrap();
-    assert_eq!(running.end().code(), 6);
+    assert_eq!(running.wait().exit_code(), 6);
 }
 
 #[test]
-fn a_killed_leasehold_takes_the_group_along_and_frees_the_lock() {
-    let place = Place::new();
-    let running = place.start(["run", "a", "-c", BEATING]);
-    let family = family(&place);
+fn killing_leasehold_kills_the_group_and_frees_the_lock() {
+    let place = TestFolder::new();
+    let running = place.start(["run", "a", "-c", HEARTBEAT_COMMAND]);
+    let family = process_ids(&place);
     assert!(family.iter().all(|pid| is_alive(pid)));
     let waiter = place.start(["run", "a", "-c", "date +%s%N > start"]);
     place.wait_for_waiters("a", 1);
     running.signal(Signal::KILL);
-    waiter.end().ok();
+    waiter.wait().assert_ok();
     // When the waiter acquired the lock, the group was gone: nothing was written after its start.
     assert!(family.iter().all(|pid| !is_alive(pid)));
     let start: u128 = place.read("start").trim().parse().unwrap();
@@ -135,14 +135,14 @@ fn a_killed_leasehold_takes_the_group_along_and_frees_the_lock() {
 }
 
 #[test]
-fn a_killed_leasehold_takes_the_group_along_time_after_time() {
-    let place = Place::new();
+fn killing_leasehold_kills_the_group_every_time() {
+    let place = TestFolder::new();
     for round in 0..10 {
         let child = format!("sleep 1000 & echo $! $$ > family{round}; wait");
         let running = place.start(["run", "a", "-c", &child]);
         let family = place.wait_for_file(&format!("family{round}"));
         running.signal(Signal::KILL);
-        place.run(["run", "a", "--", "true"]).ok();
+        place.run(["run", "a", "--", "true"]).assert_ok();
         for pid in family.split_whitespace() {
             assert!(!is_alive(pid), "round {round}: {pid} lives");
         }
@@ -151,28 +151,28 @@ fn a_killed_leasehold_takes_the_group_along_time_after_time() {
 
 /// The long variant of this test covers the order of each beat and signal.
 #[test]
-fn a_stopped_leasehold_is_stood_in_for() {
-    let place = Place::new();
-    let running = place.start(["run", "--ttl", "3s", "--grace", "1s", "a", "-c", BEATING]);
-    let family = family(&place);
+fn the_supervisor_acts_for_a_stopped_leasehold() {
+    let place = TestFolder::new();
+    let running = place.start(["run", "--ttl", "3s", "--grace", "1s", "a", "-c", HEARTBEAT_COMMAND]);
+    let family = process_ids(&place);
     running.signal(Signal::STOP);
-    place.run(["run", "a", "--", "true"]).ok();
+    place.run(["run", "a", "--", "true"]).assert_ok();
     assert!(family.iter().all(|pid| !is_alive(pid)));
     running.signal(Signal::CONT);
-    running.end().failed(75, "is lost");
+    running.wait().assert_failed(75, "is lost");
 }
 
 #[cfg(feature = "nightly")]
 #[test]
-fn a_stopped_leasehold_is_stood_in_for_before_the_lease_ends() {
-    let place = Place::new();
-    let child = format!("trap 'date +%s%N > termed' TERM; {BEATING}; wait; wait");
+fn the_supervisor_acts_for_a_stopped_leasehold_before_the_lease_ends() {
+    let place = TestFolder::new();
+    let child = format!("trap 'date +%s%N > termed' TERM; {HEARTBEAT_COMMAND}; wait; wait");
     let running = place.start(["run", "--ttl", "10s", "--grace", "4s", "a", "-c", &child]);
-    let family = family(&place);
+    let family = process_ids(&place);
     let waiter = place.start(["run", "a", "-c", "date +%s%N > start"]);
     place.wait_for_waiters("a", 1);
     running.signal(Signal::STOP);
-    waiter.end().ok();
+    waiter.wait().assert_ok();
     assert!(family.iter().all(|pid| !is_alive(pid)));
     let start: u128 = place.read("start").trim().parse().unwrap();
     let termed: u128 = place.read("termed").trim().parse().expect("TERM came first");
@@ -180,56 +180,58 @@ fn a_stopped_leasehold_is_stood_in_for_before_the_lease_ends() {
     let last: u128 = beats.lines().filter(|line| line.len() == 19).map(|line| line.parse().unwrap()).max().unwrap();
     assert!(termed < start && last < start, "termed {termed}, last beat {last}, start {start}");
     running.signal(Signal::CONT);
-    running.end().failed(75, "is lost");
+    running.wait().assert_failed(75, "is lost");
 }
 
 /// The children of `leasehold`, except `command`: its warden.
-fn wardens(running: &Running, command: &str) -> Vec<String> {
+fn supervisor_pids(running: &RunningCommand, command: &str) -> Vec<String> {
     let own = running.pid().as_raw_nonzero();
     let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
     children.split_whitespace().filter(|pid| *pid != command.trim() && is_alive(pid)).map(str::to_owned).collect()
 }
 
 #[test]
-fn a_killed_warden_is_replaced() {
-    let place = Place::new();
-    let running = place.start(["run", "a", "-c", BEATING]);
-    let family = family(&place);
-    let first = wardens(&running, &family[0]);
+fn a_killed_supervisor_is_replaced() {
+    let place = TestFolder::new();
+    let running = place.start(["run", "a", "-c", HEARTBEAT_COMMAND]);
+    let family = process_ids(&place);
+    let first = supervisor_pids(&running, &family[0]);
     assert_eq!(first.len(), 1);
     rustix::process::kill_process(Pid::from_raw(first[0].parse().unwrap()).unwrap(), Signal::KILL).unwrap();
-    wait_for("another warden", || wardens(&running, &family[0]).iter().any(|pid| *pid != first[0]).then_some(()));
+    wait_for("another warden", || {
+        supervisor_pids(&running, &family[0]).iter().any(|pid| *pid != first[0]).then_some(())
+    });
     assert!(is_alive(&family[0]));
     running.signal(Signal::KILL);
-    place.run(["run", "a", "--", "true"]).ok();
+    place.run(["run", "a", "--", "true"]).assert_ok();
     assert!(family.iter().all(|pid| !is_alive(pid)));
 }
 
 #[test]
-fn the_lock_is_not_free_before_the_warden_has_done_its_work() {
-    let place = Place::new();
-    let mut running = place.start(["run", "--ttl", "1h", "a", "-c", BEATING]);
-    let family = family(&place);
-    let warden = wardens(&running, &family[0]).remove(0);
+fn the_lock_is_not_free_before_the_supervisor_has_killed_the_group() {
+    let place = TestFolder::new();
+    let mut running = place.start(["run", "--ttl", "1h", "a", "-c", HEARTBEAT_COMMAND]);
+    let family = process_ids(&place);
+    let warden = supervisor_pids(&running, &family[0]).remove(0);
     // While we hold the other end of its pipe, the warden does not notice.
     let pipe = std::fs::File::options().write(true).open(format!("/proc/{warden}/fd/0")).unwrap();
     running.signal(Signal::KILL);
-    wait_for("the end of leasehold", || running.ended());
+    wait_for("the end of leasehold", || running.try_wait());
     // Leasehold is gone and the group is not: no other run acquires the lock.
     wait_for("the end of the command, by its parent-death signal", || (!is_alive(&family[0])).then_some(()));
     assert!(is_alive(&family[1]));
-    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).code(), 1);
+    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).exit_code(), 1);
     drop(pipe);
-    place.run(["run", "a", "--", "true"]).ok();
+    place.run(["run", "a", "--", "true"]).assert_ok();
     assert!(!is_alive(&family[1]) && !is_alive(&warden));
 }
 
 #[test]
-fn a_warden_takes_no_signal_but_kill() {
-    let place = Place::new();
+fn a_supervisor_blocks_every_signal_but_kill() {
+    let place = TestFolder::new();
     let running = place.start(["run", "a", "-c", "echo $$ > child; cat"]);
     let child = place.wait_for_file("child");
-    let warden = wardens(&running, &child).remove(0);
+    let warden = supervisor_pids(&running, &child).remove(0);
     let pid = Pid::from_raw(warden.parse().unwrap()).unwrap();
     let blocked = || {
         let status = std::fs::read_to_string(format!("/proc/{warden}/status")).unwrap_or_default();
@@ -242,6 +244,6 @@ fn a_warden_takes_no_signal_but_kill() {
         rustix::process::kill_process(pid, signal).unwrap();
     }
     assert!(is_alive(&warden));
-    running.finish().ok();
+    running.close_input_and_wait().assert_ok();
     assert!(!is_alive(&warden), "it goes when the command has ended");
 }

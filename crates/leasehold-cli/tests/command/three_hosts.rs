@@ -5,19 +5,19 @@
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use crate::common::{LASTING, Place, Running, wait_for};
+use crate::common::{LONG_TTL, RunningCommand, TestFolder, wait_for};
 use leasehold_testbed::WallClock;
 use rustix::process::Signal;
 
 /// The hosts' clock skews, in seconds.
 const SKEWS: [i64; 3] = [-300, 0, 300];
 
-fn host(place: &Place, skew: i64) -> (Running, WallClock) {
+fn start_host(place: &TestFolder, skew: i64) -> (RunningCommand, WallClock) {
     let clock = WallClock::new().unwrap();
-    clock.move_to(skew).unwrap();
-    let mut command = place.leasehold_by(&clock, ["cron", "--ttl", LASTING, "--json", "jobs.cron"]);
+    clock.set_offset(skew).unwrap();
+    let mut command = place.command_with_clock(&clock, ["cron", "--ttl", LONG_TTL, "--json", "jobs.cron"]);
     let said = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
-    let host = Running(Some(command.stdout(Stdio::null()).stderr(said).spawn().unwrap()));
+    let host = RunningCommand(Some(command.stdout(Stdio::null()).stderr(said).spawn().unwrap()));
     let maps = format!("/proc/{}/maps", host.pid().as_raw_nonzero());
     wait_for("a host with a clock of its own", || {
         std::fs::read_to_string(&maps).unwrap().contains("libfaketime").then_some(())
@@ -26,7 +26,7 @@ fn host(place: &Place, skew: i64) -> (Running, WallClock) {
 }
 
 /// The runs, as the jobs recorded them: tick -> tokens.
-fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
+fn recorded_runs(place: &TestFolder) -> BTreeMap<String, Vec<u64>> {
     let mut ran: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in place.read("log").lines() {
         let (tick, token) = line.split_once(' ').unwrap();
@@ -37,19 +37,19 @@ fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
 
 #[test]
 fn each_tick_runs_once_among_hosts_whose_clocks_differ() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     let text = format!("CRON_SECONDS=yes\nLD_PRELOAD=\nbeat [overlap=queue]: * * * * * * {say}\n");
     std::fs::write(place.path("jobs.cron"), text).unwrap();
-    let hosts: Vec<_> = SKEWS.iter().map(|skew| host(&place, *skew)).collect();
+    let hosts: Vec<_> = SKEWS.iter().map(|skew| start_host(&place, *skew)).collect();
     wait_for("three hosts", || (place.read("hosts.log").matches("\"event\":\"joined\"").count() == 3).then_some(()));
-    let before = ran(&place).len();
-    wait_for("three more ticks", || (ran(&place).len() >= before + 3).then_some(()));
+    let before = recorded_runs(&place).len();
+    wait_for("three more ticks", || (recorded_runs(&place).len() >= before + 3).then_some(()));
     for (host, _clock) in hosts {
         host.signal(Signal::TERM);
-        assert_eq!(host.end().code(), 0, "{}", place.read("hosts.log"));
+        assert_eq!(host.wait().exit_code(), 0, "{}", place.read("hosts.log"));
     }
-    let ran = ran(&place);
+    let ran = recorded_runs(&place);
     assert!(ran.values().all(|tokens| tokens.len() == 1), "{ran:?}");
     assert!(ran.values().flatten().is_sorted_by(|a, b| a < b), "{ran:?}");
 }

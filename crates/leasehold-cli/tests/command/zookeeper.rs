@@ -3,23 +3,23 @@
 
 use std::time::Duration;
 
-use crate::common::{BOUND, Place, servers};
+use crate::common::{TEST_TIMEOUT, TestFolder, shared_servers};
 use leasehold_testbed::{Server, eventually, zookeeper};
 use rustix::process::Signal;
 
 /// One of the server's metrics.
-async fn figure(server: &Server, key: &str) -> u64 {
-    zookeeper::facts(server.addr()).await.unwrap()[key].parse().unwrap()
+async fn server_metric(server: &Server, key: &str) -> u64 {
+    zookeeper::monitor_values(server.addr()).await.unwrap()[key].parse().unwrap()
 }
 
 /// Runs it to its end; returns its exit code and its output.
-async fn run(arguments: &[&str]) -> (i32, String) {
+async fn run_with_output(arguments: &[&str]) -> (i32, String) {
     let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
-    let done = tokio::task::spawn_blocking(move || Place::new().run_in_time(arguments)).await.unwrap();
-    (done.code(), format!("{}{}", done.out(), done.err()))
+    let done = tokio::task::spawn_blocking(move || TestFolder::new().run_until_in_time(arguments)).await.unwrap();
+    (done.exit_code(), format!("{}{}", done.stdout(), done.stderr()))
 }
 
-fn url(server: &Server) -> String {
+fn zookeeper_url(server: &Server) -> String {
     format!("zookeeper://{}/cli", server.url())
 }
 
@@ -28,64 +28,68 @@ async fn nothing_is_left_when_the_command_has_ended() {
     // Its own server: the test counts sessions, and those of killed processes last until their
     // timeout.
     let server = zookeeper::start().await.unwrap();
-    let url = url(&server);
+    let url = zookeeper_url(&server);
     for _ in 0..5 {
-        assert_eq!(run(&["run", "--engine", &url, "job", "--", "true"]).await.0, 0);
-        assert_eq!(figure(&server, "zk_ephemerals_count").await, 0);
-        assert_eq!(run(&["run", "--engine", &url, "job", "--", "sh", "-c", "exit 7"]).await.0, 7);
-        assert_eq!(figure(&server, "zk_ephemerals_count").await, 0);
-        assert_eq!(run(&["ls", "--engine", &url]).await.0, 0);
+        assert_eq!(run_with_output(&["run", "--engine", &url, "job", "--", "true"]).await.0, 0);
+        assert_eq!(server_metric(&server, "zk_ephemerals_count").await, 0);
+        assert_eq!(run_with_output(&["run", "--engine", &url, "job", "--", "sh", "-c", "exit 7"]).await.0, 7);
+        assert_eq!(server_metric(&server, "zk_ephemerals_count").await, 0);
+        assert_eq!(run_with_output(&["ls", "--engine", &url]).await.0, 0);
     }
     // The sessions are closed, too, and do not wait for their timeout.
-    eventually(BOUND, || async {
-        let sessions = figure(&server, "zk_global_sessions").await;
+    eventually(TEST_TIMEOUT, || async {
+        let sessions = server_metric(&server, "zk_global_sessions").await;
         if sessions == 0 { Ok(()) } else { Err(format!("{sessions} sessions are left")) }
     })
     .await;
 }
 
 #[tokio::test]
-async fn it_waits_gives_up_shows_evicts_and_enters_again() {
-    let server = servers::zookeeper().await;
-    let url = url(&server);
-    let place = Place::new();
+async fn the_command_waits_times_out_lists_evicts_and_re_enters() {
+    let server = shared_servers::zookeeper().await;
+    let url = zookeeper_url(&server);
+    let place = TestFolder::new();
     let held = place.start(["run", "--engine", &url, "job", "--", "cat"]);
-    eventually(BOUND, || async {
-        let shown = run(&["show", "--engine", &url, "job", "--json"]).await.1;
+    eventually(TEST_TIMEOUT, || async {
+        let shown = run_with_output(&["show", "--engine", &url, "job", "--json"]).await.1;
         if shown.contains("\"token\"") { Ok(()) } else { Err(shown) }
     })
     .await;
-    assert_eq!(run(&["run", "--engine", &url, "-n", "job", "--", "true"]).await.0, 1);
-    assert_eq!(run(&["run", "--engine", &url, "-w", "2", "job", "--", "true"]).await.0, 1);
-    assert_eq!(figure(&server, "zk_ephemerals_count").await, 1, "those who gave up have left the queue");
-    let (code, listed) = run(&["ls", "--engine", &url]).await;
+    assert_eq!(run_with_output(&["run", "--engine", &url, "-n", "job", "--", "true"]).await.0, 1);
+    assert_eq!(run_with_output(&["run", "--engine", &url, "-w", "2", "job", "--", "true"]).await.0, 1);
+    assert_eq!(server_metric(&server, "zk_ephemerals_count").await, 1, "those who gave up have left the queue");
+    let (code, listed) = run_with_output(&["ls", "--engine", &url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
-    let (code, said) = run(&["evict", "--engine", &url, "job", "--yes"]).await;
+    let (code, said) = run_with_output(&["evict", "--engine", &url, "job", "--yes"]).await;
     assert!(code == 0 && said.contains("fence token"), "{said}");
-    let ended = tokio::task::spawn_blocking(move || held.end()).await.unwrap();
-    assert!(ended.err().contains("lost"), "{}", ended.err());
+    let ended = tokio::task::spawn_blocking(move || held.wait()).await.unwrap();
+    assert!(ended.stderr().contains("lost"), "{}", ended.stderr());
     let inner = format!("{} run --engine {url} -n job -- echo inside", env!("CARGO_BIN_EXE_leasehold"));
-    let (code, said) = run(&["run", "--engine", &url, "job", "-c", &inner]).await;
+    let (code, said) = run_with_output(&["run", "--engine", &url, "job", "-c", &inner]).await;
     assert!(code == 0 && said.contains("inside"), "{said}");
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_in_words_that_help() {
-    let server =
-        zookeeper::ZooKeeper::new().sessions(Duration::from_secs(4), Duration::from_secs(40)).start().await.unwrap();
-    let url = url(&server);
-    let (code, said) = run(&["run", "--engine", &url, "--ttl", "2s", "job", "--", "true"]).await;
+async fn errors_name_the_cause_and_the_remedy() {
+    let server = zookeeper::ZooKeeper::new()
+        .session_bounds(Duration::from_secs(4), Duration::from_secs(40))
+        .start()
+        .await
+        .unwrap();
+    let url = zookeeper_url(&server);
+    let (code, said) = run_with_output(&["run", "--engine", &url, "--ttl", "2s", "job", "--", "true"]).await;
     assert!(code != 0 && said.contains("4s"), "{code}: {said}");
     let (code, said) =
-        run(&["run", "--engine", "zookeeper://127.0.0.1:1", "--connect-timeout", "0", "job", "--", "true"]).await;
+        run_with_output(&["run", "--engine", "zookeeper://127.0.0.1:1", "--connect-timeout", "0", "job", "--", "true"])
+            .await;
     assert!(code == 69 && said.contains("127.0.0.1:1"), "{code}: {said}");
     let secret = |login: &str| format!("zookeeper://{login}{}/secret", server.url());
-    assert_eq!(run(&["run", "--engine", &secret("ann:right@"), "job", "--", "true"]).await.0, 0);
-    let (code, said) = run(&["run", "--engine", &secret("ann:wrong@"), "job", "--", "true"]).await;
+    assert_eq!(run_with_output(&["run", "--engine", &secret("ann:right@"), "job", "--", "true"]).await.0, 0);
+    let (code, said) = run_with_output(&["run", "--engine", &secret("ann:wrong@"), "job", "--", "true"]).await;
     assert!(code == 69 && said.contains("another user or password") && !said.contains("wrong@"), "{code}: {said}");
-    let (code, said) = run(&["run", "--engine", &secret(""), "job", "--", "true"]).await;
+    let (code, said) = run_with_output(&["run", "--engine", &secret(""), "job", "--", "true"]).await;
     assert!(code == 69 && said.contains("log in as user:password@"), "{code}: {said}");
-    let (code, said) = run(&["run", "--engine", "zookeeper://h?sesion=own", "job", "--", "true"]).await;
+    let (code, said) = run_with_output(&["run", "--engine", "zookeeper://h?sesion=own", "job", "--", "true"]).await;
     assert!(code == 64 && said.contains("session-timeout"), "{code}: {said}");
 }
 
@@ -93,20 +97,20 @@ async fn what_is_wrong_is_said_in_words_that_help() {
 #[tokio::test]
 async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
     let sessions = (Duration::from_secs(2), Duration::from_secs(30));
-    let server = zookeeper::ZooKeeper::new().sessions(sessions.0, sessions.1).start().await.unwrap();
-    let url = url(&server);
+    let server = zookeeper::ZooKeeper::new().session_bounds(sessions.0, sessions.1).start().await.unwrap();
+    let url = zookeeper_url(&server);
     // The grace alone would be longer than a lease.
     let one = ["run", "--engine", &url, "--ttl", "300s", "--grace", "140s", "job", "--", "sleep", "12"];
     let two = ["run", "--engine", &url, "--ttl", "60s", "--grace", "29s", "other", "--", "sleep", "12"];
-    for (code, said) in <[_; 2]>::from(tokio::join!(run(&one), run(&two))) {
+    for (code, said) in <[_; 2]>::from(tokio::join!(run_with_output(&one), run_with_output(&two))) {
         assert_eq!((code, said.as_str()), (0, ""));
     }
 }
 
 /// Waits until there are `count` claims.
-async fn claims(server: &Server, count: u64) {
-    eventually(BOUND, || async {
-        let there = figure(server, "zk_ephemerals_count").await;
+async fn wait_for_claims(server: &Server, count: u64) {
+    eventually(TEST_TIMEOUT, || async {
+        let there = server_metric(server, "zk_ephemerals_count").await;
         if there == count { Ok(()) } else { Err(format!("{there} claims")) }
     })
     .await;
@@ -114,47 +118,47 @@ async fn claims(server: &Server, count: u64) {
 
 #[tokio::test]
 async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_the_lock() {
-    let server = servers::zookeeper().await;
-    let url = url(&server);
-    let place = Place::new();
+    let server = shared_servers::zookeeper().await;
+    let url = zookeeper_url(&server);
+    let place = TestFolder::new();
     let held = place.start(["run", "--engine", &url, "job", "--", "cat"]);
-    claims(&server, 1).await;
+    wait_for_claims(&server, 1).await;
     let waiter = place.start(["run", "--engine", &url, "job", "--", "true"]);
-    claims(&server, 2).await;
+    wait_for_claims(&server, 2).await;
     waiter.signal(Signal::INT);
-    let interrupted = tokio::task::spawn_blocking(move || waiter.finish()).await.unwrap();
-    assert_eq!(interrupted.code(), 130, "{}", interrupted.err());
-    assert_eq!(figure(&server, "zk_ephemerals_count").await, 1, "only the holder's node is left");
-    tokio::task::spawn_blocking(move || held.finish().ok()).await.unwrap();
+    let interrupted = tokio::task::spawn_blocking(move || waiter.close_input_and_wait()).await.unwrap();
+    assert_eq!(interrupted.exit_code(), 130, "{}", interrupted.stderr());
+    assert_eq!(server_metric(&server, "zk_ephemerals_count").await, 1, "only the holder's node is left");
+    tokio::task::spawn_blocking(move || held.close_input_and_wait().assert_ok()).await.unwrap();
 
     let killed = place.start(["run", "--engine", &url, "--ttl", "2s", "job", "-c", "echo > begun; exec sleep 600"]);
     place.wait_for_file("begun");
     killed.signal(Signal::KILL);
     // No process releases it: it is free when the session ends.
-    let (code, said) = run(&["run", "--engine", &url, "job", "--", "true"]).await;
+    let (code, said) = run_with_output(&["run", "--engine", &url, "job", "--", "true"]).await;
     assert_eq!((code, said.as_str()), (0, ""));
-    tokio::task::spawn_blocking(move || killed.finish()).await.unwrap();
+    tokio::task::spawn_blocking(move || killed.close_input_and_wait()).await.unwrap();
 }
 
 /// A stopped holder's session ends: that is no release, and is not reported as one, whether there is a waiter or not.
 #[tokio::test]
 async fn a_session_that_ends_without_a_release_is_not_called_one() {
-    let server = servers::zookeeper().await;
-    let url = url(&server);
+    let server = shared_servers::zookeeper().await;
+    let url = zookeeper_url(&server);
     for waits in [false, true] {
-        let place = Place::new();
+        let place = TestFolder::new();
         let held = place.start(["run", "--engine", &url, "--ttl", "5s", "job", "-c", "echo > begun; exec sleep 600"]);
         place.wait_for_file("begun");
         let waiter = waits.then(|| place.start(["run", "--engine", &url, "job", "--", "true"]));
-        claims(&server, if waits { 2 } else { 1 }).await;
+        wait_for_claims(&server, if waits { 2 } else { 1 }).await;
         held.signal(Signal::STOP);
-        let (code, said) = run(&["evict", "--engine", &url, "--graceful", "--yes", "job"]).await;
+        let (code, said) = run_with_output(&["evict", "--engine", &url, "--graceful", "--yes", "job"]).await;
         assert!(code == 0 && said.contains("no release is known") && said.contains("may still run"), "{code}: {said}");
         assert!(!said.contains("was released"), "{said}");
         held.signal(Signal::CONT);
-        tokio::task::spawn_blocking(move || held.end().failed(75, "")).await.unwrap();
+        tokio::task::spawn_blocking(move || held.wait().assert_failed(75, "")).await.unwrap();
         if let Some(waiter) = waiter {
-            tokio::task::spawn_blocking(move || waiter.end().ok()).await.unwrap();
+            tokio::task::spawn_blocking(move || waiter.wait().assert_ok()).await.unwrap();
         }
     }
 }
@@ -162,31 +166,32 @@ async fn a_session_that_ends_without_a_release_is_not_called_one() {
 /// A holder that heeds the request is reported to have released, however long it takes.
 #[tokio::test]
 async fn a_release_on_request_is_called_one() {
-    let server = servers::zookeeper().await;
-    let url = url(&server);
-    let place = Place::new();
+    let server = shared_servers::zookeeper().await;
+    let url = zookeeper_url(&server);
+    let place = TestFolder::new();
     let child = "trap 'sleep 0.2; exit 0' TERM; echo > begun; while :; do sleep 0.01; done";
     let held = place.start(["run", "--engine", &url, "--ttl", "10m", "job", "-c", child]);
     place.wait_for_file("begun");
-    let (code, said) = run(&["evict", "--engine", &url, "--graceful", "--yes", "job"]).await;
+    let (code, said) = run_with_output(&["evict", "--engine", &url, "--graceful", "--yes", "job"]).await;
     assert!(code == 0 && said.contains("job was released after"), "{code}: {said}");
-    tokio::task::spawn_blocking(move || held.end().failed(75, "asks for the release")).await.unwrap();
+    tokio::task::spawn_blocking(move || held.wait().assert_failed(75, "asks for the release")).await.unwrap();
 }
 
 #[cfg(feature = "nightly")]
 #[tokio::test]
-async fn whoever_has_waited_for_longer_than_a_ttl_keeps_the_lock() {
-    let server = servers::zookeeper().await;
-    let url = url(&server);
-    let place = Place::new();
+async fn a_holder_that_waited_longer_than_its_ttl_keeps_the_lock() {
+    let server = shared_servers::zookeeper().await;
+    let url = zookeeper_url(&server);
+    let place = TestFolder::new();
     let held = place.start(["run", "--engine", &url, "--ttl", "10s", "--grace", "100ms", "job", "--", "sleep", "12"]);
-    eventually(BOUND, || async {
-        let shown = run(&["show", "--engine", &url, "job", "--json"]).await.1;
+    eventually(TEST_TIMEOUT, || async {
+        let shown = run_with_output(&["show", "--engine", &url, "job", "--json"]).await.1;
         if shown.contains("\"token\"") { Ok(()) } else { Err(shown) }
     })
     .await;
     let (code, said) =
-        run(&["run", "--engine", &url, "--ttl", "10s", "--grace", "100ms", "job", "--", "sleep", "7"]).await;
+        run_with_output(&["run", "--engine", &url, "--ttl", "10s", "--grace", "100ms", "job", "--", "sleep", "7"])
+            .await;
     assert_eq!((code, said.as_str()), (0, ""));
-    tokio::task::spawn_blocking(move || held.end()).await.unwrap();
+    tokio::task::spawn_blocking(move || held.wait()).await.unwrap();
 }

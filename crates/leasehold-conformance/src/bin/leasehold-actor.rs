@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, Guard, Locks, Outcome, Owner, Result};
-use leasehold_conformance::probe;
-use leasehold_conformance::protocol::{Ask, How, Order, Report};
+use leasehold::{Error, ErrorKind, Guard, Locks, Owner, ReleaseOutcome, Result};
+use leasehold_conformance::overlap_probe;
+use leasehold_conformance::protocol::{ActorCommand, ActorReport, LockRequest, RequestMode};
 use leasehold_conformance::register::Register;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -23,152 +23,158 @@ async fn main() -> std::io::Result<()> {
     while let Some(line) = lines.next_line().await? {
         let order = serde_json::from_str(&line)?;
         match order {
-            Order::Open { url, ttl_ms } => match open(&url, ttl_ms).await {
+            ActorCommand::Open { url, ttl_ms } => match open_locks(&url, ttl_ms).await {
                 Ok(opened) => locks = Some(opened),
-                Err(error) => say(&failed("", &error)),
+                Err(error) => print_report(&failure_report("", &error)),
             },
-            Order::Quit => return Ok(()),
+            ActorCommand::Quit => return Ok(()),
             order => match &locks {
-                Some(locks) => drop(tokio::spawn(obey(locks.clone(), Arc::clone(&guards), order))),
-                None => say(&failed("", &Error::new(ErrorKind::Closed, "nothing is open"))),
+                Some(locks) => drop(tokio::spawn(execute(locks.clone(), Arc::clone(&guards), order))),
+                None => print_report(&failure_report("", &Error::new(ErrorKind::Closed, "nothing is open"))),
             },
         }
     }
     Ok(())
 }
 
-fn say(report: &Report) {
+fn print_report(report: &ActorReport) {
     let Ok(mut line) = serde_json::to_string(report) else { return };
     line.push('\n');
     // Nobody listens any more when this fails.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
-fn failed(guard: &str, error: &Error) -> Report {
-    Report::Failed { guard: guard.to_owned(), kind: error.kind().as_str().to_owned(), message: error.to_string() }
+fn failure_report(guard: &str, error: &Error) -> ActorReport {
+    ActorReport::Failed { guard: guard.to_owned(), kind: error.kind().as_str().to_owned(), message: error.to_string() }
 }
 
-async fn open(url: &str, ttl_ms: u64) -> Result<Locks> {
+async fn open_locks(url: &str, ttl_ms: u64) -> Result<Locks> {
     let locks = Locks::builder().ttl(Duration::from_millis(ttl_ms)).open(url).await?;
-    say(&Report::Opened { pid: std::process::id() });
+    print_report(&ActorReport::Opened { pid: std::process::id() });
     Ok(locks)
 }
 
-async fn obey(locks: Locks, guards: Guards, order: Order) {
+async fn execute(locks: Locks, guards: Guards, command: ActorCommand) {
     let all = || guards.lock().unwrap_or_else(PoisonError::into_inner);
     let find = |name: &str| all().get(name).cloned();
-    match order {
-        Order::Lock(ask) => {
+    match command {
+        ActorCommand::Lock(ask) => {
             let guard = ask.guard.clone();
-            let mut asked = lock(&locks, &ask).await;
-            while ask.stubborn && asked.as_ref().is_err_and(Error::is_retryable) {
-                asked = lock(&locks, &ask).await;
+            let mut asked = acquire(&locks, &ask).await;
+            while ask.retries_unavailable && asked.as_ref().is_err_and(Error::is_retryable) {
+                asked = acquire(&locks, &ask).await;
             }
             match asked {
                 Ok(Some(granted)) => {
                     let (token, at) = (granted.token().0, locks.clock().now().as_nanos());
-                    let kept = keep(&locks, &guard, granted);
+                    let kept = report_loss_of(&locks, &guard, granted);
                     all().insert(guard.clone(), kept);
-                    say(&Report::Granted { guard, token, at });
+                    print_report(&ActorReport::Granted { guard, token, at });
                 }
-                Ok(None) => say(&Report::Busy { guard }),
-                Err(error) => say(&failed(&guard, &error)),
+                Ok(None) => print_report(&ActorReport::Busy { guard }),
+                Err(error) => print_report(&failure_report(&guard, &error)),
             }
         }
-        Order::Held { guard } => {
+        ActorCommand::Held { guard } => {
             // Read in this order: what is said of the guard was true at `at`, or later.
             let at = locks.clock().now().as_nanos();
             let (held, deadline) = find(&guard).map_or((false, 0), |g| (g.is_held(), g.deadline().as_nanos()));
-            say(&Report::Held { guard, held, at, deadline });
+            print_report(&ActorReport::Held { guard, held, at, deadline });
         }
-        Order::Release { guard } => {
+        ActorCommand::Release { guard } => {
             let taken = all().remove(&guard);
             let outcome = match taken.and_then(Arc::into_inner) {
                 Some(held) => held.release().await,
                 None => Err(Error::new(ErrorKind::Closed, "there is no such guard, or it is in use")),
             };
-            say(&match outcome {
-                Ok(Outcome::Released) => Report::Released { guard, outcome: "released".to_owned() },
-                Ok(Outcome::WasLost(reason)) => Report::Released { guard, outcome: reason.as_str().to_owned() },
-                Err(error) => failed(&guard, &error),
+            print_report(&match outcome {
+                Ok(ReleaseOutcome::Released) => ActorReport::Released { guard, outcome: "released".to_owned() },
+                Ok(ReleaseOutcome::AlreadyLost(reason)) => {
+                    ActorReport::Released { guard, outcome: reason.as_str().to_owned() }
+                }
+                Err(error) => failure_report(&guard, &error),
             });
         }
-        Order::Write { guard, register, value, fenced } => {
-            let written = find(&guard).map(|held| write(&held, &register, value, fenced));
+        ActorCommand::Write { guard, register, value, fenced } => {
+            let written = find(&guard).map(|held| run_writer(&held, &register, value, fenced));
             let accepted = written.is_some_and(|written| written.unwrap_or(false));
-            say(&Report::Written { guard, accepted });
+            print_report(&ActorReport::Written { guard, accepted });
         }
-        Order::Storm { name, folder, rounds, locked } => match storm(&locks, &name, &folder, rounds, locked).await {
-            Ok(report) => say(&report),
-            Err(error) => say(&failed(&name, &error)),
-        },
-        Order::Record { name, over, value } => match record(&locks, &name, over, value).await {
-            Ok(report) => say(&report),
-            Err(error) => say(&failed(&name, &error)),
-        },
-        Order::Wall => say(&Report::Wall { ms: wall() }),
-        Order::Open { .. } | Order::Quit => {}
+        ActorCommand::Contend { name, folder, rounds, locked } => {
+            match run_contention(&locks, &name, &folder, rounds, locked).await {
+                Ok(report) => print_report(&report),
+                Err(error) => print_report(&failure_report(&name, &error)),
+            }
+        }
+        ActorCommand::Record { name, expected_version: over, value } => {
+            match write_record(&locks, &name, over, value).await {
+                Ok(report) => print_report(&report),
+                Err(error) => print_report(&failure_report(&name, &error)),
+            }
+        }
+        ActorCommand::WallClock => print_report(&ActorReport::WallClock { ms: wall_clock_ms() }),
+        ActorCommand::Open { .. } | ActorCommand::Quit => {}
     }
 }
 
-async fn record(locks: &Locks, name: &str, over: u64, value: String) -> Result<Report> {
-    let Some(written) = locks.records()?.compare_and_set(name, over, value).await? else {
-        return Err(Error::new(ErrorKind::Conflict, format!("there is no version {over}")));
+async fn write_record(locks: &Locks, name: &str, expected_version: u64, value: String) -> Result<ActorReport> {
+    let Some(written) = locks.records()?.compare_and_set(name, expected_version, value).await? else {
+        return Err(Error::new(ErrorKind::Conflict, format!("there is no version {expected_version}")));
     };
-    let now_us = u64::try_from(written.now.as_micros()).unwrap_or(u64::MAX);
-    Ok(Report::Recorded { version: written.version, now_us })
+    let now_us = u64::try_from(written.engine_time.as_micros()).unwrap_or(u64::MAX);
+    Ok(ActorReport::Recorded { version: written.version, now_us })
 }
 
 #[allow(clippy::disallowed_methods, reason = "a test wants to see that this clock plays no role")]
-fn wall() -> u64 {
+fn wall_clock_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Tells of the guard's loss from now on.
-fn keep(locks: &Locks, name: &str, granted: Guard) -> Arc<Guard> {
-    let (watch, guard, clock) = (granted.watch(), name.to_owned(), locks.clock().clone());
+fn report_loss_of(locks: &Locks, name: &str, granted: Guard) -> Arc<Guard> {
+    let (watch, guard, clock) = (granted.watcher(), name.to_owned(), locks.clock().clone());
     tokio::spawn(async move {
         let reason = watch.lost().await.as_str().to_owned();
-        say(&Report::Lost { guard, reason, at: clock.now().as_nanos() });
+        print_report(&ActorReport::Lost { guard, reason, at: clock.now().as_nanos() });
     });
     Arc::new(granted)
 }
 
-async fn lock(locks: &Locks, ask: &Ask) -> Result<Option<Guard>> {
-    let owner = ask.owner.as_deref().map(Owner::named);
-    let wait = ask.wait_ms.filter(|ms| *ms > 0).map(Duration::from_millis);
-    let now = ask.wait_ms == Some(0);
+async fn acquire(locks: &Locks, request: &LockRequest) -> Result<Option<Guard>> {
+    let owner = request.owner.as_deref().map(Owner::named);
+    let wait = request.wait_ms.filter(|ms| *ms > 0).map(Duration::from_millis);
+    let now = request.wait_ms == Some(0);
     macro_rules! ask_for {
         ($what:expr, $lock:ident($($arg:expr),*), $try_lock:ident) => {{
-            let mut what = $what.describe(&ask.describe);
+            let mut what = $what.describe(&request.describe);
             if let Some(owner) = &owner {
                 what = what.owner(owner);
             }
             if let Some(wait) = wait {
-                what = what.wait(wait);
+                what = what.timeout(wait);
             }
             if now { what.$try_lock($($arg),*).await } else { what.$lock($($arg),*).await.map(Some) }
         }};
     }
-    match ask.how {
-        How::Exclusive => ask_for!(locks.mutex(&ask.name), lock(), try_lock),
-        How::Shared => ask_for!(locks.rwlock(&ask.name), read(), try_read),
-        How::Permits(n, limit) => ask_for!(locks.semaphore(&ask.name, limit), acquire(n), try_acquire),
+    match request.mode {
+        RequestMode::Exclusive => ask_for!(locks.mutex(&request.name), lock(), try_lock),
+        RequestMode::Shared => ask_for!(locks.rwlock(&request.name), read(), try_read),
+        RequestMode::Permits(n, limit) => ask_for!(locks.semaphore(&request.name, limit), acquire(n), try_acquire),
     }
 }
 
-fn write(guard: &Guard, register: &Path, value: u64, fenced: bool) -> std::io::Result<bool> {
+fn run_writer(guard: &Guard, register: &Path, value: u64, fenced: bool) -> std::io::Result<bool> {
     let mut register = Register::open(register)?;
-    if fenced { register.write_fenced(guard.token(), value) } else { register.write_naively(value) }
+    if fenced { register.write_fenced(guard.token(), value) } else { register.write_unfenced(value) }
 }
 
-async fn storm(locks: &Locks, name: &str, folder: &Path, rounds: u32, locked: bool) -> Result<Report> {
+async fn run_contention(locks: &Locks, name: &str, folder: &Path, rounds: u32, locked: bool) -> Result<ActorReport> {
     let broken = |error: std::io::Error| Error::new(ErrorKind::Denied, "the folder cannot be used").caused_by(error);
     let (mut met, mut tokens) = (0, Vec::new());
     for _ in 0..rounds {
         let guard = if locked { Some(locks.mutex(name).lock().await?) } else { None };
-        met += u32::from(probe::visit(folder).await.map_err(broken)?);
+        met += u32::from(overlap_probe::visit_folder(folder).await.map_err(broken)?);
         if let Some(guard) = guard {
             tokens.push(guard.token().0);
             let _ = guard.release().await?;
@@ -176,5 +182,5 @@ async fn storm(locks: &Locks, name: &str, folder: &Path, rounds: u32, locked: bo
             break;
         }
     }
-    Ok(Report::Calm { met, tokens })
+    Ok(ActorReport::ContentionResult { overlaps: met, tokens })
 }

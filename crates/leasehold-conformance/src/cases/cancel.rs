@@ -6,14 +6,14 @@ use std::task::Poll;
 use leasehold::Locks;
 use leasehold_testbed::eventually;
 
-use crate::brief::times;
+use crate::short_leases::repetitions;
 use crate::flaky::{Fault, Method};
-use crate::world::{LONG, SOON, World};
+use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// The most polls that are tried; more than any of the futures has await points.
-const MOST: u32 = 40;
+const MAX_POLLS: u32 = 40;
 /// From one number of polls to the next.
-const STEP: usize = times(3, 1) as usize;
+const STEP: usize = repetitions(3, 1) as usize;
 
 /// Polls a future so many times, each time after it was woken, and drops it; its output, if that came first.
 async fn poll_woken<F: Future>(future: F, times: u32) -> Option<F::Output> {
@@ -33,7 +33,7 @@ async fn poll_woken<F: Future>(future: F, times: u32) -> Option<F::Output> {
 }
 
 /// Polls a future so many times, woken or not, and drops it: one that waits for somebody else is dropped later and later.
-async fn poll_anyway<F: Future>(future: F, times: u32) -> Option<F::Output> {
+async fn poll_unconditionally<F: Future>(future: F, times: u32) -> Option<F::Output> {
     let mut future = pin!(future);
     for _ in 0..times {
         let polled = std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
@@ -46,128 +46,128 @@ async fn poll_anyway<F: Future>(future: F, times: u32) -> Option<F::Output> {
 }
 
 /// A client whose every call has many await points before and after its effect.
-async fn slow(world: &World) -> Locks {
-    let (locks, flaky) = world.flaky(LONG).await;
+async fn open_slow_client(context: &TestContext) -> Locks {
+    let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     for method in [Method::Attempt, Method::Wait, Method::Release] {
-        flaky.always(method, Fault::Yield(3));
+        flaky.fail_always(method, Fault::Yield(3));
     }
     locks
 }
 
 /// Asking for a lock that is free.
-pub async fn on_a_free_lock(world: &World) {
-    let locks = slow(world).await;
+pub async fn on_a_free_lock(context: &TestContext) {
+    let locks = open_slow_client(context).await;
     let mut ended = 0;
-    for times in (0..MOST).step_by(STEP) {
-        let name = world.name("free");
+    for times in (0..MAX_POLLS).step_by(STEP) {
+        let name = context.unique_name("free");
         let done = poll_woken(locks.mutex(&name).lock(), times).await;
         ended += u32::from(done.is_some());
         drop(done);
-        world.until_free(&name).await;
-        if ended == crate::brief::times(1, 3) {
+        context.wait_until_free(&name).await;
+        if ended == crate::short_leases::repetitions(1, 3) {
             break;
         }
     }
     assert!(ended > 0, "the future never came to its end");
-    locks.settle().await.expect("nothing left to give back");
-    assert_eq!(locks.held(), 0);
+    locks.flush().await.expect("nothing left to give back");
+    assert_eq!(locks.held_count(), 0);
 }
 
 /// Asking for a lock that somebody holds all the while.
-pub async fn on_a_held_lock(world: &World) {
-    let (locks, other) = (slow(world).await, world.locks().await);
-    for times in (0..MOST / 2).step_by(STEP) {
-        let name = world.name("held");
+pub async fn on_a_held_lock(context: &TestContext) {
+    let (locks, other) = (open_slow_client(context).await, context.open_locks().await);
+    for times in (0..MAX_POLLS / 2).step_by(STEP) {
+        let name = context.unique_name("held");
         let holder = other.mutex(&name).lock().await.expect("a lock");
-        let done = poll_anyway(locks.mutex(&name).lock(), times).await;
+        let done = poll_unconditionally(locks.mutex(&name).lock(), times).await;
         assert!(done.is_none(), "somebody else holds it");
-        if world.capabilities().inspection {
-            eventually(SOON, || async {
-                let view = world.view(&name).await;
+        if context.capabilities().inspection {
+            eventually(TEST_TIMEOUT, || async {
+                let view = context.inspect(&name).await;
                 if view.waiters.is_empty() { Ok(()) } else { Err(format!("still in the queue: {view:?}")) }
             })
             .await;
         }
         assert!(holder.is_held());
         let _ = holder.release().await.expect("a release");
-        world.until_free(&name).await;
+        context.wait_until_free(&name).await;
     }
 }
 
 /// Asking for a lock that is handed over while it is asked for.
-pub async fn during_the_hand_over(world: &World) {
-    let (locks, other) = (slow(world).await, world.locks().await);
+pub async fn during_a_hand_off(context: &TestContext) {
+    let (locks, other) = (open_slow_client(context).await, context.open_locks().await);
     let mut ended = 0;
-    for times in (0..MOST).step_by(STEP) {
-        let name = world.name("handed over");
+    for times in (0..MAX_POLLS).step_by(STEP) {
+        let name = context.unique_name("handed over");
         let holder = other.mutex(&name).lock().await.expect("a lock");
         {
             let mutex = locks.mutex(&name);
             let mut asking = pin!(mutex.lock());
-            assert!(poll_anyway(asking.as_mut(), 12).await.is_none(), "somebody else holds it");
+            assert!(poll_unconditionally(asking.as_mut(), 12).await.is_none(), "somebody else holds it");
             let _ = holder.release().await.expect("a release");
             ended += u32::from(poll_woken(asking.as_mut(), times).await.is_some());
         }
-        world.until_free(&name).await;
-        if ended == crate::brief::times(1, 3) {
+        context.wait_until_free(&name).await;
+        if ended == crate::short_leases::repetitions(1, 3) {
             break;
         }
     }
-    locks.settle().await.expect("nothing left to give back");
-    assert_eq!(locks.held(), 0);
+    locks.flush().await.expect("nothing left to give back");
+    assert_eq!(locks.held_count(), 0);
 }
 
 /// Asking for several locks, of which one is held.
-pub async fn of_several_locks(world: &World) {
-    let (locks, other) = (slow(world).await, world.locks().await);
-    for times in (0..MOST).step_by(STEP) {
-        let names = [world.name("several"), world.name("several"), world.name("several")];
+pub async fn of_several_locks(context: &TestContext) {
+    let (locks, other) = (open_slow_client(context).await, context.open_locks().await);
+    for times in (0..MAX_POLLS).step_by(STEP) {
+        let names = [context.unique_name("several"), context.unique_name("several"), context.unique_name("several")];
         let last = names.iter().max().expect("three names");
-        let all = locks.all(names.iter().map(String::as_str));
+        let all = locks.multi_lock(names.iter().map(String::as_str));
         if times % 2 == 0 {
             drop(poll_woken(all.lock(), times).await);
         } else {
             let holder = other.mutex(last).lock().await.expect("a lock");
-            assert!(poll_anyway(all.lock(), times).await.is_none(), "somebody else holds one");
+            assert!(poll_unconditionally(all.lock(), times).await.is_none(), "somebody else holds one");
             drop(holder);
         }
         for name in &names {
-            world.until_free(name).await;
+            context.wait_until_free(name).await;
         }
     }
-    locks.settle().await.expect("nothing left to give back");
-    assert_eq!(locks.held(), 0);
+    locks.flush().await.expect("nothing left to give back");
+    assert_eq!(locks.held_count(), 0);
 }
 
 /// Giving a lock back.
-pub async fn of_a_release(world: &World) {
-    let locks = slow(world).await;
+pub async fn of_a_release(context: &TestContext) {
+    let locks = open_slow_client(context).await;
     let mut ended = 0;
-    for times in (0..MOST).step_by(STEP) {
-        let name = world.name("given back");
+    for times in (0..MAX_POLLS).step_by(STEP) {
+        let name = context.unique_name("given back");
         let guard = locks.mutex(&name).lock().await.expect("a lock");
         ended += u32::from(poll_woken(guard.release(), times).await.is_some());
-        world.until_free(&name).await;
-        if ended == crate::brief::times(1, 3) {
+        context.wait_until_free(&name).await;
+        if ended == crate::short_leases::repetitions(1, 3) {
             break;
         }
     }
     assert!(ended > 0, "the future never came to its end");
-    assert_eq!(locks.held(), 0);
+    assert_eq!(locks.held_count(), 0);
 }
 
 /// Guards, requests and the client itself are dropped at once: what they had is given back all the same.
-pub async fn by_dropping_everything_at_once(world: &World) {
-    let other = world.locks().await;
-    for round in 0..times(8, 40) {
-        let name = world.name("dropped");
-        let locks = world.locks().await;
+pub async fn by_dropping_everything_at_once(context: &TestContext) {
+    let other = context.open_locks().await;
+    for round in 0..repetitions(8, 40) {
+        let name = context.unique_name("dropped");
+        let locks = context.open_locks().await;
         let guard = locks.mutex(&name).lock().await.expect("a lock");
         if round % 2 == 0 {
-            assert!(poll_anyway(locks.mutex(&name).lock(), 3).await.is_none(), "it is held");
+            assert!(poll_unconditionally(locks.mutex(&name).lock(), 3).await.is_none(), "it is held");
         }
         drop(locks);
         drop(guard);
-        drop(other.mutex(&name).wait(SOON).lock().await.expect("what was dropped is given back"));
+        drop(other.mutex(&name).timeout(TEST_TIMEOUT).lock().await.expect("what was dropped is given back"));
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use leasehold::clock::Clock;
 use leasehold::engine::Engine;
-use leasehold::{Leadership, LockName, LostReason, Outcome};
+use leasehold::{Leadership, LockName, LostReason, ReleaseOutcome};
 use leasehold_testbed::eventually;
 
 use crate::flaky::Method;
-use crate::world::{LONG, SOON, World};
+use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// An observer pauses at least for so long between two looks.
 const PAUSE: Duration = Duration::from_millis(15);
@@ -17,33 +17,33 @@ const PAUSE: Duration = Duration::from_millis(15);
 const BEGIN: u32 = 5;
 
 /// A leader is elected, seen, and replaced when it resigns.
-pub async fn one_leads_and_all_can_see_it(world: &World) {
-    let (one, other) = (world.locks().await, world.locks().await);
+pub async fn one_leader_is_visible_to_all(context: &TestContext) {
+    let (one, other) = (context.open_locks().await, context.open_locks().await);
     assert_eq!(other.election("a").leader().await.expect("an answer"), None);
     let first = one.election("a").describe("one").campaign().await.expect("a leadership");
     assert!(first.is_leader());
     assert!(other.election("a").try_campaign().await.expect("an answer").is_none());
     let seen = other.election("a").leader().await.expect("an answer").expect("a leader");
-    assert_eq!((&*seen.holder.text, seen.token), ("one", first.token()));
+    assert_eq!((&*seen.holder.description, seen.token), ("one", first.token()));
     let candidate = tokio::spawn({
-        let election = other.election("a").describe("other").wait(SOON);
+        let election = other.election("a").describe("other").timeout(TEST_TIMEOUT);
         async move { election.campaign().await }
     });
     let term = first.token();
-    assert_eq!(first.resign().await.expect("an outcome"), Outcome::Released);
+    assert_eq!(first.resign().await.expect("an outcome"), ReleaseOutcome::Released);
     let second = candidate.await.expect("no panic").expect("a leadership");
     assert!(second.token() > term);
     let seen = one.election("a").leader().await.expect("an answer").expect("a leader");
-    assert_eq!(&*seen.holder.text, "other");
+    assert_eq!(&*seen.holder.description, "other");
 }
 
 /// An observer sees nobody, then the first, then the next.
-pub async fn an_observer_sees_every_leader(world: &World) {
-    let (locks, other) = (world.locks().await, world.locks().await);
+pub async fn an_observer_sees_every_leader(context: &TestContext) {
+    let (locks, other) = (context.open_locks().await, context.open_locks().await);
     let mut observer = other.election("a").observe().expect("an observer");
     let mut next = async || {
-        let seen = tokio::time::timeout(SOON, observer.next()).await.expect("news").expect("an answer");
-        seen.map(|leader| (leader.holder.text.to_string(), leader.token))
+        let seen = tokio::time::timeout(TEST_TIMEOUT, observer.next()).await.expect("news").expect("an answer");
+        seen.map(|leader| (leader.holder.description.to_string(), leader.token))
     };
     assert_eq!(next().await, None, "nobody, at first");
     for text in ["one", "two", "three"] {
@@ -55,16 +55,16 @@ pub async fn an_observer_sees_every_leader(world: &World) {
 }
 
 /// An observer that waits for news does not ask for them all the time.
-pub async fn an_observer_at_rest_asks_for_nothing(world: &World) {
-    let ((locks, flaky), other) = (world.flaky(LONG).await, world.locks().await);
+pub async fn an_idle_observer_sends_few_requests(context: &TestContext) {
+    let ((locks, flaky), other) = (context.open_flaky(LONG_TTL).await, context.open_locks().await);
     let leadership = other.election("a").campaign().await.expect("a leadership");
     let watching = tokio::spawn(async move {
         let mut observer = locks.election("a").observe().expect("an observer");
         observer.next().await.expect("an answer").expect("a leader");
         observer.next().await
     });
-    eventually(SOON, || async {
-        if flaky.calls(Method::Inspect) > 0 { Ok(()) } else { Err("it has not looked yet") }
+    eventually(TEST_TIMEOUT, || async {
+        if flaky.call_count(Method::Inspect) > 0 { Ok(()) } else { Err("it has not looked yet") }
     })
     .await;
     // Round trips during which nothing changes. Who asks for news all the time asks about as often.
@@ -73,22 +73,22 @@ pub async fn an_observer_at_rest_asks_for_nothing(world: &World) {
     for _ in 0..100 {
         assert!(other.election("a").leader().await.expect("an answer").is_some());
     }
-    let asked = u32::try_from(flaky.calls(Method::Inspect)).expect("a small number");
+    let asked = u32::try_from(flaky.call_count(Method::Inspect)).expect("a small number");
     // However slow the machine is, pauses are not shorter than they should be.
-    let rested = clock.now().since(start);
+    let rested = clock.now().duration_since(start);
     assert!(rested >= PAUSE * asked.saturating_sub(BEGIN), "{asked} questions while nothing changed");
     assert!(!watching.is_finished(), "nothing has changed");
     let _ = leadership.resign().await.expect("a release");
-    let news = tokio::time::timeout(SOON, watching).await.expect("news").expect("no panic");
+    let news = tokio::time::timeout(TEST_TIMEOUT, watching).await.expect("news").expect("no panic");
     assert_eq!(news.expect("an answer"), None);
 }
 
 /// A change between the beginning of a watch and its first poll ends the watch: an observer looks in between.
-pub async fn a_watch_sees_every_change_since_it_began(world: &World) {
-    let ((locks, engine), name) = (world.flaky(LONG).await, LockName::new("a").expect("a name"));
+pub async fn a_watch_sees_every_change_since_it_began(context: &TestContext) {
+    let ((locks, engine), name) = (context.open_flaky(LONG_TTL).await, LockName::new("a").expect("a name"));
     let mut leadership: Option<Leadership> = None;
     for round in 0..4 {
-        let watch = Arc::clone(&engine).watch(name.clone(), LONG).await.expect("a watch");
+        let watch = Arc::clone(&engine).watch(name.clone(), LONG_TTL).await.expect("a watch");
         leadership = match leadership.take() {
             None => Some(locks.election("a").campaign().await.expect("a leadership")),
             Some(led) => {
@@ -96,20 +96,20 @@ pub async fn a_watch_sees_every_change_since_it_began(world: &World) {
                 None
             }
         };
-        let seen = tokio::time::timeout(SOON, watch).await;
+        let seen = tokio::time::timeout(TEST_TIMEOUT, watch).await;
         seen.unwrap_or_else(|_| panic!("change {round} was missed")).expect("an answer");
     }
 }
 
 /// A leader that loses the lock is told.
-pub async fn a_lost_leadership_is_told(world: &World) {
-    let (locks, flaky) = world.unrenewed().await;
-    let leadership = eventually(SOON, || async { locks.election("a").campaign().await }).await;
-    flaky.cut();
-    let reason = tokio::time::timeout(SOON, leadership.lost()).await.expect("the leader is told");
+pub async fn a_leader_learns_of_its_loss(context: &TestContext) {
+    let (locks, flaky) = context.open_unrenewed().await;
+    let leadership = eventually(TEST_TIMEOUT, || async { locks.election("a").campaign().await }).await;
+    flaky.disconnect();
+    let reason = tokio::time::timeout(TEST_TIMEOUT, leadership.lost()).await.expect("the leader is told");
     assert_eq!(reason, LostReason::Expired);
     assert!(!leadership.is_leader());
-    let next = world.locks().await.election("a").wait(SOON).campaign().await.expect("a leadership");
+    let next = context.open_locks().await.election("a").timeout(TEST_TIMEOUT).campaign().await.expect("a leadership");
     assert!(next.token() > leadership.token());
-    assert_eq!(leadership.resign().await.expect("an outcome"), Outcome::WasLost(LostReason::Expired));
+    assert_eq!(leadership.resign().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(LostReason::Expired));
 }

@@ -4,26 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold::{ErrorKind, LostReason, Mode, Outcome};
+use leasehold::{ErrorKind, LostReason, Mode, ReleaseOutcome};
 use leasehold_testbed::eventually;
 
-use crate::brief::times;
+use crate::short_leases::repetitions;
 use crate::flaky::Method;
-use crate::world::{LONG, SOON, World};
+use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// A hold that ends within a case.
-const HOLD: Duration = Duration::from_millis(300);
+const MAX_HOLD: Duration = Duration::from_millis(300);
 
 /// A holder that lives is renewed, for as long as it likes. A machine may stand still for a whole TTL: then this one is lost, and
 /// another must show it.
-pub async fn a_kept_lease_outlives_its_ttl(world: &World) {
-    let (locks, other) = (world.locks_for(world.short()).await, world.locks().await);
+pub async fn a_renewed_lease_outlives_its_ttl(context: &TestContext) {
+    let (locks, other) = (context.open_locks_with_ttl(context.short_ttl()).await, context.open_locks().await);
     let clock = locks.clock();
-    eventually(SOON, || async {
+    eventually(TEST_TIMEOUT, || async {
         let guard = locks.mutex("a").lock().await.map_err(|error| error.to_string())?;
         let first = guard.deadline();
         // It is more than the end of the first lease, for others, too.
-        clock.sleep_until(first.after(world.short() / 4)).await;
+        clock.sleep_until(first.saturating_add(context.short_ttl() / 4)).await;
         let second = other.mutex("a").try_lock().await.map_err(|error| error.to_string())?;
         let held = guard.is_held();
         assert!(second.is_none() || !held, "held by two: {guard:?}, {second:?}");
@@ -33,70 +33,70 @@ pub async fn a_kept_lease_outlives_its_ttl(world: &World) {
 }
 
 /// A holder whose renewals do not arrive is told, and says that it does not hold, before another is granted.
-pub async fn the_holder_stops_before_another_is_granted(world: &World) {
-    let engine = world.engine().await;
-    for round in 0..times(1, 5) {
+pub async fn the_holder_stops_before_another_is_granted(context: &TestContext) {
+    let engine = context.open_engine().await;
+    for round in 0..repetitions(1, 5) {
         let name = format!("a{round}");
-        let (_locks, _flaky, guard) = world.expiring(&name).await;
-        let watch = guard.watch();
+        let (_locks, _flaky, guard) = context.acquire_expiring(&name).await;
+        let watch = guard.watcher();
         let told = tokio::spawn(async move { watch.lost().await });
-        let next = world.claim(&name, Mode::Exclusive, None, LONG);
-        let (token, end) = world.granted(&engine, &next).await;
+        let next = context.new_claim(&name, Mode::Exclusive, None, LONG_TTL);
+        let (token, end) = context.wait_granted(&engine, &next).await;
         assert!(!guard.is_held(), "held by two");
         assert!(token > guard.token());
         let last = guard.deadline();
         assert!(last <= Clock::system().now());
         if let Some(end) = end {
             // The engine reads our clock, so that its grant has a moment: a TTL before its end.
-            let granted = end.before(LONG);
+            let granted = end.saturating_sub(LONG_TTL);
             assert!(last <= granted, "ours ended at {last:?}, the next one began at {granted:?}");
         }
-        let reason = tokio::time::timeout(SOON, told).await.expect("the holder is told").expect("no panic");
+        let reason = tokio::time::timeout(TEST_TIMEOUT, told).await.expect("the holder is told").expect("no panic");
         assert_eq!(reason, LostReason::Expired);
-        assert_eq!(guard.release().await.expect("an outcome"), Outcome::WasLost(LostReason::Expired));
+        assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(LostReason::Expired));
         Arc::clone(&engine).release(next).await.expect("a release");
     }
 }
 
 /// A hold of limited length ends for its holder, and is free for others although its TTL is not over.
-pub async fn max_hold_ends_it(world: &World) {
-    let (locks, other) = (world.locks().await, world.locks().await);
+pub async fn max_hold_ends_the_hold(context: &TestContext) {
+    let (locks, other) = (context.open_locks().await, context.open_locks().await);
     // Longer than the wait below; on an engine with a clock of its own it is given back a hundredth of it later.
-    let ttl = SOON + SOON / 4;
-    let guard = eventually(SOON, || async { locks.mutex("a").ttl(ttl).max_hold(HOLD).lock().await }).await;
-    let reason = tokio::time::timeout(SOON, guard.lost()).await.expect("the holder is told");
+    let ttl = TEST_TIMEOUT + TEST_TIMEOUT / 4;
+    let guard = eventually(TEST_TIMEOUT, || async { locks.mutex("a").ttl(ttl).max_hold(MAX_HOLD).lock().await }).await;
+    let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder is told");
     assert_eq!(reason, LostReason::MaxHold);
     assert!(!guard.is_held());
-    let next = other.mutex("a").wait(SOON).lock().await.expect("the lock is free");
+    let next = other.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("the lock is free");
     assert!(next.token() > guard.token());
-    assert_eq!(guard.release().await.expect("an outcome"), Outcome::WasLost(LostReason::MaxHold));
+    assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(LostReason::MaxHold));
     assert!(next.is_held(), "the late release does not touch the next holder");
 }
 
 /// A hold that is over before the engine has answered ends at once, and is not asked for again and again: on a free lock
 /// and on one that is waited for.
-pub async fn a_max_hold_shorter_than_a_call_ends_at_once(world: &World) {
-    let ((locks, flaky), other) = (world.flaky(LONG).await, world.locks().await);
+pub async fn a_max_hold_shorter_than_a_call_ends_at_once(context: &TestContext) {
+    let ((locks, flaky), other) = (context.open_flaky(LONG_TTL).await, context.open_locks().await);
     for waits in [false, true] {
-        let name = world.name("brief");
+        let name = context.unique_name("brief");
         let holder = if waits { Some(other.mutex(&name).lock().await.expect("a lock")) } else { None };
-        let brief = locks.mutex(&name).max_hold(Duration::from_nanos(1)).wait(SOON);
+        let brief = locks.mutex(&name).max_hold(Duration::from_nanos(1)).timeout(TEST_TIMEOUT);
         let asking = tokio::spawn(async move { brief.lock().await });
-        if waits && world.shows_waiters() {
-            world.until_waiting(&name, 1).await;
+        if waits && context.can_show_waiters() {
+            context.wait_for_waiters(&name, 1).await;
         }
         drop(holder);
         match asking.await.expect("no panic") {
             Ok(guard) => assert!(!guard.is_held()),
             Err(error) => assert_ne!(error.kind(), ErrorKind::Timeout, "nobody else holds it: {error}"),
         }
-        assert!(flaky.calls(Method::Attempt) < 40, "{} attempts for one hold", flaky.calls(Method::Attempt));
-        world.until_free(&name).await;
+        assert!(flaky.call_count(Method::Attempt) < 40, "{} attempts for one hold", flaky.call_count(Method::Attempt));
+        context.wait_until_free(&name).await;
     }
 }
 
 /// Work that the lock protects is dropped when the lock is lost.
-pub async fn protected_work_is_dropped_at_the_loss(world: &World) {
+pub async fn protected_work_is_dropped_at_the_loss(context: &TestContext) {
     struct Dropped<'a>(&'a std::sync::atomic::AtomicBool);
     impl Drop for Dropped<'_> {
         fn drop(&mut self) {
@@ -104,16 +104,16 @@ pub async fn protected_work_is_dropped_at_the_loss(world: &World) {
         }
     }
 
-    let kept = world.locks().await.mutex("kept").lock().await.expect("a lock");
+    let kept = context.open_locks().await.mutex("kept").lock().await.expect("a lock");
     assert_eq!(kept.protect(async { 7 }).await.expect("a held lock"), 7);
-    let (_locks, _flaky, guard) = world.expiring("a").await;
+    let (_locks, _flaky, guard) = context.acquire_expiring("a").await;
     let dropped = std::sync::atomic::AtomicBool::new(false);
     let here = Dropped(&dropped);
     let work = async move {
         let _here = here;
         std::future::pending::<()>().await;
     };
-    let ended = tokio::time::timeout(SOON, guard.protect(work)).await.expect("the work ends");
+    let ended = tokio::time::timeout(TEST_TIMEOUT, guard.protect(work)).await.expect("the work ends");
     assert_eq!(ended.expect_err("a loss").kind(), ErrorKind::Lost);
     assert!(dropped.load(std::sync::atomic::Ordering::SeqCst));
     assert!(!guard.is_held());

@@ -4,38 +4,38 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::Mode;
-use leasehold::engine::Answer;
+use leasehold::engine::AcquireReply;
 use leasehold_testbed::eventually;
 use tokio::task::JoinSet;
 
-use crate::protocol::Ask;
-use crate::world::{LONG, SOON, World};
+use crate::protocol::LockRequest;
+use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// Claims are granted one by one in the order in which they asked, and know how many are ahead of them.
-pub async fn claims_are_granted_in_the_order_of_arrival(world: &World) {
-    let engine = world.engine().await;
-    let claims: Vec<_> = (0..5).map(|_| world.claim("a", Mode::Exclusive, None, LONG)).collect();
+pub async fn claims_are_granted_in_the_order_of_arrival(context: &TestContext) {
+    let engine = context.open_engine().await;
+    let claims: Vec<_> = (0..5).map(|_| context.new_claim("a", Mode::Exclusive, None, LONG_TTL)).collect();
     for (place, claim) in claims.iter().enumerate() {
         let answer = Arc::clone(&engine).attempt(Arc::clone(claim), true).await.expect("an answer");
         match place.checked_sub(1) {
-            None => assert!(matches!(answer, Answer::Granted(_)), "{answer:?}"),
-            Some(before) => assert!(matches!(answer, Answer::Queued { ahead, .. } if ahead == before), "{answer:?}"),
+            None => assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}"),
+            Some(before) => assert!(matches!(answer, AcquireReply::Queued { ahead, .. } if ahead == before), "{answer:?}"),
         }
     }
     for next in 1..claims.len() {
         Arc::clone(&engine).release(Arc::clone(&claims[next - 1])).await.expect("a release");
-        world.granted(&engine, &claims[next]).await;
+        context.wait_granted(&engine, &claims[next]).await;
         for (ahead, behind) in claims[next + 1..].iter().enumerate() {
             let answer = Arc::clone(&engine).wait(Arc::clone(behind), Duration::ZERO).await.expect("an answer");
-            assert!(matches!(answer, Answer::Queued { ahead: before, .. } if before == ahead), "{answer:?}");
+            assert!(matches!(answer, AcquireReply::Queued { ahead: before, .. } if before == ahead), "{answer:?}");
         }
     }
     Arc::clone(&engine).release(Arc::clone(&claims[4])).await.expect("a release");
 }
 
 /// Tasks of two clients are granted in the order in which they began to wait.
-pub async fn tasks_are_granted_in_the_order_of_arrival(world: &World) {
-    let clients = [world.locks().await, world.locks().await];
+pub async fn tasks_are_granted_in_the_order_of_arrival(context: &TestContext) {
+    let clients = [context.open_locks().await, context.open_locks().await];
     let first = clients[0].mutex("a").lock().await.expect("a lock");
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
@@ -46,7 +46,7 @@ pub async fn tasks_are_granted_in_the_order_of_arrival(world: &World) {
             order.lock().expect("no panic").push((place, guard.token()));
             let _ = guard.release().await.expect("a release");
         });
-        world.until_waiting("a", place + 1).await;
+        context.wait_for_waiters("a", place + 1).await;
     }
     let _ = first.release().await.expect("a release");
     tasks.join_all().await;
@@ -55,20 +55,20 @@ pub async fn tasks_are_granted_in_the_order_of_arrival(world: &World) {
 }
 
 /// Processes are granted in the order in which they began to wait.
-pub async fn processes_are_granted_in_the_order_of_arrival(world: &World) {
-    let locks = world.locks().await;
+pub async fn processes_are_granted_in_the_order_of_arrival(context: &TestContext) {
+    let locks = context.open_locks().await;
     let first = locks.mutex("a").lock().await.expect("a lock");
     let mut players = Vec::new();
     for place in 0..4 {
-        let mut player = world.player(LONG).await;
-        player.tell(&crate::protocol::Order::Lock(Ask::exclusive("a"))).await;
-        world.until_waiting("a", place + 1).await;
+        let mut player = context.spawn_actor(LONG_TTL).await;
+        player.send(&crate::protocol::ActorCommand::Lock(LockRequest::exclusive("a"))).await;
+        context.wait_for_waiters("a", place + 1).await;
         players.push(player);
     }
     let mut last = (first.token().0, 0);
     let _ = first.release().await.expect("a release");
     for player in &mut players {
-        let (token, at) = player.granted("a").await;
+        let (token, at) = player.wait_granted("a").await;
         assert!(token > last.0 && at > last.1, "token {token} at {at} comes after {last:?}");
         last = (token, at);
         assert_eq!(player.release("a").await, "released");
@@ -76,62 +76,62 @@ pub async fn processes_are_granted_in_the_order_of_arrival(world: &World) {
 }
 
 /// Whoever does not queue gets nothing while somebody waits, also in the moment of a hand-over.
-pub async fn nobody_barges_past_the_queue(world: &World) {
-    let engine = world.engine().await;
-    let [holder, waiter, barger] = [(); 3].map(|()| world.claim("a", Mode::Exclusive, None, LONG));
+pub async fn no_claim_bypasses_the_queue(context: &TestContext) {
+    let engine = context.open_engine().await;
+    let [holder, waiter, barger] = [(); 3].map(|()| context.new_claim("a", Mode::Exclusive, None, LONG_TTL));
     let ask = |claim: &Arc<leasehold::Claim>, queue| Arc::clone(&engine).attempt(Arc::clone(claim), queue);
-    assert!(matches!(ask(&holder, false).await, Ok(Answer::Granted(_))));
-    assert!(matches!(ask(&waiter, true).await, Ok(Answer::Queued { ahead: 0, .. })));
-    assert!(matches!(ask(&barger, false).await, Ok(Answer::Busy { .. })));
+    assert!(matches!(ask(&holder, false).await, Ok(AcquireReply::Granted(_))));
+    assert!(matches!(ask(&waiter, true).await, Ok(AcquireReply::Queued { ahead: 0, .. })));
+    assert!(matches!(ask(&barger, false).await, Ok(AcquireReply::Busy { .. })));
     Arc::clone(&engine).release(holder).await.expect("a release");
     let answer = ask(&barger, false).await;
-    assert!(matches!(answer, Ok(Answer::Busy { .. })), "{answer:?}");
-    world.granted(&engine, &waiter).await;
+    assert!(matches!(answer, Ok(AcquireReply::Busy { .. })), "{answer:?}");
+    context.wait_granted(&engine, &waiter).await;
     Arc::clone(&engine).release(waiter).await.expect("a release");
 }
 
 /// A waiter that does not show itself for a TTL does not stop those behind it, whether its turn came meanwhile or not.
-pub async fn a_silent_waiter_is_passed_over(world: &World) {
-    tokio::join!(passed_over(world, "its turn comes at once", false), passed_over(world, "it has lapsed", true));
+pub async fn an_expired_waiter_is_skipped(context: &TestContext) {
+    tokio::join!(check_expired_waiter_is_skipped(context, "its turn comes at once", false), check_expired_waiter_is_skipped(context, "it has lapsed", true));
 }
 
-async fn passed_over(world: &World, name: &str, lapsed: bool) {
-    let (engine, locks) = (world.engine().await, world.locks().await);
-    let holder = world.claim(name, Mode::Exclusive, None, LONG);
-    let silent = world.claim(name, Mode::Exclusive, None, world.short());
+async fn check_expired_waiter_is_skipped(context: &TestContext, name: &str, has_expired: bool) {
+    let (engine, locks) = (context.open_engine().await, context.open_locks().await);
+    let holder = context.new_claim(name, Mode::Exclusive, None, LONG_TTL);
+    let silent = context.new_claim(name, Mode::Exclusive, None, context.short_ttl());
     Arc::clone(&engine).attempt(Arc::clone(&holder), true).await.expect("an answer");
-    eventually(SOON, || Arc::clone(&engine).attempt(Arc::clone(&silent), true)).await;
-    if lapsed {
-        world.pass(world.short()).await;
+    eventually(TEST_TIMEOUT, || Arc::clone(&engine).attempt(Arc::clone(&silent), true)).await;
+    if has_expired {
+        context.sleep(context.short_ttl()).await;
     }
     let next = tokio::spawn({
         let mutex = locks.mutex(name);
         async move { mutex.lock().await }
     });
-    if world.capabilities().inspection && !lapsed {
+    if context.capabilities().inspection && !has_expired {
         // It waits behind the silent one before that has its turn, and must not wait for the first holder's long lease.
-        eventually(SOON, || async {
-            let view = world.view(name).await;
+        eventually(TEST_TIMEOUT, || async {
+            let view = context.inspect(name).await;
             let waits = view.waiters.iter().any(|waiter| waiter.claim != silent.id);
             if waits { Ok(()) } else { Err(format!("the next one should wait: {view:?}")) }
         })
         .await;
     }
     Arc::clone(&engine).release(holder).await.expect("a release");
-    let granted = tokio::time::timeout(SOON, next).await.expect("the one behind is granted");
+    let granted = tokio::time::timeout(TEST_TIMEOUT, next).await.expect("the one behind is granted");
     let guard = granted.expect("no panic").expect("a lock");
     let _ = guard.release().await.expect("a release");
 }
 
 /// A waiter whose bounded wait is longer than its TTL shows that it is alive, keeps its place past a TTL, and gets the lock. A machine may stand
 /// still for a whole TTL: then this place lapses, and another round must show it.
-pub async fn a_wait_longer_than_the_ttl_keeps_its_place(world: &World) {
-    let (waits, others) = (world.locks_for(world.short()).await, world.locks().await);
-    eventually(SOON, async || {
-        let name = world.name("long");
+pub async fn a_wait_longer_than_the_ttl_keeps_its_position(context: &TestContext) {
+    let (waits, others) = (context.open_locks_with_ttl(context.short_ttl()).await, context.open_locks().await);
+    eventually(TEST_TIMEOUT, async || {
+        let name = context.unique_name("long");
         let held = others.mutex(&name).lock().await.map_err(|error| error.to_string())?;
         let wait = |locks: &leasehold::Locks| {
-            let mutex = locks.mutex(&name).wait(SOON);
+            let mutex = locks.mutex(&name).timeout(TEST_TIMEOUT);
             tokio::spawn(async move {
                 let guard = mutex.lock().await?;
                 let token = guard.token();
@@ -139,10 +139,10 @@ pub async fn a_wait_longer_than_the_ttl_keeps_its_place(world: &World) {
             })
         };
         let first = wait(&waits);
-        world.until_waiting(&name, 1).await;
+        context.wait_for_waiters(&name, 1).await;
         let second = wait(&others);
-        world.until_waiting(&name, 2).await;
-        world.pass(world.short() * 3 / 2).await;
+        context.wait_for_waiters(&name, 2).await;
+        context.sleep(context.short_ttl() * 3 / 2).await;
         let _ = held.release().await.map_err(|error| error.to_string())?;
         let first = first.await.expect("no panic").expect("a lock, before the wait is over");
         let second = second.await.expect("no panic").expect("a lock");

@@ -1,15 +1,15 @@
 //! The same owner enters again.
 
-use leasehold::engine::Answer;
+use leasehold::engine::AcquireReply;
 use leasehold::{ErrorKind, Mode, Owner};
 use leasehold_testbed::eventually;
 
-use crate::protocol::{Ask, Order};
-use crate::world::{LONG, SOON, World};
+use crate::protocol::{LockRequest, ActorCommand};
+use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// Nested requests by one owner, also through another client, are granted at once and have the same token.
-pub async fn the_same_owner_enters_again_with_the_same_token(world: &World) {
-    let (one, other) = (world.locks().await, world.locks().await);
+pub async fn the_same_owner_re_enters_with_the_same_token(context: &TestContext) {
+    let (one, other) = (context.open_locks().await, context.open_locks().await);
     let owner = Owner::new();
     let outer = one.mutex("a").owner(&owner).lock().await.expect("a lock");
     let inner = one.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("re-entry");
@@ -24,8 +24,8 @@ pub async fn the_same_owner_enters_again_with_the_same_token(world: &World) {
 }
 
 /// Another owner is not let in.
-pub async fn another_owner_waits(world: &World) {
-    let locks = world.locks().await;
+pub async fn another_owner_waits(context: &TestContext) {
+    let locks = context.open_locks().await;
     let guard = locks.mutex("a").owner(&Owner::named("one")).lock().await.expect("a lock");
     let other = locks.mutex("a").owner(&Owner::named("other"));
     assert!(other.try_lock().await.expect("an answer").is_none());
@@ -38,16 +38,16 @@ pub async fn another_owner_waits(world: &World) {
 }
 
 /// Two requests without an owner are two holders, even in one task.
-pub async fn without_an_owner_nobody_enters_again(world: &World) {
-    let locks = world.locks().await;
+pub async fn without_an_owner_there_is_no_re_entry(context: &TestContext) {
+    let locks = context.open_locks().await;
     let guard = locks.mutex("a").lock().await.expect("a lock");
     assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none());
     drop(guard);
 }
 
 /// Others get the lock after the last release, whichever hold that is.
-pub async fn the_lock_is_free_after_the_last_release(world: &World) {
-    let (one, other) = (world.locks().await, world.locks().await);
+pub async fn the_lock_is_free_after_the_last_release(context: &TestContext) {
+    let (one, other) = (context.open_locks().await, context.open_locks().await);
     for outer_first in [true, false] {
         let owner = Owner::new();
         let outer = one.mutex("a").owner(&owner).lock().await.expect("a lock");
@@ -63,15 +63,15 @@ pub async fn the_lock_is_free_after_the_last_release(world: &World) {
 }
 
 /// A reader that reads again does not wait behind a writer that waits for it.
-pub async fn a_nested_reader_passes_a_waiting_writer(world: &World) {
-    let locks = world.locks().await;
+pub async fn a_nested_reader_passes_a_waiting_writer(context: &TestContext) {
+    let locks = context.open_locks().await;
     let owner = Owner::new();
     let outer = locks.rwlock("a").owner(&owner).read().await.expect("a lock");
     let writer = tokio::spawn({
         let locks = locks.clone();
         async move { locks.rwlock("a").write().await }
     });
-    world.until_waiting("a", 1).await;
+    context.wait_for_waiters("a", 1).await;
     let inner = locks.rwlock("a").owner(&owner).try_read().await.expect("an answer").expect("re-entry");
     assert_eq!(outer.token(), inner.token());
     assert!(locks.rwlock("a").try_read().await.expect("an answer").is_none(), "other readers wait");
@@ -81,8 +81,8 @@ pub async fn a_nested_reader_passes_a_waiting_writer(world: &World) {
 }
 
 /// A reader that wants to write would wait for itself: it is told so.
-pub async fn an_upgrade_is_refused(world: &World) {
-    let locks = world.locks().await;
+pub async fn an_upgrade_is_refused(context: &TestContext) {
+    let locks = context.open_locks().await;
     let owner = Owner::new();
     let reader = locks.rwlock("a").owner(&owner).read().await.expect("a lock");
     let error = locks.rwlock("a").owner(&owner).write().await.expect_err("an upgrade");
@@ -95,8 +95,8 @@ pub async fn an_upgrade_is_refused(world: &World) {
 }
 
 /// Permits of nested requests are the outer one's; when some are given back, the largest that is left counts.
-pub async fn nested_permits_count_once_and_with_the_largest(world: &World) {
-    let locks = world.locks().await;
+pub async fn nested_permits_count_once_and_with_the_largest(context: &TestContext) {
+    let locks = context.open_locks().await;
     let owner = Owner::new();
     let mine = locks.semaphore("a", 3).owner(&owner);
     let others = locks.semaphore("a", 3);
@@ -113,15 +113,15 @@ pub async fn nested_permits_count_once_and_with_the_largest(world: &World) {
 }
 
 /// An owner is a value that can be handed to another process.
-pub async fn the_same_owner_enters_from_another_process(world: &World) {
-    let locks = world.locks().await;
-    let mut player = world.player(LONG).await;
+pub async fn the_same_owner_re_enters_from_another_process(context: &TestContext) {
+    let locks = context.open_locks().await;
+    let mut player = context.spawn_actor(LONG_TTL).await;
     let outer = locks.mutex("a").owner(&Owner::named("job")).lock().await.expect("a lock");
-    let stranger = Ask { guard: "stranger".to_owned(), wait_ms: Some(0), ..Ask::exclusive("a") };
-    player.tell(&Order::Lock(stranger)).await;
-    player.hear("a refusal", |report| matches!(report, crate::protocol::Report::Busy { .. }).then_some(())).await;
-    let inner = Ask { owner: Some("job".to_owned()), wait_ms: Some(0), ..Ask::exclusive("a") };
-    let (token, _) = player.lock(inner).await;
+    let stranger = LockRequest { guard: "stranger".to_owned(), wait_ms: Some(0), ..LockRequest::exclusive("a") };
+    player.send(&ActorCommand::Lock(stranger)).await;
+    player.wait_for_report("a refusal", |report| matches!(report, crate::protocol::ActorReport::Busy { .. }).then_some(())).await;
+    let inner = LockRequest { owner: Some("job".to_owned()), wait_ms: Some(0), ..LockRequest::exclusive("a") };
+    let (token, _) = player.acquire(inner).await;
     assert_eq!(token, outer.token().0);
     let _ = outer.release().await.expect("a release");
     assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none(), "the other process's hold is left");
@@ -130,15 +130,15 @@ pub async fn the_same_owner_enters_from_another_process(world: &World) {
 }
 
 /// A hold that has expired opens no door.
-pub async fn an_owner_whose_outer_hold_expired_enters_no_more(world: &World) {
-    let engine = world.engine().await;
+pub async fn an_expired_hold_allows_no_re_entry(context: &TestContext) {
+    let engine = context.open_engine().await;
     let owner = Some(Owner::new());
-    let outer = world.claim("a", Mode::Exclusive, owner, world.short());
-    eventually(SOON, || engine.clone().attempt(outer.clone(), false)).await;
-    let other = world.claim("a", Mode::Exclusive, None, LONG);
-    world.granted(&engine, &other).await;
-    let inner = world.claim("a", Mode::Exclusive, owner, LONG);
+    let outer = context.new_claim("a", Mode::Exclusive, owner, context.short_ttl());
+    eventually(TEST_TIMEOUT, || engine.clone().attempt(outer.clone(), false)).await;
+    let other = context.new_claim("a", Mode::Exclusive, None, LONG_TTL);
+    context.wait_granted(&engine, &other).await;
+    let inner = context.new_claim("a", Mode::Exclusive, owner, LONG_TTL);
     let answer = engine.clone().attempt(inner, false).await;
-    assert!(matches!(answer, Ok(Answer::Busy { .. })), "{answer:?}");
+    assert!(matches!(answer, Ok(AcquireReply::Busy { .. })), "{answer:?}");
     engine.release(other).await.expect("a release");
 }

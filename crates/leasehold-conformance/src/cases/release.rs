@@ -2,81 +2,81 @@
 
 use std::sync::Arc;
 
-use leasehold::engine::{Answer, Released, Renewal};
-use leasehold::{LostReason, Mode, Outcome};
+use leasehold::engine::{AcquireReply, ReleaseReply, RenewReply};
+use leasehold::{LostReason, Mode, ReleaseOutcome};
 
-use crate::brief::times;
-use crate::world::{LONG, SOON, World};
+use crate::short_leases::repetitions;
+use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// The engine says what a release found, and a second one finds nothing.
-pub async fn the_second_one_finds_nothing(world: &World) {
-    let engine = world.engine().await;
-    let claim = world.claim("a", Mode::Exclusive, None, LONG);
+pub async fn a_second_release_finds_nothing(context: &TestContext) {
+    let engine = context.open_engine().await;
+    let claim = context.new_claim("a", Mode::Exclusive, None, LONG_TTL);
     let release = || Arc::clone(&engine).release(Arc::clone(&claim));
-    assert_eq!(release().await.expect("an answer"), Released::Absent, "never seen");
-    world.granted(&engine, &claim).await;
-    assert_eq!(release().await.expect("an answer"), Released::Released);
-    assert_eq!(release().await.expect("an answer"), Released::Absent, "released before");
+    assert_eq!(release().await.expect("an answer"), ReleaseReply::Absent, "never seen");
+    context.wait_granted(&engine, &claim).await;
+    assert_eq!(release().await.expect("an answer"), ReleaseReply::Released);
+    assert_eq!(release().await.expect("an answer"), ReleaseReply::Absent, "released before");
     let renewed = Arc::clone(&engine).renew(vec![claim]).await.expect("an answer");
-    assert_eq!(renewed, [Renewal::Lost], "a renewal does not bring it back");
+    assert_eq!(renewed, [RenewReply::Lost], "a renewal does not bring it back");
 }
 
 /// A guard that was lost says so when it is given back, and touches nobody.
-pub async fn it_says_that_the_lock_was_lost(world: &World) {
-    let (locks, flaky, guard) = world.expiring("a").await;
-    let reason = tokio::time::timeout(SOON, guard.lost()).await.expect("the holder is told");
+pub async fn a_release_reports_a_lost_lock(context: &TestContext) {
+    let (locks, flaky, guard) = context.acquire_expiring("a").await;
+    let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder is told");
     assert_eq!(reason, LostReason::Expired);
-    flaky.mend();
-    let next = world.locks().await.mutex("a").wait(SOON).lock().await.expect("a lock");
-    assert_eq!(guard.release().await.expect("an outcome"), Outcome::WasLost(LostReason::Expired));
-    locks.settle().await.expect("nothing left to give back");
-    assert!(world.locks().await.mutex("a").try_lock().await.expect("an answer").is_none());
-    assert_eq!(next.release().await.expect("an outcome"), Outcome::Released);
+    flaky.reconnect();
+    let next = context.open_locks().await.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("a lock");
+    assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(LostReason::Expired));
+    locks.flush().await.expect("nothing left to give back");
+    assert!(context.open_locks().await.mutex("a").try_lock().await.expect("an answer").is_none());
+    assert_eq!(next.release().await.expect("an outcome"), ReleaseOutcome::Released);
 }
 
 /// A release that comes late does not end another claim on the same lock.
-pub async fn it_never_touches_another_claim(world: &World) {
-    let engine = world.engine().await;
-    let [first, second] = [(); 2].map(|()| world.claim("a", Mode::Exclusive, None, LONG));
-    world.granted(&engine, &first).await;
+pub async fn a_release_never_affects_another_claim(context: &TestContext) {
+    let engine = context.open_engine().await;
+    let [first, second] = [(); 2].map(|()| context.new_claim("a", Mode::Exclusive, None, LONG_TTL));
+    context.wait_granted(&engine, &first).await;
     Arc::clone(&engine).release(Arc::clone(&first)).await.expect("a release");
-    world.granted(&engine, &second).await;
-    assert_eq!(Arc::clone(&engine).release(first).await.expect("an answer"), Released::Absent);
+    context.wait_granted(&engine, &second).await;
+    assert_eq!(Arc::clone(&engine).release(first).await.expect("an answer"), ReleaseReply::Absent);
     let renewed = Arc::clone(&engine).renew(vec![Arc::clone(&second)]).await.expect("an answer");
-    assert_ne!(renewed, [Renewal::Lost]);
-    assert_eq!(Arc::clone(&engine).release(second).await.expect("an answer"), Released::Released);
+    assert_ne!(renewed, [RenewReply::Lost]);
+    assert_eq!(Arc::clone(&engine).release(second).await.expect("an answer"), ReleaseReply::Released);
 }
 
 /// A claim that waits can be released, too.
-pub async fn a_waiting_claim_leaves_the_queue(world: &World) {
-    let engine = world.engine().await;
-    let [holder, waiter] = [(); 2].map(|()| world.claim("a", Mode::Exclusive, None, LONG));
-    world.granted(&engine, &holder).await;
+pub async fn a_waiting_claim_leaves_the_queue(context: &TestContext) {
+    let engine = context.open_engine().await;
+    let [holder, waiter] = [(); 2].map(|()| context.new_claim("a", Mode::Exclusive, None, LONG_TTL));
+    context.wait_granted(&engine, &holder).await;
     let answer = Arc::clone(&engine).attempt(Arc::clone(&waiter), true).await.expect("an answer");
-    assert!(matches!(answer, Answer::Queued { ahead: 0, .. }), "{answer:?}");
+    assert!(matches!(answer, AcquireReply::Queued { ahead: 0, .. }), "{answer:?}");
     let release = || Arc::clone(&engine).release(Arc::clone(&waiter));
-    assert_eq!(release().await.expect("an answer"), Released::LeftQueue);
-    assert_eq!(release().await.expect("an answer"), Released::Absent);
+    assert_eq!(release().await.expect("an answer"), ReleaseReply::LeftQueue);
+    assert_eq!(release().await.expect("an answer"), ReleaseReply::Absent);
     Arc::clone(&engine).release(holder).await.expect("a release");
-    world.until_free("a").await;
+    context.wait_until_free("a").await;
 }
 
 /// Dropping is giving back.
-pub async fn a_dropped_guard_gives_the_lock_back(world: &World) {
-    let (locks, other) = (world.locks().await, world.locks().await);
+pub async fn a_dropped_guard_releases_the_lock(context: &TestContext) {
+    let (locks, other) = (context.open_locks().await, context.open_locks().await);
     let guard = locks.mutex("a").lock().await.expect("a lock");
-    let waiter = tokio::spawn(async move { other.mutex("a").wait(SOON).lock().await });
+    let waiter = tokio::spawn(async move { other.mutex("a").timeout(TEST_TIMEOUT).lock().await });
     drop(guard);
-    assert_eq!(locks.held(), 0);
+    assert_eq!(locks.held_count(), 0);
     drop(waiter.await.expect("no panic").expect("what was dropped is given back"));
 }
 
 /// A client that is closed has given everything back that was dropped before.
-pub async fn a_closed_client_leaves_nothing(world: &World) {
-    let other = world.locks().await;
-    for round in 0..times(6, 20) {
-        let name = world.name("closed");
-        let locks = world.locks().await;
+pub async fn a_closed_client_leaves_nothing(context: &TestContext) {
+    let other = context.open_locks().await;
+    for round in 0..repetitions(6, 20) {
+        let name = context.unique_name("closed");
+        let locks = context.open_locks().await;
         for _ in 0..=round % 3 {
             let _dropped = locks.mutex(&name).lock().await.expect("a lock");
         }

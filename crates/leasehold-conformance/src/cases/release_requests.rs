@@ -2,97 +2,97 @@
 
 use std::time::Duration;
 
-use leasehold::{ClaimId, Locks, LostReason, Outcome, Token};
+use leasehold::{ClaimId, Locks, LostReason, ReleaseOutcome, Token};
 use leasehold_testbed::eventually;
 
-use crate::world::{LONG, SOON, World};
+use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// A TTL whose end is awaited.
-const BRIEF: Duration = Duration::from_secs(3);
+const SHORT_TTL: Duration = Duration::from_secs(3);
 
 /// The claim that holds `a` with this token, as others see it; `None` if it does not hold it any more.
-async fn holder(locks: &Locks, token: Token) -> Option<ClaimId> {
+async fn holder_claim(locks: &Locks, token: Token) -> Option<ClaimId> {
     let view = locks.inspect("a").await.expect("a view");
     view.holders.iter().find(|holder| holder.token == Some(token)).map(|holder| holder.claim)
 }
 
 /// The holder learns of the request, and still holds the lock. The waiter is granted when the holder has released it.
-pub async fn the_holder_is_asked_and_keeps_the_lock_until_it_releases_it(world: &World) {
-    let (locks, other) = (world.locks().await, world.locks().await);
-    let guard = locks.mutex("a").ttl(LONG).describe("asked").lock().await.expect("a lock");
+pub async fn the_holder_is_notified_and_keeps_the_lock_until_it_releases(context: &TestContext) {
+    let (locks, other) = (context.open_locks().await, context.open_locks().await);
+    let guard = locks.mutex("a").ttl(LONG_TTL).describe("asked").lock().await.expect("a lock");
     let next = tokio::spawn({
-        let mutex = other.mutex("a").wait(SOON);
+        let mutex = other.mutex("a").timeout(TEST_TIMEOUT);
         async move { mutex.lock().await }
     });
-    let claim = holder(&other, guard.token()).await.expect("it holds");
+    let claim = holder_claim(&other, guard.token()).await.expect("it holds");
     let asked = other.request_release("a", claim, "maintenance").await.expect("a request").expect("it holds");
-    assert_eq!((asked.claim, asked.token, &*asked.holder.text), (claim, Some(guard.token()), "asked"));
-    tokio::time::timeout(SOON, guard.release_requested()).await.expect("it is asked");
-    assert!(guard.is_release_requested() && guard.watch().is_release_requested());
+    assert_eq!((asked.claim, asked.token, &*asked.holder.description), (claim, Some(guard.token()), "asked"));
+    tokio::time::timeout(TEST_TIMEOUT, guard.release_requested()).await.expect("it is asked");
+    assert!(guard.is_release_requested() && guard.watcher().is_release_requested());
     // Nobody else is granted before the release.
-    assert_eq!(holder(&other, guard.token()).await, Some(claim));
+    assert_eq!(holder_claim(&other, guard.token()).await, Some(claim));
     assert!(!next.is_finished());
     assert_eq!((guard.is_held(), guard.lost_reason()), (true, None));
     let token = guard.token();
-    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+    assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::Released);
     let next = next.await.expect("no panic").expect("a lock");
     assert!(token < next.token(), "{next:?}");
     assert!(!next.is_release_requested(), "the request was for the claim before");
-    assert_eq!(next.release().await.expect("an outcome"), Outcome::Released);
+    assert_eq!(next.release().await.expect("an outcome"), ReleaseOutcome::Released);
 }
 
 /// A holder that has waited is asked in the moment of its grant, when its client may still be writing that down.
-pub async fn a_holder_is_asked_in_the_moment_of_its_grant(world: &World) {
-    let (locks, other) = (world.locks().await, world.locks().await);
-    let first = locks.mutex("a").ttl(LONG).lock().await.expect("a lock");
+pub async fn a_request_may_arrive_during_the_grant(context: &TestContext) {
+    let (locks, other) = (context.open_locks().await, context.open_locks().await);
+    let first = locks.mutex("a").ttl(LONG_TTL).lock().await.expect("a lock");
     let waits = tokio::spawn({
-        let mutex = other.mutex("a").ttl(LONG).wait(SOON);
+        let mutex = other.mutex("a").ttl(LONG_TTL).timeout(TEST_TIMEOUT);
         async move { mutex.lock().await }
     });
-    world.until_waiting("a", 1).await;
-    assert_eq!(first.release().await.expect("an outcome"), Outcome::Released);
+    context.wait_for_waiters("a", 1).await;
+    assert_eq!(first.release().await.expect("an outcome"), ReleaseOutcome::Released);
     let guard = waits.await.expect("no panic").expect("a lock");
     assert!(locks.request_release("a", guard.claim_id(), "").await.expect("a request").is_some());
-    tokio::time::timeout(SOON, guard.release_requested()).await.expect("it is asked");
-    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+    tokio::time::timeout(TEST_TIMEOUT, guard.release_requested()).await.expect("it is asked");
+    assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::Released);
 }
 
 /// A holder that does not release the lock loses it at its deadline: its lease is not renewed any more.
-pub async fn a_holder_that_does_not_release_it_loses_it_at_its_deadline(world: &World) {
-    let (locks, other) = (world.locks().await, world.locks().await);
-    eventually(SOON, || async {
-        let guard = locks.mutex("a").ttl(BRIEF).lock().await.map_err(|error| error.to_string())?;
-        let Some(claim) = holder(&other, guard.token()).await else {
+pub async fn an_ignored_request_ends_the_hold_at_its_deadline(context: &TestContext) {
+    let (locks, other) = (context.open_locks().await, context.open_locks().await);
+    eventually(TEST_TIMEOUT, || async {
+        let guard = locks.mutex("a").ttl(SHORT_TTL).lock().await.map_err(|error| error.to_string())?;
+        let Some(claim) = holder_claim(&other, guard.token()).await else {
             return Err("lost before the request".into());
         };
         other.request_release("a", claim, "").await.map_err(|error| error.to_string())?;
         // Far longer than a TTL: it would be renewed all the time.
-        let reason = tokio::time::timeout(SOON, guard.lost()).await.expect("it ends");
-        let next = other.mutex("a").wait(SOON).lock().await.map_err(|error| error.to_string())?;
+        let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("it ends");
+        let next = other.mutex("a").timeout(TEST_TIMEOUT).lock().await.map_err(|error| error.to_string())?;
         assert!(guard.token() < next.token());
-        assert_eq!(guard.release().await.expect("an outcome"), Outcome::WasLost(reason));
+        assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(reason));
         if reason == LostReason::ReleaseRequested { Ok(()) } else { Err(format!("it ended otherwise: {reason}")) }
     })
     .await;
 }
 
 /// One that was asked, and does not release the lock, can still be evicted, and is told.
-pub async fn a_holder_that_was_asked_may_be_evicted(world: &World) {
-    let (locks, other) = (world.locks().await, world.locks().await);
-    let guard = locks.mutex("a").ttl(LONG).lock().await.expect("a lock");
-    let claim = holder(&other, guard.token()).await.expect("it holds");
+pub async fn a_holder_with_a_release_request_may_be_evicted(context: &TestContext) {
+    let (locks, other) = (context.open_locks().await, context.open_locks().await);
+    let guard = locks.mutex("a").ttl(LONG_TTL).lock().await.expect("a lock");
+    let claim = holder_claim(&other, guard.token()).await.expect("it holds");
     assert!(other.request_release("a", claim, "").await.expect("a request").is_some());
-    tokio::time::timeout(SOON, guard.release_requested()).await.expect("it is asked");
-    assert!(other.evict("a", claim).await.expect("an eviction").party.is_some());
-    assert_eq!(tokio::time::timeout(SOON, guard.lost()).await.expect("it is told"), LostReason::Taken);
+    tokio::time::timeout(TEST_TIMEOUT, guard.release_requested()).await.expect("it is asked");
+    assert!(other.force_release("a", claim).await.expect("an eviction").contender.is_some());
+    assert_eq!(tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("it is told"), LostReason::Revoked);
 }
 
 /// A claim that does not hold is not asked, and nothing changes.
-pub async fn a_claim_that_does_not_hold_is_not_asked(world: &World) {
-    let locks = world.locks().await;
+pub async fn a_claim_that_is_not_held_gets_no_request(context: &TestContext) {
+    let locks = context.open_locks().await;
     assert_eq!(locks.request_release("a", ClaimId::random(), "").await.expect("an answer"), None);
-    let guard = locks.mutex("a").ttl(LONG).lock().await.expect("a lock");
+    let guard = locks.mutex("a").ttl(LONG_TTL).lock().await.expect("a lock");
     assert_eq!(locks.request_release("a", ClaimId::random(), "").await.expect("an answer"), None);
     assert!(!guard.is_release_requested());
-    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+    assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::Released);
 }

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use leasehold::Mode;
 
-use crate::brief::times;
-use crate::protocol::{Ask, Order};
-use crate::world::{LONG, SOON, World};
+use crate::short_leases::repetitions;
+use crate::protocol::{LockRequest, ActorCommand};
+use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// Every grant has a higher token than the one before, whichever client takes it and however it ends.
-pub async fn rise_with_every_grant(world: &World) {
-    let clients = [world.locks().await, world.locks().await];
+pub async fn rise_with_every_grant(context: &TestContext) {
+    let clients = [context.open_locks().await, context.open_locks().await];
     let mut last = 0;
     for round in 0..20 {
         let mutex = clients[round % 2].mutex("a");
-        let guard = mutex.wait(SOON).lock().await.expect("a lock");
+        let guard = mutex.timeout(TEST_TIMEOUT).lock().await.expect("a lock");
         let token = guard.token().0;
         assert!(token > last, "{token} after {last}");
         last = token;
@@ -27,37 +27,37 @@ pub async fn rise_with_every_grant(world: &World) {
 }
 
 /// A grant after an expiry, too.
-pub async fn rise_over_an_expiry(world: &World) {
-    let engine = world.engine().await;
-    let expires = world.claim("a", Mode::Exclusive, None, world.short());
-    let (before, _) = world.granted(&engine, &expires).await;
-    let next = world.claim("a", Mode::Exclusive, None, LONG);
-    let (after, _) = world.granted(&engine, &next).await;
+pub async fn rise_over_an_expiry(context: &TestContext) {
+    let engine = context.open_engine().await;
+    let expires = context.new_claim("a", Mode::Exclusive, None, context.short_ttl());
+    let (before, _) = context.wait_granted(&engine, &expires).await;
+    let next = context.new_claim("a", Mode::Exclusive, None, LONG_TTL);
+    let (after, _) = context.wait_granted(&engine, &next).await;
     assert!(after > before, "{after} after {before}");
     Arc::clone(&engine).release(next).await.expect("a release");
 }
 
 /// An eviction's fence is above the evicted holder's token and below the next one's.
-pub async fn rise_over_an_eviction(world: &World) {
-    let (locks, other) = (world.locks().await, world.locks().await);
+pub async fn rise_over_an_eviction(context: &TestContext) {
+    let (locks, other) = (context.open_locks().await, context.open_locks().await);
     let guard = locks.mutex("a").lock().await.expect("a lock");
     let claim = other.inspect("a").await.expect("a view").holders[0].claim;
-    let fence = other.evict("a", claim).await.expect("an eviction").token.expect("a token");
+    let fence = other.force_release("a", claim).await.expect("an eviction").fence_token.expect("a token");
     assert!(fence > guard.token(), "{fence} fences {}", guard.token());
-    let next = other.mutex("a").wait(SOON).lock().await.expect("a lock");
+    let next = other.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("a lock");
     assert!(next.token() > fence, "{} after {fence}", next.token());
 }
 
 /// A grant after a crash of the holder, too.
-pub async fn rise_over_a_crash(world: &World) {
-    let locks = world.locks().await;
+pub async fn rise_over_a_crash(context: &TestContext) {
+    let locks = context.open_locks().await;
     let mut last = 0;
-    for _ in 0..times(1, 3) {
-        let mut player = world.player(world.short()).await;
-        let (token, _) = player.lock(Ask::stubborn("a")).await;
+    for _ in 0..repetitions(1, 3) {
+        let mut player = context.spawn_actor(context.short_ttl()).await;
+        let (token, _) = player.acquire(LockRequest::exclusive_with_retries("a")).await;
         assert!(token > last, "{token} after {last}");
         player.process().sigkill().expect("a killed process");
-        let guard = locks.mutex("a").wait(SOON).lock().await.expect("a lock");
+        let guard = locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("a lock");
         assert!(guard.token().0 > token, "{} after {token}", guard.token());
         last = guard.token().0;
         let _ = guard.release().await.expect("a release");
@@ -65,27 +65,27 @@ pub async fn rise_over_a_crash(world: &World) {
 }
 
 /// A client that knows nothing of the past goes on where the last one ended, also when that one was killed.
-pub async fn rise_when_the_engine_is_opened_again(world: &World) {
+pub async fn rise_when_the_engine_is_opened_again(context: &TestContext) {
     let mut last = 0;
-    for round in 0..times(3, 6) {
-        let ttl = if round % 2 == 1 { world.short() } else { LONG };
-        let mut player = world.player(ttl).await;
-        let (token, _) = player.lock(Ask::stubborn("a")).await;
+    for round in 0..repetitions(3, 6) {
+        let ttl = if round % 2 == 1 { context.short_ttl() } else { LONG_TTL };
+        let mut player = context.spawn_actor(ttl).await;
+        let (token, _) = player.acquire(LockRequest::exclusive_with_retries("a")).await;
         assert!(token > last, "{token} after {last}");
         last = token;
         if round % 2 == 1 {
             player.process().sigkill().expect("a killed process");
         } else {
             assert_eq!(player.release("a").await, "released");
-            player.tell(&Order::Quit).await;
-            player.process().wait_exit(SOON).await.expect("an end");
+            player.send(&ActorCommand::Quit).await;
+            player.process().wait_exit(TEST_TIMEOUT).await.expect("an end");
         }
     }
 }
 
 /// Those who hold together have tokens of their own.
-pub async fn differ_among_readers(world: &World) {
-    let locks = world.locks().await;
+pub async fn differ_among_readers(context: &TestContext) {
+    let locks = context.open_locks().await;
     let mut readers = Vec::new();
     for _ in 0..4 {
         readers.push(locks.rwlock("a").read().await.expect("a lock"));
@@ -94,8 +94,8 @@ pub async fn differ_among_readers(world: &World) {
 }
 
 /// The inspection shows the holder's token, and none that is lower as the last.
-pub async fn are_known_to_the_inspection(world: &World) {
-    let locks = world.locks().await;
+pub async fn are_known_to_the_inspection(context: &TestContext) {
+    let locks = context.open_locks().await;
     let guard = locks.mutex("a").lock().await.expect("a lock");
     let view = locks.inspect("a").await.expect("a view");
     assert_eq!(view.holders[0].token, Some(guard.token()));

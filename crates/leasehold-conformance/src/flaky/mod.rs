@@ -14,87 +14,87 @@ use leasehold::{Error, ErrorKind, LockName};
 
 pub use self::plan::{Fault, Method};
 
-use self::plan::Plan;
+use self::plan::FaultPlan;
 
 /// A real engine on a bad line.
 #[derive(Debug)]
-pub struct Flaky {
+pub struct FlakyEngine {
     inner: Arc<dyn Engine>,
-    plan: Plan,
+    plan: FaultPlan,
     calls: [AtomicUsize; Method::COUNT],
-    waits: Mutex<Vec<(LockName, Duration)>>,
+    recorded_waits: Mutex<Vec<(LockName, Duration)>>,
 }
 
-impl Flaky {
-    /// The engine on a good line, until [`next`](Self::next) or [`always`](Self::always) says otherwise.
+impl FlakyEngine {
+    /// The engine on a good line, until [`fail_next`](Self::fail_next) or [`fail_always`](Self::fail_always) says otherwise.
     pub fn new(inner: Arc<dyn Engine>) -> Self {
-        Self { inner, plan: Plan::default(), calls: Default::default(), waits: Mutex::default() }
+        Self { inner, plan: FaultPlan::default(), calls: Default::default(), recorded_waits: Mutex::default() }
     }
 
     /// What befalls the next calls of this method, one after the other; before what always does.
-    pub fn next(&self, method: Method, faults: impl IntoIterator<Item = Fault>) {
+    pub fn fail_next(&self, method: Method, faults: impl IntoIterator<Item = Fault>) {
         self.plan.next(method, faults);
     }
 
     /// What befalls every call of this method from now on; `None`: nothing.
-    pub fn always(&self, method: Method, fault: impl Into<Option<Fault>>) {
+    pub fn fail_always(&self, method: Method, fault: impl Into<Option<Fault>>) {
         self.plan.always(method, fault.into());
     }
 
-    /// The line is cut: nothing arrives, of any method. Until [`mend`](Self::mend).
-    pub fn cut(&self) {
+    /// The line is cut: nothing arrives, of any method. Until [`reconnect`](Self::reconnect).
+    pub fn disconnect(&self) {
         for method in Method::ALL {
-            self.always(method, Fault::LoseRequest);
+            self.fail_always(method, Fault::LoseRequest);
         }
     }
 
     /// The line is good again.
-    pub fn mend(&self) {
+    pub fn reconnect(&self) {
         for method in Method::ALL {
-            self.always(method, None);
+            self.fail_always(method, None);
         }
     }
 
     /// How often the method was called, whatever became of it.
-    pub fn calls(&self, method: Method) -> usize {
+    pub fn call_count(&self, method: Method) -> usize {
         self.calls[method as usize].load(Ordering::SeqCst)
     }
 
     /// For how long a lock was waited for at most, call by call.
-    pub fn patience(&self, name: &str) -> Vec<Duration> {
-        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn wait_timeouts(&self, name: &str) -> Vec<Duration> {
+        let waits = self.recorded_waits.lock().unwrap_or_else(PoisonError::into_inner);
         waits.iter().filter(|(of, _)| of.as_str() == name).map(|(_, patience)| *patience).collect()
     }
 
     /// How often any method was called, whatever became of it.
-    pub fn all_calls(&self) -> usize {
-        Method::ALL.into_iter().map(|method| self.calls(method)).sum()
+    pub fn total_calls(&self) -> usize {
+        Method::ALL.into_iter().map(|method| self.call_count(method)).sum()
     }
 
     /// Makes one call as the plan has it.
-    fn pass<T: Send + 'static>(
+    fn call_with_fault<T: Send + 'static>(
         &self,
         method: Method,
         call: impl FnOnce(Arc<dyn Engine>) -> Step<T> + Send + 'static,
     ) -> Step<T> {
         self.calls[method as usize].fetch_add(1, Ordering::SeqCst);
         let inner = Arc::clone(&self.inner);
-        let Some(fault) = self.plan.draw(method) else { return call(inner) };
+        let Some(fault) = self.plan.take(method) else { return call(inner) };
         Step::new(async move {
             match fault {
-                Fault::LoseRequest => Err(away("the request was lost").effect_unknown()),
+                Fault::LoseRequest => Err(unavailable_error("the request was lost").effect_unknown()),
                 Fault::LoseReply => {
                     let done = call(inner).await?;
                     drop(done);
-                    Err(away("the reply was lost").effect_unknown())
+                    Err(unavailable_error("the reply was lost").effect_unknown())
                 }
-                Fault::Refuse => Err(away("the engine is busy")),
+                Fault::Refuse => Err(unavailable_error("the engine is busy")),
                 Fault::Deny => Err(Error::new(ErrorKind::Denied, "not allowed, by the test's plan")),
                 Fault::Hang => std::future::pending().await,
                 Fault::Yield(times) => {
-                    yields(times).await;
+                    yield_times(times).await;
                     let done = call(inner).await;
-                    yields(times).await;
+                    yield_times(times).await;
                     done
                 }
                 Fault::Delay(time) => {
@@ -106,12 +106,12 @@ impl Flaky {
     }
 }
 
-async fn yields(times: u32) {
+async fn yield_times(times: u32) {
     for _ in 0..times {
         tokio::task::yield_now().await;
     }
 }
 
-fn away(message: &str) -> Error {
+fn unavailable_error(message: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{message}, by the test's plan")).retryable()
 }

@@ -16,11 +16,11 @@ pub enum Method {
     Watch,
     Inspect,
     List,
-    Evict,
+    ForceRelease,
     RequestRelease,
-    Recall,
-    Record,
-    Recorded,
+    GetRecord,
+    CompareAndSetRecord,
+    ListRecords,
 }
 
 impl Method {
@@ -36,11 +36,11 @@ impl Method {
         Self::Watch,
         Self::Inspect,
         Self::List,
-        Self::Evict,
+        Self::ForceRelease,
         Self::RequestRelease,
-        Self::Recall,
-        Self::Record,
-        Self::Recorded,
+        Self::GetRecord,
+        Self::CompareAndSetRecord,
+        Self::ListRecords,
     ];
 }
 
@@ -64,30 +64,30 @@ pub enum Fault {
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct MethodFaults {
     next: VecDeque<Fault>,
     always: Option<Fault>,
 }
 
 /// The faults to come, by method.
 #[derive(Debug, Default)]
-pub(super) struct Plan([Mutex<Line>; Method::COUNT]);
+pub(super) struct FaultPlan([Mutex<MethodFaults>; Method::COUNT]);
 
-impl Plan {
-    fn line<T>(&self, method: Method, act: impl FnOnce(&mut Line) -> T) -> T {
+impl FaultPlan {
+    fn with_faults<T>(&self, method: Method, act: impl FnOnce(&mut MethodFaults) -> T) -> T {
         act(&mut self.0[method as usize].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn next(&self, method: Method, faults: impl IntoIterator<Item = Fault>) {
-        self.line(method, |line| line.next.extend(faults));
+        self.with_faults(method, |line| line.next.extend(faults));
     }
 
     pub(super) fn always(&self, method: Method, fault: Option<Fault>) {
-        self.line(method, |line| line.always = fault);
+        self.with_faults(method, |line| line.always = fault);
     }
 
     /// What befalls the call that is made now.
-    pub(super) fn draw(&self, method: Method) -> Option<Fault> {
-        self.line(method, |line| line.next.pop_front().or(line.always))
+    pub(super) fn take(&self, method: Method) -> Option<Fault> {
+        self.with_faults(method, |line| line.next.pop_front().or(line.always))
     }
 }

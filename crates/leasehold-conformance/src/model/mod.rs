@@ -6,11 +6,11 @@
 //!
 //! Besides, what the subject shows is checked against rules that do not come from the model.
 
-mod bench;
+mod comparison;
+pub mod flawed;
 mod plan;
 mod rules;
-mod steps;
-pub mod wrong;
+mod step_runner;
 
-pub use self::bench::{Bench, Difference};
-pub use self::plan::{Op, Plan, Wish};
+pub use self::comparison::{Difference, ModelComparison};
+pub use self::plan::{ClaimSpec, Operation, Plan};

@@ -3,21 +3,21 @@
 
 use std::collections::HashMap;
 
-use leasehold::engine::{LockView, PartyView};
+use leasehold::engine::{ContenderView, LockView};
 use leasehold::{ClaimId, Mode};
 
 /// Checks what an inspection shows; `owner` knows whose a claim is.
 ///
 /// # Errors
 /// Which rule is broken.
-pub(super) fn check(view: &LockView, owner: impl Fn(ClaimId) -> Option<char>) -> Result<(), String> {
+pub(super) fn check_view(view: &LockView, owner: impl Fn(ClaimId) -> Option<char>) -> Result<(), String> {
     if view.holders.is_empty() && !view.waiters.is_empty() {
         return Err("somebody waits for a free lock".to_owned());
     }
-    if let Some(untold) = view.holders.iter().find(|party| party.token.is_none()) {
+    if let Some(untold) = view.holders.iter().find(|contender| contender.token.is_none()) {
         return Err(format!("a holder has no token: {untold:?}"));
     }
-    let same = |a: &PartyView, b: &PartyView| owner(a.claim).is_some() && owner(a.claim) == owner(b.claim);
+    let same = |a: &ContenderView, b: &ContenderView| owner(a.claim).is_some() && owner(a.claim) == owner(b.claim);
     for (place, one) in view.holders.iter().enumerate() {
         for other in &view.holders[place + 1..] {
             let together = match (one.mode, other.mode) {
@@ -33,16 +33,16 @@ pub(super) fn check(view: &LockView, owner: impl Fn(ClaimId) -> Option<char>) ->
             }
         }
     }
-    permits(view, owner)
+    check_permits(view, owner)
 }
 
 /// The permits that are out, each owner's largest hold, stay within the limit.
-fn permits(view: &LockView, owner: impl Fn(ClaimId) -> Option<char>) -> Result<(), String> {
+fn check_permits(view: &LockView, owner: impl Fn(ClaimId) -> Option<char>) -> Result<(), String> {
     let (mut alone, mut owned, mut most) = (0, HashMap::new(), u32::MAX);
-    for party in &view.holders {
-        let Mode::Permits { n, limit } = party.mode else { continue };
+    for contender in &view.holders {
+        let Mode::Permits { n, limit } = contender.mode else { continue };
         most = limit;
-        match owner(party.claim) {
+        match owner(contender.claim) {
             None => alone += n,
             Some(owner) => {
                 let largest: &mut u32 = owned.entry(owner).or_default();

@@ -1,19 +1,19 @@
 //! What each engine costs and survives, on real servers that are killed, paused and cut off.
 
-mod away;
 mod cache;
 mod examples;
 mod flash_sale;
 mod own_tables;
-mod redis_bundles;
+mod redis_cron_ticks;
 mod redis_deployments;
 mod redis_faults;
 mod redis_mistakes;
+mod redis_renewal_groups;
 mod redis_simple;
-mod redis_ticks;
 mod redlock_faults;
 mod sql_faults;
-mod sql_held_faults;
+mod sql_session_faults;
+mod unreachable_engine;
 mod zookeeper_access;
 mod zookeeper_faults;
 mod zookeeper_folders;

@@ -9,7 +9,7 @@ struct File;
 impl Subject for File {
     async fn instance(&self) -> Instance {
         let folder = tempfile::tempdir().expect("a folder");
-        Instance::at(format!("file://{}", folder.path().display())).keeping(folder)
+        Instance::with_url(format!("file://{}", folder.path().display())).with_keep_alive(folder)
     }
 }
 

@@ -2,17 +2,18 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use leasehold_conformance::limited::Limited;
+use leasehold_conformance::limited::LimitedEngine;
 use leasehold_conformance::{Instance, Subject, suite};
 
 /// The memory engine without queue, modes, owners, inspection and eviction.
-struct Least;
+struct LimitedMemory;
 
-impl Subject for Least {
+impl Subject for LimitedMemory {
     async fn instance(&self) -> Instance {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        Instance::at(format!("memory:limited-{}", MADE.fetch_add(1, Ordering::Relaxed))).wrapped(Limited::wrap)
+        static NEXT_INSTANCE: AtomicU32 = AtomicU32::new(0);
+        Instance::with_url(format!("memory:limited-{}", NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed)))
+            .with_wrapper(LimitedEngine::wrap)
     }
 }
 
-suite!(limited, Least);
+suite!(limited, LimitedMemory);

@@ -1,11 +1,11 @@
 //! The behaviour suite, on every engine: one module for each. The gate runs all of it where an engine differs from all others, and
 //! the essential cases of the techniques that hold a lock by a connection; the nightly run has all of it everywhere.
 
+mod completeness;
 mod file;
 #[cfg(feature = "nightly")]
 mod limited;
 mod memory;
-mod meta;
 mod model;
 mod mysql;
 mod mysql_for_update;

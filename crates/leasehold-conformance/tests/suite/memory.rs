@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use leasehold::clock::ManualClock;
 use leasehold::{Locks, LostReason};
-use leasehold_conformance::world::{LONG, SOON};
-use leasehold_conformance::{Flaky, Instance, Subject, suite};
+use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
+use leasehold_conformance::{FlakyEngine, Instance, Subject, suite};
 
 /// Each instance has a name, so that several clients can open it.
 struct Memory;
 
 impl Subject for Memory {
     async fn instance(&self) -> Instance {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        Instance::at(format!("memory:conformance-{}", MADE.fetch_add(1, Ordering::Relaxed)))
+        static NEXT_INSTANCE: AtomicU32 = AtomicU32::new(0);
+        Instance::with_url(format!("memory:conformance-{}", NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
@@ -23,22 +23,22 @@ suite!(memory, Memory);
 
 /// On a clock moved by hand the order of events is exact: told at the deadline, granted to another at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_loss_is_told_before_the_lease_ends_for_others() {
+async fn the_holder_learns_of_the_loss_before_the_lease_ends_for_others() {
     let hand = ManualClock::new();
     let engine = leasehold::engine::open("memory:", &hand.clock()).await.expect("the engine");
-    let flaky = Arc::new(Flaky::new(Arc::clone(&engine)));
+    let flaky = Arc::new(FlakyEngine::new(Arc::clone(&engine)));
     let ttl = Duration::from_secs(30);
     let locks = Locks::builder().clock(hand.clock()).ttl(ttl).open_engine(Arc::clone(&flaky) as _);
     let other = Locks::builder().clock(hand.clock()).ttl(ttl).open_engine(engine);
     let guard = locks.mutex("a").lock().await.expect("a lock");
-    flaky.cut();
+    flaky.disconnect();
     let deadline = guard.deadline();
     let now = || hand.clock().now();
-    hand.advance(deadline.since(now()) - Duration::from_nanos(1));
+    hand.advance(deadline.duration_since(now()) - Duration::from_nanos(1));
     assert!(guard.is_held(), "until the last moment");
     hand.advance(Duration::from_nanos(1));
     assert!(!guard.is_held(), "from its deadline on");
-    let reason = tokio::time::timeout(SOON, guard.lost()).await.expect("the holder is told at the deadline");
+    let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder is told at the deadline");
     assert_eq!(reason, LostReason::Expired);
     assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "nobody else has it yet");
     hand.advance(Duration::from_secs(1));
@@ -48,18 +48,18 @@ async fn the_loss_is_told_before_the_lease_ends_for_others() {
 
 /// The engine tells every evicted holder, however quickly the evictions follow each other; none waits for a renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_one_of_many_evictions_is_told() {
-    let locks = Locks::builder().ttl(LONG).open("memory:").await.expect("the engine");
+async fn every_evicted_holder_is_notified() {
+    let locks = Locks::builder().ttl(LONG_TTL).open("memory:").await.expect("the engine");
     let mut guards = Vec::new();
     for number in 0..200 {
         guards.push(locks.mutex(format!("evicted-{number}")).lock().await.expect("a lock"));
     }
     for view in locks.list("").await.expect("a list") {
-        let evicted = locks.evict(view.name, view.holders[0].claim).await.expect("an eviction");
-        assert!(evicted.party.is_some());
+        let evicted = locks.force_release(view.name, view.holders[0].claim).await.expect("an eviction");
+        assert!(evicted.contender.is_some());
     }
     for guard in guards {
-        let reason = tokio::time::timeout(SOON, guard.lost()).await;
-        assert_eq!(reason.unwrap_or_else(|_| panic!("{} was not told", guard.name())), LostReason::Taken);
+        let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await;
+        assert_eq!(reason.unwrap_or_else(|_| panic!("{} was not told", guard.name())), LostReason::Revoked);
     }
 }

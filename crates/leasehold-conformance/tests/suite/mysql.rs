@@ -9,7 +9,7 @@ use leasehold_testbed::mariadb::MariaDb;
 use tokio::sync::OnceCell;
 
 /// The server of all suites on this database. The techniques that hold a lock by a connection need many.
-pub(crate) async fn server() -> &'static Server {
+pub(crate) async fn shared_server() -> &'static Server {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
     let start = || async { MariaDb::new().setting("max_connections", "600").start().await.expect("a server") };
     SERVER.get_or_init(start).await
@@ -20,9 +20,13 @@ struct MySql;
 
 impl Subject for MySql {
     async fn instance(&self) -> Instance {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let server = server().await;
-        Instance::at(format!("{}?table=case{}&connect-timeout=60s", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+        static NEXT_INSTANCE: AtomicU32 = AtomicU32::new(0);
+        let server = shared_server().await;
+        Instance::with_url(format!(
+            "{}?table=case{}&connect-timeout=60s",
+            server.url(),
+            NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed)
+        ))
     }
 }
 

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold_conformance::{Instance, Subject};
 
-use crate::mysql::server;
+use crate::mysql::shared_server;
 
 /// Tables on a server that all cases share.
-struct Held;
+struct MySqlForUpdate;
 
-impl Subject for Held {
+impl Subject for MySqlForUpdate {
     async fn instance(&self) -> Instance {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let (server, made) = (server().await, MADE.fetch_add(1, Ordering::Relaxed));
+        static NEXT_INSTANCE: AtomicU32 = AtomicU32::new(0);
+        let (server, made) = (shared_server().await, NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed));
         // Each lock that is held has a connection of its own, and one case holds more than a hundred.
-        Instance::at(format!(
+        Instance::with_url(format!(
             "{}?technique=for-update&connections=200&connect-timeout=60s&table=for_update{made}",
             server.url()
         ))
@@ -23,8 +23,8 @@ impl Subject for Held {
 }
 
 #[cfg(not(feature = "nightly"))]
-leasehold_conformance::essentials!(mysql_for_update, Held);
+leasehold_conformance::essentials!(mysql_for_update, MySqlForUpdate);
 #[cfg(feature = "nightly")]
 use leasehold_conformance::suite;
 #[cfg(feature = "nightly")]
-suite!(mysql_for_update, Held);
+suite!(mysql_for_update, MySqlForUpdate);

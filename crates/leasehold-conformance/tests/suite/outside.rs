@@ -12,7 +12,7 @@ impl Subject for Outside {
     async fn instance(&self) -> Instance {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let url = format!("map:outside-{}", MADE.fetch_add(1, Ordering::Relaxed));
-        Instance::at(url).opened_by(|url, clock| Box::pin(leasehold_example_engine::open(url, clock)))
+        Instance::with_url(url).opened_by(|url, clock| Box::pin(leasehold_example_engine::open(url, clock)))
     }
 }
 
@@ -25,7 +25,7 @@ async fn a_registered_scheme_is_opened_by_its_url() {
     let (locks, other) = (open().await.expect("the engine"), open().await.expect("the engine"));
     let guard = locks.mutex("a").lock().await.expect("a lock");
     assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
-    assert_eq!(guard.release().await.expect("an answer"), leasehold::Outcome::Released);
+    assert_eq!(guard.release().await.expect("an answer"), leasehold::ReleaseOutcome::Released);
     let next = other.mutex("a").lock().await.expect("a lock");
     assert_eq!((next.token().0, other.url()), (2, "map:registered".to_owned()));
 

@@ -8,7 +8,7 @@ use leasehold_testbed::Server;
 use tokio::sync::OnceCell;
 
 /// The server of all suites on this database. The techniques that hold a lock by a connection need many.
-pub(crate) async fn server() -> &'static Server {
+pub(crate) async fn shared_server() -> &'static Server {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
     let postgres = || leasehold_testbed::postgres::Postgres::new().setting("max_connections", "600");
     SERVER.get_or_init(|| async { postgres().start().await.expect("a server") }).await
@@ -19,9 +19,13 @@ struct Postgres;
 
 impl Subject for Postgres {
     async fn instance(&self) -> Instance {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let server = server().await;
-        Instance::at(format!("{}?table=case{}&connect-timeout=60s", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+        static NEXT_INSTANCE: AtomicU32 = AtomicU32::new(0);
+        let server = shared_server().await;
+        Instance::with_url(format!(
+            "{}?table=case{}&connect-timeout=60s",
+            server.url(),
+            NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed)
+        ))
     }
 }
 

@@ -13,12 +13,12 @@ struct Redis;
 impl Subject for Redis {
     async fn instance(&self) -> Instance {
         static SERVER: OnceCell<Server> = OnceCell::const_new();
-        static MADE: AtomicU32 = AtomicU32::new(0);
+        static NEXT_PREFIX: AtomicU32 = AtomicU32::new(0);
         let server = SERVER.get_or_init(|| async { leasehold_testbed::redis::start().await.expect("a server") }).await;
-        Instance::at(format!(
+        Instance::with_url(format!(
             "{}?prefix=case-{}:&connect-timeout=60s",
             server.url(),
-            MADE.fetch_add(1, Ordering::Relaxed)
+            NEXT_PREFIX.fetch_add(1, Ordering::Relaxed)
         ))
     }
 }

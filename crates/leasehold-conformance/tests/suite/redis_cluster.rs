@@ -13,12 +13,12 @@ struct Cluster;
 impl Subject for Cluster {
     async fn instance(&self) -> Instance {
         static CLUSTER: OnceCell<redis::Cluster> = OnceCell::const_new();
-        static MADE: AtomicU32 = AtomicU32::new(0);
+        static NEXT_PREFIX: AtomicU32 = AtomicU32::new(0);
         let cluster = CLUSTER.get_or_init(|| async { redis::Cluster::start(3, 0).await.expect("a cluster") }).await;
-        Instance::at(format!(
+        Instance::with_url(format!(
             "{}?prefix=case-{}:&connect-timeout=60s",
             cluster.url(),
-            MADE.fetch_add(1, Ordering::Relaxed)
+            NEXT_PREFIX.fetch_add(1, Ordering::Relaxed)
         ))
     }
 }

@@ -13,9 +13,13 @@ struct Sentinel;
 impl Subject for Sentinel {
     async fn instance(&self) -> Instance {
         static SET: OnceCell<SentinelSet> = OnceCell::const_new();
-        static MADE: AtomicU32 = AtomicU32::new(0);
+        static NEXT_PREFIX: AtomicU32 = AtomicU32::new(0);
         let set = SET.get_or_init(|| async { SentinelSet::start(1).await.expect("a set") }).await;
-        Instance::at(format!("{}?prefix=case-{}:&connect-timeout=60s", set.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+        Instance::with_url(format!(
+            "{}?prefix=case-{}:&connect-timeout=60s",
+            set.url(),
+            NEXT_PREFIX.fetch_add(1, Ordering::Relaxed)
+        ))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold_conformance::{Instance, Subject, suite};
-use leasehold_testbed::redis::Independent;
+use leasehold_testbed::redis::IndependentServers;
 use tokio::sync::OnceCell;
 
 /// A prefix on servers that all cases share.
@@ -12,13 +12,13 @@ struct Redlock;
 
 impl Subject for Redlock {
     async fn instance(&self) -> Instance {
-        static SERVERS: OnceCell<Independent> = OnceCell::const_new();
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let servers = SERVERS.get_or_init(|| async { Independent::start(5).await.expect("servers") }).await;
-        Instance::at(format!(
+        static SERVERS: OnceCell<IndependentServers> = OnceCell::const_new();
+        static NEXT_PREFIX: AtomicU32 = AtomicU32::new(0);
+        let servers = SERVERS.get_or_init(|| async { IndependentServers::start(5).await.expect("servers") }).await;
+        Instance::with_url(format!(
             "{}?prefix=case-{}:&node-timeout=30s&connect-timeout=60s",
             servers.url(),
-            MADE.fetch_add(1, Ordering::Relaxed)
+            NEXT_PREFIX.fetch_add(1, Ordering::Relaxed)
         ))
     }
 }

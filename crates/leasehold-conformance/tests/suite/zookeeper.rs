@@ -14,12 +14,12 @@ struct Zookeeper;
 impl Subject for Zookeeper {
     async fn instance(&self) -> Instance {
         static SERVER: OnceCell<Server> = OnceCell::const_new();
-        static MADE: AtomicU32 = AtomicU32::new(0);
+        static NEXT_INSTANCE: AtomicU32 = AtomicU32::new(0);
         let server = SERVER.get_or_init(|| async { ZooKeeper::new().start().await.expect("a server") }).await;
-        Instance::at(format!(
+        Instance::with_url(format!(
             "zookeeper://{}/cases/{}?connect-timeout=60s",
             server.url(),
-            MADE.fetch_add(1, Ordering::Relaxed)
+            NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed)
         ))
     }
 }

@@ -4,7 +4,7 @@
 //! standard input. What it prints to standard error is kept for error messages. Being a process of
 //! its own, it can be stopped and killed as real holders are.
 
-mod lines;
+mod output;
 
 use std::{
     os::fd::OwnedFd,
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use lines::{Lines, read_lines};
+use output::{LineLog, read_lines};
 use serde_json::Value;
 use tokio::{
     io::AsyncWriteExt,
@@ -25,9 +25,9 @@ use tokio::{
 use crate::{Error, Result, clock, process::Child};
 
 /// How many lines an actor may be ahead of the test before it has to wait.
-const LINES_AHEAD: usize = 4096;
+const MAX_UNREAD_LINES: usize = 4096;
 /// How long an actor may leave its standard input full.
-const SEND_BOUND: Duration = crate::BOUND;
+const SEND_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
 /// A running child process; killed with all that it started when dropped, and when the test process
 /// dies.
@@ -36,8 +36,8 @@ pub struct Actor {
     child: Child,
     input: pipe::Sender,
     output: mpsc::Receiver<String>,
-    seen: Lines,
-    errors: Lines,
+    received_lines: LineLog,
+    stderr_lines: LineLog,
 }
 
 impl Actor {
@@ -58,18 +58,18 @@ impl Actor {
             .stderr(Stdio::piped());
         let mut child = Child::spawn(&name, command)?;
         let no_pipe = || Error::NotRunning { program: name.clone() };
-        let (stdin, stdout, stderr) = child.pipes();
+        let (stdin, stdout, stderr) = child.take_pipes();
         let input = pipe::Sender::from_owned_fd(OwnedFd::from(stdin.ok_or_else(no_pipe)?))
             .map_err(Error::io(format!("writing to {name}")))?;
-        let (lines, output) = mpsc::channel(LINES_AHEAD);
-        let errors = Lines::default();
+        let (lines, output) = mpsc::channel(MAX_UNREAD_LINES);
+        let errors = LineLog::default();
         let kept = errors.clone();
         read_lines(stdout.ok_or_else(no_pipe)?, move |line| lines.blocking_send(line).is_ok())?;
         read_lines(stderr.ok_or_else(no_pipe)?, move |line| {
             kept.push(line);
             true
         })?;
-        Ok(Self { child, input, output, seen: Lines::default(), errors })
+        Ok(Self { child, input, output, received_lines: LineLog::default(), stderr_lines: errors })
     }
 
     /// The process id.
@@ -84,9 +84,9 @@ impl Actor {
     /// [`Error::Io`] if it has closed its input, [`Error::TimedOut`] if it does not read.
     pub async fn send(&mut self, message: &Value) -> Result<()> {
         let line = format!("{message}\n");
-        match timeout(SEND_BOUND, self.input.write_all(line.as_bytes())).await {
-            Ok(sent) => sent.map_err(Error::io(format!("sending to the actor:\n{}", self.story()))),
-            Err(_) => Err(self.too_late("room to send to the actor", SEND_BOUND)),
+        match timeout(SEND_TIMEOUT, self.input.write_all(line.as_bytes())).await {
+            Ok(sent) => sent.map_err(Error::io(format!("sending to the actor:\n{}", self.transcript()))),
+            Err(_) => Err(self.timed_out_error("room to send to the actor", SEND_TIMEOUT)),
         }
     }
 
@@ -99,11 +99,12 @@ impl Actor {
     pub async fn recv(&mut self, bound: Duration) -> Result<Value> {
         let line = match timeout(bound, self.output.recv()).await {
             Ok(Some(line)) => line,
-            Ok(None) => return Err(self.broken("its output ended")),
-            Err(_) => return Err(self.too_late("line from the actor", bound)),
+            Ok(None) => return Err(self.protocol_error("its output ended")),
+            Err(_) => return Err(self.timed_out_error("line from the actor", bound)),
         };
-        self.seen.push(line.clone());
-        serde_json::from_str(&line).map_err(|error| self.broken(&format!("a line that is no JSON ({error}): {line}")))
+        self.received_lines.push(line.clone());
+        serde_json::from_str(&line)
+            .map_err(|error| self.protocol_error(&format!("a line that is no JSON ({error}): {line}")))
     }
 
     /// Waits for a line that `matches`; lines before it are passed over.
@@ -111,7 +112,7 @@ impl Actor {
     /// # Errors
     ///
     /// As [`Actor::recv`].
-    pub async fn expect(&mut self, matches: impl Fn(&Value) -> bool, bound: Duration) -> Result<Value> {
+    pub async fn recv_matching(&mut self, matches: impl Fn(&Value) -> bool, bound: Duration) -> Result<Value> {
         let deadline = Instant::now() + bound;
         let searching = async {
             loop {
@@ -123,7 +124,7 @@ impl Actor {
         };
         match timeout_at(deadline, searching).await {
             Ok(found) => found,
-            Err(_) => Err(self.too_late("line that matches from the actor", bound)),
+            Err(_) => Err(self.timed_out_error("line that matches from the actor", bound)),
         }
     }
 
@@ -133,17 +134,17 @@ impl Actor {
     /// # Errors
     ///
     /// [`Error::NotRunning`]; [`Error::TimedOut`] if nobody makes room in its output.
-    pub async fn mark(&mut self, message: &Value) -> Result<()> {
-        if self.child.ended()?.is_some() {
+    pub async fn inject_output_line(&mut self, message: &Value) -> Result<()> {
+        if self.child.try_wait()?.is_some() {
             return Err(Error::NotRunning { program: "the actor".to_owned() });
         }
         let path = format!("/proc/{}/fd/1", self.child.pid());
         let marking = || Error::io(format!("marking the actor's output in {path}"));
         let mut output = pipe::OpenOptions::new().open_sender(&path).map_err(marking())?;
         let line = format!("{message}\n");
-        match timeout(SEND_BOUND, output.write_all(line.as_bytes())).await {
+        match timeout(SEND_TIMEOUT, output.write_all(line.as_bytes())).await {
             Ok(marked) => marked.map_err(marking()),
-            Err(_) => Err(self.too_late("room in the actor's output", SEND_BOUND)),
+            Err(_) => Err(self.timed_out_error("room in the actor's output", SEND_TIMEOUT)),
         }
     }
 
@@ -154,7 +155,7 @@ impl Actor {
     ///
     /// [`Error::TimedOut`] if it is stuck in the kernel.
     pub fn sigkill(&mut self) -> Result<()> {
-        if self.child.ended()?.is_none() {
+        if self.child.try_wait()?.is_none() {
             self.child.kill()?;
             clock::remove_leftovers_of(self.child.pid());
         }
@@ -186,31 +187,31 @@ impl Actor {
     /// [`Error::TimedOut`], with all lines seen and what was printed to standard error.
     pub async fn wait_exit(&mut self, bound: Duration) -> Result<ExitStatus> {
         match self.child.wait_exit(bound).await {
-            Err(Error::TimedOut { .. }) => Err(self.too_late("end of the actor", bound)),
+            Err(Error::TimedOut { .. }) => Err(self.timed_out_error("end of the actor", bound)),
             other => other,
         }
     }
 
     /// All lines received so far and what was printed to standard error, for a test's own messages.
-    pub fn story(&self) -> String {
-        format!("lines:\n{}stderr:\n{}", self.seen.text(), self.errors.text())
+    pub fn transcript(&self) -> String {
+        format!("lines:\n{}stderr:\n{}", self.received_lines.text(), self.stderr_lines.text())
     }
 
-    fn too_late(&self, awaited: &str, bound: Duration) -> Error {
-        Error::TimedOut { awaited: awaited.to_owned(), bound, seen: self.story() }
+    fn timed_out_error(&self, awaited: &str, bound: Duration) -> Error {
+        Error::TimedOut { awaited: awaited.to_owned(), bound, observed: self.transcript() }
     }
 
-    fn broken(&self, problem: &str) -> Error {
-        Error::Protocol { peer: "the actor".to_owned(), problem: format!("{problem}\n{}", self.story()) }
+    fn protocol_error(&self, problem: &str) -> Error {
+        Error::Protocol { peer: "the actor".to_owned(), problem: format!("{problem}\n{}", self.transcript()) }
     }
 }
 
 /// With a wall clock of the test it leaves something in shared memory when it is killed.
 impl Drop for Actor {
     fn drop(&mut self) {
-        if matches!(self.child.ended(), Ok(None)) {
+        if matches!(self.child.try_wait(), Ok(None)) {
             // Nobody is left to tell; dropping the child tries it again.
-            let _ = self.child.kill_family();
+            let _ = self.child.kill_tree();
             clock::remove_leftovers_of(self.child.pid());
         }
     }

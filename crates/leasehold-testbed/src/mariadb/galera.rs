@@ -6,16 +6,16 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{MariaDb, ask};
+use super::{MariaDb, query};
 use crate::{
     Error, Result, Server,
-    process::{Binary, Place, Probe, Recipe, Step, is_heard},
+    process::{Binary, InitStep, Probe, ServerSpec, Workspace, is_listening},
 };
 
 const PROVIDER: &str = "/usr/lib/galera/libgalera_smm.so";
 const PACKAGE: &str = "galera-4";
 /// How long members bear the silence of one of them: long enough for a busy machine.
-const PATIENCE: &str = "evs.keepalive_period=PT0.5S;evs.inactive_check_period=PT0.5S;evs.suspect_timeout=PT3S;\
+const PEER_TIMEOUTS: &str = "evs.keepalive_period=PT0.5S;evs.inactive_check_period=PT0.5S;evs.suspect_timeout=PT3S;\
     evs.inactive_timeout=PT6S;evs.install_timeout=PT6S";
 /// What a member knows of the cluster from before.
 const STATE_FILE: &str = "grastate.dat";
@@ -24,9 +24,9 @@ const STATE_FILE: &str = "grastate.dat";
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
-/// use leasehold_testbed::mariadb::Galera;
+/// use leasehold_testbed::mariadb::GaleraCluster;
 ///
-/// let galera = Galera::start(3).await?;
+/// let galera = GaleraCluster::start(3).await?;
 /// galera.cut_off(2).await?;
 /// println!("clients connect to {}", galera.server(0).url());
 /// galera.heal(2).await?;
@@ -34,31 +34,32 @@ const STATE_FILE: &str = "grastate.dat";
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Galera {
+pub struct GaleraCluster {
     servers: Vec<Server>,
 }
 
-impl Galera {
+impl GaleraCluster {
     /// Starts so many servers, one after the other, and waits until all of them serve.
     ///
     /// # Errors
     ///
     /// As [`Server::start`].
     pub async fn start(count: usize) -> Result<Self> {
-        Self::of(count, &MariaDb::new()).await
+        Self::start_with(count, &MariaDb::new()).await
     }
 
-    /// Like [`Galera::start`], with settings that all of them have.
+    /// Like [`GaleraCluster::start`], with settings that all of them have.
     ///
     /// # Errors
     ///
-    /// As [`Galera::start`].
-    pub async fn of(count: usize, each: &MariaDb) -> Result<Self> {
-        let members = Members::default();
+    /// As [`GaleraCluster::start`].
+    pub async fn start_with(count: usize, template: &MariaDb) -> Result<Self> {
+        let members = MemberPorts::default();
         let mut servers = Vec::new();
         for _ in 0..count {
-            let server = Server::start(Member { mariadb: each.clone(), members: members.clone() }).await?;
-            members.add(Ports::of(server.extra_ports()).group);
+            let server =
+                Server::start(GaleraMember { mariadb: template.clone(), member_ports: members.clone() }).await?;
+            members.add(GaleraPorts::from_extra_ports(server.extra_ports()).group_port);
             servers.push(server);
         }
         Ok(Self { servers })
@@ -88,23 +89,23 @@ impl Galera {
     ///
     /// # Errors
     ///
-    /// As [`ask()`](super::ask()).
+    /// As [`query()`](super::query()).
     pub async fn cut_off(&self, at: usize) -> Result<()> {
-        self.isolate(at, "1").await
+        self.set_isolated(at, "1").await
     }
 
     /// Lets a server that was cut off reach the others again.
     ///
     /// # Errors
     ///
-    /// As [`ask()`](super::ask()).
+    /// As [`query()`](super::query()).
     pub async fn heal(&self, at: usize) -> Result<()> {
-        self.isolate(at, "0").await
+        self.set_isolated(at, "0").await
     }
 
-    async fn isolate(&self, at: usize, value: &str) -> Result<()> {
+    async fn set_isolated(&self, at: usize, value: &str) -> Result<()> {
         let statement = format!("SET GLOBAL wsrep_provider_options = 'gmcast.isolate={value}'");
-        ask::ask(&self.servers[at], &statement).await.map(drop)
+        query::query(&self.servers[at], &statement).await.map(drop)
     }
 
     /// `Ok` if a server serves and sees so many members, itself among them; `Err` says what it says
@@ -122,55 +123,59 @@ impl Galera {
 
 /// The ports by which the members that are there find each other.
 #[derive(Clone, Debug, Default)]
-struct Members(Arc<Mutex<Vec<u16>>>);
+struct MemberPorts(Arc<Mutex<Vec<u16>>>);
 
-impl Members {
+impl MemberPorts {
     fn add(&self, port: u16) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(port);
     }
 
     /// Those that are up, without the one at `own`.
-    fn up(&self, own: u16) -> Vec<u16> {
+    fn listening_peers(&self, own: u16) -> Vec<u16> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        all.into_iter().filter(|&port| port != own && is_heard(port)).collect()
+        all.into_iter().filter(|&port| port != own && is_listening(port)).collect()
     }
 }
 
 /// What a member listens on besides the port for clients.
-struct Ports {
-    group: u16,
-    changes: u16,
-    copy: u16,
+struct GaleraPorts {
+    group_port: u16,
+    incremental_transfer_port: u16,
+    state_transfer_port: u16,
 }
 
-impl Ports {
-    fn of(extra_ports: &[u16]) -> Self {
-        Self { group: extra_ports[0], changes: extra_ports[1], copy: extra_ports[2] }
+impl GaleraPorts {
+    fn from_extra_ports(extra_ports: &[u16]) -> Self {
+        Self {
+            group_port: extra_ports[0],
+            incremental_transfer_port: extra_ports[1],
+            state_transfer_port: extra_ports[2],
+        }
     }
 }
 
-struct Member {
+struct GaleraMember {
     mariadb: MariaDb,
-    members: Members,
+    member_ports: MemberPorts,
 }
 
-impl Recipe for Member {
+impl ServerSpec for GaleraMember {
     fn binary(&self) -> Binary {
         self.mariadb.binary()
     }
 
-    fn arguments(&self, place: &Place) -> Vec<String> {
-        let ports = Ports::of(place.extra_ports());
-        let others = self.members.up(ports.group);
+    fn arguments(&self, workspace: &Workspace) -> Vec<String> {
+        let ports = GaleraPorts::from_extra_ports(workspace.extra_ports());
+        let others = self.member_ports.listening_peers(ports.group_port);
         let hosts: Vec<String> = others.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let cluster = format!("gcomm://{}", hosts.join(","));
-        let (group, changes) = (ports.group, ports.changes);
+        let (group, changes) = (ports.group_port, ports.incremental_transfer_port);
         let options = format!(
             "gmcast.listen_addr=tcp://127.0.0.1:{group};base_host=127.0.0.1;base_port={group};\
-             ist.recv_addr=127.0.0.1:{changes};gcache.size=8M;{PATIENCE}"
+             ist.recv_addr=127.0.0.1:{changes};gcache.size=8M;{PEER_TIMEOUTS}"
         );
-        let (name, client) = (format!("member-{group}"), format!("127.0.0.1:{}", place.port()));
-        let copy = format!("127.0.0.1:{}", ports.copy);
+        let (name, client) = (format!("member-{group}"), format!("127.0.0.1:{}", workspace.port()));
+        let copy = format!("127.0.0.1:{}", ports.state_transfer_port);
         let ours = [
             ("wsrep_on", "ON"),
             ("wsrep_provider", PROVIDER),
@@ -185,40 +190,43 @@ impl Recipe for Member {
             ("binlog_format", "ROW"),
             ("innodb_autoinc_lock_mode", "2"),
         ];
-        let mut arguments = self.mariadb.arguments_with(place, &ours);
+        let mut arguments = self.mariadb.arguments_with(workspace, &ours);
         if others.is_empty() {
             arguments.push("--wsrep-new-cluster".to_owned());
         }
         arguments
     }
 
-    fn url(&self, place: &Place) -> String {
-        self.mariadb.url(place)
+    fn url(&self, workspace: &Workspace) -> String {
+        self.mariadb.url(workspace)
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
-        self.mariadb.prepare(place)?;
+    fn prepare(&self, workspace: &Workspace) -> Result<()> {
+        self.mariadb.prepare(workspace)?;
         if !Path::new(PROVIDER).is_file() {
             return Err(Error::not_installed(PROVIDER, PACKAGE));
         }
-        let alone = self.members.up(Ports::of(place.extra_ports()).group).is_empty();
-        if alone { allow_new_cluster(&place.dir().join(STATE_FILE)) } else { Ok(()) }
+        let alone = self
+            .member_ports
+            .listening_peers(GaleraPorts::from_extra_ports(workspace.extra_ports()).group_port)
+            .is_empty();
+        if alone { allow_new_cluster(&workspace.dir().join(STATE_FILE)) } else { Ok(()) }
     }
 
     /// It must be in the cluster; one that cannot be yet answers, but refuses all work.
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
-            check_status(place.dir(), "wsrep_ready", "ON").await?;
-            check_status(place.dir(), "wsrep_local_state_comment", "Synced").await
+            check_status(workspace.dir(), "wsrep_ready", "ON").await?;
+            check_status(workspace.dir(), "wsrep_local_state_comment", "Synced").await
         })
     }
 
-    fn init(&self, place: &Place) -> Vec<Step> {
-        self.mariadb.init(place)
+    fn init_steps(&self, workspace: &Workspace) -> Vec<InitStep> {
+        self.mariadb.init_steps(workspace)
     }
 
-    fn clean_up(&self, place: &Place) {
-        self.mariadb.clean_up(place);
+    fn clean_up(&self, workspace: &Workspace) {
+        self.mariadb.clean_up(workspace);
     }
 
     fn environment(&self) -> Vec<(String, String)> {
@@ -245,7 +253,7 @@ fn allow_new_cluster(file: &Path) -> Result<()> {
 
 async fn check_status(dir: &Path, variable: &str, expected: &str) -> std::result::Result<(), String> {
     let statement = format!("SHOW GLOBAL STATUS LIKE '{variable}'");
-    let rows = ask::query(dir, &statement).await.map_err(|error| error.to_string())?;
+    let rows = query::query_by_socket(dir, &statement).await.map_err(|error| error.to_string())?;
     let found = rows.first().and_then(|row| row.get(1)?.clone()).unwrap_or_default();
     if found == expected { Ok(()) } else { Err(format!("{variable} is {found:?} instead of {expected:?}")) }
 }

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`start`], [`MariaDb`] | one server, with settings and a [clock](MariaDb::clock) of its own |
 //! | [`MariaDb::tls`] | a server that takes only TLS, and the certificates to trust and to show |
-//! | [`Galera`] | servers that all take writes; each can be cut off from the others, but not from its clients |
-//! | [`ask()`] | asks any of them by hand, as the one who may do everything |
+//! | [`GaleraCluster`] | servers that all take writes; each can be cut off from the others, but not from its clients |
+//! | [`query()`] | asks any of them by hand, as the one who may do everything |
 //! | [`connections`], [`kill_connection`] | who is connected, and the end of one of them, from the server's side |
 //!
 //! Each has a database [`DATABASE`], and an ordinary user [`USER`] with the password [`PASSWORD`],
@@ -13,14 +13,14 @@
 //!
 //! Written for MariaDB 10.11.
 
-mod ask;
 mod galera;
-mod recipe;
+mod query;
+mod server_spec;
 mod tls;
 
-pub use ask::{ask, connections, kill_connection};
-pub use galera::Galera;
-pub use tls::{Tls, TlsMariaDb};
+pub use galera::GaleraCluster;
+pub use query::{connections, kill_connection, query};
+pub use tls::{TlsMariaDb, TlsSettings};
 
 pub use crate::connection::Connection;
 use crate::{Result, Server, WallClock};
@@ -48,13 +48,13 @@ pub async fn start() -> Result<Server> {
 /// use leasehold_testbed::mariadb::{self, MariaDb};
 ///
 /// let server = MariaDb::new().setting("max_connections", "5").start().await?;
-/// let rows = mariadb::ask(&server, "SELECT @@max_connections").await?;
+/// let rows = mariadb::query(&server, "SELECT @@max_connections").await?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct MariaDb {
-    syncs: bool,
+    fsyncs: bool,
     settings: Vec<(String, String)>,
     clock: Option<WallClock>,
     disk: Option<u64>,
@@ -69,8 +69,8 @@ impl MariaDb {
 
     /// Has it wait for the disk with each commit, as MariaDB does where nobody says otherwise.
     #[must_use]
-    pub fn sync(mut self) -> Self {
-        self.syncs = true;
+    pub fn fsync(mut self) -> Self {
+        self.fsyncs = true;
         self
     }
 

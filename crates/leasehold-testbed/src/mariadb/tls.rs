@@ -6,7 +6,7 @@ use super::{MariaDb, USER};
 use crate::{
     Error, Result, Server,
     certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_CERTIFICATE, SERVER_KEY},
-    process::{Binary, Place, Probe, Recipe, Signal, Step},
+    process::{Binary, InitStep, Probe, ServerSpec, Signal, Workspace},
 };
 
 /// Statements that it runs at each start.
@@ -14,9 +14,9 @@ const START_FILE: &str = "start.sql";
 
 /// A MariaDB with TLS to be started; see [`MariaDb::tls`].
 #[derive(Clone, Debug)]
-pub struct Tls {
+pub struct TlsSettings {
     mariadb: MariaDb,
-    demands_certificates: bool,
+    requires_client_certificates: bool,
 }
 
 /// A MariaDB that takes only TLS, and the files that its clients need.
@@ -42,22 +42,22 @@ impl MariaDb {
     /// # async fn example() -> leasehold_testbed::Result<()> {
     /// use leasehold_testbed::mariadb::MariaDb;
     ///
-    /// let mariadb = MariaDb::new().tls().demand_certificates().start().await?;
+    /// let mariadb = MariaDb::new().tls().require_client_certificates().start().await?;
     /// println!("{} is certified by {}", mariadb.server.url(), mariadb.ca.display());
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn tls(self) -> Tls {
-        Tls { mariadb: self, demands_certificates: false }
+    pub fn tls(self) -> TlsSettings {
+        TlsSettings { mariadb: self, requires_client_certificates: false }
     }
 }
 
-impl Tls {
+impl TlsSettings {
     /// Refuses clients that do not show a certificate of our authority.
     #[must_use]
-    pub fn demand_certificates(mut self) -> Self {
-        self.demands_certificates = true;
+    pub fn require_client_certificates(mut self) -> Self {
+        self.requires_client_certificates = true;
         self
     }
 
@@ -67,26 +67,26 @@ impl Tls {
     ///
     /// As [`Server::start`].
     pub async fn start(self) -> Result<TlsMariaDb> {
-        let certificates = Certificates::make()?;
-        let server = Server::start(TlsRecipe { tls: self, certificates }).await?;
+        let certificates = Certificates::generate()?;
+        let server = Server::start(TlsServerSpec { tls: self, certificates }).await?;
         let file = |name| server.dir().join(name);
         let (ca, client_certificate, client_key) = (file(CA), file(CLIENT_CERTIFICATE), file(CLIENT_KEY));
         Ok(TlsMariaDb { server, ca, client_certificate, client_key })
     }
 }
 
-struct TlsRecipe {
-    tls: Tls,
+struct TlsServerSpec {
+    tls: TlsSettings,
     certificates: Certificates,
 }
 
-impl Recipe for TlsRecipe {
+impl ServerSpec for TlsServerSpec {
     fn binary(&self) -> Binary {
         self.tls.mariadb.binary()
     }
 
-    fn arguments(&self, place: &Place) -> Vec<String> {
-        let start_file = place.dir().join(START_FILE);
+    fn arguments(&self, workspace: &Workspace) -> Vec<String> {
+        let start_file = workspace.dir().join(START_FILE);
         // MariaDB runs in this folder.
         let ours = [
             ("ssl_ca", CA),
@@ -95,32 +95,32 @@ impl Recipe for TlsRecipe {
             ("require_secure_transport", "ON"),
             ("init_file", &start_file.to_string_lossy()),
         ];
-        self.tls.mariadb.arguments_with(place, &ours)
+        self.tls.mariadb.arguments_with(workspace, &ours)
     }
 
-    fn url(&self, place: &Place) -> String {
-        self.tls.mariadb.url(place)
+    fn url(&self, workspace: &Workspace) -> String {
+        self.tls.mariadb.url(workspace)
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
-        self.tls.mariadb.prepare(place)?;
-        self.certificates.write(place.dir())?;
-        let demand = if self.tls.demands_certificates { "X509" } else { "SSL" };
-        let file = place.dir().join(START_FILE);
+    fn prepare(&self, workspace: &Workspace) -> Result<()> {
+        self.tls.mariadb.prepare(workspace)?;
+        self.certificates.write(workspace.dir())?;
+        let demand = if self.tls.requires_client_certificates { "X509" } else { "SSL" };
+        let file = workspace.dir().join(START_FILE);
         let writing = Error::io(format!("writing {}", file.display()));
         fs::write(file, format!("ALTER USER {USER}@'%' REQUIRE {demand};\n")).map_err(writing)
     }
 
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
-        self.tls.mariadb.probe(place)
+    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
+        self.tls.mariadb.probe(workspace)
     }
 
-    fn init(&self, place: &Place) -> Vec<Step> {
-        self.tls.mariadb.init(place)
+    fn init_steps(&self, workspace: &Workspace) -> Vec<InitStep> {
+        self.tls.mariadb.init_steps(workspace)
     }
 
-    fn clean_up(&self, place: &Place) {
-        self.tls.mariadb.clean_up(place);
+    fn clean_up(&self, workspace: &Workspace) {
+        self.tls.mariadb.clean_up(workspace);
     }
 
     fn environment(&self) -> Vec<(String, String)> {

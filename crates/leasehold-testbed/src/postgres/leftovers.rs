@@ -9,20 +9,20 @@ use std::{
 };
 
 /// Written at the start, removed at an orderly end.
-const NOTE: &str = "postmaster.pid";
+const PID_FILE: &str = "postmaster.pid";
 /// The memory's key and id, in the note's seventh line; the first has the process id.
 const MEMORY_LINE: usize = 6;
-const TABLE: &str = "/proc/sysvipc/shm";
+const SHARED_MEMORY_TABLE: &str = "/proc/sysvipc/shm";
 
 /// Removes the memory that the server in `dir` has left, if it is surely that one's.
-pub(super) fn remove(dir: &Path) {
-    let Ok(note) = fs::read_to_string(dir.join(NOTE)) else {
+pub(super) fn remove_shared_memory(dir: &Path) {
+    let Ok(note) = fs::read_to_string(dir.join(PID_FILE)) else {
         return;
     };
-    let Ok(table) = fs::read_to_string(TABLE) else {
+    let Ok(table) = fs::read_to_string(SHARED_MEMORY_TABLE) else {
         return;
     };
-    if let Some(id) = left(&note, &table) {
+    if let Some(id) = unused_memory_id(&note, &table) {
         // Nobody is left to tell; all that is lost is a place in a table.
         let _ = Command::new("ipcrm").args(["-m", id]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
@@ -31,9 +31,9 @@ pub(super) fn remove(dir: &Path) {
 /// The id of a piece of memory that was made by the process of this note and is used by nobody.
 ///
 /// Columns of the table: key, id, rights, size, process that made it, last process, number of users, …
-fn left<'a>(note: &'a str, table: &str) -> Option<&'a str> {
-    let process = note.lines().next()?.trim();
-    let (key, id) = note.lines().nth(MEMORY_LINE)?.trim().split_once(char::is_whitespace)?;
+fn unused_memory_id<'a>(pid_file: &'a str, table: &str) -> Option<&'a str> {
+    let process = pid_file.lines().next()?.trim();
+    let (key, id) = pid_file.lines().nth(MEMORY_LINE)?.trim().split_once(char::is_whitespace)?;
     let id = id.trim();
     // The note has the key without a sign, the table with one.
     let key = key.parse::<u32>().ok()?.cast_signed().to_string();
@@ -49,18 +49,22 @@ fn left<'a>(note: &'a str, table: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    const NOTE: &str = "4711\n/tmp/data\n1790000000\n5432\n\n127.0.0.1\n  1234567         9\nready   \n";
+    const PID_FILE_TEXT: &str = "4711\n/tmp/data\n1790000000\n5432\n\n127.0.0.1\n  1234567         9\nready   \n";
 
     fn table(row: &str) -> String {
         format!("key shmid perms size cpid lpid nattch uid\n{row}\n")
     }
 
     #[test]
-    fn only_unused_memory_of_that_very_process_is_taken() {
-        assert_eq!(left(NOTE, &table("1234567 9 600 56 4711 4712 0 101")), Some("9"));
-        assert_eq!(left(NOTE, &table("1234567 9 600 56 4711 4712 1 101")), None, "it is in use");
-        assert_eq!(left(NOTE, &table("1234567 9 600 56 4700 4712 0 101")), None, "another made it");
-        assert_eq!(left(NOTE, &table("1234568 9 600 56 4711 4712 0 101")), None, "another key");
-        assert_eq!(left(NOTE, &table("1234567 8 600 56 4711 4712 0 101")), None, "another id");
+    fn only_unused_memory_of_that_process_is_removed() {
+        assert_eq!(unused_memory_id(PID_FILE_TEXT, &table("1234567 9 600 56 4711 4712 0 101")), Some("9"));
+        assert_eq!(unused_memory_id(PID_FILE_TEXT, &table("1234567 9 600 56 4711 4712 1 101")), None, "it is in use");
+        assert_eq!(
+            unused_memory_id(PID_FILE_TEXT, &table("1234567 9 600 56 4700 4712 0 101")),
+            None,
+            "another made it"
+        );
+        assert_eq!(unused_memory_id(PID_FILE_TEXT, &table("1234568 9 600 56 4711 4712 0 101")), None, "another key");
+        assert_eq!(unused_memory_id(PID_FILE_TEXT, &table("1234567 8 600 56 4711 4712 0 101")), None, "another id");
     }
 }

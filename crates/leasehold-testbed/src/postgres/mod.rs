@@ -6,7 +6,7 @@
 //! | [`Postgres::tls`] | a server that takes only TLS, and the certificates to trust and to show |
 //! | [`Postgres::replica_of`], [`promote`] | a standby that follows a server, and takes its place |
 //! | [`PgBouncer`] | stands in front of a server, so that many clients share few connections |
-//! | [`ask()`] | asks any of them by hand, as the one who may do everything |
+//! | [`query()`] | asks any of them by hand, as the one who may do everything |
 //! | [`connections`], [`kill_connection`] | who is connected, and the end of one of them, from the server's side |
 //!
 //! Each has a database [`DATABASE`], which belongs to an ordinary user [`USER`] with the password
@@ -14,17 +14,17 @@
 //!
 //! Written for PostgreSQL 15.
 
-mod ask;
 mod leftovers;
 mod pgbouncer;
-mod recipe;
+mod query;
+mod server_spec;
 mod standby;
 mod tls;
 
-pub use ask::{ask, connections, kill_connection};
 pub use pgbouncer::{PgBouncer, PoolMode};
+pub use query::{connections, kill_connection, query};
 pub use standby::{Standby, promote};
-pub use tls::{Tls, TlsPostgres};
+pub use tls::{TlsPostgres, TlsSettings};
 
 pub use crate::connection::Connection;
 use crate::{Result, Server, WallClock};
@@ -54,13 +54,13 @@ pub async fn start() -> Result<Server> {
 /// use leasehold_testbed::postgres::{self, Postgres};
 ///
 /// let server = Postgres::new().setting("max_connections", "5").start().await?;
-/// let rows = postgres::ask(&server, "SHOW max_connections").await?;
+/// let rows = postgres::query(&server, "SHOW max_connections").await?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Postgres {
-    syncs: bool,
+    fsyncs: bool,
     settings: Vec<(String, String)>,
     clock: Option<WallClock>,
     disk: Option<u64>,
@@ -75,8 +75,8 @@ impl Postgres {
 
     /// Has it wait for the disk with each commit, as PostgreSQL does where nobody says otherwise.
     #[must_use]
-    pub fn sync(mut self) -> Self {
-        self.syncs = true;
+    pub fn fsync(mut self) -> Self {
+        self.fsyncs = true;
         self
     }
 

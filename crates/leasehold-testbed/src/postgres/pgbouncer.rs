@@ -4,10 +4,10 @@ use std::{fs, net::SocketAddr};
 
 use tokio_postgres::Config;
 
-use super::{ADMIN, DATABASE, PASSWORD, USER, ask, recipe::SYSTEM_USER};
+use super::{ADMIN, DATABASE, PASSWORD, USER, query, server_spec::SYSTEM_USER};
 use crate::{
     Error, Result, Server,
-    process::{Binary, Place, Probe, Recipe},
+    process::{Binary, Probe, ServerSpec, Workspace},
 };
 
 const CONFIG_FILE: &str = "pgbouncer.ini";
@@ -40,22 +40,22 @@ pub enum PoolMode {
 /// ```
 #[derive(Clone, Debug)]
 pub struct PgBouncer {
-    postgres: SocketAddr,
+    server_addr: SocketAddr,
     mode: PoolMode,
     pool_size: usize,
     settings: Vec<(String, String)>,
 }
 
 impl PgBouncer {
-    /// One in front of `postgres`, with two connections for all clients.
+    /// One in front of `server_addr`, with two connections for all clients.
     pub fn new(postgres: &Server, mode: PoolMode) -> Self {
-        Self { postgres: postgres.addr(), mode, pool_size: POOL_SIZE, settings: Vec::new() }
+        Self { server_addr: postgres.addr(), mode, pool_size: POOL_SIZE, settings: Vec::new() }
     }
 
     /// Reaches the server by another address, such as that of a [proxy](crate::Proxy).
     #[must_use]
-    pub fn through(mut self, addr: SocketAddr) -> Self {
-        self.postgres = addr;
+    pub fn via(mut self, addr: SocketAddr) -> Self {
+        self.server_addr = addr;
         self
     }
 
@@ -88,7 +88,7 @@ impl PgBouncer {
             PoolMode::Transaction => "transaction",
             PoolMode::Statement => "statement",
         };
-        let (host, server_port) = (self.postgres.ip(), self.postgres.port());
+        let (host, server_port) = (self.server_addr.ip(), self.server_addr.port());
         let ours = [
             ("listen_addr", "127.0.0.1".to_owned()),
             ("listen_port", port.to_string()),
@@ -110,23 +110,23 @@ impl PgBouncer {
     }
 }
 
-impl Recipe for PgBouncer {
+impl ServerSpec for PgBouncer {
     fn binary(&self) -> Binary {
         Binary::new("pgbouncer", "pgbouncer")
     }
 
-    fn arguments(&self, _place: &Place) -> Vec<String> {
+    fn arguments(&self, _workspace: &Workspace) -> Vec<String> {
         vec![CONFIG_FILE.to_owned()]
     }
 
-    fn url(&self, place: &Place) -> String {
-        format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{}/{DATABASE}", place.port())
+    fn url(&self, workspace: &Workspace) -> String {
+        format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{}/{DATABASE}", workspace.port())
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
+    fn prepare(&self, workspace: &Workspace) -> Result<()> {
         let users = [USER, ADMIN].map(|user| format!("\"{user}\" \"{PASSWORD}\"\n")).concat();
-        for (name, text) in [(CONFIG_FILE, self.config(place.port())), (USERS_FILE, users)] {
-            let file = place.dir().join(name);
+        for (name, text) in [(CONFIG_FILE, self.config(workspace.port())), (USERS_FILE, users)] {
+            let file = workspace.dir().join(name);
             let writing = Error::io(format!("writing {}", file.display()));
             fs::write(file, text).map_err(writing)?;
         }
@@ -134,11 +134,11 @@ impl Recipe for PgBouncer {
     }
 
     /// It has a database of its own, for those who look after it.
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             let mut config = Config::new();
-            config.host("127.0.0.1").port(place.port()).user(ADMIN).password(PASSWORD).dbname("pgbouncer");
-            ask::query(&config, "SHOW VERSION").await.map(drop).map_err(|error| error.to_string())
+            config.host("127.0.0.1").port(workspace.port()).user(ADMIN).password(PASSWORD).dbname("pgbouncer");
+            query::query_with_config(&config, "SHOW VERSION").await.map(drop).map_err(|error| error.to_string())
         })
     }
 

@@ -3,19 +3,19 @@
 use std::{net::SocketAddr, time::Duration};
 
 use super::{
-    ADMIN, PASSWORD, Postgres, ask,
-    recipe::{SYSTEM_USER, binary},
+    ADMIN, PASSWORD, Postgres, query,
+    server_spec::{SYSTEM_USER, binary},
 };
 use crate::{
     Error, Result, Server,
-    process::{Binary, Place, Probe, Recipe, Signal, Step},
+    process::{Binary, InitStep, Probe, ServerSpec, Signal, Workspace},
     try_eventually,
 };
 
 /// How long it may take to follow or to take over. Only a failing test waits this long.
-const BOUND: Duration = crate::BOUND;
+const FOLLOW_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 /// An empty folder that others may read is no data folder.
-const COPY: &str = r#"chmod 700 . && exec "$@""#;
+const COPY_SCRIPT: &str = r#"chmod 700 . && exec "$@""#;
 
 /// A standby to be started; see [`Postgres::replica_of`].
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Standby {
 }
 
 impl Postgres {
-    /// A standby of `primary`: a copy that follows it, and refuses all writing until it is
+    /// A standby of `primary_conninfo`: a copy that follows it, and refuses all writing until it is
     /// [promoted](promote).
     ///
     /// ```no_run
@@ -47,7 +47,7 @@ impl Postgres {
 impl Standby {
     /// Reaches the primary by another address, such as that of a [proxy](crate::Proxy).
     #[must_use]
-    pub fn through(mut self, addr: SocketAddr) -> Self {
+    pub fn via(mut self, addr: SocketAddr) -> Self {
         self.primary = addr;
         self
     }
@@ -68,54 +68,54 @@ impl Standby {
     /// As [`Server::start`]; [`Error::TimedOut`] if it cannot follow.
     pub async fn start(self) -> Result<Server> {
         let server = Server::start(self).await?;
-        try_eventually("stream from the primary", BOUND, || check_follows(&server)).await?;
+        try_eventually("stream from the primary", FOLLOW_TIMEOUT, || check_follows(&server)).await?;
         Ok(server)
     }
 
     /// By what name and where it finds the primary.
-    fn primary(&self) -> String {
+    fn primary_conninfo(&self) -> String {
         let (host, port) = (self.primary.ip(), self.primary.port());
         format!("host={host} port={port} user={ADMIN} password={PASSWORD}")
     }
 }
 
-impl Recipe for Standby {
+impl ServerSpec for Standby {
     fn binary(&self) -> Binary {
         self.postgres.binary()
     }
 
-    fn arguments(&self, place: &Place) -> Vec<String> {
+    fn arguments(&self, workspace: &Workspace) -> Vec<String> {
         // It asks again soon when the primary is back.
-        self.postgres.arguments_with(place, &[("wal_retrieve_retry_interval", "100")])
+        self.postgres.arguments_with(workspace, &[("wal_retrieve_retry_interval", "100")])
     }
 
-    fn url(&self, place: &Place) -> String {
-        self.postgres.url(place)
+    fn url(&self, workspace: &Workspace) -> String {
+        self.postgres.url(workspace)
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
-        self.postgres.prepare(place)
+    fn prepare(&self, workspace: &Workspace) -> Result<()> {
+        self.postgres.prepare(workspace)
     }
 
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
-        self.postgres.probe(place)
+    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
+        self.postgres.probe(workspace)
     }
 
-    fn init(&self, _place: &Place) -> Vec<Step> {
+    fn init_steps(&self, _workspace: &Workspace) -> Vec<InitStep> {
         let copier = binary("pg_basebackup").find().unwrap_or_default();
-        let primary = format!("--dbname={}", self.primary());
+        let primary = format!("--dbname={}", self.primary_conninfo());
         let copier = copier.to_string_lossy();
         let copy = [&*copier, &primary, "--pgdata=.", "--write-recovery-conf", "--checkpoint=fast", "--no-sync"];
-        let arguments = ["-c", COPY, "sh"].into_iter().chain(copy).map(str::to_owned).collect();
-        vec![Step { binary: Binary::new("sh", "dash"), arguments }]
+        let arguments = ["-c", COPY_SCRIPT, "sh"].into_iter().chain(copy).map(str::to_owned).collect();
+        vec![InitStep { binary: Binary::new("sh", "dash"), arguments }]
     }
 
     fn stop_signal(&self) -> Signal {
         self.postgres.stop_signal()
     }
 
-    fn clean_up(&self, place: &Place) {
-        self.postgres.clean_up(place);
+    fn clean_up(&self, workspace: &Workspace) {
+        self.postgres.clean_up(workspace);
     }
 
     fn run_as(&self) -> Option<&str> {
@@ -127,10 +127,10 @@ impl Recipe for Standby {
 ///
 /// # Errors
 ///
-/// As [`ask()`](ask::ask); [`Error::Refused`] if it does not follow anybody.
+/// As [`query()`](super::query()); [`Error::Refused`] if it does not follow anybody.
 pub async fn promote(standby: &Server) -> Result<()> {
-    let statement = format!("SELECT pg_promote(true, {})", BOUND.as_secs());
-    let answer = ask::ask(standby, &statement).await?;
+    let statement = format!("SELECT pg_promote(true, {})", FOLLOW_TIMEOUT.as_secs());
+    let answer = query::query(standby, &statement).await?;
     match answer.first() {
         Some(row) if row[..] == [Some("t".to_owned())] => Ok(()),
         _ => Err(Error::Refused { request: statement, answer: "it has not taken over".to_owned() }),
@@ -139,6 +139,7 @@ pub async fn promote(standby: &Server) -> Result<()> {
 
 /// `Ok` if it gets what its primary writes.
 async fn check_follows(server: &Server) -> std::result::Result<(), String> {
-    let rows = ask::ask(server, "SELECT status FROM pg_stat_wal_receiver").await.map_err(|error| error.to_string())?;
+    let rows =
+        query::query(server, "SELECT status FROM pg_stat_wal_receiver").await.map_err(|error| error.to_string())?;
     if rows == [[Some("streaming".to_owned())]] { Ok(()) } else { Err(format!("its receiver: {rows:?}")) }
 }

@@ -6,14 +6,14 @@ use super::Postgres;
 use crate::{
     Result, Server,
     certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_CERTIFICATE, SERVER_KEY},
-    process::{Binary, Place, Probe, Recipe, Signal, Step},
+    process::{Binary, InitStep, Probe, ServerSpec, Signal, Workspace},
 };
 
 /// A PostgreSQL with TLS to be started; see [`Postgres::tls`].
 #[derive(Clone, Debug)]
-pub struct Tls {
+pub struct TlsSettings {
     postgres: Postgres,
-    demands_certificates: bool,
+    requires_client_certificates: bool,
 }
 
 /// A PostgreSQL that takes only TLS, and the files that its clients need.
@@ -39,22 +39,22 @@ impl Postgres {
     /// # async fn example() -> leasehold_testbed::Result<()> {
     /// use leasehold_testbed::postgres::Postgres;
     ///
-    /// let postgres = Postgres::new().tls().demand_certificates().start().await?;
+    /// let postgres = Postgres::new().tls().require_client_certificates().start().await?;
     /// println!("{} is certified by {}", postgres.server.url(), postgres.ca.display());
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn tls(self) -> Tls {
-        Tls { postgres: self, demands_certificates: false }
+    pub fn tls(self) -> TlsSettings {
+        TlsSettings { postgres: self, requires_client_certificates: false }
     }
 }
 
-impl Tls {
+impl TlsSettings {
     /// Refuses clients that do not show a certificate of our authority.
     #[must_use]
-    pub fn demand_certificates(mut self) -> Self {
-        self.demands_certificates = true;
+    pub fn require_client_certificates(mut self) -> Self {
+        self.requires_client_certificates = true;
         self
     }
 
@@ -64,47 +64,47 @@ impl Tls {
     ///
     /// As [`Server::start`].
     pub async fn start(self) -> Result<TlsPostgres> {
-        let certificates = Certificates::make()?;
-        let server = Server::start(TlsRecipe { tls: self, certificates }).await?;
+        let certificates = Certificates::generate()?;
+        let server = Server::start(TlsServerSpec { tls: self, certificates }).await?;
         let file = |name| server.dir().join(name);
         let (ca, client_certificate, client_key) = (file(CA), file(CLIENT_CERTIFICATE), file(CLIENT_KEY));
         Ok(TlsPostgres { server, ca, client_certificate, client_key })
     }
 }
 
-struct TlsRecipe {
-    tls: Tls,
+struct TlsServerSpec {
+    tls: TlsSettings,
     certificates: Certificates,
 }
 
-impl Recipe for TlsRecipe {
+impl ServerSpec for TlsServerSpec {
     fn binary(&self) -> Binary {
         self.tls.postgres.binary()
     }
 
-    fn arguments(&self, place: &Place) -> Vec<String> {
+    fn arguments(&self, workspace: &Workspace) -> Vec<String> {
         // PostgreSQL runs in this folder.
         let ours =
             [("ssl", "on"), ("ssl_ca_file", CA), ("ssl_cert_file", SERVER_CERTIFICATE), ("ssl_key_file", SERVER_KEY)];
-        self.tls.postgres.arguments_with(place, &ours)
+        self.tls.postgres.arguments_with(workspace, &ours)
     }
 
-    fn url(&self, place: &Place) -> String {
-        self.tls.postgres.url(place)
+    fn url(&self, workspace: &Workspace) -> String {
+        self.tls.postgres.url(workspace)
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
-        self.certificates.write(place.dir())?;
-        let demand = if self.tls.demands_certificates { "clientcert=verify-ca" } else { "" };
-        self.tls.postgres.write_access(place, "hostssl", demand)
+    fn prepare(&self, workspace: &Workspace) -> Result<()> {
+        self.certificates.write(workspace.dir())?;
+        let demand = if self.tls.requires_client_certificates { "clientcert=verify-ca" } else { "" };
+        self.tls.postgres.write_access(workspace, "hostssl", demand)
     }
 
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
-        self.tls.postgres.probe(place)
+    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
+        self.tls.postgres.probe(workspace)
     }
 
-    fn init(&self, place: &Place) -> Vec<Step> {
-        self.tls.postgres.init(place)
+    fn init_steps(&self, workspace: &Workspace) -> Vec<InitStep> {
+        self.tls.postgres.init_steps(workspace)
     }
 
     fn environment(&self) -> Vec<(String, String)> {
@@ -115,8 +115,8 @@ impl Recipe for TlsRecipe {
         self.tls.postgres.stop_signal()
     }
 
-    fn clean_up(&self, place: &Place) {
-        self.tls.postgres.clean_up(place);
+    fn clean_up(&self, workspace: &Workspace) {
+        self.tls.postgres.clean_up(workspace);
     }
 
     fn run_as(&self) -> Option<&str> {

@@ -8,12 +8,12 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{spawner, tree};
+use super::{process_tree, spawner};
 use crate::{Error, Result, try_eventually};
 
 /// How long a killed process may take to be gone.
-const DEATH_BOUND: Duration = crate::BOUND;
-const DEATH_PAUSE: Duration = Duration::from_micros(200);
+const KILL_TIMEOUT: Duration = crate::TEST_TIMEOUT;
+const KILL_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 #[derive(Debug)]
 pub(crate) struct Child {
@@ -32,82 +32,82 @@ impl Child {
         self.inner.id()
     }
 
-    pub(crate) fn pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>, Option<ChildStderr>) {
+    pub(crate) fn take_pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>, Option<ChildStderr>) {
         let inner = &mut self.inner;
         (inner.stdin.take(), inner.stdout.take(), inner.stderr.take())
     }
 
     /// How it ended, if it has; this also gives its process id back to the system.
-    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+    pub(crate) fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         let waiting = Error::io(format!("waiting for {}", self.name));
         self.inner.try_wait().map_err(waiting)
     }
 
-    /// The process id, safe to signal: it stays ours until [`Child::ended`] has seen the end.
-    pub(super) fn running(&mut self) -> Result<Pid> {
-        match self.ended()? {
+    /// The process id, safe to signal: it stays ours until [`Child::try_wait`] has seen the end.
+    pub(super) fn running_pid(&mut self) -> Result<Pid> {
+        match self.try_wait()? {
             None => Ok(Pid::from_child(&self.inner)),
             Some(_) => Err(Error::NotRunning { program: self.name.clone() }),
         }
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) -> Result<()> {
-        let pid = self.running()?;
+        let pid = self.running_pid()?;
         let sending = Error::io(format!("sending {signal:?} to {}", self.name));
         kill_process(pid, signal).map_err(|errno| sending(errno.into()))
     }
 
     /// Stops it and all it has started; when this returns, not one of their threads runs.
     pub(crate) fn stop(&mut self) -> Result<()> {
-        let pid = self.running()?;
-        tree::stop(pid).map(drop).map_err(|stubborn| Error::TimedOut {
+        let pid = self.running_pid()?;
+        process_tree::stop(pid).map(drop).map_err(|stubborn| Error::TimedOut {
             awaited: format!("stop of {}", self.name),
-            bound: DEATH_BOUND,
-            seen: format!("process {stubborn} still runs"),
+            bound: KILL_TIMEOUT,
+            observed: format!("process {stubborn} still runs"),
         })
     }
 
     /// Whether it stands still since [`Child::stop`].
     pub(super) fn is_stopped(&self) -> bool {
-        tree::is_stopped(Pid::from_child(&self.inner))
+        process_tree::is_stopped(Pid::from_child(&self.inner))
     }
 
     /// Lets it and all it has started go on.
     pub(crate) fn resume(&mut self) -> Result<()> {
-        tree::resume(self.running()?);
+        process_tree::resume(self.running_pid()?);
         Ok(())
     }
 
     /// Kills it and all it has started; when this returns, it is gone.
-    pub(crate) fn kill_family(&mut self) -> Result<()> {
-        if self.ended()?.is_none() {
-            tree::kill(Pid::from_child(&self.inner));
-            self.await_death()?;
+    pub(crate) fn kill_tree(&mut self) -> Result<()> {
+        if self.try_wait()?.is_none() {
+            process_tree::kill(Pid::from_child(&self.inner));
+            self.wait_until_dead()?;
         }
         Ok(())
     }
 
     /// Kills only this process, as a crash would; when this returns, it is gone.
     pub(crate) fn kill(&mut self) -> Result<()> {
-        if self.ended()?.is_none() {
+        if self.try_wait()?.is_none() {
             self.signal(Signal::KILL)?;
-            self.await_death()?;
+            self.wait_until_dead()?;
         }
         Ok(())
     }
 
     /// Waits without a runtime, since a drop has none.
-    fn await_death(&mut self) -> Result<()> {
-        for _ in 0..DEATH_BOUND.as_micros() / DEATH_PAUSE.as_micros() {
-            if self.ended()?.is_some() {
+    fn wait_until_dead(&mut self) -> Result<()> {
+        for _ in 0..KILL_TIMEOUT.as_micros() / KILL_POLL_INTERVAL.as_micros() {
+            if self.try_wait()?.is_some() {
                 return Ok(());
             }
-            thread::sleep(DEATH_PAUSE);
+            thread::sleep(KILL_POLL_INTERVAL);
         }
         Err(Error::TimedOut {
             awaited: format!("end of {} after SIGKILL", self.name),
-            bound: DEATH_BOUND,
-            seen: "it is still there".to_owned(),
+            bound: KILL_TIMEOUT,
+            observed: "it is still there".to_owned(),
         })
     }
 
@@ -115,7 +115,7 @@ impl Child {
     pub(crate) async fn wait_exit(&mut self, bound: Duration) -> Result<ExitStatus> {
         let awaited = format!("end of {}", self.name);
         try_eventually(&awaited, bound, || {
-            let ended = self.ended();
+            let ended = self.try_wait();
             async move {
                 match ended {
                     Ok(Some(status)) => Ok(status),
@@ -131,6 +131,6 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         // Nobody is left to tell; the parent-death signal is the second net.
-        let _ = self.kill_family();
+        let _ = self.kill_tree();
     }
 }

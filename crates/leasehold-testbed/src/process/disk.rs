@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use crate::{Error, Result};
 
 /// What takes the room away; beside what others keep on the disk.
-const FILL: &str = "fill";
+const FILLER_FILE: &str = "fill";
 /// The most that is written at once.
-const CHUNK: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// A small disk of its own, in memory (tmpfs): filling it up is nobody else's trouble. Only root may have one.
 ///
@@ -56,9 +56,9 @@ impl Disk {
     /// [`Error::Io`], for anything but a full disk.
     pub fn fill(&self) -> Result<()> {
         let filling = || Error::io("filling a disk");
-        let mut file = fs::OpenOptions::new().append(true).create(true).open(self.file()).map_err(filling())?;
-        let zeros = [0; CHUNK];
-        let mut length = CHUNK;
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(self.filler_path()).map_err(filling())?;
+        let zeros = [0; CHUNK_BYTES];
+        let mut length = CHUNK_BYTES;
         while length > 0 {
             match file.write(&zeros[..length]) {
                 Ok(_) => {}
@@ -77,15 +77,15 @@ impl Disk {
     /// [`Error::Io`].
     pub fn free(&self) -> Result<()> {
         // Emptied first: a process that is being started may have it open for a moment yet.
-        let emptied = fs::OpenOptions::new().write(true).open(self.file()).and_then(|file| file.set_len(0));
-        match emptied.and_then(|()| fs::remove_file(self.file())) {
+        let emptied = fs::OpenOptions::new().write(true).open(self.filler_path()).and_then(|file| file.set_len(0));
+        match emptied.and_then(|()| fs::remove_file(self.filler_path())) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("freeing a disk")(error)),
             _ => Ok(()),
         }
     }
 
-    fn file(&self) -> PathBuf {
-        self.path().join(FILL)
+    fn filler_path(&self) -> PathBuf {
+        self.path().join(FILLER_FILE)
     }
 }
 

@@ -4,11 +4,11 @@ use std::{fs, io, os::unix::fs::MetadataExt};
 
 use rustix::process::{Pid, geteuid, getpid};
 
-use super::tree;
+use super::process_tree;
 
 /// The state of a listening socket in `/proc/net/tcp`.
-const LISTEN: &str = "0A";
-const LISTENS: &str = " 0A ";
+const LISTEN_STATE: &str = "0A";
+const LISTEN_COLUMN: &str = " 0A ";
 
 struct Listener {
     inode: u64,
@@ -16,12 +16,12 @@ struct Listener {
 }
 
 /// `Ok` if `root` or one of its descendants listens on `port`; `Err` says what is there instead.
-pub(super) fn belongs_to(root: Pid, port: u16) -> Result<(), String> {
+pub(super) fn check_listener_is_ours(root: Pid, port: u16) -> Result<(), String> {
     let listeners = listeners(root, port);
     if listeners.is_empty() {
         return Err(format!("nothing listens on port {port} yet"));
     }
-    if tree::family(root).into_iter().any(|pid| holds(pid, &listeners)) {
+    if process_tree::with_descendants(root).into_iter().any(|pid| has_listener_open(pid, &listeners)) {
         Ok(())
     } else {
         Err(format!("port {port} was taken by another process"))
@@ -29,7 +29,7 @@ pub(super) fn belongs_to(root: Pid, port: u16) -> Result<(), String> {
 }
 
 /// Whether anybody listens on `port`; nobody is disturbed by the question.
-pub(crate) fn is_heard(port: u16) -> bool {
+pub(crate) fn is_listening(port: u16) -> bool {
     !listeners(getpid(), port).is_empty()
 }
 
@@ -39,25 +39,25 @@ fn listeners(pid: Pid, port: u16) -> Vec<Listener> {
         .filter_map(|table| fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok())
         .flat_map(|table| {
             let rows = table.lines().skip(1);
-            rows.filter_map(|row| parse(row, port)).collect::<Vec<_>>()
+            rows.filter_map(|row| parse_listener(row, port)).collect::<Vec<_>>()
         })
         .collect()
 }
 
 /// Columns: number, local address, remote address, state, queues, timer, retransmits, uid,
 /// timeout, inode.
-fn parse(row: &str, port: u16) -> Option<Listener> {
+fn parse_listener(row: &str, port: u16) -> Option<Listener> {
     // Mostly there are hundreds of others.
-    if !row.contains(LISTENS) {
+    if !row.contains(LISTEN_COLUMN) {
         return None;
     }
     let columns: Vec<&str> = row.split_whitespace().collect();
     let (_, local_port) = columns.get(1)?.rsplit_once(':')?;
-    let here = u16::from_str_radix(local_port, 16).ok()? == port && *columns.get(3)? == LISTEN;
+    let here = u16::from_str_radix(local_port, 16).ok()? == port && *columns.get(3)? == LISTEN_STATE;
     here.then_some(Listener { uid: columns.get(7)?.parse().ok()?, inode: columns.get(9)?.parse().ok()? })
 }
 
-fn holds(pid: Pid, listeners: &[Listener]) -> bool {
+fn has_listener_open(pid: Pid, listeners: &[Listener]) -> bool {
     match fs::read_dir(format!("/proc/{pid}/fd")) {
         Ok(files) => files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).any(|target| {
             let is = |l: &Listener| target.as_os_str() == format!("socket:[{}]", l.inode).as_str();
@@ -79,11 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_listening_socket_on_that_port_counts() {
+    fn only_a_listening_socket_on_that_port_is_found() {
         let row = "0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 106 0 4711 1";
-        let found = parse(row, 8080).unwrap();
+        let found = parse_listener(row, 8080).unwrap();
         assert_eq!((found.inode, found.uid), (4711, 106));
-        assert!(parse(row, 8081).is_none(), "another port");
-        assert!(parse(&row.replace(" 0A ", " 01 "), 8080).is_none(), "a connection");
+        assert!(parse_listener(row, 8081).is_none(), "another port");
+        assert!(parse_listener(&row.replace(" 0A ", " 01 "), 8080).is_none(), "a connection");
     }
 }

@@ -1,6 +1,6 @@
 //! Real servers, each on its own port in its own folder, that never outlive the test.
 //!
-//! A [`Recipe`] says how one kind of server is started; [`Server`] starts it, waits until it
+//! A [`ServerSpec`] says how one kind of server is started; [`Server`] starts it, waits until it
 //! answers, and kills, pauses and restarts it. Three things hold whatever the test does:
 //!
 //! - It ends. Dropping the [`Server`] kills it, also while a panic unwinds; and the kernel kills it
@@ -16,21 +16,21 @@
 mod child;
 mod disk;
 mod listener;
-mod place;
-mod recipe;
+mod process_tree;
 mod server;
-mod site;
+mod server_instance;
+mod server_spec;
 mod spawner;
 mod template;
-mod tree;
 mod user;
+mod workspace;
 
 pub(crate) use child::Child;
 pub use disk::Disk;
-pub(crate) use listener::is_heard;
-pub use place::Place;
-pub(crate) use place::reserve;
-pub use recipe::{Binary, Probe, Recipe, Step};
+pub(crate) use listener::is_listening;
 pub use rustix::process::Signal;
 pub use server::{Data, Server};
-pub(crate) use template::Template;
+pub use server_spec::{Binary, InitStep, Probe, ServerSpec};
+pub(crate) use template::DataTemplate;
+pub use workspace::Workspace;
+pub(crate) use workspace::reserve_port;

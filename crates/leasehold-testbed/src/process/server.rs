@@ -2,13 +2,13 @@
 
 use std::{fmt, net::SocketAddr, path::Path, time::Duration};
 
-use super::{Child, Disk, Recipe, site::Site};
+use super::{Child, Disk, ServerSpec, server_instance::ServerInstance};
 use crate::{Error, Result};
 
 /// How many ports are tried before a server that ends at once is taken for broken.
-const PORTS_TRIED: usize = 3;
+const MAX_PORT_ATTEMPTS: usize = 3;
 /// How long [`Server::stop`] waits before it kills.
-const STOP_BOUND: Duration = crate::BOUND;
+const STOP_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
 /// What a restarted server finds in its data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Data {
 pub struct Server {
     // The process goes before its folder: fields drop in this order.
     child: Option<Child>,
-    site: Site,
+    instance: ServerInstance,
 }
 
 impl Server {
@@ -36,54 +36,54 @@ impl Server {
     /// [`Error::NotInstalled`] or [`Error::UnknownUser`] if something must be installed first;
     /// [`Error::Exited`] with the server's last words if it ended on each of three ports;
     /// [`Error::TimedOut`] if it did not answer.
-    pub async fn start(recipe: impl Recipe) -> Result<Self> {
-        let mut site = Site::choose(Box::new(recipe))?;
-        for _ in 1..PORTS_TRIED {
-            site.furnish().await?;
-            match site.boot().await {
+    pub async fn start(spec: impl ServerSpec) -> Result<Self> {
+        let mut site = ServerInstance::new(Box::new(spec))?;
+        for _ in 1..MAX_PORT_ATTEMPTS {
+            site.init_data_dir().await?;
+            match site.start().await {
                 Ok(child) => return Ok(Self::new(site, child)),
                 // Most likely somebody took the port in the very moment before the server did.
-                Err(Error::Exited { .. }) => site.move_away()?,
+                Err(Error::Exited { .. }) => site.relocate()?,
                 Err(error) => return Err(error),
             }
         }
-        site.furnish().await?;
-        let child = site.boot().await?;
+        site.init_data_dir().await?;
+        let child = site.start().await?;
         Ok(Self::new(site, child))
     }
 
-    fn new(site: Site, child: Child) -> Self {
-        Self { child: Some(child), site }
+    fn new(instance: ServerInstance, child: Child) -> Self {
+        Self { child: Some(child), instance }
     }
 
     /// The port on 127.0.0.1; the same over all restarts.
     pub fn port(&self) -> u16 {
-        self.site.place().port()
+        self.instance.workspace().port()
     }
 
     /// The address on 127.0.0.1; the same over all restarts.
     pub fn addr(&self) -> SocketAddr {
-        self.site.place().addr()
+        self.instance.workspace().addr()
     }
 
-    /// The ports asked for by [`Recipe::extra_ports`]; the same over all restarts.
+    /// The ports asked for by [`ServerSpec::extra_ports`]; the same over all restarts.
     pub fn extra_ports(&self) -> &[u16] {
-        self.site.place().extra_ports()
+        self.instance.workspace().extra_ports()
     }
 
     /// The URL by which clients find it.
     pub fn url(&self) -> String {
-        self.site.url()
+        self.instance.url()
     }
 
     /// The server's data folder.
     pub fn dir(&self) -> &Path {
-        self.site.place().dir()
+        self.instance.workspace().dir()
     }
 
     /// The end of what the server printed, over all its restarts.
     pub fn log(&self) -> String {
-        self.site.place().log_tail()
+        self.instance.workspace().log_tail()
     }
 
     /// The process id; `None` after [`Server::kill`] or [`Server::stop`].
@@ -98,14 +98,14 @@ impl Server {
     /// [`Error::Io`].
     pub fn is_running(&mut self) -> Result<bool> {
         match &mut self.child {
-            Some(child) => Ok(child.ended()?.is_none()),
+            Some(child) => Ok(child.try_wait()?.is_none()),
             None => Ok(false),
         }
     }
 
-    /// The small disk that its data folder is on, if the recipe asked for [one](Recipe::disk).
+    /// The small disk that its data folder is on, if the recipe asked for [one](ServerSpec::disk).
     pub fn disk(&self) -> Option<&Disk> {
-        self.site.place().disk()
+        self.instance.workspace().disk()
     }
 
     /// Whether it should answer: it was neither killed nor stopped, and is not paused.
@@ -121,7 +121,7 @@ impl Server {
     /// [`Error::TimedOut`] if it is stuck in the kernel.
     pub fn kill(&mut self) -> Result<()> {
         match &mut self.child {
-            Some(child) => child.kill_family()?,
+            Some(child) => child.kill_tree()?,
             None => return Ok(()),
         }
         self.child = None;
@@ -135,7 +135,7 @@ impl Server {
     ///
     /// [`Error::NotRunning`]; [`Error::TimedOut`] if it is stuck in the kernel.
     pub fn pause(&mut self) -> Result<()> {
-        self.running()?.stop()
+        self.running_child()?.stop()
     }
 
     /// Lets a paused server go on (SIGCONT).
@@ -144,10 +144,10 @@ impl Server {
     ///
     /// [`Error::NotRunning`].
     pub fn resume(&mut self) -> Result<()> {
-        self.running()?.resume()
+        self.running_child()?.resume()
     }
 
-    /// Asks it to end ([`Recipe::stop_signal`]), also if it is paused, and kills it if it does not within two
+    /// Asks it to end ([`ServerSpec::stop_signal`]), also if it is paused, and kills it if it does not within two
     /// minutes. Stopping a server that is down does nothing.
     ///
     /// # Errors
@@ -155,12 +155,12 @@ impl Server {
     /// As [`Server::kill`].
     pub async fn stop(&mut self) -> Result<()> {
         if let Some(child) = &mut self.child
-            && child.ended()?.is_none()
+            && child.try_wait()?.is_none()
         {
-            child.signal(self.site.stop_signal())?;
+            child.signal(self.instance.stop_signal())?;
             child.resume()?;
             // One that takes too long is killed below.
-            let _ = child.wait_exit(STOP_BOUND).await;
+            let _ = child.wait_exit(STOP_TIMEOUT).await;
         }
         self.kill()
     }
@@ -174,17 +174,17 @@ impl Server {
     pub async fn restart(&mut self, data: Data) -> Result<()> {
         self.stop().await?;
         if data == Data::Wipe {
-            self.site.wipe()?;
+            self.instance.wipe()?;
         }
-        self.site.furnish().await?;
-        self.child = Some(self.site.boot().await?);
+        self.instance.init_data_dir().await?;
+        self.child = Some(self.instance.start().await?);
         Ok(())
     }
 
-    fn running(&mut self) -> Result<&mut Child> {
+    fn running_child(&mut self) -> Result<&mut Child> {
         match &mut self.child {
             Some(child) => Ok(child),
-            None => Err(Error::NotRunning { program: self.site.name() }),
+            None => Err(Error::NotRunning { program: self.instance.name() }),
         }
     }
 }

@@ -13,11 +13,11 @@ use std::{
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-type Order = (Command, mpsc::Sender<io::Result<Child>>);
+type SpawnRequest = (Command, mpsc::Sender<io::Result<Child>>);
 
 /// `None` if the thread could not be started.
-static SPAWNER: LazyLock<Option<mpsc::Sender<Order>>> = LazyLock::new(|| {
-    let (orders, inbox) = mpsc::channel::<Order>();
+static SPAWNER: LazyLock<Option<mpsc::Sender<SpawnRequest>>> = LazyLock::new(|| {
+    let (orders, inbox) = mpsc::channel::<SpawnRequest>();
     thread::Builder::new()
         .name("testbed-spawner".to_owned())
         .spawn(move || {
@@ -38,7 +38,7 @@ static SPAWNER: LazyLock<Option<mpsc::Sender<Order>>> = LazyLock::new(|| {
 pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
     let gone = || io::Error::other("the thread that starts child processes is gone");
     command.process_group(0);
-    die_with_this_process(&mut command);
+    set_parent_death_signal(&mut command);
     let (reply, answer) = mpsc::channel();
     let spawner = SPAWNER.as_ref().ok_or_else(gone)?;
     spawner.send((command, reply)).map_err(|_| gone())?;
@@ -46,7 +46,7 @@ pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
 }
 
 #[allow(unsafe_code)]
-fn die_with_this_process(command: &mut Command) {
+fn set_parent_death_signal(command: &mut Command) {
     let parent = getpid();
     let before_exec = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;

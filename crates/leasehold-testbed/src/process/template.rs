@@ -7,12 +7,12 @@ use std::{
     path::PathBuf,
 };
 
-use super::{Binary, Step};
+use super::{Binary, InitStep};
 
 /// Copies the template; makes it first if it is not there, while others who want it wait. Only a whole one
 /// is put in place. One that belongs to another user is not trusted; a second one that is made meanwhile
 /// does no harm: it finds the place taken.
-const SCRIPT: &str = r#"
+const COPY_SCRIPT: &str = r#"
 set -eu
 umask 077
 template=$1
@@ -36,29 +36,29 @@ cp -a --reflink=auto "$template/data/." .
 "#;
 
 /// How a data folder is made.
-pub(crate) struct Template {
+pub(crate) struct DataTemplate {
     /// Stands in the name of the folder.
     pub(crate) name: &'static str,
     /// A new version of it means a new template.
     pub(crate) program: PathBuf,
     /// Shell commands that make `./data`.
-    pub(crate) make: String,
+    pub(crate) create_commands: String,
 }
 
-impl Template {
+impl DataTemplate {
     /// The step that fills an empty data folder.
-    pub(crate) fn step(&self) -> Step {
-        let folder = env::temp_dir().join(format!("leasehold-template-{}-{:016x}", self.name, self.key()));
-        let arguments = ["-c", SCRIPT, "sh", &folder.to_string_lossy(), &self.make];
-        Step { binary: Binary::new("sh", "dash"), arguments: arguments.map(str::to_owned).to_vec() }
+    pub(crate) fn init_step(&self) -> InitStep {
+        let folder = env::temp_dir().join(format!("leasehold-template-{}-{:016x}", self.name, self.cache_key()));
+        let arguments = ["-c", COPY_SCRIPT, "sh", &folder.to_string_lossy(), &self.create_commands];
+        InitStep { binary: Binary::new("sh", "dash"), arguments: arguments.map(str::to_owned).to_vec() }
     }
 
     /// The same only for the same program, made in the same way, by the same user.
-    fn key(&self) -> u64 {
+    fn cache_key(&self) -> u64 {
         let program = fs::metadata(&self.program).ok().map(|program| (program.len(), program.modified().ok()));
         let user = rustix::process::geteuid().as_raw();
         let mut hasher = DefaultHasher::new();
-        (SCRIPT, &self.make, &self.program, program, user).hash(&mut hasher);
+        (COPY_SCRIPT, &self.create_commands, &self.program, program, user).hash(&mut hasher);
         hasher.finish()
     }
 }

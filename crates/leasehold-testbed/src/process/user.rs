@@ -6,16 +6,16 @@ use crate::{Error, Result};
 
 /// Whom to run a server as; nobody in particular when we may not choose.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct User(Option<(u32, u32)>);
+pub(super) struct RunAsUser(Option<(u32, u32)>);
 
-impl User {
+impl RunAsUser {
     /// Looks `name` up. Without root rights, or without a name, servers run as whoever runs the tests.
     pub(super) fn find(name: Option<&str>, package: &str) -> Result<Self> {
         let Some(name) = name.filter(|_| rustix::process::geteuid().is_root()) else {
             return Ok(Self::default());
         };
         let users = fs::read_to_string("/etc/passwd").map_err(Error::io("reading /etc/passwd"))?;
-        let found = users.lines().find_map(|line| parse(line, name));
+        let found = users.lines().find_map(|line| parse_passwd_line(line, name));
         match found {
             Some(ids) => Ok(Self(Some(ids))),
             None => Err(Error::UnknownUser { user: name.to_owned(), package: package.to_owned() }),
@@ -23,14 +23,14 @@ impl User {
     }
 
     /// Has `command` run as this user.
-    pub(super) fn run(self, command: &mut Command) {
+    pub(super) fn apply_to(self, command: &mut Command) {
         if let Some((uid, gid)) = self.0 {
             command.uid(uid).gid(gid);
         }
     }
 
     /// Gives `folder` to this user.
-    pub(super) fn give(self, folder: &Path) -> Result<()> {
+    pub(super) fn give_ownership(self, folder: &Path) -> Result<()> {
         let Some((uid, gid)) = self.0 else {
             return Ok(());
         };
@@ -39,7 +39,7 @@ impl User {
 }
 
 /// Columns: name, password, uid, gid, …
-fn parse(line: &str, name: &str) -> Option<(u32, u32)> {
+fn parse_passwd_line(line: &str, name: &str) -> Option<(u32, u32)> {
     let mut columns = line.split(':');
     if columns.next()? != name {
         return None;
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn only_the_exact_user_is_found() {
         let line = "redis:x:104:107::/var/lib/redis:/usr/sbin/nologin";
-        assert_eq!(parse(line, "redis"), Some((104, 107)));
-        assert_eq!(parse(line, "red"), None);
+        assert_eq!(parse_passwd_line(line, "redis"), Some((104, 107)));
+        assert_eq!(parse_passwd_line(line, "red"), None);
     }
 }

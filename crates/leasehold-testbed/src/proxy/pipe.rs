@@ -7,28 +7,28 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{link::Link, rules::Rules};
+use super::{connection::ProxyConnection, rules::ProxyRules};
 
 /// The most that is read at once.
-const CHUNK: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 /// What one direction may hold back, in bytes and in chunks, before it stops reading.
-const MOST_BYTES: usize = 1024 * 1024;
-const MOST_CHUNKS: usize = 1024;
+const MAX_HELD_BYTES: usize = 1024 * 1024;
+const MAX_HELD_CHUNKS: usize = 1024;
 /// Stands for "no chunk is due": far away, and no overflow.
-const FAR: Duration = Duration::from_secs(86_400);
+const FAR_FUTURE: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Request,
     Reply,
 }
 
 /// Why a connection ends before both sides have closed it in peace.
-pub(super) enum Ended {
+pub(super) enum ConnectionEnd {
     /// Cut by the test, or broken by one of the sides.
     Broken,
     /// The reply that was to be lost has come: the client goes, the server is heard out.
-    Doomed(OwnedReadHalf),
+    CutAfterReply(OwnedReadHalf),
 }
 
 enum Content {
@@ -39,74 +39,88 @@ enum Content {
     Abort,
 }
 
-struct Held {
+struct HeldChunk {
     content: Content,
     arrived: Instant,
     /// Whether it was let through: what is done to a request is decided once.
-    judged: bool,
+    is_decided: bool,
     /// How much has been passed on.
-    sent: usize,
+    sent_bytes: usize,
 }
 
 /// What to wait for, besides new bytes and new rules.
-enum Wait {
+enum WaitFor {
     Nothing,
     Until(Instant),
-    Room,
+    WriteSpace,
 }
 
 /// What is to be done after all that may pass has passed.
-enum Pass {
-    Wait(Wait),
+enum PassOutcome {
+    Wait(WaitFor),
     Closed,
     Broken,
-    Doomed,
+    CutAfterReply,
 }
 
 pub(super) struct Pipe<'a> {
-    way: Way,
-    from: OwnedReadHalf,
-    to: OwnedWriteHalf,
-    link: &'a Link,
-    held: VecDeque<Held>,
+    direction: Direction,
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    connection: &'a ProxyConnection,
+    held: VecDeque<HeldChunk>,
     held_bytes: usize,
-    ended: bool,
+    is_ended: bool,
     scratch: Vec<u8>,
 }
 
 impl<'a> Pipe<'a> {
-    pub(super) fn new(way: Way, from: OwnedReadHalf, to: OwnedWriteHalf, link: &'a Link) -> Self {
-        Self { way, from, to, link, held: VecDeque::new(), held_bytes: 0, ended: false, scratch: vec![0; CHUNK] }
+    pub(super) fn new(
+        direction: Direction,
+        from: OwnedReadHalf,
+        to: OwnedWriteHalf,
+        connection: &'a ProxyConnection,
+    ) -> Self {
+        Self {
+            direction,
+            reader: from,
+            writer: to,
+            connection,
+            held: VecDeque::new(),
+            held_bytes: 0,
+            is_ended: false,
+            scratch: vec![0; CHUNK_BYTES],
+        }
     }
 
     /// Runs until the sender's close has been passed on.
-    pub(super) async fn run(mut self) -> Result<(), Ended> {
-        let mut changes = self.link.shared.changes();
+    pub(super) async fn run(mut self) -> Result<(), ConnectionEnd> {
+        let mut changes = self.connection.shared.subscribe();
         loop {
             // Seen before the rules are read: a change in between wakes us again.
             changes.mark_unchanged();
-            let wait = match self.pass_on() {
-                Pass::Wait(wait) => wait,
-                Pass::Closed => return Ok(()),
-                Pass::Broken => return Err(Ended::Broken),
-                Pass::Doomed => return Err(Ended::Doomed(self.from)),
+            let wait = match self.pass_held_chunks() {
+                PassOutcome::Wait(wait) => wait,
+                PassOutcome::Closed => return Ok(()),
+                PassOutcome::Broken => return Err(ConnectionEnd::Broken),
+                PassOutcome::CutAfterReply => return Err(ConnectionEnd::CutAfterReply(self.reader)),
             };
-            let room = self.held_bytes < MOST_BYTES && self.held.len() < MOST_CHUNKS;
+            let room = self.held_bytes < MAX_HELD_BYTES && self.held.len() < MAX_HELD_CHUNKS;
             let (due, timed) = match wait {
-                Wait::Until(due) => (due, true),
-                _ => (Instant::now() + FAR, false),
+                WaitFor::Until(due) => (due, true),
+                _ => (Instant::now() + FAR_FUTURE, false),
             };
             tokio::select! {
-                changed = changes.changed() => changed.map_err(|_| Ended::Broken)?,
+                changed = changes.changed() => changed.map_err(|_| ConnectionEnd::Broken)?,
                 () = sleep_until(due), if timed => {}
-                _ = self.to.writable(), if matches!(wait, Wait::Room) => {}
-                _ = self.from.readable(), if room && !self.ended => self.read(),
+                _ = self.writer.writable(), if matches!(wait, WaitFor::WriteSpace) => {}
+                _ = self.reader.readable(), if room && !self.is_ended => self.read_chunk(),
             }
         }
     }
 
-    fn read(&mut self) {
-        let content = match self.from.try_read(&mut self.scratch) {
+    fn read_chunk(&mut self) {
+        let content = match self.reader.try_read(&mut self.scratch) {
             Ok(0) => Content::Close,
             Ok(read) => Content::Bytes(self.scratch[..read].to_vec()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -114,114 +128,118 @@ impl<'a> Pipe<'a> {
         };
         match &content {
             Content::Bytes(bytes) => self.held_bytes += bytes.len(),
-            Content::Close | Content::Abort => self.ended = true,
+            Content::Close | Content::Abort => self.is_ended = true,
         }
-        self.held.push_back(Held { content, arrived: Instant::now(), judged: false, sent: 0 });
+        self.held.push_back(HeldChunk { content, arrived: Instant::now(), is_decided: false, sent_bytes: 0 });
     }
 
     /// Passes on what may pass now. The lock is held all the while.
-    fn pass_on(&mut self) -> Pass {
-        let link = self.link;
+    fn pass_held_chunks(&mut self) -> PassOutcome {
+        let link = self.connection;
         let mut rules = link.shared.rules();
-        if rules.epoch != link.epoch {
-            return Pass::Broken;
+        if rules.cut_epoch != link.epoch {
+            return PassOutcome::Broken;
         }
-        if rules.silent.contains(&link.number) {
+        if rules.silent_connections.contains(&link.number) {
             // The server hears nothing of it, but nobody keeps a connection that its client has given up.
-            return if self.ended && self.way == Way::Request { Pass::Broken } else { Pass::Wait(Wait::Nothing) };
+            return if self.is_ended && self.direction == Direction::Request {
+                PassOutcome::Broken
+            } else {
+                PassOutcome::Wait(WaitFor::Nothing)
+            };
         }
         while let Some(first) = self.held.front_mut() {
-            if rules.freeze {
-                return Pass::Wait(Wait::Nothing);
+            if rules.is_frozen {
+                return PassOutcome::Wait(WaitFor::Nothing);
             }
             let due = first.arrived + rules.delay;
             if Instant::now() < due {
-                return Pass::Wait(Wait::Until(due));
+                return PassOutcome::Wait(WaitFor::Until(due));
             }
             let bytes = match &mut first.content {
                 Content::Bytes(bytes) => bytes,
-                Content::Close | Content::Abort if self.way == Way::Reply && link.is_doomed() => {
-                    return Pass::Doomed;
+                Content::Close | Content::Abort if self.direction == Direction::Reply && link.is_cut_pending() => {
+                    return PassOutcome::CutAfterReply;
                 }
-                Content::Close => return Pass::Closed,
-                Content::Abort => return Pass::Broken,
+                Content::Close => return PassOutcome::Closed,
+                Content::Abort => return PassOutcome::Broken,
             };
-            if self.way == Way::Reply && !first.judged {
-                rules.translate(bytes);
-                first.judged = true;
+            if self.direction == Direction::Reply && !first.is_decided {
+                rules.replace_in_reply(bytes);
+                first.is_decided = true;
             }
-            let fate = match self.way {
-                Way::Request if first.judged => Fate::Pass,
-                Way::Request => judge_request(&mut rules, link),
-                Way::Reply => judge_reply(&mut rules, link, bytes.len() - first.sent),
+            let fate = match self.direction {
+                Direction::Request if first.is_decided => ChunkAction::Pass,
+                Direction::Request => decide_request(&mut rules, link),
+                Direction::Reply => decide_reply(&mut rules, link, bytes.len() - first.sent_bytes),
             };
-            first.judged |= !matches!(fate, Fate::Hold);
+            first.is_decided |= !matches!(fate, ChunkAction::Hold);
             match fate {
-                Fate::Pass => {}
-                Fate::Double => {
+                ChunkAction::Pass => {}
+                ChunkAction::Duplicate => {
                     self.held_bytes += bytes.len();
                     bytes.extend_from_within(..);
                 }
-                Fate::Swallow => first.sent = bytes.len(),
-                Fate::Hold => return Pass::Wait(Wait::Nothing),
-                Fate::Doom => return Pass::Doomed,
+                ChunkAction::Drop => first.sent_bytes = bytes.len(),
+                ChunkAction::Hold => return PassOutcome::Wait(WaitFor::Nothing),
+                ChunkAction::CutAfterReply => return PassOutcome::CutAfterReply,
             }
-            if first.sent < bytes.len() {
-                match self.to.try_write(&bytes[first.sent..]) {
-                    Ok(written) => first.sent += count(&mut rules, self.way, written),
+            if first.sent_bytes < bytes.len() {
+                match self.writer.try_write(&bytes[first.sent_bytes..]) {
+                    Ok(written) => first.sent_bytes += count_written(&mut rules, self.direction, written),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        return Pass::Wait(Wait::Room);
+                        return PassOutcome::Wait(WaitFor::WriteSpace);
                     }
-                    Err(_) => return Pass::Broken,
+                    Err(_) => return PassOutcome::Broken,
                 }
             }
-            if first.sent == bytes.len() {
+            if first.sent_bytes == bytes.len() {
                 self.held_bytes -= bytes.len();
                 self.held.pop_front();
             }
         }
-        Pass::Wait(Wait::Nothing)
+        PassOutcome::Wait(WaitFor::Nothing)
     }
 }
 
 /// What becomes of a chunk.
-enum Fate {
+enum ChunkAction {
     Pass,
-    Double,
-    Swallow,
+    Duplicate,
+    Drop,
     Hold,
-    Doom,
+    CutAfterReply,
 }
 
-fn judge_request(rules: &mut Rules, link: &Link) -> Fate {
-    if link.is_doomed() {
-        return Fate::Hold;
+fn decide_request(rules: &mut ProxyRules, connection: &ProxyConnection) -> ChunkAction {
+    if connection.is_cut_pending() {
+        return ChunkAction::Hold;
     }
-    let double = rules.duplicate_requests || rules.double_and_cut;
-    if rules.cut_after_request || rules.double_and_cut {
-        (rules.cut_after_request, rules.double_and_cut) = (false, false);
-        link.set_doomed();
+    let double = rules.duplicates_requests || rules.duplicate_and_cut;
+    if rules.cut_after_request || rules.duplicate_and_cut {
+        (rules.cut_after_request, rules.duplicate_and_cut) = (false, false);
+        connection.set_cut_pending();
     }
-    if double { Fate::Double } else { Fate::Pass }
+    if double { ChunkAction::Duplicate } else { ChunkAction::Pass }
 }
 
-fn judge_reply(rules: &mut Rules, link: &Link, length: usize) -> Fate {
-    let fate = if link.is_doomed() {
-        Fate::Doom
-    } else if link.is_mute() || rules.drop_replies {
-        link.set_mute();
-        Fate::Swallow
+fn decide_reply(rules: &mut ProxyRules, connection: &ProxyConnection, length: usize) -> ChunkAction {
+    let fate = if connection.is_cut_pending() {
+        ChunkAction::CutAfterReply
+    } else if connection.is_muted() || rules.drops_replies {
+        connection.set_muted();
+        ChunkAction::Drop
     } else {
-        return Fate::Pass;
+        return ChunkAction::Pass;
     };
-    rules.counts.swallowed_bytes += length as u64;
+    rules.counts.dropped_bytes += length as u64;
     fate
 }
 
-fn count(rules: &mut Rules, way: Way, written: usize) -> usize {
-    match way {
-        Way::Request => rules.counts.request_bytes += written as u64,
-        Way::Reply => rules.counts.reply_bytes += written as u64,
+fn count_written(rules: &mut ProxyRules, direction: Direction, written: usize) -> usize {
+    match direction {
+        Direction::Request => rules.counts.request_bytes += written as u64,
+        Direction::Reply => rules.counts.reply_bytes += written as u64,
     }
     written
 }

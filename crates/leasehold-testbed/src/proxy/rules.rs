@@ -15,12 +15,12 @@ use rustix::net::{Shutdown, shutdown};
 use tokio::{net::TcpStream, sync::watch};
 
 /// More connections than this at once are refused.
-const MOST_CONNECTIONS: u64 = 1024;
+const MAX_CONNECTIONS: u64 = 1024;
 
 /// What has gone through a proxy so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counts {
+pub struct ProxyCounts {
     /// Connections accepted and kept.
     pub accepted: u64,
     /// Connections closed at once.
@@ -32,32 +32,32 @@ pub struct Counts {
     /// Bytes passed to clients.
     pub reply_bytes: u64,
     /// Bytes that the server sent and no client got.
-    pub swallowed_bytes: u64,
+    pub dropped_bytes: u64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Rules {
-    pub(super) refuse: bool,
-    pub(super) freeze: bool,
+pub(super) struct ProxyRules {
+    pub(super) refuses: bool,
+    pub(super) is_frozen: bool,
     pub(super) delay: Duration,
-    pub(super) drop_replies: bool,
+    pub(super) drops_replies: bool,
     pub(super) cut_after_request: bool,
-    pub(super) double_and_cut: bool,
-    pub(super) duplicate_requests: bool,
+    pub(super) duplicate_and_cut: bool,
+    pub(super) duplicates_requests: bool,
     /// The connections that are open, by their numbers, and those that have gone silent for good.
-    pub(super) open: BTreeSet<u64>,
-    pub(super) silent: BTreeSet<u64>,
+    pub(super) open_connections: BTreeSet<u64>,
+    pub(super) silent_connections: BTreeSet<u64>,
     /// What is replaced in replies, and by what; of one length each.
-    pub(super) translations: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) reply_replacements: Vec<(Vec<u8>, Vec<u8>)>,
     /// Counts the cuts: a connection from before the last one may write no more.
-    pub(super) epoch: u64,
-    pub(super) counts: Counts,
+    pub(super) cut_epoch: u64,
+    pub(super) counts: ProxyCounts,
 }
 
-impl Rules {
+impl ProxyRules {
     /// Replaces what is to be replaced in a chunk of a reply.
-    pub(super) fn translate(&self, bytes: &mut [u8]) {
-        for (from, to) in &self.translations {
+    pub(super) fn replace_in_reply(&self, bytes: &mut [u8]) {
+        for (from, to) in &self.reply_replacements {
             let mut at = 0;
             while let Some(found) = bytes[at..].windows(from.len()).position(|window| window == from) {
                 bytes[at + found..at + found + to.len()].copy_from_slice(to);
@@ -69,85 +69,85 @@ impl Rules {
 
 /// What the test's thread and the proxy's thread both use.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedRules {
     /// The one that the proxy's thread listens on, too.
     listener: TcpListener,
-    rules: Mutex<Rules>,
+    rules: Mutex<ProxyRules>,
     changed: watch::Sender<()>,
 }
 
-impl Shared {
+impl SharedRules {
     /// The listener must not block.
     pub(super) fn new(listener: TcpListener) -> Self {
         Self { listener, rules: Mutex::default(), changed: watch::Sender::new(()) }
     }
 
     /// Held together with each write, so that a rule holds from the moment it is set.
-    pub(super) fn rules(&self) -> MutexGuard<'_, Rules> {
+    pub(super) fn rules(&self) -> MutexGuard<'_, ProxyRules> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn change(&self, set: impl FnOnce(&mut Rules)) {
+    pub(super) fn update(&self, set: impl FnOnce(&mut ProxyRules)) {
         set(&mut self.rules());
         self.changed.send_replace(());
     }
 
     /// Wakes whoever acts on the rules.
-    pub(super) fn changes(&self) -> watch::Receiver<()> {
+    pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> ProxyCounts {
         self.rules().counts
     }
 
     /// Ends the listening.
     pub(super) fn close(&self) {
-        close(&self.listener);
+        shut_down_socket(&self.listener);
     }
 
     /// Ends all connections, also those that the kernel has made and we have not seen yet.
     pub(super) fn cut(&self) {
-        self.change(|rules| {
+        self.update(|rules| {
             while let Ok((stream, _)) = self.listener.accept() {
-                close(&stream);
+                shut_down_socket(&stream);
                 rules.counts.accepted += 1;
             }
-            rules.epoch += 1;
+            rules.cut_epoch += 1;
         });
     }
 
     /// The next new connection that is to be kept, its epoch, and its number.
     ///
-    /// Accepting and reading the epoch are one step, as seen from [`Shared::cut`].
+    /// Accepting and reading the epoch are one step, as seen from [`SharedRules::cut`].
     pub(super) async fn accept(&self, listener: &tokio::net::TcpListener) -> io::Result<(TcpStream, u64, u64)> {
         poll_fn(|context| {
             let mut rules = self.rules();
             loop {
                 let (stream, _) = ready!(listener.poll_accept(context))?;
-                if rules.refuse || rules.counts.open >= MOST_CONNECTIONS {
-                    close(&stream);
+                if rules.refuses || rules.counts.open >= MAX_CONNECTIONS {
+                    shut_down_socket(&stream);
                     rules.counts.refused += 1;
                     continue;
                 }
                 rules.counts.accepted += 1;
                 rules.counts.open += 1;
                 let number = rules.counts.accepted;
-                rules.open.insert(number);
-                return Poll::Ready(Ok((stream, rules.epoch, number)));
+                rules.open_connections.insert(number);
+                return Poll::Ready(Ok((stream, rules.cut_epoch, number)));
             }
         })
         .await
     }
 
-    /// Waits while the network is silent; `false` if the connection of `epoch` is cut meanwhile.
-    pub(super) async fn thawed(&self, epoch: u64) -> bool {
-        let mut changes = self.changes();
+    /// Waits while the network is silent; `false` if the connection of `cut_epoch` is cut meanwhile.
+    pub(super) async fn wait_until_unfrozen(&self, epoch: u64) -> bool {
+        let mut changes = self.subscribe();
         loop {
             {
                 let rules = self.rules();
-                if rules.epoch != epoch || !rules.freeze {
-                    return rules.epoch == epoch;
+                if rules.cut_epoch != epoch || !rules.is_frozen {
+                    return rules.cut_epoch == epoch;
                 }
             }
             if changes.changed().await.is_err() {
@@ -159,7 +159,7 @@ impl Shared {
 
 /// Ends a socket for all who have it. Dropping would not do: for a moment, until it runs its own
 /// program, each child that another test starts just then has a copy, which keeps the socket open.
-fn close(socket: impl AsFd) {
+fn shut_down_socket(socket: impl AsFd) {
     // It may have ended by itself.
     let _ = shutdown(socket, Shutdown::Both);
 }

@@ -7,29 +7,29 @@
 //! | [`Redis::tls`] | a server that speaks only TLS, and the certificates to trust and to show |
 //! | [`SentinelSet`] | a master, its replicas, and three Sentinels that replace it when it dies |
 //! | [`Cluster`] | masters that share the slots, and their replicas; slots can move |
-//! | [`Independent`] | servers that know nothing of each other |
-//! | [`Resp`] | asks any of them by hand |
+//! | [`IndependentServers`] | servers that know nothing of each other |
+//! | [`RespClient`] | asks any of them by hand |
 //!
 //! Sets need Redis 7.0 or later.
 
-mod ask;
 mod cluster;
-mod independent;
+mod command;
+mod independent_servers;
 mod replica;
 mod resp;
 mod sentinel;
 mod tls;
 
 pub use cluster::{Cluster, Migration, slot_of};
-pub use independent::Independent;
+pub use independent_servers::IndependentServers;
 pub use replica::{Replica, replica_of};
-pub use resp::{Reply, Resp};
+pub use resp::{Reply, RespClient};
 pub use sentinel::SentinelSet;
-pub use tls::{Tls, TlsRedis};
+pub use tls::{TlsRedis, TlsSettings};
 
 use crate::{
     Result, Server, WallClock, clock,
-    process::{Binary, Place, Probe, Recipe},
+    process::{Binary, Probe, ServerSpec, Workspace},
 };
 
 /// In the data folder, in which the server runs; there until an orderly end.
@@ -56,7 +56,7 @@ pub async fn start() -> Result<Server> {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Redis {
-    extra: Vec<String>,
+    extra_args: Vec<String>,
     user: Option<String>,
     password: Option<String>,
     clock: Option<WallClock>,
@@ -72,7 +72,7 @@ impl Redis {
     /// Adds arguments after our own, so that they win where both say something.
     #[must_use]
     pub fn args(mut self, arguments: &[&str]) -> Self {
-        self.extra.extend(arguments.iter().map(|&a| a.to_owned()));
+        self.extra_args.extend(arguments.iter().map(|&a| a.to_owned()));
         self
     }
 
@@ -117,14 +117,14 @@ impl Redis {
     }
 }
 
-impl Recipe for Redis {
+impl ServerSpec for Redis {
     fn binary(&self) -> Binary {
         Binary::new("redis-server", "redis-server")
     }
 
-    fn arguments(&self, place: &Place) -> Vec<String> {
-        let port = place.port().to_string();
-        let dir = place.dir().to_string_lossy();
+    fn arguments(&self, workspace: &Workspace) -> Vec<String> {
+        let port = workspace.port().to_string();
+        let dir = workspace.dir().to_string_lossy();
         let ours = [
             ["--port", &port],
             ["--bind", "127.0.0.1"],
@@ -136,30 +136,30 @@ impl Recipe for Redis {
             ["--repl-diskless-sync-delay", "0"],
         ];
         let ours = ours.iter().flatten().map(|&argument| argument.to_owned());
-        ours.chain(self.extra.iter().cloned()).collect()
+        ours.chain(self.extra_args.iter().cloned()).collect()
     }
 
-    fn url(&self, place: &Place) -> String {
+    fn url(&self, workspace: &Workspace) -> String {
         let password = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
-        format!("redis://{password}127.0.0.1:{}/", place.port())
+        format!("redis://{password}127.0.0.1:{}/", workspace.port())
     }
 
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
-        ping(place)
+    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
+        ping_probe(workspace)
     }
 
     fn environment(&self) -> Vec<(String, String)> {
         self.clock.as_ref().map(|clock| clock.environment()).unwrap_or_default()
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
-        self.clean_up(place);
+    fn prepare(&self, workspace: &Workspace) -> Result<()> {
+        self.clean_up(workspace);
         Ok(())
     }
 
-    fn clean_up(&self, place: &Place) {
+    fn clean_up(&self, workspace: &Workspace) {
         if self.clock.is_some() {
-            clock::remove_leftovers(&place.dir().join(PID_FILE));
+            clock::remove_leftovers(&workspace.dir().join(PID_FILE));
         }
     }
 
@@ -173,9 +173,9 @@ impl Recipe for Redis {
 }
 
 /// Asks once whether a Redis of any kind answers.
-fn ping(place: &Place) -> Probe<'_> {
+fn ping_probe(workspace: &Workspace) -> Probe<'_> {
     Box::pin(async move {
-        let answer = async { Resp::connect(place.addr()).await?.command(&["PING"]).await };
+        let answer = async { RespClient::connect(workspace.addr()).await?.command(&["PING"]).await };
         match answer.await {
             Ok(Reply::Simple(pong)) if pong == "PONG" => Ok(()),
             // One with a password, or whose default user may do nothing, is up, too.

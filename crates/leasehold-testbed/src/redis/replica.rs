@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Redis, ask};
+use super::{Redis, command};
 use crate::{Result, Server, WallClock, try_eventually};
 
 /// How long the first copy may take. Only a failing test waits this long.
-const LINK_BOUND: Duration = crate::BOUND;
+const LINK_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
 /// A replica of `master`, to be started.
 ///
@@ -63,7 +63,7 @@ impl Replica {
     pub async fn start(self) -> Result<Server> {
         let server = self.redis.start().await?;
         let (addr, password) = (server.addr(), self.password.as_deref());
-        try_eventually("link to the master", LINK_BOUND, || ask::check_linked(addr, password)).await?;
+        try_eventually("link to the master", LINK_TIMEOUT, || command::check_replica_linked(addr, password)).await?;
         Ok(server)
     }
 }

@@ -11,11 +11,11 @@ use tokio::{
 use crate::{Error, Result};
 
 /// How long a reply may take unless the test says otherwise.
-const DEFAULT_BOUND: Duration = crate::BOUND;
+const DEFAULT_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 /// The longest reply that is read.
-const LONGEST_REPLY: usize = 16 * 1024 * 1024;
+const MAX_REPLY_BYTES: usize = 16 * 1024 * 1024;
 /// How deep arrays may lie in arrays.
-const DEEPEST_REPLY: usize = 16;
+const MAX_REPLY_DEPTH: usize = 16;
 
 /// What Redis answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,13 +36,13 @@ pub enum Reply {
 
 /// One connection to Redis.
 #[derive(Debug)]
-pub struct Resp {
+pub struct RespClient {
     stream: TcpStream,
     unread: Vec<u8>,
-    bound: Duration,
+    timeout: Duration,
 }
 
-impl Resp {
+impl RespClient {
     /// Connects to a server, or to a proxy before it.
     ///
     /// # Errors
@@ -50,18 +50,18 @@ impl Resp {
     /// [`Error::Io`] or [`Error::TimedOut`].
     pub async fn connect(addr: SocketAddr) -> Result<Self> {
         let connecting = format!("connecting to {addr}");
-        let stream = timeout(DEFAULT_BOUND, TcpStream::connect(addr))
+        let stream = timeout(DEFAULT_TIMEOUT, TcpStream::connect(addr))
             .await
-            .map_err(|_| too_late("connection", DEFAULT_BOUND))?
+            .map_err(|_| timed_out_error("connection", DEFAULT_TIMEOUT))?
             .and_then(|stream| stream.set_nodelay(true).map(|()| stream))
             .map_err(Error::io(connecting))?;
-        Ok(Self { stream, unread: Vec::new(), bound: DEFAULT_BOUND })
+        Ok(Self { stream, unread: Vec::new(), timeout: DEFAULT_TIMEOUT })
     }
 
-    /// Waits at most `bound` for each reply from now on, instead of ten seconds.
+    /// Waits at most `timeout` for each reply from now on, instead of ten seconds.
     #[must_use]
-    pub fn bound(mut self, bound: Duration) -> Self {
-        self.bound = bound;
+    pub fn timeout(mut self, bound: Duration) -> Self {
+        self.timeout = bound;
         self
     }
 
@@ -73,8 +73,8 @@ impl Resp {
     ///
     /// [`Error::TimedOut`], after which a late reply would be taken for that of the next command:
     /// connect anew. [`Error::Io`] if the connection ended, [`Error::Protocol`] if it is not Redis.
-    pub async fn command(&mut self, words: &[&str]) -> Result<Reply> {
-        self.send(words).await?;
+    pub async fn command(&mut self, arguments: &[&str]) -> Result<Reply> {
+        self.send(arguments).await?;
         self.reply().await
     }
 
@@ -83,14 +83,14 @@ impl Resp {
     /// # Errors
     ///
     /// [`Error::Io`] or [`Error::TimedOut`].
-    pub async fn send(&mut self, words: &[&str]) -> Result<()> {
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
+    pub async fn send(&mut self, arguments: &[&str]) -> Result<()> {
+        let mut request = format!("*{}\r\n", arguments.len());
+        for word in arguments {
             request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
         }
-        timeout(self.bound, self.stream.write_all(request.as_bytes()))
+        timeout(self.timeout, self.stream.write_all(request.as_bytes()))
             .await
-            .map_err(|_| too_late("room to send", self.bound))?
+            .map_err(|_| timed_out_error("room to send", self.timeout))?
             .map_err(Error::io("sending to Redis"))
     }
 
@@ -98,20 +98,20 @@ impl Resp {
     ///
     /// # Errors
     ///
-    /// As [`Resp::command`].
+    /// As [`RespClient::command`].
     pub async fn reply(&mut self) -> Result<Reply> {
-        let bound = self.bound;
-        timeout(bound, self.read()).await.map_err(|_| too_late("reply from Redis", bound))?
+        let bound = self.timeout;
+        timeout(bound, self.read_reply()).await.map_err(|_| timed_out_error("reply from Redis", bound))?
     }
 
-    async fn read(&mut self) -> Result<Reply> {
+    async fn read_reply(&mut self) -> Result<Reply> {
         loop {
-            if let Some((reply, length)) = parse(&self.unread, DEEPEST_REPLY)? {
+            if let Some((reply, length)) = parse_reply(&self.unread, MAX_REPLY_DEPTH)? {
                 self.unread.drain(..length);
                 return Ok(reply);
             }
-            if self.unread.len() > LONGEST_REPLY {
-                return Err(broken("a reply beyond 16 MiB"));
+            if self.unread.len() > MAX_REPLY_BYTES {
+                return Err(protocol_error("a reply beyond 16 MiB"));
             }
             let reading = Error::io("reading from Redis");
             let read = self.stream.read_buf(&mut self.unread).await;
@@ -124,28 +124,28 @@ impl Resp {
 }
 
 /// The first reply in `bytes` and its length; `None` if more must be read.
-fn parse(bytes: &[u8], depth: usize) -> Result<Option<(Reply, usize)>> {
+fn parse_reply(bytes: &[u8], depth: usize) -> Result<Option<(Reply, usize)>> {
     let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
         return Ok(None);
     };
     let (line, body) = (String::from_utf8_lossy(&bytes[..end]), end + 2);
     let mut rest = line.chars();
     let (kind, text) = (rest.next(), rest.as_str());
-    let number = || text.parse::<i64>().map_err(|_| broken(&line));
+    let number = || text.parse::<i64>().map_err(|_| protocol_error(&line));
     let reply = match kind {
         Some('+') => Reply::Simple(text.to_owned()),
         Some('-') => Reply::Error(text.to_owned()),
         Some(':') => Reply::Integer(number()?),
         Some('$' | '*') if number()? < 0 => Reply::Nil,
         Some('$') => {
-            let length = usize::try_from(number()?).map_err(|_| broken(&line))?;
-            let value = bytes.get(body..body + length.min(LONGEST_REPLY));
+            let length = usize::try_from(number()?).map_err(|_| protocol_error(&line))?;
+            let value = bytes.get(body..body + length.min(MAX_REPLY_BYTES));
             return Ok(value
                 .filter(|_| bytes.len() >= body + length + 2)
-                .map(|value| (Reply::Bulk(lossy(value)), body + length + 2)));
+                .map(|value| (Reply::Bulk(lossy_text(value)), body + length + 2)));
         }
         Some('*') if depth > 0 => return parse_items(bytes, body, number()?, depth - 1),
-        _ => return Err(broken(&line)),
+        _ => return Err(protocol_error(&line)),
     };
     Ok(Some((reply, body)))
 }
@@ -153,7 +153,7 @@ fn parse(bytes: &[u8], depth: usize) -> Result<Option<(Reply, usize)>> {
 fn parse_items(bytes: &[u8], mut at: usize, count: i64, depth: usize) -> Result<Option<(Reply, usize)>> {
     let mut items = Vec::new();
     for _ in 0..count {
-        let Some((item, length)) = parse(&bytes[at..], depth)? else {
+        let Some((item, length)) = parse_reply(&bytes[at..], depth)? else {
             return Ok(None);
         };
         items.push(item);
@@ -162,16 +162,16 @@ fn parse_items(bytes: &[u8], mut at: usize, count: i64, depth: usize) -> Result<
     Ok(Some((Reply::Array(items), at)))
 }
 
-fn lossy(bytes: &[u8]) -> String {
+fn lossy_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn broken(problem: &str) -> Error {
+fn protocol_error(problem: &str) -> Error {
     Error::Protocol { peer: "Redis".to_owned(), problem: problem.to_owned() }
 }
 
-fn too_late(awaited: &str, bound: Duration) -> Error {
-    Error::TimedOut { awaited: awaited.to_owned(), bound, seen: "silence".to_owned() }
+fn timed_out_error(awaited: &str, bound: Duration) -> Error {
+    Error::TimedOut { awaited: awaited.to_owned(), bound, observed: "silence".to_owned() }
 }
 
 #[cfg(test)]
@@ -179,21 +179,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_is_read_only_when_all_of_it_is_there() {
+    fn a_reply_is_parsed_only_when_it_is_complete() {
         let whole = b"*3\r\n$2\r\nab\r\n:-7\r\n*1\r\n$-1\r\n+next\r\n";
         let length = whole.len() - b"+next\r\n".len();
         let expected =
             Reply::Array(vec![Reply::Bulk("ab".to_owned()), Reply::Integer(-7), Reply::Array(vec![Reply::Nil])]);
         for cut in 0..length {
-            assert_eq!(parse(&whole[..cut], 4).unwrap(), None, "cut at {cut}");
+            assert_eq!(parse_reply(&whole[..cut], 4).unwrap(), None, "cut at {cut}");
         }
-        assert_eq!(parse(whole, 4).unwrap(), Some((expected, length)));
+        assert_eq!(parse_reply(whole, 4).unwrap(), Some((expected, length)));
     }
 
     #[test]
-    fn what_is_no_resp_is_refused() {
-        assert!(parse(b"HTTP/1.1 400\r\n", 4).is_err());
-        assert!(parse(b"$x\r\n", 4).is_err());
-        assert!(parse(b"*1\r\n*1\r\n:1\r\n", 1).is_err(), "too deep");
+    fn invalid_resp_is_refused() {
+        assert!(parse_reply(b"HTTP/1.1 400\r\n", 4).is_err());
+        assert!(parse_reply(b"$x\r\n", 4).is_err());
+        assert!(parse_reply(b"*1\r\n*1\r\n:1\r\n", 1).is_err(), "too deep");
     }
 }

@@ -8,18 +8,18 @@ use super::Redis;
 use crate::{
     Result, Server,
     certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_CERTIFICATE, SERVER_KEY},
-    process::{Binary, Place, Probe, Recipe},
+    process::{Binary, Probe, ServerSpec, Workspace},
 };
 
 /// What Redis prints at each start, first and last.
-const STARTING: &str = "Redis is starting";
-const READY: &str = "Ready to accept connections";
+const START_LOG_LINE: &str = "Redis is starting";
+const READY_LOG_LINE: &str = "Ready to accept connections";
 
 /// A Redis with TLS to be started; see [`Redis::tls`].
 #[derive(Clone, Debug)]
-pub struct Tls {
+pub struct TlsSettings {
     redis: Redis,
-    demands_certificates: bool,
+    requires_client_certificates: bool,
 }
 
 /// A Redis that speaks only TLS, and the files that its clients need.
@@ -45,22 +45,22 @@ impl Redis {
     /// # async fn example() -> leasehold_testbed::Result<()> {
     /// use leasehold_testbed::redis::Redis;
     ///
-    /// let redis = Redis::new().tls().demand_certificates().start().await?;
+    /// let redis = Redis::new().tls().require_client_certificates().start().await?;
     /// println!("{} is certified by {}", redis.server.url(), redis.ca.display());
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn tls(self) -> Tls {
-        Tls { redis: self, demands_certificates: false }
+    pub fn tls(self) -> TlsSettings {
+        TlsSettings { redis: self, requires_client_certificates: false }
     }
 }
 
-impl Tls {
+impl TlsSettings {
     /// Refuses clients that do not show a certificate of our authority.
     #[must_use]
-    pub fn demand_certificates(mut self) -> Self {
-        self.demands_certificates = true;
+    pub fn require_client_certificates(mut self) -> Self {
+        self.requires_client_certificates = true;
         self
     }
 
@@ -70,27 +70,27 @@ impl Tls {
     ///
     /// As [`Server::start`].
     pub async fn start(self) -> Result<TlsRedis> {
-        let certificates = Certificates::make()?;
-        let server = Server::start(TlsRecipe { tls: self, certificates }).await?;
+        let certificates = Certificates::generate()?;
+        let server = Server::start(TlsServerSpec { tls: self, certificates }).await?;
         let file = |name| server.dir().join(name);
         let (ca, client_certificate, client_key) = (file(CA), file(CLIENT_CERTIFICATE), file(CLIENT_KEY));
         Ok(TlsRedis { server, ca, client_certificate, client_key })
     }
 }
 
-struct TlsRecipe {
-    tls: Tls,
+struct TlsServerSpec {
+    tls: TlsSettings,
     certificates: Certificates,
 }
 
-impl Recipe for TlsRecipe {
+impl ServerSpec for TlsServerSpec {
     fn binary(&self) -> Binary {
         self.tls.redis.binary()
     }
 
-    fn arguments(&self, place: &Place) -> Vec<String> {
-        let port = place.port().to_string();
-        let demand = if self.tls.demands_certificates { "yes" } else { "no" };
+    fn arguments(&self, workspace: &Workspace) -> Vec<String> {
+        let port = workspace.port().to_string();
+        let demand = if self.tls.requires_client_certificates { "yes" } else { "no" };
         // Redis runs in this folder.
         let ours = [
             ["--port", "0"],
@@ -100,29 +100,29 @@ impl Recipe for TlsRecipe {
             ["--tls-ca-cert-file", CA],
             ["--tls-auth-clients", demand],
         ];
-        self.tls.redis.clone().args(&ours.concat()).arguments(place)
+        self.tls.redis.clone().args(&ours.concat()).arguments(workspace)
     }
 
-    fn url(&self, place: &Place) -> String {
-        self.tls.redis.url(place).replacen("redis:", "rediss:", 1)
+    fn url(&self, workspace: &Workspace) -> String {
+        self.tls.redis.url(workspace).replacen("redis:", "rediss:", 1)
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
-        self.certificates.write(place.dir())
+    fn prepare(&self, workspace: &Workspace) -> Result<()> {
+        self.certificates.write(workspace.dir())
     }
 
     /// Asking would take a TLS client. That our process listens has been seen already; now it must
     /// have said since its last start that it is ready.
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
-            TcpStream::connect(place.addr()).await.map_err(|error| error.to_string())?;
-            let log = place.log_tail();
-            let last_start = log.rsplit(STARTING).next().unwrap_or_default();
-            if last_start.contains(READY) { Ok(()) } else { Err("it is not ready yet".to_owned()) }
+            TcpStream::connect(workspace.addr()).await.map_err(|error| error.to_string())?;
+            let log = workspace.log_tail();
+            let last_start = log.rsplit(START_LOG_LINE).next().unwrap_or_default();
+            if last_start.contains(READY_LOG_LINE) { Ok(()) } else { Err("it is not ready yet".to_owned()) }
         })
     }
 
     fn run_as(&self) -> Option<&str> {
-        Recipe::run_as(&self.tls.redis)
+        ServerSpec::run_as(&self.tls.redis)
     }
 }

@@ -6,35 +6,35 @@
 //! | [`ZooKeeper::user`] | a server that knows users, by SASL with DIGEST-MD5 |
 //! | [`ZooKeeper::tls`] | a server with a port for TLS, and the certificates to trust and to show |
 //! | [`Ensemble`] | servers that elect a leader; each can be cut off from the others, but not from its clients |
-//! | [`ask()`], [`facts`], [`role`] | ask any of them by hand |
+//! | [`send_word`], [`monitor_values`], [`role`] | ask any of them by hand |
 //!
 //! A server's URL here is what ZooKeeper calls a connect string: `127.0.0.1:2181`, and of an
 //! ensemble all of them with commas in between.
 //!
 //! Written for ZooKeeper 3.8.
 
-mod ask;
 mod ensemble;
-mod recipe;
+mod four_letter_words;
+mod server_spec;
 mod tls;
 
 use std::time::Duration;
 
-pub use ask::{Role, ask, facts, role};
 pub use ensemble::Ensemble;
-pub use recipe::classpath;
-pub use tls::{Tls, TlsZooKeeper};
+pub use four_letter_words::{Role, monitor_values, role, send_word};
+pub use server_spec::classpath;
+pub use tls::{TlsSettings, TlsZooKeeper};
 
 use crate::{Result, Server};
 
 /// Short, so that sessions may be short: the shortest lasts two ticks.
-const TICK: Duration = Duration::from_millis(100);
+const DEFAULT_TICK: Duration = Duration::from_millis(100);
 /// ZooKeeper itself would allow twenty ticks.
-const LONGEST_SESSION: Duration = Duration::from_secs(1200);
+const MAX_SESSION: Duration = Duration::from_secs(1200);
 /// ZooKeeper itself would look once a minute.
-const CONTAINER_CHECK: Duration = Duration::from_millis(100);
+const CONTAINER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// A busy machine may hold a server up for a second, and that must not make it lose its leader.
-const PEER_SILENCE: Duration = Duration::from_secs(2);
+const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts one ZooKeeper.
 ///
@@ -59,11 +59,11 @@ pub async fn start() -> Result<Server> {
 #[derive(Clone, Debug)]
 pub struct ZooKeeper {
     tick: Duration,
-    shortest_session: Option<Duration>,
-    longest_session: Duration,
-    container_check: Duration,
-    peer_silence: Duration,
-    syncs: bool,
+    min_session: Option<Duration>,
+    max_session: Duration,
+    container_check_interval: Duration,
+    peer_timeout: Duration,
+    fsyncs: bool,
     users: Vec<(String, String)>,
     settings: Vec<(String, String)>,
     properties: Vec<(String, String)>,
@@ -72,12 +72,12 @@ pub struct ZooKeeper {
 impl Default for ZooKeeper {
     fn default() -> Self {
         Self {
-            tick: TICK,
-            shortest_session: None,
-            longest_session: LONGEST_SESSION,
-            container_check: CONTAINER_CHECK,
-            peer_silence: PEER_SILENCE,
-            syncs: false,
+            tick: DEFAULT_TICK,
+            min_session: None,
+            max_session: MAX_SESSION,
+            container_check_interval: CONTAINER_CHECK_INTERVAL,
+            peer_timeout: PEER_TIMEOUT,
+            fsyncs: false,
             users: Vec::new(),
             settings: Vec::new(),
             properties: Vec::new(),
@@ -102,32 +102,32 @@ impl ZooKeeper {
 
     /// Grants no session that is shorter or longer than these, whatever the tick.
     #[must_use]
-    pub fn sessions(mut self, shortest: Duration, longest: Duration) -> Self {
-        self.shortest_session = Some(shortest);
-        self.longest_session = longest;
+    pub fn session_bounds(mut self, shortest: Duration, longest: Duration) -> Self {
+        self.min_session = Some(shortest);
+        self.max_session = longest;
         self
     }
 
     /// How often it looks for container nodes that are empty and nodes whose time to live is
     /// over, instead of every 100 ms.
     #[must_use]
-    pub fn container_check(mut self, every: Duration) -> Self {
-        self.container_check = every;
+    pub fn container_check_interval(mut self, every: Duration) -> Self {
+        self.container_check_interval = every;
         self
     }
 
     /// How long a member of an ensemble bears the silence of its leader, and a leader that of its
     /// followers, instead of two seconds. So long may one that is cut off go on answering.
     #[must_use]
-    pub fn peer_silence(mut self, bound: Duration) -> Self {
-        self.peer_silence = bound;
+    pub fn peer_timeout(mut self, bound: Duration) -> Self {
+        self.peer_timeout = bound;
         self
     }
 
     /// Has it wait for the disk with each write, as ZooKeeper does where nobody says otherwise.
     #[must_use]
-    pub fn sync(mut self) -> Self {
-        self.syncs = true;
+    pub fn fsync(mut self) -> Self {
+        self.fsyncs = true;
         self
     }
 

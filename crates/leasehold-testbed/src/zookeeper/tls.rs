@@ -5,18 +5,18 @@ use std::{
     path::PathBuf,
 };
 
-use super::{ZooKeeper, recipe::check_standalone};
+use super::{ZooKeeper, server_spec::check_standalone};
 use crate::{
     Result, Server,
-    certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_BOTH},
-    process::{Binary, Place, Probe, Recipe},
+    certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_KEY_AND_CERTIFICATE},
+    process::{Binary, Probe, ServerSpec, Workspace},
 };
 
 /// A ZooKeeper with TLS to be started; see [`ZooKeeper::tls`].
 #[derive(Clone, Debug)]
-pub struct Tls {
+pub struct TlsSettings {
     zookeeper: ZooKeeper,
-    demands_certificates: bool,
+    requires_client_certificates: bool,
 }
 
 /// A ZooKeeper with a port for TLS, and the files that its clients need.
@@ -28,7 +28,7 @@ pub struct TlsZooKeeper {
     /// The server; its port speaks only TLS.
     pub server: Server,
     /// Another port, without TLS: for four-letter words and to look at nodes by hand.
-    pub plain: SocketAddr,
+    pub plain_addr: SocketAddr,
     /// The certificate of the authority that clients must trust, as PEM.
     pub ca: PathBuf,
     /// A certificate that a client may show, as PEM.
@@ -44,22 +44,22 @@ impl ZooKeeper {
     /// # async fn example() -> leasehold_testbed::Result<()> {
     /// use leasehold_testbed::zookeeper::ZooKeeper;
     ///
-    /// let zookeeper = ZooKeeper::new().tls().demand_certificates().start().await?;
+    /// let zookeeper = ZooKeeper::new().tls().require_client_certificates().start().await?;
     /// println!("{} is certified by {}", zookeeper.server.url(), zookeeper.ca.display());
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn tls(self) -> Tls {
-        Tls { zookeeper: self, demands_certificates: false }
+    pub fn tls(self) -> TlsSettings {
+        TlsSettings { zookeeper: self, requires_client_certificates: false }
     }
 }
 
-impl Tls {
+impl TlsSettings {
     /// Refuses clients that do not show a certificate of our authority.
     #[must_use]
-    pub fn demand_certificates(mut self) -> Self {
-        self.demands_certificates = true;
+    pub fn require_client_certificates(mut self) -> Self {
+        self.requires_client_certificates = true;
         self
     }
 
@@ -69,54 +69,54 @@ impl Tls {
     ///
     /// As [`Server::start`].
     pub async fn start(self) -> Result<TlsZooKeeper> {
-        let certificates = Certificates::make()?;
-        let server = Server::start(TlsRecipe { tls: self, certificates }).await?;
-        let plain = plain(server.extra_ports());
+        let certificates = Certificates::generate()?;
+        let server = Server::start(TlsServerSpec { tls: self, certificates }).await?;
+        let plain = plain_addr(server.extra_ports());
         let file = |name| server.dir().join(name);
         let (ca, client_certificate, client_key) = (file(CA), file(CLIENT_CERTIFICATE), file(CLIENT_KEY));
-        Ok(TlsZooKeeper { server, plain, ca, client_certificate, client_key })
+        Ok(TlsZooKeeper { server, plain_addr: plain, ca, client_certificate, client_key })
     }
 }
 
-struct TlsRecipe {
-    tls: Tls,
+struct TlsServerSpec {
+    tls: TlsSettings,
     certificates: Certificates,
 }
 
-impl Recipe for TlsRecipe {
+impl ServerSpec for TlsServerSpec {
     fn binary(&self) -> Binary {
         self.tls.zookeeper.binary()
     }
 
-    fn arguments(&self, _place: &Place) -> Vec<String> {
+    fn arguments(&self, _workspace: &Workspace) -> Vec<String> {
         self.tls.zookeeper.java_arguments(&[])
     }
 
-    fn url(&self, place: &Place) -> String {
-        self.tls.zookeeper.url(place)
+    fn url(&self, workspace: &Workspace) -> String {
+        self.tls.zookeeper.url(workspace)
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
-        self.certificates.write(place.dir())?;
-        let file = |name| place.dir().join(name).display().to_string();
-        let demand = if self.tls.demands_certificates { "need" } else { "none" };
+    fn prepare(&self, workspace: &Workspace) -> Result<()> {
+        self.certificates.write(workspace.dir())?;
+        let file = |name| workspace.dir().join(name).display().to_string();
+        let demand = if self.tls.requires_client_certificates { "need" } else { "none" };
         let settings = [
-            ("secureClientPort", place.port().to_string()),
+            ("secureClientPort", workspace.port().to_string()),
             ("secureClientPortAddress", "127.0.0.1".to_owned()),
             ("serverCnxnFactory", "org.apache.zookeeper.server.NettyServerCnxnFactory".to_owned()),
-            ("ssl.keyStore.location", file(SERVER_BOTH)),
+            ("ssl.keyStore.location", file(SERVER_KEY_AND_CERTIFICATE)),
             ("ssl.keyStore.type", "PEM".to_owned()),
             ("ssl.trustStore.location", file(CA)),
             ("ssl.trustStore.type", "PEM".to_owned()),
             ("ssl.clientAuth", demand.to_owned()),
         ];
         let settings = settings.map(|(key, value)| (key.to_owned(), value));
-        self.tls.zookeeper.write_files(plain(place.extra_ports()).port(), place.dir(), &settings)
+        self.tls.zookeeper.write_files(plain_addr(workspace.extra_ports()).port(), workspace.dir(), &settings)
     }
 
     /// Both ports are open once one of them serves; that our process has the other has been seen.
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
-        Box::pin(check_standalone(plain(place.extra_ports())))
+    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
+        Box::pin(check_standalone(plain_addr(workspace.extra_ports())))
     }
 
     fn extra_ports(&self) -> usize {
@@ -124,6 +124,6 @@ impl Recipe for TlsRecipe {
     }
 }
 
-fn plain(extra_ports: &[u16]) -> SocketAddr {
+fn plain_addr(extra_ports: &[u16]) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, extra_ports[0]).into()
 }

@@ -5,10 +5,10 @@ use std::{fs, path::Path, time::Duration};
 use leasehold_testbed::{Actor, Error};
 use serde_json::json;
 
-use crate::common::alive;
+use crate::common::is_alive;
 
-const BOUND: Duration = leasehold_testbed::BOUND;
-const SILENCE: Duration = Duration::from_millis(200);
+const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn shell(script: &str) -> Actor {
     Actor::spawn(Path::new("/bin/sh"), &["-c", script], &[("GREETING", "hello")])
@@ -21,38 +21,38 @@ fn echo() -> Actor {
 }
 
 #[tokio::test]
-async fn lines_go_both_ways_and_the_environment_arrives() {
+async fn lines_pass_in_both_directions_and_the_environment_is_set() {
     let mut actor = shell(r#"echo "{\"say\":\"$GREETING\"}"; read line; echo "[$line]"; exit 3"#);
-    assert_eq!(actor.recv(BOUND).await.unwrap(), json!({"say": "hello"}));
+    assert_eq!(actor.recv(TEST_TIMEOUT).await.unwrap(), json!({"say": "hello"}));
     actor.send(&json!({"op": "go"})).await.unwrap();
-    assert_eq!(actor.recv(BOUND).await.unwrap(), json!([{"op": "go"}]));
-    let status = actor.wait_exit(BOUND).await.unwrap();
+    assert_eq!(actor.recv(TEST_TIMEOUT).await.unwrap(), json!([{"op": "go"}]));
+    let status = actor.wait_exit(TEST_TIMEOUT).await.unwrap();
     assert_eq!(status.code(), Some(3));
-    let after = actor.recv(BOUND).await.unwrap_err().to_string();
+    let after = actor.recv(TEST_TIMEOUT).await.unwrap_err().to_string();
     assert!(after.contains("its output ended"), "{after}");
 }
 
 #[tokio::test]
-async fn expect_passes_over_other_lines_and_leaves_later_ones() {
+async fn recv_matching_skips_other_lines_and_keeps_later_ones() {
     let mut actor = echo();
     for n in 1..=4 {
         actor.send(&json!({"n": n})).await.unwrap();
     }
-    let third = actor.expect(|line| line["n"] == 3, BOUND).await.unwrap();
+    let third = actor.recv_matching(|line| line["n"] == 3, TEST_TIMEOUT).await.unwrap();
     assert_eq!(third, json!({"n": 3}));
-    assert_eq!(actor.recv(BOUND).await.unwrap(), json!({"n": 4}));
+    assert_eq!(actor.recv(TEST_TIMEOUT).await.unwrap(), json!({"n": 4}));
 }
 
 #[tokio::test]
-async fn a_failed_expect_shows_all_that_was_seen() {
+async fn a_failed_recv_matching_shows_all_received_lines() {
     let mut actor = shell(r#"echo went wrong >&2; echo '{"a":1}'; echo '{"b":2}'; read line"#);
     // The line on standard error comes on a way of its own: be sure that it is there.
     let told = || {
-        let story = actor.story();
-        async move { if story.contains("went wrong") { Ok(()) } else { Err(story) } }
+        let timeline = actor.transcript();
+        async move { if timeline.contains("went wrong") { Ok(()) } else { Err(timeline) } }
     };
-    leasehold_testbed::eventually(BOUND, told).await;
-    let error = actor.expect(|line| line["c"] == 3, SILENCE).await.unwrap_err();
+    leasehold_testbed::eventually(TEST_TIMEOUT, told).await;
+    let error = actor.recv_matching(|line| line["c"] == 3, SILENCE_TIMEOUT).await.unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     for part in [r#"{"a":1}"#, r#"{"b":2}"#, "went wrong"] {
         assert!(error.to_string().contains(part), "{part} is not in: {error}");
@@ -60,26 +60,26 @@ async fn a_failed_expect_shows_all_that_was_seen() {
 }
 
 #[tokio::test]
-async fn a_line_that_is_no_json_is_an_error_that_shows_it() {
+async fn a_line_that_is_not_json_is_shown_in_the_error() {
     let mut actor = shell("echo oops; read line");
-    let error = actor.expect(|_| true, BOUND).await.unwrap_err();
+    let error = actor.recv_matching(|_| true, TEST_TIMEOUT).await.unwrap_err();
     assert!(matches!(error, Error::Protocol { .. }), "{error}");
     assert!(error.to_string().contains("oops"), "{error}");
 }
 
 #[tokio::test]
-async fn a_stopped_actor_is_silent_until_it_goes_on() {
+async fn a_stopped_actor_is_silent_until_it_is_resumed() {
     let mut actor = echo();
     actor.send(&json!(1)).await.unwrap();
-    assert_eq!(actor.recv(BOUND).await.unwrap(), json!(1));
+    assert_eq!(actor.recv(TEST_TIMEOUT).await.unwrap(), json!(1));
     actor.sigstop().unwrap();
     let stat = fs::read_to_string(format!("/proc/{}/stat", actor.pid())).unwrap();
     assert!(stat.contains(") T "), "stopped when sigstop returns: {stat}");
     actor.send(&json!(2)).await.unwrap();
-    let silence = actor.recv(SILENCE).await;
+    let silence = actor.recv(SILENCE_TIMEOUT).await;
     assert!(matches!(silence, Err(Error::TimedOut { .. })), "{silence:?}");
     actor.sigcont().unwrap();
-    assert_eq!(actor.recv(BOUND).await.unwrap(), json!(2));
+    assert_eq!(actor.recv(TEST_TIMEOUT).await.unwrap(), json!(2));
 }
 
 #[tokio::test]
@@ -100,38 +100,38 @@ async fn a_killed_actor_is_gone_when_sigkill_returns() {
     let mut actor = echo();
     actor.sigstop().unwrap();
     actor.sigkill().unwrap();
-    assert!(!alive(actor.pid()));
+    assert!(!is_alive(actor.pid()));
     assert!(matches!(actor.sigstop(), Err(Error::NotRunning { .. })));
     assert!(actor.send(&json!(1)).await.is_err());
-    let status = actor.wait_exit(BOUND).await.unwrap();
+    let status = actor.wait_exit(TEST_TIMEOUT).await.unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
     actor.sigkill().unwrap();
 }
 
 #[tokio::test]
-async fn a_dropped_actor_leaves_no_survivor() {
+async fn a_dropped_actor_leaves_no_process_running() {
     let mut actor = shell("sleep 600 & echo $!; wait");
-    let child = actor.recv(BOUND).await.unwrap().as_u64().unwrap();
+    let child = actor.recv(TEST_TIMEOUT).await.unwrap().as_u64().unwrap();
     let child = u32::try_from(child).unwrap();
     let pid = actor.pid();
-    assert!(alive(child) && alive(pid));
+    assert!(is_alive(child) && is_alive(pid));
     drop(actor);
-    assert!(!alive(pid));
-    assert!(!alive(child));
+    assert!(!is_alive(pid));
+    assert!(!is_alive(child));
 }
 
 #[tokio::test]
-async fn a_mark_comes_after_all_that_a_stopped_one_has_said() {
+async fn an_injected_line_follows_all_output_of_a_stopped_actor() {
     let mut actor = shell(r#"n=0; while :; do n=$((n+1)); echo "$n"; done"#);
     for _ in 0..3 {
-        actor.recv(BOUND).await.unwrap();
+        actor.recv(TEST_TIMEOUT).await.unwrap();
         actor.sigstop().unwrap();
-        actor.mark(&json!("mark")).await.unwrap();
-        actor.expect(|line| line == "mark", BOUND).await.unwrap();
-        let after = actor.recv(SILENCE).await.unwrap_err();
+        actor.inject_output_line(&json!("mark")).await.unwrap();
+        actor.recv_matching(|line| line == "mark", TEST_TIMEOUT).await.unwrap();
+        let after = actor.recv(SILENCE_TIMEOUT).await.unwrap_err();
         assert!(matches!(after, Error::TimedOut { .. }), "{after}");
         actor.sigcont().unwrap();
     }
     actor.sigkill().unwrap();
-    assert!(actor.mark(&json!("mark")).await.is_err(), "it has ended");
+    assert!(actor.inject_output_line(&json!("mark")).await.is_err(), "it has ended");
 }

@@ -5,22 +5,22 @@ use std::{fs, io};
 
 use leasehold_testbed::{
     Data, Disk,
-    redis::{Redis, Reply, Resp},
+    redis::{Redis, Reply, RespClient},
 };
 
-const SIZE: u64 = 1024 * 1024;
+const DISK_BYTES: u64 = 1024 * 1024;
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 #[test]
-fn a_full_disk_takes_nothing_and_a_freed_one_does() {
+fn a_full_disk_refuses_writes_and_a_freed_one_accepts_them() {
     if !is_root() {
-        assert!(Disk::new(SIZE).unwrap_err().to_string().contains("only root may"));
+        assert!(Disk::new(DISK_BYTES).unwrap_err().to_string().contains("only root may"));
         return;
     }
-    let disk = Disk::new(SIZE).unwrap();
+    let disk = Disk::new(DISK_BYTES).unwrap();
     let file = disk.path().join("a");
     fs::write(&file, "before").unwrap();
     disk.fill().unwrap();
@@ -39,13 +39,13 @@ fn a_full_disk_takes_nothing_and_a_freed_one_does() {
 
 /// With every write on disk before its answer, Redis ends when there is no room; what it had answered is there when there is.
 #[tokio::test]
-async fn a_redis_without_room_ends_and_comes_back() {
+async fn a_redis_with_a_full_disk_exits_and_restarts_with_its_data() {
     if !is_root() {
         return;
     }
-    let redis = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]).disk(8 * SIZE);
+    let redis = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]).disk(8 * DISK_BYTES);
     let mut server = redis.start().await.unwrap();
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     client.command(&["SET", "a", "1"]).await.unwrap();
     server.disk().unwrap().fill().unwrap();
     while let Ok(reply) = client.command(&["SET", "b", &"x".repeat(8192)]).await {
@@ -54,10 +54,10 @@ async fn a_redis_without_room_ends_and_comes_back() {
     server.disk().unwrap().free().unwrap();
     server.restart(Data::Keep).await.unwrap();
     assert!(server.is_running().unwrap());
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     assert_eq!(client.command(&["GET", "a"]).await.unwrap(), Reply::Bulk("1".to_owned()));
     server.restart(Data::Wipe).await.unwrap();
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     assert_eq!(client.command(&["GET", "a"]).await.unwrap(), Reply::Nil);
     server.kill().unwrap();
     assert!(!server.is_running().unwrap());

@@ -9,44 +9,44 @@ use std::{
 
 use leasehold_testbed::{
     Result, Server,
-    process::{Binary, Place, Probe, Recipe},
-    redis::{Redis, Reply, Resp},
+    process::{Binary, Probe, ServerSpec, Workspace},
+    redis::{Redis, Reply, RespClient},
 };
 
 /// Redis, but in the last moment before the first start a thief takes the port, who answers PING
 /// just as Redis does.
-struct Robbed {
-    stolen: Arc<Mutex<Option<TcpListener>>>,
+struct RedisWithStolenPort {
+    stolen_listener: Arc<Mutex<Option<TcpListener>>>,
 }
 
-impl Recipe for Robbed {
+impl ServerSpec for RedisWithStolenPort {
     fn binary(&self) -> Binary {
         Redis::new().binary()
     }
-    fn arguments(&self, place: &Place) -> Vec<String> {
-        Redis::new().arguments(place)
+    fn arguments(&self, workspace: &Workspace) -> Vec<String> {
+        Redis::new().arguments(workspace)
     }
-    fn url(&self, place: &Place) -> String {
-        Redis::new().url(place)
+    fn url(&self, workspace: &Workspace) -> String {
+        Redis::new().url(workspace)
     }
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
-        Box::pin(async move { Redis::new().probe(place).await })
+    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
+        Box::pin(async move { Redis::new().probe(workspace).await })
     }
-    fn prepare(&self, place: &Place) -> Result<()> {
-        let Ok(mut stolen) = self.stolen.lock() else {
+    fn prepare(&self, workspace: &Workspace) -> Result<()> {
+        let Ok(mut stolen) = self.stolen_listener.lock() else {
             return Ok(());
         };
         if stolen.is_none() {
-            *stolen = TcpListener::bind(place.addr()).ok();
+            *stolen = TcpListener::bind(workspace.addr()).ok();
             if let Some(thief) = stolen.as_ref().and_then(|thief| thief.try_clone().ok()) {
-                thread::spawn(move || pretend(&thief));
+                thread::spawn(move || answer_like_redis(&thief));
             }
         }
         Ok(())
     }
 }
 
-fn pretend(thief: &TcpListener) {
+fn answer_like_redis(thief: &TcpListener) {
     for mut victim in thief.incoming().flatten() {
         let mut request = [0; 64];
         while victim.read(&mut request).is_ok_and(|read| read > 0) {
@@ -58,21 +58,21 @@ fn pretend(thief: &TcpListener) {
 }
 
 #[tokio::test]
-async fn another_port_is_taken_and_the_thief_is_never_mistaken_for_the_server() {
+async fn a_stolen_port_is_replaced_and_the_thief_is_never_taken_for_the_server() {
     let stolen = Arc::new(Mutex::new(None));
-    let robbed = Robbed { stolen: Arc::clone(&stolen) };
+    let robbed = RedisWithStolenPort { stolen_listener: Arc::clone(&stolen) };
     let server = Server::start(robbed).await.unwrap();
     let thief = stolen.lock().unwrap().take().expect("the port was stolen");
     let stolen_addr = thief.local_addr().unwrap();
     assert_ne!(server.addr(), stolen_addr);
 
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     let Reply::Bulk(info) = client.command(&["INFO", "server"]).await.unwrap() else { panic!("no INFO") };
     let pid = format!("process_id:{}\r\n", server.pid().unwrap());
     assert!(info.contains(&pid), "the server that answers is ours: {info}");
 
     // The control: a start that believes any answer would have been content with the thief.
-    let mut client = Resp::connect(stolen_addr).await.unwrap();
+    let mut client = RespClient::connect(stolen_addr).await.unwrap();
     let pong = client.command(&["PING"]).await.unwrap();
     assert_eq!(pong, Reply::Simple("PONG".to_owned()));
 }

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use leasehold_testbed::{
     Data, Server, WallClock,
-    redis::{self, Redis, Reply, Resp},
+    redis::{self, Redis, Reply, RespClient},
 };
 
-async fn seconds(server: &Server) -> i64 {
-    let reply = Resp::connect(server.addr()).await.unwrap().command(&["TIME"]).await.unwrap();
+async fn server_time(server: &Server) -> i64 {
+    let reply = RespClient::connect(server.addr()).await.unwrap().command(&["TIME"]).await.unwrap();
     let Reply::Array(parts) = reply else { panic!("{reply:?}") };
     let Reply::Bulk(text) = &parts[0] else { panic!("{parts:?}") };
     text.parse().unwrap()
@@ -21,8 +21,8 @@ async fn the_clock_moves_while_the_server_runs() {
     let mut server = Redis::new().clock(&clock).start().await.unwrap();
     let right = redis::start().await.unwrap();
     for offset in [0, 3600, -7200, 0] {
-        clock.move_to(offset).unwrap();
-        let seen = seconds(&server).await - seconds(&right).await;
+        clock.set_offset(offset).unwrap();
+        let seen = server_time(&server).await - server_time(&right).await;
         assert!((seen - offset).abs() < 60, "{seen} instead of {offset}");
     }
     let left = |pid: u32| Path::new(&format!("/dev/shm/faketime_shm_{pid}")).exists();

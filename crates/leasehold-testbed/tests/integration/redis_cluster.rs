@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use leasehold_testbed::{
     Data, Error, Server,
-    redis::{Cluster, Reply, Resp, slot_of},
+    redis::{Cluster, Reply, RespClient, slot_of},
 };
 
 /// Only a failing test waits this long.
-const BOUND: Duration = leasehold_testbed::BOUND;
+const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
 fn ok() -> Reply {
     Reply::Simple("OK".to_owned())
@@ -19,21 +19,21 @@ fn value(text: &str) -> Reply {
     Reply::Bulk(text.to_owned())
 }
 
-async fn client(server: &Server) -> Resp {
-    Resp::connect(server.addr()).await.unwrap()
+async fn client(server: &Server) -> RespClient {
+    RespClient::connect(server.addr()).await.unwrap()
 }
 
-async fn ask(server: &Server, words: &[&str]) -> Reply {
-    client(server).await.command(words).await.unwrap()
+async fn command_once(server: &Server, arguments: &[&str]) -> Reply {
+    client(server).await.command(arguments).await.unwrap()
 }
 
 /// What a node answers for a key of `slot` that another node has.
-fn elsewhere(how: &str, slot: u16, node: &Server) -> Reply {
-    Reply::Error(format!("{how} {slot} 127.0.0.1:{}", node.port()))
+fn redirect_error(kind: &str, slot: u16, node: &Server) -> Reply {
+    Reply::Error(format!("{kind} {slot} 127.0.0.1:{}", node.port()))
 }
 
 #[tokio::test]
-async fn a_replica_takes_the_slots_of_a_dead_master() {
+async fn a_replica_takes_over_the_slots_of_a_dead_master() {
     let mut cluster = Cluster::start(3, 1).await.unwrap();
     let hosts: Vec<_> = cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
     assert_eq!((cluster.url(), hosts.len()), (format!("redis+cluster://{}", hosts.join(",")), 6));
@@ -49,16 +49,16 @@ async fn a_replica_takes_the_slots_of_a_dead_master() {
 
     cluster.kill_node(old).unwrap();
     cluster.resume_replicas().unwrap();
-    let new = cluster.failed_over(slot, BOUND).await.unwrap();
+    let new = cluster.wait_for_failover(slot, TEST_TIMEOUT).await.unwrap();
     assert_eq!(new, old + 3, "its own replica");
     assert_eq!(cluster.owner_of(slot).await.unwrap(), new);
-    assert_eq!(ask(&cluster.nodes()[new], &["GET", "kept"]).await, value("v"));
-    assert_eq!(ask(&cluster.nodes()[new], &["GET", "{kept}lost"]).await, Reply::Nil);
-    assert_eq!(ask(&cluster.nodes()[new], &["SET", "kept", "w"]).await, ok());
+    assert_eq!(command_once(&cluster.nodes()[new], &["GET", "kept"]).await, value("v"));
+    assert_eq!(command_once(&cluster.nodes()[new], &["GET", "{kept}lost"]).await, Reply::Nil);
+    assert_eq!(command_once(&cluster.nodes()[new], &["SET", "kept", "w"]).await, ok());
 
     // The old master comes back as a replica of the new one.
     cluster.nodes_mut()[old].restart(Data::Keep).await.unwrap();
-    cluster.settled(BOUND).await.unwrap();
+    cluster.wait_until_settled(TEST_TIMEOUT).await.unwrap();
     let mut replica = client(&cluster.nodes()[old]).await;
     assert_eq!(replica.command(&["READONLY"]).await.unwrap(), ok());
     assert_eq!(replica.command(&["GET", "kept"]).await.unwrap(), value("w"));
@@ -75,18 +75,21 @@ async fn a_slot_moves_with_its_keys() {
     for key in &keys {
         assert_eq!(source.command(&["SET", key, "v"]).await.unwrap(), ok());
     }
-    assert_eq!(ask(&cluster.nodes()[to], &["GET", &keys[0]]).await, elsewhere("MOVED", slot, &cluster.nodes()[from]));
+    assert_eq!(
+        command_once(&cluster.nodes()[to], &["GET", &keys[0]]).await,
+        redirect_error("MOVED", slot, &cluster.nodes()[from])
+    );
 
     // Half-way: the keys that are there are served, for others the new node is to be asked.
     let migration = cluster.begin_migration(slot, to).await.unwrap();
     assert_eq!((migration.slot, migration.from, migration.to), (slot, from, to));
     assert_eq!(source.command(&["GET", &keys[0]]).await.unwrap(), value("v"));
-    let asked = elsewhere("ASK", slot, &cluster.nodes()[to]);
+    let asked = redirect_error("ASK", slot, &cluster.nodes()[to]);
     assert_eq!(source.command(&["GET", "{tag}new"]).await.unwrap(), asked);
     assert_eq!(cluster.move_keys(&migration).await.unwrap(), keys.len());
     assert_eq!(source.command(&["GET", &keys[0]]).await.unwrap(), asked);
     let mut target = client(&cluster.nodes()[to]).await;
-    let moved = elsewhere("MOVED", slot, &cluster.nodes()[from]);
+    let moved = redirect_error("MOVED", slot, &cluster.nodes()[from]);
     assert_eq!(target.command(&["GET", &keys[0]]).await.unwrap(), moved);
     assert_eq!(target.command(&["ASKING"]).await.unwrap(), ok());
     assert_eq!(target.command(&["GET", &keys[0]]).await.unwrap(), value("v"));
@@ -94,7 +97,7 @@ async fn a_slot_moves_with_its_keys() {
 
     cluster.finish_migration(migration).await.unwrap();
     assert_eq!(cluster.owner_of(slot).await.unwrap(), to);
-    let moved = elsewhere("MOVED", slot, &cluster.nodes()[to]);
+    let moved = redirect_error("MOVED", slot, &cluster.nodes()[to]);
     assert_eq!(source.command(&["GET", &keys[0]]).await.unwrap(), moved);
     for key in &keys {
         assert_eq!(target.command(&["GET", key]).await.unwrap(), value("v"), "{key}");
@@ -105,14 +108,14 @@ async fn a_slot_moves_with_its_keys() {
     cluster.migrate_slot(slot, third).await.unwrap();
     cluster.migrate_slot(slot, third).await.unwrap();
     assert_eq!(cluster.owner_of(slot).await.unwrap(), third);
-    assert_eq!(ask(&cluster.nodes()[third], &["GET", &keys[249]]).await, value("v"));
+    assert_eq!(command_once(&cluster.nodes()[third], &["GET", &keys[249]]).await, value("v"));
 }
 
 #[tokio::test]
-async fn slots_are_those_of_redis_and_a_replica_takes_none() {
+async fn slot_numbers_match_redis_and_a_replica_accepts_no_slot() {
     let mut cluster = Cluster::start(1, 1).await.unwrap();
     for key in ["", "a", "foo", "123456789", "a{b}c", "{}a", "a{}b", "a{{b}}", "a{b", "ключ", "{ключ}1"] {
-        let slot = ask(&cluster.nodes()[1], &["CLUSTER", "KEYSLOT", key]).await;
+        let slot = command_once(&cluster.nodes()[1], &["CLUSTER", "KEYSLOT", key]).await;
         assert_eq!(slot, Reply::Integer(slot_of(key).into()), "{key}");
     }
     let refused = cluster.migrate_slot(7, 1).await;

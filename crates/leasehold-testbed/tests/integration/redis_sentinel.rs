@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use leasehold_testbed::{
     Data, Server, eventually,
-    redis::{self, Redis, Reply, Resp, SentinelSet},
+    redis::{self, Redis, Reply, RespClient, SentinelSet},
 };
 
 /// Only a failing test waits this long.
-const BOUND: Duration = leasehold_testbed::BOUND;
+const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 const PASSWORD: &str = "s3cret";
 
 fn ok() -> Reply {
@@ -20,12 +20,12 @@ fn value(text: &str) -> Reply {
     Reply::Bulk(text.to_owned())
 }
 
-async fn client(server: &Server) -> Resp {
-    Resp::connect(server.addr()).await.unwrap()
+async fn client(server: &Server) -> RespClient {
+    RespClient::connect(server.addr()).await.unwrap()
 }
 
 /// Waits until all that the master has is on `count` replicas, or a short while.
-async fn replicas_reached(client: &mut Resp, count: &str, milliseconds: &str) -> Reply {
+async fn wait_for_replicas(client: &mut RespClient, count: &str, milliseconds: &str) -> Reply {
     client.command(&["WAIT", count, milliseconds]).await.unwrap()
 }
 
@@ -40,7 +40,7 @@ async fn a_replica_follows_from_the_start() {
 }
 
 #[tokio::test]
-async fn a_replica_shows_its_master_the_password() {
+async fn a_replica_authenticates_to_its_master() {
     let master = Redis::new().password(PASSWORD).start().await.unwrap();
     assert_eq!(master.url(), format!("redis://:{PASSWORD}@127.0.0.1:{}/", master.port()));
     let replica = redis::replica_of(&master).password(PASSWORD).start().await.unwrap();
@@ -58,12 +58,12 @@ async fn a_pause_alone_loses_no_write() {
     let mut replica = redis::replica_of(&master).start().await.unwrap();
     let mut writer = client(&master).await;
     assert_eq!(writer.command(&["SET", "first", "v"]).await.unwrap(), ok());
-    assert_eq!(replicas_reached(&mut writer, "1", "0").await, Reply::Integer(1));
+    assert_eq!(wait_for_replicas(&mut writer, "1", "0").await, Reply::Integer(1));
     replica.pause().unwrap();
     assert_eq!(writer.command(&["SET", "written", "v"]).await.unwrap(), ok());
     master.kill().unwrap();
     replica.resume().unwrap();
-    eventually(BOUND, || async {
+    eventually(TEST_TIMEOUT, || async {
         match client(&replica).await.command(&["GET", "written"]).await.unwrap() {
             reply if reply == value("v") => Ok(()),
             reply => Err(format!("{reply:?}")),
@@ -73,17 +73,17 @@ async fn a_pause_alone_loses_no_write() {
 }
 
 #[tokio::test]
-async fn sentinels_put_a_replica_in_place_of_a_dead_master() {
-    let mut set = SentinelSet::patient(2, &Redis::new(), Duration::from_secs(5)).await.unwrap();
+async fn sentinels_promote_a_replica_of_a_dead_master() {
+    let mut set = SentinelSet::start_with_down_after(2, &Redis::new(), Duration::from_secs(5)).await.unwrap();
     let ports: Vec<_> = set.sentinel_addrs().iter().map(|addr| format!("127.0.0.1:{}", addr.port())).collect();
     assert_eq!(set.url(), format!("redis+sentinel://{}/mymaster", ports.join(",")));
     assert_eq!((set.nodes().len(), ports.len()), (3, 3));
     let mut before = client(&set.nodes()[0]).await;
     assert_eq!(before.command(&["SET", "kept", "v"]).await.unwrap(), ok());
-    assert_eq!(replicas_reached(&mut before, "2", "0").await, Reply::Integer(2));
+    assert_eq!(wait_for_replicas(&mut before, "2", "0").await, Reply::Integer(2));
 
     assert_eq!(set.kill_master().await.unwrap(), 0);
-    let new = set.failed_over(BOUND).await.unwrap();
+    let new = set.wait_for_failover(TEST_TIMEOUT).await.unwrap();
     assert_ne!(new, 0);
     assert_eq!(set.master().await.unwrap(), new);
     let mut after = client(&set.nodes()[new]).await;
@@ -92,27 +92,27 @@ async fn sentinels_put_a_replica_in_place_of_a_dead_master() {
 
     // The old master comes back as a replica of the new one, and has lost its say.
     set.nodes_mut()[0].restart(Data::Keep).await.unwrap();
-    set.settled(BOUND).await.unwrap();
+    set.wait_until_settled(TEST_TIMEOUT).await.unwrap();
     assert_eq!(set.master().await.unwrap(), new);
     assert_eq!(client(&set.nodes()[0]).await.command(&["GET", "more"]).await.unwrap(), value("v"));
 }
 
 #[tokio::test]
-async fn writes_after_a_cut_are_lost_in_the_failover() {
+async fn writes_after_cut_replication_are_lost_in_the_failover() {
     let each = Redis::new().password(PASSWORD);
-    let mut set = SentinelSet::patient(1, &each, Duration::from_secs(5)).await.unwrap();
+    let mut set = SentinelSet::start_with_down_after(1, &each, Duration::from_secs(5)).await.unwrap();
     assert!(set.url().starts_with(&format!("redis+sentinel://:{PASSWORD}@127.0.0.1:")));
     let mut master = client(&set.nodes()[0]).await;
     assert_eq!(master.command(&["AUTH", PASSWORD]).await.unwrap(), ok());
     assert_eq!(master.command(&["SET", "kept", "v"]).await.unwrap(), ok());
-    assert_eq!(replicas_reached(&mut master, "1", "0").await, Reply::Integer(1));
+    assert_eq!(wait_for_replicas(&mut master, "1", "0").await, Reply::Integer(1));
     set.cut_replication().await.unwrap();
     assert_eq!(master.command(&["SET", "lost", "v"]).await.unwrap(), ok());
-    assert_eq!(replicas_reached(&mut master, "1", "50").await, Reply::Integer(0));
+    assert_eq!(wait_for_replicas(&mut master, "1", "50").await, Reply::Integer(0));
     assert_eq!(set.kill_master().await.unwrap(), 0);
     set.resume_replicas().unwrap();
 
-    assert_eq!(set.failed_over(BOUND).await.unwrap(), 1);
+    assert_eq!(set.wait_for_failover(TEST_TIMEOUT).await.unwrap(), 1);
     let mut new = client(&set.nodes()[1]).await;
     assert_eq!(new.command(&["AUTH", PASSWORD]).await.unwrap(), ok());
     assert_eq!(new.command(&["GET", "kept"]).await.unwrap(), value("v"));

@@ -6,7 +6,7 @@ use std::{fs, io, path::Path, sync::Arc};
 
 use leasehold_testbed::{
     Data,
-    redis::{Redis, Reply, Resp, TlsRedis},
+    redis::{Redis, Reply, RespClient, TlsRedis},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,7 +22,7 @@ use tokio_rustls::{
 };
 
 /// Says PING to `host` over TLS, trusting only `ca`, and gives what comes back.
-async fn ping(redis: &TlsRedis, host: &str, ca: &Path, with_certificate: bool) -> io::Result<String> {
+async fn ping_over_tls(redis: &TlsRedis, host: &str, ca: &Path, with_certificate: bool) -> io::Result<String> {
     let mut trusted = RootCertStore::empty();
     trusted.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -47,18 +47,18 @@ async fn ping(redis: &TlsRedis, host: &str, ca: &Path, with_certificate: bool) -
 }
 
 #[tokio::test]
-async fn a_server_with_tls_proves_who_it_is_and_speaks_nothing_else() {
+async fn a_tls_server_is_authenticated_and_refuses_plain_connections() {
     let mut redis = Redis::new().tls().start().await.unwrap();
     let other = Redis::new().tls().start().await.unwrap();
     assert_eq!(redis.server.url(), format!("rediss://127.0.0.1:{}/", redis.server.port()));
     for host in ["127.0.0.1", "localhost"] {
-        assert_eq!(ping(&redis, host, &redis.ca, false).await.unwrap(), "+PONG\r\n");
+        assert_eq!(ping_over_tls(&redis, host, &redis.ca, false).await.unwrap(), "+PONG\r\n");
     }
-    let stranger = ping(&redis, "127.0.0.1", &other.ca, false).await.unwrap_err();
+    let stranger = ping_over_tls(&redis, "127.0.0.1", &other.ca, false).await.unwrap_err();
     assert!(stranger.to_string().contains("invalid peer certificate"), "{stranger}");
-    let misled = ping(&redis, "example.org", &redis.ca, false).await.unwrap_err();
+    let misled = ping_over_tls(&redis, "example.org", &redis.ca, false).await.unwrap_err();
     assert!(misled.to_string().contains("not valid for name"), "{misled}");
-    let plain = Resp::connect(redis.server.addr()).await.unwrap().command(&["PING"]).await;
+    let plain = RespClient::connect(redis.server.addr()).await.unwrap().command(&["PING"]).await;
     assert!(plain.is_err(), "{plain:?}");
 
     // A new machine still has the certificates that its clients know.
@@ -66,19 +66,19 @@ async fn a_server_with_tls_proves_who_it_is_and_speaks_nothing_else() {
     redis.server.kill().unwrap();
     redis.server.restart(Data::Wipe).await.unwrap();
     assert_eq!(fs::read(&redis.ca).unwrap(), before);
-    assert_eq!(ping(&redis, "127.0.0.1", &redis.ca, false).await.unwrap(), "+PONG\r\n");
+    assert_eq!(ping_over_tls(&redis, "127.0.0.1", &redis.ca, false).await.unwrap(), "+PONG\r\n");
 }
 
 #[tokio::test]
-async fn a_server_may_demand_a_certificate_of_its_clients() {
-    let redis = Redis::new().tls().demand_certificates().start().await.unwrap();
-    assert_eq!(ping(&redis, "127.0.0.1", &redis.ca, true).await.unwrap(), "+PONG\r\n");
-    let nobody = ping(&redis, "127.0.0.1", &redis.ca, false).await;
+async fn a_server_may_require_a_client_certificate() {
+    let redis = Redis::new().tls().require_client_certificates().start().await.unwrap();
+    assert_eq!(ping_over_tls(&redis, "127.0.0.1", &redis.ca, true).await.unwrap(), "+PONG\r\n");
+    let nobody = ping_over_tls(&redis, "127.0.0.1", &redis.ca, false).await;
     assert!(nobody.is_err(), "{nobody:?}");
 }
 
 #[tokio::test]
-async fn a_server_with_passwords_or_users_counts_as_up() {
+async fn a_server_with_passwords_or_users_counts_as_ready() {
     let rights = ["on", ">word", "~app:*", "+@all"];
     let users = [
         vec!["--requirepass", "word"],
@@ -89,7 +89,7 @@ async fn a_server_with_passwords_or_users_counts_as_up() {
     let refusals = ["NOAUTH", "NOAUTH", "NOPERM"];
     for ((arguments, login), refusal) in users.iter().zip(logins).zip(refusals) {
         let server = Redis::new().args(arguments).start().await.unwrap();
-        let mut client = Resp::connect(server.addr()).await.unwrap();
+        let mut client = RespClient::connect(server.addr()).await.unwrap();
         let refused = client.command(&["GET", "app:k"]).await.unwrap();
         assert!(matches!(&refused, Reply::Error(text) if text.starts_with(refusal)), "{refused:?}");
         assert_eq!(client.command(login).await.unwrap(), Reply::Simple("OK".to_owned()));

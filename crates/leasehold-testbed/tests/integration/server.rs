@@ -4,13 +4,13 @@ use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 
 use leasehold_testbed::{
     Data, Error, Server,
-    process::{Binary, Place, Probe, Recipe, Step},
-    redis::{self, Redis, Reply, Resp},
+    process::{Binary, InitStep, Probe, ServerSpec, Workspace},
+    redis::{self, Redis, Reply, RespClient},
 };
 
-use crate::common::alive;
+use crate::common::is_alive;
 
-const SILENCE: Duration = Duration::from_millis(300);
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(300);
 
 fn ok() -> Reply {
     Reply::Simple("OK".to_owned())
@@ -20,14 +20,14 @@ fn value(text: &str) -> Reply {
     Reply::Bulk(text.to_owned())
 }
 
-fn durable() -> Redis {
+fn durable_redis() -> Redis {
     Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"])
 }
 
 #[tokio::test]
 async fn a_started_server_answers() {
     let server = redis::start().await.unwrap();
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     let pong = client.command(&["PING"]).await.unwrap();
     assert_eq!(pong, Reply::Simple("PONG".to_owned()));
     assert!(server.log().contains("Ready to accept"), "{}", server.log());
@@ -43,72 +43,72 @@ async fn two_servers_side_by_side_share_nothing() {
     let (one, two) = (one.unwrap(), two.unwrap());
     assert_ne!(one.port(), two.port());
     assert_ne!(one.dir(), two.dir());
-    let mut client = Resp::connect(one.addr()).await.unwrap();
+    let mut client = RespClient::connect(one.addr()).await.unwrap();
     assert_eq!(client.command(&["SET", "k", "v"]).await.unwrap(), ok());
-    let mut other = Resp::connect(two.addr()).await.unwrap();
+    let mut other = RespClient::connect(two.addr()).await.unwrap();
     assert_eq!(other.command(&["GET", "k"]).await.unwrap(), Reply::Nil);
 }
 
 #[tokio::test]
-async fn a_killed_server_is_gone_and_keeps_its_files_or_loses_them() {
-    let mut server = durable().start().await.unwrap();
+async fn a_killed_server_keeps_its_files_unless_wiped() {
+    let mut server = durable_redis().start().await.unwrap();
     let (port, pid) = (server.port(), server.pid().unwrap());
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     assert_eq!(client.command(&["SET", "k", "v"]).await.unwrap(), ok());
 
     server.kill().unwrap();
-    assert!(!alive(pid), "kill returns when the process is gone");
+    assert!(!is_alive(pid), "kill returns when the process is gone");
     assert_eq!(server.pid(), None);
     assert!(client.command(&["PING"]).await.is_err());
-    assert!(Resp::connect(server.addr()).await.is_err());
+    assert!(RespClient::connect(server.addr()).await.is_err());
     assert!(matches!(server.pause(), Err(Error::NotRunning { .. })));
 
     server.restart(Data::Keep).await.unwrap();
     assert_eq!(server.port(), port);
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     assert_eq!(client.command(&["GET", "k"]).await.unwrap(), value("v"));
 
     server.kill().unwrap();
     server.restart(Data::Wipe).await.unwrap();
     assert_eq!(server.port(), port);
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     assert_eq!(client.command(&["GET", "k"]).await.unwrap(), Reply::Nil);
 }
 
 #[tokio::test]
-async fn stop_lets_a_server_save_and_kill_does_not() {
+async fn stop_lets_a_server_save_its_data_and_kill_does_not() {
     // This one writes its data only when it is asked to end.
     let mut server = Redis::new().args(&["--save", "3600 1"]).start().await.unwrap();
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     client.command(&["SET", "saved", "v"]).await.unwrap();
     // A paused server must hear of it, too.
     server.pause().unwrap();
     server.stop().await.unwrap();
     server.restart(Data::Keep).await.unwrap();
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     assert_eq!(client.command(&["GET", "saved"]).await.unwrap(), value("v"));
     client.command(&["SET", "lost", "v"]).await.unwrap();
     server.kill().unwrap();
     server.restart(Data::Keep).await.unwrap();
-    let mut client = Resp::connect(server.addr()).await.unwrap();
+    let mut client = RespClient::connect(server.addr()).await.unwrap();
     assert_eq!(client.command(&["GET", "lost"]).await.unwrap(), Reply::Nil);
 }
 
 #[tokio::test]
-async fn a_paused_server_is_silent_and_a_resumed_one_answers() {
+async fn a_paused_server_does_not_respond_until_resumed() {
     let mut server = redis::start().await.unwrap();
-    let mut client = Resp::connect(server.addr()).await.unwrap().bound(SILENCE);
+    let mut client = RespClient::connect(server.addr()).await.unwrap().timeout(SILENCE_TIMEOUT);
     server.pause().unwrap();
     let silence = client.command(&["INCR", "n"]).await;
     assert!(matches!(silence, Err(Error::TimedOut { .. })), "{silence:?}");
     server.resume().unwrap();
     // It was only late: the very same connection gets the reply now.
-    let mut client = client.bound(leasehold_testbed::BOUND);
+    let mut client = client.timeout(leasehold_testbed::TEST_TIMEOUT);
     assert_eq!(client.reply().await.unwrap(), Reply::Integer(1));
 }
 
 #[tokio::test]
-async fn the_port_stays_ours_while_the_server_is_down() {
+async fn the_port_stays_reserved_while_the_server_is_down() {
     let mut server = redis::start().await.unwrap();
     server.kill().unwrap();
     // An ordinary program that wants this very port without taking it by force.
@@ -118,7 +118,7 @@ async fn the_port_stays_ours_while_the_server_is_down() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_start_shows_its_last_words() {
+async fn a_server_that_does_not_start_shows_the_end_of_its_log() {
     let broken = Redis::new().args(&["--no-such-option", "1"]).start().await;
     let message = broken.unwrap_err().to_string();
     assert!(message.contains("redis-server ended"), "{message}");
@@ -138,32 +138,32 @@ async fn a_server_runs_as_the_user_it_asks_for() {
 }
 
 /// A server whose program, or whose preparation, is something else.
-struct Odd {
+struct CustomServer {
     binary: Binary,
-    init: Vec<Step>,
+    init_steps: Vec<InitStep>,
 }
 
-impl Recipe for Odd {
+impl ServerSpec for CustomServer {
     fn binary(&self) -> Binary {
         self.binary.clone()
     }
-    fn arguments(&self, place: &Place) -> Vec<String> {
-        Redis::new().arguments(place)
+    fn arguments(&self, workspace: &Workspace) -> Vec<String> {
+        Redis::new().arguments(workspace)
     }
-    fn url(&self, _place: &Place) -> String {
+    fn url(&self, _workspace: &Workspace) -> String {
         String::new()
     }
-    fn probe<'a>(&'a self, _place: &'a Place) -> Probe<'a> {
+    fn probe<'a>(&'a self, _workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async { Ok(()) })
     }
-    fn init(&self, _place: &Place) -> Vec<Step> {
-        self.init.clone()
+    fn init_steps(&self, _workspace: &Workspace) -> Vec<InitStep> {
+        self.init_steps.clone()
     }
 }
 
 #[tokio::test]
 async fn a_missing_program_is_an_error_that_names_its_package() {
-    let odd = Odd { binary: Binary::new("no-such-server", "some-package"), init: Vec::new() };
+    let odd = CustomServer { binary: Binary::new("no-such-server", "some-package"), init_steps: Vec::new() };
     let message = Server::start(odd).await.unwrap_err().to_string();
     let expected = "no-such-server is not installed; it is in the Debian package `some-package`: \
                     apt-get install some-package";
@@ -171,12 +171,12 @@ async fn a_missing_program_is_an_error_that_names_its_package() {
 }
 
 #[tokio::test]
-async fn the_folder_is_prepared_once_and_again_after_a_wipe() {
+async fn the_init_steps_run_once_and_again_after_a_wipe() {
     let note =
-        |text: &str| Step { binary: Binary::new("sh", "dash"), arguments: vec!["-c".to_owned(), text.to_owned()] };
-    let odd = Odd {
+        |text: &str| InitStep { binary: Binary::new("sh", "dash"), arguments: vec!["-c".to_owned(), text.to_owned()] };
+    let odd = CustomServer {
         binary: Binary::new("redis-server", "redis-server"),
-        init: vec![note("echo first >> steps"), note("echo second >> steps")],
+        init_steps: vec![note("echo first >> steps"), note("echo second >> steps")],
     };
     let mut server = Server::start(odd).await.unwrap();
     let steps = server.dir().join("steps");
@@ -187,8 +187,10 @@ async fn the_folder_is_prepared_once_and_again_after_a_wipe() {
     server.restart(Data::Wipe).await.unwrap();
     assert_eq!(fs::read_to_string(&steps).unwrap(), "first\nsecond\n");
 
-    let failing =
-        Odd { binary: Binary::new("redis-server", "redis-server"), init: vec![note("echo cannot prepare; exit 3")] };
+    let failing = CustomServer {
+        binary: Binary::new("redis-server", "redis-server"),
+        init_steps: vec![note("echo cannot prepare; exit 3")],
+    };
     let message = Server::start(failing).await.unwrap_err().to_string();
     assert!(message.contains("cannot prepare"), "{message}");
 }

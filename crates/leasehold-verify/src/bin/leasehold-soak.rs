@@ -7,9 +7,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use leasehold_verify::check::{Judge, Time};
-use leasehold_verify::conduct::Control;
-use leasehold_verify::matrix::{self, Cell, Extent, Outcome};
+use leasehold_verify::checker::{CheckOptions, TimeBounds};
+use leasehold_verify::matrix::{self, Cell, CellOutcome, MatrixOptions};
+use leasehold_verify::runner::Control;
 use leasehold_verify::worker;
 use serde::{Deserialize, Serialize};
 
@@ -30,11 +30,11 @@ files; if it is ended, the same command goes on where the last whole round ended
   --tables FILE   puts the tables between its marks `<!-- promises -->` and `<!-- /promises -->`";
 
 /// Histories of a cell in one round; each round also has one of a scheduled job.
-const ROUND: u64 = 10;
+const HISTORIES_PER_ROUND: u64 = 10;
 
 /// The results so far, and the run that they belong to.
 #[derive(Serialize, Deserialize)]
-struct Found {
+struct SoakResults {
     /// Identifies the run: calls and faults per history, the first seed, the selected cells, and
     /// the program itself, by its build time.
     of: (u64, usize, u64, Option<String>, u64),
@@ -42,29 +42,29 @@ struct Found {
     histories: u64,
     /// When the last of them ended.
     date: String,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<CellOutcome>,
 }
 
 struct Options {
-    extent: Extent,
+    matrix: MatrixOptions,
     only: Option<String>,
     minutes: Option<u64>,
-    out: PathBuf,
-    tables: Option<PathBuf>,
+    out_dir: PathBuf,
+    tables_file: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|first| first == worker::WORKER) {
-        return done(worker::main());
+    if std::env::args_os().nth(1).is_some_and(|first| first == worker::WORKER_ARGUMENT) {
+        return exit_code(worker::main());
     }
     if std::env::args().any(|word| word == "--help" || word == "-h") {
         println!("{HELP}");
         return ExitCode::SUCCESS;
     }
-    done(options().and_then(soak))
+    exit_code(parse_options().and_then(run_soak))
 }
 
-fn done(result: Result<(), String>) -> ExitCode {
+fn exit_code(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -74,107 +74,110 @@ fn done(result: Result<(), String>) -> ExitCode {
     }
 }
 
-fn options() -> Result<Options, String> {
+fn parse_options() -> Result<Options, String> {
     let worker = std::env::current_exe().map_err(|error| error.to_string())?;
     let out = PathBuf::from("target/soak");
-    let extent = Extent {
+    let extent = MatrixOptions {
         histories: 100,
         calls: 1000,
         ticks: 20,
         faults: 3,
         workers: 5,
-        at_once: 6,
+        concurrency: 6,
         seed: 1,
         worker,
-        kept: out.clone(),
-        judge: Judge { time: Time::Fail },
+        violations_dir: out.clone(),
+        check_options: CheckOptions { time_bounds: TimeBounds::Fail },
     };
-    let mut options = Options { extent, only: None, minutes: None, out, tables: None };
+    let mut options = Options { matrix: extent, only: None, minutes: None, out_dir: out, tables_file: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value\n\n{HELP}"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{word}: {value:?} is no number\n\n{HELP}"));
         match word.as_str() {
-            "--histories" => options.extent.histories = number()?,
-            "--ops" => options.extent.calls = number()?,
-            "--faults" => options.extent.faults = number()? as usize,
-            "--at-once" => options.extent.at_once = number()?.max(1) as usize,
-            "--seed" => options.extent.seed = number()?,
+            "--histories" => options.matrix.histories = number()?,
+            "--ops" => options.matrix.calls = number()?,
+            "--faults" => options.matrix.faults = number()? as usize,
+            "--at-once" => options.matrix.concurrency = number()?.max(1) as usize,
+            "--seed" => options.matrix.seed = number()?,
             "--only" => options.only = Some(value),
             "--for" => options.minutes = Some(number()?),
-            "--out" => options.out = PathBuf::from(value),
-            "--tables" => options.tables = Some(PathBuf::from(value)),
+            "--out" => options.out_dir = PathBuf::from(value),
+            "--tables" => options.tables_file = Some(PathBuf::from(value)),
             _ => return Err(format!("{word} is not known\n\n{HELP}")),
         }
     }
-    if options.only.is_some() && options.tables.is_some() {
+    if options.only.is_some() && options.tables_file.is_some() {
         return Err("--tables takes the table of all engines and faults: not with --only".to_owned());
     }
-    options.extent.kept = options.out.join("broken");
+    options.matrix.violations_dir = options.out_dir.join("broken");
     Ok(options)
 }
 
-fn wanted(cell: &Cell, only: Option<&str>) -> bool {
-    let name = format!("{}/{}", cell.local, cell.name());
+fn is_selected(cell: &Cell, only: Option<&str>) -> bool {
+    let name = format!("{}/{}", cell.engine, cell.name());
     only.is_none_or(|only| name == only || name.split('/').next() == Some(only))
 }
 
-fn soak(options: Options) -> Result<(), String> {
+fn run_soak(options: Options) -> Result<(), String> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| error.to_string())?;
-    std::fs::create_dir_all(&options.out).map_err(|error| format!("{}: {error}", options.out.display()))?;
-    let cells: Vec<Cell> = matrix::cells().into_iter().filter(|cell| wanted(cell, options.only.as_deref())).collect();
+    std::fs::create_dir_all(&options.out_dir).map_err(|error| format!("{}: {error}", options.out_dir.display()))?;
+    let cells: Vec<Cell> =
+        matrix::cells().into_iter().filter(|cell| is_selected(cell, options.only.as_deref())).collect();
     if cells.is_empty() {
         return Err(format!("--only names none of the engines and faults\n\n{HELP}"));
     }
-    let mut found = so_far(&options);
+    let mut found = load_earlier_results(&options);
     if found.histories > 0 {
         println!("{} histories of each were run before", found.histories);
-        write(&options, &found)?;
+        write_results(&options, &found)?;
     }
     let clock = leasehold::clock::Clock::system();
     let began = clock.now();
-    while found.histories < options.extent.histories {
-        let round = Extent {
-            histories: ROUND.min(options.extent.histories - found.histories),
-            seed: options.extent.seed + found.histories,
-            ..options.extent.clone()
+    while found.histories < options.matrix.histories {
+        let round = MatrixOptions {
+            histories: HISTORIES_PER_ROUND.min(options.matrix.histories - found.histories),
+            seed: options.matrix.seed + found.histories,
+            ..options.matrix.clone()
         };
         println!("histories {} to {} of each", found.histories + 1, found.histories + round.histories);
-        runtime.block_on(one_round(&cells, &round, &mut found))?;
-        write(&options, &found)?;
-        if options.minutes.is_some_and(|minutes| clock.now().since(began).as_secs() >= minutes * 60) {
+        runtime.block_on(run_round(&cells, &round, &mut found))?;
+        write_results(&options, &found)?;
+        if options.minutes.is_some_and(|minutes| clock.now().duration_since(began).as_secs() >= minutes * 60) {
             break;
         }
     }
     let mut problems: Vec<String> = Vec::new();
-    for outcome in found.outcomes.iter().filter(|outcome| !outcome.holds()) {
-        problems.push(format!("{} under {}: {}", outcome.engine, outcome.fault, outcome.line()));
+    for outcome in found.outcomes.iter().filter(|outcome| !outcome.has_no_violations()) {
+        problems.push(format!("{} under {}: {}", outcome.engine, outcome.fault, outcome.summary_line()));
     }
     if options.only.is_none() {
-        problems.extend(runtime.block_on(controls(&options.extent)));
+        problems.extend(runtime.block_on(run_controls(&options.matrix)));
     }
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
 /// The results of an earlier, identical run.
-fn so_far(options: &Options) -> Found {
-    let extent = &options.extent;
-    let made = std::fs::metadata(&extent.worker).and_then(|program| program.modified()).ok();
-    let made = made.and_then(|made| made.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
-    let of = (extent.calls, extent.faults, extent.seed, options.only.clone(), made.as_secs());
-    let earlier = std::fs::read_to_string(options.out.join("soak.json")).ok();
-    let earlier = earlier.and_then(|text| serde_json::from_str::<Found>(&text).ok()).filter(|found| found.of == of);
-    earlier.unwrap_or_else(|| Found { of, histories: 0, date: String::new(), outcomes: Vec::new() })
+fn load_earlier_results(options: &Options) -> SoakResults {
+    let extent = &options.matrix;
+    let invocation = std::fs::metadata(&extent.worker).and_then(|program| program.modified()).ok();
+    let invocation =
+        invocation.and_then(|invocation| invocation.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
+    let of = (extent.calls, extent.faults, extent.seed, options.only.clone(), invocation.as_secs());
+    let earlier = std::fs::read_to_string(options.out_dir.join("soak.json")).ok();
+    let earlier =
+        earlier.and_then(|text| serde_json::from_str::<SoakResults>(&text).ok()).filter(|found| found.of == of);
+    earlier.unwrap_or_else(|| SoakResults { of, histories: 0, date: String::new(), outcomes: Vec::new() })
 }
 
 /// Runs some histories of every cell; keeps all of their results or none.
-async fn one_round(cells: &[Cell], extent: &Extent, found: &mut Found) -> Result<(), String> {
+async fn run_round(cells: &[Cell], options: &MatrixOptions, results: &mut SoakResults) -> Result<(), String> {
     let total = cells.len();
     let mut number = 0;
-    let running = matrix::run(cells.to_vec(), extent, |cell, outcome| {
+    let running = matrix::run_cells(cells.to_vec(), options, |cell, outcome| {
         number += 1;
-        println!("{number:>3} of {total}  {cell}: {}", outcome.line());
+        println!("{number:>3} of {total}  {cell}: {}", outcome.summary_line());
     });
     let outcomes = tokio::select! {
         outcomes = running => outcomes,
@@ -185,30 +188,30 @@ async fn one_round(cells: &[Cell], extent: &Extent, found: &mut Found) -> Result
         return Err(format!("{} of {total} ended with a panic", total - outcomes.len()));
     }
     for (_, outcome) in outcomes {
-        let same = |one: &&mut Outcome| one.engine == outcome.engine && one.fault == outcome.fault;
-        match found.outcomes.iter_mut().find(same) {
+        let same = |one: &&mut CellOutcome| one.engine == outcome.engine && one.fault == outcome.fault;
+        match results.outcomes.iter_mut().find(same) {
             Some(earlier) => earlier.add(outcome),
-            None => found.outcomes.push(outcome),
+            None => results.outcomes.push(outcome),
         }
     }
-    found.histories += extent.histories;
-    found.date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    results.histories += options.histories;
+    results.date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
     Ok(())
 }
 
-fn write(options: &Options, found: &Found) -> Result<(), String> {
-    let table = matrix::table(&found.outcomes, &found.date);
-    let json = serde_json::to_string_pretty(found).map_err(|error| error.to_string())?;
+fn write_results(options: &Options, results: &SoakResults) -> Result<(), String> {
+    let table = matrix::guarantee_tables(&results.outcomes, &results.date);
+    let json = serde_json::to_string_pretty(results).map_err(|error| error.to_string())?;
     for (name, text) in [("soak.json", &json), ("promises.md", &table)] {
-        let path = options.out.join(name);
+        let path = options.out_dir.join(name);
         std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    options.tables.as_ref().map_or(Ok(()), |file| put_into(file, &table))
+    options.tables_file.as_ref().map_or(Ok(()), |file| insert_tables(file, &table))
 }
 
 /// Runs all controls concurrently; a control that the checker does not detect is a problem.
-async fn controls(extent: &Extent) -> Vec<String> {
-    let extent = Extent { histories: 5, ..extent.clone() };
+async fn run_controls(options: &MatrixOptions) -> Vec<String> {
+    let extent = MatrixOptions { histories: 5, ..options.clone() };
     let all = Control::ALL.map(|control| {
         let extent = extent.clone();
         tokio::spawn(async move { matrix::run_control(control, &extent, |words| println!("control  {words}")).await })
@@ -217,20 +220,24 @@ async fn controls(extent: &Extent) -> Vec<String> {
     for (control, running) in Control::ALL.iter().zip(all) {
         match running.await {
             Ok(Ok((found, of))) => {
-                println!("control  {}: found out in {found} of {of}", control.about());
+                println!("control  {}: found out in {found} of {of}", control.description());
                 if found < of {
-                    problems.push(format!("control not found out in {} of {of}: {}", of - found, control.about()));
+                    problems.push(format!(
+                        "control not found out in {} of {of}: {}",
+                        of - found,
+                        control.description()
+                    ));
                 }
             }
-            Ok(Err(trouble)) => problems.push(format!("control {}: {trouble}", control.about())),
-            Err(panic) => problems.push(format!("control {}: {panic}", control.about())),
+            Ok(Err(trouble)) => problems.push(format!("control {}: {trouble}", control.description())),
+            Err(panic) => problems.push(format!("control {}: {panic}", control.description())),
         }
     }
     problems
 }
 
 /// Writes the table into a document, between its marks.
-fn put_into(file: &std::path::Path, table: &str) -> Result<(), String> {
+fn insert_tables(file: &std::path::Path, table: &str) -> Result<(), String> {
     const MARKS: [&str; 2] = ["<!-- promises -->\n", "<!-- /promises -->"];
     let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let parts = text.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));

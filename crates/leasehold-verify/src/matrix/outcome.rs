@@ -7,15 +7,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Cell;
-use crate::check::{self, Judge};
-use crate::conduct::{Length, Run, Trouble};
+use crate::checker::{self, CheckOptions};
 use crate::history::{self, Event, Workload};
 use crate::report;
-use crate::verdict::{Promise, Recovered, SecondOpinion, State, Verdict};
+use crate::runner::{Run, RunError, RunLength};
+use crate::verdict::{FindingStatus, Guarantee, Recovery, SecondOpinion, Verdict};
 
 /// The outcome of a cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct CellOutcome {
     /// The engine.
     pub engine: String,
     /// The servers' versions.
@@ -57,13 +57,13 @@ pub struct Outcome {
     /// Histories of a register on which porcupine disagreed.
     pub unconfirmed: u64,
     /// The guarantees that were tested.
-    pub tested: Vec<Promise>,
+    pub tested: Vec<Guarantee>,
     /// How many items were checked for each of them, and how many were violations.
     #[serde(default)]
-    pub checked: BTreeMap<Promise, (u64, u64)>,
+    pub checked: BTreeMap<Guarantee, (u64, u64)>,
     /// The same for what is not guaranteed there.
     #[serde(default)]
-    pub counted: BTreeMap<Promise, (u64, u64)>,
+    pub counted: BTreeMap<Guarantee, (u64, u64)>,
     /// Exceeded time bounds, if they are only reported, a line each.
     #[serde(default)]
     pub late: Vec<String>,
@@ -74,10 +74,10 @@ pub struct Outcome {
     pub again: Vec<String>,
 }
 
-impl Outcome {
-    pub(super) fn of(cell: Cell) -> Self {
+impl CellOutcome {
+    pub(super) fn new(cell: Cell) -> Self {
         Self {
-            engine: cell.local.to_string(),
+            engine: cell.engine.to_string(),
             versions: Vec::new(),
             fault: cell.fault.map(|_| cell.name()).unwrap_or_default(),
             ttl: 0.0,
@@ -104,12 +104,12 @@ impl Outcome {
         }
     }
 
-    pub(super) fn stem(&self) -> String {
+    pub(super) fn file_stem(&self) -> String {
         format!("{}-{}", self.engine, if self.fault.is_empty() { "none" } else { &self.fault })
     }
 
-    pub(super) fn take_in(&mut self, events: &[Event], run: &Run, kept: &Path, judge: Judge) {
-        let verdict = check::check_as(events, judge);
+    pub(super) fn add_history(&mut self, events: &[Event], run: &Run, violations_dir: &Path, options: CheckOptions) {
+        let verdict = checker::check_with(events, options);
         self.late.extend(verdict.late.iter().map(|one| one.title.clone()));
         let (header, counts) = (&verdict.header, &verdict.counts);
         self.versions.clone_from(&header.versions);
@@ -122,60 +122,67 @@ impl Outcome {
         self.refused += counts.refused;
         self.faults += counts.faults;
         self.short += u64::from(
-            run.workload != Workload::Ticks && matches!(run.length, Length::Calls(calls) if counts.calls < calls),
+            run.workload != Workload::Ticks && matches!(run.length, RunLength::Calls(calls) if counts.calls < calls),
         );
         let in_ttls = |took: u64| took as f64 / header.ttl.max(1) as f64;
         let asked = || verdict.recovered.iter().filter(|fault| fault.asked);
-        self.recovered.extend(asked().filter_map(Recovered::took).map(in_ttls));
+        self.recovered.extend(asked().filter_map(Recovery::recovery_time).map(in_ttls));
         self.recovered.sort_by(f64::total_cmp);
-        self.meanwhile.extend(asked().filter_map(Recovered::took_meanwhile).map(in_ttls));
+        self.meanwhile.extend(asked().filter_map(Recovery::time_to_grant_elsewhere).map(in_ttls));
         self.meanwhile.sort_by(f64::total_cmp);
         for finding in &verdict.findings {
             match finding.state {
-                State::Untested => {}
-                State::Unpromised => {
-                    add(self.counted.entry(finding.promise).or_default(), (finding.checked, finding.broken));
+                FindingStatus::Untested => {}
+                FindingStatus::Unpromised => {
+                    add_pair(self.counted.entry(finding.promise).or_default(), (finding.checked, finding.broken));
                 }
-                _ => self.count(finding.promise, (finding.checked, finding.broken)),
+                _ => self.add_checked(finding.promise, (finding.checked, finding.broken)),
             }
             match (finding.promise, finding.state) {
-                (Promise::Exclusion, State::Unpromised) => self.at_once += finding.broken,
-                (_, State::Untested | State::Unpromised) => {}
+                (Guarantee::Exclusion, FindingStatus::Unpromised) => self.at_once += finding.broken,
+                (_, FindingStatus::Untested | FindingStatus::Unpromised) => {}
                 (promise, _) if !self.tested.contains(&promise) => self.tested.push(promise),
                 _ => {}
             }
         }
         let fenced = matches!(header.workload, Workload::Fenced | Workload::Counter);
         self.unconfirmed += u64::from(fenced && verdict.second_opinion != SecondOpinion::Agrees);
-        if verdict.as_expected() {
+        if verdict.is_as_expected() {
             return;
         }
         self.broken += 1;
-        let stem = format!("{}-{}-{}", self.stem(), header.workload, header.seed);
-        self.violations.push(format!("{stem}: {}", first_words(&verdict)));
-        if let Err(error) = keep(events, &verdict, kept, &stem) {
-            self.troubles.push(format!("{} cannot be written: {error}", kept.display()));
+        let stem = format!("{}-{}-{}", self.file_stem(), header.workload, header.seed);
+        self.violations.push(format!("{stem}: {}", failure_summary(&verdict)));
+        if let Err(error) = save_history_and_report(events, &verdict, violations_dir, &stem) {
+            self.troubles.push(format!("{} cannot be written: {error}", violations_dir.display()));
         }
     }
 
-    fn count(&mut self, promise: Promise, more: (u64, u64)) {
-        add(self.checked.entry(promise).or_default(), more);
+    fn add_checked(&mut self, guarantee: Guarantee, counts: (u64, u64)) {
+        add_pair(self.checked.entry(guarantee).or_default(), counts);
     }
 
     /// Records a history that did not complete. Returns whether to run it again: not if it has a
     /// violation already, and not a second time.
-    pub(super) fn cut_short(&mut self, trouble: &Trouble, first: bool, run: &Run, written: &Path) -> bool {
-        let events = history::load(written).ok().and_then(|text| history::read(&text).ok());
-        let verdict = events.as_deref().filter(|events| !events.is_empty()).map(check::check);
-        let broken = verdict.iter().flat_map(|verdict| &verdict.violations).find(|one| holds_always(one.promise));
+    pub(super) fn add_incomplete_history(
+        &mut self,
+        trouble: &RunError,
+        is_first_attempt: bool,
+        run: &Run,
+        path: &Path,
+    ) -> bool {
+        let events = history::load(path).ok().and_then(|text| history::parse(&text).ok());
+        let verdict = events.as_deref().filter(|events| !events.is_empty()).map(checker::check);
+        let broken =
+            verdict.iter().flat_map(|verdict| &verdict.violations).find(|one| is_checkable_when_truncated(one.promise));
         if let Some(violation) = broken {
             self.broken += 1;
-            self.violations.push(format!("{}: {}", written.display(), violation.title));
+            self.violations.push(format!("{}: {}", path.display(), violation.title));
         }
-        let again = first && broken.is_none() && trouble.is_passing();
+        let again = is_first_attempt && broken.is_none() && trouble.is_transient();
         match again {
             true => self.again.push(format!("{}, seed {}: {trouble}", run.workload, run.seed)),
-            false => self.troubles.push(format!("{}: {trouble}", written.display())),
+            false => self.troubles.push(format!("{}: {trouble}", path.display())),
         }
         again
     }
@@ -201,8 +208,8 @@ impl Outcome {
         self.meanwhile.sort_by(f64::total_cmp);
         self.violations.extend(later.violations);
         self.troubles.extend(later.troubles);
-        later.checked.into_iter().for_each(|(promise, sums)| self.count(promise, sums));
-        later.counted.into_iter().for_each(|(promise, sums)| add(self.counted.entry(promise).or_default(), sums));
+        later.checked.into_iter().for_each(|(promise, sums)| self.add_checked(promise, sums));
+        later.counted.into_iter().for_each(|(promise, sums)| add_pair(self.counted.entry(promise).or_default(), sums));
         self.late.extend(later.late);
         self.again.extend(later.again);
         self.tested.extend(later.tested);
@@ -211,12 +218,12 @@ impl Outcome {
     }
 
     /// Whether all histories ran without a violation.
-    pub fn holds(&self) -> bool {
+    pub fn has_no_violations(&self) -> bool {
         self.broken == 0 && self.troubles.is_empty() && self.histories > 0
     }
 
     /// One line about the outcome.
-    pub fn line(&self) -> String {
+    pub fn summary_line(&self) -> String {
         let worst = self.recovered.last().map(|worst| format!(", recovery {worst:.2} TTL at most")).unwrap_or_default();
         let meanwhile =
             self.meanwhile.last().map(|worst| format!(", from a fault's beginning {worst:.2}")).unwrap_or_default();
@@ -243,17 +250,17 @@ impl Outcome {
     }
 }
 
-fn add(sum: &mut (u64, u64), more: (u64, u64)) {
-    *sum = (sum.0 + more.0, sum.1 + more.1);
+fn add_pair(sum: &mut (u64, u64), addend: (u64, u64)) {
+    *sum = (sum.0 + addend.0, sum.1 + addend.1);
 }
 
 /// Guarantees that a truncated history can violate. The others depend on all faults, and on when
 /// the run ended.
-fn holds_always(promise: Promise) -> bool {
-    !matches!(promise, Promise::Order | Promise::Recovery | Promise::Ticks)
+fn is_checkable_when_truncated(guarantee: Guarantee) -> bool {
+    !matches!(guarantee, Guarantee::Order | Guarantee::Recovery | Guarantee::Ticks)
 }
 
-fn first_words(verdict: &Verdict) -> String {
+fn failure_summary(verdict: &Verdict) -> String {
     match verdict.violations.first() {
         Some(violation) => {
             format!("{} ({})", violation.title, verdict.header.notes.get("command").map_or("", String::as_str))
@@ -263,9 +270,9 @@ fn first_words(verdict: &Verdict) -> String {
     }
 }
 
-fn keep(events: &[Event], verdict: &Verdict, folder: &Path, stem: &str) -> std::io::Result<()> {
+fn save_history_and_report(events: &[Event], verdict: &Verdict, folder: &Path, stem: &str) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    let text: String = events.iter().map(history::line).collect();
+    let text: String = events.iter().map(history::to_json_line).collect();
     std::fs::write(folder.join(format!("{stem}.jsonl")), text)?;
     std::fs::write(folder.join(format!("{stem}.html")), report::html::page(events, verdict))
 }

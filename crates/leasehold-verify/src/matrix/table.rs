@@ -2,30 +2,30 @@
 
 use std::fmt::Write;
 
-use super::{Cell, Outcome};
-use crate::deploy::Local;
-use crate::report::words::{about, count};
-use crate::verdict::Promise;
+use super::{Cell, CellOutcome};
+use crate::deployment::LocalEngine;
+use crate::report::format::{format_count, guarantee_description};
+use crate::verdict::Guarantee;
 
 /// Two Markdown tables with a column per engine: a row per fault, then a row per guarantee; below
 /// them the extent, the date and the servers' versions.
-pub fn table(outcomes: &[Outcome], date: &str) -> String {
-    let mut text = head("fault");
-    for (fault, option) in super::rows() {
+pub fn guarantee_tables(outcomes: &[CellOutcome], date: &str) -> String {
+    let mut text = header_row("fault");
+    for (fault, option) in super::table_rows() {
         let with = option.map(|option| format!(", with `{option}`")).unwrap_or_default();
         let _ = write!(text, "| {}{with} |", fault.map_or("none", |fault| fault.about()));
-        for &local in Local::ALL {
-            let cell = Cell { local, fault, option };
+        for &local in LocalEngine::ALL {
+            let cell = Cell { engine: local, fault, option };
             let name = fault.map_or(String::new(), |_| cell.name());
             let found = outcomes.iter().find(|outcome| outcome.engine == local.as_str() && outcome.fault == name);
             let can = super::cells().contains(&cell);
             let none = if can { "not run" } else { "–" };
-            let _ = write!(text, " {} |", found.map_or(none.to_owned(), entry));
+            let _ = write!(text, " {} |", found.map_or(none.to_owned(), cell_text));
         }
         text.push('\n');
     }
-    promises(outcomes, &mut text);
-    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    write_guarantee_table(outcomes, &mut text);
+    let sum = |of: fn(&CellOutcome) -> u64| outcomes.iter().map(of).sum::<u64>();
     let mut versions: Vec<&str> = outcomes.iter().flat_map(|outcome| &outcome.versions).map(String::as_str).collect();
     versions.sort_unstable();
     versions.dedup();
@@ -52,24 +52,24 @@ pub fn table(outcomes: &[Outcome], date: &str) -> String {
     text
 }
 
-fn head(first: &str) -> String {
-    let engines: String = Local::ALL.iter().map(|local| format!(" `{local}:` |")).collect();
-    format!("| {first} |{engines}\n|---|{}\n", "---|".repeat(Local::ALL.len()))
+fn header_row(first_column: &str) -> String {
+    let engines: String = LocalEngine::ALL.iter().map(|local| format!(" `{local}:` |")).collect();
+    format!("| {first_column} |{engines}\n|---|{}\n", "---|".repeat(LocalEngine::ALL.len()))
 }
 
 /// Each guarantee on each engine, over all faults.
-fn promises(outcomes: &[Outcome], text: &mut String) {
+fn write_guarantee_table(outcomes: &[CellOutcome], text: &mut String) {
     text.push('\n');
-    text.push_str(&head("promise"));
-    for promise in Promise::ALL {
-        let _ = write!(text, "| {} |", about(promise));
-        for local in Local::ALL {
+    text.push_str(&header_row("promise"));
+    for promise in Guarantee::ALL {
+        let _ = write!(text, "| {} |", guarantee_description(promise));
+        for local in LocalEngine::ALL {
             let of = outcomes.iter().filter(|outcome| outcome.engine == local.as_str());
             let sums = of.filter_map(|outcome| outcome.checked.get(&promise));
             let (checked, broken) = sums.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
             let _ = match checked {
                 0 => write!(text, " –"),
-                _ => write!(text, " {} of {}", count(broken), count(checked)),
+                _ => write!(text, " {} of {}", format_count(broken), format_count(checked)),
             };
             // Where the table of guarantees has no guarantee: only counted.
             let counted = outcomes.iter().filter(|outcome| outcome.engine == local.as_str());
@@ -77,14 +77,14 @@ fn promises(outcomes: &[Outcome], text: &mut String) {
             let (seen, wrong) = counted.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
             let _ = match seen {
                 0 => write!(text, " |"),
-                _ => write!(text, " (not promised: {} of {}) |", count(wrong), count(seen)),
+                _ => write!(text, " (not promised: {} of {}) |", format_count(wrong), format_count(seen)),
             };
         }
         text.push('\n');
     }
 }
 
-fn entry(outcome: &Outcome) -> String {
+fn cell_text(outcome: &CellOutcome) -> String {
     if outcome.histories == 0 {
         return "not run".to_owned();
     }

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 /// Escapes text and double-quoted attributes in HTML and XML.
-pub(crate) fn markup(text: &str) -> String {
+pub(crate) fn escape_markup(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
         match c {
@@ -13,7 +13,7 @@ pub(crate) fn markup(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            c => out.push(visible(c)),
+            c => out.push(visible_char(c)),
         }
     }
     out
@@ -21,7 +21,7 @@ pub(crate) fn markup(text: &str) -> String {
 
 /// Escapes JSON for a data block in a page: a script element ends at the first `</script`, even
 /// inside a string.
-pub(crate) fn script(json: &str) -> String {
+pub(crate) fn escape_script_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + 64);
     for c in json.chars() {
         match c {
@@ -35,13 +35,13 @@ pub(crate) fn script(json: &str) -> String {
 }
 
 /// Escapes text for a terminal.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(visible).collect()
+pub(crate) fn escape_terminal(text: &str) -> String {
+    text.chars().map(visible_char).collect()
 }
 
 /// Makes characters visible that would move the cursor, change the writing direction, or be invalid
 /// in XML.
-fn visible(c: char) -> char {
+fn visible_char(c: char) -> char {
     match c {
         '\u{0}'..='\u{1f}' => char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'),
         '\u{7f}' => '\u{2421}',

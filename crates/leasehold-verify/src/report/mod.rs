@@ -13,8 +13,8 @@ pub mod svg;
 pub mod text;
 
 mod escape;
+pub(crate) mod format;
 mod model;
-pub(crate) mod words;
 
 use crate::verdict::Verdict;
 

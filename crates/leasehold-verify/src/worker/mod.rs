@@ -5,11 +5,11 @@
 //! prints a history's events to its standard output, and stops at the next input line or at the end
 //! of the input. As a separate process it can be killed and stopped like a real holder.
 
-mod hand;
+mod acquired_lock;
 mod naive;
-mod record;
+mod recorder;
 mod tasks;
-mod ticks;
+mod tick_job;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
 
-use self::hand::Taker;
-use self::record::Recorder;
-use self::tasks::Task;
-use crate::history::{Event, Nanos, State, Worker, Workload};
+use self::acquired_lock::LockBackend;
+use self::recorder::Recorder;
+use self::tasks::WorkerTask;
+use crate::history::{Event, RunNanos, WorkerId, WorkerState, Workload};
 
 /// The first command-line argument of a worker.
-pub const WORKER: &str = "--leasehold-verify-worker";
+pub const WORKER_ARGUMENT: &str = "--leasehold-verify-worker";
 
 /// How locks are acquired: with leasehold, or with a common substitute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Hands {
+pub enum LockImplementation {
     /// With leasehold.
     #[default]
     Leasehold,
@@ -49,9 +49,9 @@ pub struct Assignment {
     /// The TTL of all leases.
     pub ttl: Duration,
     /// When the run began, on the machine's clock.
-    pub origin: Nanos,
+    pub origin: RunNanos,
     /// The worker's numbers and lanes: one task each. More than one if locks live in one process.
-    pub workers: Vec<(Worker, u32)>,
+    pub workers: Vec<(WorkerId, u32)>,
     /// What to do.
     pub workload: Workload,
     /// The locks to use.
@@ -61,17 +61,17 @@ pub struct Assignment {
     /// them.
     pub anchors: Vec<Vec<String>>,
     /// The longest intended hold; some holds are longer than the TTL.
-    pub hold: Duration,
+    pub max_hold: Duration,
     /// Whether all holds are that long.
-    pub steady: bool,
+    pub has_constant_hold: bool,
     /// The resource's socket.
     pub resource: PathBuf,
     /// Whether the worker presents tokens to the resource.
-    pub fenced: bool,
+    pub presents_tokens: bool,
     /// How locks are acquired.
-    pub hands: Hands,
+    pub lock_implementation: LockImplementation,
     /// Whether workers sometimes force-release each other's locks.
-    pub evicts: bool,
+    pub force_releases: bool,
     /// The seed of all random choices.
     pub seed: u64,
     /// The file to append all events to, one line each; `None`: only the conductor receives them.
@@ -85,37 +85,37 @@ pub struct Assignment {
 pub fn main() -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
-    let done = runtime.block_on(work());
+    let done = runtime.block_on(run_workers());
     runtime.shutdown_timeout(Duration::from_millis(100));
     done
 }
 
-async fn work() -> Result<(), String> {
+async fn run_workers() -> Result<(), String> {
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     let first = orders.next_line().await.map_err(|error| error.to_string())?;
     let assignment: Assignment =
         serde_json::from_str(&first.unwrap_or_default()).map_err(|error| format!("no assignment: {error}"))?;
     let recorder = Recorder::new(assignment.origin, assignment.history.as_deref());
     let recorder = Arc::new(recorder.map_err(|error| format!("the history cannot be opened: {error}"))?);
-    let taker = open(&assignment).await?;
+    let taker = open_backend(&assignment).await?;
     for (worker, lane) in &assignment.workers {
-        recorder.worker(*worker, State::Started { lane: *lane, pid: std::process::id() });
+        recorder.worker_state(*worker, WorkerState::Started { lane: *lane, pid: std::process::id() });
     }
-    let stop = leasehold::schedule::Stop::new();
+    let stop = leasehold::schedule::StopHandle::new();
     let mut tasks = JoinSet::new();
     for (worker, _) in assignment.workers.clone() {
-        let task = Task::new(worker, &assignment, &taker, &recorder, stop.clone()).await?;
+        let task = WorkerTask::new(worker, &assignment, &taker, &recorder, stop.clone()).await?;
         tasks.spawn(task.run());
     }
     for (worker, lane) in &assignment.workers {
         for lock in assignment.anchors.get(*lane as usize).into_iter().flatten() {
             // A mutex, whatever the workload is.
             let plain = Assignment { workload: Workload::Mutex, ..assignment.clone() };
-            let task = Task::new(*worker, &plain, &taker, &recorder, stop.clone()).await?;
-            tasks.spawn(task.anchor(lock.clone()));
+            let task = WorkerTask::new(*worker, &plain, &taker, &recorder, stop.clone()).await?;
+            tasks.spawn(task.hold_anchor(lock.clone()));
         }
     }
-    let stalls = tokio::spawn(record::watch_stalls(Arc::clone(&recorder), assignment.workers.clone()));
+    let stalls = tokio::spawn(recorder::watch_stalls(Arc::clone(&recorder), assignment.workers.clone()));
     // The next line, or the end of the input, is the stop order.
     let _ = orders.next_line().await;
     stop.stop();
@@ -123,15 +123,15 @@ async fn work() -> Result<(), String> {
         ended.map_err(|error| error.to_string())?;
     }
     stalls.abort();
-    if let Taker::Leasehold(locks) = taker {
+    if let LockBackend::Leasehold(locks) = taker {
         if locks.capabilities().reach == leasehold::engine::Reach::Process {
-            look_for_leftovers(&locks, &lock_names(assignment.workload, &assignment.locks), &recorder).await?;
+            record_leftovers(&locks, &lock_names(assignment.workload, &assignment.locks), &recorder).await?;
         }
         // A lock that could not be released expires at its TTL.
         let _ = locks.close().await;
     }
     for (worker, _) in &assignment.workers {
-        recorder.worker(*worker, State::Ended);
+        recorder.worker_state(*worker, WorkerState::Ended);
     }
     Ok(())
 }
@@ -148,39 +148,42 @@ pub(crate) fn lock_names(workload: Workload, names: &[String]) -> Vec<String> {
 }
 
 /// Checks for leftovers where no other process can.
-async fn look_for_leftovers(locks: &Locks, names: &[String], recorder: &Recorder) -> Result<(), String> {
+async fn record_leftovers(locks: &Locks, names: &[String], recorder: &Recorder) -> Result<(), String> {
     // Releases in the background must complete first.
-    let _ = locks.settle().await;
+    let _ = locks.flush().await;
     let mut left = 0;
     for name in names {
         let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
         for party in view.holders.iter().chain(&view.waiters) {
             left += 1;
-            let what = format!("{} is still there", party.holder.text);
-            recorder.put(&Event::Leftover { t: recorder.now(), lock: name.clone(), what });
+            let what = format!("{} is still there", party.holder.description);
+            recorder.write(&Event::Leftover { t: recorder.now(), lock: name.clone(), what });
         }
     }
     if left == 0 {
-        recorder.put(&Event::Clean { t: recorder.now(), locks: names.len() as u64 });
+        recorder.write(&Event::Clean { t: recorder.now(), locks: names.len() as u64 });
     }
     Ok(())
 }
 
-async fn open(assignment: &Assignment) -> Result<Taker, String> {
-    match assignment.hands {
-        Hands::Leasehold => {
+async fn open_backend(assignment: &Assignment) -> Result<LockBackend, String> {
+    match assignment.lock_implementation {
+        LockImplementation::Leasehold => {
             // The server may be unreachable for a moment.
             let mut tries = 0;
             loop {
                 match Locks::builder().ttl(assignment.ttl).open(&assignment.url).await {
-                    Ok(locks) => return Ok(Taker::Leasehold(locks)),
+                    Ok(locks) => return Ok(LockBackend::Leasehold(locks)),
                     Err(error) if error.is_retryable() && tries < 300 => tries += 1,
                     Err(error) => return Err(error.to_string()),
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
-        hands => Ok(Taker::Naive(Arc::new(naive::Plain::new(assignment, hands == Hands::WallClock)?))),
+        hands => Ok(LockBackend::Naive(Arc::new(naive::PlainLocks::new(
+            assignment,
+            hands == LockImplementation::WallClock,
+        )?))),
     }
 }
 
@@ -189,15 +192,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_job_s_lock_that_is_left_is_seen() {
+    async fn a_leftover_job_lock_is_recorded() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let recorder = Recorder::new(0, Some(file.path())).unwrap();
         let locks = Locks::open("memory:").await.unwrap();
         let held = locks.mutex(format!("{}a", leasehold::schedule::PREFIX)).lock().await.unwrap();
         let names = lock_names(Workload::Ticks, &["a".to_owned()]);
-        look_for_leftovers(&locks, &names, &recorder).await.unwrap();
+        record_leftovers(&locks, &names, &recorder).await.unwrap();
         assert!(held.release().await.is_ok());
-        look_for_leftovers(&locks, &names, &recorder).await.unwrap();
+        record_leftovers(&locks, &names, &recorder).await.unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines.len() == 2 && lines[0].contains("leftover") && lines[0].contains("cron:a"), "{text}");

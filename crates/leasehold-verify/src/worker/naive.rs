@@ -8,50 +8,50 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::clock::{Clock, Moment};
-use leasehold_testbed::redis::{Reply, Resp};
+use leasehold::clock::{Clock, Instant};
+use leasehold_testbed::redis::{Reply, RespClient};
 use tokio::sync::Mutex;
 
 use super::Assignment;
-use super::record::Recorder;
-use crate::history::{Nanos, Outcome};
+use super::recorder::Recorder;
+use crate::history::{Outcome, RunNanos};
 
 const DELETE_OWN: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
-const POLL: Duration = Duration::from_millis(5);
-const BOUND: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How to find the master.
 #[derive(Debug)]
-enum Way {
+enum MasterAddress {
     Direct(SocketAddr),
     Sentinels(Vec<SocketAddr>, String),
 }
 
 /// A Redis to lock on.
 #[derive(Debug)]
-pub(super) struct Plain {
-    way: Way,
+pub(super) struct PlainLocks {
+    master_address: MasterAddress,
     ttl: Duration,
-    wall: bool,
+    uses_wall_clock: bool,
     clock: Clock,
-    link: Mutex<Option<Resp>>,
+    connection: Mutex<Option<RespClient>>,
 }
 
 /// A lock that its holder believes to hold.
 #[derive(Debug)]
-pub(super) struct Hold {
-    plain: Arc<Plain>,
+pub(super) struct PlainHold {
+    locks: Arc<PlainLocks>,
     key: String,
     value: String,
     pub(super) token: u64,
-    until: Moment,
-    wall_until: Duration,
+    deadline: Instant,
+    wall_deadline: Duration,
 }
 
-impl Plain {
-    /// Parses the servers in the URL. With `wall`, holders use the wall clock.
-    pub(super) fn new(assignment: &Assignment, wall: bool) -> Result<Self, String> {
+impl PlainLocks {
+    /// Parses the servers in the URL. With `uses_wall_clock`, holders use the wall clock.
+    pub(super) fn new(assignment: &Assignment, uses_wall_clock: bool) -> Result<Self, String> {
         let url = assignment.url.split('?').next().unwrap_or_default();
         let unknown = || "the plain lock needs redis://address:port or redis+sentinel://addresses/name".to_owned();
         let (scheme, rest) = url.split_once("://").ok_or_else(unknown)?;
@@ -59,29 +59,37 @@ impl Plain {
         let addrs: Result<Vec<SocketAddr>, _> = hosts.split(',').map(str::parse).collect();
         let addrs = addrs.map_err(|_| unknown())?;
         let way = match (scheme, addrs.as_slice()) {
-            ("redis", [addr]) => Way::Direct(*addr),
-            ("redis+sentinel", _) => Way::Sentinels(addrs, name.to_owned()),
+            ("redis", [addr]) => MasterAddress::Direct(*addr),
+            ("redis+sentinel", _) => MasterAddress::Sentinels(addrs, name.to_owned()),
             _ => return Err(unknown()),
         };
-        Ok(Self { way, ttl: assignment.ttl, wall, clock: Clock::system(), link: Mutex::new(None) })
+        Ok(Self {
+            master_address: way,
+            ttl: assignment.ttl,
+            uses_wall_clock,
+            clock: Clock::system(),
+            connection: Mutex::new(None),
+        })
     }
 
-    async fn connect(&self) -> Result<Resp, String> {
-        let addr = match &self.way {
-            Way::Direct(addr) => *addr,
-            Way::Sentinels(sentinels, name) => master(sentinels, name).await.ok_or("no Sentinel knows a master")?,
+    async fn connect(&self) -> Result<RespClient, String> {
+        let addr = match &self.master_address {
+            MasterAddress::Direct(addr) => *addr,
+            MasterAddress::Sentinels(sentinels, name) => {
+                query_master(sentinels, name).await.ok_or("no Sentinel knows a master")?
+            }
         };
-        Resp::connect(addr).await.map(|resp| resp.bound(BOUND)).map_err(|error| error.to_string())
+        RespClient::connect(addr).await.map(|resp| resp.timeout(COMMAND_TIMEOUT)).map_err(|error| error.to_string())
     }
 
     /// Sends a command; after an error the next call reconnects.
-    async fn ask(&self, words: &[&str]) -> Result<Reply, String> {
-        let mut link = self.link.lock().await;
+    async fn command(&self, arguments: &[&str]) -> Result<Reply, String> {
+        let mut link = self.connection.lock().await;
         let mut resp = match link.take() {
             Some(resp) => resp,
             None => self.connect().await?,
         };
-        let reply = resp.command(words).await.map_err(|error| error.to_string())?;
+        let reply = resp.command(arguments).await.map_err(|error| error.to_string())?;
         match reply {
             Reply::Error(error) => Err(error),
             reply => {
@@ -92,28 +100,28 @@ impl Plain {
     }
 
     /// Acquires the lock, and retries until the timeout.
-    pub(super) async fn take(self: &Arc<Self>, lock: &str, wait: Option<Duration>) -> Result<Hold, Outcome> {
-        let give_up = wait.map(|wait| self.clock.now().after(wait));
+    pub(super) async fn acquire(self: &Arc<Self>, lock: &str, timeout: Option<Duration>) -> Result<PlainHold, Outcome> {
+        let give_up = timeout.map(|wait| self.clock.now().saturating_add(wait));
         let key = format!("plain:{lock}");
         let value = format!("{:?}", leasehold::ClaimId::random());
         let ttl = self.ttl.as_millis().to_string();
         loop {
             let sent = self.clock.now();
             let wall = wall_clock();
-            match self.ask(&["SET", &key, &value, "NX", "PX", &ttl]).await {
+            match self.command(&["SET", &key, &value, "NX", "PX", &ttl]).await {
                 Ok(Reply::Simple(_)) => {
-                    let token = match self.ask(&["INCR", &format!("{key}:token")]).await {
+                    let token = match self.command(&["INCR", &format!("{key}:token")]).await {
                         Ok(Reply::Integer(token)) => u64::try_from(token).unwrap_or_default(),
                         other => return Err(Outcome::Unknown { error: format!("{other:?}") }),
                     };
                     let plain = Arc::clone(self);
-                    return Ok(Hold {
-                        plain,
+                    return Ok(PlainHold {
+                        locks: plain,
                         key,
                         value,
                         token,
-                        until: sent.after(self.ttl),
-                        wall_until: wall + self.ttl,
+                        deadline: sent.saturating_add(self.ttl),
+                        wall_deadline: wall + self.ttl,
                     });
                 }
                 Ok(_) => {}
@@ -125,16 +133,16 @@ impl Plain {
             match give_up {
                 None => return Err(Outcome::Busy),
                 Some(give_up) if self.clock.now() >= give_up => return Err(Outcome::TimedOut),
-                Some(_) => tokio::time::sleep(POLL).await,
+                Some(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
 }
 
-async fn master(sentinels: &[SocketAddr], name: &str) -> Option<SocketAddr> {
+async fn query_master(sentinels: &[SocketAddr], name: &str) -> Option<SocketAddr> {
     for sentinel in sentinels {
-        let Ok(resp) = Resp::connect(*sentinel).await else { continue };
-        let asked = resp.bound(BOUND).command(&["SENTINEL", "get-master-addr-by-name", name]).await;
+        let Ok(resp) = RespClient::connect(*sentinel).await else { continue };
+        let asked = resp.timeout(COMMAND_TIMEOUT).command(&["SENTINEL", "get-master-addr-by-name", name]).await;
         if let Ok(Reply::Array(parts)) = asked
             && let [Reply::Bulk(host), Reply::Bulk(port)] = parts.as_slice()
         {
@@ -150,29 +158,33 @@ fn wall_clock() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-impl Hold {
+impl PlainHold {
     pub(super) fn is_held(&self) -> bool {
-        if self.plain.wall { wall_clock() < self.wall_until } else { self.plain.clock.now() < self.until }
+        if self.locks.uses_wall_clock {
+            wall_clock() < self.wall_deadline
+        } else {
+            self.locks.clock.now() < self.deadline
+        }
     }
 
     /// The deadline, by the clock that the holder uses.
-    pub(super) fn deadline(&self, recorder: &Recorder) -> Nanos {
-        if self.plain.wall {
-            recorder.now() + self.wall_until.saturating_sub(wall_clock()).as_nanos() as u64
+    pub(super) fn deadline(&self, recorder: &Recorder) -> RunNanos {
+        if self.locks.uses_wall_clock {
+            recorder.now() + self.wall_deadline.saturating_sub(wall_clock()).as_nanos() as u64
         } else {
-            recorder.at(self.until)
+            recorder.to_run_time(self.deadline)
         }
     }
 
     pub(super) async fn lost(&self) -> String {
         while self.is_held() {
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         "its time is over".to_owned()
     }
 
     pub(super) async fn release(self) -> Outcome {
-        match self.plain.ask(&["EVAL", DELETE_OWN, "1", &self.key, &self.value]).await {
+        match self.locks.command(&["EVAL", DELETE_OWN, "1", &self.key, &self.value]).await {
             Ok(Reply::Integer(1)) => Outcome::Released,
             Ok(_) => Outcome::WasLost { reason: "it was somebody else's".to_owned() },
             Err(error) => Outcome::Unknown { error },

@@ -4,90 +4,92 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold::schedule::Stop;
+use leasehold::schedule::StopHandle;
 
-use super::hand::{Ask, Hand, Taker, text};
-use super::record::Recorder;
-use super::{Assignment, ticks};
-use crate::dice::Dice;
-use crate::history::{Call, Event, Mode, OpId, Outcome, Worker, Workload};
-use crate::resource::{Answer, Client, Request};
+use super::acquired_lock::{AcquiredLock, LockBackend, LockRequest, description_of};
+use super::recorder::Recorder;
+use super::{Assignment, tick_job};
+use crate::fenced_resource::{RegisterClient, Reply, Request};
+use crate::history::{Call, Event, Mode, OpId, Outcome, WorkerId, Workload};
+use crate::rng::Rng;
 
 /// The number of permits.
 const PERMITS: u32 = 3;
 /// How often a holder checks whether it holds its lock.
-const LOOK: Duration = Duration::from_millis(12);
+const CHECK_INTERVAL: Duration = Duration::from_millis(12);
 /// How long a worker that lost its lock waits for the notification.
-const TOLD: Duration = Duration::from_secs(1);
+const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One in this many holds lasts longer than a lease without renewals.
-const LONG: u64 = 40;
+const LONG_HOLD_ODDS: u64 = 40;
 /// In one of this many rounds another worker's lock is force-released.
-const EVICTS: u64 = 12;
+const FORCE_RELEASE_ODDS: u64 = 12;
 /// How often to look for a holder, and how long to pause in between.
-const LOOKS: u32 = 8;
+const MAX_HOLDER_QUERIES: u32 = 8;
 /// With a scheduled job, the longest pause between two attempts to evict a run.
-const BETWEEN_EVICTIONS: Duration = Duration::from_secs(4);
+const MAX_FORCE_RELEASE_PAUSE: Duration = Duration::from_secs(4);
 
 const LONGEST_PAUSE: Duration = Duration::from_millis(40);
 
 /// A worker.
-pub(super) struct Task {
-    worker: Worker,
+pub(super) struct WorkerTask {
+    worker_id: WorkerId,
     assignment: Assignment,
-    taker: Taker,
+    backend: LockBackend,
     recorder: Arc<Recorder>,
-    resource: Client,
-    dice: Dice,
-    stop: Stop,
-    written: u64,
+    resource: RegisterClient,
+    rng: Rng,
+    stop: StopHandle,
+    write_count: u64,
 }
 
 /// A granted lock, with the task that watches for its loss.
-struct Held {
+struct HeldLock {
     op: OpId,
-    hand: Arc<Hand>,
+    lock: Arc<AcquiredLock>,
     /// Whether the history shows that it is not held any more.
-    unheld: AtomicBool,
-    watch: tokio::task::JoinHandle<()>,
+    is_loss_recorded: AtomicBool,
+    loss_watcher: tokio::task::JoinHandle<()>,
 }
 
-impl Task {
+impl WorkerTask {
     pub(super) async fn new(
-        worker: Worker,
+        worker: WorkerId,
         assignment: &Assignment,
-        taker: &Taker,
+        backend: &LockBackend,
         recorder: &Arc<Recorder>,
-        stop: Stop,
+        stop: StopHandle,
     ) -> Result<Self, String> {
-        let resource = Client::connect(&assignment.resource).await.map_err(|error| format!("the resource: {error}"))?;
+        let resource =
+            RegisterClient::connect(&assignment.resource).await.map_err(|error| format!("the resource: {error}"))?;
         Ok(Self {
-            worker,
+            worker_id: worker,
             assignment: assignment.clone(),
-            taker: taker.clone(),
+            backend: backend.clone(),
             recorder: Arc::clone(recorder),
             resource,
-            dice: Dice::new(assignment.seed).fork(&format!("worker {worker}")),
+            rng: Rng::new(assignment.seed).fork(&format!("worker {worker}")),
             stop,
-            written: 0,
+            write_count: 0,
         })
     }
 
     pub(super) async fn run(mut self) {
         if self.assignment.workload == Workload::Ticks {
-            if let Taker::Leasehold(locks) = &self.taker {
-                let hold = self.assignment.hold;
+            if let LockBackend::Leasehold(locks) = &self.backend {
+                let hold = self.assignment.max_hold;
                 let once = self.assignment.seed.is_multiple_of(2);
                 let names = &self.assignment.locks;
-                let running = ticks::run(locks, names, hold, self.worker, &self.recorder, &self.stop, once);
-                tokio::join!(running, self.evict_runs());
+                let running = tick_job::run_job(locks, names, hold, self.worker_id, &self.recorder, &self.stop, once);
+                tokio::join!(running, self.force_release_runs());
             }
             return;
         }
         while !self.stop.is_stopped() {
-            let went_well = self.round().await;
-            let most = if went_well { self.assignment.hold.min(LONGEST_PAUSE) / 2 } else { self.assignment.ttl / 4 };
-            let pause = self.some(most);
+            let went_well = self.run_round().await;
+            let most =
+                if went_well { self.assignment.max_hold.min(LONGEST_PAUSE) / 2 } else { self.assignment.ttl / 4 };
+            let pause = self.random_pause(most);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.stop.stopped() => {}
@@ -95,23 +97,23 @@ impl Task {
         }
     }
 
-    /// A random duration of at most `most`.
-    fn some(&mut self, most: Duration) -> Duration {
-        Duration::from_nanos(self.dice.below(most.as_nanos() as u64 + 1))
+    /// A random duration of at most `max`.
+    fn random_pause(&mut self, max: Duration) -> Duration {
+        Duration::from_nanos(self.rng.below(max.as_nanos() as u64 + 1))
     }
 
     /// Holds a lock as long as possible, and acquires it again after a loss.
-    pub(super) async fn anchor(mut self, lock: String) {
+    pub(super) async fn hold_anchor(mut self, lock: String) {
         let pause = self.assignment.ttl / 8;
         while !self.stop.is_stopped() {
-            if let Some(held) = self.take(&lock, Mode::Exclusive, None, false).await {
-                while self.look(&held) && !self.stop.is_stopped() {
+            if let Some(held) = self.acquire(&lock, Mode::Exclusive, None, false).await {
+                while self.check_held(&held) && !self.stop.is_stopped() {
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         () = self.stop.stopped() => {}
                     }
                 }
-                self.give_back(held).await;
+                self.release(held).await;
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -121,67 +123,67 @@ impl Task {
     }
 
     /// Acquires a lock, holds it and releases it. `false`: an error occurred.
-    async fn round(&mut self) -> bool {
-        let lock = self.dice.pick(&self.assignment.locks).cloned().unwrap_or_default();
+    async fn run_round(&mut self) -> bool {
+        let lock = self.rng.choose(&self.assignment.locks).cloned().unwrap_or_default();
         let workload = self.assignment.workload;
-        if self.assignment.evicts && self.dice.one_in(EVICTS) {
-            self.evict(&lock).await;
+        if self.assignment.force_releases && self.rng.one_in(FORCE_RELEASE_ODDS) {
+            self.force_release_holder(&lock).await;
             return true;
         }
         let mode = match workload {
-            Workload::Rwlock if self.dice.below(10) < 7 => Mode::Shared,
-            Workload::Semaphore => Mode::Permits { n: 1 + u32::from(self.dice.below(3) == 0), limit: PERMITS },
+            Workload::Rwlock if self.rng.below(10) < 7 => Mode::Shared,
+            Workload::Semaphore => Mode::Permits { n: 1 + u32::from(self.rng.below(3) == 0), limit: PERMITS },
             _ => Mode::Exclusive,
         };
-        let owner = (workload == Workload::Reentrant).then(|| format!("worker {}", self.worker));
-        let waits = workload == Workload::Queue || self.dice.below(5) > 0;
-        let Some(held) = self.take(&lock, mode, owner.as_deref(), waits).await else { return false };
+        let owner = (workload == Workload::Reentrant).then(|| format!("worker {}", self.worker_id));
+        let waits = workload == Workload::Queue || self.rng.below(5) > 0;
+        let Some(held) = self.acquire(&lock, mode, owner.as_deref(), waits).await else { return false };
         let again = match &owner {
-            Some(owner) => self.take(&lock, mode, Some(owner), true).await,
+            Some(owner) => self.acquire(&lock, mode, Some(owner), true).await,
             None => None,
         };
-        let hold = match self.dice.below(LONG) {
-            _ if self.assignment.steady => self.assignment.hold,
+        let hold = match self.rng.below(LONG_HOLD_ODDS) {
+            _ if self.assignment.has_constant_hold => self.assignment.max_hold,
             0 if workload != Workload::Queue => self.assignment.ttl * 5 / 4,
-            _ => self.some(self.assignment.hold),
+            _ => self.random_pause(self.assignment.max_hold),
         };
         match workload {
-            Workload::Fenced | Workload::Unfenced => self.write(&held, &lock, hold).await,
-            Workload::Counter => self.count(&held, &lock, hold).await,
-            _ => self.hold(&held, hold).await,
+            Workload::Fenced | Workload::Unfenced => self.read_then_write(&held, &lock, hold).await,
+            Workload::Counter => self.increment(&held, &lock, hold).await,
+            _ => self.hold_for(&held, hold).await,
         }
         if let Some(again) = again {
-            self.give_back(again).await;
+            self.release(again).await;
         }
-        self.give_back(held).await
+        self.release(held).await
     }
 
-    async fn take(&mut self, lock: &str, mode: Mode, owner: Option<&str>, waits: bool) -> Option<Held> {
+    async fn acquire(&mut self, lock: &str, mode: Mode, owner: Option<&str>, is_waiting: bool) -> Option<HeldLock> {
         let ttl = self.assignment.ttl;
-        let wait = waits.then(|| ttl * 3 + self.some(ttl * 2));
-        let op = self.recorder.number(self.worker);
-        let ask = Ask {
+        let wait = is_waiting.then(|| ttl * 3 + self.random_pause(ttl * 2));
+        let op = self.recorder.next_op_id(self.worker_id);
+        let ask = LockRequest {
             lock: lock.to_owned(),
             mode,
             owner: owner.map(str::to_owned),
-            wait,
-            election: self.assignment.workload == Workload::Election,
-            text: text(op),
+            timeout: wait,
+            is_election: self.assignment.workload == Workload::Election,
+            description: description_of(op),
         };
         let due = self.recorder.now() + wait.unwrap_or(ttl).as_nanos() as u64;
-        let call = Call::Lock { lock: lock.to_owned(), mode, owner: ask.owner.clone(), waits };
-        self.recorder.begin_as(self.worker, op, Some(due), call);
+        let call = Call::Lock { lock: lock.to_owned(), mode, owner: ask.owner.clone(), waits: is_waiting };
+        self.recorder.begin_with_id(self.worker_id, op, Some(due), call);
         let taken = if self.assignment.workload == Workload::Queue {
-            let (recorder, taker) = (&self.recorder, &self.taker);
-            let mut taking = std::pin::pin!(taker.take(&ask));
+            let (recorder, taker) = (&self.recorder, &self.backend);
+            let mut taking = std::pin::pin!(taker.acquire(&ask));
             let seen = async {
                 // An inspection costs the engine work, too.
                 let mut pause = Duration::from_millis(2);
-                while !taker.sees(&ask.lock, &ask.text).await {
+                while !taker.lists_waiter(&ask.lock, &ask.description).await {
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LOOK);
+                    pause = (pause * 2).min(CHECK_INTERVAL);
                 }
-                recorder.put(&Event::Queued { t: recorder.now(), op });
+                recorder.write(&Event::Queued { t: recorder.now(), op });
             };
             tokio::select! {
                 biased;
@@ -189,7 +191,7 @@ impl Task {
                 () = seen => taking.await,
             }
         } else {
-            self.taker.take(&ask).await
+            self.backend.acquire(&ask).await
         };
         match taken {
             Ok(hand) => {
@@ -197,8 +199,8 @@ impl Task {
                 let t = self.recorder.now();
                 let deadline = hand.deadline(&self.recorder);
                 let outcome = Outcome::Granted { token: hand.token(), deadline };
-                self.recorder.put(&Event::End { t, op, outcome });
-                Some(self.watch(op, hand))
+                self.recorder.write(&Event::End { t, op, outcome });
+                Some(self.watch_for_loss(op, hand))
             }
             Err(outcome) => {
                 self.recorder.end(op, outcome);
@@ -209,43 +211,43 @@ impl Task {
 
     /// Force-releases a lock's holder, preferably one that has held it for a while, and makes the
     /// resource refuse it from then on.
-    async fn evict(&mut self, lock: &str) {
+    async fn force_release_holder(&mut self, lock: &str) {
         let Some((evicts, token)) =
-            force_release(&self.assignment, &self.taker, &self.recorder, self.worker, lock).await
+            force_release(&self.assignment, &self.backend, &self.recorder, self.worker_id, lock).await
         else {
             return;
         };
         let registers = matches!(self.assignment.workload, Workload::Fenced | Workload::Counter);
-        if registers && self.assignment.fenced {
-            self.show(evicts, lock, Some(token)).await;
+        if registers && self.assignment.presents_tokens {
+            self.present_token(evicts, lock, Some(token)).await;
         }
     }
 
     /// Force-releases runs of a scheduled job until the stop order. An eviction that has begun is
     /// completed.
-    async fn evict_runs(&self) {
-        let mut dice = self.dice.fork("evict runs");
+    async fn force_release_runs(&self) {
+        let mut rng = self.rng.fork("evict runs");
         let lock = super::lock_names(Workload::Ticks, &self.assignment.locks).into_iter().next().unwrap_or_default();
         while !self.stop.is_stopped() {
-            let pause = dice.time(BETWEEN_EVICTIONS / 4, BETWEEN_EVICTIONS);
+            let pause = rng.duration_in(MAX_FORCE_RELEASE_PAUSE / 4, MAX_FORCE_RELEASE_PAUSE);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.stop.stopped() => {}
             }
-            if self.assignment.evicts && !self.stop.is_stopped() {
-                force_release(&self.assignment, &self.taker, &self.recorder, self.worker, &lock).await;
+            if self.assignment.force_releases && !self.stop.is_stopped() {
+                force_release(&self.assignment, &self.backend, &self.recorder, self.worker_id, &lock).await;
             }
         }
     }
 
     /// Records when the holder is notified of the loss, and of a release request.
-    fn watch(&self, op: OpId, hand: Hand) -> Held {
-        let hand = Arc::new(hand);
+    fn watch_for_loss(&self, op: OpId, lock: AcquiredLock) -> HeldLock {
+        let hand = Arc::new(lock);
         let (watched, recorder) = (Arc::clone(&hand), Arc::clone(&self.recorder));
         let watch = tokio::spawn(async move {
             let requested = async {
                 watched.release_requested().await;
-                recorder.put(&Event::Requested { t: recorder.now(), op });
+                recorder.write(&Event::Requested { t: recorder.now(), op });
                 std::future::pending().await
             };
             let reason = tokio::select! {
@@ -253,103 +255,104 @@ impl Task {
                 reason = requested => reason,
             };
             let (t, deadline) = (recorder.now(), watched.deadline(&recorder));
-            recorder.put(&Event::Lost { t, op, deadline, reason });
+            recorder.write(&Event::Lost { t, op, deadline, reason });
         });
-        Held { op, hand, unheld: AtomicBool::new(false), watch }
+        HeldLock { op, lock: hand, is_loss_recorded: AtomicBool::new(false), loss_watcher: watch }
     }
 
     /// Checks whether the lock is held, and records the result. The notification of the loss is
-    /// separate, see [`watch`](Self::watch).
-    fn look(&self, held: &Held) -> bool {
+    /// separate, see [`watch_for_loss`](Self::watch_for_loss).
+    fn check_held(&self, held: &HeldLock) -> bool {
         let t = self.recorder.now();
-        let is_held = held.hand.is_held();
+        let is_held = held.lock.is_held();
         if is_held {
-            let deadline = held.hand.deadline(&self.recorder);
-            self.recorder.put(&Event::Held { t, op: held.op, deadline });
-        } else if !held.unheld.swap(true, Ordering::Relaxed) {
-            self.recorder.put(&Event::Unheld { t: self.recorder.now(), op: held.op });
+            let deadline = held.lock.deadline(&self.recorder);
+            self.recorder.write(&Event::Held { t, op: held.op, deadline });
+        } else if !held.is_loss_recorded.swap(true, Ordering::Relaxed) {
+            self.recorder.write(&Event::Unheld { t: self.recorder.now(), op: held.op });
         }
         is_held
     }
 
     /// Holds the lock for a while, with repeated checks.
-    async fn hold(&self, held: &Held, hold: Duration) {
-        let until = self.recorder.now() + hold.as_nanos() as u64;
-        while self.look(held) && !self.stop.is_stopped() {
+    async fn hold_for(&self, held: &HeldLock, duration: Duration) {
+        let until = self.recorder.now() + duration.as_nanos() as u64;
+        while self.check_held(held) && !self.stop.is_stopped() {
             let left = Duration::from_nanos(until.saturating_sub(self.recorder.now()));
             // Every second holder follows a release request; the others lose the lock at their
             // deadline.
-            let obeys = held.op.is_multiple_of(2) && held.hand.is_release_requested();
+            let obeys = held.op.is_multiple_of(2) && held.lock.is_release_requested();
             if left.is_zero() || obeys {
                 return;
             }
-            tokio::time::sleep(left.min(LOOK)).await;
+            tokio::time::sleep(left.min(CHECK_INTERVAL)).await;
         }
     }
 
     /// Reads a register and writes it some time later, without checking the lock again: as programs
     /// do.
-    async fn write(&mut self, held: &Held, lock: &str, hold: Duration) {
-        self.read(held, lock).await;
-        self.hold(held, hold).await;
-        self.written += 1;
-        let value = u64::from(self.worker) << 24 | self.written;
-        self.store(held, lock, value).await;
+    async fn read_then_write(&mut self, held: &HeldLock, lock: &str, duration: Duration) {
+        self.read_register(held, lock).await;
+        self.hold_for(held, duration).await;
+        self.write_count += 1;
+        let value = u64::from(self.worker_id) << 24 | self.write_count;
+        self.write_register(held, lock, value).await;
     }
 
     /// Reads a number, and writes the next one some time later.
-    async fn count(&mut self, held: &Held, lock: &str, hold: Duration) {
-        let Some(value) = self.read(held, lock).await else { return };
-        self.hold(held, hold).await;
-        self.store(held, lock, value.unwrap_or(0) + 1).await;
+    async fn increment(&mut self, held: &HeldLock, lock: &str, duration: Duration) {
+        let Some(value) = self.read_register(held, lock).await else { return };
+        self.hold_for(held, duration).await;
+        self.write_register(held, lock, value.unwrap_or(0) + 1).await;
     }
 
-    fn token(&self, held: &Held) -> Option<u64> {
-        self.assignment.fenced.then(|| held.hand.token())
+    fn presented_token(&self, held: &HeldLock) -> Option<u64> {
+        self.assignment.presents_tokens.then(|| held.lock.token())
     }
 
-    async fn read(&mut self, held: &Held, register: &str) -> Option<Option<u64>> {
-        self.show(held.op, register, self.token(held)).await
+    async fn read_register(&mut self, held: &HeldLock, register: &str) -> Option<Option<u64>> {
+        self.present_token(held.op, register, self.presented_token(held)).await
     }
 
     /// Reads a register, and presents a token to it.
-    async fn show(&mut self, hold: OpId, register: &str, token: Option<u64>) -> Option<Option<u64>> {
+    async fn present_token(&mut self, hold: OpId, register: &str, token: Option<u64>) -> Option<Option<u64>> {
         let call = Call::Read { hold, register: register.to_owned(), token };
-        let op = self.recorder.begin(self.worker, None, call);
+        let op = self.recorder.begin(self.worker_id, None, call);
         let request = Request { register: register.to_owned(), hold, token, value: None };
-        let (outcome, value) = match self.resource.ask(&request).await {
-            Ok(Answer::Done(value)) => (Outcome::Value { value }, Some(value)),
-            Ok(Answer::Refused(seen)) => (Outcome::Refused { seen }, None),
+        let (outcome, value) = match self.resource.request(&request).await {
+            Ok(Reply::Done(value)) => (Outcome::Value { value }, Some(value)),
+            Ok(Reply::Refused(seen)) => (Outcome::Refused { seen }, None),
             Err(error) => (Outcome::Unknown { error: error.to_string() }, None),
         };
         self.recorder.end(op, outcome);
         value
     }
 
-    async fn store(&mut self, held: &Held, register: &str, value: u64) {
-        let (hold, token) = (held.op, self.token(held));
+    async fn write_register(&mut self, held: &HeldLock, register: &str, value: u64) {
+        let (hold, token) = (held.op, self.presented_token(held));
         let call = Call::Write { hold, register: register.to_owned(), token, value };
-        let op = self.recorder.begin(self.worker, None, call);
+        let op = self.recorder.begin(self.worker_id, None, call);
         let request = Request { register: register.to_owned(), hold, token, value: Some(value) };
-        let outcome = match self.resource.ask(&request).await {
-            Ok(Answer::Done(_)) => Outcome::Accepted,
-            Ok(Answer::Refused(seen)) => Outcome::Refused { seen },
+        let outcome = match self.resource.request(&request).await {
+            Ok(Reply::Done(_)) => Outcome::Accepted,
+            Ok(Reply::Refused(seen)) => Outcome::Refused { seen },
             Err(error) => Outcome::Unknown { error: error.to_string() },
         };
         self.recorder.end(op, outcome);
     }
 
-    async fn give_back(&self, mut held: Held) -> bool {
+    async fn release(&self, mut held: HeldLock) -> bool {
         // Without a notification by then, the holder never got one; the checker reports that.
-        let told = !self.look(&held) && tokio::time::timeout(TOLD, &mut held.watch).await.is_ok();
+        let told =
+            !self.check_held(&held) && tokio::time::timeout(NOTIFICATION_TIMEOUT, &mut held.loss_watcher).await.is_ok();
         if !told {
-            held.watch.abort();
+            held.loss_watcher.abort();
             // It may be recording its last event.
-            let _ = held.watch.await;
+            let _ = held.loss_watcher.await;
         }
-        let Ok(hand) = Arc::try_unwrap(held.hand).map_err(drop) else { return false };
+        let Ok(hand) = Arc::try_unwrap(held.lock).map_err(drop) else { return false };
         let due = hand.deadline(&self.recorder).max(self.recorder.now());
-        let op = self.recorder.begin(self.worker, Some(due), Call::Release { hold: held.op });
+        let op = self.recorder.begin(self.worker_id, Some(due), Call::Release { hold: held.op });
         let outcome = hand.release().await;
         let went_well = outcome == Outcome::Released;
         self.recorder.end(op, outcome);
@@ -361,29 +364,29 @@ impl Task {
 /// Returns the call, and the fence token if the holder was still there.
 async fn force_release(
     assignment: &Assignment,
-    taker: &Taker,
+    backend: &LockBackend,
     recorder: &Recorder,
-    worker: Worker,
+    worker: WorkerId,
     lock: &str,
 ) -> Option<(OpId, u64)> {
     let mut found = None;
-    for number in 1..=LOOKS {
-        let holders = taker.holders(lock).await;
+    for number in 1..=MAX_HOLDER_QUERIES {
+        let holders = backend.list_holders(lock).await;
         found = holders.into_iter().max_by_key(|one| one.age);
         // At once: most holders hold it only briefly. Sometimes the holder is gone nevertheless,
         // which must do no harm.
-        if found.as_ref().is_some_and(|one| one.age > assignment.hold || number > LOOKS / 2) {
+        if found.as_ref().is_some_and(|one| one.age > assignment.max_hold || number > MAX_HOLDER_QUERIES / 2) {
             break;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
     let seen = found?;
-    let op = recorder.number(worker);
+    let op = recorder.next_op_id(worker);
     let graceful = op.is_multiple_of(3);
     let call = Call::Evict { lock: lock.to_owned(), hold: seen.hold, token: seen.token, graceful };
     let due = recorder.now() + assignment.ttl.as_nanos() as u64;
-    recorder.begin_as(worker, op, Some(due), call);
-    let outcome = taker.evict(lock, &seen, graceful).await;
+    recorder.begin_with_id(worker, op, Some(due), call);
+    let outcome = backend.force_release(lock, &seen, graceful).await;
     let token = if let Outcome::Evicted { token, gone: false } = outcome { token } else { None };
     recorder.end(op, outcome);
     token.map(|token| (op, token))

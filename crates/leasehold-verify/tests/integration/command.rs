@@ -12,19 +12,19 @@ use tempfile::TempDir;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold-verify");
 
-pub(crate) fn verify(folder: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn run_verify(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);
     // Durations on a busy machine prove nothing here.
     command.args(arguments).args(["--late", "report"]).current_dir(folder).env_remove("LEASEHOLD_ENGINE");
     command.output().expect("it runs")
 }
 
-pub(crate) fn text(output: &Output) -> String {
+pub(crate) fn output_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-pub(crate) fn json(output: &Output) -> serde_json::Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(output)))
+pub(crate) fn output_json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output_text(output)))
 }
 
 pub(crate) fn folder() -> TempDir {
@@ -34,9 +34,10 @@ pub(crate) fn folder() -> TempDir {
 #[test]
 fn a_run_leaves_a_history_and_a_report_and_can_be_checked_again() {
     let folder = folder();
-    let run = verify(folder.path(), &["--local", "file", "--faults", "kill,stop", "--ops", "150", "--svg", "line.svg"]);
-    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
-    assert!(text(&run).starts_with("holds: "), "{}", text(&run));
+    let run =
+        run_verify(folder.path(), &["--local", "file", "--faults", "kill,stop", "--ops", "150", "--svg", "line.svg"]);
+    assert_eq!(run.status.code(), Some(0), "{}", output_text(&run));
+    assert!(output_text(&run).starts_with("holds: "), "{}", output_text(&run));
     let history = folder.path().join("verify-file-fenced-1.jsonl");
     let page = std::fs::read_to_string(history.with_extension("html")).expect("a report");
     assert!(
@@ -45,18 +46,19 @@ fn a_run_leaves_a_history_and_a_report_and_can_be_checked_again() {
     );
     assert!(std::fs::read_to_string(folder.path().join("line.svg")).expect("a picture").starts_with("<svg"));
     std::fs::remove_file(history.with_extension("html")).expect("it is there");
-    let again = verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--json"]);
-    assert_eq!(again.status.code(), Some(0), "{}", text(&again));
-    assert_eq!(json(&again)["violations_in_all"], 0);
-    assert_eq!(json(&again)["counts"]["faults"], 2);
+    let again = run_verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--json"]);
+    assert_eq!(again.status.code(), Some(0), "{}", output_text(&again));
+    assert_eq!(output_json(&again)["violations_in_all"], 0);
+    assert_eq!(output_json(&again)["counts"]["faults"], 2);
     assert!(history.with_extension("html").exists(), "the report is made anew");
 }
 
 #[test]
-fn what_is_wrong_in_a_history_is_found_and_said() {
+fn violations_in_a_history_are_found_and_reported() {
     let folder = folder();
-    let run = verify(folder.path(), &["--local", "memory", "--workload", "mutex", "--faults", "none", "--ops", "60"]);
-    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let run =
+        run_verify(folder.path(), &["--local", "memory", "--workload", "mutex", "--faults", "none", "--ops", "60"]);
+    assert_eq!(run.status.code(), Some(0), "{}", output_text(&run));
     let history = folder.path().join("verify-memory-mutex-1.jsonl");
     let lines = std::fs::read_to_string(&history).expect("a history");
     // Gives every grant the same token.
@@ -71,25 +73,29 @@ fn what_is_wrong_in_a_history_is_found_and_said() {
         })
         .collect();
     std::fs::write(&history, forged.concat()).expect("written");
-    let check = verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
-    assert_eq!(check.status.code(), Some(1), "{}", text(&check));
-    assert!(text(&check).contains("BROKEN") && text(&check).contains("token 7"), "{}", text(&check));
+    let check = run_verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
+    assert_eq!(check.status.code(), Some(1), "{}", output_text(&check));
+    assert!(
+        output_text(&check).contains("BROKEN") && output_text(&check).contains("token 7"),
+        "{}",
+        output_text(&check)
+    );
     // With the guard off, the same history is the expected result.
     let control = forged.concat().replace("\"guard\":true", "\"guard\":false");
     std::fs::write(&history, control).expect("written");
-    let check = verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
-    assert_eq!(check.status.code(), Some(0), "{}", text(&check));
-    assert!(text(&check).starts_with("found out: "), "{}", text(&check));
+    let check = run_verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
+    assert_eq!(check.status.code(), Some(0), "{}", output_text(&check));
+    assert!(output_text(&check).starts_with("found out: "), "{}", output_text(&check));
     // Truncated in the middle of a line, as after a crash: the rest is checked.
     let half = &lines[..lines.len() / 2];
     std::fs::write(&history, half).expect("written");
-    let check = verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
-    assert!(text(&check).starts_with("CUT SHORT"), "{}", text(&check));
-    assert_eq!(check.status.code(), Some(1), "half a history has not passed: {}", text(&check));
+    let check = run_verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
+    assert!(output_text(&check).starts_with("CUT SHORT"), "{}", output_text(&check));
+    assert_eq!(check.status.code(), Some(1), "half a history has not passed: {}", output_text(&check));
 }
 
 #[test]
-fn a_run_that_is_interrupted_is_checked_and_reported() {
+fn an_interrupted_run_is_checked_and_reported() {
     let folder = folder();
     let mut command = Command::new(PROGRAM);
     command
@@ -102,23 +108,23 @@ fn a_run_that_is_interrupted_is_checked_and_reported() {
     let pid = Pid::from_child(&child);
     rustix::process::kill_process(pid, Signal::INT).expect("it runs");
     let ended = child.wait_with_output().expect("its end");
-    assert_eq!(ended.status.code(), Some(130), "{}", text(&ended));
-    assert!(text(&ended).starts_with("CUT SHORT"), "{}", text(&ended));
+    assert_eq!(ended.status.code(), Some(130), "{}", output_text(&ended));
+    assert!(output_text(&ended).starts_with("CUT SHORT"), "{}", output_text(&ended));
     assert!(history.with_extension("html").exists());
     // The report may go to another folder, and the verdict is printed even if the report cannot be
     // written.
-    let elsewhere = verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--out", "reports/today"]);
-    assert!(text(&elsewhere).contains("reports/today/verify-file-fenced-1.html"), "{}", text(&elsewhere));
+    let elsewhere = run_verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--out", "reports/today"]);
+    assert!(output_text(&elsewhere).contains("reports/today/verify-file-fenced-1.html"), "{}", output_text(&elsewhere));
     assert!(folder.path().join("reports/today/verify-file-fenced-1.html").exists());
     std::fs::write(folder.path().join("file"), "").expect("written");
-    let nowhere = verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--out", "file"]);
-    assert_eq!(nowhere.status.code(), Some(74), "{}", text(&nowhere));
-    assert!(text(&nowhere).starts_with("CUT SHORT"), "{}", text(&nowhere));
+    let nowhere = run_verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--out", "file"]);
+    assert_eq!(nowhere.status.code(), Some(74), "{}", output_text(&nowhere));
+    assert!(output_text(&nowhere).starts_with("CUT SHORT"), "{}", output_text(&nowhere));
 }
 
 /// Everything recorded by then is in the file, and no worker goes on without the conductor.
 #[test]
-fn a_killed_run_loses_nothing_and_leaves_nobody_behind() {
+fn a_killed_run_loses_no_event_and_leaves_no_worker_behind() {
     let folder = folder();
     let mut command = Command::new(PROGRAM);
     command
@@ -142,9 +148,13 @@ fn a_killed_run_loses_nothing_and_leaves_nobody_behind() {
     let stat = |pid: &u64| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     wait_for(|| pids.iter().all(|pid| stat(pid).is_empty() || stat(pid).contains(") Z ")));
     assert!(lines().starts_with(&heard), "what was written stays");
-    let check = verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--json"]);
-    assert!(json(&check)["complete"] == false && json(&check)["violations_in_all"] == 0, "{}", text(&check));
-    let grants = json(&check)["counts"]["grants"].as_u64();
+    let check = run_verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--json"]);
+    assert!(
+        output_json(&check)["complete"] == false && output_json(&check)["violations_in_all"] == 0,
+        "{}",
+        output_text(&check)
+    );
+    let grants = output_json(&check)["counts"]["grants"].as_u64();
     assert!(grants >= Some(heard.matches("granted").count() as u64), "{grants:?}");
 }
 
@@ -157,22 +167,22 @@ fn wait_for(condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_deployment_of_somebody_is_never_broken() {
+async fn no_fault_is_injected_into_a_users_servers() {
     let (folder, server) = (folder(), redis::start().await.expect("a server"));
     let url = server.url();
     let faults = ["--faults", "kill,cut", "--ops", "150", "--ttl", "1s"];
-    let run = verify(folder.path(), &[&["--engine", &url], &faults[..]].concat());
-    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let run = run_verify(folder.path(), &[&["--engine", &url], &faults[..]].concat());
+    assert_eq!(run.status.code(), Some(0), "{}", output_text(&run));
     for fault in ["crash", "wipe", "clock", "failover", "disk-full"] {
-        let run = verify(folder.path(), &["--engine", &url, "--faults", fault, "--ops", "10"]);
-        assert_ne!(run.status.code(), Some(0), "{fault}: {}", text(&run));
-        assert!(text(&run).contains("--local"), "it says where that can be done: {}", text(&run));
+        let run = run_verify(folder.path(), &["--engine", &url, "--faults", fault, "--ops", "10"]);
+        assert_ne!(run.status.code(), Some(0), "{fault}: {}", output_text(&run));
+        assert!(output_text(&run).contains("--local"), "it says where that can be done: {}", output_text(&run));
     }
     assert!(server.is_awake());
 }
 
 #[test]
-fn wrong_usage_is_said_before_anything_is_started() {
+fn wrong_usage_is_refused_before_anything_starts() {
     let folder = folder();
     for (arguments, words) in [
         (&["--local", "sqlite"][..], "redlock"),
@@ -197,46 +207,46 @@ fn wrong_usage_is_said_before_anything_is_started() {
         (&[], "--engine"),
         (&["--local", "file", "--engine", "file:"], "cannot be used with"),
     ] {
-        let run = verify(folder.path(), arguments);
-        assert_eq!(run.status.code(), Some(64), "{arguments:?}: {}", text(&run));
-        assert!(text(&run).contains(words), "{arguments:?}: {}", text(&run));
+        let run = run_verify(folder.path(), arguments);
+        assert_eq!(run.status.code(), Some(64), "{arguments:?}: {}", output_text(&run));
+        assert!(output_text(&run).contains(words), "{arguments:?}: {}", output_text(&run));
     }
-    let run = verify(
+    let run = run_verify(
         folder.path(),
         &["--local", "file", "--workload", "fenced", "--faults", "none", "--ops", "5", "--out", "/proc/nowhere"],
     );
-    assert_eq!(run.status.code(), Some(74), "{}", text(&run));
+    assert_eq!(run.status.code(), Some(74), "{}", output_text(&run));
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "and nothing is left behind");
 }
 
 /// A default ZooKeeper accepts no session below 4 s. The default TTL is adjusted, and a TTL that
 /// cannot be is refused before anything runs.
 #[test]
-fn a_ttl_that_the_server_does_not_take_is_not_tried() {
+fn a_ttl_that_the_server_refuses_is_adjusted_or_refused_before_the_run() {
     let folder = folder();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let bounds = (Duration::from_secs(4), Duration::from_secs(40));
-    let stock = ZooKeeper::new().tick(Duration::from_secs(2)).sessions(bounds.0, bounds.1);
+    let stock = ZooKeeper::new().tick(Duration::from_secs(2)).session_bounds(bounds.0, bounds.1);
     let server = runtime.block_on(stock.start()).expect("a server");
     let engine = format!("zookeeper://{}", server.url());
-    let run = verify(
+    let run = run_verify(
         folder.path(),
         &["--engine", &engine, "--workload", "mutex", "--faults", "none", "--ops", "40", "--workers", "2"],
     );
-    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
-    let short = verify(folder.path(), &["--engine", &engine, "--faults", "none", "--ops", "40", "--ttl", "3s"]);
-    assert_eq!(short.status.code(), Some(64), "{}", text(&short));
-    assert!(text(&short).contains("ask for 4s or more"), "{}", text(&short));
+    assert_eq!(run.status.code(), Some(0), "{}", output_text(&run));
+    let short = run_verify(folder.path(), &["--engine", &engine, "--faults", "none", "--ops", "40", "--ttl", "3s"]);
+    assert_eq!(short.status.code(), Some(64), "{}", output_text(&short));
+    assert!(output_text(&short).contains("ask for 4s or more"), "{}", output_text(&short));
 }
 
 #[test]
 fn completions_offer_every_name() {
-    use leasehold_command::verify::{ENGINES, FAULTS, WORKLOADS};
-    use leasehold_verify::deploy::Local;
+    use leasehold_command::verify_options::{ENGINES, FAULTS, WORKLOADS};
+    use leasehold_verify::deployment::LocalEngine;
     use leasehold_verify::history::{FaultKind, Workload};
 
     assert_eq!(Workload::ALL.iter().map(|one| one.as_str()).collect::<Vec<_>>(), WORKLOADS);
-    assert_eq!(Local::ALL.iter().map(|one| one.as_str()).collect::<Vec<_>>(), ENGINES);
+    assert_eq!(LocalEngine::ALL.iter().map(|one| one.as_str()).collect::<Vec<_>>(), ENGINES);
     let faults = ["all", "none"].into_iter().chain(FaultKind::ALL.iter().map(|one| one.as_str()));
     assert_eq!(faults.collect::<Vec<_>>(), FAULTS);
 }
@@ -254,7 +264,7 @@ fn command_lines(of: u32) -> String {
 }
 
 #[tokio::test]
-async fn a_password_that_was_typed_is_not_shown_to_other_users() {
+async fn a_password_on_the_command_line_is_hidden_from_other_users() {
     let server = redis::Redis::new().password("hunter2").start().await.expect("a server");
     let url = format!("{}?connect-timeout=60s", server.url());
     assert!(url.contains("hunter2"));
@@ -275,7 +285,7 @@ async fn a_password_that_was_typed_is_not_shown_to_other_users() {
         let ended = child.wait_with_output().expect("its end");
         assert!(!lines.contains("hunter2"), "{lines}");
         assert!(lines.contains(shown) && lines.lines().count() > 1, "it and its workers: {lines}");
-        assert!(!text(&ended).contains("hunter2"), "{}", text(&ended));
+        assert!(!output_text(&ended).contains("hunter2"), "{}", output_text(&ended));
         for file in [&history, &history.with_extension("html")] {
             assert!(!std::fs::read_to_string(file).expect("written").contains("hunter2"), "{}", file.display());
         }
@@ -296,8 +306,13 @@ fn a_password_file_that_every_user_can_read_is_warned_of() {
     for (of_folder, of_file, warnings) in [(0o755, 0o644, 1), (0o755, 0o640, 0), (0o700, 0o644, 0)] {
         mode(folder.path(), of_folder);
         mode(&secret, of_file);
-        let run = verify(folder.path(), &["--engine", &url, "--faults", "none", "--ops", "1"]);
-        assert_eq!(run.status.code(), Some(69), "{}", text(&run));
-        assert_eq!(text(&run).matches("chmod o-r ").count(), warnings, "{of_folder:o} {of_file:o}: {}", text(&run));
+        let run = run_verify(folder.path(), &["--engine", &url, "--faults", "none", "--ops", "1"]);
+        assert_eq!(run.status.code(), Some(69), "{}", output_text(&run));
+        assert_eq!(
+            output_text(&run).matches("chmod o-r ").count(),
+            warnings,
+            "{of_folder:o} {of_file:o}: {}",
+            output_text(&run)
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! The checker, the report and the deployments of `leasehold-verify`.
 
-mod check;
+mod checker;
 mod command;
 #[cfg(feature = "nightly")]
 mod command_long;
-mod deploy;
+mod deployment;
 mod report;
 mod smoke;

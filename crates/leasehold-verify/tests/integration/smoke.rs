@@ -7,101 +7,101 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use leasehold_verify::check::{Judge, Time, check_as};
-use leasehold_verify::conduct::{Control, Length, Run, Scene, Stage, Target, Trouble};
-use leasehold_verify::deploy::Local;
+use leasehold_verify::checker::{CheckOptions, TimeBounds, check_with};
+use leasehold_verify::deployment::LocalEngine;
 use leasehold_verify::history::{Event, FaultKind, Workload};
-use leasehold_verify::matrix::{self, Extent};
+use leasehold_verify::matrix::{self, MatrixOptions};
+use leasehold_verify::runner::{Conductor, Control, EngineTarget, Run, RunError, RunLength, RunSettings};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// Calls in a history, and ticks in one of a schedule.
-const CALLS: u64 = 60;
-const TICKS: u64 = 5;
+const CALLS_PER_HISTORY: u64 = 60;
+const TICKS_PER_HISTORY: u64 = 5;
 /// Histories that run concurrently.
-const AT_ONCE: usize = 2;
+const MAX_CONCURRENT: usize = 2;
 /// With an even seed, a scheduled job starts each tick at most once.
 const SEED: u64 = 4;
-const JUDGE: Judge = Judge { time: Time::Report };
+const CHECK_OPTIONS: CheckOptions = CheckOptions { time_bounds: TimeBounds::Report };
 
 /// The slowest come first.
-const HISTORIES: [(Local, Option<FaultKind>, Workload); 17] = [
-    (Local::RedisSentinel, Some(FaultKind::Failover), Workload::Ticks),
-    (Local::Zookeeper, Some(FaultKind::Cut), Workload::Election),
-    (Local::RedisCluster, Some(FaultKind::Reshard), Workload::Mutex),
-    (Local::Mysql, Some(FaultKind::LostReply), Workload::Fenced),
-    (Local::Redis, Some(FaultKind::Wipe), Workload::Ticks),
-    (Local::Postgres, Some(FaultKind::Kill), Workload::Counter),
-    (Local::Redlock, Some(FaultKind::Duplicate), Workload::Mutex),
-    (Local::Redis, Some(FaultKind::Clock), Workload::Queue),
-    (Local::Redis, Some(FaultKind::Ahead), Workload::Fenced),
-    (Local::Redis, Some(FaultKind::Crash), Workload::Counter),
-    (Local::Redis, Some(FaultKind::Partition), Workload::Mutex),
-    (Local::Redis, Some(FaultKind::Evict), Workload::Semaphore),
-    (Local::Redis, Some(FaultKind::ReadOnly), Workload::Fenced),
-    (Local::Redis, Some(FaultKind::Delay), Workload::Rwlock),
-    (Local::File, Some(FaultKind::Stop), Workload::Fenced),
-    (Local::File, Some(FaultKind::DiskFull), Workload::Mutex),
-    (Local::Memory, None, Workload::Reentrant),
+const HISTORIES: [(LocalEngine, Option<FaultKind>, Workload); 17] = [
+    (LocalEngine::RedisSentinel, Some(FaultKind::Failover), Workload::Ticks),
+    (LocalEngine::Zookeeper, Some(FaultKind::Cut), Workload::Election),
+    (LocalEngine::RedisCluster, Some(FaultKind::Reshard), Workload::Mutex),
+    (LocalEngine::Mysql, Some(FaultKind::LostReply), Workload::Fenced),
+    (LocalEngine::Redis, Some(FaultKind::Wipe), Workload::Ticks),
+    (LocalEngine::Postgres, Some(FaultKind::Kill), Workload::Counter),
+    (LocalEngine::Redlock, Some(FaultKind::Duplicate), Workload::Mutex),
+    (LocalEngine::Redis, Some(FaultKind::Clock), Workload::Queue),
+    (LocalEngine::Redis, Some(FaultKind::Ahead), Workload::Fenced),
+    (LocalEngine::Redis, Some(FaultKind::Crash), Workload::Counter),
+    (LocalEngine::Redis, Some(FaultKind::Partition), Workload::Mutex),
+    (LocalEngine::Redis, Some(FaultKind::Evict), Workload::Semaphore),
+    (LocalEngine::Redis, Some(FaultKind::ReadOnly), Workload::Fenced),
+    (LocalEngine::Redis, Some(FaultKind::Delay), Workload::Rwlock),
+    (LocalEngine::File, Some(FaultKind::Stop), Workload::Fenced),
+    (LocalEngine::File, Some(FaultKind::DiskFull), Workload::Mutex),
+    (LocalEngine::Memory, None, Workload::Reentrant),
 ];
 
-fn worker() -> PathBuf {
+fn worker_program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_leasehold-soak"))
 }
 
-async fn perform(local: Local, fault: Option<FaultKind>, workload: Workload) -> Result<Vec<Event>, Trouble> {
+async fn run_history(local: LocalEngine, fault: Option<FaultKind>, workload: Workload) -> Result<Vec<Event>, RunError> {
     let faults = Vec::from_iter(fault);
-    let scene = Scene {
-        target: Target::Local(local),
+    let settings = RunSettings {
+        target: EngineTarget::Local(local),
         faults: faults.clone(),
         control: None,
         ttl: None,
         option: None,
-        worker: worker(),
+        worker: worker_program(),
     };
-    let mut stage = Stage::open(scene).await?;
-    let length = Length::Calls(if workload == Workload::Ticks { TICKS } else { CALLS });
-    let run = Run { workload, times: Some(faults.len()), faults, workers: 3, length, seed: SEED, history: None };
-    stage.perform(&run, |_| ()).await
+    let mut conductor = Conductor::open(settings).await?;
+    let length = RunLength::Calls(if workload == Workload::Ticks { TICKS_PER_HISTORY } else { CALLS_PER_HISTORY });
+    let run = Run { workload, fault_count: Some(faults.len()), faults, workers: 3, length, seed: SEED, history: None };
+    conductor.run(&run, |_| ()).await
 }
 
 /// A history that could not be run proves nothing, and is retried once on fresh servers; one that
 /// ran never is.
-async fn history(local: Local, fault: Option<FaultKind>, workload: Workload) -> Result<(), String> {
+async fn check_history(local: LocalEngine, fault: Option<FaultKind>, workload: Workload) -> Result<(), String> {
     let name = format!("{local} under {}, {workload}", fault.map_or("nothing", FaultKind::as_str));
-    let events = match perform(local, fault, workload).await {
-        Err(trouble) if trouble.is_passing() => {
+    let events = match run_history(local, fault, workload).await {
+        Err(trouble) if trouble.is_transient() => {
             println!("{name}: run once more: {trouble}");
-            perform(local, fault, workload).await
+            run_history(local, fault, workload).await
         }
         performed => performed,
     };
     let events = events.map_err(|trouble| format!("{name}: {trouble}"))?;
-    let verdict = tokio::task::block_in_place(|| check_as(&events, JUDGE));
+    let verdict = tokio::task::block_in_place(|| check_with(&events, CHECK_OPTIONS));
     for late in &verdict.late {
         println!("{name}: late, only reported: {}", late.title);
     }
     println!("{name}: {} calls, {} grants", verdict.counts.calls, verdict.counts.grants);
     let came = verdict.counts.faults == u64::from(fault.is_some());
-    if verdict.as_expected() && came {
+    if verdict.is_as_expected() && came {
         return Ok(());
     }
     let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("smoke-{local}-{workload}.jsonl"));
-    let lines: String = events.iter().map(leasehold_verify::history::line).collect();
+    let lines: String = events.iter().map(leasehold_verify::history::to_json_line).collect();
     std::fs::write(&kept, lines).map_err(|error| error.to_string())?;
     Err(format!("{name}: see {}: {:#?} {:?}", kept.display(), verdict.violations, verdict.findings))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_history_of_each_fault_keeps_every_promise() {
-    let (turns, mut running) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
+async fn one_history_of_each_fault_keeps_every_guarantee() {
+    let (turns, mut running) = (Arc::new(Semaphore::new(MAX_CONCURRENT)), JoinSet::new());
     // Only root can fill up a separate disk.
-    let can = |local: Local, fault: Option<FaultKind>| fault.is_none_or(|fault| local.can(fault).is_ok());
+    let can = |local: LocalEngine, fault: Option<FaultKind>| fault.is_none_or(|fault| local.check_fault(fault).is_ok());
     for (local, fault, workload) in HISTORIES.into_iter().filter(|(local, fault, _)| can(*local, *fault)) {
         let turns = Arc::clone(&turns);
         running.spawn(async move {
             let _turn = turns.acquire_owned().await.expect("it is not closed");
-            history(local, fault, workload).await
+            check_history(local, fault, workload).await
         });
     }
     let results = running.join_all().await;
@@ -110,11 +110,21 @@ async fn one_history_of_each_fault_keeps_every_promise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_register_without_fencing_is_found_out() {
+async fn a_register_without_fencing_is_detected() {
     let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("smoke-control");
-    let (worker, judge, seed) = (worker(), JUDGE, 1);
-    let extent =
-        Extent { histories: 1, calls: 0, ticks: 0, faults: 0, workers: 5, at_once: 1, seed, worker, kept, judge };
+    let (worker, judge, seed) = (worker_program(), CHECK_OPTIONS, 1);
+    let extent = MatrixOptions {
+        histories: 1,
+        calls: 0,
+        ticks: 0,
+        faults: 0,
+        workers: 5,
+        concurrency: 1,
+        seed,
+        worker,
+        violations_dir: kept,
+        check_options: judge,
+    };
     let found = matrix::run_control(Control::NoFencing, &extent, |words| println!("{words}")).await;
     assert_eq!(found.expect("a run"), (1, 1));
 }
@@ -122,7 +132,7 @@ async fn a_register_without_fencing_is_found_out() {
 /// Covers every class of faults except the leader's, which needs an ensemble, and those of a
 /// cluster that take longer than a moving slot.
 #[test]
-fn no_class_of_faults_is_left_out() {
+fn every_class_of_faults_is_covered() {
     let missing = |fault: &&FaultKind| !HISTORIES.iter().any(|(_, other, _)| *other == Some(**fault));
     let missing: Vec<&FaultKind> = FaultKind::ALL.iter().filter(missing).collect();
     assert_eq!(missing, [&FaultKind::Leader, &FaultKind::Hang, &FaultKind::Grow]);

@@ -8,31 +8,31 @@ use crate::error::{Error, Result};
 use crate::wire::MAX_FRAME;
 
 /// How much is read at once, at least.
-const CHUNK: usize = 8 * 1024;
+const MIN_READ: usize = 8 * 1024;
 /// A buffer that has grown beyond this is not kept.
-const KEPT: usize = 256 * 1024;
+const MAX_KEPT: usize = 256 * 1024;
 
 /// Bytes from the server.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(super) struct ReceiveBuffer {
     bytes: Vec<u8>,
     /// The bytes before this have been read.
     start: usize,
 }
 
-impl Inbox {
+impl ReceiveBuffer {
     /// Waits for more. Its future may be dropped at any time.
     pub(super) async fn fill(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
         if self.start == self.bytes.len() {
             self.bytes.clear();
-            if self.bytes.capacity() > KEPT {
+            if self.bytes.capacity() > MAX_KEPT {
                 self.bytes = Vec::new();
             }
         } else {
             self.bytes.drain(..self.start);
         }
         self.start = 0;
-        self.bytes.reserve(CHUNK);
+        self.bytes.reserve(MIN_READ);
         match reader.read_buf(&mut self.bytes).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
@@ -57,15 +57,15 @@ impl Inbox {
 /// Bytes to the server: requests made while earlier ones are still unwritten are written together
 /// with them.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(super) struct SendBuffer {
     bytes: Vec<u8>,
     /// The bytes before this were written.
     start: usize,
     /// Whether TLS may still hold back written bytes.
-    unflushed: bool,
+    needs_flush: bool,
 }
 
-impl Outbox {
+impl SendBuffer {
     pub(super) fn push(&mut self, frame: &[u8]) {
         self.bytes.extend_from_slice(frame);
     }
@@ -75,27 +75,27 @@ impl Outbox {
         self.bytes.len() - self.start
     }
 
-    pub(super) fn is_busy(&self) -> bool {
-        self.unflushed || self.len() > 0
+    pub(super) fn has_pending(&self) -> bool {
+        self.needs_flush || self.len() > 0
     }
 
     /// Writes a part of it, or flushes what was written. Its future may be dropped at any time.
-    pub(super) async fn step(&mut self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    pub(super) async fn write_some(&mut self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         if self.len() == 0 {
             writer.flush().await?;
-            self.unflushed = false;
+            self.needs_flush = false;
             return Ok(());
         }
         let written = writer.write(&self.bytes[self.start..]).await?;
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        self.unflushed = true;
+        self.needs_flush = true;
         self.start += written;
         if self.len() == 0 {
             self.start = 0;
             self.bytes.clear();
-            if self.bytes.capacity() > KEPT {
+            if self.bytes.capacity() > MAX_KEPT {
                 self.bytes = Vec::new();
             }
         }
@@ -110,7 +110,7 @@ mod tests {
     #[tokio::test]
     async fn frames_come_in_pieces_and_together() {
         let (mut ours, mut theirs) = tokio::io::duplex(64);
-        let mut inbox = Inbox::default();
+        let mut inbox = ReceiveBuffer::default();
         theirs.write_all(&[0, 0, 0, 2, 7]).await.unwrap();
         inbox.fill(&mut ours).await.unwrap();
         assert_eq!(inbox.next(), Ok(None));
@@ -125,25 +125,25 @@ mod tests {
     #[test]
     fn a_frame_that_is_too_long_is_refused() {
         for length in [i32::MAX, -1, i32::try_from(MAX_FRAME).unwrap() + 1] {
-            let mut inbox = Inbox { bytes: length.to_be_bytes().to_vec(), start: 0 };
+            let mut inbox = ReceiveBuffer { bytes: length.to_be_bytes().to_vec(), start: 0 };
             assert!(matches!(inbox.next(), Err(Error::Malformed(_))), "{length}");
         }
     }
 
     #[tokio::test]
-    async fn what_is_pushed_meanwhile_goes_along() {
+    async fn frames_pushed_during_a_write_are_sent_with_it() {
         let (mut ours, mut theirs) = tokio::io::duplex(3);
-        let mut outbox = Outbox::default();
+        let mut outbox = SendBuffer::default();
         outbox.push(&[1, 2]);
         outbox.push(&[3, 4]);
-        outbox.step(&mut ours).await.unwrap();
+        outbox.write_some(&mut ours).await.unwrap();
         assert_eq!(outbox.len(), 1);
         let mut read = [0; 3];
         theirs.read_exact(&mut read).await.unwrap();
         assert_eq!(read, [1, 2, 3]);
-        outbox.step(&mut ours).await.unwrap();
-        assert!(outbox.is_busy(), "it is not flushed");
-        outbox.step(&mut ours).await.unwrap();
-        assert!(!outbox.is_busy());
+        outbox.write_some(&mut ours).await.unwrap();
+        assert!(outbox.has_pending(), "it is not flushed");
+        outbox.write_some(&mut ours).await.unwrap();
+        assert!(!outbox.has_pending());
     }
 }

@@ -16,9 +16,9 @@
 //! | the session is declared over | no server has sent anything for 7/5 of the session timeout. The servers may have ended it after one timeout; but if all of them were unreachable, they restart its full timeout |
 
 mod buffers;
-mod link;
+mod connection;
 mod opening;
-mod rota;
+mod server_rotation;
 mod serving;
 mod settings;
 mod watches;
@@ -31,24 +31,24 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use self::link::{Intake, Link};
-use self::rota::Rota;
+use self::connection::{CommandQueue, Connection};
+use self::server_rotation::ServerRotation;
 pub(crate) use self::settings::Settings;
-pub(crate) use self::watches::Interest;
+pub(crate) use self::watches::WatchKind;
 use self::watches::Watches;
 use crate::address::Server;
 use crate::client::{Answer, Client};
-use crate::dial::Dial;
 use crate::error::{Error, Result};
+use crate::transport::Transport;
 use crate::types::{SessionId, SessionState};
 
 /// A message to the task.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum SessionCommand {
     /// A request to send.
     Request(Request),
     /// A watcher was dropped.
-    Unwatch { interest: Interest, path: String },
+    Unwatch { interest: WatchKind, path: String },
 }
 
 /// One request.
@@ -57,22 +57,22 @@ pub(crate) struct Request {
     /// The whole packet, without its number yet.
     pub(crate) frame: Vec<u8>,
     /// The watch that it sets.
-    pub(crate) watch: Option<(Interest, String)>,
+    pub(crate) watch: Option<(WatchKind, String)>,
     /// Where the answer goes; `None` if it is not needed.
     pub(crate) reply: Option<oneshot::Sender<Answer>>,
 }
 
 /// Opens a session with the first of these servers that responds.
-pub(crate) async fn open<D: Dial>(settings: Settings, dial: D, servers: Vec<Server>) -> Result<Client> {
+pub(crate) async fn open<D: Transport>(settings: Settings, dial: D, servers: Vec<Server>) -> Result<Client> {
     let (requests, asked) = unbounded_channel();
     let (state, mut states) = watch::channel(SessionState::Disconnected);
     let changes: Arc<AtomicU64> = Arc::default();
     let mut session = Session {
         timeout: settings.session_timeout,
         settings,
-        dial,
-        rota: Rota::new(servers),
-        opened: false,
+        transport: dial,
+        servers: ServerRotation::new(servers),
+        is_opened: false,
         started: Instant::now(),
         id: 0,
         password: vec![0; 16],
@@ -83,8 +83,8 @@ pub(crate) async fn open<D: Dial>(settings: Settings, dial: D, servers: Vec<Serv
         changes: Arc::clone(&changes),
     };
     let link = session.connect().await?;
-    session.opened = true;
-    session.change(SessionState::SyncConnected);
+    session.is_opened = true;
+    session.set_state(SessionState::SyncConnected);
     // Watchers of the state report only later changes.
     states.mark_unchanged();
     let client = Client::new(requests, (states, changes), SessionId(session.id), session.timeout);
@@ -95,10 +95,10 @@ pub(crate) async fn open<D: Dial>(settings: Settings, dial: D, servers: Vec<Serv
 /// One session.
 struct Session<D> {
     settings: Settings,
-    dial: D,
-    rota: Rota,
+    transport: D,
+    servers: ServerRotation,
     /// Whether the user has it already.
-    opened: bool,
+    is_opened: bool,
     started: Instant,
     id: i64,
     password: Vec<u8>,
@@ -113,27 +113,31 @@ struct Session<D> {
     changes: Arc<AtomicU64>,
 }
 
-impl<D: Dial> Session<D> {
+impl<D: Transport> Session<D> {
     /// How long a server may send nothing.
-    fn silence(&self) -> Duration {
+    fn max_silence(&self) -> Duration {
         let most = self.timeout * 2 / 3;
         self.settings.connection_timeout.map_or(most, |timeout| timeout.min(most))
     }
 
     /// When the session is over if no server sends anything until then.
-    fn end(&self) -> Instant {
-        if self.opened { self.last_heard + self.timeout * 7 / 5 } else { self.started + self.settings.session_timeout }
+    fn deadline(&self) -> Instant {
+        if self.is_opened {
+            self.last_heard + self.timeout * 7 / 5
+        } else {
+            self.started + self.settings.session_timeout
+        }
     }
 
-    fn change(&self, state: SessionState) {
+    fn set_state(&self, state: SessionState) {
         // Counted first, so that watchers find a reported change counted already.
         self.changes.fetch_add(1, Ordering::AcqRel);
         self.state.send_replace(state);
     }
 
     /// Serves the session until its end.
-    async fn run(mut self, mut link: Link<D::Stream>, asked: UnboundedReceiver<Asked>) {
-        let mut intake = Intake::new(asked);
+    async fn run(mut self, mut link: Connection<D::Stream>, asked: UnboundedReceiver<SessionCommand>) {
+        let mut intake = CommandQueue::new(asked);
         let why = loop {
             let since = Instant::now();
             let why = self.serve(&mut link, &mut intake).await;
@@ -142,29 +146,29 @@ impl<D: Dial> Session<D> {
                 link.fail(&why);
                 break why;
             }
-            self.change(SessionState::Disconnected);
+            self.set_state(SessionState::Disconnected);
             link.fail(&Error::ConnectionLoss);
             drop(link);
-            tokio::time::sleep(self.rota.broke_after(since.elapsed(), self.timeout)).await;
+            tokio::time::sleep(self.servers.pause_after(since.elapsed(), self.timeout)).await;
             link = match self.connect().await {
                 Ok(link) => link,
                 Err(why) => break why,
             };
-            self.change(SessionState::SyncConnected);
+            self.set_state(SessionState::SyncConnected);
         };
         self.finish(&why, intake);
     }
 
     /// Notifies everything that waits that the session is over.
-    fn finish(self, why: &Error, intake: Intake) {
+    fn finish(self, why: &Error, intake: CommandQueue) {
         let state = match why {
             Error::AuthFailed => SessionState::AuthFailed,
             Error::ClientClosed => SessionState::Closed,
             _ => SessionState::Expired,
         };
         tracing::debug!(session = %SessionId(self.id), ?state, "the session is over");
-        self.change(state);
-        intake.end(&state.error());
+        self.set_state(state);
+        intake.fail_all(&state.error());
         // Dropping the watches drops their senders, which notifies each watcher.
     }
 }

@@ -3,77 +3,77 @@
 use tokio::time::Instant;
 
 use super::Session;
-use super::link::{Link, Turn};
+use super::connection::{Connection, ConnectionEvent};
 use crate::address::Server;
-use crate::dial::Dial;
 use crate::error::{Error, Result};
-use crate::wire::{self, Connected};
+use crate::transport::Transport;
+use crate::wire::{self, ConnectResponse};
 
-impl<D: Dial> Session<D> {
+impl<D: Transport> Session<D> {
     /// Tries one server after the other until one serves the session.
     ///
     /// # Errors
     /// The session is over, or could not be opened.
-    pub(super) async fn connect(&mut self) -> Result<Link<D::Stream>> {
-        self.rota.begin();
+    pub(super) async fn connect(&mut self) -> Result<Connection<D::Stream>> {
+        self.servers.start_round();
         loop {
-            let over = if self.opened { Error::SessionExpired } else { Error::Timeout };
-            if Instant::now() >= self.end() {
+            let over = if self.is_opened { Error::SessionExpired } else { Error::Timeout };
+            if Instant::now() >= self.deadline() {
                 return Err(over);
             }
-            let Some(server) = self.rota.next() else {
-                if self.settings.fail_eagerly && !self.opened {
+            let Some(server) = self.servers.next() else {
+                if self.settings.fail_eagerly && !self.is_opened {
                     return Err(Error::NoHosts);
                 }
-                let pause = self.rota.pause(self.timeout);
-                tokio::time::sleep_until(self.end().min(Instant::now() + pause)).await;
-                self.rota.begin();
+                let pause = self.servers.pause(self.timeout);
+                tokio::time::sleep_until(self.deadline().min(Instant::now() + pause)).await;
+                self.servers.start_round();
                 continue;
             };
-            match self.enter(&server).await {
+            match self.try_server(&server).await {
                 Ok(link) => {
                     tracing::debug!(server = server.host, port = server.port, "connected");
                     return Ok(link);
                 }
-                Err(why) if why == Error::AuthFailed || (self.opened && why.ends_session()) => return Err(why),
+                Err(why) if why == Error::AuthFailed || (self.is_opened && why.ends_session()) => return Err(why),
                 // It responds, but is not ZooKeeper: retrying does not help.
-                Err(why @ Error::Malformed(_)) if self.settings.fail_eagerly && !self.opened => return Err(why),
+                Err(why @ Error::Malformed(_)) if self.settings.fail_eagerly && !self.is_opened => return Err(why),
                 Err(why) => tracing::debug!(server = server.host, port = server.port, %why, "no connection"),
             }
         }
     }
 
     /// Tries one server.
-    async fn enter(&mut self, server: &Server) -> Result<Link<D::Stream>> {
-        let until = self.end().min(Instant::now() + self.silence());
-        let dialed = tokio::time::timeout_at(until, self.dial.dial(server)).await;
+    async fn try_server(&mut self, server: &Server) -> Result<Connection<D::Stream>> {
+        let until = self.deadline().min(Instant::now() + self.max_silence());
+        let dialed = tokio::time::timeout_at(until, self.transport.connect(server)).await;
         let stream = dialed.map_err(|_| Error::ConnectionLoss)?.map_err(|why| {
             tracing::debug!(server = server.host, port = server.port, %why, "cannot be reached");
             Error::ConnectionLoss
         })?;
-        let mut link = Link::new(stream, until);
-        self.greet(&mut link).await?;
-        link.set_alarm(Instant::now() + self.silence());
+        let mut link = Connection::new(stream, until);
+        self.open_session(&mut link).await?;
+        link.set_alarm(Instant::now() + self.max_silence());
         self.restore(&mut link).await?;
         Ok(link)
     }
 
     /// Resumes this session, or requests a new one.
-    async fn greet(&mut self, link: &mut Link<D::Stream>) -> Result<()> {
-        if !self.opened {
+    async fn open_session(&mut self, link: &mut Connection<D::Stream>) -> Result<()> {
+        if !self.is_opened {
             // A session that an earlier attempt may have opened expires.
             (self.id, self.password) = (0, vec![0; 16]);
         }
         let timeout = i32::try_from(self.settings.session_timeout.as_millis()).unwrap_or(i32::MAX);
-        link.send(&wire::connect(self.last_zxid, timeout, self.id, &self.password));
+        link.send(&wire::connect_request(self.last_zxid, timeout, self.id, &self.password));
         let frame = loop {
-            if let Some(frame) = link.inbox.next()? {
+            if let Some(frame) = link.received.next()? {
                 break frame;
             }
-            quiet(link).await?;
+            wait_for_event(link).await?;
         };
-        let connected = Connected::read(&frame)?;
-        if self.opened && connected.id != self.id {
+        let connected = ConnectResponse::read(&frame)?;
+        if self.is_opened && connected.id != self.id {
             return Err(Error::Malformed("another session than that which was asked for"));
         }
         self.last_heard = Instant::now();
@@ -83,53 +83,53 @@ impl<D: Dial> Session<D> {
     }
 
     /// Logs in, sets the watches again, and waits until the server has processed all of it.
-    async fn restore(&mut self, link: &mut Link<D::Stream>) -> Result<()> {
+    async fn restore(&mut self, link: &mut Connection<D::Stream>) -> Result<()> {
         #[cfg(feature = "sasl")]
         self.log_in(link).await?;
         for (scheme, secret) in &self.settings.logins {
             link.send(&wire::auth(scheme, secret));
         }
-        for packet in wire::set_watches(self.last_zxid, &self.watches.watched()) {
+        for packet in wire::set_watches_packets(self.last_zxid, &self.watches.watched_paths()) {
             link.send(&packet);
         }
         // The answer to this comes last. A server that demands a login refuses it.
         link.ping();
-        while link.pinging {
-            quiet(link).await?;
-            self.hear(link)?;
+        while link.is_pinging {
+            wait_for_event(link).await?;
+            self.read_frames(link)?;
         }
         Ok(())
     }
 
     /// The SASL exchange.
     #[cfg(feature = "sasl")]
-    async fn log_in(&mut self, link: &mut Link<D::Stream>) -> Result<()> {
+    async fn log_in(&mut self, link: &mut Connection<D::Stream>) -> Result<()> {
         let Some(options) = &self.settings.sasl else { return Ok(()) };
-        let mut dialogue = crate::sasl::Dialogue::new(options.clone());
+        let mut dialogue = crate::sasl::SaslExchange::new(options.clone());
         let mut said = Some(Vec::new());
         while let Some(token) = said {
             let mut writer = wire::request(wire::op::SASL);
             writer.buffer(&token);
             let (reply, mut answer) = tokio::sync::oneshot::channel();
-            link.ask(super::Request { frame: writer.finish(), watch: None, reply: Some(reply) });
+            link.send_request(super::Request { frame: writer.finish(), watch: None, reply: Some(reply) });
             let answer = loop {
                 if let Ok(answer) = answer.try_recv() {
                     break answer;
                 }
-                quiet(link).await?;
-                self.hear(link)?;
+                wait_for_event(link).await?;
+                self.read_frames(link)?;
             };
             let challenge = answer.read(|reader| reader.buffer().map(<[u8]>::to_vec))?;
-            said = dialogue.step(&challenge)?;
+            said = dialogue.respond(&challenge)?;
         }
         Ok(())
     }
 }
 
 /// Waits for one event on a connection that takes no requests yet.
-async fn quiet<S: crate::dial::Stream>(link: &mut Link<S>) -> Result<()> {
-    match link.turn(None).await {
-        Ok(Turn::Alarm) | Err(_) => Err(Error::ConnectionLoss),
+async fn wait_for_event<S: crate::transport::ByteStream>(link: &mut Connection<S>) -> Result<()> {
+    match link.next_event(None).await {
+        Ok(ConnectionEvent::Alarm) | Err(_) => Err(Error::ConnectionLoss),
         Ok(_) => Ok(()),
     }
 }

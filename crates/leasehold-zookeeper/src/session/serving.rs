@@ -2,31 +2,31 @@
 
 use tokio::time::Instant;
 
-use super::link::{Intake, Link, Turn};
-use super::{Asked, Interest, Request, Session};
+use super::connection::{CommandQueue, Connection, ConnectionEvent};
+use super::{Request, Session, SessionCommand, WatchKind};
 use crate::client::Answer;
-use crate::dial::Dial;
 use crate::error::{Error, Result};
 use crate::jute::Reader;
+use crate::transport::Transport;
 use crate::types::EventType;
 use crate::wire::{self, Header, op, xid};
 
-impl<D: Dial> Session<D> {
+impl<D: Transport> Session<D> {
     /// Serves requests until the connection breaks or the session ends, and returns the reason.
-    pub(super) async fn serve(&mut self, link: &mut Link<D::Stream>, intake: &mut Intake) -> Error {
-        intake.open = true;
+    pub(super) async fn serve(&mut self, link: &mut Connection<D::Stream>, intake: &mut CommandQueue) -> Error {
+        intake.is_open = true;
         link.set_alarm(Instant::now());
         loop {
-            let done = match link.turn(Some(intake)).await {
+            let done = match link.next_event(Some(intake)).await {
                 Err(why) => {
                     tracing::debug!(%why, "the connection broke");
                     Err(Error::ConnectionLoss)
                 }
-                Ok(Turn::Heard) => self.hear(link),
-                Ok(Turn::Wrote) => Ok(()),
-                Ok(Turn::Alarm) => self.look_at_clock(link),
-                Ok(Turn::Asked) => {
-                    self.take(link, intake);
+                Ok(ConnectionEvent::Received) => self.read_frames(link),
+                Ok(ConnectionEvent::Written) => Ok(()),
+                Ok(ConnectionEvent::Alarm) => self.check_timers(link),
+                Ok(ConnectionEvent::Commands) => {
+                    self.send_commands(link, intake);
                     Ok(())
                 }
             };
@@ -37,59 +37,59 @@ impl<D: Dial> Session<D> {
     }
 
     /// Sends a ping if it is time, and gives up an unresponsive server.
-    fn look_at_clock(&self, link: &mut Link<D::Stream>) -> Result<()> {
-        let (now, silence) = (Instant::now(), self.silence());
+    fn check_timers(&self, link: &mut Connection<D::Stream>) -> Result<()> {
+        let (now, silence) = (Instant::now(), self.max_silence());
         let given_up = self.last_heard + silence;
         if now >= given_up {
             return Err(Error::ConnectionLoss);
         }
-        if !link.pinging && now >= link.last_sent + silence / 2 {
+        if !link.is_pinging && now >= link.last_sent + silence / 2 {
             link.ping();
         }
-        link.set_alarm(if link.pinging { given_up } else { given_up.min(link.last_sent + silence / 2) });
+        link.set_alarm(if link.is_pinging { given_up } else { given_up.min(link.last_sent + silence / 2) });
         Ok(())
     }
 
-    fn take(&mut self, link: &mut Link<D::Stream>, intake: &mut Intake) {
+    fn send_commands(&mut self, link: &mut Connection<D::Stream>, intake: &mut CommandQueue) {
         if intake.batch.is_empty() {
             // The last client was dropped.
-            intake.open = false;
+            intake.is_open = false;
             link.close();
         }
         for asked in intake.batch.drain(..) {
             match asked {
-                Asked::Request(request) => drop(link.ask(request)),
-                Asked::Unwatch { interest, path } => self.unwatch(link, interest, &path),
+                SessionCommand::Request(request) => drop(link.send_request(request)),
+                SessionCommand::Unwatch { interest, path } => self.unwatch(link, interest, &path),
             }
         }
     }
 
     /// A watcher was dropped: removes the server's watch, unless another watcher needs it.
-    fn unwatch(&mut self, link: &mut Link<D::Stream>, interest: Interest, path: &str) {
-        let wanted = |watch: &Option<(Interest, String)>| {
-            watch.as_ref().is_some_and(|(other, at)| other.list() == interest.list() && at == path)
+    fn unwatch(&mut self, link: &mut Connection<D::Stream>, interest: WatchKind, path: &str) {
+        let wanted = |watch: &Option<(WatchKind, String)>| {
+            watch.as_ref().is_some_and(|(other, at)| other.watcher_type() == interest.watcher_type() && at == path)
         };
         // The removal would also remove a watch that was requested before it, and is not confirmed
         // yet.
-        let pending = link.waiting.iter().any(|waiting| wanted(&waiting.request.watch));
+        let pending = link.pending.iter().any(|waiting| wanted(&waiting.request.watch));
         if self.watches.remove_dropped(interest, path) && !pending {
             let mut writer = wire::request(op::REMOVE_WATCHES);
             writer.text(path);
-            writer.int(interest.list());
-            link.ask(Request { frame: writer.finish(), watch: None, reply: None });
+            writer.int(interest.watcher_type());
+            link.send_request(Request { frame: writer.finish(), watch: None, reply: None });
         }
     }
 
     /// Reads the frames that have arrived.
-    pub(super) fn hear(&mut self, link: &mut Link<D::Stream>) -> Result<()> {
+    pub(super) fn read_frames(&mut self, link: &mut Connection<D::Stream>) -> Result<()> {
         self.last_heard = Instant::now();
-        while let Some(frame) = link.inbox.next()? {
-            self.read(link, frame)?;
+        while let Some(frame) = link.received.next()? {
+            self.handle_frame(link, frame)?;
         }
         Ok(())
     }
 
-    fn read(&mut self, link: &mut Link<D::Stream>, frame: Vec<u8>) -> Result<()> {
+    fn handle_frame(&mut self, link: &mut Connection<D::Stream>, frame: Vec<u8>) -> Result<()> {
         let header = Header::read(&mut Reader::new(&frame))?;
         let failed = (header.code != 0).then(|| Error::from_code(header.code));
         if let Some(error) = failed.as_ref().filter(|error| error.ends_session()) {
@@ -99,39 +99,39 @@ impl<D: Dial> Session<D> {
             xid::EVENT => {
                 let mut reader = Reader::new(&frame[Header::LENGTH..]);
                 let (event, _state, path) = (reader.int()?, reader.int()?, reader.text()?);
-                self.watches.tell(EventType::from_server(event)?, path);
+                self.watches.deliver(EventType::from_server(event)?, path);
                 Ok(())
             }
             xid::PING => {
-                link.pinging = false;
+                link.is_pinging = false;
                 Ok(())
             }
             xid::AUTH | xid::SET_WATCHES => failed.map_or(Ok(()), Err),
-            _ => self.answer(link, header, failed, frame),
+            _ => self.handle_reply(link, header, failed, frame),
         }
     }
 
     /// Handles an answer, which belongs to the oldest unanswered request.
-    fn answer(
+    fn handle_reply(
         &mut self,
-        link: &mut Link<D::Stream>,
+        link: &mut Connection<D::Stream>,
         header: Header,
         failed: Option<Error>,
         frame: Vec<u8>,
     ) -> Result<()> {
-        if link.waiting.front().is_none_or(|waiting| waiting.xid != header.xid) {
+        if link.pending.front().is_none_or(|waiting| waiting.xid != header.xid) {
             return Err(Error::Malformed("an answer to what was not asked"));
         }
-        let Some(waiting) = link.waiting.pop_front() else { return Ok(()) };
-        if link.closing == Some(header.xid) {
+        let Some(waiting) = link.pending.pop_front() else { return Ok(()) };
+        if link.close_xid == Some(header.xid) {
             return Err(Error::ClientClosed);
         }
         self.last_zxid = self.last_zxid.max(header.zxid);
         let mut request = waiting.request;
         let watcher = match (request.watch.take(), &failed) {
             (Some((interest, path)), None) => Some(self.watches.add(interest, path, true)),
-            (Some((Interest::Exists, path)), Some(Error::NoNode)) => {
-                Some(self.watches.add(Interest::Exists, path, false))
+            (Some((WatchKind::Exists, path)), Some(Error::NoNode)) => {
+                Some(self.watches.add(WatchKind::Exists, path, false))
             }
             _ => None,
         };

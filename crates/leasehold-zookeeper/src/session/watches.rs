@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::{oneshot, watch};
 
-use super::Asked;
+use super::SessionCommand;
 use crate::types::{EventType, SessionState, WatchedEvent};
 use crate::watch::OneshotWatcher;
-use crate::wire::Watched;
+use crate::wire::WatchedPaths;
 
 /// The events that a watcher waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Interest {
+pub(crate) enum WatchKind {
     /// The node's data is set, or the node deleted.
     Data,
     /// The node is created, set or deleted.
@@ -21,9 +21,9 @@ pub(crate) enum Interest {
     Children,
 }
 
-impl Interest {
+impl WatchKind {
     /// The servers' number for the list that has this watch: the first two share one.
-    pub(super) fn list(self) -> i32 {
+    pub(super) fn watcher_type(self) -> i32 {
         if self == Self::Children { 1 } else { 2 }
     }
 }
@@ -32,7 +32,7 @@ type Watchers = Vec<oneshot::Sender<WatchedEvent>>;
 
 /// The watchers of one node.
 #[derive(Debug, Default)]
-struct Node {
+struct NodeWatchers {
     /// The node existed when they began.
     data: Watchers,
     /// The node did not exist.
@@ -43,31 +43,31 @@ struct Node {
 /// The watchers of all nodes.
 #[derive(Debug)]
 pub(super) struct Watches {
-    nodes: HashMap<String, Node>,
-    session: WeakUnboundedSender<Asked>,
+    nodes: HashMap<String, NodeWatchers>,
+    commands: WeakUnboundedSender<SessionCommand>,
     state: watch::Receiver<SessionState>,
 }
 
 impl Watches {
-    pub(super) fn new(session: WeakUnboundedSender<Asked>, state: watch::Receiver<SessionState>) -> Self {
-        Self { nodes: HashMap::new(), session, state }
+    pub(super) fn new(session: WeakUnboundedSender<SessionCommand>, state: watch::Receiver<SessionState>) -> Self {
+        Self { nodes: HashMap::new(), commands: session, state }
     }
 
     /// Adds a watcher: the server watches a node, which exists or not.
-    pub(super) fn add(&mut self, interest: Interest, path: String, there: bool) -> OneshotWatcher {
+    pub(super) fn add(&mut self, interest: WatchKind, path: String, there: bool) -> OneshotWatcher {
         let (sender, receiver) = oneshot::channel();
         let node = self.nodes.entry(path.clone()).or_default();
         let watchers = match interest {
-            Interest::Children => &mut node.children,
+            WatchKind::Children => &mut node.children,
             _ if there => &mut node.data,
             _ => &mut node.absent,
         };
         watchers.push(sender);
-        OneshotWatcher::new(receiver, (interest, path), self.session.clone(), self.state.clone())
+        OneshotWatcher::new(receiver, (interest, path), self.commands.clone(), self.state.clone())
     }
 
     /// Delivers an event of the server, which ends the watches that it belongs to.
-    pub(super) fn tell(&mut self, event_type: EventType, path: &str) {
+    pub(super) fn deliver(&mut self, event_type: EventType, path: &str) {
         let Some(node) = self.nodes.get_mut(path) else { return };
         let mut told = Watchers::new();
         if event_type != EventType::NodeChildrenChanged {
@@ -77,7 +77,7 @@ impl Watches {
         if matches!(event_type, EventType::NodeChildrenChanged | EventType::NodeDeleted) {
             told.append(&mut node.children);
         }
-        self.forget_if_unwatched(path);
+        self.remove_if_unwatched(path);
         for watcher in told {
             let event = WatchedEvent { event_type, session_state: *self.state.borrow(), path: path.to_owned() };
             // The watcher may have been dropped.
@@ -86,30 +86,31 @@ impl Watches {
     }
 
     /// Removes dropped watchers. `true`: the server's watch has no other.
-    pub(super) fn remove_dropped(&mut self, interest: Interest, path: &str) -> bool {
+    pub(super) fn remove_dropped(&mut self, interest: WatchKind, path: &str) -> bool {
         let Some(node) = self.nodes.get_mut(path) else { return false };
         let lists: &mut [&mut Watchers] = match interest {
-            Interest::Children => &mut [&mut node.children],
+            WatchKind::Children => &mut [&mut node.children],
             _ => &mut [&mut node.data, &mut node.absent],
         };
         let count = |lists: &[&mut Watchers]| lists.iter().map(|list| list.len()).sum::<usize>();
         let before = count(lists);
         lists.iter_mut().for_each(|list| list.retain(|watcher| !watcher.is_closed()));
         let alone = before > 0 && count(lists) == 0;
-        self.forget_if_unwatched(path);
+        self.remove_if_unwatched(path);
         alone
     }
 
-    fn forget_if_unwatched(&mut self, path: &str) {
-        let watched = |node: &Node| !(node.data.is_empty() && node.absent.is_empty() && node.children.is_empty());
+    fn remove_if_unwatched(&mut self, path: &str) {
+        let watched =
+            |node: &NodeWatchers| !(node.data.is_empty() && node.absent.is_empty() && node.children.is_empty());
         if self.nodes.get(path).is_some_and(|node| !watched(node)) {
             self.nodes.remove(path);
         }
     }
 
     /// All watched paths, for the next server.
-    pub(super) fn watched(&self) -> Watched<'_> {
-        let mut watched = Watched::default();
+    pub(super) fn watched_paths(&self) -> WatchedPaths<'_> {
+        let mut watched = WatchedPaths::default();
         for (path, node) in &self.nodes {
             for (paths, watchers) in watched.iter_mut().zip([&node.data, &node.absent, &node.children]) {
                 if !watchers.is_empty() {
@@ -127,27 +128,27 @@ mod tests {
 
     use super::*;
 
-    fn watches() -> (Watches, tokio::sync::mpsc::UnboundedSender<Asked>) {
+    fn watches() -> (Watches, tokio::sync::mpsc::UnboundedSender<SessionCommand>) {
         let (requests, _) = unbounded_channel();
         let (_, state) = watch::channel(SessionState::SyncConnected);
         (Watches::new(requests.downgrade(), state), requests)
     }
 
     #[tokio::test]
-    async fn an_event_is_told_once_and_to_all_whom_it_concerns() {
+    async fn an_event_is_delivered_once_to_all_its_watchers() {
         let (mut watches, _requests) = watches();
-        let data = watches.add(Interest::Data, "/a".into(), true);
-        let exists = watches.add(Interest::Exists, "/a".into(), true);
-        let children = watches.add(Interest::Children, "/a".into(), true);
-        let absent = watches.add(Interest::Exists, "/b".into(), false);
-        assert_eq!(watches.watched().map(|paths| paths.len()), [1, 1, 1]);
-        watches.tell(EventType::NodeDataChanged, "/a");
+        let data = watches.add(WatchKind::Data, "/a".into(), true);
+        let exists = watches.add(WatchKind::Exists, "/a".into(), true);
+        let children = watches.add(WatchKind::Children, "/a".into(), true);
+        let absent = watches.add(WatchKind::Exists, "/b".into(), false);
+        assert_eq!(watches.watched_paths().map(|paths| paths.len()), [1, 1, 1]);
+        watches.deliver(EventType::NodeDataChanged, "/a");
         for watcher in [data, exists] {
             assert_eq!(watcher.changed().await.event_type, EventType::NodeDataChanged);
         }
-        watches.tell(EventType::NodeDeleted, "/a");
+        watches.deliver(EventType::NodeDeleted, "/a");
         assert_eq!(children.changed().await.event_type, EventType::NodeDeleted);
-        watches.tell(EventType::NodeCreated, "/b");
+        watches.deliver(EventType::NodeCreated, "/b");
         let event = absent.changed().await;
         assert_eq!((event.event_type, event.path.as_str()), (EventType::NodeCreated, "/b"));
         assert!(watches.nodes.is_empty());
@@ -157,16 +158,16 @@ mod tests {
     async fn dropped_watchers_leave_nothing() {
         let (mut watches, _requests) = watches();
         for _ in 0..100 {
-            drop(watches.add(Interest::Children, "/a".into(), true));
-            assert!(watches.remove_dropped(Interest::Children, "/a"));
+            drop(watches.add(WatchKind::Children, "/a".into(), true));
+            assert!(watches.remove_dropped(WatchKind::Children, "/a"));
         }
         assert!(watches.nodes.is_empty());
         let (data, absent) =
-            (watches.add(Interest::Data, "/a".into(), true), watches.add(Interest::Exists, "/a".into(), false));
+            (watches.add(WatchKind::Data, "/a".into(), true), watches.add(WatchKind::Exists, "/a".into(), false));
         drop(data);
-        assert!(!watches.remove_dropped(Interest::Data, "/a"), "the other needs it");
+        assert!(!watches.remove_dropped(WatchKind::Data, "/a"), "the other needs it");
         drop(absent);
-        assert!(watches.remove_dropped(Interest::Exists, "/a"));
-        assert!(!watches.remove_dropped(Interest::Exists, "/a"), "it was gone");
+        assert!(watches.remove_dropped(WatchKind::Exists, "/a"));
+        assert!(!watches.remove_dropped(WatchKind::Exists, "/a"), "it was gone");
     }
 }

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::Client;
 use crate::address::Server;
-use crate::dial::Dial;
 use crate::error::Result;
 use crate::jute::{Reader, Writer};
 use crate::session::{self, Settings};
+use crate::transport::Transport;
 use crate::wire::{op, xid};
 
 pub(super) const TIMEOUT: Duration = Duration::from_secs(12);
@@ -21,14 +21,14 @@ pub(super) const ID: i64 = 0x1234;
 pub(super) const PASSWORD: [u8; 16] = [7; 16];
 
 /// Gives the other end of each connection to the test.
-struct Wire(UnboundedSender<Peer>);
+struct TestTransport(UnboundedSender<Peer>);
 
-impl Dial for Wire {
+impl Transport for TestTransport {
     type Stream = DuplexStream;
 
-    async fn dial(&self, server: &Server) -> io::Result<DuplexStream> {
+    async fn connect(&self, server: &Server) -> io::Result<DuplexStream> {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        let peer = Peer { host: server.host.clone(), stream: theirs, at: Instant::now() };
+        let peer = Peer { host: server.host.clone(), stream: theirs, opened_at: Instant::now() };
         self.0.send(peer).map_err(|_| io::ErrorKind::ConnectionRefused)?;
         Ok(ours)
     }
@@ -44,10 +44,10 @@ impl Ensemble {
     }
 
     /// The next connection, with its session opened.
-    pub(super) async fn serve(&mut self) -> Peer {
+    pub(super) async fn next_session(&mut self) -> Peer {
         let mut peer = self.next().await;
-        peer.welcome().await;
-        peer.pong().await;
+        peer.accept_session().await;
+        peer.answer_ping().await;
         peer
     }
 }
@@ -59,14 +59,14 @@ pub(super) fn settings() -> Settings {
 /// Opens a session with these servers, which the test controls.
 pub(super) fn open(settings: Settings, servers: &str) -> (JoinHandle<Result<Client>>, Ensemble) {
     let (sender, peers) = unbounded_channel();
-    let servers = Server::list(servers).expect("servers");
-    (tokio::spawn(session::open(settings, Wire(sender), servers)), Ensemble(peers))
+    let servers = Server::parse_list(servers).expect("servers");
+    (tokio::spawn(session::open(settings, TestTransport(sender), servers)), Ensemble(peers))
 }
 
 /// An open session, and its connection.
-pub(super) async fn opened(servers: &str) -> (Client, Peer, Ensemble) {
+pub(super) async fn open_connected(servers: &str) -> (Client, Peer, Ensemble) {
     let (opening, mut ensemble) = open(settings(), servers);
-    let peer = ensemble.serve().await;
+    let peer = ensemble.next_session().await;
     (opening.await.expect("no panic").expect("a session"), peer, ensemble)
 }
 
@@ -75,12 +75,12 @@ pub(super) struct Peer {
     pub(super) host: String,
     pub(super) stream: DuplexStream,
     /// When it was opened.
-    pub(super) at: Instant,
+    pub(super) opened_at: Instant,
 }
 
 /// A client's first packet.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Hello {
+pub(super) struct ConnectRequest {
     pub(super) last_zxid: i64,
     pub(super) id: i64,
     pub(super) password: Vec<u8>,
@@ -112,17 +112,21 @@ impl Peer {
         self.stream.write_all(&writer.finish()).await.expect("a client that reads");
     }
 
-    pub(super) async fn hello(&mut self) -> Hello {
+    pub(super) async fn read_connect_request(&mut self) -> ConnectRequest {
         let frame = self.frame().await.expect("a hello");
         let mut reader = Reader::new(&frame);
         let _ = reader.int().expect("the protocol");
         let last_zxid = reader.long().expect("a zxid");
         assert_eq!(reader.int(), Ok(i32::try_from(TIMEOUT.as_millis()).expect("a timeout")));
-        Hello { last_zxid, id: reader.long().expect("an id"), password: reader.buffer().expect("a password").to_vec() }
+        ConnectRequest {
+            last_zxid,
+            id: reader.long().expect("an id"),
+            password: reader.buffer().expect("a password").to_vec(),
+        }
     }
 
     /// Answers the first packet; a timeout of 0 means that the session is over.
-    pub(super) async fn greet(&mut self, timeout: Duration) {
+    pub(super) async fn send_connect_response(&mut self, timeout: Duration) {
         let mut writer = Writer::new();
         writer.int(0);
         writer.int(i32::try_from(timeout.as_millis()).expect("a timeout"));
@@ -132,9 +136,9 @@ impl Peer {
         self.send(writer).await;
     }
 
-    pub(super) async fn welcome(&mut self) -> Hello {
-        let hello = self.hello().await;
-        self.greet(TIMEOUT).await;
+    pub(super) async fn accept_session(&mut self) -> ConnectRequest {
+        let hello = self.read_connect_request().await;
+        self.send_connect_response(TIMEOUT).await;
         hello
     }
 
@@ -153,7 +157,7 @@ impl Peer {
     }
 
     /// Waits for a ping and answers it.
-    pub(super) async fn pong(&mut self) {
+    pub(super) async fn answer_ping(&mut self) {
         assert_eq!(self.expect(op::PING).await.xid, xid::PING);
         self.reply(xid::PING, 0, 0, |_| {}).await;
     }
@@ -168,7 +172,7 @@ impl Peer {
     }
 
     /// Sends an event: 1 created, 2 deleted, 3 data, 4 children.
-    pub(super) async fn tell(&mut self, event: i32, path: &str) {
+    pub(super) async fn send_event(&mut self, event: i32, path: &str) {
         self.reply(xid::EVENT, -1, 0, |writer| {
             writer.int(event);
             writer.int(3);
@@ -178,7 +182,7 @@ impl Peer {
     }
 
     /// Whether the client has disconnected.
-    pub(super) async fn is_left(&mut self) -> bool {
+    pub(super) async fn is_disconnected(&mut self) -> bool {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).await.is_ok()
     }

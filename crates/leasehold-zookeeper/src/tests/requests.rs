@@ -1,12 +1,12 @@
 //! Requests and their answers.
 
-use super::peer::{open, opened, settings, stat};
+use super::peer::{open, open_connected, settings, stat};
 use crate::wire::{MAX_FRAME, op};
 use crate::{Acls, CreateMode, Error, MultiWriteError, MultiWriteResult, SessionState};
 
 #[tokio::test(start_paused = true)]
 async fn requests_are_sent_when_made_and_answered_in_order() {
-    let (client, mut peer, _ensemble) = opened("a").await;
+    let (client, mut peer, _ensemble) = open_connected("a").await;
     let (first, second) = (client.get_data("/a"), client.check_stat("/b"));
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let third = client.create("/l/c-", b"me", &options);
@@ -31,8 +31,8 @@ async fn requests_are_sent_when_made_and_answered_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_future_takes_nothing_back() {
-    let (client, mut peer, _ensemble) = opened("a").await;
+async fn dropping_a_future_does_not_cancel_its_request() {
+    let (client, mut peer, _ensemble) = open_connected("a").await;
     drop(client.delete("/a", None));
     let kept = client.delete("/b", Some(3));
     let (first, second) = (peer.expect(op::DELETE).await, peer.expect(op::DELETE).await);
@@ -43,8 +43,8 @@ async fn a_dropped_future_takes_nothing_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transaction_tells_each_part_or_the_one_that_failed() {
-    let (client, mut peer, _ensemble) = opened("a").await;
+async fn a_transaction_returns_each_result_or_the_failed_part() {
+    let (client, mut peer, _ensemble) = open_connected("a").await;
     let mut all = client.new_multi_writer();
     assert_eq!(all.commit().await, Ok(Vec::new()), "nothing is sent");
     let asked = |all: &mut crate::MultiWriter<'_>| {
@@ -105,7 +105,7 @@ async fn a_transaction_tells_each_part_or_the_one_that_failed() {
 /// From the node upwards: a client may lack the right to create a node that exists already.
 #[tokio::test(start_paused = true)]
 async fn parents_are_made_where_they_are_missing() {
-    let (client, mut peer, _ensemble) = opened("a").await;
+    let (client, mut peer, _ensemble) = open_connected("a").await;
     let making = tokio::spawn({
         let client = client.clone();
         async move { client.mkdir("/a/b/c", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await }
@@ -124,7 +124,7 @@ async fn parents_are_made_where_they_are_missing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_malformed_answer_is_an_error_and_no_panic() {
-    let (client, mut peer, _ensemble) = opened("a").await;
+    let (client, mut peer, _ensemble) = open_connected("a").await;
     let asked = client.get_data("/a");
     let packet = peer.expect(op::GET_DATA).await;
     peer.reply(packet.xid, 1, 0, |writer| writer.int(1_000)).await;
@@ -135,7 +135,7 @@ async fn a_malformed_answer_is_an_error_and_no_panic() {
 /// Whatever a server sends, a request ends with an error or an answer, and the session goes on.
 #[tokio::test(start_paused = true)]
 async fn garbage_never_panics() {
-    let (client, mut peer, _ensemble) = opened("a").await;
+    let (client, mut peer, _ensemble) = open_connected("a").await;
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for round in 0..2_000 {
         let (data, list, acl) = (client.get_data("/a"), client.get_children("/a"), client.get_acl("/a"));
@@ -163,7 +163,7 @@ async fn garbage_never_panics() {
 #[tokio::test(start_paused = true)]
 async fn a_frame_that_is_too_long_or_out_of_order_ends_the_connection() {
     for wrong in [true, false] {
-        let (client, mut peer, mut ensemble) = opened("a").await;
+        let (client, mut peer, mut ensemble) = open_connected("a").await;
         let asked = client.get_data("/a");
         let packet = peer.expect(op::GET_DATA).await;
         if wrong {
@@ -173,8 +173,8 @@ async fn a_frame_that_is_too_long_or_out_of_order_ends_the_connection() {
             peer.reply(packet.xid + 1, 1, 0, |_| {}).await;
         }
         assert_eq!(asked.await, Err(Error::ConnectionLoss));
-        assert!(peer.is_left().await);
-        let mut peer = ensemble.serve().await;
+        assert!(peer.is_disconnected().await);
+        let mut peer = ensemble.next_session().await;
         let again = client.sync("/");
         let packet = peer.expect(op::SYNC).await;
         peer.reply(packet.xid, 1, 0, |_| {}).await;
@@ -183,11 +183,11 @@ async fn a_frame_that_is_too_long_or_out_of_order_ends_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hello_that_is_garbage_is_no_session() {
+async fn a_malformed_connect_response_opens_no_session() {
     let (opening, mut ensemble) = open(settings(), "a");
     let mut peer = ensemble.next().await;
-    peer.hello().await;
+    peer.read_connect_request().await;
     peer.reply(0, 0, 0, |_| {}).await;
-    ensemble.serve().await;
+    ensemble.next_session().await;
     assert!(opening.await.unwrap().is_ok(), "the next attempt is another");
 }

@@ -10,8 +10,8 @@ use crate::{Client, Error};
 const CHALLENGE: &[u8] = br#"realm="zk-sasl-md5",nonce="n0nce",qop="auth",charset=utf-8,algorithm=md5-sess"#;
 
 /// Runs the exchange up to the client's answer; returns that answer and its number.
-async fn dialogue(peer: &mut Peer) -> (i32, String) {
-    peer.welcome().await;
+async fn run_exchange(peer: &mut Peer) -> (i32, String) {
+    peer.accept_session().await;
     let first = peer.expect(op::SASL).await;
     assert_eq!(Reader::new(&first.body).buffer(), Ok(&[][..]), "it begins without a word");
     peer.reply(first.xid, 0, 0, |writer| writer.buffer(CHALLENGE)).await;
@@ -26,10 +26,10 @@ fn opening() -> (tokio::task::JoinHandle<crate::Result<Client>>, super::peer::En
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_login_is_told_at_once() {
+async fn a_refused_login_is_reported_at_once() {
     let (opening, mut ensemble) = opening();
     let mut peer = ensemble.next().await;
-    let (xid, said) = dialogue(&mut peer).await;
+    let (xid, said) = run_exchange(&mut peer).await;
     assert!(said.contains(r#"username="ann",realm="zk-sasl-md5",nonce="n0nce""#), "{said}");
     assert!(said.contains(r#"digest-uri="zookeeper/zk-sasl-md5",qop=auth,response="#) && !said.contains("sesame"));
     peer.reply(xid, 0, -115, |_| {}).await;
@@ -37,10 +37,10 @@ async fn a_refused_login_is_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_know_the_password_is_not_believed() {
+async fn a_server_without_the_password_is_refused() {
     let (opening, mut ensemble) = opening();
     let mut peer = ensemble.next().await;
-    let (xid, _) = dialogue(&mut peer).await;
+    let (xid, _) = run_exchange(&mut peer).await;
     peer.reply(xid, 0, 0, |writer| writer.buffer(b"rspauth=00000000000000000000000000000000")).await;
     assert_eq!(opening.await.unwrap().unwrap_err(), Error::AuthFailed);
 }
@@ -52,7 +52,7 @@ async fn a_login_comes_before_everything_else() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (opening, mut ensemble) = opening();
     let mut peer = ensemble.next().await;
-    let (xid, said) = dialogue(&mut peer).await;
+    let (xid, said) = run_exchange(&mut peer).await;
     let cnonce = said.split("cnonce=\"").nth(1).unwrap().split('"').next().unwrap();
     let mut key = Md5::digest("ann:zk-sasl-md5:sesame").to_vec();
     key.extend_from_slice(format!(":n0nce:{cnonce}").as_bytes());
@@ -64,6 +64,6 @@ async fn a_login_comes_before_everything_else() {
     assert!(said.ends_with(&format!("response={}", answer("AUTHENTICATE"))), "{said}");
     peer.reply(xid, 0, 0, |writer| writer.buffer(format!("rspauth={}", answer("")).as_bytes())).await;
     peer.expect(op::AUTH).await;
-    peer.pong().await;
+    peer.answer_ping().await;
     assert!(opening.await.unwrap().is_ok());
 }

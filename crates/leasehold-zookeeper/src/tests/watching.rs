@@ -1,6 +1,6 @@
 //! Watches, over reconnects and when dropped.
 
-use super::peer::{Packet, Peer, opened, stat};
+use super::peer::{Packet, Peer, open_connected, stat};
 use crate::jute::Reader;
 use crate::wire::{op, xid};
 use crate::{Client, EventType, OneshotWatcher, SessionState};
@@ -34,8 +34,8 @@ async fn watch_absent(client: &Client, peer: &mut Peer, path: &str) -> OneshotWa
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_right_behind_the_answer_is_told() {
-    let (client, mut peer, _ensemble) = opened("a").await;
+async fn an_event_right_after_the_reply_is_delivered() {
+    let (client, mut peer, _ensemble) = open_connected("a").await;
     let asked = client.get_and_watch_data("/a");
     let packet = peer.expect(op::GET_DATA).await;
     peer.reply(packet.xid, 1, 0, |writer| {
@@ -43,7 +43,7 @@ async fn an_event_right_behind_the_answer_is_told() {
         stat(writer, 1);
     })
     .await;
-    peer.tell(2, "/a").await;
+    peer.send_event(2, "/a").await;
     tokio::task::yield_now().await;
     let (_, _, watcher) = asked.await.unwrap();
     let event = watcher.changed().await;
@@ -52,13 +52,13 @@ async fn an_event_right_behind_the_answer_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn watches_are_set_again_after_a_reconnect() {
-    let (client, mut peer, mut ensemble) = opened("a,b").await;
+    let (client, mut peer, mut ensemble) = open_connected("a,b").await;
     let data = watch_data(&client, &mut peer, "/data", 40).await;
     let children = watch_children(&client, &mut peer, "/children").await;
     let absent = watch_absent(&client, &mut peer, "/absent").await;
     drop(peer);
     let mut peer = ensemble.next().await;
-    peer.welcome().await;
+    peer.accept_session().await;
     let Packet { xid, body, .. } = peer.expect(op::SET_WATCHES).await;
     assert_eq!(xid, xid::SET_WATCHES);
     let mut reader = Reader::new(&body);
@@ -66,19 +66,19 @@ async fn watches_are_set_again_after_a_reconnect() {
     let lists = [reader.texts().unwrap(), reader.texts().unwrap(), reader.texts().unwrap()];
     assert_eq!(lists, [["/data"], ["/absent"], ["/children"]]);
     // One was deleted meanwhile.
-    peer.tell(2, "/data").await;
+    peer.send_event(2, "/data").await;
     peer.reply(xid::SET_WATCHES, 41, 0, |_| {}).await;
-    peer.pong().await;
+    peer.answer_ping().await;
     assert_eq!(data.changed().await.event_type, EventType::NodeDeleted);
-    peer.tell(1, "/absent").await;
+    peer.send_event(1, "/absent").await;
     assert_eq!(absent.changed().await.event_type, EventType::NodeCreated);
-    peer.tell(4, "/children").await;
+    peer.send_event(4, "/children").await;
     assert_eq!(children.changed().await.event_type, EventType::NodeChildrenChanged);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_watcher_is_removed_at_the_server() {
-    let (client, mut peer, mut ensemble) = opened("a").await;
+    let (client, mut peer, mut ensemble) = open_connected("a").await;
     for _ in 0..3 {
         drop(watch_children(&client, &mut peer, "/a").await);
         let removed = peer.expect(op::REMOVE_WATCHES).await;
@@ -99,18 +99,18 @@ async fn a_dropped_watcher_is_removed_at_the_server() {
     assert_eq!(removed.path(), "/b");
     drop(peer);
     // No watch is set again: the next packet is the ping.
-    ensemble.serve().await;
+    ensemble.next_session().await;
 }
 
 /// The server has one watch for both, and a removal would also remove one that was requested before
 /// it.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_another_needs_is_not_removed() {
-    let (client, mut peer, _ensemble) = opened("a").await;
+    let (client, mut peer, _ensemble) = open_connected("a").await;
     let first = watch_data(&client, &mut peer, "/a", 1).await;
     let second = watch_data(&client, &mut peer, "/a", 1).await;
     drop(first);
-    peer.pong().await;
+    peer.answer_ping().await;
     let third = client.get_and_watch_data("/a");
     drop(second);
     let packet = peer.expect(op::GET_DATA).await;
@@ -120,29 +120,29 @@ async fn a_watch_that_another_needs_is_not_removed() {
     })
     .await;
     let (_, _, third) = third.await.unwrap();
-    peer.pong().await;
-    peer.tell(3, "/a").await;
+    peer.answer_ping().await;
+    peer.send_event(3, "/a").await;
     assert_eq!(third.changed().await.event_type, EventType::NodeDataChanged);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_watch_is_left_where_there_is_no_node() {
-    let (client, mut peer, mut ensemble) = opened("a").await;
+    let (client, mut peer, mut ensemble) = open_connected("a").await;
     let asked = client.get_and_watch_data("/a");
     let packet = peer.expect(op::GET_DATA).await;
     peer.reply(packet.xid, 1, -101, |_| {}).await;
     assert!(asked.await.is_err());
     drop(peer);
-    ensemble.serve().await;
+    ensemble.next_session().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_the_session_is_told_and_a_lost_connection_is_not() {
-    let (client, mut peer, mut ensemble) = opened("a").await;
+async fn watchers_learn_of_the_session_end_but_not_of_lost_connections() {
+    let (client, mut peer, mut ensemble) = open_connected("a").await;
     let watching = tokio::spawn(watch_data(&client, &mut peer, "/a", 1).await.changed());
     drop(peer);
     let mut peer = ensemble.next().await;
-    peer.welcome().await;
+    peer.accept_session().await;
     peer.expect(op::SET_WATCHES).await;
     assert!(!watching.is_finished());
     peer.reply(xid::SET_WATCHES, 1, -112, |_| {}).await;

@@ -16,7 +16,7 @@ mod shop;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use shop::{NAMES, Shop, Shown, is_strong};
+use shop::{NAMES, Observed, Shop, is_strong};
 
 const USAGE: &str = "cache [--engine URL] [--seconds N] [--json]
 
@@ -51,9 +51,9 @@ fn options() -> Result<(Shop, bool), String> {
     Ok((Shop { url, time: Duration::from_secs_f64(seconds) }, json))
 }
 
-fn print(all: &[(&str, Shown)], crowd: u64, json: bool) {
+fn print_results(all: &[(&str, Observed)], crowd: u64, json: bool) {
     if json {
-        let line = |(name, Shown { reads, stale, writes, loads }): &(&str, Shown)| {
+        let line = |(name, Observed { reads, stale, writes, loads }): &(&str, Observed)| {
             format!(r#"{{"strategy":"{name}","reads":{reads},"stale":{stale},"writes":{writes},"loads":{loads}}}"#)
         };
         let lines: Vec<String> = all.iter().map(line).collect();
@@ -83,7 +83,7 @@ async fn main() -> ExitCode {
     };
     let mut all = Vec::new();
     for name in NAMES {
-        match shop.open_with(name).await {
+        match shop.run_strategy(name).await {
             Ok(shown) => all.push((name, shown)),
             Err(why) => {
                 eprintln!("{name}: {why}");
@@ -91,14 +91,14 @@ async fn main() -> ExitCode {
             }
         }
     }
-    let crowd = match shop.crowd(1000).await {
+    let crowd = match shop.count_loads_of_crowd(1000).await {
         Ok(loads) => loads,
         Err(why) => {
             eprintln!("{why}");
             return ExitCode::FAILURE;
         }
     };
-    print(&all, crowd, json);
+    print_results(&all, crowd, json);
     let right = all.iter().filter(|(name, _)| is_strong(name)).all(|(_, shown)| shown.stale == 0);
     if right && crowd == 1 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

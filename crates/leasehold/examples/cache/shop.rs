@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::cache::strategy::{
-    Answer, Aside, DelayedDoubleDelete, DeleteAfter, DeleteFirst, Invalidating, LockProtected, Source, Strategy,
-    TtlOnly, WritingThrough,
+    CacheAside, Database, DelayedDoubleDelete, DeleteAfter, DeleteFirst, InvalidateAfterCommit, LockProtected,
+    Strategy, StrategyFuture, TtlOnly, WriteThrough,
 };
-use leasehold::cache::{Mode, Now, ReadThrough, Row, Store};
+use leasehold::cache::{CacheStore, Freshness, ReadThrough, Row, RowState};
 use leasehold::{ClaimId, Locks, Token};
 use tokio::task::JoinSet;
 
@@ -45,7 +45,7 @@ pub(crate) struct Shop {
 
 /// What the customers saw.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct Observed {
     pub(crate) reads: u64,
     /// Prices lower than one whose change was complete before the customer asked. Prices only rise.
     pub(crate) stale: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Shown {
 struct Prices {
     prices: [AtomicU64; ARTICLES],
     /// For each article, the last price whose change has returned.
-    returned: [AtomicU64; ARTICLES],
+    completed: [AtomicU64; ARTICLES],
     loads: AtomicU64,
     reads: AtomicU64,
     stale: AtomicU64,
@@ -66,12 +66,12 @@ struct Prices {
     closed: AtomicBool,
 }
 
-fn random(end: u64) -> u64 {
+fn random_below(end: u64) -> u64 {
     ClaimId::random().bits() as u64 % end
 }
 
-async fn moment() {
-    tokio::time::sleep(Duration::from_micros(random(3000))).await;
+async fn short_pause() {
+    tokio::time::sleep(Duration::from_micros(random_below(3000))).await;
 }
 
 impl Prices {
@@ -80,32 +80,32 @@ impl Prices {
     }
 }
 
-impl Source for Prices {
-    fn load<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Row>> {
+impl Database for Prices {
+    fn load<'a>(&'a self, key: &'a str) -> StrategyFuture<'a, Option<Row>> {
         Box::pin(async move {
             self.loads.fetch_add(1, Ordering::SeqCst);
-            moment().await;
+            short_pause().await;
             let price = self.price(key).load(Ordering::SeqCst);
-            moment().await;
+            short_pause().await;
             Ok(Some(Row::from(price.to_string())))
         })
     }
 
-    fn store<'a>(&'a self, key: &'a str, value: Vec<u8>, _: Option<Token>) -> Answer<'a, Now> {
+    fn store<'a>(&'a self, key: &'a str, value: Vec<u8>, _: Option<Token>) -> StrategyFuture<'a, RowState> {
         Box::pin(async move {
-            moment().await;
+            short_pause().await;
             let price = String::from_utf8_lossy(&value).parse().unwrap_or(0);
             self.price(key).store(price, Ordering::SeqCst);
-            moment().await;
-            Ok(Now::Is(Row::from(value)))
+            short_pause().await;
+            Ok(RowState::Present(Row::from(value)))
         })
     }
 }
 
-async fn look(prices: &Prices, strategy: &dyn Strategy) -> Result<(), Failure> {
+async fn read_price(prices: &Prices, strategy: &dyn Strategy) -> Result<(), Failure> {
     while !prices.closed.load(Ordering::Relaxed) {
-        let article = random(ARTICLES as u64) as usize;
-        let least = prices.returned[article].load(Ordering::SeqCst);
+        let article = random_below(ARTICLES as u64) as usize;
+        let least = prices.completed[article].load(Ordering::SeqCst);
         let shown = strategy.read(prices, &format!("article {article}")).await?.ok_or("no price")?;
         let shown: u64 = String::from_utf8(shown)?.parse()?;
         prices.reads.fetch_add(1, Ordering::Relaxed);
@@ -116,13 +116,13 @@ async fn look(prices: &Prices, strategy: &dyn Strategy) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn change(prices: &Prices, strategy: &dyn Strategy, article: usize) -> Result<(), Failure> {
+async fn change_price(prices: &Prices, strategy: &dyn Strategy, article: usize) -> Result<(), Failure> {
     let mut price = 0u64;
     while !prices.closed.load(Ordering::Relaxed) {
-        tokio::time::sleep(Duration::from_millis(random(30))).await;
+        tokio::time::sleep(Duration::from_millis(random_below(30))).await;
         price += 1;
         strategy.write(prices, &format!("article {article}"), price.to_string().into_bytes()).await?;
-        prices.returned[article].store(price, Ordering::SeqCst);
+        prices.completed[article].store(price, Ordering::SeqCst);
         prices.writes.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
@@ -140,31 +140,31 @@ impl Shop {
 
     async fn strategy(&self, name: &str) -> Result<Arc<dyn Strategy>, Failure> {
         let url = self.fresh_url();
-        let aside = Aside::new(&Store::open(&url, TTL).await?, TTL);
-        let cache = async |mode| ReadThrough::builder().mode(mode).ttl(TTL).open(&url).await;
+        let aside = CacheAside::new(&CacheStore::open(&url, TTL).await?, TTL);
+        let cache = async |mode| ReadThrough::builder().freshness(mode).ttl(TTL).open(&url).await;
         Ok(match name {
             "ttl-only" => Arc::new(TtlOnly(aside)),
             "delete-first" => Arc::new(DeleteFirst(aside)),
             "delete-after" => Arc::new(DeleteAfter(aside)),
-            "delayed-double-delete" => Arc::new(DelayedDoubleDelete { aside, delay: Duration::from_millis(20) }),
-            "lock-protected" => Arc::new(LockProtected { aside, locks: Locks::open(&url).await? }),
-            "leasehold, serve stale" => Arc::new(Invalidating(cache(Mode::ServeStale).await?)),
-            "leasehold, strong" => Arc::new(Invalidating(cache(Mode::Strong).await?)),
-            _ => Arc::new(WritingThrough { cache: cache(Mode::Strong).await?, locks: Locks::open(&url).await? }),
+            "delayed-double-delete" => Arc::new(DelayedDoubleDelete { cache: aside, delay: Duration::from_millis(20) }),
+            "lock-protected" => Arc::new(LockProtected { cache: aside, locks: Locks::open(&url).await? }),
+            "leasehold, serve stale" => Arc::new(InvalidateAfterCommit(cache(Freshness::ServeStale).await?)),
+            "leasehold, strong" => Arc::new(InvalidateAfterCommit(cache(Freshness::Strong).await?)),
+            _ => Arc::new(WriteThrough { cache: cache(Freshness::Strong).await?, locks: Locks::open(&url).await? }),
         })
     }
 
     /// Opens the shop for a while, with this strategy.
-    pub(crate) async fn open_with(&self, name: &str) -> Result<Shown, Failure> {
+    pub(crate) async fn run_strategy(&self, name: &str) -> Result<Observed, Failure> {
         let (prices, strategy) = (Arc::<Prices>::default(), self.strategy(name).await?);
         let mut people = JoinSet::new();
         for _ in 0..CUSTOMERS {
             let (prices, strategy) = (Arc::clone(&prices), Arc::clone(&strategy));
-            people.spawn(async move { look(&prices, &*strategy).await });
+            people.spawn(async move { read_price(&prices, &*strategy).await });
         }
         for article in 0..ARTICLES {
             let (prices, strategy) = (Arc::clone(&prices), Arc::clone(&strategy));
-            people.spawn(async move { change(&prices, &*strategy, article).await });
+            people.spawn(async move { change_price(&prices, &*strategy, article).await });
         }
         tokio::time::sleep(self.time).await;
         prices.closed.store(true, Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl Shop {
             ended??;
         }
         let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
-        Ok(Shown {
+        Ok(Observed {
             reads: of(&prices.reads),
             stale: of(&prices.stale),
             writes: of(&prices.writes),
@@ -182,7 +182,7 @@ impl Shop {
 
     /// This many customers ask at once for a price that is not in the cache. How often is it
     /// loaded?
-    pub(crate) async fn crowd(&self, count: usize) -> Result<u64, Failure> {
+    pub(crate) async fn count_loads_of_crowd(&self, count: usize) -> Result<u64, Failure> {
         let (prices, cache) = (Arc::<Prices>::default(), ReadThrough::open(&self.fresh_url()).await?);
         let mut people = JoinSet::new();
         for _ in 0..count {

@@ -7,61 +7,61 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::common::{Failure, Place, Words};
+use super::common::{Arguments, EngineLocation, Failure};
 
 /// The last line of a host.
-pub(crate) const ENDED: &str = "ended";
+pub(crate) const ENDED_LINE: &str = "ended";
 
 /// Longer than any event here takes, on every engine.
-const BOUND: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where the locks are, and which host this process plays, if any.
-pub(crate) fn options(usage: &'static str) -> Result<(Place, Option<u32>), Failure> {
-    let (mut words, mut host) = (Words::new(usage), None);
+pub(crate) fn options(usage: &'static str) -> Result<(EngineLocation, Option<u32>), Failure> {
+    let (mut words, mut host) = (Arguments::new(usage), None);
     while let Some(word) = words.next()? {
         match word.as_str() {
             "--host" => host = Some(words.number(&word)?),
-            _ => return Err(words.unknown(&word)),
+            _ => return Err(words.unknown_option(&word)),
         }
     }
-    Ok((words.place()?, host))
+    Ok((words.engine_location()?, host))
 }
 
 struct Host {
     child: Child,
-    orders: Option<ChildStdin>,
+    commands: Option<ChildStdin>,
 }
 
 /// All hosts. Dropping it kills those that are left.
-pub(crate) struct Fleet {
+pub(crate) struct HostProcesses {
     hosts: Vec<Host>,
-    said: UnboundedReceiver<(u32, String)>,
+    reports: UnboundedReceiver<(u32, String)>,
 }
 
-impl Fleet {
+impl HostProcesses {
     /// Starts hosts 1 to `count`.
     pub(crate) fn start(count: u32, url: &str) -> Result<Self, Failure> {
         if url.starts_with("memory:") {
             return Err("the hosts are processes, and memory: is shared by the tasks of one: try file:".into());
         }
         let (tell, said) = unbounded_channel();
-        let mut fleet = Self { hosts: Vec::new(), said };
+        let mut fleet = Self { hosts: Vec::new(), reports: said };
         for number in 1..=count {
             let mut host = Command::new(std::env::current_exe()?);
             host.args(["--engine", url, "--host", &number.to_string()]);
             let mut child = host.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
             let (orders, output) = (child.stdin.take(), child.stdout.take());
-            fleet.hosts.push(Host { child, orders });
+            fleet.hosts.push(Host { child, commands: orders });
             let output = output.ok_or("no standard output")?;
             let tell = tell.clone();
-            std::thread::spawn(move || listen(BufReader::new(output), number, &tell));
+            std::thread::spawn(move || forward_lines(BufReader::new(output), number, &tell));
         }
         Ok(fleet)
     }
 
     /// The next line of any host, and which host it is.
     pub(crate) async fn next(&mut self) -> Result<(u32, String), Failure> {
-        let said = tokio::time::timeout(BOUND, self.said.recv()).await;
+        let said = tokio::time::timeout(TEST_TIMEOUT, self.reports.recv()).await;
         Ok(said.map_err(|_| "no host has said anything for a minute")?.ok_or("all hosts have ended")?)
     }
 
@@ -70,14 +70,14 @@ impl Fleet {
     }
 
     /// Sends an order to a host.
-    pub(crate) fn order(&mut self, number: u32, order: &str) -> Result<(), Failure> {
-        let orders = self.host(number)?.orders.as_mut().ok_or("it was dismissed")?;
+    pub(crate) fn send_command(&mut self, number: u32, order: &str) -> Result<(), Failure> {
+        let orders = self.host(number)?.commands.as_mut().ok_or("it was dismissed")?;
         Ok(writeln!(orders, "{order}")?)
     }
 
     /// Closes all inputs, so that the hosts end.
-    pub(crate) fn dismiss(&mut self) {
-        self.hosts.iter_mut().for_each(|host| host.orders = None);
+    pub(crate) fn close_inputs(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.commands = None);
     }
 
     /// Sends SIGKILL: the host cannot report or release anything.
@@ -91,9 +91,9 @@ impl Fleet {
     }
 }
 
-impl Drop for Fleet {
+impl Drop for HostProcesses {
     fn drop(&mut self) {
-        self.dismiss();
+        self.close_inputs();
         for Host { child, .. } in &mut self.hosts {
             let _ = child.kill();
             let _ = child.wait();
@@ -101,14 +101,14 @@ impl Drop for Fleet {
     }
 }
 
-fn listen(output: impl BufRead, number: u32, tell: &UnboundedSender<(u32, String)>) {
-    for line in output.lines().map_while(Result::ok).chain([ENDED.to_owned()]) {
+fn forward_lines(output: impl BufRead, number: u32, tell: &UnboundedSender<(u32, String)>) {
+    for line in output.lines().map_while(Result::ok).chain([ENDED_LINE.to_owned()]) {
         let _ = tell.send((number, line));
     }
 }
 
 /// A host's orders. They end when the host must end, also because its parent is gone.
-pub(crate) fn orders() -> UnboundedReceiver<String> {
+pub(crate) fn read_commands() -> UnboundedReceiver<String> {
     let (tell, orders) = unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {

@@ -9,13 +9,13 @@ use tempfile::TempDir;
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 /// The command line. It handles `--engine` and `--help`, which are the same for all examples.
-pub(crate) struct Words {
+pub(crate) struct Arguments {
     usage: &'static str,
     rest: std::iter::Skip<std::env::Args>,
     engine: Option<String>,
 }
 
-impl Words {
+impl Arguments {
     pub(crate) fn new(usage: &'static str) -> Self {
         Self { usage, rest: std::env::args().skip(1), engine: None }
     }
@@ -25,7 +25,7 @@ impl Words {
         while let Some(word) = self.rest.next() {
             match word.as_str() {
                 "--engine" => self.engine = Some(self.value(&word)?),
-                "--help" | "-h" => return Err(Early::Help(self.usage).into()),
+                "--help" | "-h" => return Err(EarlyExit::Help(self.usage).into()),
                 _ => return Ok(Some(word)),
             }
         }
@@ -34,42 +34,42 @@ impl Words {
 
     /// The value of an option.
     pub(crate) fn value(&mut self, option: &str) -> Result<String, Failure> {
-        self.rest.next().ok_or_else(|| self.wrong(format!("{option} needs a value")))
+        self.rest.next().ok_or_else(|| self.usage_error(format!("{option} needs a value")))
     }
 
     /// The value of an option, as a number from 1.
     pub(crate) fn number(&mut self, option: &str) -> Result<u32, Failure> {
         let text = self.value(option)?;
         let number = text.parse().ok().filter(|number| *number > 0);
-        number.ok_or_else(|| self.wrong(format!("{option} takes a number from 1, and {text:?} is none")))
+        number.ok_or_else(|| self.usage_error(format!("{option} takes a number from 1, and {text:?} is none")))
     }
 
-    pub(crate) fn unknown(&self, word: &str) -> Failure {
-        self.wrong(format!("{word:?} is no option"))
+    pub(crate) fn unknown_option(&self, word: &str) -> Failure {
+        self.usage_error(format!("{word:?} is no option"))
     }
 
-    pub(crate) fn wrong(&self, why: String) -> Failure {
-        Early::Usage(format!("{why}\n{}", self.usage)).into()
+    pub(crate) fn usage_error(&self, why: String) -> Failure {
+        EarlyExit::Usage(format!("{why}\n{}", self.usage)).into()
     }
 
     /// The requested engine, or the embedded one in a temporary folder.
-    pub(crate) fn place(self) -> Result<Place, Failure> {
+    pub(crate) fn engine_location(self) -> Result<EngineLocation, Failure> {
         if let Some(url) = self.engine {
-            return Ok(Place { url, folder: None });
+            return Ok(EngineLocation { url, folder: None });
         }
         let folder = tempfile::Builder::new().prefix("leasehold-example-").tempdir()?;
-        Ok(Place { url: format!("file://{}", folder.path().display()), folder: Some(folder) })
+        Ok(EngineLocation { url: format!("file://{}", folder.path().display()), folder: Some(folder) })
     }
 }
 
 /// Where the locks are.
-pub(crate) struct Place {
+pub(crate) struct EngineLocation {
     pub(crate) url: String,
     /// The temporary folder, removed on drop.
     folder: Option<TempDir>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EngineLocation {
     /// Without the URL, which may have a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.folder {
@@ -81,12 +81,12 @@ impl fmt::Display for Place {
 
 /// Why there is no result.
 #[derive(Debug)]
-enum Early {
+enum EarlyExit {
     Help(&'static str),
     Usage(String),
 }
 
-impl fmt::Display for Early {
+impl fmt::Display for EarlyExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Help(text) => f.write_str(text),
@@ -95,11 +95,11 @@ impl fmt::Display for Early {
     }
 }
 
-impl Error for Early {}
+impl Error for EarlyExit {}
 
 /// The exit code: 0 if what the example shows held, 1 if not or if the engine failed, 64 if the
 /// command line is wrong.
-pub(crate) fn end(shown: Result<bool, Failure>) -> ExitCode {
+pub(crate) fn exit_code(shown: Result<bool, Failure>) -> ExitCode {
     let why = match shown {
         Ok(true) => return ExitCode::SUCCESS,
         Ok(false) => {
@@ -109,11 +109,11 @@ pub(crate) fn end(shown: Result<bool, Failure>) -> ExitCode {
         Err(why) => why,
     };
     match why.downcast_ref() {
-        Some(Early::Help(usage)) => {
+        Some(EarlyExit::Help(usage)) => {
             println!("{usage}");
             ExitCode::SUCCESS
         }
-        Some(Early::Usage(text)) => {
+        Some(EarlyExit::Usage(text)) => {
             eprintln!("{text}");
             ExitCode::from(64)
         }

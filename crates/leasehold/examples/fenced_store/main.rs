@@ -27,12 +27,12 @@ mod store;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use common::{Failure, Place};
-use hosts::Fleet;
+use common::{EngineLocation, Failure};
+use hosts::HostProcesses;
 use leasehold::{Locks, Mutex, Token};
-use objects::Bucket;
+use objects::StoredObject;
 use rustix::process::{Pid, Signal, kill_process};
-use store::{Seen, Store, Table, Written};
+use store::{ReadValue, Store, Table, WriteResult};
 
 const USAGE: &str = "fenced_store [--engine URL]
 
@@ -43,7 +43,7 @@ refuses it; one that does not loses an update.
 
 /// The shortest TTL that every engine accepts.
 const TTL: Duration = Duration::from_secs(2);
-const SLOW: u32 = 1;
+const SLOW_HOST: u32 = 1;
 
 fn mutex(locks: &Locks) -> Mutex {
     locks.mutex("example: stock").ttl(TTL)
@@ -51,8 +51,8 @@ fn mutex(locks: &Locks) -> Mutex {
 
 /// The slow holder. It writes on order, without checking its guard, and reports what the guard
 /// would have told it.
-async fn slow(url: &str) -> Result<bool, Failure> {
-    let (locks, mut orders) = (Locks::open(url).await?, hosts::orders());
+async fn slow_holder(url: &str) -> Result<bool, Failure> {
+    let (locks, mut orders) = (Locks::open(url).await?, hosts::read_commands());
     for _ in 0..2 {
         let guard = mutex(&locks).lock().await?;
         println!("holds {}", guard.token());
@@ -68,40 +68,52 @@ async fn slow(url: &str) -> Result<bool, Failure> {
 }
 
 /// The words after `what` in the slow holder's next report.
-async fn heard(fleet: &mut Fleet, what: &str) -> Result<Vec<String>, Failure> {
+async fn next_report(fleet: &mut HostProcesses, what: &str) -> Result<Vec<String>, Failure> {
     let (_, said) = fleet.next().await?;
     let rest = said.strip_prefix(what).ok_or_else(|| format!("the slow holder: {said}"))?;
     Ok(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-async fn token(fleet: &mut Fleet, what: &str) -> Result<Token, Failure> {
-    let words = heard(fleet, what).await?;
+async fn next_token(fleet: &mut HostProcesses, what: &str) -> Result<Token, Failure> {
+    let words = next_report(fleet, what).await?;
     Ok(Token(words.first().ok_or("no token")?.parse()?))
 }
 
 /// Two stores of one kind: one checks tokens, the other does not.
-struct Pair {
+struct StorePair {
     fenced: Box<dyn Store>,
     unfenced: Box<dyn Store>,
 }
 
 /// What a holder has read from both.
-type Look = (Seen, Seen);
+type ReadState = (ReadValue, ReadValue);
 
-impl Pair {
-    async fn read(&mut self) -> Result<Look, Failure> {
+impl StorePair {
+    async fn read(&mut self) -> Result<ReadState, Failure> {
         Ok((self.fenced.read().await?, self.unfenced.read().await?))
     }
 
     /// Sells this many of the units that were read.
-    async fn sell(&mut self, who: &str, sold: i64, (seen, unfenced): Look, token: Token) -> Result<Written, Failure> {
+    async fn sell(
+        &mut self,
+        who: &str,
+        sold: i64,
+        (seen, unfenced): ReadState,
+        token: Token,
+    ) -> Result<WriteResult, Failure> {
         let units = unfenced.units - sold;
         self.unfenced.write(units, unfenced, None).await??;
         println!("  {who} writes {units} to {} without a token: written", self.unfenced.name());
         self.sell_fenced(who, sold, seen, token).await
     }
 
-    async fn sell_fenced(&mut self, who: &str, sold: i64, seen: Seen, token: Token) -> Result<Written, Failure> {
+    async fn sell_fenced(
+        &mut self,
+        who: &str,
+        sold: i64,
+        seen: ReadValue,
+        token: Token,
+    ) -> Result<WriteResult, Failure> {
         let units = seen.units - sold;
         let written = self.fenced.write(units, seen, Some(token)).await?;
         let verdict = written.map_or_else(|stale| format!("REFUSED, {stale}"), |()| "written".to_owned());
@@ -110,17 +122,17 @@ impl Pair {
     }
 }
 
-async fn stores(url: &str) -> Result<[Pair; 2], Failure> {
-    let buckets = Pair { fenced: Box::<Bucket>::default(), unfenced: Box::<Bucket>::default() };
-    let mut pairs = [buckets, tables(url).await?];
+async fn open_stores(url: &str) -> Result<[StorePair; 2], Failure> {
+    let buckets = StorePair { fenced: Box::<StoredObject>::default(), unfenced: Box::<StoredObject>::default() };
+    let mut pairs = [buckets, open_tables(url).await?];
     for store in pairs.iter_mut().flat_map(|pair| [&mut pair.fenced, &mut pair.unfenced]) {
-        store.write(10, Seen::default(), None).await??;
+        store.write(10, ReadValue::default(), None).await??;
     }
     Ok(pairs)
 }
 
 /// The final content of the stores, and whether it is correct.
-async fn compare(pairs: &mut [Pair]) -> Result<bool, Failure> {
+async fn check_result(pairs: &mut [StorePair]) -> Result<bool, Failure> {
     let mut right = true;
     println!("\n{:<12} {:>12} {:>8}", "at the end", "with tokens", "without");
     for pair in pairs {
@@ -133,30 +145,30 @@ async fn compare(pairs: &mut [Pair]) -> Result<bool, Failure> {
 }
 
 #[cfg(all(feature = "mysql", feature = "postgres"))]
-async fn tables(url: &str) -> Result<Pair, Failure> {
+async fn open_tables(url: &str) -> Result<StorePair, Failure> {
     if url.starts_with("mysql:") || url.starts_with("postgres") {
         let fenced = sql::Database::open(url, "leasehold_example_fenced").await?;
         let unfenced = sql::Database::open(url, "leasehold_example_unfenced").await?;
-        return Ok(Pair { fenced: Box::new(fenced), unfenced: Box::new(unfenced) });
+        return Ok(StorePair { fenced: Box::new(fenced), unfenced: Box::new(unfenced) });
     }
-    Ok(Pair { fenced: Box::<Table>::default(), unfenced: Box::<Table>::default() })
+    Ok(StorePair { fenced: Box::<Table>::default(), unfenced: Box::<Table>::default() })
 }
 
 #[cfg(not(all(feature = "mysql", feature = "postgres")))]
-async fn tables(url: &str) -> Result<Pair, Failure> {
+async fn tables(url: &str) -> Result<StorePair, Failure> {
     if url.starts_with("mysql:") || url.starts_with("postgres") {
         return Err("for the table in a database: --features mysql,postgres".into());
     }
-    Ok(Pair { fenced: Box::<Table>::default(), unfenced: Box::<Table>::default() })
+    Ok(StorePair { fenced: Box::<Table>::default(), unfenced: Box::<Table>::default() })
 }
 
 /// Ten units; the quick holder sells three and the slow one sells one, so six must be left.
-async fn tell(pairs: &mut [Pair], place: &Place) -> Result<bool, Failure> {
+async fn run_scenario(pairs: &mut [StorePair], place: &EngineLocation) -> Result<bool, Failure> {
     let locks = Locks::open(&place.url).await?;
-    let mut fleet = Fleet::start(1, &place.url)?;
+    let mut fleet = HostProcesses::start(1, &place.url)?;
     println!("10 units in every store; the lock is kept by {place}\n");
 
-    let old = token(&mut fleet, "holds").await?;
+    let old = next_token(&mut fleet, "holds").await?;
     let mut looks = Vec::new();
     for pair in pairs.iter_mut() {
         looks.push(pair.read().await?);
@@ -164,7 +176,7 @@ async fn tell(pairs: &mut [Pair], place: &Place) -> Result<bool, Failure> {
     println!(
         "slow holds the lock with token {old}, reads, and stands still (SIGSTOP) for longer than its lease of {TTL:?}"
     );
-    let pid = i32::try_from(fleet.pid(SLOW)?).ok().and_then(Pid::from_raw).ok_or("no such process")?;
+    let pid = i32::try_from(fleet.pid(SLOW_HOST)?).ok().and_then(Pid::from_raw).ok_or("no such process")?;
     kill_process(pid, Signal::STOP)?;
 
     let guard = mutex(&locks).lock().await?;
@@ -177,8 +189,8 @@ async fn tell(pairs: &mut [Pair], place: &Place) -> Result<bool, Failure> {
     let _ = guard.release().await?;
 
     kill_process(pid, Signal::CONT)?;
-    fleet.order(SLOW, "write")?;
-    let words = heard(&mut fleet, "writes").await?;
+    fleet.send_command(SLOW_HOST, "write")?;
+    let words = next_report(&mut fleet, "writes").await?;
     let held = words.last().map_or("", String::as_str);
     right &= held == "false";
     println!("slow goes on (SIGCONT), sells 1 of what it read, and does not ask its guard, whose is_held() is {held}");
@@ -186,23 +198,23 @@ async fn tell(pairs: &mut [Pair], place: &Place) -> Result<bool, Failure> {
         right &= pair.sell("slow", 1, look, old).await?.is_err_and(|stale| stale.token == old);
     }
 
-    fleet.order(SLOW, "again")?;
-    let new = token(&mut fleet, "holds").await?;
+    fleet.send_command(SLOW_HOST, "again")?;
+    let new = next_token(&mut fleet, "holds").await?;
     println!("where it was refused, slow takes the lock again, with token {new}, reads and sells 1");
     for pair in pairs.iter_mut() {
         let (seen, _) = pair.read().await?;
         right &= pair.sell_fenced("slow", 1, seen, new).await?.is_ok();
     }
-    fleet.dismiss();
-    while fleet.next().await?.1 != hosts::ENDED {}
+    fleet.close_inputs();
+    while fleet.next().await?.1 != hosts::ENDED_LINE {}
     drop(fleet);
     locks.close().await?;
-    Ok(compare(pairs).await? && right)
+    Ok(check_result(pairs).await? && right)
 }
 
-async fn show(place: &Place) -> Result<bool, Failure> {
-    let mut pairs = stores(&place.url).await?;
-    let told = tell(&mut pairs, place).await;
+async fn run_example(place: &EngineLocation) -> Result<bool, Failure> {
+    let mut pairs = open_stores(&place.url).await?;
+    let told = run_scenario(&mut pairs, place).await;
     for store in pairs.iter_mut().flat_map(|pair| [&mut pair.fenced, &mut pair.unfenced]) {
         store.clear().await?;
     }
@@ -211,10 +223,10 @@ async fn show(place: &Place) -> Result<bool, Failure> {
 
 async fn run() -> Result<bool, Failure> {
     let (place, host) = hosts::options(USAGE)?;
-    if host.is_some() { slow(&place.url).await } else { show(&place).await }
+    if host.is_some() { slow_holder(&place.url).await } else { run_example(&place).await }
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    common::end(run().await)
+    common::exit_code(run().await)
 }

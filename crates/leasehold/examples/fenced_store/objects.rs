@@ -13,24 +13,24 @@
 //! | a stale holder has written since our read | 412, and `HEAD` shows a lower token: read again |
 
 use leasehold::Token;
-use leasehold::fence::Stale;
+use leasehold::fence::StaleToken;
 
 use crate::common::Failure;
-use crate::store::{Answer, Seen, Store, Written};
+use crate::store::{ReadValue, Store, StoreFuture, WriteResult};
 
 /// The response 412.
 struct PreconditionFailed;
 
 /// One object of a bucket.
 #[derive(Default)]
-pub(crate) struct Bucket {
+pub(crate) struct StoredObject {
     body: String,
     tag: u64,
     /// The metadata `leasehold-token`.
     token: Token,
 }
 
-impl Bucket {
+impl StoredObject {
     /// The service's side of `PUT`, with or without `If-Match`.
     fn put(&mut self, body: String, token: Token, if_match: Option<u64>) -> Result<(), PreconditionFailed> {
         if if_match.is_some_and(|tag| tag != self.tag) {
@@ -41,28 +41,28 @@ impl Bucket {
     }
 
     /// The writer's side.
-    fn put_fenced(&mut self, body: String, seen: Seen, token: Token) -> Result<Written, Failure> {
+    fn put_fenced(&mut self, body: String, seen: ReadValue, token: Token) -> Result<WriteResult, Failure> {
         if seen.token > token {
-            return Ok(Err(Stale { token, seen: seen.token }));
+            return Ok(Err(StaleToken { token, highest: seen.token }));
         }
         match self.put(body, token, Some(seen.tag)) {
             Ok(()) => Ok(Ok(())),
-            Err(PreconditionFailed) if self.token > token => Ok(Err(Stale { token, seen: self.token })),
+            Err(PreconditionFailed) if self.token > token => Ok(Err(StaleToken { token, highest: self.token })),
             Err(PreconditionFailed) => Err("a stale holder has written since: read again".into()),
         }
     }
 }
 
-impl Store for Bucket {
+impl Store for StoredObject {
     fn name(&self) -> &'static str {
         "the bucket"
     }
 
-    fn read(&mut self) -> Answer<'_, Seen> {
-        Box::pin(async { Ok(Seen { units: self.body.parse()?, tag: self.tag, token: self.token }) })
+    fn read(&mut self) -> StoreFuture<'_, ReadValue> {
+        Box::pin(async { Ok(ReadValue { units: self.body.parse()?, tag: self.tag, token: self.token }) })
     }
 
-    fn write(&mut self, units: i64, seen: Seen, token: Option<Token>) -> Answer<'_, Written> {
+    fn write(&mut self, units: i64, seen: ReadValue, token: Option<Token>) -> StoreFuture<'_, WriteResult> {
         let body = units.to_string();
         Box::pin(async move {
             match token {
@@ -72,7 +72,7 @@ impl Store for Bucket {
         })
     }
 
-    fn clear(&mut self) -> Answer<'_, ()> {
+    fn clear(&mut self) -> StoreFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 }

@@ -7,7 +7,7 @@ use mysql_async::{Conn, TxOpts};
 use tokio_postgres::{Client, NoTls};
 
 use crate::common::Failure;
-use crate::store::{Answer, Seen, Store, Written};
+use crate::store::{ReadValue, Store, StoreFuture, WriteResult};
 
 enum Connection {
     Mysql(Conn),
@@ -18,13 +18,13 @@ enum Connection {
 pub(crate) struct Database {
     connection: Connection,
     table: &'static str,
-    fence: fence::Table,
+    fence: fence::FenceTable,
 }
 
-fn verdict(admitted: Result<(), AdmitError>) -> Result<Written, Failure> {
+fn write_result(admitted: Result<(), AdmitError>) -> Result<WriteResult, Failure> {
     match admitted {
         Ok(()) => Ok(Ok(())),
-        Err(error) => error.stale().map(Err).ok_or_else(|| error.into()),
+        Err(error) => error.stale_token().map(Err).ok_or_else(|| error.into()),
     }
 }
 
@@ -39,7 +39,7 @@ impl Database {
             tokio::spawn(connection);
             Connection::Postgres(client)
         };
-        let mut database = Self { connection, table, fence: fence::Table::named(&format!("{table}_fence"))? };
+        let mut database = Self { connection, table, fence: fence::FenceTable::with_name(&format!("{table}_fence"))? };
         // An earlier run may have been killed.
         database.drop_tables().await?;
         database.run(format!("CREATE TABLE {table} (id INT PRIMARY KEY, units BIGINT NOT NULL)")).await?;
@@ -64,13 +64,13 @@ impl Database {
     }
 
     /// Admits the token and writes, in one transaction.
-    async fn write_row(&mut self, units: i64, token: Option<Token>) -> Result<Written, Failure> {
+    async fn write_row(&mut self, units: i64, token: Option<Token>) -> Result<WriteResult, Failure> {
         let update = format!("UPDATE {} SET units = {units} WHERE id = 1", self.table);
         let written = match &mut self.connection {
             Connection::Mysql(conn) => {
                 let mut tx = conn.start_transaction(TxOpts::default()).await?;
                 let admitted = match token {
-                    Some(token) => verdict(self.fence.admit(&mut tx, "stock", token).await)?,
+                    Some(token) => write_result(self.fence.admit(&mut tx, "stock", token).await)?,
                     None => Ok(()),
                 };
                 if admitted.is_ok() {
@@ -84,7 +84,7 @@ impl Database {
             Connection::Postgres(client) => {
                 let mut tx = client.transaction().await?;
                 let admitted = match token {
-                    Some(token) => verdict(self.fence.admit(&mut tx, "stock", token).await)?,
+                    Some(token) => write_result(self.fence.admit(&mut tx, "stock", token).await)?,
                     None => Ok(()),
                 };
                 if admitted.is_ok() {
@@ -105,22 +105,22 @@ impl Store for Database {
         "the table"
     }
 
-    fn write(&mut self, units: i64, _: Seen, token: Option<Token>) -> Answer<'_, Written> {
+    fn write(&mut self, units: i64, _: ReadValue, token: Option<Token>) -> StoreFuture<'_, WriteResult> {
         Box::pin(self.write_row(units, token))
     }
 
-    fn read(&mut self) -> Answer<'_, Seen> {
+    fn read(&mut self) -> StoreFuture<'_, ReadValue> {
         let read = format!("SELECT units FROM {} WHERE id = 1", self.table);
         Box::pin(async move {
             let units = match &mut self.connection {
                 Connection::Mysql(conn) => conn.query_first(read).await?.ok_or("no stock")?,
                 Connection::Postgres(client) => client.query_one(&read, &[]).await?.try_get(0)?,
             };
-            Ok(Seen { units, ..Seen::default() })
+            Ok(ReadValue { units, ..ReadValue::default() })
         })
     }
 
-    fn clear(&mut self) -> Answer<'_, ()> {
+    fn clear(&mut self) -> StoreFuture<'_, ()> {
         Box::pin(self.drop_tables())
     }
 }

@@ -3,16 +3,16 @@
 use std::pin::Pin;
 
 use leasehold::Token;
-use leasehold::fence::{Fence, Stale};
+use leasehold::fence::{Fence, StaleToken};
 
 use crate::common::Failure;
 
-pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
-pub(crate) type Written = Result<(), Stale>;
+pub(crate) type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+pub(crate) type WriteResult = Result<(), StaleToken>;
 
 /// The result of a read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ReadValue {
     pub(crate) units: i64,
     /// The version that was read, and the token of its writer, if the store has them.
     pub(crate) tag: u64,
@@ -23,14 +23,14 @@ pub(crate) struct Seen {
 pub(crate) trait Store: Send {
     fn name(&self) -> &'static str;
 
-    fn read(&mut self) -> Answer<'_, Seen>;
+    fn read(&mut self) -> StoreFuture<'_, ReadValue>;
 
     /// Writes a number derived from `seen`, unless the token is older than one seen before. Without
     /// a token, the last writer wins.
-    fn write(&mut self, units: i64, seen: Seen, token: Option<Token>) -> Answer<'_, Written>;
+    fn write(&mut self, units: i64, seen: ReadValue, token: Option<Token>) -> StoreFuture<'_, WriteResult>;
 
     /// Removes the store.
-    fn clear(&mut self) -> Answer<'_, ()>;
+    fn clear(&mut self) -> StoreFuture<'_, ()>;
 }
 
 /// A table in this process: the check and the write are one step, because nothing runs in between.
@@ -45,7 +45,7 @@ impl Store for Table {
         "the table"
     }
 
-    fn write(&mut self, units: i64, _: Seen, token: Option<Token>) -> Answer<'_, Written> {
+    fn write(&mut self, units: i64, _: ReadValue, token: Option<Token>) -> StoreFuture<'_, WriteResult> {
         let admitted = token.map_or(Ok(()), |token| self.fence.admit("stock", token));
         if admitted.is_ok() {
             self.units = units;
@@ -53,12 +53,12 @@ impl Store for Table {
         Box::pin(async move { Ok(admitted) })
     }
 
-    fn read(&mut self) -> Answer<'_, Seen> {
+    fn read(&mut self) -> StoreFuture<'_, ReadValue> {
         let units = self.units;
-        Box::pin(async move { Ok(Seen { units, ..Seen::default() }) })
+        Box::pin(async move { Ok(ReadValue { units, ..ReadValue::default() }) })
     }
 
-    fn clear(&mut self) -> Answer<'_, ()> {
+    fn clear(&mut self) -> StoreFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use leasehold::Token;
-use leasehold::fence::Table;
-use leasehold::versioned::{Change, Versioned};
+use leasehold::fence::FenceTable;
+use leasehold::versioned::{Change, VersionedTable};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
 use tokio_postgres::{Client, NoTls};
 
-use super::till::{Answer, Bought, Failure, Stock, Till};
+use super::stock::{BuyResult, Failure, Stock, StockConnection, StockFuture};
 
 const DROP: &str = "DROP TABLE IF EXISTS leasehold_flash_sale, leasehold_flash_sale_fence";
 const CREATE: &str =
@@ -18,38 +18,38 @@ const READ: &str = "SELECT units FROM leasehold_flash_sale WHERE id = 1";
 const FENCE: &str = "leasehold_flash_sale_fence";
 
 /// The database of an engine's URL; the options after `?` are for the engine.
-pub(crate) struct Database {
+pub(crate) struct DatabaseStock {
     url: String,
 }
 
-impl Database {
-    pub(crate) fn at(url: &str) -> Self {
+impl DatabaseStock {
+    pub(crate) fn new(url: &str) -> Self {
         Self { url: url.split('?').next().unwrap_or(url).to_owned() }
     }
 }
 
-impl Stock for Database {
-    fn open<'a>(&'a self) -> Answer<'a, Box<dyn Till>> {
+impl Stock for DatabaseStock {
+    fn open<'a>(&'a self) -> StockFuture<'a, Box<dyn StockConnection>> {
         Box::pin(async {
             let row = if self.url.starts_with("mysql:") {
-                Row::Mysql(Conn::from_url(format!("{}?prefer_socket=false", self.url)).await?)
+                DatabaseConnection::Mysql(Conn::from_url(format!("{}?prefer_socket=false", self.url)).await?)
             } else {
                 let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
                 tokio::spawn(connection);
-                Row::Postgres(client)
+                DatabaseConnection::Postgres(client)
             };
-            Ok(Box::new(row) as Box<dyn Till>)
+            Ok(Box::new(row) as Box<dyn StockConnection>)
         })
     }
 }
 
 /// One connection to it.
-enum Row {
+enum DatabaseConnection {
     Mysql(Conn),
     Postgres(Client),
 }
 
-impl Row {
+impl DatabaseConnection {
     /// Runs statements without values.
     async fn run(&mut self, sql: &str) -> Result<(), Failure> {
         match self {
@@ -63,8 +63,8 @@ impl Row {
         self.run(DROP).await?;
         self.run(CREATE).await?;
         match self {
-            Self::Mysql(conn) => Table::named(FENCE)?.create(conn).await?,
-            Self::Postgres(client) => Table::named(FENCE)?.create(client).await?,
+            Self::Mysql(conn) => FenceTable::with_name(FENCE)?.create(conn).await?,
+            Self::Postgres(client) => FenceTable::with_name(FENCE)?.create(client).await?,
         }
         self.run(&format!("INSERT INTO leasehold_flash_sale VALUES (1, {items}, 0)")).await
     }
@@ -77,12 +77,12 @@ impl Row {
     }
 
     /// In an ordinary transaction, which first admits the token if there is one.
-    async fn take(&mut self, token: Option<Token>) -> Result<Bought, Failure> {
+    async fn buy_in_transaction(&mut self, token: Option<Token>) -> Result<BuyResult, Failure> {
         match self {
             Self::Mysql(conn) => {
                 let mut tx = conn.start_transaction(TxOpts::default()).await?;
                 if let Some(token) = token {
-                    Table::named(FENCE)?.admit(&mut tx, "flash sale", token).await?;
+                    FenceTable::with_name(FENCE)?.admit(&mut tx, "flash sale", token).await?;
                 }
                 let units: i64 = tx.query_first(READ).await?.ok_or("no stock")?;
                 if units > 0 {
@@ -94,7 +94,7 @@ impl Row {
             Self::Postgres(client) => {
                 let mut tx = client.transaction().await?;
                 if let Some(token) = token {
-                    Table::named(FENCE)?.admit(&mut tx, "flash sale", token).await?;
+                    FenceTable::with_name(FENCE)?.admit(&mut tx, "flash sale", token).await?;
                 }
                 let units: i64 = tx.query_one(READ, &[]).await?.try_get(0)?;
                 if units > 0 {
@@ -106,20 +106,21 @@ impl Row {
         }
     }
 
-    async fn take_by_version(&mut self) -> Result<Bought, Failure> {
-        let stock = Versioned::table("leasehold_flash_sale").tries(10_000).within(Duration::from_secs(60));
+    async fn buy_by_version_column(&mut self) -> Result<BuyResult, Failure> {
+        let stock =
+            VersionedTable::new("leasehold_flash_sale").max_attempts(10_000).time_limit(Duration::from_secs(60));
         let sold = match self {
             Self::Mysql(conn) => {
                 let decide = |row: &mysql_async::Row| {
                     let units: i64 = row.get("units").ok_or("no units")?;
-                    Ok(if units > 0 { Change::set("units", units - 1) } else { Change::none() }.giving(units > 0))
+                    Ok(if units > 0 { Change::set("units", units - 1) } else { Change::none() }.returning(units > 0))
                 };
                 stock.update(conn, 1i64, decide).await?
             }
             Self::Postgres(client) => {
                 let decide = |row: &tokio_postgres::Row| {
                     let units: i64 = row.try_get("units")?;
-                    Ok(if units > 0 { Change::set("units", units - 1) } else { Change::none() }.giving(units > 0))
+                    Ok(if units > 0 { Change::set("units", units - 1) } else { Change::none() }.returning(units > 0))
                 };
                 stock.update(client, 1i64, decide).await?
             }
@@ -128,24 +129,24 @@ impl Row {
     }
 }
 
-impl Till for Row {
-    fn fill(&mut self, items: u32) -> Answer<'_, ()> {
+impl StockConnection for DatabaseConnection {
+    fn fill(&mut self, items: u32) -> StockFuture<'_, ()> {
         Box::pin(self.create(items))
     }
 
-    fn buy(&mut self, token: Option<Token>) -> Answer<'_, Bought> {
-        Box::pin(self.take(token))
+    fn buy(&mut self, token: Option<Token>) -> StockFuture<'_, BuyResult> {
+        Box::pin(self.buy_in_transaction(token))
     }
 
-    fn buy_by_version(&mut self) -> Answer<'_, Bought> {
-        Box::pin(self.take_by_version())
+    fn buy_by_version(&mut self) -> StockFuture<'_, BuyResult> {
+        Box::pin(self.buy_by_version_column())
     }
 
-    fn left(&mut self) -> Answer<'_, i64> {
+    fn units_left(&mut self) -> StockFuture<'_, i64> {
         Box::pin(self.units())
     }
 
-    fn clear(&mut self) -> Answer<'_, ()> {
+    fn clear(&mut self) -> StockFuture<'_, ()> {
         Box::pin(self.run(DROP))
     }
 }

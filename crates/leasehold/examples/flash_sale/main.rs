@@ -17,17 +17,17 @@
 mod common;
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 mod database;
-mod drawing;
+mod memory_stock;
+mod output;
 mod sale;
-mod shelf;
-mod till;
+mod stock;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use common::{Failure, Place, Words};
+use common::{Arguments, EngineLocation, Failure};
 use sale::Sale;
-use till::Stock;
+use stock::Stock;
 
 const USAGE: &str = "flash_sale [--engine URL] [--buyers 1000] [--items 100] [--at-once 64] [--json] [--svg FILE]
 
@@ -36,14 +36,14 @@ Sells 100 items to 1,000 buyers: without a lock, with one, with one and its toke
                  the stock is there, too; if not given, file: in a temporary folder";
 
 struct Options {
-    place: Place,
+    place: EngineLocation,
     sale: Sale,
     json: bool,
     svg: Option<String>,
 }
 
 fn options() -> Result<Options, Failure> {
-    let (mut words, mut json, mut svg) = (Words::new(USAGE), false, None);
+    let (mut words, mut json, mut svg) = (Arguments::new(USAGE), false, None);
     let (mut buyers, mut items, mut at_once) = (1000, 100, 64);
     while let Some(word) = words.next()? {
         match word.as_str() {
@@ -52,28 +52,29 @@ fn options() -> Result<Options, Failure> {
             "--at-once" => at_once = words.number(&word)?,
             "--svg" => svg = Some(words.value(&word)?),
             "--json" => json = true,
-            _ => return Err(words.unknown(&word)),
+            _ => return Err(words.unknown_option(&word)),
         }
     }
-    let place = words.place()?;
-    let sale = Sale { url: place.url.clone(), stock: stock(&place.url)?, buyers, items, at_once: at_once as usize };
+    let place = words.engine_location()?;
+    let sale =
+        Sale { url: place.url.clone(), stock: open_stock(&place.url)?, buyers, items, concurrency: at_once as usize };
     Ok(Options { place, sale, json, svg })
 }
 
 #[cfg(all(feature = "mysql", feature = "postgres"))]
-fn stock(url: &str) -> Result<Arc<dyn Stock>, Failure> {
-    if till::is_database(url) {
-        return Ok(Arc::new(database::Database::at(url)));
+fn open_stock(url: &str) -> Result<Arc<dyn Stock>, Failure> {
+    if stock::is_database(url) {
+        return Ok(Arc::new(database::DatabaseStock::new(url)));
     }
-    Ok(Arc::<shelf::Shelf>::default())
+    Ok(Arc::<memory_stock::MemoryStock>::default())
 }
 
 #[cfg(not(all(feature = "mysql", feature = "postgres")))]
 fn stock(url: &str) -> Result<Arc<dyn Stock>, Failure> {
-    if till::is_database(url) {
+    if stock::is_database(url) {
         return Err("for the stock in a database: --features mysql,postgres".into());
     }
-    Ok(Arc::<shelf::Shelf>::default())
+    Ok(Arc::<memory_stock::MemoryStock>::default())
 }
 
 async fn run() -> Result<bool, Failure> {
@@ -82,10 +83,10 @@ async fn run() -> Result<bool, Failure> {
         println!("{} buyers, {} items, locks from {place}\n", sale.buyers, sale.items);
     }
     let (mut all, mut right) = (Vec::new(), true);
-    for technique in till::techniques(&sale.url).iter().copied() {
-        match sale.hold(technique).await {
+    for technique in stock::techniques(&sale.url).iter().copied() {
+        match sale.run(technique).await {
             Ok(sold) => {
-                right &= !technique.protects() || sale.is_right(&sold);
+                right &= !technique.protects() || sale.is_correct(&sold);
                 all.push((technique, sold));
             }
             Err(why) => {
@@ -95,17 +96,17 @@ async fn run() -> Result<bool, Failure> {
         }
     }
     if json {
-        println!("{}", drawing::json(&sale, &all));
+        println!("{}", output::json(&sale, &all));
     } else {
-        print!("{}{}", drawing::table(&all), drawing::chart(&sale, &all));
+        print!("{}{}", output::table(&all), output::chart(&sale, &all));
     }
     if let Some(file) = svg {
-        std::fs::write(file, drawing::svg(&sale, &all))?;
+        std::fs::write(file, output::svg(&sale, &all))?;
     }
     Ok(right)
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    common::end(run().await)
+    common::exit_code(run().await)
 }

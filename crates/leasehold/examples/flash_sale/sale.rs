@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold::{Locks, Outcome, Token};
+use leasehold::{Locks, ReleaseOutcome, Token};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 
-use super::till::{Bought, Failure, Stock, Technique, Till};
+use super::stock::{BuyResult, Failure, Stock, StockConnection, Technique};
 
 /// The sale.
 #[derive(Clone)]
@@ -19,57 +19,57 @@ pub(crate) struct Sale {
     pub(crate) buyers: u32,
     pub(crate) items: u32,
     /// How many buyers are active at the same time.
-    pub(crate) at_once: usize,
+    pub(crate) concurrency: usize,
 }
 
 /// The result of a sale.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sold {
+pub(crate) struct SaleResult {
     /// How many buyers got a unit.
     pub(crate) units: u32,
     /// How many units the stock has left.
-    pub(crate) left: i64,
+    pub(crate) units_left: i64,
     pub(crate) retries: u32,
     pub(crate) time: Duration,
 }
 
 /// The number of connections to the stock.
-const TILLS: usize = 16;
+const CONNECTIONS: usize = 16;
 
 /// The connections; each buyer uses a free one.
-struct Tills {
+struct ConnectionPool {
     free: Semaphore,
-    tills: Mutex<Vec<Box<dyn Till>>>,
+    connections: Mutex<Vec<Box<dyn StockConnection>>>,
 }
 
-impl Tills {
+impl ConnectionPool {
     async fn open(stock: &dyn Stock) -> Result<Self, Failure> {
         let mut tills = Vec::new();
-        for _ in 0..TILLS {
+        for _ in 0..CONNECTIONS {
             tills.push(stock.open().await?);
         }
-        Ok(Self { free: Semaphore::new(TILLS), tills: Mutex::new(tills) })
+        Ok(Self { free: Semaphore::new(CONNECTIONS), connections: Mutex::new(tills) })
     }
 
     /// Buys one unit, if there is one.
-    async fn buy(&self, technique: Technique, token: Option<Token>) -> Result<Bought, Failure> {
+    async fn buy(&self, technique: Technique, token: Option<Token>) -> Result<BuyResult, Failure> {
         let _free = self.free.acquire().await?;
-        let mut till = self.tills.lock().await.pop().ok_or("there is one for each permit")?;
+        let mut till = self.connections.lock().await.pop().ok_or("there is one for each permit")?;
         let bought = if technique.by_version { till.buy_by_version().await } else { till.buy(token).await };
-        self.tills.lock().await.push(till);
+        self.connections.lock().await.push(till);
         bought
     }
 }
 
 /// One buyer.
-async fn buy(tills: &Tills, locks: Option<&Locks>, technique: Technique) -> Result<Bought, Failure> {
+async fn buy(tills: &ConnectionPool, locks: Option<&Locks>, technique: Technique) -> Result<BuyResult, Failure> {
     let Some(locks) = locks else { return tills.buy(technique, None).await };
     let guard = locks.mutex("flash sale").lock().await?;
     let token = technique.fenced.then(|| guard.token());
     let bought = guard.protect(tills.buy(technique, token)).await?;
     match guard.release().await? {
-        Outcome::Released => bought,
-        Outcome::WasLost(reason) => Err(format!("the lock was lost: {reason:?}").into()),
+        ReleaseOutcome::Released => bought,
+        ReleaseOutcome::AlreadyLost(reason) => Err(format!("the lock was lost: {reason:?}").into()),
     }
 }
 
@@ -85,18 +85,22 @@ impl Sale {
 
     /// Sells to all buyers, with this protection. Removes the stock afterwards, even if the sale
     /// fails.
-    pub(crate) async fn hold(&self, technique: Technique) -> Result<Sold, Failure> {
+    pub(crate) async fn run(&self, technique: Technique) -> Result<SaleResult, Failure> {
         let mut manager = self.stock.open().await?;
         manager.fill(self.items).await?;
-        let sold = self.sell(technique, &mut *manager).await;
+        let sold = self.run_with_stock(technique, &mut *manager).await;
         manager.clear().await?;
         sold
     }
 
-    async fn sell(&self, technique: Technique, manager: &mut dyn Till) -> Result<Sold, Failure> {
-        let tills = Arc::new(Tills::open(&*self.stock).await?);
+    async fn run_with_stock(
+        &self,
+        technique: Technique,
+        connection: &mut dyn StockConnection,
+    ) -> Result<SaleResult, Failure> {
+        let tills = Arc::new(ConnectionPool::open(&*self.stock).await?);
         let locks = self.locks(technique).await?;
-        let door = Arc::new(Semaphore::new(self.at_once));
+        let door = Arc::new(Semaphore::new(self.concurrency));
         let clock = Clock::system();
         let start = clock.now();
         let mut crowd = JoinSet::new();
@@ -113,15 +117,15 @@ impl Sale {
             units += u32::from(bought);
             retries += again;
         }
-        let time = clock.now().since(start);
+        let time = clock.now().duration_since(start);
         if let Some(locks) = locks {
             locks.close().await?;
         }
-        Ok(Sold { units, left: manager.left().await?, retries, time })
+        Ok(SaleResult { units, units_left: connection.units_left().await?, retries, time })
     }
 
     /// Whether exactly the available units were sold.
-    pub(crate) fn is_right(&self, sold: &Sold) -> bool {
-        sold.units == self.buyers.min(self.items) && sold.left == i64::from(self.items) - i64::from(sold.units)
+    pub(crate) fn is_correct(&self, sold: &SaleResult) -> bool {
+        sold.units == self.buyers.min(self.items) && sold.units_left == i64::from(self.items) - i64::from(sold.units)
     }
 }

@@ -23,9 +23,9 @@ use std::convert::Infallible;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use common::{Failure, Place};
-use hosts::Fleet;
-use leasehold::schedule::{self, Event, Job, Jobs, Stop};
+use common::{EngineLocation, Failure};
+use hosts::HostProcesses;
+use leasehold::schedule::{self, Job, JobEvent, Jobs, StopHandle};
 use leasehold::{ErrorKind, Locks};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -43,9 +43,9 @@ const SKEW: Duration = Duration::from_millis(100);
 
 /// A host: runs the job in all three ways.
 async fn host(url: &str, number: u32) -> Result<bool, Failure> {
-    let (locks, stop) = (Locks::open(url).await?, Stop::new());
-    let joined = |_: &Job, event: &Event| {
-        if let Event::Joined { .. } = event {
+    let (locks, stop) = (Locks::open(url).await?, StopHandle::new());
+    let joined = |_: &Job, event: &JobEvent| {
+        if let JobEvent::Joined { .. } = event {
             println!("ready");
         }
     };
@@ -57,17 +57,17 @@ async fn host(url: &str, number: u32) -> Result<bool, Failure> {
         };
         Ok(schedule::run_until(&locks, job, &stop, work).await?)
     };
-    tokio::try_join!(scheduled, by_timer(&locks, number, hosts::orders(), &stop))?;
+    tokio::try_join!(scheduled, run_controls(&locks, number, hosts::read_commands(), &stop))?;
     locks.close().await?;
     Ok(true)
 }
 
 /// The two controls, then the wait for the end.
-async fn by_timer(
+async fn run_controls(
     locks: &Locks,
     number: u32,
     mut orders: UnboundedReceiver<String>,
-    stop: &Stop,
+    stop: &StopHandle,
 ) -> Result<(), Failure> {
     if orders.recv().await.is_some() {
         tokio::time::sleep(SKEW * number).await;
@@ -88,9 +88,9 @@ async fn by_timer(
 
 /// The hosts that sent the message, by tick.
 #[derive(Default)]
-struct Sent(BTreeMap<String, Vec<u32>>);
+struct SentMessages(BTreeMap<String, Vec<u32>>);
 
-impl Sent {
+impl SentMessages {
     fn add(&mut self, tick: &str, host: u32) {
         self.0.entry(tick.to_owned()).or_default().push(host);
     }
@@ -107,19 +107,19 @@ impl Sent {
 /// What the hosts reported.
 #[derive(Default)]
 struct Report {
-    timer: Sent,
-    lock: Sent,
-    schedule: Sent,
+    timer: SentMessages,
+    lock: SentMessages,
+    schedule: SentMessages,
     ready: u32,
     ended: u32,
 }
 
 impl Report {
-    fn hear(&mut self, host: u32, said: &str) -> Result<(), Failure> {
+    fn record_report(&mut self, host: u32, said: &str) -> Result<(), Failure> {
         let words: Vec<&str> = said.split(' ').collect();
         match words[..] {
             ["ready"] => self.ready += 1,
-            [hosts::ENDED] => self.ended += 1,
+            [hosts::ENDED_LINE] => self.ended += 1,
             ["timer", tick] => self.timer.add(tick, host),
             ["lock", tick] => self.lock.add(tick, host),
             ["schedule", tick, token] => {
@@ -149,38 +149,38 @@ impl Report {
     }
 }
 
-async fn show(place: &Place) -> Result<bool, Failure> {
+async fn run_example(place: &EngineLocation) -> Result<bool, Failure> {
     let locks = Locks::open(&place.url).await?;
-    let jobs = Jobs::of(&locks)?;
+    let jobs = Jobs::new(&locks)?;
     // Removes what an earlier, killed run left. If it was killed in the middle of a tick, the hosts
     // detect that and continue.
-    if let Err(error) = jobs.forget(JOB).await
+    if let Err(error) = jobs.remove(JOB).await
         && error.kind() != ErrorKind::Conflict
     {
         return Err(error.into());
     }
     println!("{HOSTS} hosts, each a process of its own, on {place}; no wall clock of theirs is read");
-    let mut fleet = Fleet::start(HOSTS, &place.url)?;
+    let mut fleet = HostProcesses::start(HOSTS, &place.url)?;
     let mut report = Report::default();
     let mut started = false;
     while !report.is_complete() {
         let (host, said) = fleet.next().await?;
-        report.hear(host, &said)?;
+        report.record_report(host, &said)?;
         if report.ended > 0 {
             return Err(format!("host {host} has ended").into());
         }
         if report.ready == HOSTS && !started {
-            (1..=HOSTS).try_for_each(|host| fleet.order(host, "start the timers"))?;
+            (1..=HOSTS).try_for_each(|host| fleet.send_command(host, "start the timers"))?;
             started = true;
         }
     }
-    fleet.dismiss();
+    fleet.close_inputs();
     while report.ended < HOSTS {
         let (host, said) = fleet.next().await?;
-        report.hear(host, &said)?;
+        report.record_report(host, &said)?;
     }
     drop(fleet);
-    jobs.forget(JOB).await?;
+    jobs.remove(JOB).await?;
     locks.close().await?;
     report.table();
     Ok(report.schedule.messages() == report.schedule.ticks())
@@ -190,11 +190,11 @@ async fn run() -> Result<bool, Failure> {
     let (place, host_number) = hosts::options(USAGE)?;
     match host_number {
         Some(number) => host(&place.url, number).await,
-        None => show(&place).await,
+        None => run_example(&place).await,
     }
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    common::end(run().await)
+    common::exit_code(run().await)
 }

@@ -20,9 +20,9 @@ mod hosts;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use common::{Failure, Place};
-use hosts::Fleet;
-use leasehold::clock::{Clock, Moment};
+use common::{EngineLocation, Failure};
+use hosts::HostProcesses;
+use leasehold::clock::{Clock, Instant};
 use leasehold::engine::Expiry;
 use leasehold::{Election, Locks};
 
@@ -36,16 +36,16 @@ const CANDIDATES: u32 = 3;
 /// The TTL: short enough to watch, long enough for a busy machine.
 const TTL: Duration = Duration::from_secs(5);
 /// The TTL on `file:`, where the kernel reports a death and no candidate waits for the expiry.
-const TTL_OF_A_FOLDER: Duration = Duration::from_secs(30);
+const FILE_TTL: Duration = Duration::from_secs(30);
 
 fn election(locks: &Locks) -> Election {
-    let ttl = if locks.capabilities().expiry == Expiry::LeaseOrDeath { TTL_OF_A_FOLDER } else { TTL };
+    let ttl = if locks.capabilities().expiry == Expiry::LeaseOrProcessDeath { FILE_TTL } else { TTL };
     locks.election("example: leader").ttl(ttl)
 }
 
 /// A candidate: waits until elected, and leads until it gets an order.
 async fn candidate(url: &str, number: u32) -> Result<bool, Failure> {
-    let (locks, mut orders) = (Locks::open(url).await?, hosts::orders());
+    let (locks, mut orders) = (Locks::open(url).await?, hosts::read_commands());
     let election = election(&locks).describe(format!("candidate {number}"));
     println!("stands");
     let elected = tokio::select! {
@@ -72,16 +72,21 @@ struct Term {
 }
 
 /// Waits for the next leader; `former` are the deposed leaders, the last one since `since`.
-async fn elected(fleet: &mut Fleet, seen: &Election, former: &[u32], since: Option<Moment>) -> Result<Term, Failure> {
+async fn wait_for_leader(
+    fleet: &mut HostProcesses,
+    seen: &Election,
+    former: &[u32],
+    since: Option<Instant>,
+) -> Result<Term, Failure> {
     let clock = Clock::system();
     loop {
         let (number, said) = fleet.next().await?;
         if let Some(token) = said.strip_prefix("leads ") {
-            let gap = since.map(|since| clock.now().since(since));
+            let gap = since.map(|since| clock.now().duration_since(since));
             let token = token.parse()?;
             let known = seen.leader().await?.ok_or("it says that it leads, and nobody sees it")?;
-            println!("candidate {number} leads with token {token}; the others see: {}", known.holder.text);
-            if *known.holder.text != format!("candidate {number}") || known.token.0 != token {
+            println!("candidate {number} leads with token {token}; the others see: {}", known.holder.description);
+            if *known.holder.description != format!("candidate {number}") || known.token.0 != token {
                 return Err("the others see another leader".into());
             }
             return Ok(Term { leader: number, token, gap });
@@ -93,26 +98,26 @@ async fn elected(fleet: &mut Fleet, seen: &Election, former: &[u32], since: Opti
     }
 }
 
-async fn show(place: &Place) -> Result<bool, Failure> {
+async fn run_example(place: &EngineLocation) -> Result<bool, Failure> {
     println!("three candidates, each a process of its own, on {place}");
     let locks = Locks::open(&place.url).await?;
     let seen = election(&locks);
-    let mut fleet = Fleet::start(CANDIDATES, &place.url)?;
+    let mut fleet = HostProcesses::start(CANDIDATES, &place.url)?;
     let clock = Clock::system();
 
-    let first = elected(&mut fleet, &seen, &[], None).await?;
+    let first = wait_for_leader(&mut fleet, &seen, &[], None).await?;
     println!("candidate {} is killed (SIGKILL)", first.leader);
     let since = clock.now();
     fleet.kill(first.leader)?;
 
-    let second = elected(&mut fleet, &seen, &[first.leader], Some(since)).await?;
+    let second = wait_for_leader(&mut fleet, &seen, &[first.leader], Some(since)).await?;
     println!("candidate {} steps down", second.leader);
     let since = clock.now();
-    fleet.order(second.leader, "resign")?;
+    fleet.send_command(second.leader, "resign")?;
 
-    let third = elected(&mut fleet, &seen, &[first.leader, second.leader], Some(since)).await?;
-    fleet.dismiss();
-    while fleet.next().await? != (third.leader, hosts::ENDED.to_owned()) {}
+    let third = wait_for_leader(&mut fleet, &seen, &[first.leader, second.leader], Some(since)).await?;
+    fleet.close_inputs();
+    while fleet.next().await? != (third.leader, hosts::ENDED_LINE.to_owned()) {}
     drop(fleet);
     locks.close().await?;
 
@@ -131,11 +136,11 @@ async fn run() -> Result<bool, Failure> {
     let (place, host) = hosts::options(USAGE)?;
     match host {
         Some(number) => candidate(&place.url, number).await,
-        None => show(&place).await,
+        None => run_example(&place).await,
     }
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    common::end(run().await)
+    common::exit_code(run().await)
 }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Failure, Place, Words};
-use leasehold::clock::{Clock, Moment};
+use common::{Arguments, EngineLocation, Failure};
+use leasehold::clock::{Clock, Instant};
 use leasehold::{Guard, Locks};
 use tokio::task::JoinSet;
 
@@ -31,55 +31,60 @@ Workers that all want to do the same at once, and a semaphore that lets so many 
 /// How long each worker holds a slot.
 const WORK: Duration = Duration::from_millis(500);
 /// The time between the starts of two workers.
-const APART: Duration = Duration::from_millis(5);
+const START_INTERVAL: Duration = Duration::from_millis(5);
 /// The time of one character in the timeline.
-const STEP: Duration = Duration::from_millis(50);
+const CHARACTER_TIME: Duration = Duration::from_millis(50);
 
 struct Options {
-    place: Place,
+    place: EngineLocation,
     workers: u32,
     slots: u32,
 }
 
 fn options() -> Result<Options, Failure> {
-    let (mut words, mut workers, mut slots) = (Words::new(USAGE), 12, 3);
+    let (mut words, mut workers, mut slots) = (Arguments::new(USAGE), 12, 3);
     while let Some(word) = words.next()? {
         match word.as_str() {
             "--workers" => workers = words.number(&word)?,
             "--slots" => slots = words.number(&word)?,
-            _ => return Err(words.unknown(&word)),
+            _ => return Err(words.unknown_option(&word)),
         }
     }
-    Ok(Options { place: words.place()?, workers, slots })
+    Ok(Options { place: words.engine_location()?, workers, slots })
 }
 
 /// The work to limit.
 #[derive(Default)]
-struct Room {
-    inside: AtomicU32,
-    most: AtomicU32,
+struct LimitedWork {
+    running: AtomicU32,
+    max_running: AtomicU32,
 }
 
-impl Room {
+impl LimitedWork {
     async fn work(&self) {
-        let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(inside, Ordering::SeqCst);
+        let inside = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.max_running.fetch_max(inside, Ordering::SeqCst);
         tokio::time::sleep(WORK).await;
-        self.inside.fetch_sub(1, Ordering::SeqCst);
+        self.running.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// When a worker started to wait, and when it held a slot.
-struct Visit {
+struct WorkerTimes {
     worker: u32,
-    came: Moment,
-    began: Moment,
-    ended: Moment,
+    waiting_since: Instant,
+    began: Instant,
+    ended: Instant,
     token: Option<u64>,
 }
 
 /// All workers work; with a semaphore, if there is one for each.
-async fn all(room: &Arc<Room>, workers: u32, slots: u32, url: Option<&str>) -> Result<Vec<Visit>, Failure> {
+async fn run_workers(
+    work: &Arc<LimitedWork>,
+    workers: u32,
+    slots: u32,
+    url: Option<&str>,
+) -> Result<Vec<WorkerTimes>, Failure> {
     // All are connected before the first one starts.
     let mut clients = Vec::new();
     for _ in 0..workers {
@@ -90,7 +95,7 @@ async fn all(room: &Arc<Room>, workers: u32, slots: u32, url: Option<&str>) -> R
     }
     let mut crowd = JoinSet::new();
     for (worker, locks) in (1..).zip(clients) {
-        let room = Arc::clone(room);
+        let room = Arc::clone(work);
         crowd.spawn(async move {
             let clock = Clock::system();
             let came = clock.now();
@@ -102,10 +107,10 @@ async fn all(room: &Arc<Room>, workers: u32, slots: u32, url: Option<&str>) -> R
             room.work().await;
             let ended = clock.now();
             let token = guard.as_ref().map(|guard| guard.token().0);
-            give_back(locks, guard).await?;
-            Ok::<_, Failure>(Visit { worker, came, began, ended, token })
+            release_and_flush(locks, guard).await?;
+            Ok::<_, Failure>(WorkerTimes { worker, waiting_since: came, began, ended, token })
         });
-        tokio::time::sleep(APART).await;
+        tokio::time::sleep(START_INTERVAL).await;
     }
     let mut visits = Vec::new();
     while let Some(visit) = crowd.join_next().await {
@@ -115,9 +120,9 @@ async fn all(room: &Arc<Room>, workers: u32, slots: u32, url: Option<&str>) -> R
     Ok(visits)
 }
 
-async fn give_back(locks: Option<Locks>, guard: Option<Guard>) -> Result<(), Failure> {
+async fn release_and_flush(locks: Option<Locks>, guard: Option<Guard>) -> Result<(), Failure> {
     if let Some(guard) = guard
-        && let leasehold::Outcome::WasLost(reason) = guard.release().await?
+        && let leasehold::ReleaseOutcome::AlreadyLost(reason) = guard.release().await?
     {
         return Err(format!("the slot was lost: {reason}").into());
     }
@@ -128,10 +133,10 @@ async fn give_back(locks: Option<Locks>, guard: Option<Guard>) -> Result<(), Fai
 }
 
 /// A line for each worker: `.` waiting, `█` working.
-fn timeline(visits: &[Visit]) {
-    let Some(start) = visits.iter().map(|visit| visit.came).min() else { return };
-    let at = |moment: Moment| (moment.since(start).as_millis() / STEP.as_millis()) as usize;
-    for Visit { worker, came, began, ended, token } in visits {
+fn print_timeline(visits: &[WorkerTimes]) {
+    let Some(start) = visits.iter().map(|visit| visit.waiting_since).min() else { return };
+    let at = |moment: Instant| (moment.duration_since(start).as_millis() / CHARACTER_TIME.as_millis()) as usize;
+    for WorkerTimes { worker, waiting_since: came, began, ended, token } in visits {
         let (came, began, ended) = (at(*came), at(*began), at(*ended));
         let inside = "█".repeat((ended - began).max(1));
         let token = token.map(|token| format!("  token {token}")).unwrap_or_default();
@@ -141,22 +146,22 @@ fn timeline(visits: &[Visit]) {
 
 async fn run() -> Result<bool, Failure> {
     let Options { place, workers, slots } = options()?;
-    println!("without a semaphore (each letter is {} ms: . waits, █ is inside)", STEP.as_millis());
-    let free = Arc::<Room>::default();
-    timeline(&all(&free, workers, slots, None).await?);
-    let without = free.most.load(Ordering::SeqCst);
+    println!("without a semaphore (each letter is {} ms: . waits, █ is inside)", CHARACTER_TIME.as_millis());
+    let free = Arc::<LimitedWork>::default();
+    print_timeline(&run_workers(&free, workers, slots, None).await?);
+    let without = free.max_running.load(Ordering::SeqCst);
     println!("at most {without} inside at once\n");
 
     println!("{slots} slots, on {place}");
-    let limited = Arc::<Room>::default();
-    let visits = all(&limited, workers, slots, Some(&place.url)).await?;
-    timeline(&visits);
-    let most = limited.most.load(Ordering::SeqCst);
+    let limited = Arc::<LimitedWork>::default();
+    let visits = run_workers(&limited, workers, slots, Some(&place.url)).await?;
+    print_timeline(&visits);
+    let most = limited.max_running.load(Ordering::SeqCst);
     println!("at most {most} of {workers} inside at once");
     Ok(most <= slots && visits.len() == workers as usize)
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    common::end(run().await)
+    common::exit_code(run().await)
 }

@@ -6,60 +6,64 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select, select_all};
 
-use super::worker::Worker;
+use super::background_thread::BackgroundThread;
 use crate::claim::Token;
-use crate::clock::Moment;
+use crate::clock::Instant;
 use crate::election::Leader;
 use crate::error::Result;
-use crate::guard::Outcome;
+use crate::guard::ReleaseOutcome;
 use crate::lease::LostReason;
 use crate::name::LockName;
 
 /// Converts an answer of the async API to its counterpart in this one.
-pub(super) trait Here {
-    type Here;
-    fn here(self, worker: &Arc<Worker>) -> Self::Here;
+pub(super) trait IntoBlocking {
+    type Blocking;
+    fn into_blocking(self, worker: &Arc<BackgroundThread>) -> Self::Blocking;
 }
 
-impl Here for crate::Guard {
-    type Here = Guard;
-    fn here(self, worker: &Arc<Worker>) -> Guard {
+impl IntoBlocking for crate::Guard {
+    type Blocking = Guard;
+    fn into_blocking(self, worker: &Arc<BackgroundThread>) -> Guard {
         Guard { inner: self, worker: Arc::clone(worker) }
     }
 }
 
-impl Here for crate::AllGuard {
-    type Here = AllGuard;
-    fn here(self, worker: &Arc<Worker>) -> AllGuard {
-        AllGuard { inner: self, worker: Arc::clone(worker) }
+impl IntoBlocking for crate::MultiLockGuard {
+    type Blocking = MultiLockGuard;
+    fn into_blocking(self, worker: &Arc<BackgroundThread>) -> MultiLockGuard {
+        MultiLockGuard { inner: self, worker: Arc::clone(worker) }
     }
 }
 
-impl Here for crate::Leadership {
-    type Here = Leadership;
-    fn here(self, worker: &Arc<Worker>) -> Leadership {
+impl IntoBlocking for crate::Leadership {
+    type Blocking = Leadership;
+    fn into_blocking(self, worker: &Arc<BackgroundThread>) -> Leadership {
         Leadership { inner: self, worker: Arc::clone(worker) }
     }
 }
 
-impl Here for Leader {
-    type Here = Leader;
-    fn here(self, _: &Arc<Worker>) -> Leader {
+impl IntoBlocking for Leader {
+    type Blocking = Leader;
+    fn into_blocking(self, _: &Arc<BackgroundThread>) -> Leader {
         self
     }
 }
 
-impl<T: Here> Here for Option<T> {
-    type Here = Option<T::Here>;
-    fn here(self, worker: &Arc<Worker>) -> Self::Here {
-        self.map(|answer| answer.here(worker))
+impl<T: IntoBlocking> IntoBlocking for Option<T> {
+    type Blocking = Option<T::Blocking>;
+    fn into_blocking(self, worker: &Arc<BackgroundThread>) -> Self::Blocking {
+        self.map(|answer| answer.into_blocking(worker))
     }
 }
 
 /// Waits until the first of these is lost, and returns its index and the reason; `None` after
-/// `wait`, or if there are none.
-fn first_lost(worker: &Worker, watches: Vec<crate::Watch>, wait: Option<Duration>) -> Option<(usize, LostReason)> {
-    let over = worker.clock.now().after(wait.unwrap_or(Duration::MAX));
+/// `timeout`, or if there are none.
+fn first_lost(
+    worker: &BackgroundThread,
+    watches: Vec<crate::LeaseWatcher>,
+    timeout: Option<Duration>,
+) -> Option<(usize, LostReason)> {
+    let over = worker.clock.now().saturating_add(timeout.unwrap_or(Duration::MAX));
     let over = worker.clock.sleep_until(over);
     if watches.is_empty() {
         return None;
@@ -80,7 +84,7 @@ fn first_lost(worker: &Worker, watches: Vec<crate::Watch>, wait: Option<Duration
 pub struct Guard {
     // Dropped before the worker, so that the thread still releases it.
     inner: crate::Guard,
-    worker: Arc<Worker>,
+    worker: Arc<BackgroundThread>,
 }
 
 impl Guard {
@@ -95,7 +99,7 @@ impl Guard {
     }
 
     /// The moment from which the holder must not rely on the lock. Every renewal moves it.
-    pub fn deadline(&self) -> Moment {
+    pub fn deadline(&self) -> Instant {
         self.inner.deadline()
     }
 
@@ -120,10 +124,10 @@ impl Guard {
         self.inner.is_release_requested()
     }
 
-    /// Waits until an operator asks for its release, but no longer than `wait`: whether one did.
-    pub fn wait_release_requested(&self, wait: Duration) -> bool {
-        let watch = self.inner.watch();
-        let over = self.worker.clock.sleep_until(self.worker.clock.now().after(wait));
+    /// Waits until an operator asks for its release, but no longer than `timeout`: whether one did.
+    pub fn wait_for_release_request(&self, timeout: Duration) -> bool {
+        let watch = self.inner.watcher();
+        let over = self.worker.clock.sleep_until(self.worker.clock.now().saturating_add(timeout));
         let asked = self.worker.call(async move {
             let asked = std::pin::pin!(watch.release_requested());
             Ok(matches!(select(asked, over).await, Either::Left(_)))
@@ -134,17 +138,17 @@ impl Guard {
     /// Waits until the lock is lost, and returns the reason. Does not return while the lock is
     /// held.
     pub fn lost(&self) -> LostReason {
-        self.watch().lost()
+        self.watcher().lost()
     }
 
-    /// Waits for a loss, but no longer than `wait`; `None` if the lock was still held then.
-    pub fn wait_lost(&self, wait: Duration) -> Option<LostReason> {
-        self.watch().wait_lost(wait)
+    /// Waits for a loss, but no longer than `timeout`; `None` if the lock was still held then.
+    pub fn wait_for_loss(&self, timeout: Duration) -> Option<LostReason> {
+        self.watcher().wait_for_loss(timeout)
     }
 
     /// A handle that observes the loss of this lock elsewhere, without keeping it held.
-    pub fn watch(&self) -> Watch {
-        Watch { inner: self.inner.watch(), worker: Arc::clone(&self.worker) }
+    pub fn watcher(&self) -> LeaseWatcher {
+        LeaseWatcher { inner: self.inner.watcher(), worker: Arc::clone(&self.worker) }
     }
 
     /// Runs `work` if the lock is held, and checks that it was held to the end. `work` cannot be
@@ -153,13 +157,13 @@ impl Guard {
     /// # Errors
     /// `Lost` if the lock was lost before `work` was done; the output of `work` is dropped then.
     pub fn protect<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
-        self.check()?;
+        self.check_held()?;
         let output = work();
-        self.check()?;
+        self.check_held()?;
         Ok(output)
     }
 
-    fn check(&self) -> Result<()> {
+    fn check_held(&self) -> Result<()> {
         let Some(reason) = self.lost_reason() else { return Ok(()) };
         Err(self.inner.lost_error(reason))
     }
@@ -168,7 +172,7 @@ impl Guard {
     ///
     /// # Errors
     /// As [`crate::Guard::release`].
-    pub fn release(self) -> Result<Outcome> {
+    pub fn release(self) -> Result<ReleaseOutcome> {
         let guard = self.inner;
         self.worker.call(guard.release())
     }
@@ -182,19 +186,19 @@ impl fmt::Debug for Guard {
 
 /// Observes the loss of a guard's lock. Cheap to clone, and does not keep the lock held.
 #[derive(Clone, Debug)]
-pub struct Watch {
-    inner: crate::Watch,
-    worker: Arc<Worker>,
+pub struct LeaseWatcher {
+    inner: crate::LeaseWatcher,
+    worker: Arc<BackgroundThread>,
 }
 
-impl Watch {
+impl LeaseWatcher {
     /// As [`Guard::is_held`].
     pub fn is_held(&self) -> bool {
         self.inner.is_held()
     }
 
     /// As [`Guard::deadline`].
-    pub fn deadline(&self) -> Moment {
+    pub fn deadline(&self) -> Instant {
         self.inner.deadline()
     }
 
@@ -203,9 +207,9 @@ impl Watch {
         self.inner.is_release_requested()
     }
 
-    /// As [`Guard::wait_lost`]. Also `None` if the lock was released.
-    pub fn wait_lost(&self, wait: Duration) -> Option<LostReason> {
-        first_lost(&self.worker, vec![self.inner.clone()], Some(wait)).map(|(_, reason)| reason)
+    /// As [`Guard::wait_for_loss`]. Also `None` if the lock was released.
+    pub fn wait_for_loss(&self, timeout: Duration) -> Option<LostReason> {
+        first_lost(&self.worker, vec![self.inner.clone()], Some(timeout)).map(|(_, reason)| reason)
     }
 
     /// Only for guards that cannot be released meanwhile; otherwise it would wait forever.
@@ -215,15 +219,15 @@ impl Watch {
     }
 }
 
-/// As [`crate::AllGuard`], without async.
+/// As [`crate::MultiLockGuard`], without async.
 #[must_use = "the locks are given back as soon as the guard is dropped"]
 #[derive(Debug)]
-pub struct AllGuard {
-    inner: crate::AllGuard,
-    worker: Arc<Worker>,
+pub struct MultiLockGuard {
+    inner: crate::MultiLockGuard,
+    worker: Arc<BackgroundThread>,
 }
 
-impl AllGuard {
+impl MultiLockGuard {
     /// The names of the locks, in order.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
         self.inner.guards().iter().map(crate::Guard::name)
@@ -245,24 +249,24 @@ impl AllGuard {
         self.first_lost(None)
     }
 
-    /// Waits for the loss of one of them, but no longer than `wait`; `None` if all were still held
+    /// Waits for the loss of one of them, but no longer than `timeout`; `None` if all were still held
     /// then.
-    pub fn wait_lost(&self, wait: Duration) -> Option<(&LockName, LostReason)> {
-        self.first_lost(Some(wait))
+    pub fn wait_for_loss(&self, timeout: Duration) -> Option<(&LockName, LostReason)> {
+        self.first_lost(Some(timeout))
     }
 
-    fn first_lost(&self, wait: Option<Duration>) -> Option<(&LockName, LostReason)> {
+    fn first_lost(&self, timeout: Option<Duration>) -> Option<(&LockName, LostReason)> {
         let guards = self.inner.guards();
-        let watches = guards.iter().map(crate::Guard::watch).collect();
-        let (index, reason) = first_lost(&self.worker, watches, wait)?;
+        let watches = guards.iter().map(crate::Guard::watcher).collect();
+        let (index, reason) = first_lost(&self.worker, watches, timeout)?;
         Some((guards.get(index)?.name(), reason))
     }
 
     /// Releases all of them and returns the outcome of each.
     ///
     /// # Errors
-    /// As [`crate::AllGuard::release`].
-    pub fn release(self) -> Result<Vec<(LockName, Outcome)>> {
+    /// As [`crate::MultiLockGuard::release`].
+    pub fn release(self) -> Result<Vec<(LockName, ReleaseOutcome)>> {
         let guards = self.inner;
         self.worker.call(guards.release())
     }
@@ -273,7 +277,7 @@ impl AllGuard {
 #[derive(Debug)]
 pub struct Leadership {
     inner: crate::Leadership,
-    worker: Arc<Worker>,
+    worker: Arc<BackgroundThread>,
 }
 
 impl Leadership {
@@ -289,23 +293,23 @@ impl Leadership {
 
     /// Waits until the leadership is lost. Does not return while this process leads.
     pub fn lost(&self) -> LostReason {
-        self.watch().lost()
+        self.watcher().lost()
     }
 
-    /// Waits for the loss, but no longer than `wait`; `None` if this process still led then.
-    pub fn wait_lost(&self, wait: Duration) -> Option<LostReason> {
-        self.watch().wait_lost(wait)
+    /// Waits for the loss, but no longer than `timeout`; `None` if this process still led then.
+    pub fn wait_for_loss(&self, timeout: Duration) -> Option<LostReason> {
+        self.watcher().wait_for_loss(timeout)
     }
 
-    fn watch(&self) -> Watch {
-        Watch { inner: self.inner.guard().watch(), worker: Arc::clone(&self.worker) }
+    fn watcher(&self) -> LeaseWatcher {
+        LeaseWatcher { inner: self.inner.guard().watcher(), worker: Arc::clone(&self.worker) }
     }
 
     /// Steps down.
     ///
     /// # Errors
     /// As [`crate::Guard::release`].
-    pub fn resign(self) -> Result<Outcome> {
+    pub fn resign(self) -> Result<ReleaseOutcome> {
         let leadership = self.inner;
         self.worker.call(leadership.resign())
     }

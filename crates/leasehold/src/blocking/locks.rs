@@ -4,21 +4,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::primitives::{All, Election, Mutex, RwLock, Semaphore};
-use super::worker::Worker;
-use crate::all::Wanted;
+use super::background_thread::BackgroundThread;
+use super::primitives::{Election, MultiLock, Mutex, RwLock, Semaphore};
 use crate::claim::{ClaimId, Holder, Token};
 use crate::clock::Clock;
-use crate::engine::{Capabilities, Engine, EngineUrl, Evicted, LockView, PartyView};
+use crate::engine::{Capabilities, ContenderView, Engine, EngineUrl, ForceReleaseOutcome, LockView};
 use crate::error::{Error, Result};
-use crate::meter::Meter;
+use crate::metrics::Metrics;
+use crate::multi_lock::LockSpec;
 
 /// As [`crate::Locks`], without async. Cheap to clone; all clones share one background thread.
 #[derive(Clone)]
 pub struct Locks {
     // Dropped before the worker, so that the thread can still shut it down.
     inner: crate::Locks,
-    worker: Arc<Worker>,
+    worker: Arc<BackgroundThread>,
 }
 
 /// As [`crate::Builder`], without async.
@@ -38,11 +38,11 @@ impl Builder {
         Self(self.0.clock(clock))
     }
 
-    /// As [`crate::Builder::meter`]. The background thread calls the meter, which must not call
+    /// As [`crate::Builder::metrics`]. The background thread calls the meter, which must not call
     /// these locks.
     #[must_use]
-    pub fn meter(self, meter: Arc<dyn Meter>) -> Self {
-        Self(self.0.meter(meter))
+    pub fn metrics(self, metrics: Arc<dyn Metrics>) -> Self {
+        Self(self.0.metrics(metrics))
     }
 
     /// As [`crate::Builder::holder`].
@@ -60,8 +60,8 @@ impl Builder {
     /// As [`crate::Builder::on_unreachable`]. The background thread calls it, so it must not call
     /// these locks.
     #[must_use]
-    pub fn on_unreachable(self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
-        Self(self.0.on_unreachable(tell))
+    pub fn on_unreachable(self, callback: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        Self(self.0.on_unreachable(callback))
     }
 
     /// As [`crate::Builder::register`]. The background thread polls the future.
@@ -79,7 +79,7 @@ impl Builder {
     /// As [`crate::Locks::open`]; `Unavailable` if the background thread cannot be started.
     pub fn open(self, url: &str) -> Result<Locks> {
         let url = url.to_owned();
-        Locks::start(move || async move { self.0.open(&url).await })
+        Locks::start_thread(move || async move { self.0.open(&url).await })
     }
 
     /// As [`crate::Builder::open_engine`].
@@ -87,16 +87,16 @@ impl Builder {
     /// # Errors
     /// `Unavailable` if the background thread cannot be started.
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Locks> {
-        Locks::start(move || async move { Ok(self.0.open_engine(engine)) })
+        Locks::start_thread(move || async move { Ok(self.0.open_engine(engine)) })
     }
 }
 
 impl Locks {
-    fn start<F>(open: impl FnOnce() -> F + Send + 'static) -> Result<Self>
+    fn start_thread<F>(open: impl FnOnce() -> F + Send + 'static) -> Result<Self>
     where
         F: Future<Output = Result<crate::Locks>>,
     {
-        let (inner, worker) = Worker::start(open)?;
+        let (inner, worker) = BackgroundThread::spawn(open)?;
         Ok(Self { inner, worker })
     }
 
@@ -129,12 +129,12 @@ impl Locks {
     }
 
     /// Several locks at once, all or nothing.
-    pub fn all<I>(&self, wanted: I) -> All
+    pub fn multi_lock<I>(&self, specs: I) -> MultiLock
     where
         I: IntoIterator,
-        I::Item: Into<Wanted>,
+        I::Item: Into<LockSpec>,
     {
-        All::new(self.inner.all(wanted), &self.worker)
+        MultiLock::new(self.inner.multi_lock(specs), &self.worker)
     }
 
     /// An election: one leader at a time, visible to all clients.
@@ -157,9 +157,9 @@ impl Locks {
         self.inner.clock()
     }
 
-    /// As [`crate::Locks::held`].
-    pub fn held(&self) -> usize {
-        self.inner.held()
+    /// As [`crate::Locks::held_count`].
+    pub fn held_count(&self) -> usize {
+        self.inner.held_count()
     }
 
     /// As [`crate::Locks::inspect`].
@@ -180,29 +180,39 @@ impl Locks {
         self.worker.call(async move { locks.list(&prefix).await })
     }
 
-    /// As [`crate::Locks::evict`].
+    /// As [`crate::Locks::force_release`].
     ///
     /// # Errors
     /// As the async method.
-    pub fn evict(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<Evicted> {
+    pub fn force_release(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<ForceReleaseOutcome> {
         let (locks, name) = (self.inner.clone(), name.as_ref().to_owned());
-        self.worker.call(async move { locks.evict(name, claim).await })
+        self.worker.call(async move { locks.force_release(name, claim).await })
     }
 
-    /// As [`crate::Locks::evict_because`].
+    /// As [`crate::Locks::force_release_with_reason`].
     ///
     /// # Errors
     /// As the async method.
-    pub fn evict_because(&self, name: impl AsRef<str>, claim: ClaimId, reason: &str) -> Result<Evicted> {
+    pub fn force_release_with_reason(
+        &self,
+        name: impl AsRef<str>,
+        claim: ClaimId,
+        reason: &str,
+    ) -> Result<ForceReleaseOutcome> {
         let (locks, name, reason) = (self.inner.clone(), name.as_ref().to_owned(), reason.to_owned());
-        self.worker.call(async move { locks.evict_because(name, claim, &reason).await })
+        self.worker.call(async move { locks.force_release_with_reason(name, claim, &reason).await })
     }
 
     /// As [`crate::Locks::request_release`].
     ///
     /// # Errors
     /// As the async method.
-    pub fn request_release(&self, name: impl AsRef<str>, claim: ClaimId, reason: &str) -> Result<Option<PartyView>> {
+    pub fn request_release(
+        &self,
+        name: impl AsRef<str>,
+        claim: ClaimId,
+        reason: &str,
+    ) -> Result<Option<ContenderView>> {
         let (locks, name, reason) = (self.inner.clone(), name.as_ref().to_owned(), reason.to_owned());
         self.worker.call(async move { locks.request_release(name, claim, &reason).await })
     }
@@ -224,13 +234,13 @@ impl Locks {
         Ok(self.inspect(name)?.last_token)
     }
 
-    /// As [`crate::Locks::settle`]: call it before the process exits.
+    /// As [`crate::Locks::flush`]: call it before the process exits.
     ///
     /// # Errors
     /// As the async method.
-    pub fn settle(&self) -> Result<()> {
+    pub fn flush(&self) -> Result<()> {
         let locks = self.inner.clone();
-        self.worker.call(async move { locks.settle().await })
+        self.worker.call(async move { locks.flush().await })
     }
 
     /// As [`crate::Locks::close`].
@@ -242,10 +252,10 @@ impl Locks {
         self.worker.call(async move { locks.close().await })
     }
 
-    /// As [`crate::Locks::lifeline`].
+    /// As [`crate::Locks::liveness_fd`].
     #[cfg(unix)]
-    pub fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        self.inner.lifeline()
+    pub fn liveness_fd(&self) -> Option<std::os::fd::OwnedFd> {
+        self.inner.liveness_fd()
     }
 }
 

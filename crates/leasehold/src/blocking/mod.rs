@@ -4,26 +4,26 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use leasehold::{Outcome, blocking::Locks};
+//! use leasehold::{ReleaseOutcome, blocking::Locks};
 //!
 //! let locks = Locks::open("memory:")?;
-//! let guard = locks.mutex("stock:42").wait(Duration::from_secs(5)).lock()?;
+//! let guard = locks.mutex("stock:42").timeout(Duration::from_secs(5)).lock()?;
 //! let written = guard.protect(|| format!("with token {}", guard.token()))?;   // `Lost` if the lock was lost
 //! assert_eq!(written, "with token 1");
-//! assert_eq!(guard.release()?, Outcome::Released);
+//! assert_eq!(guard.release()?, ReleaseOutcome::Released);
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
 //! Each [`Locks`] has one background thread, which renews the leases and talks to the engine. When
 //! the last of its locks, guards and observers is dropped, the thread releases what was dropped and
-//! ends. A process that exits does not wait for that: call [`Locks::settle`] or [`Locks::close`]
+//! ends. A process that exits does not wait for that: call [`Locks::flush`] or [`Locks::close`]
 //! before.
 
+mod background_thread;
 mod guard;
 mod locks;
 mod primitives;
-mod worker;
 
-pub use self::guard::{AllGuard, Guard, Leadership, Watch};
+pub use self::guard::{Guard, Leadership, LeaseWatcher, MultiLockGuard};
 pub use self::locks::{Builder, Locks};
-pub use self::primitives::{All, Election, Mutex, Observer, RwLock, Semaphore};
+pub use self::primitives::{Election, MultiLock, Mutex, Observer, RwLock, Semaphore};

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::guard::{AllGuard, Guard, Here, Leadership};
-use super::worker::Worker;
-use crate::all::Wanted;
+use super::background_thread::BackgroundThread;
+use super::guard::{Guard, IntoBlocking, Leadership, MultiLockGuard};
 use crate::claim::Owner;
 use crate::election::Leader;
 use crate::error::{Error, ErrorKind, Result};
+use crate::multi_lock::LockSpec;
 
 /// Defines a primitive: its options, and calls with the names of the async methods.
 macro_rules! primitive {
@@ -21,12 +21,12 @@ macro_rules! primitive {
         #[derive(Clone)]
         pub struct $name {
             inner: crate::$name,
-            worker: Arc<Worker>,
+            background_thread: Arc<BackgroundThread>,
         }
 
         impl $name {
-            pub(super) fn new(inner: crate::$name, worker: &Arc<Worker>) -> Self {
-                Self { inner, worker: Arc::clone(worker) }
+            pub(super) fn new(inner: crate::$name, background_thread: &Arc<BackgroundThread>) -> Self {
+                Self { inner, background_thread: Arc::clone(background_thread) }
             }
 
             /// Sets the TTL: how long a grant lasts unless renewed.
@@ -37,8 +37,8 @@ macro_rules! primitive {
 
             /// Limits the wait; without it, calls wait without limit.
             #[must_use]
-            pub fn wait(self, wait: Duration) -> Self {
-                Self { inner: self.inner.wait(wait), ..self }
+            pub fn timeout(self, timeout: Duration) -> Self {
+                Self { inner: self.inner.timeout(timeout), ..self }
             }
 
             /// Limits the hold: after this time the lease is not renewed any more, and is lost.
@@ -66,8 +66,8 @@ macro_rules! primitive {
                 /// As the async method of this name.
                 pub fn $call(&self $(, $arg: $type)?) -> Result<$answer> {
                     let twin = self.inner.clone();
-                    let answer = self.worker.call(async move { twin.$call($($arg)?).await })?;
-                    Ok(answer.here(&self.worker))
+                    let answer = self.background_thread.call(async move { twin.$call($($arg)?).await })?;
+                    Ok(answer.into_blocking(&self.background_thread))
                 }
             )*
         }
@@ -77,7 +77,7 @@ macro_rules! primitive {
 primitive! {
     /// As [`crate::Mutex`], without async.
     Mutex {
-        /// Waits until the lock is granted: without limit, or for as long as [`wait`](Self::wait)
+        /// Waits until the lock is granted: without limit, or for as long as [`timeout`](Self::timeout)
         /// allows.
         fn lock(&self) -> Result<Guard>;
         /// Acquires the lock if it is free; returns `None` if not.
@@ -102,20 +102,20 @@ primitive! {
 primitive! {
     /// As [`crate::Semaphore`], without async.
     Semaphore {
-        /// Waits for `permits` at once.
+        /// Waits for `permits_spec` at once.
         fn acquire(&self, permits: u32) -> Result<Guard>;
-        /// Acquires `permits` if they are available at once.
+        /// Acquires `permits_spec` if they are available at once.
         fn try_acquire(&self, permits: u32) -> Result<Option<Guard>>;
     }
 }
 
 primitive! {
-    /// As [`crate::All`], without async.
-    All {
+    /// As [`crate::MultiLock`], without async.
+    MultiLock {
         /// Waits until all are held.
-        fn lock(&self) -> Result<AllGuard>;
+        fn lock(&self) -> Result<MultiLockGuard>;
         /// Acquires all of them if they are free; returns `None`, with nothing held, if one is not.
-        fn try_lock(&self) -> Result<Option<AllGuard>>;
+        fn try_lock(&self) -> Result<Option<MultiLockGuard>>;
     }
 }
 
@@ -131,28 +131,28 @@ primitive! {
     }
 }
 
-impl From<&Mutex> for Wanted {
+impl From<&Mutex> for LockSpec {
     fn from(mutex: &Mutex) -> Self {
         (&mutex.inner).into()
     }
 }
 
 impl RwLock {
-    /// The reading side, as one of several locks for [`Locks::all`](super::Locks::all).
-    pub fn reading(&self) -> Wanted {
-        self.inner.reading()
+    /// The reading side, as one of several locks for [`Locks::multi_lock`](super::Locks::multi_lock).
+    pub fn read_spec(&self) -> LockSpec {
+        self.inner.read_spec()
     }
 
-    /// The writing side, as one of several locks for [`Locks::all`](super::Locks::all).
-    pub fn writing(&self) -> Wanted {
-        self.inner.writing()
+    /// The writing side, as one of several locks for [`Locks::multi_lock`](super::Locks::multi_lock).
+    pub fn write_spec(&self) -> LockSpec {
+        self.inner.write_spec()
     }
 }
 
 impl Semaphore {
-    /// This many permits, as one of several locks for [`Locks::all`](super::Locks::all).
-    pub fn permits(&self, permits: u32) -> Wanted {
-        self.inner.permits(permits)
+    /// This many permits, as one of several locks for [`Locks::multi_lock`](super::Locks::multi_lock).
+    pub fn permits_spec(&self, permits: u32) -> LockSpec {
+        self.inner.permits_spec(permits)
     }
 }
 
@@ -162,7 +162,7 @@ impl Election {
     /// # Errors
     /// As the async method of this name.
     pub fn observe(&self) -> Result<Observer> {
-        Ok(Observer { inner: Some(self.inner.observe()?), worker: Arc::clone(&self.worker) })
+        Ok(Observer { inner: Some(self.inner.observe()?), worker: Arc::clone(&self.background_thread) })
     }
 }
 
@@ -171,7 +171,7 @@ impl Election {
 pub struct Observer {
     /// Moved out during a call; missing for good if the thread failed during one.
     inner: Option<crate::Observer>,
-    worker: Arc<Worker>,
+    worker: Arc<BackgroundThread>,
 }
 
 impl Observer {

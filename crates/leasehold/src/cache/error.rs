@@ -18,16 +18,16 @@ pub enum CacheError {
     /// The loader failed with this error.
     Loader(Cause),
     /// This read waited for a load by another task or process, which failed with this message.
-    LoaderElsewhere(String),
+    RemoteLoader(String),
     /// The loader keeps returning a row that is older than a known one: does it read from a replica
     /// that lags behind?
-    Behind,
+    LoaderBehind,
     /// The store does not respond. After an invalidation: cached values may be stale until their
     /// TTL ends.
     Unavailable(Arc<Error>),
     /// The writer's function failed with this error. It is unknown whether the write took, or will
     /// take, effect. The cached value is invalidated, and the key stays marked for
-    /// [`longest_write`](super::Builder::longest_write), so that reads go to the loader. If the
+    /// [`max_write_time`](super::Builder::max_write_time), so that reads go to the loader. If the
     /// store did not respond, either, and the write took longer than its mark lasted, the cached
     /// value may be stale until its TTL ends: invalidate it.
     Commit(Cause),
@@ -36,13 +36,13 @@ pub enum CacheError {
         /// This writer's token.
         token: Token,
         /// The newer token.
-        seen: Token,
+        newest: Token,
     },
     /// The lock was lost before anything was written.
     Lost(Arc<Error>),
     /// It was written, but after its mark had expired, and the store does not respond: the cached
     /// value may be stale until its TTL ends. Invalidate it.
-    Unsettled(Arc<Error>),
+    MarkExpired(Arc<Error>),
     /// The key or an option is invalid. Nothing was sent.
     Invalid(Arc<Error>),
 }
@@ -61,19 +61,19 @@ impl fmt::Display for CacheError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loader(cause) => write!(f, "the value could not be loaded: {cause}"),
-            Self::LoaderElsewhere(why) => {
+            Self::RemoteLoader(why) => {
                 write!(f, "the value could not be loaded by the one who did it for all: {why}")
             }
-            Self::Behind => f.write_str(
+            Self::LoaderBehind => f.write_str(
                 "the loader gives a row that is older than one that is known: have it read from the primary",
             ),
             Self::Unavailable(error) => write!(f, "the cache does not answer: {error}"),
             Self::Commit(cause) => write!(f, "the write failed: {cause}"),
-            Self::Superseded { token, seen } => {
+            Self::Superseded { token, newest: seen } => {
                 write!(f, "a newer writer was here (token {}, ours is {}): nothing was written", seen.0, token.0)
             }
             Self::Lost(error) => write!(f, "nothing was written: {error}"),
-            Self::Unsettled(error) => write!(
+            Self::MarkExpired(error) => write!(
                 f,
                 "it was written, but the cache could not be told in time; invalidate the key, or it may be stale until its TTL ends: {error}"
             ),
@@ -86,7 +86,7 @@ impl StdError for CacheError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Loader(cause) | Self::Commit(cause) => Some(&**cause),
-            Self::Unavailable(error) | Self::Lost(error) | Self::Unsettled(error) | Self::Invalid(error) => {
+            Self::Unavailable(error) | Self::Lost(error) | Self::MarkExpired(error) | Self::Invalid(error) => {
                 Some(&**error)
             }
             _ => None,

@@ -4,32 +4,32 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::bells::Bells;
+use super::wakeups::Wakeups;
 use crate::clock::Clock;
-use crate::logic::cache::{Entry, Said, Step};
+use crate::logic::cache::{CacheEntry, Operation, OperationReply};
 
 /// Expired entries are removed after this many operations.
-const SWEEP: u32 = 1024;
+const SWEEP_AFTER: u32 = 1024;
 
 /// The keys of one process.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryStore {
     clock: Clock,
-    pub(crate) bells: Arc<Bells>,
+    pub(crate) wakeups: Arc<Wakeups>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, CacheEntry>,
     /// The values of the textbook strategies, and when they expire.
     plain: HashMap<String, (Vec<u8>, u64)>,
-    steps: u32,
+    operations_since_sweep: u32,
 }
 
-impl Memory {
+impl MemoryStore {
     pub(crate) fn new(clock: &Clock) -> Self {
-        Self { clock: clock.clone(), bells: Arc::default(), state: Mutex::default() }
+        Self { clock: clock.clone(), wakeups: Arc::default(), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -40,25 +40,25 @@ impl Memory {
         self.clock.now().as_nanos() / 1000 + 1
     }
 
-    pub(crate) fn step(&self, key: &str, step: Step) -> Said {
+    pub(crate) fn apply(&self, key: &str, step: Operation) -> OperationReply {
         let mut state = self.state();
         // Read under the mutex, so that time never runs backwards between two operations.
         let now = self.now();
         state.sweep(now);
         let entry = state.entries.entry(key.to_owned()).or_default();
         if entry.keep_until <= now {
-            *entry = Entry::default();
+            *entry = CacheEntry::default();
         }
         let had = entry.lease;
-        let failure = if let Step::GiveUp(_, why) = &step { why.clone() } else { String::new() };
-        let said = entry.step(now, step);
+        let failure = if let Operation::GiveUp(_, why) = &step { why.clone() } else { String::new() };
+        let said = entry.apply(now, step);
         let ended = had.filter(|_| entry.lease.is_none());
-        if *entry == Entry::default() {
+        if *entry == CacheEntry::default() {
             state.entries.remove(key);
         }
         drop(state);
         if let Some(lease) = ended {
-            self.bells.ring(key, lease.id, Some(failure.as_str()).filter(|why| !why.is_empty()));
+            self.wakeups.notify(key, lease.id, Some(failure.as_str()).filter(|why| !why.is_empty()));
         }
         said
     }
@@ -86,9 +86,9 @@ impl Memory {
 
 impl State {
     fn sweep(&mut self, now: u64) {
-        self.steps += 1;
-        if self.steps >= SWEEP {
-            self.steps = 0;
+        self.operations_since_sweep += 1;
+        if self.operations_since_sweep >= SWEEP_AFTER {
+            self.operations_since_sweep = 0;
             self.entries.retain(|_, entry| entry.keep_until > now);
             self.plain.retain(|_, (_, until)| *until > now);
         }

@@ -34,7 +34,7 @@
 //! # The protocol
 //! A key is **one hash**: value, generation, lease, mark, the highest token of a writer, the lowest
 //! version of a row. Every operation on it is **one script**, by the server's own clock, and does
-//! what [`Entry`](crate::logic::cache::Entry) specifies. A test compares the two, and the
+//! what [`Entry`](crate::logic::cache::CacheEntry) specifies. A test compares the two, and the
 //! specification is checked over every order of a few readers, writers and losses.
 //!
 //! - **Read**: a hit takes one round trip. On a miss one reader, among all processes, gets the
@@ -68,33 +68,33 @@
 //! | two writers | the older token may not begin after the newer one; the writer that finishes later leaves no value unless it is certainly the latest |
 //! | one client only invalidates while another writes through | it is unknown which was last: the value is not stored |
 //! | a replica that the loader reads lags behind | [`invalidate_below`](ReadThrough::invalidate_below) names the version that must be seen; "not found" is rejected for a while |
-//! | Redis is unreachable | reads go to the loader ([`Outage::Open`]) or fail; write-throughs and invalidations fail with an error |
+//! | Redis is unreachable | reads go to the loader ([`OutagePolicy::FailOpen`]) or fail; write-throughs and invalidations fail with an error |
 //! | Redis restarts empty, or evicts keys | misses; late values are rejected. A mark, the highest token and the lowest version are lost, too |
 //! | a failover loses the last writes | an invalidation may be among them: stale until the TTL ends |
 //! | a partitioned old master answers a client in the same partition | stale until the client finds the new master, at most until the TTL ends |
 //! | Redis's clock jumps ahead, or a server whose clock is ahead takes over | values, leases and marks expire early by that difference; a writer whose mark has expired invalidates at its end |
 //! | Redis's clock is set back, or a server whose clock is behind takes over | a value, a lease or a mark keeps, from the next operation on, the time it had left when the record was last written; generations still rise |
 
-mod bells;
 mod error;
-mod flights;
 mod memory;
 mod options;
+mod protocol;
 mod read_through;
 mod redis;
 mod row;
+mod single_flight;
 mod stats;
 mod store;
 pub mod strategy;
-mod wire;
+mod wakeups;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
 pub use self::error::{CacheError, Cause};
-pub use self::options::{Builder, Mode, Outage};
+pub use self::options::{Builder, Freshness, OutagePolicy};
 pub use self::read_through::{MAX_KEY, ReadThrough};
-pub use self::row::{Now, Row};
-pub use self::stats::Stats;
-pub use self::store::Store;
+pub use self::row::{Row, RowState};
+pub use self::stats::CacheStats;
+pub use self::store::CacheStore;

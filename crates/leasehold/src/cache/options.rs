@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::flights::Flights;
 use super::read_through::{ReadThrough, Shared};
-use super::stats::Counts;
-use super::store::Store;
+use super::single_flight::SingleFlight;
+use super::stats::Counters;
+use super::store::CacheStore;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meter::{Gauges, Meter};
+use crate::metrics::{Metrics, OptionalMetrics};
 
 /// How fresh a read must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Mode {
+pub enum Freshness {
     /// A read that begins after an invalidation has returned never gets an older value. A read
     /// waits while another one loads.
     #[default]
@@ -25,29 +25,29 @@ pub enum Mode {
 
 /// What a read does when the store does not respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Outage {
+pub enum OutagePolicy {
     /// It goes to the loader: one load at a time per key and process. The loaded value is never
     /// stale.
     #[default]
-    Open,
+    FailOpen,
     /// It fails.
-    Closed,
+    FailClosed,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    pub(crate) mode: Mode,
-    pub(crate) outage: Outage,
+    pub(crate) freshness: Freshness,
+    pub(crate) on_outage: OutagePolicy,
     pub(crate) ttl: Duration,
     pub(crate) negative_ttl: Duration,
     pub(crate) stale_for: Duration,
     pub(crate) jitter: f64,
     pub(crate) beta: f64,
-    pub(crate) lease: Duration,
-    pub(crate) longest_load: Duration,
-    pub(crate) longest_write: Duration,
+    pub(crate) load_lease: Duration,
+    pub(crate) max_load_time: Duration,
+    pub(crate) max_write_time: Duration,
     pub(crate) timeout: Duration,
-    pub(crate) reloads: u32,
+    pub(crate) max_reloads: u32,
 }
 
 /// Options to open a cache with.
@@ -56,39 +56,39 @@ pub(crate) struct Options {
 pub struct Builder {
     options: Options,
     clock: Clock,
-    gauges: Gauges,
+    metrics: OptionalMetrics,
 }
 
 impl Default for Builder {
     fn default() -> Self {
         let options = Options {
-            mode: Mode::Strong,
-            outage: Outage::Open,
+            freshness: Freshness::Strong,
+            on_outage: OutagePolicy::FailOpen,
             ttl: Duration::from_secs(60),
             negative_ttl: Duration::from_secs(5),
             stale_for: Duration::from_secs(10),
             jitter: 0.1,
             beta: 1.0,
-            lease: Duration::from_secs(5),
-            longest_load: Duration::from_secs(60),
-            longest_write: Duration::from_secs(10),
+            load_lease: Duration::from_secs(5),
+            max_load_time: Duration::from_secs(60),
+            max_write_time: Duration::from_secs(10),
             timeout: Duration::from_secs(1),
-            reloads: 3,
+            max_reloads: 3,
         };
-        Self { options, clock: Clock::system(), gauges: Gauges::default() }
+        Self { options, clock: Clock::system(), metrics: OptionalMetrics::default() }
     }
 }
 
 impl Builder {
-    /// How fresh a read must be; [`Mode::Strong`] by default.
-    pub fn mode(mut self, mode: Mode) -> Self {
-        self.options.mode = mode;
+    /// How fresh a read must be; [`Freshness::Strong`] by default.
+    pub fn freshness(mut self, mode: Freshness) -> Self {
+        self.options.freshness = mode;
         self
     }
 
-    /// What a read does when the store does not respond; [`Outage::Open`] by default.
-    pub fn outage(mut self, outage: Outage) -> Self {
-        self.options.outage = outage;
+    /// What a read does when the store does not respond; [`OutagePolicy::FailOpen`] by default.
+    pub fn on_outage(mut self, outage: OutagePolicy) -> Self {
+        self.options.on_outage = outage;
         self
     }
 
@@ -105,7 +105,7 @@ impl Builder {
         self
     }
 
-    /// With [`Mode::ServeStale`], how long an old value may be served. 10 s.
+    /// With [`Freshness::ServeStale`], how long an old value may be served. 10 s.
     pub fn stale_for(mut self, time: Duration) -> Self {
         self.options.stale_for = time;
         self
@@ -113,36 +113,36 @@ impl Builder {
 
     /// Which part of a TTL is random, so that values that were loaded together do not expire
     /// together. 0.1.
-    pub fn jitter(mut self, part: f64) -> Self {
-        self.options.jitter = part;
+    pub fn jitter(mut self, fraction: f64) -> Self {
+        self.options.jitter = fraction;
         self
     }
 
     /// How early one reader reloads a value before it expires (XFetch): when `-beta * (duration of
     /// the load) * ln(random)` exceeds the time left. 1; 0 means never.
-    pub fn early(mut self, beta: f64) -> Self {
+    pub fn early_reload(mut self, beta: f64) -> Self {
         self.options.beta = beta;
         self
     }
 
     /// How long readers leave a load to one of them before another takes over: longer than loads
     /// usually take. 5 s.
-    pub fn lease(mut self, time: Duration) -> Self {
-        self.options.lease = time;
+    pub fn load_lease(mut self, time: Duration) -> Self {
+        self.options.load_lease = time;
         self
     }
 
     /// How long the longest load takes; later values are never accepted. The tombstone of an
     /// invalidation is kept for this long, too. 60 s.
-    pub fn longest_load(mut self, time: Duration) -> Self {
-        self.options.longest_load = time;
+    pub fn max_load_time(mut self, time: Duration) -> Self {
+        self.options.max_load_time = time;
         self
     }
 
     /// How long a key stays marked after its writer stops renewing the mark, or its commit failed.
     /// Meanwhile reads go to the loader. 10 s.
-    pub fn longest_write(mut self, time: Duration) -> Self {
-        self.options.longest_write = time;
+    pub fn max_write_time(mut self, time: Duration) -> Self {
+        self.options.max_write_time = time;
         self
     }
 
@@ -152,16 +152,16 @@ impl Builder {
         self
     }
 
-    /// With [`Mode::Strong`], how often a read loads again when an invalidation overtook its load.
+    /// With [`Freshness::Strong`], how often a read loads again when an invalidation overtook its load.
     /// 3.
-    pub fn reloads(mut self, times: u32) -> Self {
-        self.options.reloads = times;
+    pub fn max_reloads(mut self, times: u32) -> Self {
+        self.options.max_reloads = times;
         self
     }
 
-    /// The meter for the cache's figures: see [`meter`](crate::meter).
-    pub fn meter(mut self, meter: Arc<dyn Meter>) -> Self {
-        self.gauges = Gauges::new(meter);
+    /// The meter for the cache's figures: see [`metrics`](crate::metrics).
+    pub fn metrics(mut self, metrics: Arc<dyn Metrics>) -> Self {
+        self.metrics = OptionalMetrics::new(metrics);
         self
     }
 
@@ -169,14 +169,14 @@ impl Builder {
     /// for one process only.
     ///
     /// # Errors
-    /// If the URL or an option is invalid. With [`Outage::Closed`], and for a cluster, also if no
+    /// If the URL or an option is invalid. With [`OutagePolicy::FailClosed`], and for a cluster, also if no
     /// server responds.
     pub async fn open(self, url: &str) -> Result<ReadThrough> {
-        let Self { options, clock, gauges } = self;
+        let Self { options, clock, metrics: gauges } = self;
         options.check()?;
-        let store = Store::connect(url, options.timeout, options.outage == Outage::Open).await?;
-        let (flights, counts) = (Flights::default(), Counts::new(gauges));
-        Ok(ReadThrough { shared: Arc::new(Shared { store, options, clock, flights, counts }) })
+        let store = CacheStore::connect(url, options.timeout, options.on_outage == OutagePolicy::FailOpen).await?;
+        let (flights, counts) = (SingleFlight::default(), Counters::new(gauges));
+        Ok(ReadThrough { shared: Arc::new(Shared { store, options, clock, single_flight: flights, counters: counts }) })
     }
 }
 
@@ -187,16 +187,17 @@ impl std::fmt::Debug for Builder {
 }
 
 /// The upper limit of all times.
-const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
+const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 
 impl Options {
     fn check(&self) -> Result<()> {
         let bad = |message: &str| Err(Error::new(ErrorKind::InvalidOption, message));
-        let times = [self.ttl, self.negative_ttl, self.lease, self.longest_load, self.longest_write, self.timeout];
-        if times.iter().any(|time| *time < Duration::from_millis(1) || *time > YEAR) || self.stale_for > YEAR {
+        let times =
+            [self.ttl, self.negative_ttl, self.load_lease, self.max_load_time, self.max_write_time, self.timeout];
+        if times.iter().any(|time| *time < Duration::from_millis(1) || *time > MAX_TIME) || self.stale_for > MAX_TIME {
             return bad("each time of a cache is between 1 ms and 366 days");
         }
-        if self.longest_load < self.lease {
+        if self.max_load_time < self.load_lease {
             return bad("longest_load is at least as long as lease: a value must be let in as long as its lease lasts");
         }
         if !(0.0..=1.0).contains(&self.jitter) || !(0.0..=100.0).contains(&self.beta) {
@@ -206,8 +207,8 @@ impl Options {
     }
 
     /// How long stale values are kept and served.
-    pub(crate) fn stale(&self) -> u64 {
-        if self.mode == Mode::ServeStale { micros(self.stale_for) } else { 0 }
+    pub(crate) fn stale_micros(&self) -> u64 {
+        if self.freshness == Freshness::ServeStale { micros(self.stale_for) } else { 0 }
     }
 }
 

@@ -4,28 +4,30 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bells::Ear;
 use super::error::CacheError;
-use super::flights::Flights;
-use super::options::{Builder, Mode, Options, Outage, micros};
+use super::options::{Builder, Freshness, Options, OutagePolicy, micros};
 use super::row::Row;
-use super::stats::{Counts, Stats, What};
-use super::store::Store;
+use super::single_flight::SingleFlight;
+use super::stats::{CacheStats, Counter, Counters};
+use super::store::CacheStore;
+use super::wakeups::Subscriber;
 use crate::clock::Clock;
 use crate::error::{Effect, Error, ErrorKind, Result as CrateResult};
 use crate::logic::backoff;
-use crate::logic::cache::{Ask, Data, Found, Load, Refused, Said, Step, early_factor, jittered};
+use crate::logic::cache::{
+    Data, LoadedValue, Operation, OperationReply, ReadReply, ReadRequest, StoreRefusal, early_factor, jittered,
+};
 use crate::random;
 
 /// How long a reader waits for a notification before it looks again, in case the notification was
 /// lost.
-const LOOK: Duration = Duration::from_secs(1);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How many bytes of a loader's error other readers get.
-const WHY: usize = 200;
+const MAX_ERROR_TEXT: usize = 200;
 /// The longest key, in bytes.
 pub const MAX_KEY: usize = 512;
 /// How often an invalidation, or the end of a write, is sent while there is no reply.
-const TRIES: u32 = 3;
+const MAX_SEND_ATTEMPTS: u32 = 3;
 
 /// A cache in front of your own loader. Cheap to clone; all clones share one cache.
 #[derive(Clone, Debug)]
@@ -35,19 +37,19 @@ pub struct ReadThrough {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) store: Store,
+    pub(crate) store: CacheStore,
     pub(crate) options: Options,
     pub(crate) clock: Clock,
-    pub(crate) flights: Flights,
-    pub(crate) counts: Counts,
+    pub(crate) single_flight: SingleFlight,
+    pub(crate) counters: Counters,
 }
 
 /// How a load under a lease ended.
-enum Brought {
+enum LoadOutcome {
     /// The value is valid.
     Value(Data),
     /// An invalidation overtook it: it is valid only if there is no time for another load.
-    Overtaken(Data),
+    Invalidated(Data),
     /// The row is older than a known one.
     Behind(Data),
     /// No row was found where one was known: it is deleted, or the loader does not see it yet.
@@ -56,33 +58,37 @@ enum Brought {
 
 /// A lease, from before its request is sent. If it may be ours when this is dropped, and no value
 /// was stored, it is given up.
-struct Leased<'a> {
+struct LeaseGuard<'a> {
     shared: &'a Arc<Shared>,
     key: &'a str,
     lease: u128,
     /// Whether it may be ours.
-    open: bool,
+    may_be_held: bool,
 }
 
-impl Drop for Leased<'_> {
+impl Drop for LeaseGuard<'_> {
     fn drop(&mut self) {
-        if self.open
+        if self.may_be_held
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (shared, key, lease) = (Arc::clone(self.shared), self.key.to_owned(), self.lease);
             // The result is ignored: a lease that could not be given up expires. Earlier requests
             // on the same connection are done before this one.
-            drop(runtime.spawn(async move { shared.insist(&key, Step::GiveUp(lease, String::new())).await }));
+            drop(
+                runtime.spawn(
+                    async move { shared.send_with_retries(&key, Operation::GiveUp(lease, String::new())).await },
+                ),
+            );
         }
     }
 }
 
-pub(crate) fn odd() -> CacheError {
+pub(crate) fn unexpected_reply_error() -> CacheError {
     CacheError::unavailable(Error::new(ErrorKind::Corrupt, "the store answered another question"))
 }
 
-pub(crate) fn dice() -> u32 {
-    random::unique() as u32
+pub(crate) fn random_u32() -> u32 {
+    random::unique_id() as u32
 }
 
 impl ReadThrough {
@@ -91,7 +97,7 @@ impl ReadThrough {
         Builder::default()
     }
 
-    /// Opens a cache with [`Mode::Strong`] and the defaults: see [`Builder::open`].
+    /// Opens a cache with [`Freshness::Strong`] and the defaults: see [`Builder::open`].
     ///
     /// # Errors
     /// As [`Builder::open`].
@@ -100,23 +106,23 @@ impl ReadThrough {
     }
 
     /// Counters of this cache, in this process.
-    pub fn stats(&self) -> Stats {
-        self.shared.counts.stats()
+    pub fn stats(&self) -> CacheStats {
+        self.shared.counters.snapshot()
     }
 
-    /// The value of `key`, from the cache or from `load`, which only one of all readers calls.
-    /// `load` returns a row, or none.
+    /// The value of `key`, from the cache or from `loaded_value`, which only one of all readers calls.
+    /// `loaded_value` returns a row, or none.
     ///
     /// # Guarantee
-    /// With [`Mode::Strong`]: if an invalidation or a write of this key returned before this call
+    /// With [`Freshness::Strong`]: if an invalidation or a write of this key returned before this call
     /// began, the result is not older than that. If an invalidation overtakes its own load, it
-    /// loads again, up to [`Builder::reloads`] times. Then it returns the result of the last load,
+    /// loads again, up to [`Builder::max_reloads`] times. Then it returns the result of the last load,
     /// which began after this call did.
     ///
-    /// With [`Mode::ServeStale`] the result may be older, by at most [`Builder::stale_for`].
+    /// With [`Freshness::ServeStale`] the result may be older, by at most [`Builder::stale_for`].
     ///
     /// # Errors
-    /// The error of the loader, here or elsewhere; with [`Outage::Closed`], if the store does not
+    /// The error of the loader, here or elsewhere; with [`OutagePolicy::FailClosed`], if the store does not
     /// respond.
     ///
     /// # Cancellation safety
@@ -128,94 +134,106 @@ impl ReadThrough {
         R: Into<Row>,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        check(key)?;
+        check_key(key)?;
         let load = || async { self.load(&load).await };
-        let (mut lease, mut ear, mut round) = (random::unique(), None, 0);
+        let (mut lease, mut ear, mut round) = (random::unique_id(), None, 0);
         loop {
-            let (found, leased) = match self.ask(key, lease).await {
+            let (found, leased) = match self.request(key, lease).await {
                 Ok(answer) => answer,
-                Err(error) => return self.without_store(key, error, &load).await,
+                Err(error) => return self.handle_outage(key, error, &load).await,
             };
             let brought = match found {
-                Found::Hit(data) => {
-                    self.shared.counts.count(What::Hit);
+                ReadReply::Hit(data) => {
+                    self.shared.counters.count(Counter::Hit);
                     return Ok(data);
                 }
-                Found::Stale(data) => {
-                    self.shared.counts.count(What::Stale);
+                ReadReply::Stale(data) => {
+                    self.shared.counters.count(Counter::Stale);
                     return Ok(data);
                 }
-                Found::Wait(theirs, left) => {
+                ReadReply::Wait(theirs, left) => {
                     self.wait(key, &mut ear, theirs, left).await?;
                     continue;
                 }
-                Found::Written => return self.past_store(key, &load).await,
+                ReadReply::WriteInProgress => return self.load_bypassing_store(key, &load).await,
                 // If the reload fails, the old value is served.
-                Found::Early(data, generation) => match self.bring(leased, generation, &load).await {
+                ReadReply::Early(data, generation) => match self.load_under_lease(leased, generation, &load).await {
                     Err(CacheError::Loader(_)) => return Ok(data),
                     brought => brought?,
                 },
-                Found::Load(generation, Some(old)) => match self.bring(leased, generation, &load).await {
-                    Err(CacheError::Loader(_)) => {
-                        self.shared.counts.count(What::Stale);
-                        return Ok(old);
+                ReadReply::Load(generation, Some(old)) => {
+                    match self.load_under_lease(leased, generation, &load).await {
+                        Err(CacheError::Loader(_)) => {
+                            self.shared.counters.count(Counter::Stale);
+                            return Ok(old);
+                        }
+                        brought => brought?,
                     }
-                    brought => brought?,
-                },
-                Found::Load(generation, None) => self.bring(leased, generation, &load).await?,
+                }
+                ReadReply::Load(generation, None) => self.load_under_lease(leased, generation, &load).await?,
             };
-            let (last, strong) = (round >= self.shared.options.reloads, self.shared.options.mode == Mode::Strong);
+            let (last, strong) =
+                (round >= self.shared.options.max_reloads, self.shared.options.freshness == Freshness::Strong);
             match brought {
-                Brought::Overtaken(_) if strong && !last => {}
-                Brought::Behind(_) | Brought::Absent if strong && !last => {
-                    let pause = backoff::pause(round, Duration::from_millis(10), Duration::from_millis(200), dice());
+                LoadOutcome::Invalidated(_) if strong && !last => {}
+                LoadOutcome::Behind(_) | LoadOutcome::Absent if strong && !last => {
+                    let pause =
+                        backoff::pause(round, Duration::from_millis(10), Duration::from_millis(200), random_u32());
                     self.shared.clock.sleep(pause).await;
                 }
-                Brought::Behind(_) if strong => return Err(CacheError::Behind),
-                Brought::Value(data) | Brought::Overtaken(data) | Brought::Behind(data) => return Ok(data),
+                LoadOutcome::Behind(_) if strong => return Err(CacheError::LoaderBehind),
+                LoadOutcome::Value(data) | LoadOutcome::Invalidated(data) | LoadOutcome::Behind(data) => {
+                    return Ok(data);
+                }
                 // A deleted row looks the same, and must not be an error forever.
-                Brought::Absent => return Ok(None),
+                LoadOutcome::Absent => return Ok(None),
             }
-            (lease, round) = (random::unique(), round + 1);
+            (lease, round) = (random::unique_id(), round + 1);
         }
     }
 
     /// The state of the key, and the lease, which counts if it was granted.
-    async fn ask<'a>(&'a self, key: &'a str, lease: u128) -> Result<(Found, Leased<'a>), CacheError> {
+    async fn request<'a>(&'a self, key: &'a str, lease: u128) -> Result<(ReadReply, LeaseGuard<'a>), CacheError> {
         let options = &self.shared.options;
         // Created before the request: a caller that is cancelled or times out before the reply may
         // have been granted the lease.
-        let mut leased = Leased { shared: &self.shared, key, lease, open: true };
-        let ask = Ask {
+        let mut leased = LeaseGuard { shared: &self.shared, key, lease, may_be_held: true };
+        let ask = ReadRequest {
             lease,
-            lease_for: micros(options.lease),
-            keep_for: micros(options.longest_load),
-            stale_for: options.stale(),
-            early: early_factor(options.beta, dice()),
+            lease_time: micros(options.load_lease),
+            keep_for: micros(options.max_load_time),
+            stale_for: options.stale_micros(),
+            early_factor: early_factor(options.beta, random_u32()),
         };
-        match self.shared.store.step(key, Step::Ask(ask)).await {
-            Ok(Said::Found(found)) => {
-                leased.open = matches!(found, Found::Early(..) | Found::Load(..));
+        match self.shared.store.apply(key, Operation::Read(ask)).await {
+            Ok(OperationReply::Read(found)) => {
+                leased.may_be_held = matches!(found, ReadReply::Early(..) | ReadReply::Load(..));
                 Ok((found, leased))
             }
-            Ok(_) => Err(odd()),
+            Ok(_) => Err(unexpected_reply_error()),
             Err(error) => {
-                leased.open = error.effect() == Effect::Unknown;
+                leased.may_be_held = error.effect() == Effect::Unknown;
                 Err(CacheError::unavailable(error))
             }
         }
     }
 
     /// Waits for another reader's load; the first call only subscribes.
-    async fn wait(&self, key: &str, ear: &mut Option<Ear>, theirs: u128, left: u64) -> Result<(), CacheError> {
-        let Some(ear) = ear else {
-            self.shared.counts.count(What::Wait);
-            *ear = Some(self.shared.store.listen(key));
+    async fn wait(
+        &self,
+        key: &str,
+        subscriber: &mut Option<Subscriber>,
+        their_lease: u128,
+        left: u64,
+    ) -> Result<(), CacheError> {
+        let Some(ear) = subscriber else {
+            self.shared.counters.count(Counter::Wait);
+            *subscriber = Some(self.shared.store.subscribe(key));
             return Ok(());
         };
-        let patience = Duration::from_micros(left).min(LOOK) + Duration::from_micros(500);
-        match self.shared.clock.timeout(patience, ear.hear(theirs)).await {
-            Ok(Some(why)) => Err(CacheError::LoaderElsewhere(why.to_string())),
+        let patience = Duration::from_micros(left).min(RECHECK_INTERVAL) + Duration::from_micros(500);
+        match self.shared.clock.timeout(patience, ear.wait(their_lease)).await {
+            Ok(Some(why)) => Err(CacheError::RemoteLoader(why.to_string())),
             Ok(None) | Err(_) => Ok(()),
         }
     }
@@ -227,13 +245,18 @@ impl ReadThrough {
         R: Into<Row>,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        self.shared.counts.count(What::Load);
+        self.shared.counters.count(Counter::Load);
         let loaded = load().await.map_err(|error| CacheError::Loader(CacheError::cause(error)))?;
         Ok(loaded.map(Into::into))
     }
 
     /// Loads under a lease, and sends the value to the store.
-    async fn bring<F, Fut>(&self, mut leased: Leased<'_>, generation: u64, load: &F) -> Result<Brought, CacheError>
+    async fn load_under_lease<F, Fut>(
+        &self,
+        mut leased: LeaseGuard<'_>,
+        generation: u64,
+        load: &F,
+    ) -> Result<LoadOutcome, CacheError>
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<Option<Row>, CacheError>>,
@@ -243,58 +266,63 @@ impl ReadThrough {
         let row = match load().await {
             Ok(row) => row,
             Err(error) => {
-                let why: String = error.to_string().chars().take(WHY).collect();
-                leased.open = shared.store.step(key, Step::GiveUp(lease, why)).await.is_err();
+                let why: String = error.to_string().chars().take(MAX_ERROR_TEXT).collect();
+                leased.may_be_held = shared.store.apply(key, Operation::GiveUp(lease, why)).await.is_err();
                 return Err(error);
             }
         };
-        let step = Step::Set(shared.load(lease, generation, row.clone(), shared.clock.now().since(start)));
-        let answer = shared.store.step(key, step).await;
+        let step = Operation::Store(shared.loaded_value(
+            lease,
+            generation,
+            row.clone(),
+            shared.clock.now().duration_since(start),
+        ));
+        let answer = shared.store.apply(key, step).await;
         // Whatever the result: if the lease is still held, no reader must wait for it.
-        leased.open = answer.is_err();
+        leased.may_be_held = answer.is_err();
         let data = row.map(|row| row.value);
         Ok(match answer {
-            Ok(Said::Set(Ok(()))) => Brought::Value(data),
-            Ok(Said::Set(Err(refused))) => {
-                shared.counts.count(What::Refused);
+            Ok(OperationReply::Stored(Ok(()))) => LoadOutcome::Value(data),
+            Ok(OperationReply::Stored(Err(refused))) => {
+                shared.counters.count(Counter::Rejected);
                 match refused {
-                    Refused::Invalidated => Brought::Overtaken(data),
-                    Refused::Overtaken => Brought::Value(data),
-                    Refused::Older => Brought::Behind(data),
-                    Refused::Absent => Brought::Absent,
+                    StoreRefusal::Invalidated => LoadOutcome::Invalidated(data),
+                    StoreRefusal::Overtaken => LoadOutcome::Value(data),
+                    StoreRefusal::Older => LoadOutcome::Behind(data),
+                    StoreRefusal::NoRow => LoadOutcome::Absent,
                 }
             }
-            Ok(_) => return Err(odd()),
+            Ok(_) => return Err(unexpected_reply_error()),
             // It was loaded after this read began.
             Err(error) => {
                 tracing::debug!(%error, key, "a loaded value could not be stored");
-                Brought::Value(data)
+                LoadOutcome::Value(data)
             }
         })
     }
 
-    async fn without_store<F, Fut>(&self, key: &str, error: CacheError, load: &F) -> Result<Data, CacheError>
+    async fn handle_outage<F, Fut>(&self, key: &str, error: CacheError, load: &F) -> Result<Data, CacheError>
     where
         F: Fn() -> Fut + Send + Sync,
         Fut: Future<Output = Result<Option<Row>, CacheError>> + Send,
     {
-        match self.shared.options.outage {
-            Outage::Closed => Err(error),
-            Outage::Open => {
+        match self.shared.options.on_outage {
+            OutagePolicy::FailClosed => Err(error),
+            OutagePolicy::FailOpen => {
                 tracing::debug!(%error, key, "the store does not answer: the loader is asked");
-                self.past_store(key, load).await
+                self.load_bypassing_store(key, load).await
             }
         }
     }
 
-    async fn past_store<F, Fut>(&self, key: &str, load: &F) -> Result<Data, CacheError>
+    async fn load_bypassing_store<F, Fut>(&self, key: &str, load: &F) -> Result<Data, CacheError>
     where
         F: Fn() -> Fut + Send + Sync,
         Fut: Future<Output = Result<Option<Row>, CacheError>> + Send,
     {
-        self.shared.counts.count(What::Bypass);
+        let count = || self.shared.counters.count(Counter::Bypass);
         let load = || async { Ok(load().await?.map(|row| row.value)) };
-        self.shared.flights.join(key, load).await
+        self.shared.single_flight.load_once(key, count, load).await
     }
 
     /// Invalidates a key: reads that begin after this has returned get no older value. Call it
@@ -311,37 +339,38 @@ impl ReadThrough {
     /// replicas, which may lag behind. The loader must report the version of its rows.
     ///
     /// The version is known as long as the key has a record: at least
-    /// [`longest_load`](Builder::longest_load), and as long as it is read, unless the server evicts
+    /// [`max_load_time`](Builder::max_load_time), and as long as it is read, unless the server evicts
     /// it. Versions must not start over when a row is deleted and created again.
     ///
-    /// "Not found" has no version. It is rejected for [`longest_load`](Builder::longest_load), and
-    /// a strong read loads again, up to [`reloads`](Builder::reloads) times. Then it returns "not
+    /// "Not found" has no version. It is rejected for [`max_load_time`](Builder::max_load_time), and
+    /// a strong read loads again, up to [`max_reloads`](Builder::max_reloads) times. Then it returns "not
     /// found", because a deleted row looks the same. To delete, write
-    /// [`Nothing`](super::Now::Nothing) through, which is in the cache at once; or pass a version
+    /// [`Absent`](super::RowState::Absent) through, which is in the cache at once; or pass a version
     /// above that of the deleted row here.
     ///
     /// # Errors
     /// As [`invalidate`](Self::invalidate).
     pub async fn invalidate_below(&self, key: &str, version: u64) -> Result<(), CacheError> {
-        check(key)?;
-        let step = self.shared.forget(version);
-        self.shared.insist(key, step).await.map(drop).map_err(CacheError::unavailable)
+        check_key(key)?;
+        let step = self.shared.invalidation(version);
+        self.shared.send_with_retries(key, step).await.map(drop).map_err(CacheError::unavailable)
     }
 }
 
 impl Shared {
     /// An invalidation.
-    pub(crate) fn forget(&self, version: u64) -> Step {
-        Step::Invalidate(version, self.options.stale(), micros(self.options.longest_load))
+    pub(crate) fn invalidation(&self, version: u64) -> Operation {
+        Operation::Invalidate(version, self.options.stale_micros(), micros(self.options.max_load_time))
     }
 
     /// Sends an operation that may safely be repeated, a few times if there is no reply.
-    pub(crate) async fn insist(&self, key: &str, step: Step) -> CrateResult<Said> {
+    pub(crate) async fn send_with_retries(&self, key: &str, step: Operation) -> CrateResult<OperationReply> {
         let mut tries = 0;
         loop {
-            match self.store.step(key, step.clone()).await {
-                Err(error) if error.is_retryable() && tries + 1 < TRIES => {
-                    let pause = backoff::pause(tries, Duration::from_millis(20), Duration::from_millis(200), dice());
+            match self.store.apply(key, step.clone()).await {
+                Err(error) if error.is_retryable() && tries + 1 < MAX_SEND_ATTEMPTS => {
+                    let pause =
+                        backoff::pause(tries, Duration::from_millis(20), Duration::from_millis(200), random_u32());
                     self.clock.sleep(pause).await;
                     tries += 1;
                 }
@@ -351,16 +380,24 @@ impl Shared {
     }
 
     /// A value to be stored, with its TTL.
-    pub(crate) fn load(&self, lease: u128, generation: u64, row: Option<Row>, cost: Duration) -> Load {
+    pub(crate) fn loaded_value(&self, lease: u128, generation: u64, row: Option<Row>, cost: Duration) -> LoadedValue {
         let ttl = if row.is_some() { self.options.ttl } else { self.options.negative_ttl };
         let (data, version) = row.map_or((None, None), |row| (Some(row.value), row.version));
-        let fresh_for = micros(jittered(ttl, self.options.jitter, dice())).max(1);
-        Load { lease, generation, data, version, cost: micros(cost), fresh_for, stale_for: self.options.stale() }
+        let fresh_for = micros(jittered(ttl, self.options.jitter, random_u32())).max(1);
+        LoadedValue {
+            lease,
+            generation,
+            data,
+            version,
+            load_cost: micros(cost),
+            fresh_for,
+            stale_for: self.options.stale_micros(),
+        }
     }
 }
 
 /// Checks a key.
-pub(crate) fn check(key: &str) -> Result<(), CacheError> {
+pub(crate) fn check_key(key: &str) -> Result<(), CacheError> {
     if (1..=MAX_KEY).contains(&key.len()) {
         return Ok(());
     }

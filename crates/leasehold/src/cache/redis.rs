@@ -6,30 +6,30 @@ use std::time::Duration;
 use ::redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 
-use super::bells::Bells;
-use super::wire::{self, Message, PREFIX, Scripts};
+use super::protocol::{self, Message, PREFIX, Scripts};
+use super::wakeups::Wakeups;
 use crate::engine::EngineUrl;
 use crate::engine::redis::config::{Config, Protocol};
-use crate::engine::redis::link::{Live, Owner};
-use crate::engine::redis::nodes::{Maker, Nodes};
+use crate::engine::redis::link::{LinkListener, LiveConnection};
+use crate::engine::redis::nodes::{LinkFactory, Nodes};
 use crate::engine::redis::{error, wire as engine};
 use crate::error::{Error, ErrorKind, Result};
-use crate::logic::cache::{Said, Step};
+use crate::logic::cache::{Operation, OperationReply};
 
 /// The keys in one deployment of Redis.
 #[derive(Debug)]
-pub(crate) struct Redis {
+pub(crate) struct RedisStore {
     nodes: Nodes,
     scripts: Scripts,
     prefix: String,
     inbox: String,
     channels: String,
     /// The URL, without secrets.
-    pub(crate) shown: String,
-    pub(crate) bells: Arc<Bells>,
+    pub(crate) display_url: String,
+    pub(crate) wakeups: Arc<Wakeups>,
 }
 
-impl Redis {
+impl RedisStore {
     /// Connects; with `lazy`, a single server need not respond yet.
     pub(crate) async fn open(url: &EngineUrl, lazy: bool) -> Result<Self> {
         let mut config = Config::read(url)?;
@@ -40,46 +40,50 @@ impl Redis {
         if url.option("prefix").is_none() {
             PREFIX.clone_into(&mut config.prefix);
         }
-        let (bells, stale) = (Arc::<Bells>::default(), Arc::<Notify>::default());
-        let inbox = format!("{:016x}", crate::random::bits() as u64);
-        let channel = engine::channel(&config.prefix, &inbox);
-        let (prefix, channels) = (config.prefix.clone(), engine::channel(&config.prefix, ""));
-        let shown = config.shown.clone();
-        let ears = Ears { channel: channel.clone(), bells: Arc::clone(&bells), stale: Arc::clone(&stale) };
-        let scripts = Scripts::new();
-        let maker = Maker {
-            config: Arc::new(config),
-            scripts: scripts.each(),
-            inbox: channel,
-            wants_run: false,
-            owner: Arc::new(ears),
-            stale,
+        let (bells, stale) = (Arc::<Wakeups>::default(), Arc::<Notify>::default());
+        let inbox = format!("{:016x}", crate::random::random_bits() as u64);
+        let channel = engine::inbox_channel(&config.prefix, &inbox);
+        let (prefix, channels) = (config.prefix.clone(), engine::inbox_channel(&config.prefix, ""));
+        let shown = config.redacted_url.clone();
+        let listener = RedisSubscriber {
+            channel: channel.clone(),
+            wakeups: Arc::clone(&bells),
+            needs_refresh: Arc::clone(&stale),
         };
-        let nodes = if lazy { Nodes::begin(maker).await? } else { Nodes::open(maker).await? };
-        Ok(Self { nodes, scripts, prefix, inbox, channels, shown, bells })
+        let scripts = Scripts::new();
+        let maker = LinkFactory {
+            config: Arc::new(config),
+            scripts: scripts.all(),
+            inbox: channel,
+            needs_run_id: false,
+            listener: Arc::new(listener),
+            map_stale: stale,
+        };
+        let nodes = if lazy { Nodes::start(maker).await? } else { Nodes::open(maker).await? };
+        Ok(Self { nodes, scripts, prefix, inbox, channels, display_url: shown, wakeups: bells })
     }
 
     pub(crate) fn key(&self, key: &str) -> String {
-        wire::entry_key(&self.prefix, key)
+        protocol::entry_key(&self.prefix, key)
     }
 
-    pub(crate) async fn step(&self, key: &str, step: &Step) -> Result<Said> {
+    pub(crate) async fn apply(&self, key: &str, step: &Operation) -> Result<OperationReply> {
         let key = self.key(key);
-        let fill = |command: &mut Cmd, _: &Live| {
+        let fill = |command: &mut Cmd, _: &LiveConnection| {
             command.arg(&key).arg(&self.inbox).arg(&self.channels);
-            wire::arguments(command, step);
+            protocol::push_arguments(command, step);
         };
         let slot = self.nodes.slot(&key);
-        let (value, live) = self.nodes.script(slot, self.scripts.of(step), 1, &fill).await?;
-        wire::answer(step, value).ok_or_else(|| error::odd(&live.address, &Value::Nil))
+        let (value, live) = self.nodes.run_script(slot, self.scripts.for_operation(step), 1, &fill).await?;
+        protocol::parse_reply(step, value).ok_or_else(|| error::unexpected_answer(&live.address, &Value::Nil))
     }
 
     async fn plain(&self, key: &str, words: &[&[u8]]) -> Result<Value> {
-        let key = wire::plain_key(&self.prefix, key);
-        let fill = |command: &mut Cmd, _: &Live| {
+        let key = protocol::plain_key(&self.prefix, key);
+        let fill = |command: &mut Cmd, _: &LiveConnection| {
             command.arg(&key).arg(words);
         };
-        Ok(self.nodes.script(self.nodes.slot(&key), &self.scripts.plain, 1, &fill).await?.0)
+        Ok(self.nodes.run_script(self.nodes.slot(&key), &self.scripts.plain, 1, &fill).await?.0)
     }
 
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
@@ -101,35 +105,35 @@ impl Redis {
 
 /// Receives notifications for all waiting readers of this process.
 #[derive(Debug)]
-struct Ears {
+struct RedisSubscriber {
     channel: String,
-    bells: Arc<Bells>,
-    stale: Arc<Notify>,
+    wakeups: Arc<Wakeups>,
+    needs_refresh: Arc<Notify>,
 }
 
-impl Owner for Ears {
-    fn message(&self, info: PushInfo) {
+impl LinkListener for RedisSubscriber {
+    fn on_message(&self, info: PushInfo) {
         if let (PushKind::Message, [channel, text]) = (info.kind, &info.data[..])
             && engine::bytes(channel) == Some(self.channel.as_bytes())
         {
-            match engine::bytes(text).and_then(Message::read) {
-                Some(Message { lease, key, failure }) => self.bells.ring(&key, lease, failure.as_deref()),
+            match engine::bytes(text).and_then(Message::parse) {
+                Some(Message { lease, key, failure }) => self.wakeups.notify(&key, lease, failure.as_deref()),
                 None => tracing::warn!("a message that is not understood came to our inbox"),
             }
         }
     }
 
-    fn up(&self, _: &Live, again: bool) {
+    fn on_connected(&self, _: &LiveConnection, again: bool) {
         if again {
-            self.bells.ring_all();
+            self.wakeups.notify_all();
         }
     }
 
-    fn down(&self) {
-        self.stale.notify_one();
+    fn on_disconnected(&self) {
+        self.needs_refresh.notify_one();
     }
 
-    fn moved(&self) {
-        self.bells.ring_all();
+    fn on_slots_moved(&self) {
+        self.wakeups.notify_all();
     }
 }

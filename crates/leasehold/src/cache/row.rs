@@ -35,30 +35,30 @@ impl<V: Into<Vec<u8>>> From<(V, u64)> for Row {
 
 /// The state of a row after a write.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum Now {
+pub enum RowState {
     /// This row; it is stored in the cache.
-    Is(Row),
+    Present(Row),
     /// No row; that is stored in the cache.
-    Nothing,
+    Absent,
     /// Unknown: the next reader loads it.
     #[default]
     Unknown,
 }
 
-impl From<()> for Now {
+impl From<()> for RowState {
     fn from((): ()) -> Self {
         Self::Unknown
     }
 }
 
-impl From<Row> for Now {
+impl From<Row> for RowState {
     fn from(row: Row) -> Self {
-        Self::Is(row)
+        Self::Present(row)
     }
 }
 
-impl From<Option<Row>> for Now {
+impl From<Option<Row>> for RowState {
     fn from(row: Option<Row>) -> Self {
-        row.map_or(Self::Nothing, Self::Is)
+        row.map_or(Self::Absent, Self::Present)
     }
 }

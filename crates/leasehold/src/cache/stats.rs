@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::meter::Gauges;
+use crate::metrics::OptionalMetrics;
 
 /// Counters of a cache in this process, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct CacheStats {
     /// Reads that found a fresh value.
     pub hits: u64,
     /// Reads that got a stale value.
@@ -19,52 +19,52 @@ pub struct Stats {
     /// Reads that bypassed the store: during a write, or because it did not respond.
     pub bypasses: u64,
     /// Values that were rejected because they came too late.
-    pub refused: u64,
+    pub rejected: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum Counter {
     Hit,
     Stale,
     Load,
     Wait,
     Bypass,
-    Refused,
+    Rejected,
 }
 
 #[derive(Debug)]
-pub(crate) struct Counts {
+pub(crate) struct Counters {
     counts: [AtomicU64; 6],
-    gauges: Gauges,
+    metrics: OptionalMetrics,
 }
 
-impl Counts {
-    pub(crate) fn new(gauges: Gauges) -> Self {
-        Self { counts: Default::default(), gauges }
+impl Counters {
+    pub(crate) fn new(gauges: OptionalMetrics) -> Self {
+        Self { counts: Default::default(), metrics: gauges }
     }
 
-    pub(crate) fn count(&self, what: What) {
+    pub(crate) fn count(&self, what: Counter) {
         self.counts[what as usize].fetch_add(1, Ordering::Relaxed);
         let result = match what {
-            What::Hit => "hit",
-            What::Stale => "stale",
-            What::Load => "load",
-            What::Wait => "wait",
-            What::Bypass => "bypass",
-            What::Refused => return self.gauges.count("leasehold_cache_stale_set_rejected_total", None),
+            Counter::Hit => "hit",
+            Counter::Stale => "stale",
+            Counter::Load => "load",
+            Counter::Wait => "wait",
+            Counter::Bypass => "bypass",
+            Counter::Rejected => return self.metrics.increment("leasehold_cache_stale_set_rejected_total", None),
         };
-        self.gauges.count("leasehold_cache_get_total", Some(("result", result)));
+        self.metrics.increment("leasehold_cache_get_total", Some(("result", result)));
     }
 
-    pub(crate) fn stats(&self) -> Stats {
-        let of = |what: What| self.counts[what as usize].load(Ordering::Relaxed);
-        Stats {
-            hits: of(What::Hit),
-            stale: of(What::Stale),
-            loads: of(What::Load),
-            waits: of(What::Wait),
-            bypasses: of(What::Bypass),
-            refused: of(What::Refused),
+    pub(crate) fn snapshot(&self) -> CacheStats {
+        let of = |what: Counter| self.counts[what as usize].load(Ordering::Relaxed);
+        CacheStats {
+            hits: of(Counter::Hit),
+            stale: of(Counter::Stale),
+            loads: of(Counter::Load),
+            waits: of(Counter::Wait),
+            bypasses: of(Counter::Bypass),
+            rejected: of(Counter::Rejected),
         }
     }
 }

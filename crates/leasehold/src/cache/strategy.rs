@@ -8,34 +8,34 @@
 //! | [`DeleteAfter`] | load on a miss | commit, delete | a read before the commit that stores after the delete; a crash in between |
 //! | [`DelayedDoubleDelete`] | load on a miss | delete, commit, wait, delete | the same until the second delete, and afterwards a reader slower than the wait; a crash before the second delete; twice the loads |
 //! | [`LockProtected`] | load under a lock on a miss | commit and delete under the lock | a lost lock (a pause, a partition) stops no client: a late value is stored; a crash between commit and delete |
-//! | [`Invalidating`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | commit, [`invalidate`](ReadThrough::invalidate) | a crash between commit and invalidation, until the TTL ends |
-//! | [`WritingThrough`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | [`write_through`](ReadThrough::write_through) under a lock | a writer that is suspended for longer than its mark, then commits and dies |
+//! | [`InvalidateAfterCommit`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | commit, [`invalidate`](ReadThrough::invalidate) | a crash between commit and invalidation, until the TTL ends |
+//! | [`WriteThrough`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | [`write_through`](ReadThrough::write_through) under a lock | a writer that is suspended for longer than its mark, then commits and dies |
 //!
 //! With several writers of one key, [`DeleteFirst`] and [`DeleteAfter`] also depend on luck. With
 //! every strategy, the database itself must order the writes (a [fence](crate::fence), a
-//! [version](crate::logic::versioned)).
+//! [version](crate::logic::optimistic_update)).
 
 use std::pin::Pin;
 use std::time::Duration;
 
 use super::error::CacheError;
 use super::read_through::ReadThrough;
-use super::row::{Now, Row};
-use super::store::Store;
+use super::row::{Row, RowState};
+use super::store::CacheStore;
 use crate::claim::Token;
 use crate::locks::Locks;
 use crate::logic::cache::Data;
 
 /// The result of a source or a strategy.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, CacheError>> + Send + 'a>>;
+pub type StrategyFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CacheError>> + Send + 'a>>;
 
 /// The database, as a strategy sees it.
-pub trait Source: Send + Sync {
+pub trait Database: Send + Sync {
     /// Reads the row.
-    fn load<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Row>>;
+    fn load<'a>(&'a self, key: &'a str) -> StrategyFuture<'a, Option<Row>>;
     /// Writes the row and commits. The token is that of the writer's lock, if it has one: reject
     /// tokens lower than one seen before.
-    fn store<'a>(&'a self, key: &'a str, value: Vec<u8>, token: Option<Token>) -> Answer<'a, Now>;
+    fn store<'a>(&'a self, key: &'a str, value: Vec<u8>, token: Option<Token>) -> StrategyFuture<'a, RowState>;
 }
 
 /// A strategy to keep a cache beside a database.
@@ -43,21 +43,21 @@ pub trait Strategy: Send + Sync {
     /// The name of the strategy.
     fn name(&self) -> &'static str;
     /// Reads through the cache.
-    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data>;
+    fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data>;
     /// Writes to the database, and updates the cache as the strategy requires.
-    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()>;
+    fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()>;
 }
 
 /// Common to all textbook strategies: the store, and the TTL of values.
 #[derive(Clone, Debug)]
-pub struct Aside {
-    store: Store,
+pub struct CacheAside {
+    store: CacheStore,
     ttl: Duration,
 }
 
-impl Aside {
+impl CacheAside {
     /// Values in this store, with this TTL.
-    pub fn new(store: &Store, ttl: Duration) -> Self {
+    pub fn new(store: &CacheStore, ttl: Duration) -> Self {
         Self { store: store.clone(), ttl }
     }
 
@@ -69,13 +69,13 @@ impl Aside {
         self.store.delete(key).await.map_err(CacheError::unavailable)
     }
 
-    async fn load(&self, source: &dyn Source, key: &str) -> Result<Data, CacheError> {
+    async fn load(&self, source: &dyn Database, key: &str) -> Result<Data, CacheError> {
         let Some(row) = source.load(key).await? else { return Ok(None) };
         self.store.put(key, row.value.clone(), self.ttl).await.map_err(CacheError::unavailable)?;
         Ok(Some(row.value))
     }
 
-    async fn read(&self, source: &dyn Source, key: &str) -> Result<Data, CacheError> {
+    async fn read_aside(&self, source: &dyn Database, key: &str) -> Result<Data, CacheError> {
         match self.get(key).await? {
             Some(data) => Ok(Some(data)),
             None => self.load(source, key).await,
@@ -85,36 +85,36 @@ impl Aside {
 
 /// Values only expire.
 #[derive(Clone, Debug)]
-pub struct TtlOnly(pub Aside);
+pub struct TtlOnly(pub CacheAside);
 
 impl Strategy for TtlOnly {
     fn name(&self) -> &'static str {
         "ttl-only"
     }
 
-    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
-        Box::pin(self.0.read(source, key))
+    fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data> {
+        Box::pin(self.0.read_aside(source, key))
     }
 
-    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+    fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()> {
         Box::pin(async move { source.store(key, value, None).await.map(drop) })
     }
 }
 
 /// Cache-aside: delete, then commit.
 #[derive(Clone, Debug)]
-pub struct DeleteFirst(pub Aside);
+pub struct DeleteFirst(pub CacheAside);
 
 impl Strategy for DeleteFirst {
     fn name(&self) -> &'static str {
         "delete-first"
     }
 
-    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
-        Box::pin(self.0.read(source, key))
+    fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data> {
+        Box::pin(self.0.read_aside(source, key))
     }
 
-    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+    fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()> {
         Box::pin(async move {
             self.0.delete(key).await?;
             source.store(key, value, None).await.map(drop)
@@ -124,18 +124,18 @@ impl Strategy for DeleteFirst {
 
 /// Cache-aside: commit, then delete.
 #[derive(Clone, Debug)]
-pub struct DeleteAfter(pub Aside);
+pub struct DeleteAfter(pub CacheAside);
 
 impl Strategy for DeleteAfter {
     fn name(&self) -> &'static str {
         "delete-after"
     }
 
-    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
-        Box::pin(self.0.read(source, key))
+    fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data> {
+        Box::pin(self.0.read_aside(source, key))
     }
 
-    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+    fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()> {
         Box::pin(async move {
             source.store(key, value, None).await?;
             self.0.delete(key).await
@@ -147,7 +147,7 @@ impl Strategy for DeleteAfter {
 #[derive(Clone, Debug)]
 pub struct DelayedDoubleDelete {
     /// The cached values.
-    pub aside: Aside,
+    pub cache: CacheAside,
     /// The delay of the second delete.
     pub delay: Duration,
 }
@@ -157,15 +157,15 @@ impl Strategy for DelayedDoubleDelete {
         "delayed-double-delete"
     }
 
-    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
-        Box::pin(self.aside.read(source, key))
+    fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data> {
+        Box::pin(self.cache.read_aside(source, key))
     }
 
-    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+    fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()> {
         Box::pin(async move {
-            self.aside.delete(key).await?;
+            self.cache.delete(key).await?;
             source.store(key, value, None).await?;
-            let (aside, delay, key) = (self.aside.clone(), self.delay, key.to_owned());
+            let (aside, delay, key) = (self.cache.clone(), self.delay, key.to_owned());
             // As in the textbook: the result is ignored.
             drop(tokio::spawn(async move {
                 aside.store.clock.sleep(delay).await;
@@ -181,12 +181,12 @@ impl Strategy for DelayedDoubleDelete {
 #[derive(Clone, Debug)]
 pub struct LockProtected {
     /// The cached values.
-    pub aside: Aside,
+    pub cache: CacheAside,
     /// The locks.
     pub locks: Locks,
 }
 
-fn lock_failed(error: crate::Error) -> CacheError {
+fn lock_error(error: crate::Error) -> CacheError {
     CacheError::Lost(error.into())
 }
 
@@ -195,47 +195,47 @@ impl Strategy for LockProtected {
         "lock-protected"
     }
 
-    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+    fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data> {
         Box::pin(async move {
-            if let Some(data) = self.aside.get(key).await? {
+            if let Some(data) = self.cache.get(key).await? {
                 return Ok(Some(data));
             }
-            let guard = self.locks.mutex(key).lock().await.map_err(lock_failed)?;
-            let data = self.aside.read(source, key).await;
+            let guard = self.locks.mutex(key).lock().await.map_err(lock_error)?;
+            let data = self.cache.read_aside(source, key).await;
             let _ = guard.release().await;
             data
         })
     }
 
-    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+    fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()> {
         Box::pin(async move {
-            let guard = self.locks.mutex(key).lock().await.map_err(lock_failed)?;
+            let guard = self.locks.mutex(key).lock().await.map_err(lock_error)?;
             source.store(key, value, None).await?;
-            let deleted = self.aside.delete(key).await;
+            let deleted = self.cache.delete(key).await;
             let _ = guard.release().await;
             deleted
         })
     }
 }
 
-fn through<'a>(cache: &'a ReadThrough, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+fn read_through<'a>(cache: &'a ReadThrough, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data> {
     Box::pin(cache.get_or_load(key, move || source.load(key)))
 }
 
 /// Ours: commit, then invalidate.
 #[derive(Clone, Debug)]
-pub struct Invalidating(pub ReadThrough);
+pub struct InvalidateAfterCommit(pub ReadThrough);
 
-impl Strategy for Invalidating {
+impl Strategy for InvalidateAfterCommit {
     fn name(&self) -> &'static str {
         "leasehold, invalidate"
     }
 
-    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
-        through(&self.0, source, key)
+    fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data> {
+        read_through(&self.0, source, key)
     }
 
-    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+    fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()> {
         Box::pin(async move {
             source.store(key, value, None).await?;
             self.0.invalidate(key).await
@@ -246,25 +246,25 @@ impl Strategy for Invalidating {
 /// Ours: announced, committed and stored in the cache under a lock with the key's name, whose token
 /// the database can check.
 #[derive(Clone, Debug)]
-pub struct WritingThrough {
+pub struct WriteThrough {
     /// The cache.
     pub cache: ReadThrough,
     /// The locks.
     pub locks: Locks,
 }
 
-impl Strategy for WritingThrough {
+impl Strategy for WriteThrough {
     fn name(&self) -> &'static str {
         "leasehold, write through"
     }
 
-    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
-        through(&self.cache, source, key)
+    fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data> {
+        read_through(&self.cache, source, key)
     }
 
-    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+    fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()> {
         Box::pin(async move {
-            let guard = self.locks.mutex(key).lock().await.map_err(lock_failed)?;
+            let guard = self.locks.mutex(key).lock().await.map_err(lock_error)?;
             let commit = |token| source.store(key, value, Some(token));
             let written = self.cache.write_through(key, &guard, commit).await;
             let _ = guard.release().await;

@@ -12,29 +12,29 @@ use super::*;
 use crate::claim::Token;
 use crate::logic::cache::Data;
 
-const LONG: Duration = Duration::from_secs(3600);
+const LONG_TTL: Duration = Duration::from_secs(3600);
 
-fn quiet() -> Builder {
-    ReadThrough::builder().ttl(LONG).lease(LONG).longest_load(LONG).early(0.0)
+fn builder_without_timeouts() -> Builder {
+    ReadThrough::builder().ttl(LONG_TTL).load_lease(LONG_TTL).max_load_time(LONG_TTL).early_reload(0.0)
 }
 
 /// A database with one number, whose reads end when a gate permits.
 #[derive(Clone)]
-struct Slow {
+struct GatedDatabase {
     value: Arc<AtomicU64>,
     /// Loads that have read the number.
-    begun: Arc<AtomicU32>,
+    started_loads: Arc<AtomicU32>,
     gate: Arc<Semaphore>,
 }
 
-impl Slow {
+impl GatedDatabase {
     fn new() -> Self {
-        Self { value: Arc::new(AtomicU64::new(1)), begun: Arc::default(), gate: Arc::new(Semaphore::new(0)) }
+        Self { value: Arc::new(AtomicU64::new(1)), started_loads: Arc::default(), gate: Arc::new(Semaphore::new(0)) }
     }
 
     async fn load(&self) -> Result<Option<Row>, Io> {
         let value = self.value.load(Ordering::SeqCst);
-        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.started_loads.fetch_add(1, Ordering::SeqCst);
         self.gate.acquire().await.map_err(Io::other)?.forget();
         Ok(Some(Row::from(value.to_string())))
     }
@@ -44,14 +44,14 @@ impl Slow {
         tokio::spawn(async move { cache.get_or_load("k", || slow.load()).await })
     }
 
-    async fn begun(&self, count: u32) {
-        while self.begun.load(Ordering::SeqCst) < count {
+    async fn wait_for_loads(&self, count: u32) {
+        while self.started_loads.load(Ordering::SeqCst) < count {
             tokio::task::yield_now().await;
         }
     }
 }
 
-async fn settle() {
+async fn run_until_idle() {
     for _ in 0..200 {
         tokio::task::yield_now().await;
     }
@@ -63,10 +63,10 @@ fn text(data: Result<Data, CacheError>) -> String {
 
 #[tokio::test]
 async fn many_misses_are_one_load() {
-    let (cache, slow) = (quiet().open("memory:").await.unwrap(), Slow::new());
+    let (cache, slow) = (builder_without_timeouts().open("memory:").await.unwrap(), GatedDatabase::new());
     let reads: Vec<_> = (0..500).map(|_| slow.read(&cache)).collect();
-    slow.begun(1).await;
-    settle().await;
+    slow.wait_for_loads(1).await;
+    run_until_idle().await;
     slow.gate.add_permits(1);
     for read in reads {
         assert_eq!(text(read.await.unwrap()), "1");
@@ -75,30 +75,30 @@ async fn many_misses_are_one_load() {
 }
 
 #[tokio::test]
-async fn a_strong_read_that_was_overtaken_loads_again_and_those_who_come_later_do_not_join_it() {
-    let (cache, slow) = (quiet().open("memory:").await.unwrap(), Slow::new());
+async fn an_overtaken_strong_read_loads_again_and_later_reads_do_not_join_it() {
+    let (cache, slow) = (builder_without_timeouts().open("memory:").await.unwrap(), GatedDatabase::new());
     let early = slow.read(&cache);
-    slow.begun(1).await;
+    slow.wait_for_loads(1).await;
     slow.value.store(2, Ordering::SeqCst);
     cache.invalidate("k").await.unwrap();
     let late = slow.read(&cache);
-    slow.begun(2).await;
+    slow.wait_for_loads(2).await;
     slow.gate.add_permits(2);
     assert_eq!(text(late.await.unwrap()), "2");
     assert_eq!(text(early.await.unwrap()), "2", "it loaded again, or took what the other found");
-    assert_eq!(cache.stats().refused, 1);
+    assert_eq!(cache.stats().rejected, 1);
 }
 
 #[tokio::test]
 async fn a_stale_value_serves_while_one_loads() {
-    let builder = quiet().mode(Mode::ServeStale).stale_for(LONG);
-    let (cache, slow) = (builder.open("memory:").await.unwrap(), Slow::new());
+    let builder = builder_without_timeouts().freshness(Freshness::ServeStale).stale_for(LONG_TTL);
+    let (cache, slow) = (builder.open("memory:").await.unwrap(), GatedDatabase::new());
     slow.gate.add_permits(1);
     slow.read(&cache).await.unwrap().unwrap();
     slow.value.store(2, Ordering::SeqCst);
     cache.invalidate("k").await.unwrap();
     let loads = slow.read(&cache);
-    slow.begun(2).await;
+    slow.wait_for_loads(2).await;
     assert_eq!(text(slow.read(&cache).await.unwrap()), "1");
     slow.gate.add_permits(1);
     assert_eq!(text(loads.await.unwrap()), "2");
@@ -110,8 +110,8 @@ async fn a_stale_value_serves_while_one_loads() {
 }
 
 #[tokio::test]
-async fn nothing_is_a_value_too() {
-    let cache = quiet().open("memory:").await.unwrap();
+async fn not_found_is_cached_too() {
+    let cache = builder_without_timeouts().open("memory:").await.unwrap();
     for _ in 0..3 {
         assert_eq!(cache.get_or_load("k", || async { Ok::<Option<Row>, Io>(None) }).await.unwrap(), None);
     }
@@ -119,9 +119,15 @@ async fn nothing_is_a_value_too() {
 }
 
 #[tokio::test]
-async fn a_value_is_loaded_anew_before_it_ends_by_one() {
+async fn one_reader_reloads_a_value_before_it_expires() {
     // The load took long compared with the time left: it is certainly early.
-    let cache = quiet().early(100.0).ttl(Duration::from_millis(200)).jitter(0.0).open("memory:").await.unwrap();
+    let cache = builder_without_timeouts()
+        .early_reload(100.0)
+        .ttl(Duration::from_millis(200))
+        .jitter(0.0)
+        .open("memory:")
+        .await
+        .unwrap();
     let loads = AtomicU32::new(0);
     let load = || async {
         loads.fetch_add(1, Ordering::SeqCst);
@@ -138,8 +144,8 @@ async fn a_value_is_loaded_anew_before_it_ends_by_one() {
 }
 
 #[tokio::test]
-async fn a_failed_load_is_told_to_all_who_wait_and_the_next_tries_again() {
-    let cache = quiet().open("memory:").await.unwrap();
+async fn a_failed_load_reaches_all_waiters_and_the_next_read_tries_again() {
+    let cache = builder_without_timeouts().open("memory:").await.unwrap();
     let gate = Arc::new(Semaphore::new(0));
     let read = || {
         let (cache, gate) = (cache.clone(), Arc::clone(&gate));
@@ -153,7 +159,7 @@ async fn a_failed_load_is_told_to_all_who_wait_and_the_next_tries_again() {
         })
     };
     let reads: Vec<_> = (0..20).map(|_| read()).collect();
-    settle().await;
+    run_until_idle().await;
     gate.add_permits(1);
     let mut own = 0;
     for read in reads {
@@ -166,36 +172,37 @@ async fn a_failed_load_is_told_to_all_who_wait_and_the_next_tries_again() {
 }
 
 #[tokio::test]
-async fn a_reader_that_goes_away_leaves_its_load_to_another() {
-    let (cache, slow) = (quiet().open("memory:").await.unwrap(), Slow::new());
+async fn a_cancelled_reader_leaves_its_load_to_another() {
+    let (cache, slow) = (builder_without_timeouts().open("memory:").await.unwrap(), GatedDatabase::new());
     let first = slow.read(&cache);
-    slow.begun(1).await;
+    slow.wait_for_loads(1).await;
     let second = slow.read(&cache);
-    settle().await;
+    run_until_idle().await;
     first.abort();
-    slow.begun(2).await;
+    slow.wait_for_loads(2).await;
     slow.gate.add_permits(1);
     assert_eq!(text(second.await.unwrap()), "1");
 }
 
 #[tokio::test]
-async fn an_evicted_tombstone_lets_no_late_value_in() {
-    let (cache, slow) = (quiet().reloads(0).open("memory:").await.unwrap(), Slow::new());
+async fn a_late_value_is_rejected_though_the_tombstone_was_evicted() {
+    let (cache, slow) =
+        (builder_without_timeouts().max_reloads(0).open("memory:").await.unwrap(), GatedDatabase::new());
     let late = slow.read(&cache);
-    slow.begun(1).await;
+    slow.wait_for_loads(1).await;
     slow.value.store(2, Ordering::SeqCst);
     cache.invalidate("k").await.unwrap();
     cache.shared.store.evict("k");
     slow.gate.add_permits(1);
     late.await.unwrap().unwrap();
-    assert_eq!(cache.stats().refused, 1);
+    assert_eq!(cache.stats().rejected, 1);
     slow.gate.add_permits(1);
     assert_eq!(text(slow.read(&cache).await.unwrap()), "2");
 }
 
 #[tokio::test]
-async fn while_one_writes_reads_go_past_the_cache_and_afterwards_the_value_is_there() {
-    let (cache, slow) = (quiet().open("memory:").await.unwrap(), Slow::new());
+async fn during_a_write_reads_bypass_the_cache_and_find_the_value_afterwards() {
+    let (cache, slow) = (builder_without_timeouts().open("memory:").await.unwrap(), GatedDatabase::new());
     slow.gate.add_permits(100);
     slow.read(&cache).await.unwrap().unwrap();
     cache
@@ -212,13 +219,13 @@ async fn while_one_writes_reads_go_past_the_cache_and_afterwards_the_value_is_th
     assert_eq!((cache.stats().loads, cache.stats().bypasses), (loads, 2));
     // An older writer may not begin.
     let older = cache.write_with("k", Token(4), |_| async { panic!("it must not write") as Result<(), Io> }).await;
-    assert!(matches!(older, Err(CacheError::Superseded { seen: Token(5), .. })), "{older:?}");
+    assert!(matches!(older, Err(CacheError::Superseded { newest: Token(5), .. })), "{older:?}");
 }
 
 #[tokio::test]
 async fn a_writer_that_dies_leaves_nothing_stale() {
-    let builder = quiet().longest_write(Duration::from_millis(50));
-    let (cache, slow) = (builder.open("memory:").await.unwrap(), Slow::new());
+    let builder = builder_without_timeouts().max_write_time(Duration::from_millis(50));
+    let (cache, slow) = (builder.open("memory:").await.unwrap(), GatedDatabase::new());
     slow.gate.add_permits(1 << 40);
     slow.read(&cache).await.unwrap().unwrap();
     let (committed, value) = (Arc::new(Semaphore::new(0)), Arc::clone(&slow.value));
@@ -245,11 +252,12 @@ async fn a_writer_that_dies_leaves_nothing_stale() {
 
 /// The reply to its COMMIT is lost, and the database applies it later.
 #[tokio::test]
-async fn a_commit_that_is_done_after_it_failed_leaves_nothing_stale() {
+async fn a_commit_applied_after_its_failure_leaves_nothing_stale() {
     // The mark is still set when the commit fails, or it is gone and a reader has stored the old
     // value.
     for gone in [false, true] {
-        let (cache, slow) = (quiet().longest_write(LONG).open("memory:").await.unwrap(), Slow::new());
+        let (cache, slow) =
+            (builder_without_timeouts().max_write_time(LONG_TTL).open("memory:").await.unwrap(), GatedDatabase::new());
         slow.gate.add_permits(1 << 40);
         let commit = |_| async {
             if gone {
@@ -270,8 +278,8 @@ async fn a_commit_that_is_done_after_it_failed_leaves_nothing_stale() {
 /// A writer that fails late does not disturb a newer one, but the newer one's value is no longer
 /// trusted.
 #[tokio::test]
-async fn a_commit_that_fails_after_a_newer_one_was_done_marks_nothing() {
-    let (cache, slow) = (quiet().open("memory:").await.unwrap(), Slow::new());
+async fn a_commit_that_fails_after_a_newer_one_sets_no_mark() {
+    let (cache, slow) = (builder_without_timeouts().open("memory:").await.unwrap(), GatedDatabase::new());
     slow.gate.add_permits(1 << 40);
     let newer = || cache.write_with("k", Token(2), |_| async { Ok::<_, Io>(Row::from("newer")) });
     let older = cache.write_with("k", Token(1), |_| async {
@@ -287,8 +295,8 @@ async fn a_commit_that_fails_after_a_newer_one_was_done_marks_nothing() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_older_than_a_known_one_is_not_let_in() {
-    let cache = quiet().open("memory:").await.unwrap();
+async fn a_row_older_than_a_known_one_is_rejected() {
+    let cache = builder_without_timeouts().open("memory:").await.unwrap();
     cache.invalidate_below("k", 7).await.unwrap();
     let versions = AtomicU64::new(5);
     let load = || async { Ok::<_, Io>(Some(("row", versions.fetch_add(1, Ordering::SeqCst)))) };
@@ -296,12 +304,12 @@ async fn a_row_that_is_older_than_a_known_one_is_not_let_in() {
     assert_eq!(cache.stats().loads, 3, "5 and 6 were too old");
     cache.invalidate_below("k", 100).await.unwrap();
     let behind = cache.get_or_load("k", || async { Ok::<_, Io>(Some(("row", 9))) }).await;
-    assert!(matches!(behind, Err(CacheError::Behind)), "{behind:?}");
+    assert!(matches!(behind, Err(CacheError::LoaderBehind)), "{behind:?}");
 }
 
 #[tokio::test]
-async fn that_there_is_nothing_is_not_let_in_where_a_row_was_announced() {
-    let cache = quiet().open("memory:").await.unwrap();
+async fn not_found_is_rejected_after_an_announced_row() {
+    let cache = builder_without_timeouts().open("memory:").await.unwrap();
     cache.invalidate_below("k", 1).await.unwrap();
     // The replica gets the row between the first load and the second.
     let loads = AtomicU64::new(0);
@@ -316,11 +324,11 @@ async fn that_there_is_nothing_is_not_let_in_where_a_row_was_announced() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_is_said_at_once() {
+async fn invalid_options_and_keys_are_refused_at_once() {
     let refused = |builder: Builder| async move { builder.open("memory:").await.map(drop).unwrap_err().to_string() };
-    assert!(refused(quiet().jitter(2.0)).await.contains("jitter"));
-    assert!(refused(quiet().lease(LONG * 2)).await.contains("longest_load"));
-    assert!(refused(quiet().ttl(Duration::ZERO)).await.contains("1 ms"));
+    assert!(refused(builder_without_timeouts().jitter(2.0)).await.contains("jitter"));
+    assert!(refused(builder_without_timeouts().load_lease(LONG_TTL * 2)).await.contains("longest_load"));
+    assert!(refused(builder_without_timeouts().ttl(Duration::ZERO)).await.contains("1 ms"));
     assert!(ReadThrough::open("file:").await.unwrap_err().to_string().contains("redis:"));
     let strict = ReadThrough::open("redis://127.0.0.1:1/?strict=1s").await.unwrap_err();
     assert!(strict.to_string().contains("for locks"), "{strict}");

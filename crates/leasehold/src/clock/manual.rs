@@ -6,34 +6,34 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::moment::{Moment, nanos};
-use super::{Clock, START, Source, system};
+use super::instant::{Instant, nanos};
+use super::{Clock, ClockSource, TEST_CLOCK_START, system};
 
 #[derive(Debug)]
-pub(super) struct Manual {
+pub(super) struct ManualSource {
     /// The time it shows; for a running clock, how far it is ahead of the machine's clock.
     now: AtomicU64,
-    runs: bool,
-    moved: Notify,
+    is_running: bool,
+    advanced: Notify,
 }
 
-impl Manual {
-    pub(super) fn now(&self) -> Moment {
+impl ManualSource {
+    pub(super) fn now(&self) -> Instant {
         let moved = self.now.load(Ordering::SeqCst);
-        if self.runs { Moment(system::now().0.saturating_add(moved)) } else { Moment(moved) }
+        if self.is_running { Instant(system::now().0.saturating_add(moved)) } else { Instant(moved) }
     }
 
     /// Waits until the clock shows `at`.
     #[allow(clippy::disallowed_methods, reason = "this is the clock that is handed in")]
-    pub(super) async fn reach(&self, at: Moment) {
+    pub(super) async fn wait_until(&self, at: Instant) {
         loop {
-            let mut moved = std::pin::pin!(self.moved.notified());
+            let mut moved = std::pin::pin!(self.advanced.notified());
             moved.as_mut().enable();
-            let left = at.since(self.now());
+            let left = at.duration_since(self.now());
             if left.is_zero() {
                 return;
             }
-            if self.runs {
+            if self.is_running {
                 // Until the test advances the clock, or real time has passed.
                 let _ = tokio::time::timeout(left, moved).await;
             } else {
@@ -45,7 +45,7 @@ impl Manual {
 
 /// A clock that a test advances. In between it stands still, or runs.
 #[derive(Clone, Debug)]
-pub struct ManualClock(Arc<Manual>);
+pub struct ManualClock(Arc<ManualSource>);
 
 impl Default for ManualClock {
     fn default() -> Self {
@@ -56,23 +56,27 @@ impl Default for ManualClock {
 impl ManualClock {
     /// A clock that stands still until it is advanced. It starts at one hour.
     pub fn new() -> Self {
-        Self(Arc::new(Manual { now: AtomicU64::new(START.0), runs: false, moved: Notify::new() }))
+        Self(Arc::new(ManualSource {
+            now: AtomicU64::new(TEST_CLOCK_START.0),
+            is_running: false,
+            advanced: Notify::new(),
+        }))
     }
 
     /// A clock that runs like the machine's and can be advanced ahead of it. For tests on real
     /// servers: timeouts and pauses pass in real time, and the test decides when a lease ends.
     pub fn running() -> Self {
-        Self(Arc::new(Manual { now: AtomicU64::new(0), runs: true, moved: Notify::new() }))
+        Self(Arc::new(ManualSource { now: AtomicU64::new(0), is_running: true, advanced: Notify::new() }))
     }
 
     /// The clock to pass to the code under test.
     pub fn clock(&self) -> Clock {
-        Clock(Source::Manual(Arc::clone(&self.0)))
+        Clock(ClockSource::Manual(Arc::clone(&self.0)))
     }
 
     /// Advances the clock and wakes the tasks that sleep until then.
     pub fn advance(&self, by: Duration) {
         self.0.now.fetch_add(nanos(by), Ordering::SeqCst);
-        self.0.moved.notify_waiters();
+        self.0.advanced.notify_waiters();
     }
 }

@@ -4,8 +4,8 @@
 //! Leases and ages are measured on this clock alone, and all waits use it. The wall clock is read
 //! only once, where `memory:` stores records, and this clock advances it from there.
 
+mod instant;
 mod manual;
-mod moment;
 mod system;
 
 use std::fmt;
@@ -13,36 +13,36 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::Instant as TokioInstant;
 
-use self::manual::Manual;
+pub use self::instant::Instant;
+pub(crate) use self::instant::nanos;
 pub use self::manual::ManualClock;
-pub use self::moment::Moment;
-pub(crate) use self::moment::nanos;
+use self::manual::ManualSource;
 
 /// What a test clock shows first: one hour.
-const START: Moment = Moment(3_600_000_000_000);
+const TEST_CLOCK_START: Instant = Instant(3_600_000_000_000);
 
 /// A source of time.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug, Default)]
-enum Source {
+enum ClockSource {
     #[default]
     System,
     /// Tokio's clock, since this instant.
-    Tokio(Instant),
-    Manual(Arc<Manual>),
+    Tokio(TokioInstant),
+    Manual(Arc<ManualSource>),
 }
 
 /// Two clocks are equal if they always show the same time.
 impl PartialEq for Clock {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Source::System, Source::System) => true,
-            (Source::Tokio(one), Source::Tokio(other)) => one == other,
-            (Source::Manual(one), Source::Manual(other)) => Arc::ptr_eq(one, other),
+            (ClockSource::System, ClockSource::System) => true,
+            (ClockSource::Tokio(one), ClockSource::Tokio(other)) => one == other,
+            (ClockSource::Manual(one), ClockSource::Manual(other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
     }
@@ -74,28 +74,28 @@ impl Clock {
     /// jumps to the next timer when all tasks are idle. For tests: it does not count the time that
     /// the machine slept.
     pub fn tokio() -> Self {
-        Self(Source::Tokio(Instant::now()))
+        Self(ClockSource::Tokio(TokioInstant::now()))
     }
 
     /// The present moment.
-    pub fn now(&self) -> Moment {
+    pub fn now(&self) -> Instant {
         match &self.0 {
-            Source::System => system::now(),
-            Source::Tokio(start) => START.after(start.elapsed()),
-            Source::Manual(manual) => manual.now(),
+            ClockSource::System => system::now(),
+            ClockSource::Tokio(start) => TEST_CLOCK_START.saturating_add(start.elapsed()),
+            ClockSource::Manual(manual) => manual.now(),
         }
     }
 
-    /// Waits until `at`. If the machine sleeps meanwhile, it may wake later by that time.
-    pub fn sleep_until(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.doze_until(at, Duration::MAX)
+    /// Waits until `started_at`. If the machine sleeps meanwhile, it may wake later by that time.
+    pub fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.sleep_in_slices(at, Duration::MAX)
     }
 
     /// Waits for this time. If the machine sleeps meanwhile, it may wake later by that time.
     pub async fn sleep(&self, time: Duration) {
         match &self.0 {
-            Source::System | Source::Tokio(_) => tokio::time::sleep(time).await,
-            Source::Manual(manual) => manual.reach(manual.now().after(time)).await,
+            ClockSource::System | ClockSource::Tokio(_) => tokio::time::sleep(time).await,
+            ClockSource::Manual(manual) => manual.wait_until(manual.now().saturating_add(time)).await,
         }
     }
 
@@ -106,33 +106,33 @@ impl Clock {
     pub async fn timeout<F: Future>(&self, most: Duration, work: F) -> Result<F::Output, Elapsed> {
         let work = std::pin::pin!(work);
         match &self.0 {
-            Source::System | Source::Tokio(_) => tokio::time::timeout(most, work).await.map_err(|_| Elapsed),
-            Source::Manual(manual) => tokio::select! {
+            ClockSource::System | ClockSource::Tokio(_) => tokio::time::timeout(most, work).await.map_err(|_| Elapsed),
+            ClockSource::Manual(manual) => tokio::select! {
                 biased;
                 done = work => Ok(done),
-                () = manual.reach(manual.now().after(most)) => Err(Elapsed),
+                () = manual.wait_until(manual.now().saturating_add(most)) => Err(Elapsed),
             },
         }
     }
 
-    /// Waits until `at`, and wakes soon after the machine resumes from sleep, too.
-    pub(crate) fn alarm(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.doze_until(at, LONGEST_NAP)
+    /// Waits until `started_at`, and wakes soon after the machine resumes from sleep, too.
+    pub(crate) fn sleep_until_despite_suspend(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.sleep_in_slices(at, MAX_SLEEP_SLICE)
     }
 
-    fn doze_until(&self, at: Moment, nap: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        if let Source::Manual(manual) = &self.0 {
+    fn sleep_in_slices(&self, at: Instant, slice: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        if let ClockSource::Manual(manual) = &self.0 {
             let manual = Arc::clone(manual);
-            return Box::pin(async move { manual.reach(at).await });
+            return Box::pin(async move { manual.wait_until(at).await });
         }
         let clock = self.clone();
         Box::pin(async move {
             loop {
-                let left = at.since(clock.now());
+                let left = at.duration_since(clock.now());
                 if left.is_zero() {
                     return;
                 }
-                tokio::time::sleep(left.min(nap)).await;
+                tokio::time::sleep(left.min(slice)).await;
             }
         })
     }
@@ -142,34 +142,34 @@ impl Clock {
 /// clock.
 #[cfg(feature = "file")]
 #[allow(clippy::disallowed_methods, reason = "real time, whatever clock was handed in")]
-pub(crate) async fn until_asked_again(time: Duration) {
+pub(crate) async fn pause_before_poll(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
 /// The timer below does not count the time that the machine slept, so the keeper naps no longer
 /// than this. After a resume it signals a loss at most this much late. (`is_held` reads the clock
 /// itself and is never late.)
-const LONGEST_NAP: Duration = Duration::from_secs(1);
+const MAX_SLEEP_SLICE: Duration = Duration::from_secs(1);
 
 /// The time of day: read once, then advanced by the monotonic clock, so it never jumps.
 #[cfg(feature = "memory")]
 #[derive(Debug)]
-pub(crate) struct Calendar {
-    wall: Duration,
-    at: Moment,
+pub(crate) struct WallTime {
+    wall_at_start: Duration,
+    started_at: Instant,
 }
 
 #[cfg(feature = "memory")]
-impl Calendar {
+impl WallTime {
     #[allow(clippy::disallowed_methods, reason = "read once; from here on the clock goes by itself")]
     pub(crate) fn new(clock: &Clock) -> Self {
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Self { wall, at: clock.now() }
+        Self { wall_at_start: wall, started_at: clock.now() }
     }
 
     /// The time since 1970, UTC.
     pub(crate) fn now(&self, clock: &Clock) -> Duration {
-        self.wall + clock.now().since(self.at)
+        self.wall_at_start + clock.now().duration_since(self.started_at)
     }
 }
 
@@ -178,10 +178,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_manual_clock_wakes_its_sleepers_when_it_is_moved() {
+    async fn a_manual_clock_wakes_its_sleepers_when_it_is_advanced() {
         let hand = ManualClock::new();
         let clock = hand.clock();
-        let at = clock.now().after(Duration::from_secs(10));
+        let at = clock.now().saturating_add(Duration::from_secs(10));
         let sleeper = tokio::spawn({
             let clock = clock.clone();
             async move { clock.sleep_until(at).await }
@@ -194,11 +194,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_running_clock_goes_on_alone_and_can_be_moved() {
+    async fn a_running_clock_follows_real_time_and_can_be_advanced() {
         let hand = ManualClock::running();
         let clock = hand.clock();
         clock.sleep(Duration::from_millis(5)).await;
-        let at = clock.now().after(Duration::from_secs(3600));
+        let at = clock.now().saturating_add(Duration::from_secs(3600));
         let sleeper = tokio::spawn({
             let clock = clock.clone();
             async move { clock.sleep_until(at).await }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_done_in_time_is_dropped_when_the_hand_has_moved_so_far() {
+    async fn a_timeout_drops_the_work_once_the_clock_is_advanced_past_it() {
         let hand = ManualClock::new();
         let clock = hand.clock();
         assert_eq!(clock.timeout(Duration::ZERO, async { 1 }).await, Ok(1), "what is there counts");
@@ -225,15 +225,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tokios_clock_stands_still_while_tokio_is_paused() {
+    async fn tokios_clock_stops_while_tokio_is_paused() {
         let clock = Clock::tokio();
         let start = clock.now();
         assert_eq!(clock.now(), start);
         clock.sleep(Duration::from_secs(3600)).await;
-        assert_eq!(clock.now().since(start), Duration::from_secs(3600));
-        clock.sleep_until(start.after(Duration::from_secs(7200))).await;
-        assert_eq!(clock.now().since(start), Duration::from_secs(7200));
+        assert_eq!(clock.now().duration_since(start), Duration::from_secs(3600));
+        clock.sleep_until(start.saturating_add(Duration::from_secs(7200))).await;
+        assert_eq!(clock.now().duration_since(start), Duration::from_secs(7200));
         assert_eq!(clock.timeout(Duration::from_secs(5), std::future::pending::<()>()).await, Err(Elapsed));
-        assert_eq!(clock.now().since(start), Duration::from_secs(7205));
+        assert_eq!(clock.now().duration_since(start), Duration::from_secs(7205));
     }
 }

@@ -13,7 +13,7 @@
 //! [`fence`](crate::fence).
 
 use crate::claim::{Owner, Token};
-use crate::logic::fence::Seen;
+use crate::logic::fence::FenceState;
 
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -35,8 +35,8 @@ pub enum Dialect {
 
 impl Dialect {
     /// A checked name, quoted.
-    pub(crate) fn quoted(self, name: &str) -> String {
-        crate::logic::identifier::quoted(name, if self == Self::Postgres { '"' } else { '`' })
+    pub(crate) fn quote(self, name: &str) -> String {
+        crate::logic::sql_identifier::quote(name, if self == Self::Postgres { '"' } else { '`' })
     }
 }
 
@@ -52,7 +52,7 @@ pub trait Session: sealed::Sealed + Send {
 
     /// Runs a statement without values.
     #[doc(hidden)]
-    fn run(&mut self, sql: &str) -> impl Future<Output = Result<(), sealed::Fault>> + Send;
+    fn run(&mut self, sql: &str) -> impl Future<Output = Result<(), sealed::StatementError>> + Send;
 
     /// All rows with this key. The last column of each is its version.
     #[doc(hidden)]
@@ -60,7 +60,7 @@ pub trait Session: sealed::Sealed + Send {
         &mut self,
         sql: &str,
         key: &Self::Value,
-    ) -> impl Future<Output = Result<sealed::Rows<Self::Row>, sealed::Fault>> + Send;
+    ) -> impl Future<Output = Result<sealed::Rows<Self::Row>, sealed::StatementError>> + Send;
 
     /// Writes these values to the row with this key and version. Returns the number of rows
     /// written.
@@ -71,7 +71,7 @@ pub trait Session: sealed::Sealed + Send {
         values: &[Self::Value],
         key: &Self::Value,
         version: i64,
-    ) -> impl Future<Output = Result<u64, sealed::Fault>> + Send;
+    ) -> impl Future<Output = Result<u64, sealed::StatementError>> + Send;
 }
 
 /// A connection in `autocommit` mode: no transaction is open, and each statement takes effect on
@@ -88,7 +88,7 @@ pub trait Transaction: Session {
         resource: &str,
         token: Token,
         owner: Option<Owner>,
-    ) -> impl Future<Output = Result<Option<Seen>, sealed::Fault>> + Send;
+    ) -> impl Future<Output = Result<Option<FenceState>, sealed::StatementError>> + Send;
 }
 
 /// A value that can be written to a column.
@@ -100,11 +100,11 @@ pub trait IntoValue<V> {
 /// The cause of an error: the client library's error. Can be downcast to its type.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-pub(crate) use self::sealed::Fault;
+pub(crate) use self::sealed::StatementError;
 
 pub(crate) mod sealed {
     use super::Cause;
-    use crate::logic::verdict::Verdict;
+    use crate::logic::sql_error::SqlErrorClass;
 
     #[allow(unreachable_pub, reason = "keeps the public traits to ourselves")]
     pub trait Sealed {}
@@ -116,15 +116,15 @@ pub(crate) mod sealed {
     /// A statement that failed.
     #[derive(Debug)]
     #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
-    pub struct Fault {
-        pub(crate) verdict: Verdict,
+    pub struct StatementError {
+        pub(crate) class: SqlErrorClass,
         pub(crate) cause: Cause,
     }
 
-    impl Fault {
+    impl StatementError {
         #[cfg(any(feature = "mysql", feature = "postgres"))]
-        pub(crate) fn new(verdict: Verdict, cause: impl Into<Cause>) -> Self {
-            Self { verdict, cause: cause.into() }
+        pub(crate) fn new(verdict: SqlErrorClass, cause: impl Into<Cause>) -> Self {
+            Self { class: verdict, cause: cause.into() }
         }
     }
 }

@@ -3,10 +3,10 @@
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Error, Params, Row, Value};
 
-use super::{Connection, Dialect, Fault, IntoValue, Session, Transaction, sealed};
+use super::{Connection, Dialect, IntoValue, Session, StatementError, Transaction, sealed};
 use crate::claim::{Owner, Token};
-use crate::logic::fence::{Seen, admits};
-use crate::logic::verdict::{self, Verdict};
+use crate::logic::fence::{FenceState, admits};
+use crate::logic::sql_error::{self, SqlErrorClass};
 
 impl<T: Into<Value>> IntoValue<Value> for T {
     fn into_value(self) -> Value {
@@ -16,24 +16,24 @@ impl<T: Into<Value>> IntoValue<Value> for T {
 
 /// What an error means for the statement. After an error that is not the server's, its effect is
 /// unknown.
-fn fault(error: Error) -> Fault {
+fn statement_error(error: Error) -> StatementError {
     let verdict = match &error {
-        Error::Server(said) => verdict::mysql(said.code),
-        _ => Verdict::Unknown,
+        Error::Server(said) => sql_error::classify_mysql(said.code),
+        _ => SqlErrorClass::Unknown,
     };
-    Fault::new(verdict, error)
+    StatementError::new(verdict, error)
 }
 
 /// The fault for a row that cannot be parsed: nothing was done to it.
-fn strange(what: &str) -> Fault {
-    Fault::new(Verdict::Refused, what.to_owned())
+fn malformed_row(what: &str) -> StatementError {
+    StatementError::new(SqlErrorClass::Refused, what.to_owned())
 }
 
-async fn read(conn: &mut impl Queryable, sql: &str, key: &Value) -> Result<sealed::Rows<Row>, Fault> {
-    let rows: Vec<Row> = conn.exec(sql, Params::Positional(vec![key.clone()])).await.map_err(fault)?;
+async fn read(conn: &mut impl Queryable, sql: &str, key: &Value) -> Result<sealed::Rows<Row>, StatementError> {
+    let rows: Vec<Row> = conn.exec(sql, Params::Positional(vec![key.clone()])).await.map_err(statement_error)?;
     let versions = rows.into_iter().map(|row| {
         let version = row.get_opt(row.len().saturating_sub(1));
-        let version = version.and_then(Result::ok).ok_or_else(|| strange("the version is no number"))?;
+        let version = version.and_then(Result::ok).ok_or_else(|| malformed_row("the version is no number"))?;
         Ok((row, version))
     });
     versions.collect()
@@ -45,16 +45,16 @@ async fn write(
     values: &[Value],
     key: &Value,
     version: i64,
-) -> Result<u64, Fault> {
+) -> Result<u64, StatementError> {
     // An error before the statement runs has no effect.
-    let ready = conn.prep(sql).await.map_err(|error| match fault(error) {
-        Fault { verdict: Verdict::Unknown, cause } => Fault::new(Verdict::Refused, cause),
+    let ready = conn.prep(sql).await.map_err(|error| match statement_error(error) {
+        StatementError { class: SqlErrorClass::Unknown, cause } => StatementError::new(SqlErrorClass::Refused, cause),
         known => known,
     })?;
     let all = values.iter().chain([key]).cloned().chain([Value::from(version)]).collect();
-    let result = conn.exec_iter(&ready, Params::Positional(all)).await.map_err(fault)?;
+    let result = conn.exec_iter(&ready, Params::Positional(all)).await.map_err(statement_error)?;
     let count = result.affected_rows();
-    result.drop_result().await.map_err(fault)?;
+    result.drop_result().await.map_err(statement_error)?;
     Ok(count)
 }
 
@@ -68,11 +68,11 @@ macro_rules! session {
             type Row = Row;
             type Value = Value;
 
-            async fn run(&mut self, sql: &str) -> Result<(), Fault> {
-                self.query_drop(sql).await.map_err(fault)
+            async fn run(&mut self, sql: &str) -> Result<(), StatementError> {
+                self.query_drop(sql).await.map_err(statement_error)
             }
 
-            async fn read(&mut self, sql: &str, key: &Self::Value) -> Result<sealed::Rows<Row>, Fault> {
+            async fn read(&mut self, sql: &str, key: &Self::Value) -> Result<sealed::Rows<Row>, StatementError> {
                 read(self, sql, key).await
             }
 
@@ -82,7 +82,7 @@ macro_rules! session {
                 values: &[Self::Value],
                 key: &Self::Value,
                 version: i64,
-            ) -> Result<u64, Fault> {
+            ) -> Result<u64, StatementError> {
                 write(self, sql, values, key, version).await
             }
         }
@@ -101,23 +101,23 @@ impl Transaction for mysql_async::Transaction<'_> {
         resource: &str,
         token: Token,
         owner: Option<Owner>,
-    ) -> Result<Option<Seen>, Fault> {
-        let [upsert, look, ..] = sql else { return Err(strange("two statements are needed")) };
+    ) -> Result<Option<FenceState>, StatementError> {
+        let [upsert, look, ..] = sql else { return Err(malformed_row("two statements are needed")) };
         let resource = Value::from(resource.as_bytes());
         let whose = Value::from(owner.map(|owner| owner.bits().to_be_bytes().to_vec()));
         let values = vec![resource.clone(), Value::from(token.0), whose];
-        self.exec_drop(upsert.as_str(), Params::Positional(values)).await.map_err(fault)?;
+        self.exec_drop(upsert.as_str(), Params::Positional(values)).await.map_err(statement_error)?;
         // A locking read sees the current row, not the transaction's snapshot. The upsert has
         // locked the row.
         let row: Option<Row> =
-            self.exec_first(look.as_str(), Params::Positional(vec![resource])).await.map_err(fault)?;
+            self.exec_first(look.as_str(), Params::Positional(vec![resource])).await.map_err(statement_error)?;
         let seen = row.and_then(|row| {
             let token: u64 = row.get_opt(0)?.ok()?;
             let owner: Option<Vec<u8>> = row.get_opt(1)?.ok()?;
             let owner = owner.map(|bits| bits.try_into().map(u128::from_be_bytes)).transpose().ok()?;
-            Some(Seen { token: Token(token), owner: owner.map(Owner::from_bits) })
+            Some(FenceState { token: Token(token), owner: owner.map(Owner::from_bits) })
         });
-        let seen = seen.ok_or_else(|| strange("the fence's row is not there, or is none of ours"))?;
+        let seen = seen.ok_or_else(|| malformed_row("the fence's row is not there, or is none of ours"))?;
         Ok((!admits(seen, token, owner)).then_some(seen))
     }
 }

@@ -5,10 +5,10 @@ use std::error::Error as _;
 use tokio_postgres::types::{ToSql, Type, WrongType};
 use tokio_postgres::{Client, Error, GenericClient, Row};
 
-use super::{Connection, Dialect, Fault, IntoValue, Session, Transaction, sealed};
+use super::{Connection, Dialect, IntoValue, Session, StatementError, Transaction, sealed};
 use crate::claim::{Owner, Token};
-use crate::logic::fence::Seen;
-use crate::logic::verdict::{self, Verdict};
+use crate::logic::fence::FenceState;
+use crate::logic::sql_error::{self, SqlErrorClass};
 
 /// A value for PostgreSQL: any type with `ToSql`.
 pub type PostgresValue = Box<dyn ToSql + Send + Sync>;
@@ -21,26 +21,26 @@ impl<T: ToSql + Send + Sync + 'static> IntoValue<PostgresValue> for T {
 
 /// What an error means for the statement. After an error that is not the server's, its effect is
 /// unknown, unless a value had the wrong type.
-fn fault(error: Error) -> Fault {
+fn statement_error(error: Error) -> StatementError {
     let verdict = match error.code() {
-        Some(state) => verdict::postgres(state.code()),
-        None if error.source().is_some_and(|cause| cause.is::<WrongType>()) => Verdict::Refused,
-        None => Verdict::Unknown,
+        Some(state) => sql_error::classify_postgres(state.code()),
+        None if error.source().is_some_and(|cause| cause.is::<WrongType>()) => SqlErrorClass::Refused,
+        None => SqlErrorClass::Unknown,
     };
-    Fault::new(verdict, error)
+    StatementError::new(verdict, error)
 }
 
 async fn read(
     client: &(impl GenericClient + Sync),
     sql: &str,
     key: &PostgresValue,
-) -> Result<sealed::Rows<Row>, Fault> {
-    let rows = client.query(sql, &[key.as_ref() as &(dyn ToSql + Sync)]).await.map_err(fault)?;
+) -> Result<sealed::Rows<Row>, StatementError> {
+    let rows = client.query(sql, &[key.as_ref() as &(dyn ToSql + Sync)]).await.map_err(statement_error)?;
     let versions = rows.into_iter().map(|row| {
         let version = row.try_get(row.len().saturating_sub(1))?;
         Ok((row, version))
     });
-    versions.collect::<Result<_, _>>().map_err(fault)
+    versions.collect::<Result<_, _>>().map_err(statement_error)
 }
 
 async fn write(
@@ -49,16 +49,16 @@ async fn write(
     values: &[PostgresValue],
     key: &PostgresValue,
     version: i64,
-) -> Result<u64, Fault> {
+) -> Result<u64, StatementError> {
     // An error before the statement runs has no effect.
-    let ready = client.prepare(sql).await.map_err(|error| match fault(error) {
-        Fault { verdict: Verdict::Unknown, cause } => Fault::new(Verdict::Refused, cause),
+    let ready = client.prepare(sql).await.map_err(|error| match statement_error(error) {
+        StatementError { class: SqlErrorClass::Unknown, cause } => StatementError::new(SqlErrorClass::Refused, cause),
         known => known,
     })?;
     let mut all: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value.as_ref() as &(dyn ToSql + Sync)).collect();
     all.push(key.as_ref());
     all.push(&version);
-    client.execute(&ready, &all).await.map_err(fault)
+    client.execute(&ready, &all).await.map_err(statement_error)
 }
 
 /// Connections and transactions implement `Session` alike.
@@ -71,11 +71,11 @@ macro_rules! session {
             type Row = Row;
             type Value = PostgresValue;
 
-            async fn run(&mut self, sql: &str) -> Result<(), Fault> {
-                self.batch_execute(sql).await.map_err(fault)
+            async fn run(&mut self, sql: &str) -> Result<(), StatementError> {
+                self.batch_execute(sql).await.map_err(statement_error)
             }
 
-            async fn read(&mut self, sql: &str, key: &Self::Value) -> Result<sealed::Rows<Row>, Fault> {
+            async fn read(&mut self, sql: &str, key: &Self::Value) -> Result<sealed::Rows<Row>, StatementError> {
                 read(self, sql, key).await
             }
 
@@ -85,7 +85,7 @@ macro_rules! session {
                 values: &[Self::Value],
                 key: &Self::Value,
                 version: i64,
-            ) -> Result<u64, Fault> {
+            ) -> Result<u64, StatementError> {
                 write(self, sql, values, key, version).await
             }
         }
@@ -104,20 +104,22 @@ impl Transaction for tokio_postgres::Transaction<'_> {
         resource: &str,
         token: Token,
         owner: Option<Owner>,
-    ) -> Result<Option<Seen>, Fault> {
-        let [upsert, look, ..] = sql else { return Err(Fault::new(Verdict::Refused, "two statements are needed")) };
+    ) -> Result<Option<FenceState>, StatementError> {
+        let [upsert, look, ..] = sql else {
+            return Err(StatementError::new(SqlErrorClass::Refused, "two statements are needed"));
+        };
         let number = i64::try_from(token.0).map_err(|_| {
-            Fault::new(Verdict::Refused, format!("token {token} does not fit into PostgreSQL's BIGINT"))
+            StatementError::new(SqlErrorClass::Refused, format!("token {token} does not fit into PostgreSQL's BIGINT"))
         })?;
         let whose = owner.map(|owner| owner.bits().to_be_bytes().to_vec());
         let values: [(&(dyn ToSql + Sync), Type); 3] =
             [(&resource, Type::TEXT), (&number, Type::INT8), (&whose, Type::BYTEA)];
-        if self.execute_typed(upsert, &values).await.map_err(fault)? > 0 {
+        if self.execute_typed(upsert, &values).await.map_err(statement_error)? > 0 {
             return Ok(None);
         }
         // The row exists and is locked: no other transaction can change or remove it in between.
-        let row = self.query_typed_one(look, &values[..1]).await.map_err(fault)?;
-        let seen: i64 = row.try_get(0).map_err(fault)?;
-        Ok(Some(Seen { token: Token(u64::try_from(seen).unwrap_or(0)), owner: None }))
+        let row = self.query_typed_one(look, &values[..1]).await.map_err(statement_error)?;
+        let seen: i64 = row.try_get(0).map_err(statement_error)?;
+        Ok(Some(FenceState { token: Token(u64::try_from(seen).unwrap_or(0)), owner: None }))
     }
 }

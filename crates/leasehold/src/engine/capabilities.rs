@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::claim::{Mode, Terms};
+use crate::claim::{LockOptions, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Drift;
 
@@ -31,7 +31,7 @@ pub enum Expiry {
     /// The end of its lease.
     Lease,
     /// The end of its lease, or at once the death of its process.
-    LeaseOrDeath,
+    LeaseOrProcessDeath,
 }
 
 /// The processes or hosts that can share a lock.
@@ -58,7 +58,7 @@ pub struct Capabilities {
     /// Permits: semaphores.
     pub permits: bool,
     /// Re-entry by the same owner.
-    pub reentry: bool,
+    pub reentrancy: bool,
     /// The order in which waiters acquire the lock.
     pub fairness: Fairness,
     /// How far tokens keep rising.
@@ -68,7 +68,7 @@ pub struct Capabilities {
     /// Whether holders and waiters can be inspected.
     pub inspection: bool,
     /// Whether an operator can force release (evict) a claim.
-    pub eviction: bool,
+    pub force_release: bool,
     /// Whether the engine stores small records beside the locks; schedules need them.
     pub records: bool,
     /// The shortest TTL.
@@ -77,15 +77,15 @@ pub struct Capabilities {
     pub max_ttl: Duration,
     /// Whether the engine reads this process's clock, and so returns the moment at which a grant
     /// ends.
-    pub same_clock: bool,
+    pub uses_local_clock: bool,
     /// The clock drift that is deducted from every lease.
     pub drift: Drift,
     /// What it survives, in words.
-    pub survives: &'static str,
+    pub tolerates: &'static str,
     /// When it fails to exclude, in words.
-    pub breaks: &'static str,
+    pub fails_when: &'static str,
     /// What to be careful about with this deployment, in words; empty if nothing.
-    pub caution: &'static str,
+    pub warning: &'static str,
 }
 
 impl Capabilities {
@@ -97,44 +97,44 @@ impl Capabilities {
             reach: Reach::Network,
             shared: false,
             permits: false,
-            reentry: false,
+            reentrancy: false,
             fairness: Fairness::None,
             fencing: Fencing::Volatile,
             expiry: Expiry::Lease,
             inspection: false,
-            eviction: false,
+            force_release: false,
             records: false,
             min_ttl: Duration::from_millis(100),
             max_ttl: Duration::from_secs(24 * 3600),
-            same_clock: false,
+            uses_local_clock: false,
             drift: Drift::REMOTE,
-            survives: "",
-            breaks: "",
-            caution: "",
+            tolerates: "",
+            fails_when: "",
+            warning: "",
         }
     }
 
     /// Returns an error if the engine cannot do what the terms ask.
-    pub(crate) fn check(&self, terms: &Terms) -> Result<()> {
-        match terms.mode {
-            Mode::Shared => self.need(self.shared, "shared locks")?,
+    pub(crate) fn check_options(&self, options: &LockOptions) -> Result<()> {
+        match options.mode {
+            Mode::Shared => self.require(self.shared, "shared locks")?,
             Mode::Permits { n, limit } => {
-                self.need(self.permits, "semaphores")?;
+                self.require(self.permits, "semaphores")?;
                 check_permits(n, limit)?;
             }
             Mode::Exclusive => {}
         }
-        if terms.owner.is_some() {
-            self.need(self.reentry, "re-entry by an owner")?;
+        if options.owner.is_some() {
+            self.require(self.reentrancy, "re-entry by an owner")?;
         }
-        if terms.ttl < self.min_ttl || terms.ttl > self.max_ttl {
+        if options.ttl < self.min_ttl || options.ttl > self.max_ttl {
             let (least, most) = (self.min_ttl, self.max_ttl);
-            let message = format!("the TTL is between {least:?} and {most:?}, and this one is {:?}", terms.ttl);
+            let message = format!("the TTL is between {least:?} and {most:?}, and this one is {:?}", options.ttl);
             return Err(Error::new(ErrorKind::InvalidOption, message).at_engine(self.engine));
         }
-        let drift = self.drift.of(terms.ttl);
-        if drift >= terms.ttl / 2 {
-            let ttl = terms.ttl;
+        let drift = self.drift.margin_for(options.ttl);
+        if drift >= options.ttl / 2 {
+            let ttl = options.ttl;
             let message = format!(
                 "the drift takes {drift:?} off a TTL of {ttl:?}, and too little is left to renew it in: a longer TTL, or less drift"
             );
@@ -143,9 +143,9 @@ impl Capabilities {
         Ok(())
     }
 
-    /// Returns `Unsupported` unless `can`.
-    pub(crate) fn need(&self, can: bool, what: &str) -> Result<()> {
-        if can { Ok(()) } else { Err(self.unsupported(what)) }
+    /// Returns `Unsupported` unless `is_supported`.
+    pub(crate) fn require(&self, is_supported: bool, capability: &str) -> Result<()> {
+        if is_supported { Ok(()) } else { Err(self.unsupported(capability)) }
     }
 
     /// The error of a call for something that the engine does not offer.

@@ -4,7 +4,7 @@
 //! ADDING_AN_ENGINE.md explains how to write one; read [`memory`] first.
 
 mod capabilities;
-mod losses;
+mod loss_events;
 mod registry;
 mod secrets;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
@@ -31,9 +31,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
-pub use self::losses::{Loss, LossBoard, Losses};
-pub(crate) use self::registry::unknown;
-pub use self::registry::{Entry, Technique, entries, open};
+pub use self::loss_events::{LossBroadcaster, LossEvent, LossEvents};
+pub(crate) use self::registry::unknown_scheme;
+pub use self::registry::{EngineEntry, Technique, entries, open};
 pub use self::secrets::is_exposed;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 pub(crate) use self::stranger::Product;
@@ -41,33 +41,33 @@ pub use self::url::EngineUrl;
 
 use crate::claim::{Claim, ClaimId, Holder, Mode, Token};
 #[cfg(any(feature = "memory", feature = "file"))]
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Instant};
 use crate::error::Error;
 pub use crate::logic::lease::Validity;
-use crate::logic::table::{Departure, Refusal};
 #[cfg(any(feature = "memory", feature = "file"))]
-use crate::logic::table::{Party, Verdict};
+use crate::logic::table::{Contender, Verdict};
+use crate::logic::table::{Refusal, ReleaseEffect};
 use crate::name::LockName;
 
 /// One step of an engine. The caller may drop it at any time, and then cleans up with
 /// [`Engine::release`].
 #[must_use = "a step does nothing until it is awaited"]
-pub struct Step<T>(Kind<T>);
+pub struct Step<T>(StepState<T>);
 
-enum Kind<T> {
+enum StepState<T> {
     Ready(Option<Result<T, Error>>),
-    Later(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+    Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
 impl<T> Step<T> {
     /// A step that waits for something.
     pub fn new(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self(Kind::Later(Box::pin(future)))
+        Self(StepState::Pending(Box::pin(future)))
     }
 
     /// A step that is complete already; it needs no allocation.
     pub fn ready(result: Result<T, Error>) -> Self {
-        Self(Kind::Ready(Some(result)))
+        Self(StepState::Ready(Some(result)))
     }
 }
 
@@ -75,8 +75,8 @@ impl<T> Step<T> {
     /// The result of a step that was complete from the start.
     pub(crate) fn take_ready(&mut self) -> Option<Result<T, Error>> {
         match &mut self.0 {
-            Kind::Ready(result) => result.take(),
-            Kind::Later(_) => None,
+            StepState::Ready(result) => result.take(),
+            StepState::Pending(_) => None,
         }
     }
 }
@@ -88,8 +88,8 @@ impl<T> Future for Step<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Kind::Ready(result) => result.take().map_or(Poll::Pending, Poll::Ready),
-            Kind::Later(future) => future.as_mut().poll(cx),
+            StepState::Ready(result) => result.take().map_or(Poll::Pending, Poll::Ready),
+            StepState::Pending(future) => future.as_mut().poll(cx),
         }
     }
 }
@@ -112,7 +112,7 @@ pub struct Grant {
 
 /// The answer to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum AcquireReply {
     /// The claim holds the lock.
     Granted(Grant),
     /// The claim is in the queue.
@@ -121,20 +121,20 @@ pub enum Answer {
         ahead: usize,
         /// After this time the lock may become free without a notification (a holder's lease ends):
         /// check again then.
-        recheck: Option<Duration>,
+        recheck_after: Option<Duration>,
         /// No holder is known, but the lock cools down for this time: servers restarted and may
         /// have lost the lease of a holder.
-        cooling: Option<Duration>,
+        cool_down: Option<Duration>,
     },
     /// The lock is not free and the claim is not in a queue: the caller did not ask to queue, the
     /// engine has no queue, or the claim lost its position. Retry.
     Busy {
         /// After this time the lock may become free without a notification.
-        recheck: Option<Duration>,
+        recheck_after: Option<Duration>,
     },
     /// The engine cools down and grants nothing new: servers restarted, and leases that they lost
     /// may still be held. Retry.
-    Abstains {
+    CoolingDown {
         /// The time left, at least.
         left: Duration,
     },
@@ -144,19 +144,19 @@ pub enum Answer {
     /// learned of the grant. [`wait`](Engine::wait) returns this. An attempt returns it if the
     /// claim attempted before and its client may not have learned of the eviction; otherwise an
     /// attempt starts over.
-    Evicted,
+    ForceReleased,
 }
 
 #[cfg(any(feature = "memory", feature = "file"))]
-impl Answer {
+impl AcquireReply {
     /// Turns a table's verdict into an answer, for an engine that reads this process's clock.
     /// `expiry` is when the next lease ends.
-    pub(crate) fn new(verdict: Verdict, expiry: Option<Moment>, clock: &Clock) -> Self {
-        let recheck = || expiry.map(|at| at.since(clock.now()));
+    pub(crate) fn from_verdict(verdict: Verdict, expiry: Option<Instant>, clock: &Clock) -> Self {
+        let recheck = || expiry.map(|at| at.duration_since(clock.now()));
         match verdict {
             Verdict::Granted(token, until) => Self::Granted(Grant { token, validity: Validity::Until(until) }),
-            Verdict::Queued(ahead) => Self::Queued { ahead, recheck: recheck(), cooling: None },
-            Verdict::Busy => Self::Busy { recheck: recheck() },
+            Verdict::Queued(ahead) => Self::Queued { ahead, recheck_after: recheck(), cool_down: None },
+            Verdict::Busy => Self::Busy { recheck_after: recheck() },
             Verdict::Refused(refusal) => Self::Refused(refusal),
         }
     }
@@ -164,7 +164,7 @@ impl Answer {
 
 /// The answer to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewal {
+pub enum RenewReply {
     /// Renewed: the lease now lasts this long.
     Renewed(Validity),
     /// This claim still holds the lock, but its lease was not extended.
@@ -177,7 +177,7 @@ pub enum Renewal {
 
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseReply {
     /// The claim held the lock and released it.
     Released,
     /// The claim waited and left the queue.
@@ -187,12 +187,12 @@ pub enum Released {
     Absent,
 }
 
-impl From<Departure> for Released {
-    fn from(departure: Departure) -> Self {
+impl From<ReleaseEffect> for ReleaseReply {
+    fn from(departure: ReleaseEffect) -> Self {
         match departure {
-            Departure::Released => Self::Released,
-            Departure::LeftQueue => Self::LeftQueue,
-            Departure::Absent => Self::Absent,
+            ReleaseEffect::Released => Self::Released,
+            ReleaseEffect::LeftQueue => Self::LeftQueue,
+            ReleaseEffect::Absent => Self::Absent,
         }
     }
 }
@@ -200,7 +200,7 @@ impl From<Departure> for Released {
 /// A holder or a waiter of a lock, as inspection shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PartyView {
+pub struct ContenderView {
     /// The claim's id; `Debug` shows only a part of it.
     pub claim: ClaimId,
     /// The mode that it holds or waits for.
@@ -212,7 +212,7 @@ pub struct PartyView {
     /// How long it has held or waited.
     pub age: Duration,
     /// The time until it expires unless renewed.
-    pub left: Duration,
+    pub remaining: Duration,
 }
 
 /// A lock, as inspection shows it.
@@ -223,18 +223,18 @@ pub struct LockView {
     pub name: LockName,
     /// The holders, in the order of their grants. An owner's further claims may be listed next to
     /// its first one.
-    pub holders: Vec<PartyView>,
+    pub holders: Vec<ContenderView>,
     /// The waiters, in the order of the queue.
-    pub waiters: Vec<PartyView>,
+    pub waiters: Vec<ContenderView>,
     /// The highest token granted, if the engine stores it.
     pub last_token: Option<Token>,
     /// If the stored data of the lock is damaged: what is wrong with it. Nothing else is known of
     /// the lock then.
-    pub trouble: Option<String>,
+    pub damage: Option<String>,
 }
 
-impl PartyView {
-    /// A holder or a waiter, for an engine to show. `token` is `None` for a waiter.
+impl ContenderView {
+    /// A holder or a waiter, for an engine to show. `fence_token` is `None` for a waiter.
     pub fn new(
         claim: ClaimId,
         mode: Mode,
@@ -243,30 +243,37 @@ impl PartyView {
         age: Duration,
         left: Duration,
     ) -> Self {
-        Self { claim, mode, token, holder, age, left }
+        Self { claim, mode, token, holder, age, remaining: left }
     }
 
     /// A party of a table that has held or waited since `since`.
     #[cfg(any(feature = "memory", feature = "file"))]
-    pub(crate) fn of<N>(party: &Party<N>, holder: Holder, since: Moment, now: Moment) -> Self {
-        let token = (party.token > Token::default()).then_some(party.token);
-        Self::new(party.claim, party.mode, token, holder, now.since(since), party.until.since(now))
+    pub(crate) fn from_contender<N>(contender: &Contender<N>, holder: Holder, since: Instant, now: Instant) -> Self {
+        let token = (contender.token > Token::default()).then_some(contender.token);
+        Self::new(
+            contender.claim,
+            contender.mode,
+            token,
+            holder,
+            now.duration_since(since),
+            contender.expires_at.duration_since(now),
+        )
     }
 }
 
 impl LockView {
     /// A lock without holders and waiters.
     pub fn free(name: LockName) -> Self {
-        Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None, trouble: None }
+        Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None, damage: None }
     }
 }
 
 /// The result of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Evicted {
+pub struct ForceReleaseOutcome {
     /// The claim that was evicted; `None` if it was gone already and nothing changed.
-    pub party: Option<PartyView>,
+    pub contender: Option<ContenderView>,
     /// The token to write to the resource. It is higher than the evicted holder's token, and lower
     /// than the token of every other holder, present or future. The resource then refuses the
     /// evicted holder and no other.
@@ -277,13 +284,13 @@ pub struct Evicted {
     ///
     /// In a lease table, a client may have assigned a lower token to a waiter of its own before the
     /// eviction. That client then reports the lock as lost.
-    pub token: Option<Token>,
+    pub fence_token: Option<Token>,
 }
 
-impl Evicted {
+impl ForceReleaseOutcome {
     /// The result of an eviction, for an engine to return.
-    pub fn new(party: Option<PartyView>, token: Option<Token>) -> Self {
-        Self { party, token }
+    pub fn new(contender: Option<ContenderView>, token: Option<Token>) -> Self {
+        Self { contender, fence_token: token }
     }
 }
 
@@ -295,13 +302,13 @@ pub struct Record {
     /// Empty if the record does not exist.
     pub value: String,
     /// The engine's clock at the read or write: time since 1970, UTC. Never a client's clock.
-    pub now: Duration,
+    pub engine_time: Duration,
 }
 
 impl Record {
     /// The result of reading a record that does not exist.
     pub fn absent(now: Duration) -> Self {
-        Self { version: 0, value: String::new(), now }
+        Self { version: 0, value: String::new(), engine_time: now }
     }
 }
 
@@ -313,7 +320,7 @@ pub struct ServerRun {
     pub id: String,
     /// The engine's clock when a client first saw this run. Everything acknowledged in an earlier
     /// run was acknowledged before.
-    pub began: Duration,
+    pub began_at: Duration,
 }
 
 /// The answer of an engine to a call for what it does not offer.
@@ -333,7 +340,7 @@ fn unsupported<T>(capabilities: &Capabilities, what: &str) -> Step<T> {
 ///
 /// An engine implements [`capabilities`](Self::capabilities), [`url`](Self::url),
 /// [`attempt`](Self::attempt), [`renew`](Self::renew), [`release`](Self::release) and
-/// [`farewell`](Self::farewell), and [`wait`](Self::wait) if it has a queue. Every other method
+/// [`shutdown`](Self::shutdown), and [`wait`](Self::wait) if it has a queue. Every other method
 /// refuses, or does the least that is right. An engine overrides those that it offers, and declares
 /// them in its [`Capabilities`], which callers check before any call.
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
@@ -344,9 +351,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn url(&self) -> String;
 
     /// Acquires the lock if it is free; otherwise queues if `queue` is set and the engine has a
-    /// queue. Follows rules 1 to 6 of [`Table`](crate::logic::table::Table). Repeating the call
+    /// queue. Follows rules 1 to 6 of [`LockTable`](crate::logic::table::LockTable). Repeating the call
     /// with the same claim gives the same answer and a later end.
-    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer>;
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply>;
 
     /// Acquires several locks at once if all of them are free: one grant per claim, in order.
     /// `None` if one of them is not free, or if the engine cannot do it in one step. It then took
@@ -356,40 +363,40 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         Step::ready(Ok(None))
     }
 
-    /// Waits for a change of a queued claim, no longer than `patience`, and returns its state. The
+    /// Waits for a change of a queued claim, no longer than `timeout`, and returns its state. The
     /// caller repeats it while it waits, at least every third of a TTL: each call is the waiter's
     /// heartbeat. Dropping the step leaves the claim in the queue.
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
-        let _ = (claim, patience);
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, timeout: Duration) -> Step<AcquireReply> {
+        let _ = (claim, timeout);
         unsupported(self.capabilities(), "queue")
     }
 
     /// Identifies the server that keeps a lock, among servers that can fail independently. The
-    /// keeper renews leases of different places in separate calls, so a hanging server delays only
+    /// keeper renews leases on different servers in separate calls, so a hanging server delays only
     /// its own leases.
-    fn place(&self, _name: &LockName) -> u64 {
+    fn server_id(&self, _name: &LockName) -> u64 {
         0
     }
 
     /// Renews the leases of claims that hold, each for its TTL from now. Returns one answer per
     /// claim, in order.
-    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>>;
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>>;
 
     /// Ends the claim, whether it holds, waits or is unknown. Never affects another claim.
-    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released>;
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply>;
 
     /// From this call on, the stream of losses that the engine detects without a renewal (eviction,
     /// end of a session). An engine that learns of a loss only from a renewal returns
-    /// [`Losses::never`].
-    fn losses(&self) -> Losses {
-        Losses::never()
+    /// [`LossEvents::none`].
+    fn loss_events(&self) -> LossEvents {
+        LossEvents::none()
     }
 
     /// Starts to watch the holders of `name`, and completes once the watch is in place, so that an
     /// inspection after it misses no change. The returned step waits until the holders may have
-    /// changed since, no longer than `patience`; it may wake spuriously.
-    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
-        let _ = (name, patience);
+    /// changed since, no longer than `timeout`; it may wake spuriously.
+    fn watch(self: Arc<Self>, name: LockName, timeout: Duration) -> Step<Step<()>> {
+        let _ = (name, timeout);
         unsupported(self.capabilities(), "inspection")
     }
 
@@ -406,32 +413,32 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         unsupported(self.capabilities(), "inspection")
     }
 
-    /// Evicts a claim, whether it holds or waits. [`fence::advice`](crate::logic::fence::advice)
+    /// Evicts a claim, whether it holds or waits. [`fence::force_release_token`](crate::logic::fence::force_release_token)
     /// decides which token the engine raises and which it advises. If the claim is gone, the engine
     /// raises none.
     ///
     /// The holder or waiter learns of it within a round trip if the engine pushes notifications,
     /// and within 500 ms if it polls. The next waiter acquires the lock within the same time. The
-    /// engine records `reason` if it keeps such a record. Needs [`Capabilities::eviction`].
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
+    /// engine records `reason` if it keeps such a record. Needs [`Capabilities::force_release`].
+    fn force_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<ForceReleaseOutcome> {
         let _ = (name, claim, reason);
         unsupported(self.capabilities(), "eviction")
     }
 
-    /// Asks the holder of a claim to release it. Its client receives [`Loss::ReleaseRequested`], as
+    /// Asks the holder of a claim to release it. Its client receives [`LossEvent::ReleaseRequested`], as
     /// fast as it would learn of an eviction, and stops renewing the lease. Nothing else changes:
     /// the lock is free when the holder releases it, or when its lease ends.
     ///
     /// Returns the holder, or `None` if the claim does not hold the lock. A request may be lost
-    /// with a connection; repeating it is harmless. Needs [`Capabilities::eviction`].
-    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+    /// with a connection; repeating it is harmless. Needs [`Capabilities::force_release`].
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<ContenderView>> {
         let _ = (name, claim, reason);
         unsupported(self.capabilities(), "eviction")
     }
 
     /// Whether a claim that was asked to release, and is gone, has released. `Some(false)`: no
     /// release is known. `None`: the engine keeps no note, and the time tells it
-    /// ([`PartyView::left`]): a claim that is gone before its lease could end has released.
+    /// ([`ContenderView::remaining`]): a claim that is gone before its lease could end has released.
     ///
     /// Only an engine that does not know when a lease ends overrides this. The first `Some(true)`
     /// may be the last: the note is then deleted.
@@ -447,12 +454,12 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Shuts down the engine's connections and sessions when no lease is held; no call follows. An
     /// engine may leave alone what expires soon anyway.
-    fn farewell(self: Arc<Self>) -> Step<()>;
+    fn shutdown(self: Arc<Self>) -> Step<()>;
 
     /// A file descriptor whose last close releases this client's locks, if the kernel tracks them.
     /// The caller passes it to a child process that must exit before the locks are free.
     #[cfg(unix)]
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+    fn liveness_fd(&self) -> Option<std::os::fd::OwnedFd> {
         None
     }
 }
@@ -474,12 +481,12 @@ pub trait RecordStore: Send + Sync + 'static {
         Step::new(async move { Ok((read.await?, None)) })
     }
 
-    /// Writes a record if its version is still `over`, the version that was read (zero: the record
+    /// Writes a record if its version is still `expected_version`, the version that was read (zero: the record
     /// must not exist). `None`: it has another version, and nothing was written. An empty value
     /// removes the record.
     ///
     /// The versions of a name rise over everything ever written to it, removals included
-    /// ([`record`](crate::logic::record) has the rule). So a late writer that read an old version
+    /// ([`record_version`](crate::logic::record_version) has the rule). So a late writer that read an old version
     /// never succeeds.
     fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>>;
 

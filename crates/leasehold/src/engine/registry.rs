@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// An engine that this version knows.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Entry {
+pub struct EngineEntry {
     /// The URL's scheme.
     pub scheme: &'static str,
     /// The cargo feature that enables it.
@@ -20,7 +20,7 @@ pub struct Entry {
     /// An example of its URL.
     pub example: &'static str,
     /// A short description.
-    pub about: &'static str,
+    pub summary: &'static str,
     /// What it can do; `None` if its feature is off in this build.
     pub capabilities: Option<Capabilities>,
     /// The techniques with which it can keep its locks, the default first, if the URL's
@@ -35,7 +35,7 @@ pub struct Technique {
     /// The value of the URL's `technique=`.
     pub name: &'static str,
     /// A short description.
-    pub about: &'static str,
+    pub summary: &'static str,
     /// What the engine can do with this technique.
     pub capabilities: Capabilities,
 }
@@ -46,23 +46,23 @@ fn techniques(
     row: Capabilities,
     for_update: Capabilities,
     session: Capabilities,
-    named: &'static str,
+    named_lock: &'static str,
 ) -> Vec<Technique> {
     vec![
-        Technique { name: "row", about: "a row of a lease table; the default", capabilities: row },
-        Technique { name: "for-update", about: "a row lock in an open transaction", capabilities: for_update },
-        Technique { name: "session", about: named, capabilities: session },
+        Technique { name: "row", summary: "a row of a lease table; the default", capabilities: row },
+        Technique { name: "for-update", summary: "a row lock in an open transaction", capabilities: for_update },
+        Technique { name: "session", summary: named_lock, capabilities: session },
     ]
 }
 
 /// The entry of an engine behind a cargo feature.
 macro_rules! entry {
     ($engine:ident, $feature:literal, $scheme:literal, $example:literal, $about:literal) => {
-        Entry {
+        EngineEntry {
             scheme: $scheme,
             feature: $feature,
             example: $example,
-            about: $about,
+            summary: $about,
             #[cfg(feature = $feature)]
             capabilities: Some(super::$engine::CAPABILITIES),
             #[cfg(not(feature = $feature))]
@@ -74,7 +74,7 @@ macro_rules! entry {
 
 /// All engines that this version knows, including those that are not in this build.
 #[rustfmt::skip]
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<EngineEntry> {
     vec![
         entry!(memory, "memory", "memory", "memory:",
             "the tasks of one process; the reference for every mode"),
@@ -88,11 +88,11 @@ pub fn entries() -> Vec<Entry> {
             "many machines, in a Redis Cluster"),
         entry!(redlock, "redis", "redlock", "redlock://h1,h2,h3,h4,h5",
             "many machines, in a majority of independent Redis servers"),
-        Entry {
+        EngineEntry {
             scheme: "mysql",
             feature: "mysql",
             example: "mysql://user:password@host/database",
-            about: "many machines, in a MySQL or MariaDB database",
+            summary: "many machines, in a MySQL or MariaDB database",
             #[cfg(feature = "mysql")]
             capabilities: Some(super::sql::MYSQL),
             #[cfg(not(feature = "mysql"))]
@@ -100,18 +100,18 @@ pub fn entries() -> Vec<Entry> {
             #[cfg(feature = "mysql")]
             techniques: techniques(
                 super::sql::MYSQL,
-                super::sql::held::MYSQL_FOR_UPDATE,
-                super::sql::held::MYSQL_SESSION,
+                super::sql::session_locks::MYSQL_FOR_UPDATE,
+                super::sql::session_locks::MYSQL_SESSION,
                 "a named lock of the session: GET_LOCK",
             ),
             #[cfg(not(feature = "mysql"))]
             techniques: Vec::new(),
         },
-        Entry {
+        EngineEntry {
             scheme: "postgres",
             feature: "postgres",
             example: "postgres://user:password@host/database",
-            about: "many machines, in a PostgreSQL database",
+            summary: "many machines, in a PostgreSQL database",
             #[cfg(feature = "postgres")]
             capabilities: Some(super::sql::POSTGRES),
             #[cfg(not(feature = "postgres"))]
@@ -119,8 +119,8 @@ pub fn entries() -> Vec<Entry> {
             #[cfg(feature = "postgres")]
             techniques: techniques(
                 super::sql::POSTGRES,
-                super::sql::held::POSTGRES_FOR_UPDATE,
-                super::sql::held::POSTGRES_SESSION,
+                super::sql::session_locks::POSTGRES_FOR_UPDATE,
+                super::sql::session_locks::POSTGRES_SESSION,
                 "an advisory lock of the session",
             ),
             #[cfg(not(feature = "postgres"))]
@@ -140,12 +140,12 @@ pub fn open<'a>(url: &'a str, clock: &'a Clock) -> BoxFuture<'a, Result<Arc<dyn 
     // again.
     Box::pin(async move {
         let url = EngineUrl::parse(url)?;
-        open_scheme(url.clone(), clock).await.map_err(|error| url.locate(error))
+        open_scheme(url.clone(), clock).await.map_err(|error| url.add_location(error))
     })
 }
 
 async fn open_scheme(url: EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
-    let url = url.with_passwords()?;
+    let url = url.read_password_files()?;
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(super::memory::MemoryEngine::open(&url, clock)?),
@@ -163,18 +163,18 @@ async fn open_scheme(url: EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
         "zookeeper" => super::zookeeper::open(&url, clock).await,
         scheme => {
             let _ = clock;
-            Err(unknown(scheme))
+            Err(unknown_scheme(scheme))
         }
     }
 }
 
 /// Whether an engine has this scheme, in this build or another.
-pub(super) fn is_known(scheme: &str) -> bool {
+pub(super) fn is_known_scheme(scheme: &str) -> bool {
     let scheme = scheme.to_ascii_lowercase();
     ["rediss", "postgresql"].contains(&scheme.as_str()) || entries().iter().any(|entry| entry.scheme == scheme)
 }
 
-pub(crate) fn unknown(scheme: &str) -> Error {
+pub(crate) fn unknown_scheme(scheme: &str) -> Error {
     let entries = entries();
     if let Some(entry) = entries.iter().find(|entry| entry.scheme == scheme) {
         let message = format!(

@@ -12,10 +12,10 @@ use super::EngineUrl;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The maximum size of a file with a password.
-const LONGEST: u64 = 64 * 1024;
+const MAX_FILE_SIZE: u64 = 64 * 1024;
 
 /// Options that name a file, and which secret the file has.
-const FILES: [(&str, Secret); 2] =
+const SECRET_FILE_OPTIONS: [(&str, Secret); 2] =
     [("password-file", Secret::Password), ("sentinel-password-file", Secret::Option("sentinel-password"))];
 
 #[derive(Clone, Copy)]
@@ -31,17 +31,19 @@ impl EngineUrl {
     ///
     /// # Errors
     /// `InvalidUrl` if a file cannot be read, or if the URL also has the password itself.
-    pub fn with_passwords(mut self) -> Result<Self> {
+    pub fn read_password_files(mut self) -> Result<Self> {
         if matches!(self.scheme.as_str(), "memory" | "file") {
             return Ok(self);
         }
-        for (key, secret) in FILES {
+        for (key, secret) in SECRET_FILE_OPTIONS {
             let Some(path) = self.option(key).map(str::to_owned) else { continue };
             let password = first_line(&path, key)?;
             self.options.retain(|(other, _)| other != key);
             match secret {
                 Secret::Password if self.password.is_some() => {
-                    return Err(bad(format!("the URL has a password, and {key}=, too: leave one of them out")));
+                    return Err(invalid_option(format!(
+                        "the URL has a password, and {key}=, too: leave one of them out"
+                    )));
                 }
                 Secret::Password => self.password = Some(password),
                 Secret::Option(option) => self.options.push((option.to_owned(), password)),
@@ -55,8 +57,8 @@ impl EngineUrl {
 
     /// The password files of this URL that every user of this host can read; `chmod o-r` fixes
     /// that.
-    pub fn exposed_files(&self) -> Vec<PathBuf> {
-        let named = FILES.iter().filter_map(|(key, _)| self.option(key)).map(PathBuf::from);
+    pub fn world_readable_files(&self) -> Vec<PathBuf> {
+        let named = SECRET_FILE_OPTIONS.iter().filter_map(|(key, _)| self.option(key)).map(PathBuf::from);
         named.filter(|path| is_exposed(path)).collect()
     }
 }
@@ -67,43 +69,43 @@ pub fn is_exposed(path: &Path) -> bool {
     let Ok(real) = path.canonicalize() else { return false };
     let file = File::open(&real).and_then(|file| file.metadata());
     let mut above = real.ancestors().skip(1);
-    file.is_ok_and(|file| is_open_to(&file, 0o004))
-        && above.all(|folder| folder.metadata().is_ok_and(|found| is_open_to(&found, 0o001)))
+    file.is_ok_and(|file| is_accessible_to(&file, 0o004))
+        && above.all(|folder| folder.metadata().is_ok_and(|found| is_accessible_to(&found, 0o001)))
 }
 
-fn bad(message: String) -> Error {
+fn invalid_option(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
 fn first_line(path: &str, key: &str) -> Result<String> {
-    let text = read(Path::new(path)).map_err(|e| bad(format!("cannot read {key}={path}")).caused_by(e))?;
+    let text = read(Path::new(path)).map_err(|e| invalid_option(format!("cannot read {key}={path}")).caused_by(e))?;
     let line = text.lines().next().unwrap_or_default();
     if line.is_empty() {
-        return Err(bad(format!("{key}={path} has no password in its first line")));
+        return Err(invalid_option(format!("{key}={path} has no password in its first line")));
     }
     Ok(line.to_owned())
 }
 
 fn read(path: &Path) -> std::io::Result<String> {
     let file = File::open(path)?;
-    if is_exposed(path) && is_first(path) {
+    if is_exposed(path) && is_first_warning(path) {
         let path = path.display();
         tracing::warn!(%path, "every user of this host can read the password in {path}: chmod o-r {path}");
     }
     let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
+    file.take(MAX_FILE_SIZE).read_to_string(&mut text)?;
     Ok(text)
 }
 
 /// Whether this is the first warning about this file in this process: an unreachable engine is
 /// opened many times.
-fn is_first(path: &Path) -> bool {
+fn is_first_warning(path: &Path) -> bool {
     static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned())
 }
 
 #[cfg(unix)]
-fn is_open_to(found: &Metadata, bits: u32) -> bool {
+fn is_accessible_to(found: &Metadata, bits: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
     found.mode() & bits != 0
 }
@@ -119,7 +121,7 @@ mod postgres {
     use std::fs::File;
     use std::path::PathBuf;
 
-    use super::{EngineUrl, is_open_to, read};
+    use super::{EngineUrl, is_accessible_to, read};
 
     pub(super) fn password(url: &EngineUrl) -> Option<String> {
         if let Some(password) = env::var("PGPASSWORD").ok().filter(|password| !password.is_empty()) {
@@ -128,22 +130,22 @@ mod postgres {
         let set = |key| env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
         let path = set("PGPASSFILE").or_else(|| Some(set("HOME")?.join(".pgpass")))?;
         let file = File::open(&path).ok()?;
-        if file.metadata().is_ok_and(|found| is_open_to(&found, 0o077)) {
+        if file.metadata().is_ok_and(|found| is_accessible_to(&found, 0o077)) {
             tracing::warn!(path = %path.display(), "not used, as PostgreSQL's tools do: others may use this file; chmod 0600");
             return None;
         }
-        find(&read(&path).ok()?, url)
+        find_password(&read(&path).ok()?, url)
     }
 
     /// Finds the password in lines of `host:port:database:user:password`. `*` matches anything, `\`
     /// escapes a `:` or `\`, and the first match counts.
-    pub(super) fn find(text: &str, url: &EngineUrl) -> Option<String> {
+    pub(super) fn find_password(text: &str, url: &EngineUrl) -> Option<String> {
         let (user, database) = (url.user.as_deref()?, url.path.trim_start_matches('/'));
         let hosts = url.hosts.iter().map(|host| match host.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => (host.trim_matches(['[', ']']), port),
             _ => (host.trim_matches(['[', ']']), "5432"),
         });
-        let lines: Vec<Vec<String>> = text.lines().filter(|line| !line.starts_with('#')).map(fields).collect();
+        let lines: Vec<Vec<String>> = text.lines().filter(|line| !line.starts_with('#')).map(split_fields).collect();
         hosts.into_iter().find_map(|(host, port)| {
             let fits = |line: &&Vec<String>| {
                 let asked = [host, port, database, user];
@@ -153,7 +155,7 @@ mod postgres {
         })
     }
 
-    fn fields(line: &str) -> Vec<String> {
+    fn split_fields(line: &str) -> Vec<String> {
         let (mut fields, mut chars) = (vec![String::new()], line.chars());
         while let Some(c) = chars.next() {
             match (c, fields.len()) {
@@ -179,7 +181,7 @@ mod tests {
     }
 
     fn read(url: &str) -> Result<EngineUrl> {
-        EngineUrl::parse(url)?.with_passwords()
+        EngineUrl::parse(url)?.read_password_files()
     }
 
     #[test]
@@ -212,9 +214,12 @@ mod tests {
             for (path, mode) in paths.iter().zip(modes) {
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
             }
-            assert_eq!(url.exposed_files(), exposed);
+            assert_eq!(url.world_readable_files(), exposed);
         }
-        assert_eq!([is_first(paths[0]), is_first(paths[1]), is_first(paths[0])], [true, true, false]);
+        assert_eq!(
+            [is_first_warning(paths[0]), is_first_warning(paths[1]), is_first_warning(paths[0])],
+            [true, true, false]
+        );
     }
 
     #[cfg(unix)]
@@ -237,14 +242,19 @@ mod tests {
             mode(&inner, of_inner);
             for path in [&secret, &link] {
                 let url = EngineUrl::parse(&format!("redis://u@h?password-file={}", path.display())).unwrap();
-                assert_eq!(!url.exposed_files().is_empty(), is_exposed, "{outer:o} {of_inner:o} {}", path.display());
+                assert_eq!(
+                    !url.world_readable_files().is_empty(),
+                    is_exposed,
+                    "{outer:o} {of_inner:o} {}",
+                    path.display()
+                );
             }
         }
         std::fs::remove_file(&link).unwrap();
     }
 
     #[test]
-    fn says_what_is_wrong_and_shows_no_password() {
+    fn errors_name_the_problem_and_show_no_password() {
         let (secret, empty) = (file("hunter2\n"), file("\n"));
         for (url, says) in [
             (format!("redis://u:other@h?password-file={}", secret.path().display()), "leave one of them out"),
@@ -257,16 +267,16 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_postgresql_would_find() {
+    fn password_files_are_matched_as_postgresql_does() {
         let text = "# host:port:database:user:password\ndb1:5432:shop:app:one\n*:*:shop:app:t\\:w\\\\o\n*:*:*:*:three:3\nbad\n";
-        let find = |url: &str| postgres::find(text, &EngineUrl::parse(url).unwrap());
+        let find = |url: &str| postgres::find_password(text, &EngineUrl::parse(url).unwrap());
         assert_eq!(find("postgres://app@db1/shop").as_deref(), Some("one"));
         assert_eq!(find("postgres://app@db1:5433/shop").as_deref(), Some("t:w\\o"));
         assert_eq!(find("postgres://app@[::1]/other").as_deref(), Some("three:3"));
         assert_eq!(
-            postgres::find("db2:*:*:*:x", &EngineUrl::parse("postgres://app@db1,db2:7/d").unwrap()).as_deref(),
+            postgres::find_password("db2:*:*:*:x", &EngineUrl::parse("postgres://app@db1,db2:7/d").unwrap()).as_deref(),
             Some("x")
         );
-        assert_eq!(postgres::find("db2:*:*:*:x", &EngineUrl::parse("postgres://app@db1/d").unwrap()), None);
+        assert_eq!(postgres::find_password("db2:*:*:*:x", &EngineUrl::parse("postgres://app@db1/d").unwrap()), None);
     }
 }

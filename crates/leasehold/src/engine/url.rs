@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Schemes whose hosts are full addresses.
-const FULL_ADDRESSES: [&str; 1] = ["redlock"];
+const ADDRESS_LIST_SCHEMES: [&str; 1] = ["redlock"];
 
 /// A parsed URL. `Debug` and `Display` hide the password and the values of options that look like
 /// secrets.
@@ -35,19 +35,21 @@ impl EngineUrl {
     /// # Errors
     /// `InvalidUrl`, with what is wrong with the URL (but never a password).
     pub fn parse(text: &str) -> Result<Self> {
-        if let Some(meant) = meant(text) {
-            return Err(bad(format!("{text:?} is no engine URL; did you mean `{meant}`?")));
+        if let Some(meant) = suggest_url(text) {
+            return Err(invalid_url(format!("{text:?} is no engine URL; did you mean `{meant}`?")));
         }
         let (scheme, rest) = text.split_once(':').ok_or_else(|| {
-            bad(format!("{text:?} has no scheme; an engine URL is like `redis://{text}` or `file:///var/lib/locks`"))
+            invalid_url(format!(
+                "{text:?} has no scheme; an engine URL is like `redis://{text}` or `file:///var/lib/locks`"
+            ))
         })?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         if scheme.is_empty() || !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(plain) {
-            return Err(bad(format!("{scheme:?} is no scheme: letters, digits, `+`, `-` and `.`")));
+            return Err(invalid_url(format!("{scheme:?} is no scheme: letters, digits, `+`, `-` and `.`")));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        if FULL_ADDRESSES.contains(&scheme.to_ascii_lowercase().as_str()) {
-            return Self::of_addresses(scheme, rest, query);
+        if ADDRESS_LIST_SCHEMES.contains(&scheme.to_ascii_lowercase().as_str()) {
+            return Self::parse_addresses(scheme, rest, query);
         }
         let (authority, path) = match rest.strip_prefix("//") {
             Some(rest) => rest.find('/').map_or((rest, ""), |at| rest.split_at(at)),
@@ -57,30 +59,30 @@ impl EngineUrl {
         // of a password.
         let key_of_first = query.split('=').next().unwrap_or_default();
         if !authority.is_empty() && !authority.contains('@') && (path.contains('@') || key_of_first.contains('@')) {
-            return Err(bad("a `/` or `?` in a user or a password is written as %2F or %3F".into()));
+            return Err(invalid_url("a `/` or `?` in a user or a password is written as %2F or %3F".into()));
         }
         let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (user, password) = match login.split_once(':') {
-            Some((user, password)) => (user, Some(decode(password)?)),
+            Some((user, password)) => (user, Some(percent_decode(password)?)),
             None => (login, None),
         };
         Ok(Self {
-            scheme: usual(scheme),
-            user: (!user.is_empty()).then(|| decode(user)).transpose()?,
+            scheme: canonical_scheme(scheme),
+            user: (!user.is_empty()).then(|| percent_decode(user)).transpose()?,
             password,
             hosts: hosts.split(',').filter(|host| !host.is_empty()).map(str::to_owned).collect(),
-            path: decode(path)?,
-            options: query.split('&').filter(|pair| !pair.is_empty()).map(option).collect::<Result<_>>()?,
+            path: percent_decode(path)?,
+            options: query.split('&').filter(|pair| !pair.is_empty()).map(parse_option).collect::<Result<_>>()?,
         })
     }
 
     /// Parses a URL whose hosts are full addresses: each may have its own scheme, login and path,
     /// which its engine parses.
-    fn of_addresses(scheme: &str, rest: &str, query: &str) -> Result<Self> {
+    fn parse_addresses(scheme: &str, rest: &str, query: &str) -> Result<Self> {
         let rest = rest.strip_prefix("//").unwrap_or(rest);
         // An option whose name has an `@` is the rest of a password with a `?` in it.
         if query.split('=').next().is_some_and(|key| key.contains('@')) {
-            return Err(bad("a `/` or `?` in a user or a password is written as %2F or %3F".into()));
+            return Err(invalid_url("a `/` or `?` in a user or a password is written as %2F or %3F".into()));
         }
         // Errors repeat what is parsed as a host: it must not be half of a password with a comma in
         // it.
@@ -90,7 +92,7 @@ impl EngineUrl {
             part.contains(['@', '/']) || port.bytes().all(|byte| byte.is_ascii_digit())
         };
         if rest.contains('@') && !rest.split(',').all(is_host) {
-            return Err(bad("a `,` in a user or a password is written as %2C".into()));
+            return Err(invalid_url("a `,` in a user or a password is written as %2C".into()));
         }
         Ok(Self {
             scheme: scheme.to_ascii_lowercase(),
@@ -98,7 +100,7 @@ impl EngineUrl {
             password: None,
             hosts: rest.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect(),
             path: String::new(),
-            options: query.split('&').filter(|pair| !pair.is_empty()).map(option).collect::<Result<_>>()?,
+            options: query.split('&').filter(|pair| !pair.is_empty()).map(parse_option).collect::<Result<_>>()?,
         })
     }
 
@@ -106,14 +108,14 @@ impl EngineUrl {
     ///
     /// # Errors
     /// `InvalidUrl`.
-    pub fn only_options(&self, known: &[&str]) -> Result<()> {
+    pub fn refuse_unknown_options(&self, known: &[&str]) -> Result<()> {
         match self.options.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             None => Ok(()),
             Some((key, _)) if known.is_empty() => {
-                Err(bad(format!("`{}:` has no options, so {key:?} means nothing here", self.scheme)))
+                Err(invalid_url(format!("`{}:` has no options, so {key:?} means nothing here", self.scheme)))
             }
             Some((key, _)) => {
-                Err(bad(format!("`{}:` has no option {key:?}; it has {}", self.scheme, known.join(", "))))
+                Err(invalid_url(format!("`{}:` has no option {key:?}; it has {}", self.scheme, known.join(", "))))
             }
         }
     }
@@ -136,25 +138,25 @@ impl EngineUrl {
             each.checked_mul(number)
         };
         let read = |text: &str| {
-            parse(text).ok_or_else(|| bad(format!("{key} is like 500ms, 30s, 5m, 1h or 2d, and not {text:?}")))
+            parse(text).ok_or_else(|| invalid_url(format!("{key} is like 500ms, 30s, 5m, 1h or 2d, and not {text:?}")))
         };
         self.option(key).map(read).transpose()
     }
 
     /// Adds its location to an error of opening the engine. A malformed URL may have a password
     /// anywhere, so only its scheme is shown.
-    pub(crate) fn locate(&self, error: Error) -> Error {
+    pub(crate) fn add_location(&self, error: Error) -> Error {
         match error.kind() {
             // There is no such engine.
             ErrorKind::UnknownScheme | ErrorKind::FeatureDisabled => error,
             ErrorKind::InvalidUrl => error.at_url(format!("{}:", self.scheme)),
-            _ => error.at_url(self.place()),
+            _ => error.at_url(self.location()),
         }
     }
 
     /// The engine and its address, for errors before the URL is validated. Options are left out: an
     /// unknown one may be a misspelt password.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn location(&self) -> String {
         Self { options: Vec::new(), ..self.clone() }.to_string()
     }
 
@@ -169,7 +171,7 @@ impl EngineUrl {
 pub(crate) fn host_and_port(text: &str, port: u16, example: &str) -> Result<(String, u16)> {
     // The text after a `:` without a host may be the start of a password: do not show it.
     let shown = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };
-    let wrong = || bad(format!("{shown} is no host with a port, like `{example}:{port}` or `[::1]:{port}`"));
+    let wrong = || invalid_url(format!("{shown} is no host with a port, like `{example}:{port}` or `[::1]:{port}`"));
     let (host, digits) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
@@ -185,7 +187,7 @@ pub(crate) fn host_and_port(text: &str, port: u16, example: &str) -> Result<(Str
 }
 
 /// A host or a full address, with its password hidden.
-fn without_password(part: &str) -> String {
+fn hide_password(part: &str) -> String {
     let (scheme, rest) = part.split_once("://").map_or(("", part), |(scheme, rest)| (scheme, rest));
     let joint = if scheme.is_empty() { "" } else { "://" };
     match rest.rsplit_once('@').map(|(login, host)| (login.split_once(':'), host)) {
@@ -195,14 +197,14 @@ fn without_password(part: &str) -> String {
 }
 
 /// The URL that a bare path or a bare `host:port` was probably meant to be.
-fn meant(text: &str) -> Option<String> {
+fn suggest_url(text: &str) -> Option<String> {
     if text.starts_with(['/', '.', '~']) && !text.contains([':', '@', '?']) {
         return Some(if text.starts_with('/') { format!("file://{text}") } else { format!("file:{text}") });
     }
     let (host, port) = text.rsplit_once(':')?;
     let is_host = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._[]:".contains(c));
     // `file:8080` and `memory:1` are URLs.
-    if !is_host || super::registry::is_known(host) || port.parse::<u16>().is_err() {
+    if !is_host || super::registry::is_known_scheme(host) || port.parse::<u16>().is_err() {
         return None;
     }
     let scheme = match port {
@@ -215,22 +217,22 @@ fn meant(text: &str) -> Option<String> {
     Some(format!("{scheme}://{text}"))
 }
 
-fn bad(message: String) -> Error {
+fn invalid_url(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
 /// The engine's name for the scheme; PostgreSQL's own tools know two.
-fn usual(scheme: &str) -> String {
+fn canonical_scheme(scheme: &str) -> String {
     let scheme = scheme.to_ascii_lowercase();
     if scheme == "postgresql" { "postgres".to_owned() } else { scheme }
 }
 
-fn option(pair: &str) -> Result<(String, String)> {
+fn parse_option(pair: &str) -> Result<(String, String)> {
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-    Ok((decode(key)?, decode(value)?))
+    Ok((percent_decode(key)?, percent_decode(value)?))
 }
 
-fn decode(text: &str) -> Result<String> {
+fn percent_decode(text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
@@ -241,10 +243,12 @@ fn decode(text: &str) -> Result<String> {
         }
         let digits = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
         let byte = digits.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        bytes.push(byte.ok_or_else(|| bad("a `%` in the URL is not followed by two hexadecimal digits".into()))?);
+        bytes.push(
+            byte.ok_or_else(|| invalid_url("a `%` in the URL is not followed by two hexadecimal digits".into()))?,
+        );
         rest = &tail[2..];
     }
-    String::from_utf8(bytes).map_err(|_| bad("the URL's %-escapes are not UTF-8".into()))
+    String::from_utf8(bytes).map_err(|_| invalid_url("the URL's %-escapes are not UTF-8".into()))
 }
 
 impl fmt::Display for EngineUrl {
@@ -257,7 +261,7 @@ impl fmt::Display for EngineUrl {
                 write!(f, "{}{hidden}@", self.user.as_deref().unwrap_or(""))?;
             }
             for (index, host) in self.hosts.iter().enumerate() {
-                write!(f, "{}{}", if index == 0 { "" } else { "," }, without_password(host))?;
+                write!(f, "{}{}", if index == 0 { "" } else { "," }, hide_password(host))?;
             }
         } else if self.path.starts_with('/') {
             f.write_str("//")?;
@@ -285,7 +289,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn takes_urls_of_every_shape_apart() {
+    fn urls_of_every_shape_are_parsed() {
         let url = EngineUrl::parse("redis+sentinel://us%20er:p%40ss@h1:1,h2,[::1]:3/my-master?db=2&x=a%26b").unwrap();
         assert_eq!((url.scheme.as_str(), url.path.as_str()), ("redis+sentinel", "/my-master"));
         assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("us er"), Some("p@ss")));
@@ -307,20 +311,20 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn errors_name_the_problem() {
         for (text, says) in
             [("nothing", "no scheme"), ("1x:", "no scheme: letters"), ("file:///%zz", "two hexadecimal")]
         {
             assert!(EngineUrl::parse(text).unwrap_err().to_string().contains(says), "{text}");
         }
-        let error = EngineUrl::parse("file:?a=1").unwrap().only_options(&["mode"]).unwrap_err();
+        let error = EngineUrl::parse("file:?a=1").unwrap().refuse_unknown_options(&["mode"]).unwrap_err();
         assert!(error.to_string().contains("it has mode"));
         let url = EngineUrl::parse("redis://u:hunter2@h:1/0?pasword=hunter2").unwrap();
-        assert_eq!(url.place(), "redis://u:***@h:1/0");
+        assert_eq!(url.location(), "redis://u:***@h:1/0");
     }
 
     #[test]
-    fn guesses_what_a_bare_path_or_address_was_meant_to_be() {
+    fn a_bare_path_or_address_gets_a_suggestion() {
         for (text, says) in [
             ("/var/lib/locks", "did you mean `file:///var/lib/locks`?"),
             ("./locks", "did you mean `file:./locks`?"),

@@ -9,21 +9,21 @@ use crate::error::Error;
 
 /// A write with an older token than one already seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stale {
+pub struct StaleToken {
     /// The token that was refused.
     pub token: Token,
     /// The highest token seen.
-    pub seen: Token,
+    pub highest: Token,
 }
 
-impl fmt::Display for Stale {
+impl fmt::Display for StaleToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { token, seen } = self;
+        let Self { token, highest: seen } = self;
         write!(f, "token {token} is stale: {seen} was seen already; the lock was lost meanwhile, take it again")
     }
 }
 
-impl std::error::Error for Stale {}
+impl std::error::Error for StaleToken {}
 
 /// Why a fence on a server did not admit a write.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl std::error::Error for Stale {}
 pub enum AdmitError {
     /// The fence has seen a newer token. Roll back: the lock was lost, and another client may have
     /// written since.
-    Stale(Stale),
+    Stale(StaleToken),
     /// Another transaction interfered: a serialization failure, a deadlock, or a lock timeout. Roll
     /// back and run the whole transaction again. (Do not continue in it: after a deadlock MySQL has
     /// ended the transaction, and later statements would take effect one by one.)
@@ -53,7 +53,7 @@ pub enum AdmitError {
 
 impl AdmitError {
     /// The tokens, if the error is [`Stale`](Self::Stale).
-    pub fn stale(&self) -> Option<Stale> {
+    pub fn stale_token(&self) -> Option<StaleToken> {
         if let Self::Stale(stale) = self { Some(*stale) } else { None }
     }
 
@@ -87,8 +87,8 @@ impl StdError for AdmitError {
     }
 }
 
-impl From<Stale> for AdmitError {
-    fn from(stale: Stale) -> Self {
+impl From<StaleToken> for AdmitError {
+    fn from(stale: StaleToken) -> Self {
         Self::Stale(stale)
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::Stale;
+use super::StaleToken;
 use crate::claim::{Owner, Token};
-use crate::logic::fence::{Seen, admits};
-use crate::meter::Gauges;
+use crate::logic::fence::{FenceState, admits};
+use crate::metrics::OptionalMetrics;
 
 /// Stores the highest token of each resource, in memory.
 ///
@@ -17,25 +17,25 @@ use crate::meter::Gauges;
 /// fence.admit("stock:42", Token(7))?;
 /// fence.admit("stock:42", Token(7))?;                       // the same holder again
 /// assert!(fence.admit("stock:42", Token(6)).is_err());      // a holder that was paused for too long
-/// # Ok::<(), leasehold::fence::Stale>(())
+/// # Ok::<(), leasehold::fence::StaleToken>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Fence {
-    seen: Mutex<HashMap<String, Seen>>,
-    gauges: Gauges,
+    highest: Mutex<HashMap<String, FenceState>>,
+    metrics: OptionalMetrics,
 }
 
 impl Fence {
     /// A fence that counts its refusals.
-    pub fn with_meter(meter: std::sync::Arc<dyn crate::meter::Meter>) -> Self {
-        Self { seen: Mutex::default(), gauges: Gauges::new(meter) }
+    pub fn with_metrics(metrics: std::sync::Arc<dyn crate::metrics::Metrics>) -> Self {
+        Self { highest: Mutex::default(), metrics: OptionalMetrics::new(metrics) }
     }
 
     /// Admits a write, or refuses it.
     ///
     /// # Errors
-    /// [`Stale`] if a higher token was seen.
-    pub fn admit(&self, resource: &str, token: Token) -> Result<(), Stale> {
+    /// [`StaleToken`] if a higher token was seen.
+    pub fn admit(&self, resource: &str, token: Token) -> Result<(), StaleToken> {
         self.check(resource, token, None)
     }
 
@@ -43,19 +43,19 @@ impl Fence {
     /// lost its counter).
     ///
     /// # Errors
-    /// [`Stale`] if a higher token was seen, or the same one from another owner.
-    pub fn admit_owner(&self, resource: &str, token: Token, owner: &Owner) -> Result<(), Stale> {
+    /// [`StaleToken`] if a higher token was seen, or the same one from another owner.
+    pub fn admit_owner(&self, resource: &str, token: Token, owner: &Owner) -> Result<(), StaleToken> {
         self.check(resource, token, Some(*owner))
     }
 
-    fn check(&self, resource: &str, token: Token, owner: Option<Owner>) -> Result<(), Stale> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    fn check(&self, resource: &str, token: Token, owner: Option<Owner>) -> Result<(), StaleToken> {
+        let mut seen = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
         let last = seen.get(resource).copied();
         if let Some(last) = last.filter(|last| !admits(*last, token, owner)) {
-            self.gauges.count("leasehold_fencing_rejected_total", None);
-            return Err(Stale { token, seen: last.token });
+            self.metrics.increment("leasehold_fencing_rejected_total", None);
+            return Err(StaleToken { token, highest: last.token });
         }
-        seen.insert(resource.to_owned(), Seen { token, owner });
+        seen.insert(resource.to_owned(), FenceState { token, owner });
         Ok(())
     }
 }

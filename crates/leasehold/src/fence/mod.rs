@@ -42,8 +42,8 @@ mod memory;
 pub mod redis;
 mod sql;
 
-pub use self::error::{AdmitError, Stale};
+pub use self::error::{AdmitError, StaleToken};
 pub use self::memory::Fence;
 pub use self::sql::{
-    MYSQL_ADMIT, MYSQL_DDL, POSTGRES_ADMIT, POSTGRES_DDL, Table, admit, admit_owner, create_table, ddl,
+    FenceTable, MYSQL_ADMIT, MYSQL_DDL, POSTGRES_ADMIT, POSTGRES_DDL, admit, admit_owner, create_table, ddl,
 };

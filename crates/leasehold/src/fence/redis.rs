@@ -19,16 +19,16 @@ use std::sync::{Arc, LazyLock};
 use ::redis::aio::ConnectionLike;
 use ::redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 
-use super::{AdmitError, Stale};
+use super::{AdmitError, StaleToken};
 use crate::claim::Token;
-use crate::engine::redis::wire::{Stored, hash_tag};
+use crate::engine::redis::wire::{CachedScript, hash_tag};
 
 /// The script, for other client libraries. Its keys are [`fence_key`] and, to write, the key
 /// itself; its arguments are the token and the value. It returns nil, or, if your token is stale,
 /// the highest token seen.
 pub const SCRIPT: &str = include_str!("admit.lua");
 
-static STORED: LazyLock<Arc<Stored>> = LazyLock::new(|| Stored::new(SCRIPT.to_owned()));
+static CACHED_ADMIT_SCRIPT: LazyLock<Arc<CachedScript>> = LazyLock::new(|| CachedScript::new(SCRIPT.to_owned()));
 
 /// The key that stores the highest token of `key`; in a cluster, it is in the slot of `key`.
 ///
@@ -58,7 +58,7 @@ pub fn fence_key(key: &str) -> String {
 /// [`AdmitError::Stale`] if a higher token was seen; [`AdmitError::Failed`] if the server did not
 /// respond: repeat the call, which is harmless.
 pub async fn admit(conn: &mut (impl ConnectionLike + Send), key: &str, token: Token) -> Result<(), AdmitError> {
-    run(conn, token, 1, |cmd| {
+    run_script(conn, token, 1, |cmd| {
         cmd.arg(fence_key(key)).arg(token.0);
     })
     .await
@@ -76,25 +76,25 @@ pub async fn set_if_newer(
     token: Token,
     value: impl AsRef<[u8]> + Sync,
 ) -> Result<(), AdmitError> {
-    run(conn, token, 2, |cmd| {
+    run_script(conn, token, 2, |cmd| {
         cmd.arg(fence_key(key)).arg(key).arg(token.0).arg(value.as_ref());
     })
     .await
 }
 
 /// Runs the script by its digest, or from its text if the server does not have it.
-async fn run(
+async fn run_script(
     conn: &mut (impl ConnectionLike + Send),
     token: Token,
     keys: usize,
     fill: impl Fn(&mut Cmd),
 ) -> Result<(), AdmitError> {
     let failed = |error: RedisError| AdmitError::Failed(error.into());
-    let mut cmd = STORED.by_digest(keys);
+    let mut cmd = CACHED_ADMIT_SCRIPT.evalsha(keys);
     fill(&mut cmd);
     let answer = match cmd.query_async::<Value>(conn).await {
         Err(error) if error.kind() == ::redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
-            let mut cmd = STORED.by_text(keys);
+            let mut cmd = CACHED_ADMIT_SCRIPT.eval(keys);
             fill(&mut cmd);
             cmd.query_async::<Value>(conn).await
         }
@@ -102,7 +102,7 @@ async fn run(
     };
     let seen: Option<u64> =
         FromRedisValue::from_redis_value(answer.map_err(failed)?).map_err(|error| failed(error.into()))?;
-    seen.map_or(Ok(()), |seen| Err(Stale { token, seen: Token(seen) }.into()))
+    seen.map_or(Ok(()), |seen| Err(StaleToken { token, highest: Token(seen) }.into()))
 }
 
 #[cfg(test)]

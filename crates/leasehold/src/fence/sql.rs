@@ -3,17 +3,17 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::{AdmitError, Stale};
+use super::{AdmitError, StaleToken};
 use crate::claim::{Owner, Token};
-use crate::database::{Connection, Dialect, Fault, Transaction};
+use crate::database::{Connection, Dialect, StatementError, Transaction};
 use crate::error::{Error, ErrorKind};
-use crate::logic::identifier;
-use crate::logic::verdict::Verdict;
-use crate::meter::{Gauges, Meter};
+use crate::logic::sql_error::SqlErrorClass;
+use crate::logic::sql_identifier;
+use crate::metrics::{Metrics, OptionalMetrics};
 use crate::name::LockName;
 
 /// The table's default name.
-const NAME: &str = "leasehold_fence";
+const DEFAULT_TABLE: &str = "leasehold_fence";
 
 /// Creates the table in PostgreSQL.
 pub const POSTGRES_DDL: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (\
@@ -52,34 +52,34 @@ pub const MYSQL_ADMIT: [&str; 2] = [
 ///
 /// ```
 /// use leasehold::database::Dialect;
-/// use leasehold::fence::Table;
+/// use leasehold::fence::FenceTable;
 ///
-/// let table = Table::named("shop.fence")?;
+/// let table = FenceTable::with_name("shop.fence")?;
 /// assert!(table.ddl(Dialect::Postgres).starts_with(r#"CREATE TABLE IF NOT EXISTS "shop"."fence" ("#));
-/// assert!(Table::named("").is_err());
+/// assert!(FenceTable::with_name("").is_err());
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct FenceTable {
     name: Option<Arc<str>>,
-    gauges: Gauges,
+    metrics: OptionalMetrics,
 }
 
-impl Table {
+impl FenceTable {
     /// A table with this name, with or without a schema. The name is quoted, so upper and lower
     /// case are kept.
     ///
     /// # Errors
     /// `InvalidOption` if the name is not valid for a table.
-    pub fn named(name: &str) -> Result<Self, Error> {
-        identifier::check(name).map_err(|why| Error::new(ErrorKind::InvalidOption, why))?;
-        Ok(Self { name: Some(name.into()), gauges: Gauges::default() })
+    pub fn with_name(name: &str) -> Result<Self, Error> {
+        sql_identifier::check_identifier(name).map_err(|why| Error::new(ErrorKind::InvalidOption, why))?;
+        Ok(Self { name: Some(name.into()), metrics: OptionalMetrics::default() })
     }
 
     /// The same table, with a count of its refusals.
     #[must_use]
-    pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
-        self.gauges = Gauges::new(meter);
+    pub fn with_metrics(mut self, meter: Arc<dyn Metrics>) -> Self {
+        self.metrics = OptionalMetrics::new(meter);
         self
     }
 
@@ -89,7 +89,7 @@ impl Table {
             Dialect::Postgres => POSTGRES_DDL,
             Dialect::Mysql => MYSQL_DDL,
         };
-        self.fill(text, dialect)
+        self.substitute_name(text, dialect)
     }
 
     /// The statements of [`admit`](Self::admit) with this table's name: see [`POSTGRES_ADMIT`] and
@@ -99,12 +99,12 @@ impl Table {
             Dialect::Postgres => POSTGRES_ADMIT,
             Dialect::Mysql => MYSQL_ADMIT,
         };
-        texts.map(|text| self.fill(text, dialect))
+        texts.map(|text| self.substitute_name(text, dialect))
     }
 
-    fn fill(&self, text: &str, dialect: Dialect) -> String {
-        let name = self.name.as_ref().map_or(Cow::Borrowed(NAME), |name| Cow::Owned(dialect.quoted(name)));
-        text.replacen(NAME, &name, 1)
+    fn substitute_name(&self, text: &str, dialect: Dialect) -> String {
+        let name = self.name.as_ref().map_or(Cow::Borrowed(DEFAULT_TABLE), |name| Cow::Owned(dialect.quote(name)));
+        text.replacen(DEFAULT_TABLE, &name, 1)
     }
 
     /// Creates the table unless it exists.
@@ -113,7 +113,7 @@ impl Table {
     /// [`AdmitError::Failed`] or [`AdmitError::Retry`], with the database's error.
     pub async fn create<C: Connection>(&self, conn: &mut C) -> Result<(), AdmitError> {
         let ddl = self.ddl(C::DIALECT);
-        conn.run(&ddl).await.map_err(|fault| self.error(fault, C::DIALECT))
+        conn.run(&ddl).await.map_err(|fault| self.admit_error(fault, C::DIALECT))
     }
 
     /// As [`admit`](fn@admit), with this table.
@@ -148,20 +148,20 @@ impl Table {
         let resource = LockName::new(resource).map_err(AdmitError::Invalid)?;
         let sql = self.statements(T::DIALECT);
         let seen = tx.admit(&sql, resource.as_str(), token, owner).await;
-        match seen.map_err(|fault| self.error(fault, T::DIALECT))? {
+        match seen.map_err(|fault| self.admit_error(fault, T::DIALECT))? {
             None => Ok(()),
             Some(seen) => {
-                self.gauges.count("leasehold_fencing_rejected_total", None);
-                Err(Stale { token, seen: seen.token }.into())
+                self.metrics.increment("leasehold_fencing_rejected_total", None);
+                Err(StaleToken { token, highest: seen.token }.into())
             }
         }
     }
 
-    fn error(&self, fault: Fault, dialect: Dialect) -> AdmitError {
-        match fault.verdict {
-            Verdict::Again => AdmitError::Retry(fault.cause),
-            Verdict::NoTable => AdmitError::NoTable { ddl: self.ddl(dialect), cause: fault.cause },
-            Verdict::Refused | Verdict::Unknown => AdmitError::Failed(fault.cause),
+    fn admit_error(&self, error: StatementError, dialect: Dialect) -> AdmitError {
+        match error.class {
+            SqlErrorClass::Retry => AdmitError::Retry(error.cause),
+            SqlErrorClass::NoTable => AdmitError::NoTable { ddl: self.ddl(dialect), cause: error.cause },
+            SqlErrorClass::Refused | SqlErrorClass::Unknown => AdmitError::Failed(error.cause),
         }
     }
 }
@@ -179,7 +179,7 @@ pub fn ddl(dialect: Dialect) -> &'static str {
 /// # Errors
 /// [`AdmitError::Failed`] or [`AdmitError::Retry`], with the database's error.
 pub async fn create_table<C: Connection>(conn: &mut C) -> Result<(), AdmitError> {
-    Table::default().create(conn).await
+    FenceTable::default().create(conn).await
 }
 
 /// Admits the transaction's write to `resource`, or refuses a stale token. See [how to use
@@ -191,7 +191,7 @@ pub async fn create_table<C: Connection>(conn: &mut C) -> Result<(), AdmitError>
 /// # Errors
 /// See [`AdmitError`]. Roll the transaction back after any of them.
 pub async fn admit<T: Transaction>(tx: &mut T, resource: &str, token: Token) -> Result<(), AdmitError> {
-    Table::default().admit(tx, resource, token).await
+    FenceTable::default().admit(tx, resource, token).await
 }
 
 /// As [`admit`], and distinguishes two owners with the same token (an engine that lost its
@@ -205,7 +205,7 @@ pub async fn admit_owner<T: Transaction>(
     token: Token,
     owner: &Owner,
 ) -> Result<(), AdmitError> {
-    Table::default().admit_owner(tx, resource, token, owner).await
+    FenceTable::default().admit_owner(tx, resource, token, owner).await
 }
 
 #[cfg(test)]
@@ -213,13 +213,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chosen_name_stands_in_every_statement() {
-        let table = Table::named("my fence").unwrap();
+    fn a_chosen_table_name_appears_in_every_statement() {
+        let table = FenceTable::with_name("my fence").unwrap();
         for (dialect, name) in [(Dialect::Postgres, "\"my fence\""), (Dialect::Mysql, "`my fence`")] {
             for text in table.statements(dialect).into_iter().chain([table.ddl(dialect)]) {
-                assert!(text.contains(name) && !text.contains(NAME), "{text}");
+                assert!(text.contains(name) && !text.contains(DEFAULT_TABLE), "{text}");
             }
-            assert_eq!(Table::default().ddl(dialect), ddl(dialect));
+            assert_eq!(FenceTable::default().ddl(dialect), ddl(dialect));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The keeper: the one task of a [`Locks`](crate::Locks) that renews its leases in batches, signals
 //! a loss at the deadline, and releases abandoned claims.
 
-mod book;
-mod chores;
+mod renewal_queue;
+mod tasks;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,321 +14,322 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, watch};
 
-use self::book::Book;
-use self::chores::Chore;
+use self::renewal_queue::RenewalQueue;
+use self::tasks::Task;
 use crate::claim::{Claim, ClaimId};
-use crate::clock::{Clock, Moment};
-use crate::engine::{Answer, Capabilities, Engine, Loss, Losses, Step};
+use crate::clock::{Clock, Instant};
+use crate::engine::{AcquireReply, Capabilities, Engine, LossEvent, LossEvents, Step};
 use crate::error::Error;
-use crate::meter::Gauges;
+use crate::metrics::OptionalMetrics;
 
-pub(crate) use self::chores::{NO_ANSWER, call, listen, release};
+pub(crate) use self::tasks::{NO_RESPONSE, call, call_unmetered, release};
 
 /// The shortest time between two reports of the metrics of all leases.
-const REPORT: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many losses of claims outside the book are kept. Above that the older half is dropped;
 /// evictions are rare.
-const REMEMBERED: usize = 4096;
+const MAX_EARLY_EVENTS: usize = 4096;
 
 /// The engine has not reported so far that any claim may be lost.
-const NEVER_DOUBTED: u64 = u64::MAX;
+const NO_RESYNC: u64 = u64::MAX;
 
 /// How many leases one call to the engine renews.
-const BATCH: usize = 128;
+const MAX_BATCH: usize = 128;
 
 /// The state that the keeper shares with guards and requests.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct LeaseManager {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Clock,
-    pub(crate) gauges: Gauges,
+    pub(crate) metrics: OptionalMetrics,
     /// The engine's capabilities, read once.
-    pub(crate) can: Capabilities,
-    book: Book,
-    abandoned: std::sync::Mutex<Vec<Abandoned>>,
-    wake: Notify,
+    pub(crate) capabilities: Capabilities,
+    renewals: RenewalQueue,
+    abandoned: std::sync::Mutex<Vec<AbandonedClaim>>,
+    wakeup: Notify,
     /// Set once no further requests are accepted.
-    refusing: AtomicBool,
+    rejects_requests: AtomicBool,
     /// Set once no `Locks`, guard or request is left.
-    closing: AtomicBool,
+    is_closing: AtomicBool,
     /// The number of abandoned claims that are not released yet.
-    owed: AtomicUsize,
-    idle: Notify,
+    pending_releases: AtomicUsize,
+    all_released: Notify,
     /// Losses of claims that are not in the book, and when the engine reported each. They are
     /// claims of other clients, or ours whose caller has not taken its grant yet. A caller that is
     /// not polled may take any time for that.
-    lost_early: std::sync::Mutex<HashMap<ClaimId, Told>>,
-    /// The number of entries in `lost_early`.
-    early: AtomicUsize,
+    early_events: std::sync::Mutex<HashMap<ClaimId, ReportedEvents>>,
+    /// The number of entries in `early_events`.
+    early_event_count: AtomicUsize,
     /// When the engine last reported that any claim may be lost. A claim that was requested before
     /// and granted after it was not in the book then. In nanoseconds.
-    doubted: AtomicU64,
+    last_resync: AtomicU64,
     /// Dropped with the desk, which shows that the keeper has ended.
-    end: watch::Sender<()>,
+    ended: watch::Sender<()>,
 }
 
 /// What an engine reports about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Event {
+enum ClaimEvent {
     /// An operator asks for its release.
     ReleaseRequested,
     /// It may be lost: a renewal finds out.
-    Doubtful,
+    MaybeLost,
     /// It is lost.
     Lost,
 }
 
 /// When the engine last reported each event of a claim.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
-    release_requested: Option<Moment>,
-    doubtful: Option<Moment>,
-    lost: Option<Moment>,
+struct ReportedEvents {
+    release_requested: Option<Instant>,
+    maybe_lost: Option<Instant>,
+    lost: Option<Instant>,
 }
 
-impl Told {
-    fn note(&mut self, event: Event, at: Moment) {
+impl ReportedEvents {
+    fn note(&mut self, event: ClaimEvent, at: Instant) {
         *match event {
-            Event::ReleaseRequested => &mut self.release_requested,
-            Event::Doubtful => &mut self.doubtful,
-            Event::Lost => &mut self.lost,
+            ClaimEvent::ReleaseRequested => &mut self.release_requested,
+            ClaimEvent::MaybeLost => &mut self.maybe_lost,
+            ClaimEvent::Lost => &mut self.lost,
         } = Some(at);
     }
 
-    fn latest(self) -> Option<Moment> {
-        self.release_requested.max(self.doubtful).max(self.lost)
+    fn latest(self) -> Option<Instant> {
+        self.release_requested.max(self.maybe_lost).max(self.lost)
     }
 }
 
 /// A claim that no caller wants any more, and the call that may still be in flight for it.
-pub(crate) struct Abandoned {
+pub(crate) struct AbandonedClaim {
     claim: Arc<Claim>,
-    inflight: Option<Step<Answer>>,
+    inflight: Option<Step<AcquireReply>>,
 }
 
-impl std::fmt::Debug for Abandoned {
+impl std::fmt::Debug for AbandonedClaim {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Abandoned({:?})", self.claim.id)
     }
 }
 
-impl Desk {
-    pub(crate) fn new(engine: Arc<dyn Engine>, clock: Clock, gauges: Gauges) -> Self {
+impl LeaseManager {
+    pub(crate) fn new(engine: Arc<dyn Engine>, clock: Clock, gauges: OptionalMetrics) -> Self {
         let can = engine.capabilities().clone();
         Self {
             engine,
             clock,
-            gauges,
-            can,
-            book: Book::default(),
+            metrics: gauges,
+            capabilities: can,
+            renewals: RenewalQueue::default(),
             abandoned: std::sync::Mutex::default(),
-            wake: Notify::new(),
-            refusing: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            owed: AtomicUsize::new(0),
-            idle: Notify::new(),
-            lost_early: std::sync::Mutex::default(),
-            early: AtomicUsize::new(0),
-            doubted: AtomicU64::new(NEVER_DOUBTED),
-            end: watch::Sender::new(()),
+            wakeup: Notify::new(),
+            rejects_requests: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            pending_releases: AtomicUsize::new(0),
+            all_released: Notify::new(),
+            early_events: std::sync::Mutex::default(),
+            early_event_count: AtomicUsize::new(0),
+            last_resync: AtomicU64::new(NO_RESYNC),
+            ended: watch::Sender::new(()),
         }
     }
 
     /// Adds the engine's name and URL to an error. Every error that a caller sees comes through
-    /// here, through [`engine::open`](crate::engine::open), or through [`listen`], which calls
+    /// here, through [`engine::open`](crate::engine::open), or through [`run`], which calls
     /// this.
-    pub(crate) fn locate(&self, error: Error) -> Error {
-        error.at_engine(self.can.engine).at_url(self.engine.url())
+    pub(crate) fn add_location(&self, error: Error) -> Error {
+        error.at_engine(self.capabilities.engine).at_url(self.engine.url())
     }
 
     /// Starts to keep a lease: adds it to the book.
-    pub(crate) fn keep(&self, claim: &Arc<Claim>, due: Moment) {
-        if self.book.add(claim, due) {
-            self.wake.notify_one();
+    pub(crate) fn track(&self, claim: &Arc<Claim>, due: Instant) {
+        if self.renewals.add(claim, due) {
+            self.wakeup.notify_one();
         }
         // The claim enters the book before these checks, and a loss is remembered before the book is
         // searched: one of the two finds it.
-        let doubted = self.doubted.load(Ordering::SeqCst);
-        let under_way = doubted != NEVER_DOUBTED && doubted >= claim.lease.granted().as_nanos();
-        if under_way && self.book.check(claim, Moment::from_nanos(doubted)) {
-            self.wake.notify_one();
+        let doubted = self.last_resync.load(Ordering::SeqCst);
+        let under_way = doubted != NO_RESYNC && doubted >= claim.lease.granted_at().as_nanos();
+        if under_way && self.renewals.mark_maybe_lost(claim, Instant::from_nanos(doubted)) {
+            self.wakeup.notify_one();
         }
-        if let Some(told) = self.take_loss(claim.id) {
-            self.lose(claim, told);
+        if let Some(told) = self.take_early_events(claim.id) {
+            self.apply_events(claim, told);
         }
-        self.count_held();
+        self.report_held();
     }
 
     /// Remembers a loss until its claim is in the book.
-    fn remember(&self, claim: ClaimId, event: Event, at: Moment) {
-        let mut lost = self.lost_early();
+    fn remember_early(&self, claim: ClaimId, event: ClaimEvent, at: Instant) {
+        let mut lost = self.early_events();
         lost.entry(claim).or_default().note(event, at);
-        if lost.len() > REMEMBERED {
+        if lost.len() > MAX_EARLY_EVENTS {
             let mut oldest: Vec<_> = lost.iter().map(|(claim, told)| (told.latest(), *claim)).collect();
             oldest.sort_unstable_by_key(|(at, _)| *at);
             // Many losses may have the same time; the newest one stays in any case.
-            for (_, other) in oldest.iter().filter(|(_, other)| *other != claim).take(REMEMBERED / 2) {
+            for (_, other) in oldest.iter().filter(|(_, other)| *other != claim).take(MAX_EARLY_EVENTS / 2) {
                 lost.remove(other);
             }
         }
-        self.early.store(lost.len(), Ordering::SeqCst);
+        self.early_event_count.store(lost.len(), Ordering::SeqCst);
     }
 
     /// Takes out what was reported about this claim, if anything was.
-    fn take_loss(&self, claim: ClaimId) -> Option<Told> {
-        if self.early.load(Ordering::SeqCst) == 0 {
+    fn take_early_events(&self, claim: ClaimId) -> Option<ReportedEvents> {
+        if self.early_event_count.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        let mut lost = self.lost_early();
+        let mut lost = self.early_events();
         let told = lost.remove(&claim);
-        self.early.store(lost.len(), Ordering::SeqCst);
+        self.early_event_count.store(lost.len(), Ordering::SeqCst);
         told
     }
 
     /// Applies an event to a claim in the book. It does not apply if the present grant was
     /// requested after the event: the claim has asked again since.
-    fn lose(&self, claim: &Claim, told: Told) {
-        let meant = |at: Option<Moment>| at.filter(|at| *at >= claim.lease.granted());
+    fn apply_events(&self, claim: &Claim, told: ReportedEvents) {
+        let meant = |at: Option<Instant>| at.filter(|at| *at >= claim.lease.granted_at());
         if meant(told.lost).is_some() {
-            claim.lease.take_away();
-            chores::bury(self, claim);
+            claim.lease.revoke();
+            tasks::remove_lost(self, claim);
             return;
         }
         if meant(told.release_requested).is_some() && claim.lease.request_release() {
             let token = claim.lease.token().0;
             tracing::warn!(name = %claim.name(), token, "an operator asks for the release of this lock");
-            self.gauges.count("leasehold_release_requested_total", None);
+            self.metrics.increment("leasehold_release_requested_total", None);
         }
-        if meant(told.doubtful).is_some_and(|at| self.book.check(claim, at)) {
-            self.wake.notify_one();
+        if meant(told.maybe_lost).is_some_and(|at| self.renewals.mark_maybe_lost(claim, at)) {
+            self.wakeup.notify_one();
         }
     }
 
-    fn lost_early(&self) -> std::sync::MutexGuard<'_, HashMap<ClaimId, Told>> {
-        self.lost_early.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn early_events(&self) -> std::sync::MutexGuard<'_, HashMap<ClaimId, ReportedEvents>> {
+        self.early_events.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Handles what the engine reports on its own.
-    fn heed(&self, told: &[Loss]) {
+    fn handle_events(&self, reported: &[LossEvent]) {
         let now = self.clock.now();
         let mut meant = Vec::new();
-        for loss in told {
+        for loss in reported {
             let (claim, event) = match loss {
-                Loss::Of(claim) => (*claim, Event::Lost),
-                Loss::Check(claim) => (*claim, Event::Doubtful),
-                Loss::ReleaseRequested(claim) => (*claim, Event::ReleaseRequested),
-                Loss::Doubt => {
-                    self.doubted.store(now.as_nanos(), Ordering::SeqCst);
-                    self.book.all_due(now);
+                LossEvent::Lost(claim) => (*claim, ClaimEvent::Lost),
+                LossEvent::MaybeLost(claim) => (*claim, ClaimEvent::MaybeLost),
+                LossEvent::ReleaseRequested(claim) => (*claim, ClaimEvent::ReleaseRequested),
+                LossEvent::Resync => {
+                    self.last_resync.store(now.as_nanos(), Ordering::SeqCst);
+                    self.renewals.mark_all_due(now);
                     continue;
                 }
             };
-            self.remember(claim, event, now);
+            self.remember_early(claim, event, now);
             meant.push(claim);
         }
-        for claim in self.book.find(&meant) {
-            if let Some(told) = self.take_loss(claim.id) {
-                self.lose(&claim, told);
+        for claim in self.renewals.find(&meant) {
+            if let Some(events) = self.take_early_events(claim.id) {
+                self.apply_events(&claim, events);
             }
         }
     }
 
     /// Stops keeping a lease.
-    pub(crate) fn forget(&self, claim: &Claim) {
-        self.book.remove(claim);
-        self.count_held();
-        if self.gauges.is_on() {
-            self.gauges.observe("leasehold_hold_seconds", self.clock.now().since(claim.lease.granted()));
+    pub(crate) fn untrack(&self, claim: &Claim) {
+        self.renewals.remove(claim);
+        self.report_held();
+        if self.metrics.is_enabled() {
+            self.metrics
+                .record_duration("leasehold_hold_seconds", self.clock.now().duration_since(claim.lease.granted_at()));
         }
     }
 
     /// Releases a claim in the background, after the call that may still grant it.
-    pub(crate) fn abandon(&self, claim: Arc<Claim>, inflight: Option<Step<Answer>>) {
+    pub(crate) fn abandon(&self, claim: Arc<Claim>, inflight: Option<Step<AcquireReply>>) {
         // No caller takes its grant any more.
-        self.take_loss(claim.id);
-        self.owed.fetch_add(1, Ordering::AcqRel);
-        self.abandoned().push(Abandoned { claim, inflight });
-        self.wake.notify_one();
+        self.take_early_events(claim.id);
+        self.pending_releases.fetch_add(1, Ordering::AcqRel);
+        self.abandoned().push(AbandonedClaim { claim, inflight });
+        self.wakeup.notify_one();
     }
 
     /// Counts an abandoned claim that was released, or whose time is over.
-    fn paid(&self) {
-        if self.owed.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.idle.notify_waiters();
+    fn count_abandoned_released(&self) {
+        if self.pending_releases.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.all_released.notify_waiters();
         }
     }
 
-    fn count_held(&self) {
-        if self.gauges.is_on() {
-            self.gauges.gauge("leasehold_held", self.held() as f64);
+    fn report_held(&self) {
+        if self.metrics.is_enabled() {
+            self.metrics.set_gauge("leasehold_held", self.held_count() as f64);
         }
     }
 
-    pub(crate) fn held(&self) -> usize {
-        self.book.len()
+    pub(crate) fn held_count(&self) -> usize {
+        self.renewals.len()
     }
 
     /// Accepts no further requests.
-    pub(crate) fn refuse(&self) {
-        self.refusing.store(true, Ordering::Release);
+    pub(crate) fn reject_requests(&self) {
+        self.rejects_requests.store(true, Ordering::Release);
     }
 
-    pub(crate) fn is_refusing(&self) -> bool {
-        self.refusing.load(Ordering::Acquire)
+    pub(crate) fn rejects_requests(&self) -> bool {
+        self.rejects_requests.load(Ordering::Acquire)
     }
 
     pub(crate) fn close(&self) {
-        self.closing.store(true, Ordering::Release);
-        self.wake.notify_one();
+        self.is_closing.store(true, Ordering::Release);
+        self.wakeup.notify_one();
     }
 
     /// A channel that closes when the keeper has ended and the desk is dropped.
-    pub(crate) fn end(&self) -> watch::Receiver<()> {
-        self.end.subscribe()
+    pub(crate) fn subscribe_end(&self) -> watch::Receiver<()> {
+        self.ended.subscribe()
     }
 
     fn is_closed(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
+        self.is_closing.load(Ordering::Acquire)
     }
 
     /// Waits until all abandoned claims are released.
-    pub(crate) async fn settled(&self) {
+    pub(crate) async fn wait_all_released(&self) {
         loop {
-            let mut idle = std::pin::pin!(self.idle.notified());
+            let mut idle = std::pin::pin!(self.all_released.notified());
             idle.as_mut().enable();
-            if self.owed.load(Ordering::Acquire) == 0 {
+            if self.pending_releases.load(Ordering::Acquire) == 0 {
                 return;
             }
             idle.await;
         }
     }
 
-    fn abandoned(&self) -> std::sync::MutexGuard<'_, Vec<Abandoned>> {
+    fn abandoned(&self) -> std::sync::MutexGuard<'_, Vec<AbandonedClaim>> {
         self.abandoned.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-/// Runs until the desk is closed and nothing is left to release.
-pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
-    let mut chores: FuturesUnordered<Chore> = FuturesUnordered::new();
-    let mut reported = Moment::default();
+/// Runs until the manager is closed and nothing is left to release.
+pub(crate) async fn run(manager: Arc<LeaseManager>, mut losses: LossEvents) {
+    let mut chores: FuturesUnordered<Task> = FuturesUnordered::new();
+    let mut reported = Instant::default();
     loop {
         // Read before the list: everything abandoned before the close is then found below.
-        let closed = desk.is_closed();
-        for abandoned in std::mem::take(&mut *desk.abandoned()) {
-            chores.push(chores::pay_back(Arc::clone(&desk), abandoned.claim, abandoned.inflight).boxed());
+        let closed = manager.is_closed();
+        for abandoned in std::mem::take(&mut *manager.abandoned()) {
+            chores.push(tasks::release_abandoned(Arc::clone(&manager), abandoned.claim, abandoned.inflight).boxed());
         }
-        let now = desk.clock.now();
-        let round = desk.book.due(now);
+        let now = manager.clock.now();
+        let round = manager.renewals.take_due(now);
         for claim in round.expired {
-            chores.extend(expired(&desk, &claim));
+            chores.extend(expire_lease(&manager, &claim));
         }
-        for batch in batches(&*desk.engine, round.renew) {
-            chores.push(chores::renew(Arc::clone(&desk), batch).boxed());
+        for batch in group_into_batches(&*manager.engine, round.renew) {
+            chores.push(tasks::renew(Arc::clone(&manager), batch).boxed());
         }
-        if desk.gauges.is_on() && now.since(reported) >= REPORT {
-            desk.report(now);
+        if manager.metrics.is_enabled() && now.duration_since(reported) >= REPORT_INTERVAL {
+            manager.report_metrics(now);
             reported = now;
         }
         if chores.is_empty() && closed {
@@ -337,127 +338,131 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
         tokio::select! {
             biased;
             Some(()) = chores.next(), if !chores.is_empty() => {}
-            told = losses.next() => desk.heed(&told),
-            () = desk.wake.notified() => {}
-            () = desk.clock.alarm(round.next), if round.next != Moment::NEVER => {}
+            told = losses.next() => manager.handle_events(&told),
+            () = manager.wakeup.notified() => {}
+            () = manager.clock.sleep_until_despite_suspend(round.next_check), if round.next_check != Instant::NEVER => {}
         }
     }
 }
 
 /// Groups leases into batches, one engine call each. A batch has leases of one place only, so that
 /// a call to a hanging server delays no others.
-fn batches(engine: &dyn Engine, due: Vec<Arc<Claim>>) -> Vec<Vec<Arc<Claim>>> {
-    let mut placed: Vec<_> = due.into_iter().map(|claim| (engine.place(claim.name()), claim)).collect();
+fn group_into_batches(engine: &dyn Engine, due: Vec<Arc<Claim>>) -> Vec<Vec<Arc<Claim>>> {
+    let mut placed: Vec<_> = due.into_iter().map(|claim| (engine.server_id(claim.name()), claim)).collect();
     placed.sort_by_key(|(place, _)| *place);
     let mut batches = Vec::new();
     for there in placed.chunk_by(|(one, _), (other, _)| one == other) {
         // Batches of equal size: a small remainder would cost a call of its own each time.
-        let size = there.len().div_ceil(there.len().div_ceil(BATCH));
+        let size = there.len().div_ceil(there.len().div_ceil(MAX_BATCH));
         batches.extend(there.chunks(size).map(|batch| batch.iter().map(|(_, claim)| Arc::clone(claim)).collect()));
     }
     batches
 }
 
 /// Ends an expired lease: signals the loss and releases the claim.
-fn expired(desk: &Arc<Desk>, claim: &Arc<Claim>) -> Option<Chore> {
+fn expire_lease(manager: &Arc<LeaseManager>, claim: &Arc<Claim>) -> Option<Task> {
     claim.lease.expire();
-    chores::bury(desk, claim).then(|| chores::give_back_lost(Arc::clone(desk), Arc::clone(claim)).boxed())
+    tasks::remove_lost(manager, claim).then(|| tasks::release_lost(Arc::clone(manager), Arc::clone(claim)).boxed())
 }
 
 #[cfg(all(test, feature = "memory"))]
 mod tests {
     use super::*;
-    use crate::claim::{Holder, Mode, Terms, Token};
+    use crate::claim::{Holder, LockOptions, Mode, Token};
     use crate::name::LockName;
 
     /// A claim lost its hold, asked again, and was granted: what was reported about the first hold
     /// does not end the second.
     #[tokio::test]
-    async fn a_loss_that_was_told_before_the_claim_asked_again_is_not_meant() {
+    async fn a_loss_reported_before_the_claim_was_requested_again_is_ignored() {
         let clock = Clock::system();
         let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
-        let desk = Desk::new(engine, clock.clone(), Gauges::default());
+        let manager = LeaseManager::new(engine, clock.clone(), OptionalMetrics::default());
         let name = LockName::new("a").expect("a name");
         let ttl = Duration::from_secs(10);
-        let terms = Arc::new(Terms::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
+        let options = Arc::new(LockOptions::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
         for (again, lost) in [(true, false), (false, true)] {
-            let claim = Arc::new(Claim::on(clock.clone(), Arc::clone(&terms)));
+            let claim = Arc::new(Claim::with_clock(clock.clone(), Arc::clone(&options)));
             let told = clock.now();
-            desk.remember(claim.id, Event::Lost, told);
-            let granted = if again { told.after(Duration::from_millis(1)) } else { told };
-            claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
-            desk.keep(&claim, granted.after(ttl));
+            manager.remember_early(claim.id, ClaimEvent::Lost, told);
+            let granted = if again { told.saturating_add(Duration::from_millis(1)) } else { told };
+            claim.lease.begin(Token(1), granted, granted.saturating_add(ttl), Instant::NEVER);
+            manager.track(&claim, granted.saturating_add(ttl));
             assert_eq!(claim.lease.lost_reason().is_some(), lost);
         }
-        assert_eq!(desk.early.load(Ordering::SeqCst), 0);
+        assert_eq!(manager.early_event_count.load(Ordering::SeqCst), 0);
     }
 
     /// A loss of an earlier hold does not end the present one, though a request to release came later.
     #[tokio::test]
-    async fn what_is_told_of_a_claim_counts_from_when_each_of_it_was_told() {
+    async fn each_event_of_a_claim_counts_from_the_time_it_was_reported() {
         let clock = Clock::system();
         let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
-        let desk = Desk::new(engine, clock.clone(), Gauges::default());
+        let manager = LeaseManager::new(engine, clock.clone(), OptionalMetrics::default());
         let name = LockName::new("a").expect("a name");
         let ttl = Duration::from_secs(10);
-        let terms = Arc::new(Terms::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
-        let claim = Arc::new(Claim::on(clock.clone(), terms));
+        let options = Arc::new(LockOptions::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
+        let claim = Arc::new(Claim::with_clock(clock.clone(), options));
         let told = clock.now();
-        let granted = told.after(Duration::from_millis(1));
-        desk.remember(claim.id, Event::Lost, told);
-        desk.remember(claim.id, Event::ReleaseRequested, granted.after(Duration::from_millis(1)));
-        claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
-        desk.keep(&claim, granted.after(ttl));
+        let granted = told.saturating_add(Duration::from_millis(1));
+        manager.remember_early(claim.id, ClaimEvent::Lost, told);
+        manager.remember_early(
+            claim.id,
+            ClaimEvent::ReleaseRequested,
+            granted.saturating_add(Duration::from_millis(1)),
+        );
+        claim.lease.begin(Token(1), granted, granted.saturating_add(ttl), Instant::NEVER);
+        manager.track(&claim, granted.saturating_add(ttl));
         assert_eq!((claim.lease.lost_reason(), claim.lease.is_release_requested()), (None, true));
     }
 
     /// A server was reached again while a claim was under way: the claim is renewed as soon as it is
     /// granted. A claim that was requested after that is not.
     #[tokio::test]
-    async fn a_doubt_while_a_claim_is_under_way_renews_it_at_its_grant() {
+    async fn a_resync_while_a_claim_is_in_flight_renews_it_at_its_grant() {
         let hand = crate::clock::ManualClock::new();
         let clock = hand.clock();
         let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
-        let desk = Desk::new(engine, clock.clone(), Gauges::default());
+        let manager = LeaseManager::new(engine, clock.clone(), OptionalMetrics::default());
         let name = LockName::new("a").expect("a name");
         let ttl = Duration::from_secs(600);
-        let terms = Arc::new(Terms::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
-        let [before, after] = [(); 2].map(|()| Arc::new(Claim::on(clock.clone(), Arc::clone(&terms))));
+        let options = Arc::new(LockOptions::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
+        let [before, after] = [(); 2].map(|()| Arc::new(Claim::with_clock(clock.clone(), Arc::clone(&options))));
         let requested = clock.now();
         hand.advance(Duration::from_millis(1));
-        desk.heed(&[Loss::Doubt]);
+        manager.handle_events(&[LossEvent::Resync]);
         hand.advance(Duration::from_millis(1));
         for (claim, granted) in [(&before, requested), (&after, clock.now())] {
-            claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
-            desk.keep(claim, granted.after(ttl / 3));
+            claim.lease.begin(Token(1), granted, granted.saturating_add(ttl), Instant::NEVER);
+            manager.track(claim, granted.saturating_add(ttl / 3));
         }
-        let due: Vec<_> = desk.book.due(clock.now()).renew.iter().map(|claim| claim.id).collect();
+        let due: Vec<_> = manager.renewals.take_due(clock.now()).renew.iter().map(|claim| claim.id).collect();
         assert_eq!(due, [before.id]);
     }
 
     /// A caller takes its grant late, after the claim's eviction was reported: its lease is lost
     /// then, however many other losses were reported.
     #[tokio::test]
-    async fn a_loss_is_remembered_until_its_grant_is_taken_and_the_memory_is_bounded() {
+    async fn an_early_loss_is_remembered_until_its_grant_is_taken_within_a_bound() {
         let hand = crate::clock::ManualClock::new();
         let clock = hand.clock();
         let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
-        let desk = Desk::new(engine, clock.clone(), Gauges::default());
+        let manager = LeaseManager::new(engine, clock.clone(), OptionalMetrics::default());
         let ttl = Duration::from_secs(600);
         let name = LockName::new("a").expect("a name");
-        let terms = Arc::new(Terms::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
-        let claim = Arc::new(Claim::on(clock.clone(), terms));
+        let options = Arc::new(LockOptions::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
+        let claim = Arc::new(Claim::with_clock(clock.clone(), options));
         let granted = clock.now();
-        for _ in 0..3 * REMEMBERED {
+        for _ in 0..3 * MAX_EARLY_EVENTS {
             hand.advance(Duration::from_millis(1));
-            desk.heed(&[Loss::Of(ClaimId::random())]);
-            assert!(desk.early.load(Ordering::SeqCst) <= REMEMBERED);
+            manager.handle_events(&[LossEvent::Lost(ClaimId::random())]);
+            assert!(manager.early_event_count.load(Ordering::SeqCst) <= MAX_EARLY_EVENTS);
         }
-        desk.heed(&[Loss::Of(claim.id)]);
+        manager.handle_events(&[LossEvent::Lost(claim.id)]);
         hand.advance(Duration::from_secs(60));
-        claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
-        desk.keep(&claim, granted.after(ttl));
+        claim.lease.begin(Token(1), granted, granted.saturating_add(ttl), Instant::NEVER);
+        manager.track(&claim, granted.saturating_add(ttl));
         assert!(claim.lease.lost_reason().is_some());
-        assert_eq!(desk.held(), 0);
+        assert_eq!(manager.held_count(), 0);
     }
 }

@@ -55,7 +55,7 @@ pub fn covers(held: Mode, wanted: Mode) -> bool {
 }
 
 /// The limit that conflicts with `wanted`'s, if the two semaphores have different limits.
-pub fn other_limit(wanted: Mode, present: Mode) -> Option<u32> {
+pub fn conflicting_limit(wanted: Mode, present: Mode) -> Option<u32> {
     match (wanted, present) {
         (Mode::Permits { limit: asked, .. }, Mode::Permits { limit, .. }) if asked != limit => Some(limit),
         _ => None,
@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_was_admitted_one_by_one_may_be_there_together(asked in prop::collection::vec(mode(), 0..12)) {
+        fn modes_admitted_one_by_one_may_hold_together(asked in prop::collection::vec(mode(), 0..12)) {
             let mut inside: Vec<Mode> = Vec::new();
             for wanted in asked {
                 if fits(wanted, inside.iter().copied()) {
@@ -90,12 +90,12 @@ mod tests {
         }
 
         #[test]
-        fn an_empty_lock_admits_anybody(wanted in mode()) {
+        fn a_free_lock_admits_every_mode(wanted in mode()) {
             prop_assert!(fits(wanted, []));
         }
 
         #[test]
-        fn what_a_hold_covers_needs_no_further_room(held in mode(), wanted in mode(), others in prop::collection::vec(mode(), 0..4)) {
+        fn a_covered_mode_needs_no_further_permits(held in mode(), wanted in mode(), others in prop::collection::vec(mode(), 0..4)) {
             if covers(held, wanted) && fits(held, others.iter().copied()) && held != Mode::Exclusive {
                 prop_assert!(fits(wanted, others.iter().copied()));
             }

@@ -2,32 +2,32 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::Instant;
 
-/// The pause before attempt number `attempt` (from 0). It doubles from `first` up to `most`. `dice`
+/// The pause before attempt number `attempt` (from 0). It doubles from `first` up to `max`. `random`
 /// (any number) takes off a random half, so that contenders do not keep colliding.
-pub fn pause(attempt: u32, first: Duration, most: Duration, dice: u32) -> Duration {
-    let full = first.saturating_mul(1u32.checked_shl(attempt.min(20)).unwrap_or(u32::MAX)).min(most);
-    full - (full / 2).mul_f64(f64::from(dice) / f64::from(u32::MAX))
+pub fn pause(attempt: u32, first: Duration, max: Duration, random: u32) -> Duration {
+    let full = first.saturating_mul(1u32.checked_shl(attempt.min(20)).unwrap_or(u32::MAX)).min(max);
+    full - (full / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
 /// A pause is at most the TTL divided by this, for a lease that waits for the end of the pause. The
 /// keeper retries as often.
-pub const SHARE: u32 = 10;
+pub const MAX_PAUSE_DIVISOR: u32 = 10;
 
 /// Limits the pause between two connection attempts. A lease cannot be renewed without a
 /// connection, so the pause stays short relative to its TTL. Short pauses end with the lease, so
 /// the number of connection attempts stays bounded.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Urgency {
+pub struct RenewalUrgency {
     ttl: Duration,
-    until: Moment,
+    until: Instant,
 }
 
-impl Urgency {
+impl RenewalUrgency {
     /// A lease with this TTL is due for renewal and ends at `deadline`. The shortest TTL counts:
     /// the keeper retries renewals, so it reports a longer one again.
-    pub fn renews(&mut self, now: Moment, ttl: Duration, deadline: Moment) {
+    pub fn note_renewal(&mut self, now: Instant, ttl: Duration, deadline: Instant) {
         if now >= self.until || ttl < self.ttl {
             *self = Self { ttl, until: deadline };
         } else if ttl == self.ttl {
@@ -35,9 +35,9 @@ impl Urgency {
         }
     }
 
-    /// The longest pause now: `most`, or less while a lease waits for renewal.
-    pub fn longest(&self, now: Moment, most: Duration) -> Duration {
-        if now >= self.until { most } else { most.min(self.ttl / SHARE) }
+    /// The longest pause now: `max`, or less while a lease waits for renewal.
+    pub fn max_pause(&self, now: Instant, max: Duration) -> Duration {
+        if now >= self.until { max } else { max.min(self.ttl / MAX_PAUSE_DIVISOR) }
     }
 }
 
@@ -49,37 +49,37 @@ mod tests {
     proptest! {
         /// Leases are renewed in any order, each with its TTL and its remaining time.
         #[test]
-        fn no_pause_is_long_beside_a_lease_that_waits_and_short_ones_end_with_it(
+        fn pauses_stay_short_relative_to_a_due_lease_and_end_with_it(
             renewals in prop::collection::vec((0u64..500, 100u64..60_000, 1u64..=1000), 1..30),
         ) {
             let most = Duration::from_secs(1);
-            let (mut urgency, mut now, mut leases) = (Urgency::default(), 0, Vec::new());
+            let (mut urgency, mut now, mut leases) = (RenewalUrgency::default(), 0, Vec::new());
             for (passed, ttl, left) in renewals {
                 now += passed;
-                let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
+                let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
                 let (ttl, deadline) = (Duration::from_millis(ttl), now + ttl * left / 1000);
-                urgency.renews(at(now), ttl, at(deadline));
+                urgency.note_renewal(at(now), ttl, at(deadline));
                 leases.push((ttl, deadline));
-                let longest = urgency.longest(at(now), most);
-                prop_assert!(deadline <= now || longest <= ttl / SHARE);
-                prop_assert!(leases.iter().any(|(ttl, _)| longest == most || longest == *ttl / SHARE));
+                let longest = urgency.max_pause(at(now), most);
+                prop_assert!(deadline <= now || longest <= ttl / MAX_PAUSE_DIVISOR);
+                prop_assert!(leases.iter().any(|(ttl, _)| longest == most || longest == *ttl / MAX_PAUSE_DIVISOR));
                 let last = leases.iter().map(|(_, deadline)| *deadline).max().unwrap_or_default();
-                prop_assert_eq!(urgency.longest(at(last), most), most);
+                prop_assert_eq!(urgency.max_pause(at(last), most), most);
             }
         }
 
         #[test]
-        fn grows_to_its_bound_and_is_never_nothing(attempt: u32, dice: u32) {
+        fn the_pause_grows_to_its_bound_and_is_never_zero(attempt: u32, random: u32) {
             let (first, most) = (Duration::from_millis(10), Duration::from_secs(1));
-            let this = pause(attempt, first, most, dice);
+            let this = pause(attempt, first, most, random);
             prop_assert!(this >= first / 2 && this <= most);
             prop_assert!(pause(attempt.saturating_add(1), first, most, 0) >= pause(attempt, first, most, 0));
         }
 
         #[test]
-        fn doubles_until_its_bound(attempt in 0u32..40, first in 1u64..100, dice: u32) {
+        fn the_pause_doubles_until_its_bound(attempt in 0u32..40, first in 1u64..100, random: u32) {
             let (first, most) = (Duration::from_millis(first), Duration::from_secs(1));
-            let (this, next) = (pause(attempt, first, most, dice), pause(attempt + 1, first, most, dice));
+            let (this, next) = (pause(attempt, first, most, random), pause(attempt + 1, first, most, random));
             let full = pause(attempt, first, most, 0);
             let near = |a: Duration, b: Duration| a.abs_diff(b) < Duration::from_micros(1);
             if full * 2 <= most {
@@ -91,7 +91,7 @@ mod tests {
 
         /// Two clients that failed together retry together only if their random numbers are equal.
         #[test]
-        fn is_as_random_as_the_dice(attempt in 0u32..40, a: u32, b: u32) {
+        fn equal_pauses_need_equal_random_numbers(attempt in 0u32..40, a: u32, b: u32) {
             let (first, most) = (Duration::from_millis(5), Duration::from_millis(250));
             let (one, other) = (pause(attempt, first, most, a), pause(attempt, first, most, b));
             let full = pause(attempt, first, most, 0);

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// A lease or a mark: its id, and until when others respect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Held {
+pub struct TimedId {
     /// Chosen by the client before it sends the request: a repeated request is the same one.
     pub id: u128,
     /// The end, on the store's clock.
@@ -28,60 +28,60 @@ pub type Data = Option<Vec<u8>>;
 
 /// A value that was accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Kept {
+pub struct CachedValue {
     /// The value itself.
     pub data: Data,
     /// The generation that it belongs to. The value is stale if the record has another.
-    pub of: u64,
+    pub generation: u64,
     /// From this time on it is stale in any case.
     pub fresh_until: u64,
     /// How long the load took.
-    pub cost: u64,
+    pub load_cost: u64,
 }
 
 /// One key's record. The default means that there is no record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Entry {
+pub struct CacheEntry {
     /// Rises with each invalidation and write; 0 if there is no record.
     pub generation: u64,
     /// The value, fresh or stale.
-    pub value: Option<Kept>,
+    pub value: Option<CachedValue>,
     /// The reader that loads.
-    pub lease: Option<Held>,
+    pub lease: Option<TimedId>,
     /// The client that writes.
-    pub mark: Option<Held>,
+    pub write_mark: Option<TimedId>,
     /// The highest token that a writer had.
-    pub token: u64,
+    pub highest_token: u64,
     /// The lowest version of the row that is accepted.
-    pub version: u64,
+    pub min_version: u64,
     /// Until this time, "not found" is not accepted: a client reported a version of the row, which
     /// a replica may not have yet.
-    pub row_until: u64,
+    pub row_expected_until: u64,
     /// When the record may be dropped.
     pub keep_until: u64,
     /// When it was last written. A time in the future means that the clock was set back, or that a
     /// server with a slower clock took over.
-    pub written: u64,
+    pub written_at: u64,
 }
 
 /// A reader's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ReadRequest {
     /// The id of the lease, if one can be granted.
     pub lease: u128,
     /// How long other readers leave the load to the one that has the lease.
-    pub lease_for: u64,
+    pub lease_time: u64,
     /// How long after the grant of a lease its value may still be accepted.
     pub keep_for: u64,
     /// How long a stale value may be served; 0 for never.
     pub stale_for: u64,
     /// The result of [`early_factor`].
-    pub early: u64,
+    pub early_factor: u64,
 }
 
 /// The answer to a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum ReadReply {
     /// A fresh value.
     Hit(Data),
     /// A fresh value, and the lease: reload it before it expires.
@@ -94,18 +94,18 @@ pub enum Found {
     /// Another reader has the lease: wait for it, at most this long.
     Wait(u128, u64),
     /// A client is writing: load; the value will not be accepted.
-    Written,
+    WriteInProgress,
 }
 
 /// A writer's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begin {
+pub struct WriteRequest {
     /// The id of the mark.
     pub mark: u128,
     /// The token of the writer's lock.
     pub token: u64,
     /// How long the mark lasts if the writer does not extend it.
-    pub mark_for: u64,
+    pub mark_time: u64,
     /// How long the old value may be served; 0 for never.
     pub stale_for: u64,
     /// How long the record is kept after that.
@@ -114,7 +114,7 @@ pub struct Begin {
 
 /// A value to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct LoadedValue {
     /// The lease under which it was loaded.
     pub lease: u128,
     /// The generation that came with the lease.
@@ -124,7 +124,7 @@ pub struct Load {
     /// The version of the row, if there is one.
     pub version: Option<u64>,
     /// How long the load took.
-    pub cost: u64,
+    pub load_cost: u64,
     /// How long it is fresh.
     pub fresh_for: u64,
     /// How long it may be served after that.
@@ -133,7 +133,7 @@ pub struct Load {
 
 /// Why a value was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum StoreRefusal {
     /// There was an invalidation or a write since the lease was granted, or the record was lost.
     Invalidated,
     /// The lease expired, and another reader has it: nothing was invalidated.
@@ -142,153 +142,157 @@ pub enum Refused {
     Older,
     /// The loader found no row where one was known a short while ago: it may be deleted, or not
     /// replicated yet.
-    Absent,
+    NoRow,
 }
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// [`Entry::ask`].
-    Ask(Ask),
-    /// [`Entry::set`].
-    Set(Load),
-    /// [`Entry::give_up`] of a lease; waiting readers get the reason, if there is one.
+pub enum Operation {
+    /// [`CacheEntry::read`].
+    Read(ReadRequest),
+    /// [`CacheEntry::store`].
+    Store(LoadedValue),
+    /// [`CacheEntry::give_up_lease`] of a lease; waiting readers get the reason, if there is one.
     GiveUp(u128, String),
-    /// [`Entry::invalidate`]: the lowest version, how long the old value is kept, and how long the
+    /// [`CacheEntry::invalidate`]: the lowest version, how long the old value is kept, and how long the
     /// record is kept.
     Invalidate(u64, u64, u64),
-    /// [`Entry::begin`].
-    Begin(Begin),
-    /// [`Entry::extend`]: the mark, how long it lasts, and how long the record is kept after that.
-    Extend(u128, u64, u64),
-    /// [`Entry::finish`]: the mark, the value, and how long the record is kept.
-    Finish(u128, Option<Load>, u64),
+    /// [`CacheEntry::begin_write`].
+    BeginWrite(WriteRequest),
+    /// [`CacheEntry::extend_write`]: the mark, how long it lasts, and how long the record is kept after that.
+    ExtendWrite(u128, u64, u64),
+    /// [`CacheEntry::finish_write`]: the mark, the value, and how long the record is kept.
+    FinishWrite(u128, Option<LoadedValue>, u64),
 }
 
 /// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
-    /// To [`Step::Ask`].
-    Found(Found),
-    /// To [`Step::Set`].
-    Set(Result<(), Refused>),
-    /// To [`Step::GiveUp`] and [`Step::Invalidate`].
+pub enum OperationReply {
+    /// To [`Operation::Read`].
+    Read(ReadReply),
+    /// To [`Operation::Store`].
+    Stored(Result<(), StoreRefusal>),
+    /// To [`Operation::GiveUp`] and [`Operation::Invalidate`].
     Done,
-    /// To [`Step::Begin`].
-    Begun(Result<u64, u64>),
-    /// To [`Step::Extend`].
-    Extended(bool),
-    /// To [`Step::Finish`].
-    Finished(Finished),
+    /// To [`Operation::BeginWrite`].
+    WriteBegun(Result<u64, u64>),
+    /// To [`Operation::ExtendWrite`].
+    WriteExtended(bool),
+    /// To [`Operation::FinishWrite`].
+    WriteFinished(WriteEnd),
 }
 
 /// How a write ended for the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finished {
+pub enum WriteEnd {
     /// The mark lasted to the end; the new value is in the cache, if there was one.
-    Kept,
+    MarkHeld,
     /// The mark had expired, or belongs to a newer writer: the cache has neither the written value
     /// nor an older one.
     Overtaken,
 }
 
-impl Entry {
+impl CacheEntry {
     /// Performs one operation.
-    pub fn step(&mut self, now: u64, step: Step) -> Said {
+    pub fn apply(&mut self, now: u64, step: Operation) -> OperationReply {
         match step {
-            Step::Ask(ask) => Said::Found(self.ask(now, &ask)),
-            Step::Set(load) => Said::Set(self.set(now, load)),
-            Step::GiveUp(lease, _) => {
-                self.give_up(lease);
-                Said::Done
+            Operation::Read(ask) => OperationReply::Read(self.read(now, &ask)),
+            Operation::Store(load) => OperationReply::Stored(self.store(now, load)),
+            Operation::GiveUp(lease, _) => {
+                self.give_up_lease(lease);
+                OperationReply::Done
             }
-            Step::Invalidate(version, stale_for, keep_for) => {
+            Operation::Invalidate(version, stale_for, keep_for) => {
                 self.invalidate(now, version, stale_for, keep_for);
-                Said::Done
+                OperationReply::Done
             }
-            Step::Begin(begin) => Said::Begun(self.begin(now, &begin)),
-            Step::Extend(mark, mark_for, keep_for) => Said::Extended(self.extend(now, mark, mark_for, keep_for)),
-            Step::Finish(mark, load, keep_for) => Said::Finished(self.finish(now, mark, load, keep_for)),
+            Operation::BeginWrite(begin) => OperationReply::WriteBegun(self.begin_write(now, &begin)),
+            Operation::ExtendWrite(mark, mark_for, keep_for) => {
+                OperationReply::WriteExtended(self.extend_write(now, mark, mark_for, keep_for))
+            }
+            Operation::FinishWrite(mark, load, keep_for) => {
+                OperationReply::WriteFinished(self.finish_write(now, mark, load, keep_for))
+            }
         }
     }
 
     /// Rejects every value that was read before now.
-    fn bump(&mut self, now: u64) {
+    fn raise_generation(&mut self, now: u64) {
         self.generation = now.max(self.generation + 1);
         self.lease = None;
-        self.written = now;
+        self.written_at = now;
     }
 
     /// Corrects times that were written by a clock that was ahead: the time that remained when the
     /// record was written remains now. Generations do not fall.
-    fn rewind(&mut self, now: u64) {
-        let ahead = self.written.saturating_sub(now);
+    fn correct_future_times(&mut self, now: u64) {
+        let ahead = self.written_at.saturating_sub(now);
         if ahead == 0 {
             return;
         }
-        let ends = self.lease.iter_mut().chain(self.mark.iter_mut()).map(|held| &mut held.until);
+        let ends = self.lease.iter_mut().chain(self.write_mark.iter_mut()).map(|held| &mut held.until);
         let ends = ends.chain(self.value.iter_mut().map(|kept| &mut kept.fresh_until));
-        for end in ends.chain([&mut self.row_until, &mut self.keep_until]) {
+        for end in ends.chain([&mut self.row_expected_until, &mut self.keep_until]) {
             *end = end.saturating_sub(ahead);
         }
-        self.written = now;
+        self.written_at = now;
     }
 
     /// A writer that did not extend its mark is gone; it is unknown what it has written.
-    fn settle(&mut self, now: u64) {
-        self.rewind(now);
-        if self.mark.is_some_and(|mark| mark.until <= now) {
-            self.mark = None;
-            self.bump(now);
+    fn expire_mark(&mut self, now: u64) {
+        self.correct_future_times(now);
+        if self.write_mark.is_some_and(|mark| mark.until <= now) {
+            self.write_mark = None;
+            self.raise_generation(now);
         }
     }
 
-    fn keep(&mut self, now: u64, until: u64) {
-        self.written = now;
+    fn keep_until_at_least(&mut self, now: u64, until: u64) {
+        self.written_at = now;
         self.keep_until = self.keep_until.max(until);
     }
 
     /// The value, if it may be served for `stale_for` after its end.
-    fn old(&self, now: u64, stale_for: u64) -> Option<Data> {
-        let usable = |kept: &&Kept| stale_for > 0 && now < kept.fresh_until + stale_for;
+    fn servable_stale_value(&self, now: u64, stale_for: u64) -> Option<Data> {
+        let usable = |kept: &&CachedValue| stale_for > 0 && now < kept.fresh_until + stale_for;
         self.value.as_ref().filter(usable).map(|kept| kept.data.clone())
     }
 
     /// Handles a reader's request.
-    pub fn ask(&mut self, now: u64, ask: &Ask) -> Found {
-        self.settle(now);
+    pub fn read(&mut self, now: u64, ask: &ReadRequest) -> ReadReply {
+        self.expire_mark(now);
         if self.generation == 0 {
-            self.bump(now);
+            self.raise_generation(now);
         }
-        let fresh = self.value.as_ref().filter(|kept| kept.of == self.generation && now < kept.fresh_until);
+        let fresh = self.value.as_ref().filter(|kept| kept.generation == self.generation && now < kept.fresh_until);
         let free = self.lease.is_none_or(|lease| lease.until <= now || lease.id == ask.lease);
-        if self.mark.is_none()
+        if self.write_mark.is_none()
             && let Some(kept) = fresh
         {
             let left = kept.fresh_until - now;
-            if !free || kept.cost.saturating_mul(ask.early) < left.saturating_mul(1000) {
-                return Found::Hit(kept.data.clone());
+            if !free || kept.load_cost.saturating_mul(ask.early_factor) < left.saturating_mul(1000) {
+                return ReadReply::Hit(kept.data.clone());
             }
             let data = kept.data.clone();
-            self.lend(now, ask);
-            return Found::Early(data, self.generation);
+            self.grant_lease(now, ask);
+            return ReadReply::Early(data, self.generation);
         }
-        let old = self.old(now, ask.stale_for);
-        match (self.mark, self.lease, old) {
-            (Some(_), _, Some(old)) => Found::Stale(old),
-            (Some(_), _, None) => Found::Written,
-            (None, Some(_), Some(old)) if !free => Found::Stale(old),
-            (None, Some(lease), None) if !free => Found::Wait(lease.id, lease.until - now),
+        let old = self.servable_stale_value(now, ask.stale_for);
+        match (self.write_mark, self.lease, old) {
+            (Some(_), _, Some(old)) => ReadReply::Stale(old),
+            (Some(_), _, None) => ReadReply::WriteInProgress,
+            (None, Some(_), Some(old)) if !free => ReadReply::Stale(old),
+            (None, Some(lease), None) if !free => ReadReply::Wait(lease.id, lease.until - now),
             (None, _, old) => {
-                self.lend(now, ask);
-                Found::Load(self.generation, old)
+                self.grant_lease(now, ask);
+                ReadReply::Load(self.generation, old)
             }
         }
     }
 
-    fn lend(&mut self, now: u64, ask: &Ask) {
-        self.lease = Some(Held { id: ask.lease, until: now + ask.lease_for });
-        self.keep(now, now + ask.keep_for);
+    fn grant_lease(&mut self, now: u64, ask: &ReadRequest) {
+        self.lease = Some(TimedId { id: ask.lease, until: now + ask.lease_time });
+        self.keep_until_at_least(now, now + ask.keep_for);
     }
 
     /// Stores a loader's value. The lease on record is accepted even after its time, as long as no
@@ -296,31 +300,32 @@ impl Entry {
     ///
     /// # Errors
     /// Why the value was not accepted.
-    pub fn set(&mut self, now: u64, load: Load) -> Result<(), Refused> {
-        self.settle(now);
+    pub fn store(&mut self, now: u64, load: LoadedValue) -> Result<(), StoreRefusal> {
+        self.expire_mark(now);
         if self.lease.is_none_or(|lease| lease.id != load.lease) {
-            let known = self.generation == load.generation && self.mark.is_none();
-            return Err(if known { Refused::Overtaken } else { Refused::Invalidated });
+            let known = self.generation == load.generation && self.write_mark.is_none();
+            return Err(if known { StoreRefusal::Overtaken } else { StoreRefusal::Invalidated });
         }
         self.lease = None;
-        if load.version.is_some_and(|version| version < self.version) {
-            return Err(Refused::Older);
+        if load.version.is_some_and(|version| version < self.min_version) {
+            return Err(StoreRefusal::Older);
         }
-        if load.data.is_none() && now < self.row_until {
-            return Err(Refused::Absent);
+        if load.data.is_none() && now < self.row_expected_until {
+            return Err(StoreRefusal::NoRow);
         }
-        self.version = self.version.max(load.version.unwrap_or_default());
-        self.fill(now, load.data, load.cost, load.fresh_for, load.stale_for);
+        self.min_version = self.min_version.max(load.version.unwrap_or_default());
+        self.set_value(now, load.data, load.load_cost, load.fresh_for, load.stale_for);
         Ok(())
     }
 
-    fn fill(&mut self, now: u64, data: Data, cost: u64, fresh_for: u64, stale_for: u64) {
-        self.value = Some(Kept { data, of: self.generation, fresh_until: now + fresh_for, cost });
-        self.keep(now, now + fresh_for + stale_for);
+    fn set_value(&mut self, now: u64, data: Data, cost: u64, fresh_for: u64, stale_for: u64) {
+        self.value =
+            Some(CachedValue { data, generation: self.generation, fresh_until: now + fresh_for, load_cost: cost });
+        self.keep_until_at_least(now, now + fresh_for + stale_for);
     }
 
     /// A loader gives up without a value.
-    pub fn give_up(&mut self, lease: u128) {
+    pub fn give_up_lease(&mut self, lease: u128) {
         if self.lease.is_some_and(|held| held.id == lease) {
             self.lease = None;
         }
@@ -331,56 +336,56 @@ impl Entry {
     /// compare. The record stays as a tombstone for `keep_for`; so does the old value, if it may be
     /// served stale.
     pub fn invalidate(&mut self, now: u64, version: u64, stale_for: u64, keep_for: u64) {
-        self.settle(now);
-        self.bump(now);
-        self.version = self.version.max(version);
+        self.expire_mark(now);
+        self.raise_generation(now);
+        self.min_version = self.min_version.max(version);
         if version > 0 {
-            self.row_until = self.row_until.max(now + keep_for);
+            self.row_expected_until = self.row_expected_until.max(now + keep_for);
         }
-        self.age(now, stale_for);
-        self.keep(now, now + keep_for);
+        self.make_stale_or_drop(now, stale_for);
+        self.keep_until_at_least(now, now + keep_for);
     }
 
     /// Ages the value, or drops it if it may not be served stale.
-    fn age(&mut self, now: u64, stale_for: u64) {
-        self.outdate(now);
+    fn make_stale_or_drop(&mut self, now: u64, stale_for: u64) {
+        self.make_stale(now);
         if stale_for == 0 {
             self.value = None;
         }
     }
 
     /// Ages the value: the time for which it may be served counts from now.
-    fn outdate(&mut self, now: u64) {
+    fn make_stale(&mut self, now: u64) {
         if let Some(kept) = &mut self.value {
             kept.fresh_until = kept.fresh_until.min(now);
         }
     }
 
     /// Announces a write, with the token of the writer's lock. Returns the generation, which the
-    /// load of [`finish`](Self::finish) must carry.
+    /// load of [`finish_write`](Self::finish_write) must carry.
     ///
     /// # Errors
     /// The token of a newer writer: this one must not write.
-    pub fn begin(&mut self, now: u64, begin: &Begin) -> Result<u64, u64> {
-        self.settle(now);
-        if begin.token < self.token {
-            return Err(self.token);
+    pub fn begin_write(&mut self, now: u64, begin: &WriteRequest) -> Result<u64, u64> {
+        self.expire_mark(now);
+        if begin.token < self.highest_token {
+            return Err(self.highest_token);
         }
-        self.token = begin.token;
-        self.bump(now);
-        self.age(now, begin.stale_for);
-        self.mark = Some(Held { id: begin.mark, until: now + begin.mark_for });
-        self.keep(now, now + begin.mark_for + begin.keep_for);
+        self.highest_token = begin.token;
+        self.raise_generation(now);
+        self.make_stale_or_drop(now, begin.stale_for);
+        self.write_mark = Some(TimedId { id: begin.mark, until: now + begin.mark_time });
+        self.keep_until_at_least(now, now + begin.mark_time + begin.keep_for);
         Ok(self.generation)
     }
 
     /// Extends the mark of a writer. Returns whether the mark is still set.
-    pub fn extend(&mut self, now: u64, mark: u128, mark_for: u64, keep_for: u64) -> bool {
-        self.settle(now);
-        let ours = self.mark.is_some_and(|held| held.id == mark);
+    pub fn extend_write(&mut self, now: u64, mark: u128, mark_for: u64, keep_for: u64) -> bool {
+        self.expire_mark(now);
+        let ours = self.write_mark.is_some_and(|held| held.id == mark);
         if ours {
-            self.mark = Some(Held { id: mark, until: now + mark_for });
-            self.keep(now, now + mark_for + keep_for);
+            self.write_mark = Some(TimedId { id: mark, until: now + mark_for });
+            self.keep_until_at_least(now, now + mark_for + keep_for);
         }
         ours
     }
@@ -388,46 +393,46 @@ impl Entry {
     /// Ends a write. `load` is the new value, if the writer knows it, with the mark as its lease.
     /// If another client invalidated meanwhile, it is unknown which write came last, so no value is
     /// stored.
-    pub fn finish(&mut self, now: u64, mark: u128, load: Option<Load>, keep_for: u64) -> Finished {
-        self.settle(now);
+    pub fn finish_write(&mut self, now: u64, mark: u128, load: Option<LoadedValue>, keep_for: u64) -> WriteEnd {
+        self.expire_mark(now);
         let undisturbed = load.as_ref().is_none_or(|load| load.generation == self.generation);
-        self.bump(now);
-        self.keep(now, now + keep_for);
+        self.raise_generation(now);
+        self.keep_until_at_least(now, now + keep_for);
         // If the mark had expired, a reader may have stored a value from before the commit.
-        self.outdate(now);
-        if self.mark.is_none_or(|held| held.id != mark) {
-            return Finished::Overtaken;
+        self.make_stale(now);
+        if self.write_mark.is_none_or(|held| held.id != mark) {
+            return WriteEnd::Overtaken;
         }
-        self.mark = None;
+        self.write_mark = None;
         if !undisturbed {
-            return Finished::Overtaken;
+            return WriteEnd::Overtaken;
         }
-        if let Some(load) = load.filter(|load| load.version.is_none_or(|version| version >= self.version)) {
-            self.version = self.version.max(load.version.unwrap_or_default());
+        if let Some(load) = load.filter(|load| load.version.is_none_or(|version| version >= self.min_version)) {
+            self.min_version = self.min_version.max(load.version.unwrap_or_default());
             // The last writer knows that the row is deleted.
             if load.data.is_none() {
-                self.row_until = 0;
+                self.row_expected_until = 0;
             }
-            self.fill(now, load.data, load.cost, load.fresh_for, load.stale_for);
+            self.set_value(now, load.data, load.load_cost, load.fresh_for, load.stale_for);
         }
-        Finished::Kept
+        WriteEnd::MarkHeld
     }
 }
 
 /// How early a value is reloaded (XFetch): by `-beta * ln(dice)` times the cost of its load, in
 /// thousandths. With 0 for `beta` it never is.
-pub fn early_factor(beta: f64, dice: u32) -> u64 {
+pub fn early_factor(beta: f64, random: u32) -> u64 {
     if beta <= 0.0 {
         return 0;
     }
-    let dice = (f64::from(dice) + 1.0) / (f64::from(u32::MAX) + 1.0);
-    (-beta * dice.ln() * 1000.0).min(1e6) as u64
+    let random = (f64::from(random) + 1.0) / (f64::from(u32::MAX) + 1.0);
+    (-beta * random.ln() * 1000.0).min(1e6) as u64
 }
 
 /// A TTL minus a random part of at most `jitter` of it, so that values that were loaded together do
 /// not expire together.
-pub fn jittered(ttl: Duration, jitter: f64, dice: u32) -> Duration {
-    ttl.mul_f64(1.0 - jitter.clamp(0.0, 1.0) * f64::from(dice) / f64::from(u32::MAX))
+pub fn jittered(ttl: Duration, jitter: f64, random: u32) -> Duration {
+    ttl.mul_f64(1.0 - jitter.clamp(0.0, 1.0) * f64::from(random) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

@@ -10,41 +10,41 @@ use std::time::Duration;
 
 /// How many of the server's connections are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct ConnectionUsage {
     /// The connections in use, including our own.
     pub used: u64,
     /// The server's limit.
-    pub most: u64,
+    pub limit: u64,
 }
 
 /// How a client learns of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wake {
+pub enum WaitStrategy {
     /// It listens for notifications on a connection.
     Listen,
     /// It polls and keeps no connection in between.
     Poll,
 }
 
-/// How a client that does `now` continues, given the server's load; `None`: the server refused a
+/// How a client that does `current` continues, given the server's load; `None`: the server refused a
 /// connection.
-pub fn wake(now: Wake, load: Option<Load>, holds: bool) -> Wake {
-    match (load, now) {
-        (None, _) => Wake::Poll,
-        (Some(_), _) if holds => Wake::Listen,
-        (Some(load), Wake::Listen) if load.used * 2 > load.most => Wake::Poll,
-        (Some(load), Wake::Poll) if load.used * 4 >= load.most => Wake::Poll,
-        (Some(_), _) => Wake::Listen,
+pub fn next_strategy(current: WaitStrategy, usage: Option<ConnectionUsage>, is_holder: bool) -> WaitStrategy {
+    match (usage, current) {
+        (None, _) => WaitStrategy::Poll,
+        (Some(_), _) if is_holder => WaitStrategy::Listen,
+        (Some(load), WaitStrategy::Listen) if load.used * 2 > load.limit => WaitStrategy::Poll,
+        (Some(load), WaitStrategy::Poll) if load.used * 4 >= load.limit => WaitStrategy::Poll,
+        (Some(_), _) => WaitStrategy::Listen,
     }
 }
 
 /// The longest pause between two polls of a client that lacks a connection.
-pub const SLOWEST_LOOK: Duration = Duration::from_secs(1);
+pub const MAX_POLL_PAUSE: Duration = Duration::from_secs(1);
 
-/// The pause before the next poll: up to a second. `dice` (any number) takes off a random half, so
+/// The pause before the next poll: up to a second. `random` (any number) takes off a random half, so
 /// that clients do not poll at the same time.
-pub fn look_pause(dice: u32) -> Duration {
-    super::backoff::pause(0, SLOWEST_LOOK, SLOWEST_LOOK, dice)
+pub fn poll_pause(random: u32) -> Duration {
+    super::backoff::pause(0, MAX_POLL_PAUSE, MAX_POLL_PAUSE, random)
 }
 
 #[cfg(test)]
@@ -54,16 +54,17 @@ mod tests {
 
     /// Clients look one after the other, in any order. A listening client uses two connections; the
     /// first client is the holder and keeps its own.
-    fn settle(most: u64, others: u64, clients: usize, looks: &[usize]) -> (Vec<Wake>, usize) {
-        let mut all = vec![Wake::Listen; clients];
+    fn simulate(most: u64, others: u64, clients: usize, looks: &[usize]) -> (Vec<WaitStrategy>, usize) {
+        let mut all = vec![WaitStrategy::Listen; clients];
         let mut changes = 0;
         for look in looks {
             let at = look % clients;
-            let wanted = others + 2 * all.iter().filter(|wake| **wake == Wake::Listen).count() as u64;
+            let wanted = others + 2 * all.iter().filter(|wake| **wake == WaitStrategy::Listen).count() as u64;
             // A polling client opens one connection for the look itself.
-            let used = wanted + u64::from(all[at] == Wake::Poll);
-            let load = (used <= most || all[at] == Wake::Listen).then_some(Load { used: used.min(most), most });
-            let next = wake(all[at], load, at == 0);
+            let used = wanted + u64::from(all[at] == WaitStrategy::Poll);
+            let load = (used <= most || all[at] == WaitStrategy::Listen)
+                .then_some(ConnectionUsage { used: used.min(most), limit: most });
+            let next = next_strategy(all[at], load, at == 0);
             changes += usize::from(next != all[at]);
             all[at] = next;
         }
@@ -72,31 +73,31 @@ mod tests {
 
     proptest! {
         #[test]
-        fn waiting_clients_leave_half_to_others_and_do_not_flap(
+        fn waiting_clients_leave_half_of_the_connections_to_others_and_do_not_flap(
             clients in 1usize..200, most in 8u64..300, looks in prop::collection::vec(0usize..200, 4_000..5_000),
         ) {
-            let (all, changes) = settle(most, 0, clients, &looks);
-            let listening = all.iter().filter(|wake| **wake == Wake::Listen).count() as u64;
+            let (all, changes) = simulate(most, 0, clients, &looks);
+            let listening = all.iter().filter(|wake| **wake == WaitStrategy::Listen).count() as u64;
             prop_assert!(2 * listening <= most / 2 + 2, "{listening} of {clients} listen, {most} connections");
             prop_assert!(changes <= 2 * clients, "{changes} changes");
-            prop_assert_eq!(all[0], Wake::Listen, "the holder keeps its own");
+            prop_assert_eq!(all[0], WaitStrategy::Listen, "the holder keeps its own");
         }
 
         #[test]
-        fn a_look_is_at_most_a_second_away(dice: u32) {
-            let pause = look_pause(dice);
-            prop_assert!(pause <= SLOWEST_LOOK && pause >= SLOWEST_LOOK / 2);
+        fn a_poll_is_at_most_a_second_away(random: u32) {
+            let pause = poll_pause(random);
+            prop_assert!(pause <= MAX_POLL_PAUSE && pause >= MAX_POLL_PAUSE / 2);
         }
     }
 
     #[test]
-    fn between_half_and_a_quarter_nothing_changes() {
-        let load = |used| Some(Load { used, most: 100 });
-        assert_eq!(wake(Wake::Listen, load(50), false), Wake::Listen);
-        assert_eq!(wake(Wake::Listen, load(51), false), Wake::Poll);
-        assert_eq!(wake(Wake::Poll, load(25), false), Wake::Poll);
-        assert_eq!(wake(Wake::Poll, load(24), false), Wake::Listen);
-        assert_eq!(wake(Wake::Listen, load(99), true), Wake::Listen, "it holds");
-        assert_eq!(wake(Wake::Listen, None, true), Wake::Poll, "refused");
+    fn between_a_quarter_and_half_the_strategy_stays() {
+        let load = |used| Some(ConnectionUsage { used, limit: 100 });
+        assert_eq!(next_strategy(WaitStrategy::Listen, load(50), false), WaitStrategy::Listen);
+        assert_eq!(next_strategy(WaitStrategy::Listen, load(51), false), WaitStrategy::Poll);
+        assert_eq!(next_strategy(WaitStrategy::Poll, load(25), false), WaitStrategy::Poll);
+        assert_eq!(next_strategy(WaitStrategy::Poll, load(24), false), WaitStrategy::Listen);
+        assert_eq!(next_strategy(WaitStrategy::Listen, load(99), true), WaitStrategy::Listen, "it holds");
+        assert_eq!(next_strategy(WaitStrategy::Listen, None, true), WaitStrategy::Poll, "refused");
     }
 }

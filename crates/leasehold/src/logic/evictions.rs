@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::claim::ClaimId;
-use crate::clock::Moment;
+use crate::clock::Instant;
 
 /// How many evictions are kept at one lock.
 pub const MOST: usize = 1000;
@@ -24,7 +24,7 @@ pub struct Eviction {
     /// How long the eviction is kept.
     pub ttl: Duration,
     /// When it is dropped.
-    pub until: Moment,
+    pub until: Instant,
 }
 
 /// The latest evictions, oldest first.
@@ -53,9 +53,9 @@ impl Evictions {
     }
 
     /// Adds the eviction of a claim with this TTL.
-    pub fn add(&mut self, claim: ClaimId, ttl: Duration, now: Moment) {
+    pub fn add(&mut self, claim: ClaimId, ttl: Duration, now: Instant) {
         self.remove(claim);
-        self.0.push_back(Eviction { claim, ttl, until: now.after(ttl) });
+        self.0.push_back(Eviction { claim, ttl, until: now.saturating_add(ttl) });
         while self.0.len() > MOST {
             self.0.pop_front();
         }
@@ -67,7 +67,7 @@ impl Evictions {
     }
 
     /// Drops those whose time is over.
-    pub fn expire(&mut self, now: Moment) {
+    pub fn expire(&mut self, now: Instant) {
         self.0.retain(|eviction| eviction.until > now);
     }
 }
@@ -103,20 +103,20 @@ mod tests {
         /// Exactly the claims that were evicted within their TTL, and not released since.
         #[test]
         fn an_eviction_is_found_for_its_claims_ttl(ops in prop::collection::vec(op(), 0..60)) {
-            let (mut evictions, mut now) = (Evictions::default(), Moment::default());
-            let mut ends = [Moment::default(); 8];
+            let (mut evictions, mut now) = (Evictions::default(), Instant::default());
+            let mut ends = [Instant::default(); 8];
             for op in ops {
                 match op {
                     Op::Evict { claim, ttl } => {
                         let ttl = Duration::from_secs(ttl);
                         evictions.add(ClaimId::from_bits(claim), ttl, now);
-                        ends[claim as usize] = now.after(ttl);
+                        ends[claim as usize] = now.saturating_add(ttl);
                     }
                     Op::Release(claim) => {
                         evictions.remove(ClaimId::from_bits(claim));
-                        ends[claim as usize] = Moment::default();
+                        ends[claim as usize] = Instant::default();
                     }
-                    Op::Pass(seconds) => now = now.after(Duration::from_secs(seconds)),
+                    Op::Pass(seconds) => now = now.saturating_add(Duration::from_secs(seconds)),
                 }
                 evictions.expire(now);
                 for (claim, end) in ends.iter().enumerate() {
@@ -132,7 +132,7 @@ mod tests {
         let mut evictions = Evictions::default();
         let (more, ttl) = (MOST as u128 + 5, Duration::from_secs(1));
         for claim in 0..more {
-            evictions.add(ClaimId::from_bits(claim), ttl, Moment::default());
+            evictions.add(ClaimId::from_bits(claim), ttl, Instant::default());
         }
         assert_eq!(evictions.iter().count(), MOST);
         assert!(!evictions.has(ClaimId::from_bits(4)) && evictions.has(ClaimId::from_bits(5)));

@@ -4,7 +4,7 @@ use crate::claim::{Owner, Token};
 
 /// The highest token that a resource has seen, and its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Seen {
+pub struct FenceState {
     /// The highest token.
     pub token: Token,
     /// The owner that presented it, where owners are distinguished.
@@ -14,7 +14,7 @@ pub struct Seen {
 /// Whether a resource that has `seen` accepts a write with `token` of `owner`. It accepts a higher
 /// token, and the same token from the same owner only. Two owners with the same token mean that the
 /// engine lost its counter: the first to write wins.
-pub fn admits(seen: Seen, token: Token, owner: Option<Owner>) -> bool {
+pub fn admits(seen: FenceState, token: Token, owner: Option<Owner>) -> bool {
     token > seen.token || (token == seen.token && owner == seen.owner)
 }
 
@@ -31,7 +31,11 @@ pub fn admits(seen: Seen, token: Token, owner: Option<Owner>) -> bool {
 ///
 /// `None` means one of two things: there is nothing to reject (a waiter has no token), or no number
 /// lies between. In the second case any token would reject a holder that stays.
-pub fn advice(evicted: Option<Token>, others: impl IntoIterator<Item = Token>, fresh: Token) -> Option<Token> {
+pub fn force_release_token(
+    evicted: Option<Token>,
+    others: impl IntoIterator<Item = Token>,
+    fresh: Token,
+) -> Option<Token> {
     let evicted = evicted?;
     let advised = match others.into_iter().min() {
         None => fresh,
@@ -47,18 +51,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_advised_token_refuses_the_evicted_holder_and_no_other(
+        fn a_force_release_token_refuses_the_evicted_holder_and_no_other(
             evicted in 0u64..20, others in prop::collection::vec(1u64..24, 0..4), owners in prop::collection::vec(prop::option::of(0u128..2), 6),
         ) {
             let fresh = Token(30);
             let whose = |at: usize| owners[at].map(Owner::from_bits);
-            let advised = advice((evicted > 0).then_some(Token(evicted)), others.iter().copied().map(Token), fresh);
+            let advised = force_release_token((evicted > 0).then_some(Token(evicted)), others.iter().copied().map(Token), fresh);
             let Some(advised) = advised else {
                 // Only if there is nothing to reject, or no number lies between.
                 prop_assert!(evicted == 0 || others.iter().any(|other| *other <= evicted + 1));
                 return Ok(());
             };
-            let seen = Seen { token: advised, owner: whose(0) };
+            let seen = FenceState { token: advised, owner: whose(0) };
             prop_assert!(!admits(seen, Token(evicted), whose(1)));
             for (at, other) in others.iter().enumerate() {
                 prop_assert!(admits(seen, Token(*other), whose(at + 2)));
@@ -68,12 +72,12 @@ mod tests {
 
         #[test]
         fn accepted_tokens_never_fall_and_one_token_has_one_owner(writes in prop::collection::vec((1u64..6, 0u128..3), 0..40)) {
-            let mut seen = Seen::default();
+            let mut seen = FenceState::default();
             let mut accepted: Vec<(u64, u128)> = Vec::new();
             for (token, owner) in writes {
                 let who = Some(Owner::from_bits(owner));
                 if admits(seen, Token(token), who) {
-                    seen = Seen { token: Token(token), owner: who };
+                    seen = FenceState { token: Token(token), owner: who };
                     accepted.push((token, owner));
                 }
             }

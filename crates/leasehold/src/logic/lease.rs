@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{Moment, nanos};
+use crate::clock::{Instant, nanos};
 
 /// The safety margin that is subtracted from every lease: the drift between two clocks, and the
 /// time a loss signal needs to arrive.
@@ -21,7 +21,7 @@ impl Drift {
     pub const SAME_CLOCK: Self = Self { ppm: 0, fixed: Duration::from_millis(5) };
 
     /// The margin for a lease of `ttl`.
-    pub fn of(self, ttl: Duration) -> Duration {
+    pub fn margin_for(self, ttl: Duration) -> Duration {
         if self.ppm == 0 {
             return self.fixed;
         }
@@ -36,24 +36,24 @@ pub enum Validity {
     /// early enough.
     FromSend(Duration),
     /// Until this time of our own clock, which the engine reads, too.
-    Until(Moment),
+    Until(Instant),
 }
 
 /// From this time on, the holder must not rely on the grant: `sent + ttl - drift`, never later than
 /// `cap`.
-pub fn deadline(sent: Moment, validity: Validity, drift: Drift, ttl: Duration, cap: Moment) -> Moment {
+pub fn deadline(sent: Instant, validity: Validity, drift: Drift, ttl: Duration, cap: Instant) -> Instant {
     let end = match validity {
-        Validity::FromSend(lasts) => sent.after(lasts),
+        Validity::FromSend(lasts) => sent.saturating_add(lasts),
         Validity::Until(end) => end,
     };
-    end.before(drift.of(ttl)).min(cap)
+    end.saturating_sub(drift.margin_for(ttl)).min(cap)
 }
 
 /// When to renew a lease of `ttl` that was last confirmed by a request sent at `sent`: after a
 /// third of the TTL. `jitter` (any number) moves it earlier by up to a tenth of that third, so that
 /// many leases do not renew at once. The result lies on a grid, so that leases due at about the
 /// same time are renewed in one batch.
-pub fn renew_at(sent: Moment, ttl: Duration, jitter: u32) -> Moment {
+pub fn renew_at(sent: Instant, ttl: Duration, jitter: u32) -> Instant {
     let ttl = nanos(ttl);
     let third = ttl / 3;
     // A tenth of it, times a number below one.
@@ -62,20 +62,20 @@ pub fn renew_at(sent: Moment, ttl: Duration, jitter: u32) -> Moment {
     let due = sent.as_nanos().saturating_add(third - less);
     // The largest power of two within a fortieth of the TTL.
     let grid = 1 << (ttl / 40).max(1).ilog2();
-    Moment::from_nanos(due & !(grid - 1)).max(sent)
+    Instant::from_nanos(due & !(grid - 1)).max(sent)
 }
 
 /// Limits `due` to half of the time left, for a grant that is shorter than its TTL.
-pub fn renew_in_time(due: Moment, sent: Moment, deadline: Moment) -> Moment {
-    due.min(sent.after(deadline.since(sent) / 2))
+pub fn limit_renew_at(due: Instant, sent: Instant, deadline: Instant) -> Instant {
+    due.min(sent.saturating_add(deadline.duration_since(sent) / 2))
 }
 
 /// When to retry a renewal that did not extend the lease: after a quarter of the time left. Several
 /// retries fit before the deadline, and the pause never gets so short that they flood the engine.
-pub fn retry_at(now: Moment, deadline: Moment, ttl: Duration) -> Moment {
-    let left = deadline.since(now);
+pub fn retry_at(now: Instant, deadline: Instant, ttl: Duration) -> Instant {
+    let left = deadline.duration_since(now);
     let pause = (left / 4).clamp(Duration::from_millis(5), (ttl / 10).max(Duration::from_millis(5)));
-    now.after(pause)
+    now.saturating_add(pause)
 }
 
 /// Timeout of one call to an engine: short enough that a renewal can be retried before the lease
@@ -92,7 +92,7 @@ pub fn renewal_timeout(ttls: impl Iterator<Item = Duration>) -> Duration {
 }
 
 /// How often a waiter sends a heartbeat, so that its queue position survives one lost heartbeat.
-pub fn heartbeat(ttl: Duration) -> Duration {
+pub fn heartbeat_interval(ttl: Duration) -> Duration {
     (ttl / 3).max(Duration::from_millis(1))
 }
 
@@ -101,8 +101,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn moment() -> impl Strategy<Value = Moment> {
-        (0u64..1 << 60).prop_map(Moment::from_nanos)
+    fn instant() -> impl Strategy<Value = Instant> {
+        (0u64..1 << 60).prop_map(Instant::from_nanos)
     }
 
     fn ttl() -> impl Strategy<Value = Duration> {
@@ -111,35 +111,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_holder_stops_before_the_engine_lets_another_in(
-            sent in moment(), delay in 0u64..1 << 40, ttl in ttl(), rate_ppm in 0u32..10_000,
+        fn the_holders_deadline_comes_before_another_grant(
+            sent in instant(), delay in 0u64..1 << 40, ttl in ttl(), rate_ppm in 0u32..10_000,
         ) {
             // The engine starts counting `delay` after we sent the request, on a clock that runs up
             // to 1 % fast.
             let fast = Duration::from_nanos((ttl.as_nanos() * 1_000_000 / u128::from(1_000_000 + rate_ppm)) as u64);
-            let granted_to_another = sent.after(Duration::from_nanos(delay)).after(fast);
-            let ours = deadline(sent, Validity::FromSend(ttl), Drift::REMOTE, ttl, Moment::NEVER);
+            let granted_to_another = sent.saturating_add(Duration::from_nanos(delay)).saturating_add(fast);
+            let ours = deadline(sent, Validity::FromSend(ttl), Drift::REMOTE, ttl, Instant::NEVER);
             prop_assert!(ours < granted_to_another);
         }
 
         #[test]
-        fn a_lease_is_renewed_about_three_times_before_it_ends(sent in moment(), ttl in ttl(), jitter: u32) {
+        fn a_lease_is_renewed_about_three_times_before_it_ends(sent in instant(), ttl in ttl(), jitter: u32) {
             let due = renew_at(sent, ttl, jitter);
-            prop_assert!(due <= sent.after(ttl / 3));
-            prop_assert!(due >= sent.after(ttl / 4));
+            prop_assert!(due <= sent.saturating_add(ttl / 3));
+            prop_assert!(due >= sent.saturating_add(ttl / 4));
         }
 
         #[test]
-        fn a_retry_comes_sooner_the_less_is_left_and_never_at_once(now in moment(), left in 0u64..1 << 40, ttl in ttl()) {
-            let deadline = now.after(Duration::from_nanos(left));
+        fn a_retry_comes_sooner_the_less_is_left_and_never_at_once(now in instant(), left in 0u64..1 << 40, ttl in ttl()) {
+            let deadline = now.saturating_add(Duration::from_nanos(left));
             let at = retry_at(now, deadline, ttl);
             prop_assert!(at > now);
-            prop_assert!(at.since(now) <= (ttl / 10).max(Duration::from_millis(5)));
+            prop_assert!(at.duration_since(now) <= (ttl / 10).max(Duration::from_millis(5)));
         }
 
         #[test]
-        fn no_lease_passes_its_cap(sent in moment(), ttl in ttl(), cap in moment()) {
-            for validity in [Validity::FromSend(ttl), Validity::Until(sent.after(ttl))] {
+        fn no_lease_exceeds_its_max_deadline(sent in instant(), ttl in ttl(), cap in instant()) {
+            for validity in [Validity::FromSend(ttl), Validity::Until(sent.saturating_add(ttl))] {
                 prop_assert!(deadline(sent, validity, Drift::SAME_CLOCK, ttl, cap) <= cap);
             }
         }

@@ -1,6 +1,6 @@
 //! Majorities of independent nodes: when a lock that is kept on several of them is acquired,
 //! extended, released or lost, and which token it carries.
-//! [`Ballots`](crate::logic::ballots::Ballots) is the state of one node.
+//! [`AcceptorState`](crate::logic::acceptor::AcceptorState) is the state of one node.
 //!
 //! # Why the tokens rise
 //! A node stores a token only if it is higher than any that it stored before, and only under a live
@@ -25,42 +25,42 @@
 use std::time::Duration;
 
 use crate::claim::Token;
-use crate::clock::Moment;
+use crate::clock::Instant;
 use crate::logic::lease::Drift;
 
 /// How often one attempt replaces a token that turned out too low by a higher one.
-const WRITES: u32 = 3;
+const MAX_WRITE_ROUNDS: u32 = 3;
 
 /// The number of nodes, and how many are a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quorum {
     /// All nodes.
-    pub nodes: usize,
+    pub node_count: usize,
     /// More than half.
-    pub needed: usize,
+    pub majority: usize,
 }
 
 impl Quorum {
     /// The majority of this many nodes.
-    pub const fn of(nodes: usize) -> Self {
-        Self { nodes, needed: nodes / 2 + 1 }
+    pub const fn from_node_count(nodes: usize) -> Self {
+        Self { node_count: nodes, majority: nodes / 2 + 1 }
     }
 
     /// How many nodes may fail.
-    pub const fn spare(self) -> usize {
-        self.nodes - self.needed
+    pub const fn tolerated_failures(self) -> usize {
+        self.node_count - self.majority
     }
 }
 
-/// Timeout of one node's answer: at most `most`, and at most a tenth of the TTL.
-pub fn node_timeout(ttl: Duration, most: Duration) -> Duration {
-    most.min(ttl / 10).max(Duration::from_millis(1))
+/// Timeout of one node's answer: at most `max`, and at most a tenth of the TTL.
+pub fn node_timeout(ttl: Duration, max: Duration) -> Duration {
+    max.min(ttl / 10).max(Duration::from_millis(1))
 }
 
 /// The rest of a lease whose first request was sent at `sent`: `ttl - elapsed - drift`. `None`:
 /// nothing is left.
-pub fn validity(sent: Moment, now: Moment, ttl: Duration, drift: Drift) -> Option<Duration> {
-    let left = ttl.checked_sub(now.since(sent))?.checked_sub(drift.of(ttl))?;
+pub fn validity(sent: Instant, now: Instant, ttl: Duration, drift: Drift) -> Option<Duration> {
+    let left = ttl.checked_sub(now.duration_since(sent))?.checked_sub(drift.margin_for(ttl))?;
     (!left.is_zero()).then_some(left)
 }
 
@@ -70,37 +70,37 @@ pub enum Vote {
     /// The claim is stored.
     Yes {
         /// The highest token that the node knows.
-        last: Token,
+        last_token: Token,
         /// The token stored under this claim; zero if there is none.
-        own: Token,
+        own_token: Token,
         /// The token of a live claim of the same owner, which must be shared; zero if there is
         /// none.
-        bound: Token,
+        owner_token: Token,
     },
     /// Another owner has the lock on this node.
     No {
         /// The highest token that the node knows.
-        last: Token,
+        last_token: Token,
     },
     /// The node has restarted and is in its cool-down until the longest lease is over.
-    Abstains,
+    CoolingDown,
     /// There was no answer, or none that counts.
-    Silent,
+    NoResponse,
 }
 
 /// A node's answer to the second round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Written {
+pub enum WriteReply {
     /// The token is stored under this claim.
     Stored,
     /// The node knows this token, which is not lower.
-    Behind(Token),
+    TokenTooLow(Token),
     /// A live claim of the same owner has this token, which must be shared.
-    Bound(Token),
+    OwnerToken(Token),
     /// The claim is no longer there.
-    Gone,
+    ClaimMissing,
     /// There was no answer, or none that counts.
-    Silent,
+    NoResponse,
 }
 
 /// Why an attempt to acquire a lock failed.
@@ -111,12 +111,12 @@ pub enum Failure {
     /// Too few nodes answered.
     Unreachable,
     /// Too many nodes have restarted and are in their cool-down.
-    Abstaining,
+    CoolingDown,
 }
 
 /// What to do next about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Move {
+pub enum AttemptAction {
     /// Wait for more answers.
     Wait,
     /// Have every node that answered yes store this token, including those that answer yes later.
@@ -129,25 +129,25 @@ pub enum Move {
 
 /// One attempt to acquire a lock, answer by answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Taking {
+pub struct QuorumAttempt {
     quorum: Quorum,
     /// What is known of each node: its vote, updated by its later answers.
     votes: Vec<Option<Vote>>,
     /// The nodes' answers to the token that is being written.
-    written: Vec<Option<Written>>,
+    write_replies: Vec<Option<WriteReply>>,
     /// The token of the second round, and how many such rounds there were before.
     token: Option<(Token, u32)>,
     /// The highest token or clock that any node reported.
     highest: Token,
 }
 
-impl Taking {
+impl QuorumAttempt {
     /// No node has answered yet.
     pub fn new(quorum: Quorum) -> Self {
         Self {
             quorum,
-            votes: vec![None; quorum.nodes],
-            written: vec![None; quorum.nodes],
+            votes: vec![None; quorum.node_count],
+            write_replies: vec![None; quorum.node_count],
             token: None,
             highest: Token::default(),
         }
@@ -155,17 +155,17 @@ impl Taking {
 
     /// A chosen token must be higher than this node clock: the clock has moved on even where a
     /// token was lost.
-    pub fn at_least(&mut self, clock: Token) {
+    pub fn observe_clock(&mut self, clock: Token) {
         self.highest = self.highest.max(clock);
     }
 
     /// The token that is being written, if there is a second round.
-    pub fn writing(&self) -> Option<Token> {
+    pub fn pending_token(&self) -> Option<Token> {
         self.token.map(|(token, _)| token)
     }
 
     /// Whether a node answered yes.
-    pub fn said_yes(&self, node: usize) -> bool {
+    pub fn has_yes_vote(&self, node: usize) -> bool {
         matches!(self.votes.get(node), Some(Some(Vote::Yes { .. })))
     }
 
@@ -175,68 +175,76 @@ impl Taking {
     }
 
     /// Records a node's answer to the claim. Only the first answer of a node counts.
-    pub fn vote(&mut self, node: usize, vote: Vote) -> Move {
+    pub fn vote(&mut self, node: usize, vote: Vote) -> AttemptAction {
         if let Some(place @ None) = self.votes.get_mut(node) {
             *place = Some(vote);
             self.highest = match vote {
-                Vote::Yes { last, own, bound } => self.highest.max(last).max(own).max(bound),
-                Vote::No { last } => self.highest.max(last),
-                Vote::Abstains | Vote::Silent => self.highest,
+                Vote::Yes { last_token: last, own_token: own, owner_token: bound } => {
+                    self.highest.max(last).max(own).max(bound)
+                }
+                Vote::No { last_token: last } => self.highest.max(last),
+                Vote::CoolingDown | Vote::NoResponse => self.highest,
             };
         }
-        self.next()
+        self.next_action()
     }
 
     /// Records a node's answer to the second round for `token`. Answers to an earlier round do not
     /// count.
-    pub fn wrote(&mut self, node: usize, token: Token, written: Written) -> Move {
-        if self.writing() != Some(token) {
-            return Move::Wait;
+    pub fn write_reply(&mut self, node: usize, token: Token, written: WriteReply) -> AttemptAction {
+        if self.pending_token() != Some(token) {
+            return AttemptAction::Wait;
         }
-        if let (Some(place @ None), Some(Some(vote))) = (self.written.get_mut(node), self.votes.get_mut(node)) {
+        if let (Some(place @ None), Some(Some(vote))) = (self.write_replies.get_mut(node), self.votes.get_mut(node)) {
             *place = Some(written);
-            if let Vote::Yes { last, own, bound } = vote {
+            if let Vote::Yes { last_token: last, own_token: own, owner_token: bound } = vote {
                 match written {
-                    Written::Stored => *own = token,
-                    Written::Behind(known) => *last = known,
-                    Written::Bound(known) => *bound = known,
-                    Written::Gone => *vote = Vote::No { last: *last },
-                    Written::Silent => {}
+                    WriteReply::Stored => *own = token,
+                    WriteReply::TokenTooLow(known) => *last = known,
+                    WriteReply::OwnerToken(known) => *bound = known,
+                    WriteReply::ClaimMissing => *vote = Vote::No { last_token: *last },
+                    WriteReply::NoResponse => {}
                 }
             }
-            if let Written::Behind(known) | Written::Bound(known) = written {
+            if let WriteReply::TokenTooLow(known) | WriteReply::OwnerToken(known) = written {
                 self.highest = self.highest.max(known);
             }
         }
-        self.next()
+        self.next_action()
     }
 
     fn count(&self, which: impl Fn(usize, Vote) -> bool) -> usize {
         self.votes.iter().enumerate().filter(|(node, vote)| vote.is_some_and(|vote| which(*node, vote))).count()
     }
 
-    fn next(&mut self) -> Move {
-        let needed = self.quorum.needed;
+    fn next_action(&mut self) -> AttemptAction {
+        let needed = self.quorum.majority;
         if let Some(token) = self.stored_by_majority() {
-            return Move::Held(token);
+            return AttemptAction::Held(token);
         }
         let open = self.votes.iter().filter(|vote| vote.is_none()).count();
         let yes = self.count(|_, vote| matches!(vote, Vote::Yes { .. }));
         if yes + open < needed {
             // The remaining nodes may show whether the lock is taken or too few nodes are left.
-            return if open == 0 || self.is_plain() { Move::Failed(self.why()) } else { Move::Wait };
+            return if open == 0 || self.is_failure_known() {
+                AttemptAction::Failed(self.failure_reason())
+            } else {
+                AttemptAction::Wait
+            };
         }
         match self.token {
-            _ if yes < needed => Move::Wait,
-            None => self.write(open, 0),
+            _ if yes < needed => AttemptAction::Wait,
+            None => self.start_write(open, 0),
             Some((token, before)) => {
                 let hopeful = |node: usize, vote| match vote {
-                    Vote::Yes { own, .. } => own == token || matches!(self.written.get(node), Some(None)),
+                    Vote::Yes { own_token: own, .. } => {
+                        own == token || matches!(self.write_replies.get(node), Some(None))
+                    }
                     _ => false,
                 };
                 match self.count(hopeful) + open >= needed {
-                    true => Move::Wait,
-                    false => self.write(open, before + 1),
+                    true => AttemptAction::Wait,
+                    false => self.start_write(open, before + 1),
                 }
             }
         }
@@ -247,67 +255,71 @@ impl Taking {
     fn stored_by_majority(&self) -> Option<Token> {
         let counts = |token: Token| {
             token > Token::default()
-                && self.writing().is_none_or(|written| written == token)
-                && self.count(|_, vote| matches!(vote, Vote::Yes { own, .. } if own == token)) >= self.quorum.needed
+                && self.pending_token().is_none_or(|written| written == token)
+                && self.count(|_, vote| matches!(vote, Vote::Yes { own_token: own, .. } if own == token))
+                    >= self.quorum.majority
         };
         self.votes.iter().find_map(|vote| match vote {
-            Some(Vote::Yes { own, .. }) if counts(*own) => Some(*own),
+            Some(Vote::Yes { own_token: own, .. }) if counts(*own) => Some(*own),
             _ => None,
         })
     }
 
     /// How many nodes could store a token, as far as is known.
-    fn could(&self, token: Token) -> usize {
+    fn possible_stores(&self, token: Token) -> usize {
         self.count(|node, vote| {
-            let Vote::Yes { last, own, bound } = vote else { return false };
-            let lost = matches!(self.written.get(node), Some(Some(Written::Silent)));
+            let Vote::Yes { last_token: last, own_token: own, owner_token: bound } = vote else { return false };
+            let lost = matches!(self.write_replies.get(node), Some(Some(WriteReply::NoResponse)));
             own == token || !lost && (bound == token || bound == Token::default() && last < token)
         })
     }
 
     /// The token of the same owner's other claims, if a majority could have it; otherwise one above
     /// all others.
-    fn choose(&self, open: usize) -> Token {
+    fn choose_token(&self, open: usize) -> Token {
         let bounds = self.votes.iter().filter_map(|vote| match vote {
-            Some(Vote::Yes { bound, .. }) if *bound > Token::default() => Some(*bound),
+            Some(Vote::Yes { owner_token: bound, .. }) if *bound > Token::default() => Some(*bound),
             _ => None,
         });
-        let shared = bounds.max_by_key(|token| (self.could(*token), *token));
+        let shared = bounds.max_by_key(|token| (self.possible_stores(*token), *token));
         shared
-            .filter(|token| self.could(*token) + open >= self.quorum.needed)
+            .filter(|token| self.possible_stores(*token) + open >= self.quorum.majority)
             .unwrap_or(Token(self.highest.0.saturating_add(1)))
     }
 
     /// Begins a second round, or another one. A lower token than before needs another attempt: late
     /// messages of this one would replace it.
-    fn write(&mut self, open: usize, before: u32) -> Move {
-        let token = self.choose(open);
-        let could = self.could(token);
-        if before >= WRITES || could + open < self.quorum.needed || self.writing().is_some_and(|old| token <= old) {
-            return Move::Failed(self.why());
+    fn start_write(&mut self, open: usize, before: u32) -> AttemptAction {
+        let token = self.choose_token(open);
+        let could = self.possible_stores(token);
+        if before >= MAX_WRITE_ROUNDS
+            || could + open < self.quorum.majority
+            || self.pending_token().is_some_and(|old| token <= old)
+        {
+            return AttemptAction::Failed(self.failure_reason());
         }
-        if could < self.quorum.needed {
-            return Move::Wait;
+        if could < self.quorum.majority {
+            return AttemptAction::Wait;
         }
         self.token = Some((token, before));
-        self.written.fill(None);
-        Move::Write(token)
+        self.write_replies.fill(None);
+        AttemptAction::Write(token)
     }
 
     /// Whether the reason why there is no majority is known, whatever the others answer.
-    fn is_plain(&self) -> bool {
-        let spare = self.quorum.spare();
+    fn is_failure_known(&self) -> bool {
+        let spare = self.quorum.tolerated_failures();
         let refused = self.count(|_, vote| matches!(vote, Vote::No { .. }));
-        refused > spare || self.count(|_, vote| vote == Vote::Silent) > spare
+        refused > spare || self.count(|_, vote| vote == Vote::NoResponse) > spare
     }
 
-    fn why(&self) -> Failure {
-        let lost = |node: usize| matches!(self.written.get(node), Some(Some(Written::Silent)));
-        let silent = self.count(|node, vote| vote == Vote::Silent || lost(node));
-        let abstaining = self.count(|_, vote| vote == Vote::Abstains);
-        match (silent > self.quorum.spare(), silent + abstaining > self.quorum.spare()) {
+    fn failure_reason(&self) -> Failure {
+        let lost = |node: usize| matches!(self.write_replies.get(node), Some(Some(WriteReply::NoResponse)));
+        let silent = self.count(|node, vote| vote == Vote::NoResponse || lost(node));
+        let abstaining = self.count(|_, vote| vote == Vote::CoolingDown);
+        match (silent > self.quorum.tolerated_failures(), silent + abstaining > self.quorum.tolerated_failures()) {
             (true, _) => Failure::Unreachable,
-            (_, true) => Failure::Abstaining,
+            (_, true) => Failure::CoolingDown,
             _ => Failure::Busy,
         }
     }
@@ -315,16 +327,16 @@ impl Taking {
 
 /// The result of a request to all nodes: each may have done it, refused it, or not answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tally {
+pub struct QuorumTally {
     quorum: Quorum,
     answers: Vec<Option<Option<bool>>>,
 }
 
 /// The decision of a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum QuorumOutcome {
     /// Not known yet.
-    Open,
+    Pending,
     /// A majority did it.
     Done,
     /// Too many nodes refused: a majority is no longer possible.
@@ -333,15 +345,15 @@ pub enum Outcome {
     Unknown,
 }
 
-impl Tally {
+impl QuorumTally {
     /// No node has answered yet.
     pub fn new(quorum: Quorum) -> Self {
-        Self { quorum, answers: vec![None; quorum.nodes] }
+        Self { quorum, answers: vec![None; quorum.node_count] }
     }
 
     /// Records that a node did it, refused, or did not answer. Only the first answer of a node
     /// counts.
-    pub fn hear(&mut self, node: usize, answer: Option<bool>) -> Outcome {
+    pub fn record_answer(&mut self, node: usize, answer: Option<bool>) -> QuorumOutcome {
         if let Some(place @ None) = self.answers.get_mut(node) {
             *place = Some(answer);
         }
@@ -349,21 +361,21 @@ impl Tally {
     }
 
     /// The decision so far.
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> QuorumOutcome {
         let count = |wanted: Option<Option<bool>>| self.answers.iter().filter(|answer| **answer == wanted).count();
-        if count(Some(Some(true))) >= self.quorum.needed {
-            Outcome::Done
-        } else if count(Some(Some(false))) > self.quorum.spare() {
-            Outcome::Refused
+        if count(Some(Some(true))) >= self.quorum.majority {
+            QuorumOutcome::Done
+        } else if count(Some(Some(false))) > self.quorum.tolerated_failures() {
+            QuorumOutcome::Refused
         } else if count(None) == 0 {
-            Outcome::Unknown
+            QuorumOutcome::Unknown
         } else {
-            Outcome::Open
+            QuorumOutcome::Pending
         }
     }
 
     /// How many nodes have answered.
-    pub fn heard(&self) -> usize {
+    pub fn answer_count(&self) -> usize {
         self.answers.iter().filter(|answer| matches!(answer, Some(Some(_)))).count()
     }
 }

@@ -5,67 +5,67 @@ use super::*;
 const NONE: Token = Token(0);
 
 fn yes(last: u64, own: u64, bound: u64) -> Vote {
-    Vote::Yes { last: Token(last), own: Token(own), bound: Token(bound) }
+    Vote::Yes { last_token: Token(last), own_token: Token(own), owner_token: Token(bound) }
 }
 
-fn three() -> Taking {
-    Taking::new(Quorum::of(3))
+fn three() -> QuorumAttempt {
+    QuorumAttempt::new(Quorum::from_node_count(3))
 }
 
 #[test]
 fn a_majority_of_guesses_is_held_in_one_round() {
     let mut taking = three();
-    assert_eq!(taking.vote(0, yes(9, 9, 0)), Move::Wait);
-    assert_eq!(taking.vote(1, yes(9, 9, 0)), Move::Held(Token(9)));
-    assert_eq!(taking.writing(), None);
+    assert_eq!(taking.vote(0, yes(9, 9, 0)), AttemptAction::Wait);
+    assert_eq!(taking.vote(1, yes(9, 9, 0)), AttemptAction::Held(Token(9)));
+    assert_eq!(taking.pending_token(), None);
 }
 
 #[test]
-fn a_majority_that_stored_is_enough_though_another_node_is_bound_elsewhere() {
+fn a_majority_that_stored_is_enough_though_another_node_has_another_token_of_the_owner() {
     let mut taking = three();
     for node in 0..2 {
         taking.vote(node, yes(0, 0, 0));
     }
-    assert_eq!(taking.vote(2, yes(0, 0, 0)), Move::Wait);
-    assert_eq!(taking.wrote(0, Token(1), Written::Stored), Move::Wait);
-    assert_eq!(taking.wrote(1, Token(1), Written::Bound(Token(7))), Move::Wait);
-    assert_eq!(taking.wrote(2, Token(1), Written::Stored), Move::Held(Token(1)));
+    assert_eq!(taking.vote(2, yes(0, 0, 0)), AttemptAction::Wait);
+    assert_eq!(taking.write_reply(0, Token(1), WriteReply::Stored), AttemptAction::Wait);
+    assert_eq!(taking.write_reply(1, Token(1), WriteReply::OwnerToken(Token(7))), AttemptAction::Wait);
+    assert_eq!(taking.write_reply(2, Token(1), WriteReply::Stored), AttemptAction::Held(Token(1)));
 }
 
 #[test]
-fn what_was_stored_before_does_not_count_while_another_token_replaces_it() {
+fn an_earlier_stored_token_does_not_count_while_another_replaces_it() {
     let mut taking = three();
     taking.vote(0, yes(5, 5, 0));
-    assert_eq!(taking.vote(1, yes(3, 0, 0)), Move::Write(Token(6)));
-    assert_eq!(taking.vote(2, yes(5, 5, 0)), Move::Wait, "node 0 may have stored 6 meanwhile");
-    assert_eq!(taking.wrote(0, Token(6), Written::Stored), Move::Wait);
-    assert_eq!(taking.wrote(2, Token(6), Written::Stored), Move::Held(Token(6)));
+    assert_eq!(taking.vote(1, yes(3, 0, 0)), AttemptAction::Write(Token(6)));
+    assert_eq!(taking.vote(2, yes(5, 5, 0)), AttemptAction::Wait, "node 0 may have stored 6 meanwhile");
+    assert_eq!(taking.write_reply(0, Token(6), WriteReply::Stored), AttemptAction::Wait);
+    assert_eq!(taking.write_reply(2, Token(6), WriteReply::Stored), AttemptAction::Held(Token(6)));
 }
 
 #[test]
-fn of_two_tokens_of_one_owner_the_one_that_a_majority_can_have_is_shared() {
+fn the_owners_token_that_a_majority_can_store_is_shared() {
     let mut taking = three();
-    assert_eq!(taking.vote(2, yes(9, 9, 9)), Move::Wait);
-    assert_eq!(taking.vote(0, yes(4, 4, 4)), Move::Wait);
-    assert_eq!(taking.vote(1, yes(4, 4, 4)), Move::Held(Token(4)));
+    assert_eq!(taking.vote(2, yes(9, 9, 9)), AttemptAction::Wait);
+    assert_eq!(taking.vote(0, yes(4, 4, 4)), AttemptAction::Wait);
+    assert_eq!(taking.vote(1, yes(4, 4, 4)), AttemptAction::Held(Token(4)));
 }
 
 #[test]
-fn a_token_of_the_same_owner_that_no_majority_can_have_is_left_alone() {
+fn an_owners_token_that_no_majority_can_store_is_not_shared() {
     let mut taking = three();
     taking.vote(0, yes(4, 4, 4));
     taking.vote(1, yes(8, 0, 0));
-    assert_eq!(taking.vote(2, yes(8, 0, 0)), Move::Write(Token(9)));
+    assert_eq!(taking.vote(2, yes(8, 0, 0)), AttemptAction::Write(Token(9)));
 }
 
 #[test]
 fn a_lower_token_needs_another_attempt() {
     let mut taking = three();
     taking.vote(0, yes(6, 0, 0));
-    assert_eq!(taking.vote(1, yes(0, 0, 0)), Move::Write(Token(7)));
+    assert_eq!(taking.vote(1, yes(0, 0, 0)), AttemptAction::Write(Token(7)));
     taking.vote(2, yes(0, 0, 5));
-    taking.wrote(1, Token(7), Written::Bound(Token(5)));
-    assert_eq!(taking.wrote(2, Token(7), Written::Bound(Token(5))), Move::Failed(Failure::Busy));
+    taking.write_reply(1, Token(7), WriteReply::OwnerToken(Token(5)));
+    assert_eq!(taking.write_reply(2, Token(7), WriteReply::OwnerToken(Token(5))), AttemptAction::Failed(Failure::Busy));
 }
 
 fn vote() -> impl Strategy<Value = Vote> {
@@ -74,37 +74,37 @@ fn vote() -> impl Strategy<Value = Vote> {
             let own = if bound > 0 && own > 0 { bound } else { own };
             yes(last.max(own).max(bound), own, bound)
         }),
-        2 => (0u64..6).prop_map(|last| Vote::No { last: Token(last) }),
-        1 => Just(Vote::Abstains),
-        1 => Just(Vote::Silent),
+        2 => (0u64..6).prop_map(|last| Vote::No { last_token: Token(last) }),
+        1 => Just(Vote::CoolingDown),
+        1 => Just(Vote::NoResponse),
     ]
 }
 
-fn written() -> impl Strategy<Value = Written> {
+fn written() -> impl Strategy<Value = WriteReply> {
     prop_oneof![
-        5 => Just(Written::Stored),
-        1 => (0u64..9).prop_map(|above| Written::Behind(Token(above))),
-        1 => (1u64..6).prop_map(|bound| Written::Bound(Token(bound))),
-        1 => Just(Written::Gone),
-        1 => Just(Written::Silent),
+        5 => Just(WriteReply::Stored),
+        1 => (0u64..9).prop_map(|above| WriteReply::TokenTooLow(Token(above))),
+        1 => (1u64..6).prop_map(|bound| WriteReply::OwnerToken(Token(bound))),
+        1 => Just(WriteReply::ClaimMissing),
+        1 => Just(WriteReply::NoResponse),
     ]
 }
 
 /// Plays an attempt to its end: every node votes and answers every write, in any order. Returns the
 /// result, the token that each node stored, and the tokens that were written.
-fn play(votes: &[Vote], order: &[u16], answers: &[Written]) -> (Move, Vec<Token>, Vec<Token>) {
-    let mut taking = Taking::new(Quorum::of(votes.len()));
+fn play(votes: &[Vote], order: &[u16], answers: &[WriteReply]) -> (AttemptAction, Vec<Token>, Vec<Token>) {
+    let mut taking = QuorumAttempt::new(Quorum::from_node_count(votes.len()));
     let mut stored = vec![NONE; votes.len()];
     let mut asked = vec![NONE; votes.len()];
     let mut todo: Vec<(usize, Option<Token>)> = (0..votes.len()).map(|node| (node, None)).collect();
-    let (mut tokens, mut last, mut turn) = (Vec::new(), Move::Wait, 0);
+    let (mut tokens, mut last, mut turn) = (Vec::new(), AttemptAction::Wait, 0);
     while !todo.is_empty() {
         let (node, token) = todo.swap_remove(usize::from(order[turn % order.len()]) % todo.len());
         let answer = answers[turn % answers.len()];
         turn += 1;
         last = match token {
             None => {
-                if let Vote::Yes { own, .. } = votes[node] {
+                if let Vote::Yes { own_token: own, .. } = votes[node] {
                     stored[node] = own;
                 }
                 taking.vote(node, votes[node])
@@ -112,26 +112,26 @@ fn play(votes: &[Vote], order: &[u16], answers: &[Written]) -> (Move, Vec<Token>
             Some(token) => {
                 // A node reports that it is behind only if it is.
                 let answer = match answer {
-                    Written::Behind(last) => Written::Behind(last.max(token)),
+                    WriteReply::TokenTooLow(last) => WriteReply::TokenTooLow(last.max(token)),
                     // A late message of an earlier round does not replace a higher token.
-                    _ if stored[node] > token => Written::Behind(stored[node]),
-                    Written::Bound(bound) if bound == token => Written::Stored,
-                    answer if stored[node] == token && answer != Written::Silent => Written::Stored,
+                    _ if stored[node] > token => WriteReply::TokenTooLow(stored[node]),
+                    WriteReply::OwnerToken(bound) if bound == token => WriteReply::Stored,
+                    answer if stored[node] == token && answer != WriteReply::NoResponse => WriteReply::Stored,
                     answer => answer,
                 };
-                if answer == Written::Stored {
+                if answer == WriteReply::Stored {
                     stored[node] = token;
                 }
-                taking.wrote(node, token, answer)
+                taking.write_reply(node, token, answer)
             }
         };
         match last {
-            Move::Held(_) | Move::Failed(_) => return (last, stored, tokens),
-            Move::Write(token) => tokens.push(token),
-            Move::Wait => {}
+            AttemptAction::Held(_) | AttemptAction::Failed(_) => return (last, stored, tokens),
+            AttemptAction::Write(token) => tokens.push(token),
+            AttemptAction::Wait => {}
         }
-        if let Some(token) = taking.writing() {
-            for (node, asked) in asked.iter_mut().enumerate().filter(|(node, _)| taking.said_yes(*node)) {
+        if let Some(token) = taking.pending_token() {
+            for (node, asked) in asked.iter_mut().enumerate().filter(|(node, _)| taking.has_yes_vote(*node)) {
                 if *asked != token {
                     *asked = token;
                     todo.push((node, Some(token)));
@@ -145,14 +145,14 @@ fn play(votes: &[Vote], order: &[u16], answers: &[Written]) -> (Move, Vec<Token>
 proptest! {
     #[test]
     fn two_majorities_share_a_node(nodes in 1usize..100) {
-        let quorum = Quorum::of(nodes);
-        prop_assert!(quorum.needed * 2 > nodes && (quorum.needed - 1) * 2 <= nodes);
-        prop_assert_eq!(quorum.needed + quorum.spare(), nodes);
-        prop_assert!(quorum.spare() < quorum.needed);
+        let quorum = Quorum::from_node_count(nodes);
+        prop_assert!(quorum.majority * 2 > nodes && (quorum.majority - 1) * 2 <= nodes);
+        prop_assert_eq!(quorum.majority + quorum.tolerated_failures(), nodes);
+        prop_assert!(quorum.tolerated_failures() < quorum.majority);
     }
 
     #[test]
-    fn a_node_is_waited_for_a_tenth_of_the_ttl_at_most(ttl in 10u64..1_000_000, most in 1u64..100_000) {
+    fn the_node_timeout_is_at_most_a_tenth_of_the_ttl(ttl in 10u64..1_000_000, most in 1u64..100_000) {
         let wait = node_timeout(Duration::from_millis(ttl), Duration::from_millis(most));
         prop_assert!(wait <= Duration::from_millis(most) && wait <= Duration::from_millis(ttl) / 10);
         prop_assert!(wait >= Duration::from_millis(1));
@@ -160,11 +160,11 @@ proptest! {
 
     #[test]
     fn validity_ends_before_the_ttl_less_the_drift(sent in 0u64..1 << 60, took in 0u64..1 << 38, ttl in 1u64..300_000) {
-        let (sent, ttl) = (Moment::from_nanos(sent), Duration::from_millis(ttl));
-        let now = sent.after(Duration::from_nanos(took));
-        let end = sent.after(ttl).before(Drift::REMOTE.of(ttl));
+        let (sent, ttl) = (Instant::from_nanos(sent), Duration::from_millis(ttl));
+        let now = sent.saturating_add(Duration::from_nanos(took));
+        let end = sent.saturating_add(ttl).saturating_sub(Drift::REMOTE.margin_for(ttl));
         match validity(sent, now, ttl, Drift::REMOTE) {
-            Some(left) => prop_assert!(!left.is_zero() && now.after(left) == end),
+            Some(left) => prop_assert!(!left.is_zero() && now.saturating_add(left) == end),
             None => prop_assert!(now >= end),
         }
     }
@@ -174,64 +174,64 @@ proptest! {
         votes in prop_oneof![prop::collection::vec(vote(), 3), prop::collection::vec(vote(), 5)],
         order in prop::collection::vec(any::<u16>(), 8), answers in prop::collection::vec(written(), 8),
     ) {
-        let quorum = Quorum::of(votes.len());
+        let quorum = Quorum::from_node_count(votes.len());
         let (end, stored, tokens) = play(&votes, &order, &answers);
         let yes = votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
         match end {
-            Move::Held(token) => {
-                prop_assert!(token > NONE && yes >= quorum.needed);
-                prop_assert!(stored.iter().filter(|stored| **stored == token).count() >= quorum.needed);
+            AttemptAction::Held(token) => {
+                prop_assert!(token > NONE && yes >= quorum.majority);
+                prop_assert!(stored.iter().filter(|stored| **stored == token).count() >= quorum.majority);
                 prop_assert!(tokens.last().is_none_or(|last| *last == token), "only what is written counts");
             }
-            Move::Failed(_) => {}
-            Move::Wait | Move::Write(_) => prop_assert!(false, "all have answered, and it still waits"),
+            AttemptAction::Failed(_) => {}
+            AttemptAction::Wait | AttemptAction::Write(_) => prop_assert!(false, "all have answered, and it still waits"),
         }
         prop_assert!(tokens.is_sorted_by(|a, b| a < b), "tokens of one attempt rise: {tokens:?}");
     }
 
     #[test]
-    fn where_every_write_succeeds_a_majority_of_strangers_always_gets_it(
+    fn if_every_write_succeeds_a_free_majority_is_always_acquired(
         lasts in prop::collection::vec(prop::option::weighted(0.7, 0u64..9), 5), order in prop::collection::vec(any::<u16>(), 8),
     ) {
-        let votes: Vec<Vote> = lasts.iter().map(|last| last.map_or(Vote::Silent, |last| yes(last, 0, 0))).collect();
-        let (end, _, tokens) = play(&votes, &order, &[Written::Stored]);
+        let votes: Vec<Vote> = lasts.iter().map(|last| last.map_or(Vote::NoResponse, |last| yes(last, 0, 0))).collect();
+        let (end, _, tokens) = play(&votes, &order, &[WriteReply::Stored]);
         let alive = lasts.iter().flatten().count();
         match end {
-            Move::Held(token) => prop_assert!(alive >= 3 && tokens == [token]),
-            end => prop_assert!(alive < 3 && end == Move::Failed(Failure::Unreachable), "{end:?}"),
+            AttemptAction::Held(token) => prop_assert!(alive >= 3 && tokens == [token]),
+            end => prop_assert!(alive < 3 && end == AttemptAction::Failed(Failure::Unreachable), "{end:?}"),
         }
     }
 
     #[test]
-    fn a_tally_does_not_depend_on_the_order_and_does_not_change_its_mind(
+    fn a_tally_is_independent_of_order_and_its_outcome_is_final(
         answers in prop::collection::vec(prop::option::of(any::<bool>()), 1..8), turn in any::<prop::sample::Index>(),
     ) {
-        let quorum = Quorum::of(answers.len());
+        let quorum = Quorum::from_node_count(answers.len());
         let outcomes = |from: usize| {
-            let mut tally = Tally::new(quorum);
+            let mut tally = QuorumTally::new(quorum);
             let nodes = (from..answers.len()).chain(0..from);
-            nodes.map(|node| tally.hear(node, answers[node])).collect::<Vec<_>>()
+            nodes.map(|node| tally.record_answer(node, answers[node])).collect::<Vec<_>>()
         };
         let (one, other) = (outcomes(0), outcomes(turn.index(answers.len())));
         prop_assert_eq!(one.last(), other.last());
-        prop_assert_ne!(*one.last().unwrap(), Outcome::Open);
+        prop_assert_ne!(*one.last().unwrap(), QuorumOutcome::Pending);
         for outcomes in [&one, &other] {
-            let decided = outcomes.iter().find(|outcome| **outcome != Outcome::Open);
+            let decided = outcomes.iter().find(|outcome| **outcome != QuorumOutcome::Pending);
             prop_assert_eq!(decided, outcomes.last());
         }
         let done = answers.iter().filter(|answer| **answer == Some(true)).count();
-        prop_assert_eq!(*one.last().unwrap() == Outcome::Done, done >= quorum.needed);
+        prop_assert_eq!(*one.last().unwrap() == QuorumOutcome::Done, done >= quorum.majority);
     }
 }
 
 /// Found by the property above, when a late message could still replace a higher token.
 #[test]
 fn a_late_message_of_an_earlier_round_changes_nothing() {
-    let votes = [yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), Vote::No { last: NONE }];
+    let votes = [yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), Vote::No { last_token: NONE }];
     let order = [15186, 0, 0, 14130, 41603, 296, 50746, 20953];
-    let mut answers = [Written::Stored; 8];
-    (answers[4], answers[7]) = (Written::Gone, Written::Behind(NONE));
+    let mut answers = [WriteReply::Stored; 8];
+    (answers[4], answers[7]) = (WriteReply::ClaimMissing, WriteReply::TokenTooLow(NONE));
     let (end, stored, tokens) = play(&votes, &order, &answers);
-    let Move::Held(token) = end else { panic!("{end:?}") };
+    let AttemptAction::Held(token) = end else { panic!("{end:?}") };
     assert!(stored.iter().filter(|stored| **stored == token).count() >= 3, "{stored:?} {tokens:?}");
 }

@@ -12,19 +12,19 @@
 //!    waits.
 //! 6. Every other grant has a higher token than all before.
 //! 7. A force-released claim leaves at once. Its fence is above its own token and rejects no other
-//!    holder ([`fence::advice`]).
+//!    holder ([`fence::force_release_token`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::admission::{covers, fits_owned, other_limit};
+use super::admission::{conflicting_limit, covers, fits_owned};
 use super::fence;
 use crate::claim::{ClaimId, Mode, Owner, Token};
-use crate::clock::Moment;
+use crate::clock::Instant;
 
-/// A claim that holds or waits, with a `note` for the engine.
+/// A claim that holds or waits, with a `details` for the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Party<N> {
+pub struct Contender<N> {
     /// The claim's id.
     pub claim: ClaimId,
     /// The owner that may re-enter.
@@ -34,25 +34,25 @@ pub struct Party<N> {
     /// How long a grant or a queue position lasts without renewal.
     pub ttl: Duration,
     /// When the lease or the queue position expires.
-    pub until: Moment,
+    pub expires_at: Instant,
     /// The token of the grant; zero while waiting.
     pub token: Token,
     /// The order of arrival among the waiters, or of the grants among the holders.
-    pub place: u64,
+    pub order: u64,
     /// The engine's own data.
-    pub note: N,
+    pub details: N,
 }
 
 /// The state of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table<N> {
+pub struct LockTable<N> {
     /// The holders, in the order of the grants.
-    pub holders: Vec<Party<N>>,
+    pub holders: Vec<Contender<N>>,
     /// The waiters, in the order of arrival.
-    pub waiters: VecDeque<Party<N>>,
+    pub waiters: VecDeque<Contender<N>>,
 }
 
-impl<N> Default for Table<N> {
+impl<N> Default for LockTable<N> {
     fn default() -> Self {
         Self { holders: Vec::new(), waiters: VecDeque::new() }
     }
@@ -62,7 +62,7 @@ impl<N> Default for Table<N> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Held with this token, until this time.
-    Granted(Token, Moment),
+    Granted(Token, Instant),
     /// In the queue, behind this many waiters.
     Queued(usize),
     /// Not free, and not queued, because the request did not ask for that.
@@ -75,14 +75,14 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The semaphore is in use with this other limit.
-    OtherLimit(u32),
+    LimitMismatch(u32),
     /// The same owner holds less than it requests now; it would wait for itself forever.
     Upgrade(Mode),
 }
 
 /// What a departed claim was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Departure {
+pub enum ReleaseEffect {
     /// It held the lock.
     Released,
     /// It waited.
@@ -93,51 +93,51 @@ pub enum Departure {
 
 /// A claim that was force-released.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Evicted<N> {
+pub struct ForceReleased<N> {
     /// The claim as it was; its token is zero if it waited.
-    pub party: Party<N>,
-    /// The token to write to the resource, if any: see [`fence::advice`].
-    pub advice: Option<Token>,
+    pub contender: Contender<N>,
+    /// The token to write to the resource, if any: see [`fence::force_release_token`].
+    pub fence_token: Option<Token>,
 }
 
 /// Claims that an operation granted; its caller notifies them.
 pub type Granted = Vec<ClaimId>;
 
-impl<N> Table<N> {
+impl<N> LockTable<N> {
     /// Whether there are no holders and no waiters.
     pub fn is_empty(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
 
     /// The holder with this claim.
-    pub fn holder(&self, claim: ClaimId) -> Option<&Party<N>> {
-        self.holders.iter().find(|party| party.claim == claim)
+    pub fn holder(&self, claim: ClaimId) -> Option<&Contender<N>> {
+        self.holders.iter().find(|contender| contender.claim == claim)
     }
 
     /// The queue position of this claim, from 0.
     pub fn position(&self, claim: ClaimId) -> Option<usize> {
-        self.waiters.iter().position(|party| party.claim == claim)
+        self.waiters.iter().position(|contender| contender.claim == claim)
     }
 
     /// When the next lease expires: the lock may become free then without any request.
-    pub fn next_expiry(&self) -> Option<Moment> {
-        self.holders.iter().map(|party| party.until).min()
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.holders.iter().map(|contender| contender.expires_at).min()
     }
 
     /// Applies the passage of time and serves the queue: rules 1 to 3.
-    pub fn settle(&mut self, now: Moment, token: &mut impl FnMut() -> Token) -> Granted {
-        self.holders.retain(|party| party.until > now);
+    pub fn expire_and_grant(&mut self, now: Instant, next_token: &mut impl FnMut() -> Token) -> Granted {
+        self.holders.retain(|contender| contender.expires_at > now);
         let mut granted = Vec::new();
         while let Some(first) = self.waiters.front() {
-            if first.until <= now {
+            if first.expires_at <= now {
                 self.waiters.pop_front();
-            } else if self.re_entered(first.owner, first.mode).is_some()
-                || (!self.holds(first.owner) && self.fits(first.mode))
+            } else if self.reentry_token(first.owner, first.mode).is_some()
+                || (!self.owner_holds(first.owner) && self.fits(first.mode))
             {
-                let Some(mut party) = self.waiters.pop_front() else { break };
-                granted.push(party.claim);
-                party.until = now.after(party.ttl);
-                self.grant(party, token);
+                let Some(mut contender) = self.waiters.pop_front() else { break };
+                granted.push(contender.claim);
+                contender.expires_at = now.saturating_add(contender.ttl);
+                self.grant(contender, next_token);
             } else {
                 break;
             }
@@ -145,63 +145,74 @@ impl<N> Table<N> {
         granted
     }
 
-    /// A claim arrives, or is repeated. This sets `party.token`, `until` and `place`.
+    /// A claim arrives, or is repeated. This sets `contender.next_token`, `expires_at` and `order`.
     pub fn attempt(
         &mut self,
-        party: Party<N>,
+        contender: Contender<N>,
         queue: bool,
-        now: Moment,
+        now: Instant,
         token: &mut impl FnMut() -> Token,
     ) -> (Verdict, Granted) {
-        let granted = self.settle(now, token);
-        (self.answer(party, queue, now, token), granted)
+        let granted = self.expire_and_grant(now, token);
+        (self.decide(contender, queue, now, token), granted)
     }
 
-    fn answer(&mut self, mut party: Party<N>, queue: bool, now: Moment, token: &mut impl FnMut() -> Token) -> Verdict {
-        party.until = now.after(party.ttl);
+    fn decide(
+        &mut self,
+        mut contender: Contender<N>,
+        queue: bool,
+        now: Instant,
+        token: &mut impl FnMut() -> Token,
+    ) -> Verdict {
+        contender.expires_at = now.saturating_add(contender.ttl);
         if self.is_empty() {
-            let until = party.until;
-            return Verdict::Granted(self.grant(party, token), until);
+            let until = contender.expires_at;
+            return Verdict::Granted(self.grant(contender, token), until);
         }
-        if let Some(verdict) = self.known(party.claim, now) {
+        if let Some(verdict) = self.known_verdict(contender.claim, now) {
             return verdict;
         }
-        if let Some(refusal) = self.refusal(&party) {
+        if let Some(refusal) = self.refusal(&contender) {
             return Verdict::Refused(refusal);
         }
-        if let Some(same) = self.re_entered(party.owner, party.mode) {
-            party.token = same;
-            let until = party.until;
-            self.admit(party);
+        if let Some(same) = self.reentry_token(contender.owner, contender.mode) {
+            contender.token = same;
+            let until = contender.expires_at;
+            self.add_holder(contender);
             return Verdict::Granted(same, until);
         }
-        if self.waiters.is_empty() && self.fits(party.mode) {
-            let until = party.until;
-            return Verdict::Granted(self.grant(party, token), until);
+        if self.waiters.is_empty() && self.fits(contender.mode) {
+            let until = contender.expires_at;
+            return Verdict::Granted(self.grant(contender, token), until);
         }
         if !queue {
             return Verdict::Busy;
         }
-        party.place = self.next_place();
-        self.waiters.push_back(party);
+        contender.order = self.next_order();
+        self.waiters.push_back(contender);
         Verdict::Queued(self.waiters.len() - 1)
     }
 
     /// The state of a claim; extends its lease or its queue position. A claim that is absent is not
     /// added: its client may have given up meanwhile.
-    pub fn look(&mut self, claim: ClaimId, now: Moment, token: &mut impl FnMut() -> Token) -> (Verdict, Granted) {
-        let granted = self.settle(now, token);
-        (self.known(claim, now).unwrap_or(Verdict::Busy), granted)
+    pub fn refresh(
+        &mut self,
+        claim: ClaimId,
+        now: Instant,
+        next_token: &mut impl FnMut() -> Token,
+    ) -> (Verdict, Granted) {
+        let granted = self.expire_and_grant(now, next_token);
+        (self.known_verdict(claim, now).unwrap_or(Verdict::Busy), granted)
     }
 
     /// The answer to a claim that is already there.
-    fn known(&mut self, claim: ClaimId, now: Moment) -> Option<Verdict> {
+    fn known_verdict(&mut self, claim: ClaimId, now: Instant) -> Option<Verdict> {
         if let Some(held) = self.holders.iter_mut().find(|held| held.claim == claim) {
-            held.until = held.until.max(now.after(held.ttl));
-            return Some(Verdict::Granted(held.token, held.until));
+            held.expires_at = held.expires_at.max(now.saturating_add(held.ttl));
+            return Some(Verdict::Granted(held.token, held.expires_at));
         }
         let place = self.position(claim)?;
-        self.waiters[place].until = now.after(self.waiters[place].ttl);
+        self.waiters[place].expires_at = now.saturating_add(self.waiters[place].ttl);
         Some(Verdict::Queued(place))
     }
 
@@ -209,32 +220,37 @@ impl<N> Table<N> {
     pub fn renew(
         &mut self,
         claim: ClaimId,
-        now: Moment,
+        now: Instant,
         token: &mut impl FnMut() -> Token,
-    ) -> (Option<Moment>, Granted) {
-        let granted = self.settle(now, token);
-        let party = self.holders.iter_mut().find(|party| party.claim == claim);
-        let until = party.map(|party| {
-            party.until = party.until.max(now.after(party.ttl));
-            party.until
+    ) -> (Option<Instant>, Granted) {
+        let granted = self.expire_and_grant(now, token);
+        let contender = self.holders.iter_mut().find(|contender| contender.claim == claim);
+        let until = contender.map(|contender| {
+            contender.expires_at = contender.expires_at.max(now.saturating_add(contender.ttl));
+            contender.expires_at
         });
         (until, granted)
     }
 
     /// Removes a claim, whether it holds or waits, and grants those that now fit.
-    pub fn depart(&mut self, claim: ClaimId, now: Moment, token: &mut impl FnMut() -> Token) -> (Departure, Granted) {
-        let mut granted = self.settle(now, token);
-        let departure = if let Some(index) = self.holders.iter().position(|party| party.claim == claim) {
+    pub fn release(
+        &mut self,
+        claim: ClaimId,
+        now: Instant,
+        next_token: &mut impl FnMut() -> Token,
+    ) -> (ReleaseEffect, Granted) {
+        let mut granted = self.expire_and_grant(now, next_token);
+        let departure = if let Some(index) = self.holders.iter().position(|contender| contender.claim == claim) {
             self.holders.remove(index);
-            Departure::Released
+            ReleaseEffect::Released
         } else if let Some(place) = self.position(claim) {
             self.waiters.remove(place);
-            Departure::LeftQueue
+            ReleaseEffect::LeftQueue
         } else {
-            Departure::Absent
+            ReleaseEffect::Absent
         };
-        if departure != Departure::Absent && !self.waiters.is_empty() {
-            granted.extend(self.settle(now, token));
+        if departure != ReleaseEffect::Absent && !self.waiters.is_empty() {
+            granted.extend(self.expire_and_grant(now, next_token));
         }
         (departure, granted)
     }
@@ -242,45 +258,49 @@ impl<N> Table<N> {
     /// Force-releases a claim. If it was the only holder, the token rises *before* the next waiter
     /// is granted, so that the next grant is above the fence, too. `None`: the claim is absent, and
     /// no token is used.
-    pub fn evict(
+    pub fn force_release(
         &mut self,
         claim: ClaimId,
-        now: Moment,
+        now: Instant,
         token: &mut impl FnMut() -> Token,
-    ) -> (Option<Evicted<N>>, Granted) {
-        let mut granted = self.settle(now, token);
-        let held = self.holders.iter().position(|party| party.claim == claim).map(|index| self.holders.remove(index));
+    ) -> (Option<ForceReleased<N>>, Granted) {
+        let mut granted = self.expire_and_grant(now, token);
+        let held =
+            self.holders.iter().position(|contender| contender.claim == claim).map(|index| self.holders.remove(index));
         let evicted = match held {
-            Some(party) => {
-                let others = || self.holders.iter().map(|party| party.token);
+            Some(contender) => {
+                let others = || self.holders.iter().map(|contender| contender.token);
                 let fresh = if self.holders.is_empty() { token() } else { Token::default() };
-                Some(Evicted { advice: fence::advice(Some(party.token), others(), fresh), party })
+                Some(ForceReleased {
+                    fence_token: fence::force_release_token(Some(contender.token), others(), fresh),
+                    contender,
+                })
             }
             None => {
                 let waited = self.position(claim).and_then(|place| self.waiters.remove(place));
-                waited.map(|party| Evicted { party, advice: None })
+                waited.map(|contender| ForceReleased { contender, fence_token: None })
             }
         };
         if evicted.is_some() {
-            granted.extend(self.settle(now, token));
+            granted.extend(self.expire_and_grant(now, token));
         }
         (evicted, granted)
     }
 
-    fn refusal(&self, party: &Party<N>) -> Option<Refusal> {
+    fn refusal(&self, contender: &Contender<N>) -> Option<Refusal> {
         let mut present = self.holders.iter().chain(&self.waiters);
-        if let Some(limit) = present.find_map(|other| other_limit(party.mode, other.mode)) {
-            return Some(Refusal::OtherLimit(limit));
+        if let Some(limit) = present.find_map(|other| conflicting_limit(contender.mode, other.mode)) {
+            return Some(Refusal::LimitMismatch(limit));
         }
-        let owner = party.owner?;
+        let owner = contender.owner?;
         let own = || self.holders.iter().filter(|held| held.owner == Some(owner));
-        if own().any(|held| covers(held.mode, party.mode)) {
+        if own().any(|held| covers(held.mode, contender.mode)) {
             return None;
         }
         own().next().map(|held| Refusal::Upgrade(held.mode))
     }
 
-    fn re_entered(&self, owner: Option<Owner>, mode: Mode) -> Option<Token> {
+    fn reentry_token(&self, owner: Option<Owner>, mode: Mode) -> Option<Token> {
         let owner = owner?;
         let mut own = self.holders.iter().filter(|held| held.owner == Some(owner) && covers(held.mode, mode));
         own.next().map(|held| held.token)
@@ -288,35 +308,35 @@ impl<N> Table<N> {
 
     /// Whether an owner already holds. If it requests more than it holds, it waits until it has
     /// released that: an owner has one token at a time.
-    fn holds(&self, owner: Option<Owner>) -> bool {
+    fn owner_holds(&self, owner: Option<Owner>) -> bool {
         owner.is_some() && self.holders.iter().any(|held| held.owner == owner)
     }
 
     /// Whether a claim fits beside the holders. Nested permits of one owner count once.
     fn fits(&self, wanted: Mode) -> bool {
-        fits_owned(wanted, self.holders.iter().map(|party| (party.owner, party.mode)))
+        fits_owned(wanted, self.holders.iter().map(|contender| (contender.owner, contender.mode)))
     }
 
-    fn grant(&mut self, mut party: Party<N>, token: &mut impl FnMut() -> Token) -> Token {
+    fn grant(&mut self, mut contender: Contender<N>, token: &mut impl FnMut() -> Token) -> Token {
         // Another claim of the same owner may have been granted while this one waited.
-        party.token = self.re_entered(party.owner, party.mode).unwrap_or_else(token);
-        let granted = party.token;
-        self.admit(party);
+        contender.token = self.reentry_token(contender.owner, contender.mode).unwrap_or_else(token);
+        let granted = contender.token;
+        self.add_holder(contender);
         granted
     }
 
-    fn admit(&mut self, mut party: Party<N>) {
-        party.place = self.next_place();
+    fn add_holder(&mut self, mut contender: Contender<N>) {
+        contender.order = self.next_order();
         // Most locks have one holder, and a vector would grow to four at once.
         if self.holders.capacity() == 0 {
             self.holders.reserve_exact(1);
         }
-        self.holders.push(party);
+        self.holders.push(contender);
     }
 
-    pub(super) fn next_place(&self) -> u64 {
-        let last_holder = self.holders.last().map_or(0, |party| party.place);
-        let last_waiter = self.waiters.back().map_or(0, |party| party.place);
+    pub(super) fn next_order(&self) -> u64 {
+        let last_holder = self.holders.last().map_or(0, |contender| contender.order);
+        let last_waiter = self.waiters.back().map_or(0, |contender| contender.order);
         last_holder.max(last_waiter) + 1
     }
 }

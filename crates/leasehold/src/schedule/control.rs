@@ -1,11 +1,11 @@
 //! The state of jobs, and an operator's requests to them.
 
 use super::job::{PREFIX, lock_name};
-use super::store::{Loaded, Store};
+use super::job_store::{JobStore, LoadedRecord};
 use super::tick::Tick;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::Locks;
-use crate::logic::schedule::{Entry, Running, State, Ticks, Wanted};
+use crate::logic::schedule::{ActiveRun, HistoryEntry, JobRecord, OperatorRequest, Ticks};
 
 /// The jobs that an engine knows, for inspection and control. Requests take effect on all nodes: a
 /// pause at once, a resumption or a manual run within ten seconds.
@@ -17,7 +17,7 @@ pub struct Jobs {
 /// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Status {
+pub struct JobStatus {
     /// The job's name.
     pub name: String,
     /// The schedule of the node that decided last.
@@ -31,35 +31,35 @@ pub struct Status {
     /// The next tick, if the schedule can be parsed and has one.
     pub next: Option<Tick>,
     /// Since when it is paused, and by which client.
-    pub paused: Option<Wanted>,
+    pub paused: Option<OperatorRequest>,
     /// Ticks that will run and have not begun.
     pub queue: Vec<Tick>,
     /// How many manual runs wait.
-    pub wanted: usize,
+    pub pending_manual_runs: usize,
     /// Runs that have begun and not ended. The run of a dead node stays listed until another node
     /// finds it.
-    pub running: Vec<Running>,
+    pub running: Vec<ActiveRun>,
     /// The outcomes of ticks, newest last.
-    pub history: Vec<Entry>,
+    pub history: Vec<HistoryEntry>,
     /// The engine's time.
     pub now: Tick,
     /// By how many seconds the last decided tick is ahead of the engine's clock, if that is too
     /// much: nothing is due for that long.
-    pub ahead: Option<i64>,
+    pub clock_behind_by: Option<i64>,
     /// The first tick that no node has decided, if it was due more than a minute ago and the job is
     /// neither paused nor running: probably no node runs the job.
     pub undecided: Option<Tick>,
 }
 
 /// After this many seconds a tick should have been decided, if any node runs the job.
-const LATE: i64 = 60;
+const LATE_AFTER: i64 = 60;
 
 impl Jobs {
     /// The jobs of this engine.
     ///
     /// # Errors
     /// `Unsupported` if the engine keeps no records.
-    pub fn of(locks: &Locks) -> Result<Self> {
+    pub fn new(locks: &Locks) -> Result<Self> {
         locks.records()?;
         Ok(Self { locks: locks.clone() })
     }
@@ -77,10 +77,10 @@ impl Jobs {
     ///
     /// # Errors
     /// `InvalidName`; `Corrupt` if its record cannot be parsed; the errors of the engine.
-    pub async fn status(&self, job: &str) -> Result<Option<Status>> {
+    pub async fn status(&self, job: &str) -> Result<Option<JobStatus>> {
         let loaded = self.store(job)?.load().await?;
         let now = loaded.seconds();
-        Ok(loaded.state.map(|state| status(job, state, now)))
+        Ok(loaded.state.map(|state| job_status(job, state, now)))
     }
 
     /// Pauses the job: none of its runs begins from now on. `false` if it was already paused.
@@ -88,8 +88,8 @@ impl Jobs {
     /// # Errors
     /// `InvalidOption` if the job is not known; as [`status`](Self::status).
     pub async fn pause(&self, job: &str) -> Result<bool> {
-        let by = self.who();
-        self.change(job, |state, now| Ok(state.pause(&by, now))).await
+        let by = self.operator();
+        self.update_record(job, |state, now| Ok(state.pause(&by, now))).await
     }
 
     /// Resumes the job with its next tick. `false` if it was not paused.
@@ -97,7 +97,7 @@ impl Jobs {
     /// # Errors
     /// As [`pause`](Self::pause).
     pub async fn resume(&self, job: &str) -> Result<bool> {
-        self.change(job, |state, now| Ok(state.resume(now))).await
+        self.update_record(job, |state, now| Ok(state.resume(now))).await
     }
 
     /// Requests one more run, on any node; works during a pause, too.
@@ -108,13 +108,13 @@ impl Jobs {
     /// # Ambiguity
     /// After an error whose effect is unknown, the run may have been requested.
     pub async fn run_now(&self, job: &str) -> Result<()> {
-        let by = self.who();
+        let by = self.operator();
         let full = || {
             let message =
                 format!("the manual-run queue of the job {job:?} is full; wait until some of its runs are done");
             self.locks.shared.locate(Error::new(ErrorKind::Full, message))
         };
-        self.change(job, |state, now| state.run_now(&by, now).ok_or_else(full).map(Some)).await.map(|_| ())
+        self.update_record(job, |state, now| state.run_now(&by, now).ok_or_else(full).map(Some)).await.map(|_| ())
     }
 
     /// Restarts the job's schedule at the engine's present time, after a wrong clock left its last
@@ -123,17 +123,17 @@ impl Jobs {
     /// # Errors
     /// As [`pause`](Self::pause).
     pub async fn reset(&self, job: &str) -> Result<()> {
-        self.change(job, |state, now| Ok(Some(state.reset(now)))).await.map(|_| ())
+        self.update_record(job, |state, now| Ok(Some(state.reset(now)))).await.map(|_| ())
     }
 
     /// Removes the record of a job that no node runs any more. `false` if the job was not known.
     ///
     /// # Errors
     /// As [`status`](Self::status); `Conflict` while it runs.
-    pub async fn forget(&self, job: &str) -> Result<bool> {
+    pub async fn remove(&self, job: &str) -> Result<bool> {
         let store = self.store(job)?;
         loop {
-            let Loaded { version, state, .. } = store.load().await?;
+            let LoadedRecord { version, state, .. } = store.load().await?;
             match state {
                 None => return Ok(false),
                 Some(state) if !state.running.is_empty() => {
@@ -146,17 +146,21 @@ impl Jobs {
         }
     }
 
-    fn store(&self, job: &str) -> Result<Store> {
-        Store::new(&self.locks, lock_name(job)?)
+    fn store(&self, job: &str) -> Result<JobStore> {
+        JobStore::new(&self.locks, lock_name(job)?)
     }
 
-    fn who(&self) -> String {
+    fn operator(&self) -> String {
         let holder = &self.locks.shared.holder;
         format!("{}:{}", holder.host, holder.pid)
     }
 
     /// Changes a record. `false` if there was nothing to change.
-    async fn change(&self, job: &str, change: impl Fn(&State, i64) -> Result<Option<State>>) -> Result<bool> {
+    async fn update_record(
+        &self,
+        job: &str,
+        change: impl Fn(&JobRecord, i64) -> Result<Option<JobRecord>>,
+    ) -> Result<bool> {
         let store = self.store(job)?;
         loop {
             let loaded = store.load().await?;
@@ -173,21 +177,21 @@ impl Jobs {
     }
 }
 
-fn status(job: &str, state: State, now: i64) -> Status {
+fn job_status(job: &str, state: JobRecord, now: i64) -> JobStatus {
     let cron = super::Cron::parse(&state.schedule).and_then(|cron| cron.in_zone(&state.zone)).ok();
     let after = |time| cron.as_ref().and_then(|cron| cron.next(time));
     let next = after(state.watermark.max(now));
     let idle = state.paused.is_none() && state.running.is_empty();
-    let undecided = after(state.watermark).filter(|tick| idle && *tick < now.saturating_sub(LATE));
-    Status {
+    let undecided = after(state.watermark).filter(|tick| idle && *tick < now.saturating_sub(LATE_AFTER));
+    JobStatus {
         name: job.to_owned(),
         since: Tick::from_unix(state.since),
         decided: Tick::from_unix(state.watermark),
         next: next.map(Tick::from_unix),
         queue: state.queue.iter().map(|tick| Tick::from_unix(*tick)).collect(),
-        wanted: state.wanted.len(),
+        pending_manual_runs: state.wanted.len(),
         now: Tick::from_unix(now),
-        ahead: state.ahead(now),
+        clock_behind_by: state.seconds_ahead(now),
         undecided: undecided.map(Tick::from_unix),
         schedule: state.schedule,
         zone: state.zone,
@@ -203,13 +207,13 @@ mod tests {
 
     /// A job that no node runs does not look like one that waits for its next tick.
     #[test]
-    fn ticks_about_which_nobody_decides_are_told() {
-        let state = State::new("*/5 * * * *", "UTC", 0);
-        assert_eq!(status("a", state.clone(), 299).undecided, None);
-        assert_eq!(status("a", state.clone(), 360).undecided, None, "somebody may be at it");
-        let late = status("a", state.clone(), 361);
+    fn undecided_ticks_are_reported() {
+        let state = JobRecord::new("*/5 * * * *", "UTC", 0);
+        assert_eq!(job_status("a", state.clone(), 299).undecided, None);
+        assert_eq!(job_status("a", state.clone(), 360).undecided, None, "somebody may be at it");
+        let late = job_status("a", state.clone(), 361);
         assert_eq!((late.undecided, late.next), (Some(Tick::from_unix(300)), Some(Tick::from_unix(600))));
-        let paused = State { paused: Some(Wanted { by: "me".to_owned(), at: 0 }), ..state };
-        assert_eq!(status("a", paused, 1000).undecided, None);
+        let paused = JobRecord { paused: Some(OperatorRequest { by: "me".to_owned(), at: 0 }), ..state };
+        assert_eq!(job_status("a", paused, 1000).undecided, None);
     }
 }

@@ -75,14 +75,14 @@ impl Cron {
     pub fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
         let rule = match text.strip_prefix('@') {
-            Some(nickname) => nicknamed(text, nickname)?,
-            None => civil_rule(text)?,
+            Some(nickname) => parse_nickname(text, nickname)?,
+            None => parse_civil(text)?,
         };
         let cron = Self { text: text.to_owned(), rule, zone: TimeZone::UTC, zone_name: "UTC".to_owned() };
         // The year 2000 had every date that can exist.
         match cron.next_after(Tick::from_unix(946_684_799)) {
             Some(_) => Ok(cron),
-            None => Err(wrong(text, "it never comes true: there is no such day")),
+            None => Err(invalid_expression(text, "it never comes true: there is no such day")),
         }
     }
 
@@ -129,7 +129,7 @@ impl Cron {
         at.to_zoned(self.zone.clone()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
     }
 
-    fn next_civil(pattern: &croner::Cron, after: civil::DateTime) -> Option<civil::DateTime> {
+    fn next_civil_time(pattern: &croner::Cron, after: civil::DateTime) -> Option<civil::DateTime> {
         pattern.find_next_occurrence(&after, false).ok()
     }
 
@@ -138,7 +138,7 @@ impl Cron {
     fn next_by_hour(&self, pattern: &croner::Cron, after: Timestamp) -> Option<Timestamp> {
         let mut civil = self.zone.to_datetime(after);
         loop {
-            civil = Self::next_civil(pattern, civil)?;
+            civil = Self::next_civil_time(pattern, civil)?;
             let at = self.first_instant(civil)?;
             if at > after {
                 return Some(at);
@@ -164,7 +164,7 @@ impl Cron {
         let mut after = after;
         loop {
             let offset = self.zone.to_offset(after);
-            let civil = Self::next_civil(pattern, offset.to_datetime(after))?;
+            let civil = Self::next_civil_time(pattern, offset.to_datetime(after))?;
             let at = offset.to_timestamp(civil).ok()?;
             let Some(change) = self.zone.following(after).next().map(|change| change.timestamp()) else {
                 return Some(at);
@@ -176,7 +176,7 @@ impl Cron {
             // applies from then on.
             let offset = self.zone.to_offset(change);
             let just_before = change.checked_sub(SignedDuration::from_secs(1)).ok()?;
-            let civil = Self::next_civil(pattern, offset.to_datetime(just_before))?;
+            let civil = Self::next_civil_time(pattern, offset.to_datetime(just_before))?;
             if offset.to_timestamp(civil).ok()? == change {
                 return Some(change);
             }
@@ -213,31 +213,31 @@ impl fmt::Debug for Cron {
     }
 }
 
-fn wrong(text: &str, why: &str) -> Error {
+fn invalid_expression(text: &str, why: &str) -> Error {
     Error::new(ErrorKind::InvalidOption, format!("the schedule {text:?} cannot be used: {why}"))
 }
 
-fn nicknamed(text: &str, nickname: &str) -> Result<Rule> {
+fn parse_nickname(text: &str, nickname: &str) -> Result<Rule> {
     let (word, rest) = nickname.split_once(char::is_whitespace).unwrap_or((nickname, ""));
     let word = word.to_ascii_lowercase();
     let fields = match word.as_str() {
-        "every" => return every(text, rest.trim()),
-        _ if !rest.trim().is_empty() => return Err(wrong(text, "nothing stands after a nickname")),
+        "every" => return parse_every(text, rest.trim()),
+        _ if !rest.trim().is_empty() => return Err(invalid_expression(text, "nothing stands after a nickname")),
         "yearly" | "annually" => "0 0 1 1 *",
         "monthly" => "0 0 1 * *",
         "weekly" => "0 0 * * 0",
         "daily" | "midnight" => "0 0 * * *",
         "hourly" => "0 * * * *",
-        "reboot" => return Err(wrong(text, "a reboot is no time that a fleet could agree on")),
+        "reboot" => return Err(invalid_expression(text, "a reboot is no time that a fleet could agree on")),
         _ => {
             let known = "@hourly, @daily (@midnight), @weekly, @monthly, @yearly (@annually) or @every 90s";
-            return Err(wrong(text, &format!("there is no such nickname: write {known}")));
+            return Err(invalid_expression(text, &format!("there is no such nickname: write {known}")));
         }
     };
-    civil_rule(fields)
+    parse_civil(fields)
 }
 
-fn every(text: &str, length: &str) -> Result<Rule> {
+fn parse_every(text: &str, length: &str) -> Result<Rule> {
     let digits = length.find(|c: char| !c.is_ascii_digit()).unwrap_or(length.len());
     let (number, unit) = length.split_at(digits);
     let each = match unit.trim() {
@@ -249,11 +249,14 @@ fn every(text: &str, length: &str) -> Result<Rule> {
     };
     match number.parse::<i64>().ok().and_then(|number| number.checked_mul(each)) {
         Some(seconds) if (1..=366 * 86_400).contains(&seconds) => Ok(Rule::Every(seconds)),
-        _ => Err(wrong(text, "after @every stands a length from 1s to 366d: @every 90s, @every 5m, @every 2h")),
+        _ => Err(invalid_expression(
+            text,
+            "after @every stands a length from 1s to 366d: @every 90s, @every 5m, @every 2h",
+        )),
     }
 }
 
-fn civil_rule(text: &str) -> Result<Rule> {
+fn parse_civil(text: &str) -> Result<Rule> {
     let fields: Vec<&str> = text.split_whitespace().collect();
     let hour = match fields.len() {
         5 => fields[1],
@@ -263,18 +266,18 @@ fn civil_rule(text: &str) -> Result<Rule> {
                 "it has {n} field{}, and 5 are needed (minute hour day month weekday), or 6 with seconds first",
                 if n == 1 { "" } else { "s" }
             );
-            return Err(wrong(text, &why));
+            return Err(invalid_expression(text, &why));
         }
     };
     let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
     match parser.parse(&fields.join(" ")) {
         Ok(pattern) => Ok(Rule::Civil { pattern: Box::new(pattern), by_elapsed: hour.starts_with(['*', '?']) }),
-        Err(error) => Err(wrong(text, &place(&parser, &fields, &error.to_string()))),
+        Err(error) => Err(invalid_expression(text, &find_invalid_field(&parser, &fields, &error.to_string()))),
     }
 }
 
 /// Finds the wrong field: the first that cannot be parsed when all others are stars.
-fn place(parser: &CronParser, fields: &[&str], otherwise: &str) -> String {
+fn find_invalid_field(parser: &CronParser, fields: &[&str], otherwise: &str) -> String {
     let names = &FIELDS[FIELDS.len() - fields.len()..];
     for (index, (field, (name, allowed))) in fields.iter().zip(names).enumerate() {
         let mut alone = vec!["*"; fields.len()];

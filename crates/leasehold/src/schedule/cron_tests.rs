@@ -66,7 +66,7 @@ fn a_fixed_hour_that_comes_twice_is_due_once() {
 }
 
 #[test]
-fn every_so_often_goes_by_the_time_that_passes() {
+fn intervals_follow_elapsed_time() {
     let spring = night("7 * * * *", "2026-03-29T00:00:00Z");
     assert_eq!(spring[..3], ["01:07 CET", "03:07 CEST", "04:07 CEST"]);
     let autumn = night("7 * * * *", AUTUMN);
@@ -76,7 +76,7 @@ fn every_so_often_goes_by_the_time_that_passes() {
 }
 
 #[test]
-fn other_clocks_are_set_at_other_times() {
+fn other_zones_change_their_clocks_at_other_times() {
     // Midnight did not exist.
     let brazil = ticks("0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00:00Z", 2);
     assert_eq!(brazil, ["2018-11-04 01:00:00 -02", "2018-11-05 00:00:00 -02"]);
@@ -89,7 +89,7 @@ fn other_clocks_are_set_at_other_times() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_place() {
+fn an_invalid_field_is_named_in_the_error() {
     for (text, says) in [
         ("61 * * * *", "field 1 (minute) is \"61\", and there stands 0-59"),
         ("0 0 * * * FOO", "field 6 (day of the week)"),
@@ -122,7 +122,7 @@ fn expressions() -> impl Strategy<Value = String> {
 proptest! {
     /// The ticks are a set: the next one does not depend on where the search starts.
     #[test]
-    fn whoever_asks_from_any_moment_finds_the_same_ticks(
+    fn the_same_ticks_are_found_from_any_start(
         expression in expressions(),
         (zone, change) in prop_oneof![
             Just(("Europe/Berlin", "2026-03-29T01:00:00Z")), Just(("Europe/Berlin", "2026-10-25T01:00:00Z")),

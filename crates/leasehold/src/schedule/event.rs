@@ -3,64 +3,64 @@
 use std::time::Duration;
 
 use super::tick::Tick;
-use crate::logic::schedule::{Entry, Outcome, Running};
+use crate::logic::schedule::{ActiveRun, HistoryEntry, TickOutcome};
 
 /// An event of a job on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum JobEvent {
     /// This node has joined the job.
     Joined {
         /// The next tick, if there is one.
         next: Option<Tick>,
     },
     /// A run begins.
-    Began {
+    RunStarted {
         /// The run.
-        run: Running,
+        run: ActiveRun,
         /// The delay after its nominal time.
-        late: Duration,
+        delay: Duration,
     },
     /// A run has ended.
-    Ended {
+    RunEnded {
         /// The run.
-        run: Running,
+        run: ActiveRun,
         /// The outcome.
-        outcome: Outcome,
+        outcome: TickOutcome,
         /// The error text.
         text: String,
         /// The duration.
-        took: Duration,
+        duration: Duration,
         /// Whether the record has this outcome. If not, another node has taken the run for dead, or
         /// will.
-        entered: bool,
+        is_recorded: bool,
     },
     /// Ticks that will not run.
-    Skipped(Entry),
+    TicksSkipped(HistoryEntry),
     /// A run was found whose node died.
-    Crashed {
+    RunCrashed {
         /// The run.
-        run: Running,
+        run: ActiveRun,
         /// Whether this node runs it again.
-        again: bool,
+        will_retry: bool,
     },
     /// A run is in progress elsewhere. This node takes part for one tick only and does not wait for
     /// the end.
-    GoesOn {
+    RunInProgress {
         /// The run.
-        run: Running,
+        run: ActiveRun,
     },
     /// The schedule differs from the one of the node that decided last.
-    Rescheduled {
+    ScheduleChanged {
         /// The schedule of that node.
-        from: String,
+        previous: String,
     },
     /// Another node with a higher token decided meanwhile; this node does nothing.
-    Stale {
+    Superseded {
         /// This node's token.
         token: u64,
         /// The higher token.
-        fence: u64,
+        newer_token: u64,
     },
     /// The engine's clock shows an earlier time than the last decided tick: nothing is due until it
     /// catches up.
@@ -69,10 +69,10 @@ pub enum Event {
         by: Duration,
     },
     /// The engine failed; this node tries again.
-    Trouble {
+    EngineFailed {
         /// The error message.
         error: String,
         /// The pause before the retry.
-        again_in: Duration,
+        retry_in: Duration,
     },
 }

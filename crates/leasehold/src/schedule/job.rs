@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cron::Cron;
-use super::event::Event;
+use super::event::JobEvent;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::Locks;
-use crate::logic::schedule::{Crash, MOST_BESIDE, MOST_TICKS, Missed, Overlap, Policy};
+use crate::logic::schedule::{Crash, MAX_CONCURRENT_RUNS, MAX_TICKS, Missed, Overlap, Policy};
 use crate::name::{LockName, MAX_NAME};
 
 /// The prefix of a job's name in the names of its lock and its record.
@@ -18,7 +18,7 @@ pub const PREFIX: &str = "cron:";
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(60);
 
 /// A listener for the events of a job.
-pub(crate) type Listener = Arc<dyn Fn(&Job, &Event) + Send + Sync>;
+pub(crate) type Listener = Arc<dyn Fn(&Job, &JobEvent) + Send + Sync>;
 
 /// A scheduled job. All nodes of a fleet use the same name for it, and should agree on everything
 /// else.
@@ -48,7 +48,7 @@ pub struct Job {
     pub(super) max_hold: Option<Duration>,
     pub(super) min_hold: Duration,
     pub(super) describe: Option<String>,
-    pub(super) minds_loss: bool,
+    pub(super) handles_loss: bool,
     listener: Option<Listener>,
 }
 
@@ -72,7 +72,7 @@ impl Job {
             max_hold: None,
             min_hold: Duration::ZERO,
             describe: None,
-            minds_loss: false,
+            handles_loss: false,
             listener: None,
         })
     }
@@ -125,16 +125,16 @@ impl Job {
 
     /// Stops a run after this time and records it as timed out.
     #[must_use]
-    pub fn max_hold(mut self, most: Duration) -> Self {
-        self.max_hold = Some(most);
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.max_hold = Some(limit);
         self
     }
 
     /// Keeps the job's lock at least this long, even if the run ends sooner: for peers that know
     /// only the lock.
     #[must_use]
-    pub fn min_hold(mut self, least: Duration) -> Self {
-        self.min_hold = least;
+    pub fn min_hold(mut self, duration: Duration) -> Self {
+        self.min_hold = duration;
         self
     }
 
@@ -149,14 +149,14 @@ impl Job {
     /// the lock is lost. For runs that need time to stop what they have started, and begin to do so
     /// before the lease ends.
     #[must_use]
-    pub fn minds_loss(mut self) -> Self {
-        self.minds_loss = true;
+    pub fn handles_loss(mut self) -> Self {
+        self.handles_loss = true;
         self
     }
 
     /// A listener for the events of the job on this node.
     #[must_use]
-    pub fn on_event(mut self, listener: impl Fn(&Self, &Event) + Send + Sync + 'static) -> Self {
+    pub fn on_event(mut self, listener: impl Fn(&Self, &JobEvent) + Send + Sync + 'static) -> Self {
         self.listener = Some(Arc::new(listener));
         self
     }
@@ -181,7 +181,7 @@ impl Job {
         Policy { crash: self.crash, missed: self.missed, overlap: self.overlap, grace }
     }
 
-    pub(super) fn tell(&self, event: &Event) {
+    pub(super) fn emit(&self, event: &JobEvent) {
         tracing::debug!(job = self.name, ?event, "schedule");
         if let Some(listener) = &self.listener {
             listener(self, event);
@@ -189,17 +189,19 @@ impl Job {
     }
 
     /// Refuses options that contradict each other, or that the engine does not support.
-    pub(super) fn check(&self, locks: &Locks) -> Result<()> {
+    pub(super) fn check_options(&self, locks: &Locks) -> Result<()> {
         let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidOption, format!("job {:?}: {what}", self.name)));
         match (self.crash, self.missed, self.overlap) {
             (Crash::Retry { attempts: 0 }, ..) => return wrong("at least one attempt is needed"),
             (_, Missed::All { limit: 0 }, _) => return wrong("a limit of nothing is Missed::Skip"),
-            (_, Missed::All { limit }, _) if usize::try_from(limit).is_ok_and(|limit| limit > MOST_TICKS) => {
+            (_, Missed::All { limit }, _) if usize::try_from(limit).is_ok_and(|limit| limit > MAX_TICKS) => {
                 return wrong("at most 1000 missed ticks can be made up for");
             }
             (.., Overlap::Allow { max: 0 }) => return wrong("at least one run must be allowed"),
-            (.., Overlap::Allow { max }) if max > MOST_BESIDE => {
-                return wrong(&format!("at most {MOST_BESIDE} runs fit into its record, and {max} are to be allowed"));
+            (.., Overlap::Allow { max }) if max > MAX_CONCURRENT_RUNS => {
+                return wrong(&format!(
+                    "at most {MAX_CONCURRENT_RUNS} runs fit into its record, and {max} are to be allowed"
+                ));
             }
             _ => {}
         }
@@ -207,10 +209,10 @@ impl Job {
             return wrong("max_hold must be longer than min_hold");
         }
         let (can, shared) = (locks.capabilities(), &locks.shared);
-        shared.need(can.records, "records, which schedules need")?;
+        shared.require(can.records, "records, which schedules need")?;
         if matches!(self.overlap, Overlap::Allow { .. }) {
-            shared.need(can.permits, "semaphores, which runs side by side need")?;
-            shared.need(can.inspection, "inspection, which runs side by side need")?;
+            shared.require(can.permits, "semaphores, which runs side by side need")?;
+            shared.require(can.inspection, "inspection, which runs side by side need")?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Scheduled jobs: each tick of a job runs once in the fleet.
 //!
-//! Every node runs the same jobs ([`run`], [`Scheduler`]); one of them runs each tick. A tick is
+//! Every node runs the same jobs ([`run()`], [`Scheduler`]); one of them runs each tick. A tick is
 //! identified by the job and its *nominal* time, never by the time at which a node looked. So
 //! skewed clocks, restarts and late starters cannot fire it again.
 //!
@@ -33,12 +33,12 @@
 //! | a node is suspended before 4 for longer than its lease | its write fails because the version has changed; or the record has a higher token, and the node does nothing |
 //! | a node is suspended after 4 for longer than its lease | its run was taken for dead; it stops at its next step, its outcome is not recorded, and its token is rejected where tokens are checked |
 //! | a run reaches `max_hold`: its lock is free before its node can record that | the node records it just before (a second, or a twentieth); if the engine does not respond then, the next holder takes the run for dead |
-//! | a node must stop, and ends its run ([`Run::interrupted`]) | as if it had died, but at once: with [`Crash::Retry`] the next in the queue takes it over, otherwise it is recorded as lost |
+//! | a node must stop, and ends its run ([`Run::mark_interrupted`]) | as if it had died, but at once: with [`Crash::Retry`] the next in the queue takes it over, otherwise it is recorded as lost |
 //! | a node dies after the work and before 6 | as during the run: with [`Crash::Retry`] the work is done again, with a higher token |
 //! | the engine is unreachable | nothing begins; once it responds, late ticks run if within their grace, and otherwise follow [`Missed`] |
-//! | the engine's clock is set back | nothing is due until the clock has passed the watermark; [`Event::ClockBehind`] reports it, [`Jobs::reset`] ends it |
+//! | the engine's clock is set back | nothing is due until the clock has passed the watermark; [`JobEvent::ClockBehind`] reports it, [`Jobs::reset`] ends it |
 //! | the engine's clock is set forward | ticks come early, each once |
-//! | the engine loses the record (a wipe, [`Jobs::forget`] while nodes run) | a node that has seen it continues from the present: ticks due since its last look are recorded as unknown |
+//! | the engine loses the record (a wipe, [`Jobs::remove`] while nodes run) | a node that has seen it continues from the present: ticks due since its last look are recorded as unknown |
 //! | the record goes back (a failover without the last writes) | no node decides below the newest watermark that it has seen itself; ticks that waited in it are recorded as unknown |
 //! | the same, and the deciding node had not seen the lost part (it is new, or last looked up to ten seconds before) | where the engine reports its server runs, see below; elsewhere ticks since the remaining record may run again: docs/schedule.md has what each engine keeps |
 //! | the schedule changes | the new schedule's ticks count from the time when a node first had it |
@@ -67,7 +67,7 @@
 //! The policies then mean:
 //!
 //! - [`Crash::AtMostOnce`] (or one attempt): up to the doubt, due ticks, ticks that waited in the
-//!   record, and manual runs are recorded as [`Outcome::Unknown`] and do not begin.
+//!   record, and manual runs are recorded as [`TickOutcome::Unknown`] and do not begin.
 //! - [`Crash::Retry`] prefers a second start to none: such ticks are judged as usual (grace,
 //!   [`Missed`]), and begin with attempt 2. It is unknown how often they had begun before, so the
 //!   number of starts may exceed the limit by those that were lost. The token is higher in any
@@ -101,25 +101,27 @@
 
 mod control;
 mod cron;
-mod drive;
 mod event;
+mod execution;
 mod job;
-mod perform;
+mod job_store;
 mod run;
+mod runner;
 mod scheduler;
-mod stop;
-mod store;
+mod stop_handle;
 mod tick;
 mod worker;
 
-pub use self::control::{Jobs, Status};
+pub use self::control::{JobStatus, Jobs};
 pub use self::cron::Cron;
-pub use self::drive::{DEFAULT_SKEW, once, run, run_until};
-pub use self::event::Event;
+pub use self::event::JobEvent;
+pub use self::execution::FinishedRun;
 pub use self::job::{DEFAULT_GRACE, Job, PREFIX};
-pub use self::perform::Ended;
 pub use self::run::Run;
+pub use self::runner::{DEFAULT_SKEW, run, run_due, run_until};
 pub use self::scheduler::Scheduler;
-pub use self::stop::Stop;
+pub use self::stop_handle::StopHandle;
 pub use self::tick::Tick;
-pub use crate::logic::schedule::{Crash, Entry, MOST_BESIDE, MOST_TICKS, Missed, Outcome, Overlap, Running, Wanted};
+pub use crate::logic::schedule::{
+    ActiveRun, Crash, HistoryEntry, MAX_CONCURRENT_RUNS, MAX_TICKS, Missed, OperatorRequest, Overlap, TickOutcome,
+};

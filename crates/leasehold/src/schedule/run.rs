@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::tick::Tick;
 use crate::claim::Token;
 use crate::guard::Guard;
-use crate::logic::schedule::Running;
+use crate::logic::schedule::ActiveRun;
 
 /// One run of a job. Keeping it keeps the job's lock.
 #[derive(Debug)]
 pub struct Run {
     pub(super) job: Arc<str>,
-    pub(super) entry: Running,
+    pub(super) entry: ActiveRun,
     pub(super) guard: Arc<Guard>,
-    pub(super) interrupted: Arc<AtomicBool>,
+    pub(super) is_interrupted: Arc<AtomicBool>,
 }
 
 impl Run {
@@ -47,9 +47,9 @@ impl Run {
     /// node shuts down. That is not a failure of the work. The crash policy applies even if the
     /// lock was not lost: with [`Crash::Retry`](super::Crash::Retry) another node takes the run
     /// over. The error of the work is recorded as the reason. For jobs that watch their lock
-    /// themselves ([`Job::minds_loss`](super::Job::minds_loss)).
-    pub fn interrupted(&self) {
-        self.interrupted.store(true, Ordering::SeqCst);
+    /// themselves ([`Job::handles_loss`](super::Job::handles_loss)).
+    pub fn mark_interrupted(&self) {
+        self.is_interrupted.store(true, Ordering::SeqCst);
     }
 
     /// The job's lock.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::drive::run_until;
 use super::job::Job;
 use super::run::Run;
-use super::stop::Stop;
+use super::runner::run_until;
+use super::stop_handle::StopHandle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::Locks;
 
-type Running = Pin<Box<dyn Future<Output = (Arc<str>, Result<()>)> + Send>>;
+type JobFuture = Pin<Box<dyn Future<Output = (Arc<str>, Result<()>)> + Send>>;
 
 /// Many jobs on one node; each of their ticks runs once in the fleet.
 ///
@@ -27,22 +27,22 @@ type Running = Pin<Box<dyn Future<Output = (Arc<str>, Result<()>)> + Send>>;
 ///     Ok::<(), std::io::Error>(())
 /// })?;
 /// scheduler.add(Job::new("mail", "@every 5m")?, |_| async { Ok::<(), std::io::Error>(()) })?;
-/// let stop = scheduler.stop();
+/// let stop = scheduler.stop_handle();
 /// # stop.stop();
 /// scheduler.run(|job, error| eprintln!("{job}: {error}")).await;     // until stop.stop(); runs in progress then complete
 /// # Ok::<(), leasehold::Error>(()) }).unwrap();
 /// ```
 pub struct Scheduler {
     locks: Locks,
-    stop: Stop,
+    stop: StopHandle,
     names: Vec<Arc<str>>,
-    jobs: FuturesUnordered<Running>,
+    jobs: FuturesUnordered<JobFuture>,
 }
 
 impl Scheduler {
     /// A scheduler without jobs.
     pub fn new(locks: &Locks) -> Self {
-        Self { locks: locks.clone(), stop: Stop::new(), names: Vec::new(), jobs: FuturesUnordered::new() }
+        Self { locks: locks.clone(), stop: StopHandle::new(), names: Vec::new(), jobs: FuturesUnordered::new() }
     }
 
     /// Adds a job. All jobs share one task, so long computations should run on another.
@@ -59,7 +59,7 @@ impl Scheduler {
         if self.names.contains(&name) {
             return Err(Error::new(ErrorKind::InvalidOption, format!("there are two jobs named {name:?}")));
         }
-        job.check(&self.locks)?;
+        job.check_options(&self.locks)?;
         self.names.push(Arc::clone(&name));
         let (locks, stop) = (self.locks.clone(), self.stop.clone());
         self.jobs.push(Box::pin(async move { (name, run_until(&locks, job, &stop, work).await) }));
@@ -67,19 +67,19 @@ impl Scheduler {
     }
 
     /// The handle that stops the scheduler.
-    pub fn stop(&self) -> Stop {
+    pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
     /// Runs the jobs until the scheduler is stopped, and then completes the runs in progress. If a
-    /// job cannot continue, `failed` gets its error, and the other jobs continue.
+    /// job cannot continue, `on_failure` gets its error, and the other jobs continue.
     ///
     /// # Cancellation safety
     /// As [`run_until`].
-    pub async fn run(mut self, mut failed: impl FnMut(&str, Error)) {
+    pub async fn run(mut self, mut on_failure: impl FnMut(&str, Error)) {
         while let Some((name, result)) = self.jobs.next().await {
             if let Err(error) = result {
-                failed(&name, error);
+                on_failure(&name, error);
             }
         }
     }

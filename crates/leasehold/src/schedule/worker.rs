@@ -3,70 +3,73 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::event::Event;
+use super::event::JobEvent;
 use super::job::Job;
-use super::stop::Stop;
-use super::store::{Loaded, Store};
+use super::job_store::{JobStore, LoadedRecord};
+use super::stop_handle::StopHandle;
 use super::tick::Tick;
 use crate::claim::Holder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
 use crate::locks::Locks;
-use crate::logic::schedule::{self as rules, Action, Crash, Note, Overlap, Policy, Running, Scene, State, Ticks, Work};
+use crate::logic::schedule::{
+    self as rules, Action, ActiveRun, Crash, DecisionEvent, DecisionInput, JobRecord, Overlap, PendingWork, Policy,
+    Ticks,
+};
 
 /// How often the record is read while nothing is due. A resumption, a manual run and a jump of the
 /// engine's clock are noticed within this time.
-const LOOK: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long a node that has nothing to take over waits in the lock's queue before it checks whether
 /// there still is work.
-const IN_LINE: Duration = Duration::from_secs(10);
+const MAX_QUEUE_TIME: Duration = Duration::from_secs(10);
 
 /// How long, and how often, a call that does not wait checks whether the lock's holder has recorded
 /// the run: the holder acquires the lock first, and writes the entry two steps later.
-const ENTRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(20));
+const RECORD_CHECK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(20));
 
 /// The pause after an error: the first and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// How often a call for one tick only retries an engine that fails.
-const PATIENCE: u32 = 12;
+const MAX_FAILURES: u32 = 12;
 
 /// One job on one node.
-pub(super) struct Worker {
+pub(super) struct JobWorker {
     pub(super) locks: Locks,
     pub(super) job: Job,
-    pub(super) store: Store,
-    pub(super) stop: Stop,
+    pub(super) store: JobStore,
+    pub(super) stop: StopHandle,
     pub(super) policy: Policy,
     pub(super) node: String,
     /// Since when this node has the schedule.
     pub(super) since: i64,
     /// The limits of a call for one tick only.
-    pub(super) once: Option<Once>,
+    pub(super) once: Option<OnceLimits>,
 }
 
 /// The last tick that a call for one tick only waits for, and how long it waits for the lock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Once {
-    pub(super) last: i64,
-    pub(super) wait: Option<Duration>,
+pub(super) struct OnceLimits {
+    pub(super) last_tick: i64,
+    pub(super) timeout: Option<Duration>,
 }
 
 /// The result of a turn.
 pub(super) enum Turn {
     /// Run this; the record has the run already.
-    Run(Guard, Running),
+    Run(Guard, ActiveRun),
     /// Look again.
-    Again,
+    Repeat,
     /// There is nothing more to do here.
-    Over,
+    Finished,
 }
 
-impl Worker {
-    pub(super) fn new(locks: &Locks, job: Job, stop: Stop) -> Result<Self> {
-        job.check(locks)?;
-        let store = Store::new(locks, job.lock_name().clone())?;
+impl JobWorker {
+    pub(super) fn new(locks: &Locks, job: Job, stop: StopHandle) -> Result<Self> {
+        job.check_options(locks)?;
+        let store = JobStore::new(locks, job.lock_name().clone())?;
         let Holder { host, pid, .. } = &*locks.shared.holder;
         let (node, policy) = (format!("{host}:{pid}"), job.policy());
         Ok(Self { locks: locks.clone(), job, store, stop, policy, node, since: 0, once: None })
@@ -76,7 +79,7 @@ impl Worker {
         (self.job.cron.as_str(), self.job.cron.zone())
     }
 
-    fn may_be_beside(&self) -> bool {
+    fn allows_concurrent_runs(&self) -> bool {
         matches!(self.policy.overlap, Overlap::Allow { .. })
     }
 
@@ -85,14 +88,14 @@ impl Worker {
     pub(super) async fn join(&mut self, since: impl Fn(i64) -> i64) -> Result<Option<i64>> {
         let mut failures = 0;
         loop {
-            match self.introduce(&since).await {
+            match self.create_record(&since).await {
                 Ok(Some((state, now))) => {
                     let next = self.job.cron.next(state.watermark.max(self.since)).map(Tick::from_unix);
-                    self.job.tell(&Event::Joined { next });
+                    self.job.emit(&JobEvent::Joined { next });
                     return Ok(Some(now));
                 }
                 Ok(None) => {}
-                Err(error) => self.after(error, &mut failures).await?,
+                Err(error) => self.pause_after_error(error, &mut failures).await?,
             }
             if self.stop.is_stopped() {
                 return Ok(None);
@@ -100,23 +103,23 @@ impl Worker {
         }
     }
 
-    async fn introduce(&mut self, since: impl Fn(i64) -> i64) -> Result<Option<(State, i64)>> {
+    async fn create_record(&mut self, since: impl Fn(i64) -> i64) -> Result<Option<(JobRecord, i64)>> {
         let loaded = self.store.load().await?;
         let now = loaded.seconds();
         self.since = since(now);
         if let Some(state) = loaded.state {
-            if let Some(by) = state.ahead(now) {
-                self.job.tell(&Event::ClockBehind { by: seconds(by) });
+            if let Some(by) = state.seconds_ahead(now) {
+                self.job.emit(&JobEvent::ClockBehind { by: duration_from_seconds(by) });
             }
             return Ok(Some((state, now)));
         }
         let (schedule, zone) = self.schedule();
-        let state = State::new(schedule, zone, self.since);
+        let state = JobRecord::new(schedule, zone, self.since);
         Ok(self.store.save(loaded.version, &state).await?.then_some((state, now)))
     }
 
     /// Pauses after an error that may pass; returns any other.
-    pub(super) async fn after(&self, error: Error, failures: &mut u32) -> Result<()> {
+    pub(super) async fn pause_after_error(&self, error: Error, failures: &mut u32) -> Result<()> {
         use ErrorKind as Kind;
         let passes = match error.kind() {
             // Waiting does not help against these.
@@ -124,21 +127,21 @@ impl Worker {
             Kind::InvalidOption | Kind::Unsupported | Kind::Closed => false,
             // A refusal, a full queue or an unreadable record may be fixed while we wait; until
             // then nothing runs.
-            Kind::Timeout | Kind::Corrupt | Kind::Conflict | Kind::Denied | Kind::Full | Kind::Evicted => {
+            Kind::Timeout | Kind::Corrupt | Kind::Conflict | Kind::Denied | Kind::Full | Kind::ForceReleased => {
                 self.once.is_none()
             }
             _ => true,
         };
-        if !passes || (self.once.is_some() && *failures >= PATIENCE) {
+        if !passes || (self.once.is_some() && *failures >= MAX_FAILURES) {
             return Err(error);
         }
-        let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-        let pause = crate::logic::backoff::pause(*failures, PAUSES.0, PAUSES.1, dice);
+        let dice = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+        let pause = crate::logic::backoff::pause(*failures, RETRY_PAUSES.0, RETRY_PAUSES.1, dice);
         *failures += 1;
-        self.job.tell(&Event::Trouble { error: error.to_string(), again_in: pause });
+        self.job.emit(&JobEvent::EngineFailed { error: error.to_string(), retry_in: pause });
         let clock = self.locks.clock();
         tokio::select! {
-            () = clock.sleep_until(clock.now().after(pause)) => {}
+            () = clock.sleep_until(clock.now().saturating_add(pause)) => {}
             () = self.stop.stopped() => {}
         }
         Ok(())
@@ -146,149 +149,150 @@ impl Worker {
 
     /// One look at the record, and what follows from it. Returns early only where nothing is in
     /// progress.
-    pub(super) async fn turn(&self) -> Result<Turn> {
+    pub(super) async fn take_turn(&self) -> Result<Turn> {
         if self.stop.is_stopped() {
-            return Ok(Turn::Over);
+            return Ok(Turn::Finished);
         }
         let loaded = self.store.load().await?;
-        match self.work(&loaded) {
-            Work::Now if self.leaves_it(&loaded).await? => Ok(Turn::Over),
-            Work::Now => self.take(&loaded, matches!(self.policy.crash, Crash::AtMostOnce)).await,
-            Work::Watch if !self.may_be_beside() => self.take(&loaded, false).await,
-            Work::Watch => self.watch_beside(&loaded).await,
-            Work::Idle(_) if self.has_dead_run(&loaded).await? => self.take(&loaded, true).await,
-            Work::Idle(next) => self.idle(&loaded, next).await,
+        match self.pending_work(&loaded) {
+            PendingWork::Due if self.leaves_run_in_progress(&loaded).await? => Ok(Turn::Finished),
+            PendingWork::Due => self.acquire_and_decide(&loaded, matches!(self.policy.crash, Crash::AtMostOnce)).await,
+            PendingWork::WatchRun if !self.allows_concurrent_runs() => self.acquire_and_decide(&loaded, false).await,
+            PendingWork::WatchRun => self.watch_concurrent_runs(&loaded).await,
+            PendingWork::Idle(_) if self.has_dead_run(&loaded).await? => self.acquire_and_decide(&loaded, true).await,
+            PendingWork::Idle(next) => self.idle(&loaded, next).await,
         }
     }
 
     /// The work to do, according to the record.
-    fn work(&self, loaded: &Loaded) -> Work {
+    fn pending_work(&self, loaded: &LoadedRecord) -> PendingWork {
         // An operator removed the record, or it was lost: the next holder of the lock creates it
         // again.
-        let Some(mut state) = loaded.state.clone() else { return Work::Now };
+        let Some(mut state) = loaded.state.clone() else { return PendingWork::Due };
         // A record that fell behind what we have seen is corrected with the next decision.
         let _ = loaded.seen.map(|seen| seen.restore(&mut state));
-        rules::look(&state, &self.job.cron, self.schedule(), &self.policy, self.since, loaded.seconds())
+        rules::pending_work(&state, &self.job.cron, self.schedule(), &self.policy, self.since, loaded.seconds())
     }
 
     /// Whether the record lists a run whose node died and which will not run again. It must be
     /// recorded as crashed, though no tick is due. (With retries, the nodes already wait in the
     /// lock's queue.)
-    async fn has_dead_run(&self, loaded: &Loaded) -> Result<bool> {
+    async fn has_dead_run(&self, loaded: &LoadedRecord) -> Result<bool> {
         let running = loaded.state.as_ref().map_or(&[][..], |state| &state.running);
         if running.is_empty() || self.policy.crash != Crash::AtMostOnce || !self.locks.capabilities().inspection {
             return Ok(false);
         }
         // Where the engine does not show the holders' tokens, the dead run is found with the next
         // tick.
-        let holders = self.holders().await?;
+        let holders = self.holder_tokens().await?;
         Ok(holders.is_some_and(|holders| running.iter().any(|run| !holders.contains(&run.token))))
     }
 
     /// Whether a waiter has work when it gets the lock. Only a call for one tick has none, if it
     /// neither takes over runs nor runs ticks that came due meanwhile.
-    fn has_a_turn(&self) -> bool {
+    fn needs_the_lock(&self) -> bool {
         self.once.is_none() || self.policy.overlap != Overlap::Skip || self.policy.crash != Crash::AtMostOnce
     }
 
     /// Whether the holder of the lock, for which we do not wait, does what we came for. The record
     /// may not show it yet when the lock is granted.
     async fn is_done_elsewhere(&self) -> Result<bool> {
-        if self.has_a_turn() {
+        if self.needs_the_lock() {
             return Ok(false);
         }
         let clock = self.locks.clock();
-        let give_up = clock.now().after(ENTRY.0);
+        let give_up_at = clock.now().saturating_add(RECORD_CHECK.0);
         loop {
             let loaded = self.store.load().await?;
-            if self.work(&loaded) != Work::Now || self.leaves_it(&loaded).await? {
+            if self.pending_work(&loaded) != PendingWork::Due || self.leaves_run_in_progress(&loaded).await? {
                 return Ok(true);
             }
-            if clock.now() >= give_up {
+            if clock.now() >= give_up_at {
                 return Ok(false);
             }
-            clock.sleep_until(clock.now().after(ENTRY.1)).await;
+            clock.sleep_until(clock.now().saturating_add(RECORD_CHECK.1)).await;
         }
     }
 
     /// Whether a run is in progress that a call for one tick does not wait for: ticks that came due
     /// meanwhile do not run, and calls would pile up in the queue.
-    async fn leaves_it(&self, loaded: &Loaded) -> Result<bool> {
+    async fn leaves_run_in_progress(&self, loaded: &LoadedRecord) -> Result<bool> {
         let running = loaded.state.as_ref().map_or(&[][..], |state| &state.running);
-        if running.is_empty() || self.has_a_turn() || !self.locks.capabilities().inspection {
+        if running.is_empty() || self.needs_the_lock() || !self.locks.capabilities().inspection {
             return Ok(false);
         }
         let view = self.locks.inspect(self.job.lock_name()).await?;
         // Where the engine shows no tokens, any holder of the lock is taken for the run.
-        let is_live =
-            |run: &&Running| view.holders.iter().any(|party| party.token.is_none_or(|token| token.0 == run.token));
+        let is_live = |run: &&ActiveRun| {
+            view.holders.iter().any(|contender| contender.token.is_none_or(|token| token.0 == run.token))
+        };
         let Some(run) = running.iter().find(is_live) else { return Ok(false) };
-        self.job.tell(&Event::GoesOn { run: run.clone() });
+        self.job.emit(&JobEvent::RunInProgress { run: run.clone() });
         Ok(true)
     }
 
     /// Sleeps until the next tick, but never long without a look.
-    async fn idle(&self, loaded: &Loaded, next: Option<i64>) -> Result<Turn> {
+    async fn idle(&self, loaded: &LoadedRecord, next: Option<i64>) -> Result<Turn> {
         if let Some(once) = self.once
-            && next.is_none_or(|next| next > once.last)
+            && next.is_none_or(|next| next > once.last_tick)
         {
-            return Ok(Turn::Over);
+            return Ok(Turn::Finished);
         }
-        self.sleep(loaded, next, LOOK).await;
-        Ok(Turn::Again)
+        self.sleep_until_tick(loaded, next, POLL_INTERVAL).await;
+        Ok(Turn::Repeat)
     }
 
     /// Sleeps until the engine's clock shows `next`, as measured by our clock.
-    async fn sleep(&self, loaded: &Loaded, next: Option<i64>, most: Duration) {
+    async fn sleep_until_tick(&self, loaded: &LoadedRecord, next: Option<i64>, most: Duration) {
         let until = next.and_then(|next| u64::try_from(next).ok()).map(Duration::from_secs);
-        let left = until.map_or(most, |until| until.saturating_sub(loaded.now)).min(most);
+        let left = until.map_or(most, |until| until.saturating_sub(loaded.engine_time)).min(most);
         let clock = self.locks.clock();
         tokio::select! {
-            () = clock.sleep_until(loaded.at.after(left.max(Duration::from_millis(1)))) => {}
+            () = clock.sleep_until(loaded.read_at.saturating_add(left.max(Duration::from_millis(1)))) => {}
             () = self.stop.stopped() => {}
         }
     }
 
     /// With concurrent runs no node waits in the queue: it looks up the remaining holders.
-    async fn watch_beside(&self, loaded: &Loaded) -> Result<Turn> {
-        let holders = self.beside().await?;
+    async fn watch_concurrent_runs(&self, loaded: &LoadedRecord) -> Result<Turn> {
+        let holders = self.required_holder_tokens().await?;
         let state = loaded.state.as_ref();
         if state.is_some_and(|state| state.running.iter().any(|run| !holders.contains(&run.token))) {
-            return self.take(loaded, true).await;
+            return self.acquire_and_decide(loaded, true).await;
         }
         let next = state.and_then(|state| self.job.cron.next(state.watermark));
         let ttl = self.job.ttl.unwrap_or(self.locks.shared.ttl);
-        self.sleep(loaded, next, (ttl / 3).min(LOOK)).await;
-        Ok(Turn::Again)
+        self.sleep_until_tick(loaded, next, (ttl / 3).min(POLL_INTERVAL)).await;
+        Ok(Turn::Repeat)
     }
 
     /// The tokens of the holders; `None` if the engine does not show all of them.
-    async fn holders(&self) -> Result<Option<Vec<u64>>> {
+    async fn holder_tokens(&self) -> Result<Option<Vec<u64>>> {
         let view = self.locks.inspect(self.job.lock_name()).await?;
-        Ok(view.holders.iter().map(|party| Some(party.token?.0)).collect())
+        Ok(view.holders.iter().map(|contender| Some(contender.token?.0)).collect())
     }
 
     /// The same where the tokens must be known: a run that is not among them is taken for dead.
-    async fn beside(&self) -> Result<Vec<u64>> {
+    async fn required_holder_tokens(&self) -> Result<Vec<u64>> {
         let unknown =
             || Error::new(ErrorKind::Unsupported, "does not show the tokens of holders, which runs side by side need");
-        self.holders().await?.ok_or_else(|| self.locks.shared.locate(unknown()))
+        self.holder_tokens().await?.ok_or_else(|| self.locks.shared.locate(unknown()))
     }
 
     /// Acquires the lock and decides.
-    async fn take(&self, loaded: &Loaded, leaves_line: bool) -> Result<Turn> {
-        let once = self.once.and_then(|once| once.wait);
-        let wait = once.or_else(|| leaves_line.then_some(IN_LINE));
+    async fn acquire_and_decide(&self, loaded: &LoadedRecord, leaves_line: bool) -> Result<Turn> {
+        let once = self.once.and_then(|once| once.timeout);
+        let wait = once.or_else(|| leaves_line.then_some(MAX_QUEUE_TIME));
         let guard = tokio::select! {
             biased;
             guard = self.lock(wait) => guard,
-            () = self.stop.stopped() => return Ok(Turn::Over),
+            () = self.stop.stopped() => return Ok(Turn::Finished),
         };
         let guard = match guard {
             Ok(guard) => guard,
-            Err(error) if error.kind() == ErrorKind::Timeout && once.is_none() => return Ok(Turn::Again),
+            Err(error) if error.kind() == ErrorKind::Timeout && once.is_none() => return Ok(Turn::Repeat),
             Err(error) if error.kind() == ErrorKind::Timeout && self.is_done_elsewhere().await? => {
-                return Ok(Turn::Over);
+                return Ok(Turn::Finished);
             }
             Err(error) => return Err(error),
         };
@@ -296,25 +300,25 @@ impl Worker {
         loop {
             match self.decide(&guard).await {
                 Ok(Some(Action::Start(run))) => return Ok(Turn::Run(guard, run)),
-                Ok(Some(Action::Nothing)) => break,
-                Ok(Some(Action::Stale(fence))) => {
-                    self.job.tell(&Event::Stale { token: guard.token().0, fence });
-                    self.sleep(loaded, None, PAUSES.1).await;
+                Ok(Some(Action::None)) => break,
+                Ok(Some(Action::Superseded(fence))) => {
+                    self.job.emit(&JobEvent::Superseded { token: guard.token().0, newer_token: fence });
+                    self.sleep_until_tick(loaded, None, RETRY_PAUSES.1).await;
                     break;
                 }
                 // Another client wrote: start over.
                 Ok(None) => {}
-                Err(error) => self.after(error, &mut failures).await?,
+                Err(error) => self.pause_after_error(error, &mut failures).await?,
             }
             if !guard.is_held() || self.stop.is_stopped() {
                 break;
             }
         }
         let _ = guard.release().await?;
-        Ok(Turn::Again)
+        Ok(Turn::Repeat)
     }
 
-    async fn lock(&self, wait: Option<Duration>) -> Result<Guard> {
+    async fn lock(&self, timeout: Option<Duration>) -> Result<Guard> {
         /// The options that both lock types have.
         macro_rules! with_options {
             ($lock:expr) => {{
@@ -325,8 +329,8 @@ impl Worker {
                 if let Some(most) = self.job.max_hold {
                     lock = lock.max_hold(most);
                 }
-                if let Some(wait) = wait {
-                    lock = lock.wait(wait);
+                if let Some(timeout) = timeout {
+                    lock = lock.timeout(timeout);
                 }
                 if let Some(text) = &self.job.describe {
                     lock = lock.describe(text);
@@ -345,51 +349,53 @@ impl Worker {
     async fn decide(&self, guard: &Guard) -> Result<Option<Action>> {
         let loaded = self.store.load().await?;
         // After the record, so that a run that is recorded and holds is found.
-        let beside = if self.may_be_beside() { self.beside().await? } else { Vec::new() };
+        let beside = if self.allows_concurrent_runs() { self.required_holder_tokens().await? } else { Vec::new() };
         let decision = rules::decide(
             loaded.state.as_ref(),
-            &Scene {
+            &DecisionInput {
                 schedule: self.schedule(),
-                timetable: &self.job.cron,
+                ticks: &self.job.cron,
                 policy: &self.policy,
                 since: self.since,
                 seen: loaded.seen,
-                run: loaded.run(),
+                server_run: loaded.server_run(),
                 now: loaded.millis(),
                 token: guard.token().0,
                 node: &self.node,
-                beside: &beside,
+                concurrent_tokens: &beside,
             },
         );
-        if matches!(decision.action, Action::Stale(_)) {
+        if matches!(decision.action, Action::Superseded(_)) {
             return Ok(Some(decision.action));
         }
-        if decision.is_to_be_written_over(loaded.state.as_ref())
+        if decision.must_be_written(loaded.state.as_ref())
             && !self.store.save_decision(&loaded, &decision.state).await?
         {
             return Ok(None);
         }
-        self.tell(&decision.notes, decision.state.watermark, loaded.seconds());
+        self.report_events(&decision.events, decision.state.watermark, loaded.seconds());
         Ok(Some(decision.action))
     }
 
-    fn tell(&self, notes: &[Note], watermark: i64, now: i64) {
-        let gauges = &self.locks.shared.desk.gauges;
+    fn report_events(&self, notes: &[DecisionEvent], watermark: i64, now: i64) {
+        let gauges = &self.locks.shared.manager.metrics;
         for note in notes {
             match note {
-                Note::Skipped(entry) => {
-                    gauges.count("leasehold_schedule_ticks_total", Some(("result", entry.outcome.as_str())));
-                    self.job.tell(&Event::Skipped(entry.clone()));
+                DecisionEvent::TicksSkipped(entry) => {
+                    gauges.increment("leasehold_schedule_ticks_total", Some(("result", entry.outcome.as_str())));
+                    self.job.emit(&JobEvent::TicksSkipped(entry.clone()));
                 }
-                Note::Crashed(run, again) => {
-                    gauges.count("leasehold_schedule_ticks_total", Some(("result", "crashed")));
-                    self.job.tell(&Event::Crashed { run: run.clone(), again: *again });
+                DecisionEvent::RunCrashed(run, again) => {
+                    gauges.increment("leasehold_schedule_ticks_total", Some(("result", "crashed")));
+                    self.job.emit(&JobEvent::RunCrashed { run: run.clone(), will_retry: *again });
                 }
-                Note::Rescheduled(from) => self.job.tell(&Event::Rescheduled { from: from.clone() }),
+                DecisionEvent::ScheduleChanged(from) => {
+                    self.job.emit(&JobEvent::ScheduleChanged { previous: from.clone() })
+                }
             }
         }
-        if watermark.saturating_sub(now) > rules::AHEAD {
-            self.job.tell(&Event::ClockBehind { by: seconds(watermark - now) });
+        if watermark.saturating_sub(now) > rules::MAX_WATERMARK_AHEAD {
+            self.job.emit(&JobEvent::ClockBehind { by: duration_from_seconds(watermark - now) });
         }
     }
 
@@ -398,6 +404,6 @@ impl Worker {
     }
 }
 
-fn seconds(seconds: i64) -> Duration {
+fn duration_from_seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }

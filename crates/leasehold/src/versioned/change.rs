@@ -24,20 +24,20 @@ impl<V> Change<V> {
 
     /// Sets this column to this value.
     pub fn set(column: impl Into<Cow<'static, str>>, value: impl IntoValue<V>) -> Self {
-        Self::none().and(column, value)
+        Self::none().and_set(column, value)
     }
 }
 
 impl<V, T> Change<V, T> {
     /// Also sets this column to this value.
-    pub fn and(mut self, column: impl Into<Cow<'static, str>>, value: impl IntoValue<V>) -> Self {
+    pub fn and_set(mut self, column: impl Into<Cow<'static, str>>, value: impl IntoValue<V>) -> Self {
         self.columns.push(column.into());
         self.values.push(value.into_value());
         self
     }
 
     /// Returns `value` to the caller once the change is written.
-    pub fn giving<U>(self, value: U) -> Change<V, U> {
+    pub fn returning<U>(self, value: U) -> Change<V, U> {
         Change { columns: self.columns, values: self.values, value }
     }
 }

@@ -13,7 +13,7 @@ pub enum UpdateError {
     /// Other clients changed the row during each try. Wait, or take a lock for this row.
     TooContended {
         /// The number of tries.
-        tries: u32,
+        attempts: u32,
     },
     /// Another client changed the row: run the transaction again. If there is a cause, the database
     /// has ended the transaction already.
@@ -34,7 +34,7 @@ pub enum UpdateError {
     /// version. Nothing was sent.
     Invalid(Error),
     /// The error that the caller's function returned.
-    Refused(Cause),
+    Rejected(Cause),
     /// The error of the database or of the connection; nothing was written.
     Failed(Cause),
 }
@@ -42,7 +42,7 @@ pub enum UpdateError {
 impl fmt::Display for UpdateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooContended { tries } => {
+            Self::TooContended { attempts: tries } => {
                 write!(f, "the row was changed by others during each of {tries} tries: wait, or take a lock")
             }
             Self::Conflict(None) => f.write_str("the row was changed by somebody else: run the transaction again"),
@@ -57,7 +57,7 @@ impl fmt::Display for UpdateError {
             Self::NotUnique { rows } => write!(f, "{rows} rows have this key: it must be unique"),
             Self::NoVersion => f.write_str("the row's version is NULL: it must be a number"),
             Self::Invalid(error) => error.fmt(f),
-            Self::Refused(cause) => write!(f, "the change was not made: {cause}"),
+            Self::Rejected(cause) => write!(f, "the change was not made: {cause}"),
             Self::Failed(cause) => write!(f, "the row could not be read or changed: {cause}"),
         }
     }
@@ -68,7 +68,7 @@ impl StdError for UpdateError {
         match self {
             Self::Invalid(error) => Some(error),
             Self::Conflict(cause) => cause.as_ref().map(|cause| &**cause as _),
-            Self::Unknown(cause) | Self::Refused(cause) | Self::Failed(cause) => Some(&**cause),
+            Self::Unknown(cause) | Self::Rejected(cause) | Self::Failed(cause) => Some(&**cause),
             _ => None,
         }
     }

@@ -6,16 +6,16 @@
 //! ```no_run
 //! # #[cfg(feature = "postgres")]
 //! # async fn buy(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
-//! use leasehold::versioned::{Change, Versioned};
+//! use leasehold::versioned::{Change, VersionedTable};
 //!
-//! let stock = Versioned::table("stock").key("id").version("version");
+//! let stock = VersionedTable::new("stock").key("id").version("version");
 //! let bought = stock
 //!     .update(client, 42i64, |row| {
 //!         let units: i64 = row.try_get("units")?;
 //!         if units == 0 {
-//!             return Ok(Change::none().giving(None));              // sold out: the row stays as it is
+//!             return Ok(Change::none().returning(None));              // sold out: the row stays as it is
 //!         }
-//!         Ok(Change::set("units", units - 1).giving(Some(units)))
+//!         Ok(Change::set("units", units - 1).returning(Some(units)))
 //!     })
 //!     .await?;
 //! println!("{:?}, after {} retries", bought.value, bought.retries);
@@ -34,20 +34,20 @@
 //! If the connection is lost while the new values are sent, their effect is unknown:
 //! [`UpdateError::Unknown`]. A retry could make the same change twice (two units sold to one
 //! buyer), so there is none. Read the row and decide, or make the change recognisable: a buyer's id
-//! in a table with a unique key, in [the same transaction](Versioned::update_in). The same applies
+//! in a table with a unique key, in [the same transaction](VersionedTable::update_in). The same applies
 //! if a future of `update` is dropped before it completes.
 
 mod change;
 mod error;
-mod text;
+mod statements;
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::database::{Connection, Fault, IntoValue, Session, Transaction};
-use crate::logic::verdict::Verdict;
-use crate::logic::versioned::{Limits, Next, Tried, next};
+use crate::database::{Connection, IntoValue, Session, StatementError, Transaction};
+use crate::logic::optimistic_update::{AttemptResult, NextStep, RetryLimits, next_step};
+use crate::logic::sql_error::SqlErrorClass;
 use crate::random;
 
 pub use self::change::{Change, Updated};
@@ -56,25 +56,25 @@ pub use crate::database::Cause;
 
 /// A table of yours with a key and a version column (a whole number, not null).
 #[derive(Clone, Debug)]
-pub struct Versioned {
+pub struct VersionedTable {
     table: Cow<'static, str>,
     key: Cow<'static, str>,
     version: Cow<'static, str>,
     columns: Vec<Cow<'static, str>>,
-    limits: Limits,
+    limits: RetryLimits,
 }
 
-impl Versioned {
+impl VersionedTable {
     /// The table, with or without a schema. By default its key is `id` and its version `version`.
     /// Names are quoted, so their case must match the database's (PostgreSQL: lower case, unless
     /// they were created with quotes).
-    pub fn table(name: impl Into<Cow<'static, str>>) -> Self {
+    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Self {
             table: name.into(),
             key: "id".into(),
             version: "version".into(),
             columns: Vec::new(),
-            limits: Limits::default(),
+            limits: RetryLimits::default(),
         }
     }
 
@@ -101,23 +101,23 @@ impl Versioned {
 
     /// The maximum number of tries, the first included; 50 by default.
     #[must_use]
-    pub fn tries(mut self, most: u32) -> Self {
-        self.limits.tries = most;
+    pub fn max_attempts(mut self, limit: u32) -> Self {
+        self.limits.max_attempts = limit;
         self
     }
 
     /// No try starts after this time; 10 s by default.
     #[must_use]
-    pub fn within(mut self, time: Duration) -> Self {
-        self.limits.within = time;
+    pub fn time_limit(mut self, time: Duration) -> Self {
+        self.limits.time_limit = time;
         self
     }
 
     /// The pause after the first conflict and the longest pause; 1 ms and 100 ms by default. Each
     /// pause is twice the one before, less a random part of up to half.
     #[must_use]
-    pub fn pause(mut self, first: Duration, most: Duration) -> Self {
-        (self.limits.first, self.limits.most) = (first, most);
+    pub fn retry_pause(mut self, first: Duration, max: Duration) -> Self {
+        (self.limits.first_pause, self.limits.max_pause) = (first, max);
         self
     }
 
@@ -143,16 +143,17 @@ impl Versioned {
             let ended = self.attempt(conn, &key, &mut decide).await;
             tries += 1;
             let tried = match &ended {
-                Ok(_) => Tried::Written,
-                Err(UpdateError::Conflict(_)) => Tried::Conflict,
-                Err(UpdateError::Unknown(_)) => Tried::Unknown,
-                Err(_) => Tried::Failed,
+                Ok(_) => AttemptResult::Written,
+                Err(UpdateError::Conflict(_)) => AttemptResult::Conflict,
+                Err(UpdateError::Unknown(_)) => AttemptResult::Unknown,
+                Err(_) => AttemptResult::Failed,
             };
-            let elapsed = clock.now().since(start);
-            match next(tried, tries, elapsed, &self.limits, (random::bits() & u128::from(u32::MAX)) as u32) {
-                Next::Again(rest) => clock.sleep(rest).await,
-                Next::TooContended => return Err(UpdateError::TooContended { tries }),
-                Next::Done | Next::Fail | Next::Unknown => {
+            let elapsed = clock.now().duration_since(start);
+            match next_step(tried, tries, elapsed, &self.limits, (random::random_bits() & u128::from(u32::MAX)) as u32)
+            {
+                NextStep::Retry(rest) => clock.sleep(rest).await,
+                NextStep::TooContended => return Err(UpdateError::TooContended { attempts: tries }),
+                NextStep::Done | NextStep::Fail | NextStep::Unknown => {
                     return ended.map(|done| Updated { retries: tries - 1, ..done });
                 }
             }
@@ -192,8 +193,8 @@ impl Versioned {
         let sql = self.select(S::DIALECT).map_err(UpdateError::Invalid)?;
         // An error during the read has no effect.
         let mut rows = session.read(&sql, key).await.map_err(|fault| match fault {
-            Fault { verdict: Verdict::Again, cause } => UpdateError::Conflict(Some(cause)),
-            Fault { cause, .. } => UpdateError::Failed(cause),
+            StatementError { class: SqlErrorClass::Retry, cause } => UpdateError::Conflict(Some(cause)),
+            StatementError { cause, .. } => UpdateError::Failed(cause),
         })?;
         let (row, version) = match (rows.pop(), rows.len()) {
             (Some(row), 0) => row,
@@ -201,7 +202,7 @@ impl Versioned {
             (Some(_), more) => return Err(UpdateError::NotUnique { rows: more + 1 }),
         };
         let version = version.ok_or(UpdateError::NoVersion)?;
-        let Change { columns, values, value } = decide(&row).map_err(UpdateError::Refused)?;
+        let Change { columns, values, value } = decide(&row).map_err(UpdateError::Rejected)?;
         if columns.is_empty() {
             return Ok(Updated { value, version, retries: 0, changed: false });
         }
@@ -209,9 +210,9 @@ impl Versioned {
         match session.write(&sql, &values, key, version).await {
             Ok(0) => Err(UpdateError::Conflict(None)),
             Ok(_) => Ok(Updated { value, version: version.saturating_add(1), retries: 0, changed: true }),
-            Err(Fault { verdict: Verdict::Again, cause }) => Err(UpdateError::Conflict(Some(cause))),
-            Err(Fault { verdict: Verdict::Unknown, cause }) => Err(UpdateError::Unknown(cause)),
-            Err(Fault { cause, .. }) => Err(UpdateError::Failed(cause)),
+            Err(StatementError { class: SqlErrorClass::Retry, cause }) => Err(UpdateError::Conflict(Some(cause))),
+            Err(StatementError { class: SqlErrorClass::Unknown, cause }) => Err(UpdateError::Unknown(cause)),
+            Err(StatementError { cause, .. }) => Err(UpdateError::Failed(cause)),
         }
     }
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use leasehold::blocking::Locks;
 use leasehold::clock::ManualClock;
-use leasehold::{ErrorKind, LostReason, Mode, Outcome, Owner};
+use leasehold::{ErrorKind, LostReason, Mode, Owner, ReleaseOutcome};
 
-use crate::{BOUND, LASTING};
+use crate::{LONG_TTL, TEST_TIMEOUT};
 
 const TTL: Duration = Duration::from_secs(30);
 
 fn open() -> Locks {
-    Locks::builder().ttl(LASTING).open("memory:").unwrap()
+    Locks::builder().ttl(LONG_TTL).open("memory:").unwrap()
 }
 
 /// Waits until `condition` holds.
@@ -23,55 +23,55 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let clock = leasehold::clock::Clock::system();
     let start = clock.now();
     while !condition() {
-        if clock.now().since(start) >= BOUND {
-            panic!("not within {BOUND:?}: {what}");
+        if clock.now().duration_since(start) >= TEST_TIMEOUT {
+            panic!("not within {TEST_TIMEOUT:?}: {what}");
         }
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// Calls everything in the blocking API once.
-fn the_whole_surface() {
-    mutexes();
-    shared_and_counted();
-    several();
-    elections();
-    looking_and_evicting();
+fn use_whole_api() {
+    use_mutexes();
+    use_rwlocks_and_semaphores();
+    use_multi_locks();
+    use_elections();
+    inspect_and_force_release();
 }
 
-fn mutexes() {
-    let locks = Locks::builder().ttl(LASTING).open("memory:").unwrap();
+fn use_mutexes() {
+    let locks = Locks::builder().ttl(LONG_TTL).open("memory:").unwrap();
     let owner = Owner::new();
-    let mutex = locks.mutex("a").ttl(LASTING * 2).owner(&owner).describe("me");
-    let guard = mutex.wait(BOUND).lock().unwrap();
+    let mutex = locks.mutex("a").ttl(LONG_TTL * 2).owner(&owner).describe("me");
+    let guard = mutex.timeout(TEST_TIMEOUT).lock().unwrap();
     assert_eq!((guard.name().as_str(), guard.token().0, guard.is_held()), ("a", 1, true));
-    assert!(guard.remaining() > LASTING && guard.deadline() > locks.clock().now());
-    assert_eq!((guard.lost_reason(), guard.wait_lost(Duration::from_millis(1))), (None, None));
+    assert!(guard.remaining() > LONG_TTL && guard.deadline() > locks.clock().now());
+    assert_eq!((guard.lost_reason(), guard.wait_for_loss(Duration::from_millis(1))), (None, None));
     assert_eq!(guard.protect(|| 7).unwrap(), 7);
     let again = locks.mutex("a").owner(&owner).try_lock().unwrap().unwrap();
     assert_eq!(again.token(), guard.token());
     assert!(locks.mutex("a").try_lock().unwrap().is_none());
-    let error = locks.mutex("a").wait(Duration::from_millis(5)).lock().unwrap_err();
+    let error = locks.mutex("a").timeout(Duration::from_millis(5)).lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert_eq!(again.release().unwrap(), Outcome::Released);
-    let watch = guard.watch();
+    assert_eq!(again.release().unwrap(), ReleaseOutcome::Released);
+    let watch = guard.watcher();
     assert!(watch.is_held() && watch.deadline() == guard.deadline());
-    assert_eq!(guard.release().unwrap(), Outcome::Released);
-    assert!(!watch.is_held() && watch.wait_lost(Duration::from_millis(1)).is_none());
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+    assert!(!watch.is_held() && watch.wait_for_loss(Duration::from_millis(1)).is_none());
     let short = locks.mutex("a").max_hold(Duration::from_millis(20)).lock().unwrap();
     assert_eq!(short.lost(), LostReason::MaxHold);
-    assert_eq!(short.wait_lost(BOUND), Some(LostReason::MaxHold));
+    assert_eq!(short.wait_for_loss(TEST_TIMEOUT), Some(LostReason::MaxHold));
     assert_eq!(short.protect(|| unreachable!("it is lost")).unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(short.release().unwrap(), Outcome::WasLost(LostReason::MaxHold));
+    assert_eq!(short.release().unwrap(), ReleaseOutcome::AlreadyLost(LostReason::MaxHold));
 }
 
-fn shared_and_counted() {
+fn use_rwlocks_and_semaphores() {
     let locks = open();
     let lock = locks.rwlock("a");
     let (one, two) = (lock.read().unwrap(), lock.try_read().unwrap().unwrap());
     assert!(lock.try_write().unwrap().is_none());
     drop((one, two));
-    assert_eq!(lock.write().unwrap().release().unwrap(), Outcome::Released);
+    assert_eq!(lock.write().unwrap().release().unwrap(), ReleaseOutcome::Released);
     let semaphore = locks.semaphore("b", 2);
     let (one, two) = (semaphore.acquire(1).unwrap(), semaphore.try_acquire(1).unwrap());
     assert!(two.is_some() && semaphore.try_acquire(1).unwrap().is_none());
@@ -80,90 +80,90 @@ fn shared_and_counted() {
     assert_eq!(semaphore.acquire(3).unwrap_err().kind(), ErrorKind::InvalidOption);
 }
 
-fn several() {
+fn use_multi_locks() {
     let locks = open();
-    let wanted = [(&locks.mutex("c")).into(), locks.rwlock("a").reading(), locks.semaphore("b", 3).permits(2)];
-    let guard = locks.all(wanted).wait(BOUND).lock().unwrap();
+    let wanted = [(&locks.mutex("c")).into(), locks.rwlock("a").read_spec(), locks.semaphore("b", 3).permits_spec(2)];
+    let guard = locks.multi_lock(wanted).timeout(TEST_TIMEOUT).lock().unwrap();
     assert_eq!(guard.names().map(|name| name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     assert!(guard.is_held() && guard.token("c").is_some());
-    assert!(guard.wait_lost(Duration::from_millis(1)).is_none());
-    assert!(locks.all(["c", "d"]).try_lock().unwrap().is_none());
+    assert!(guard.wait_for_loss(Duration::from_millis(1)).is_none());
+    assert!(locks.multi_lock(["c", "d"]).try_lock().unwrap().is_none());
     let view = locks.inspect("b").unwrap();
     let claim = view.holders[0].claim;
     assert_eq!(view.holders[0].mode, Mode::Permits { n: 2, limit: 3 });
-    locks.evict("b", claim).unwrap();
+    locks.force_release("b", claim).unwrap();
     let (name, reason) = guard.lost().unwrap();
-    assert_eq!((name.as_str(), reason), ("b", LostReason::Taken));
+    assert_eq!((name.as_str(), reason), ("b", LostReason::Revoked));
     assert_eq!(guard.release().unwrap().len(), 3);
     let nothing: [&str; 0] = [];
-    assert!(locks.all(nothing).lock().unwrap().lost().is_none());
+    assert!(locks.multi_lock(nothing).lock().unwrap().lost().is_none());
 }
 
-fn elections() {
+fn use_elections() {
     let locks = open();
     let election = locks.election("boss").describe("first");
     let mut observer = election.observe().unwrap();
     assert!(observer.next().unwrap().is_none());
     let leadership = election.campaign().unwrap();
-    assert_eq!(&*observer.next().unwrap().unwrap().holder.text, "first");
+    assert_eq!(&*observer.next().unwrap().unwrap().holder.description, "first");
     assert!(leadership.is_leader() && election.try_campaign().unwrap().is_none());
     assert_eq!(election.leader().unwrap().map(|leader| leader.token), Some(leadership.token()));
-    assert_eq!(leadership.wait_lost(Duration::from_millis(1)), None);
-    assert_eq!(leadership.resign().unwrap(), Outcome::Released);
+    assert_eq!(leadership.wait_for_loss(Duration::from_millis(1)), None);
+    assert_eq!(leadership.resign().unwrap(), ReleaseOutcome::Released);
     assert!(observer.next().unwrap().is_none());
     let short = election.max_hold(Duration::from_millis(20)).campaign().unwrap();
     assert_eq!(short.lost(), LostReason::MaxHold);
 }
 
-fn looking_and_evicting() {
+fn inspect_and_force_release() {
     let locks = open();
     assert_eq!((locks.capabilities().engine, locks.url().as_str()), ("memory", "memory:"));
     let guard = locks.mutex("x/a").describe("me").lock().unwrap();
     let view = locks.inspect("x/a").unwrap();
-    assert_eq!((&*view.holders[0].holder.text, view.holders.len(), locks.held()), ("me", 1, 1));
+    assert_eq!((&*view.holders[0].holder.description, view.holders.len(), locks.held_count()), ("me", 1, 1));
     let listed = locks.list("x/").unwrap();
     assert!(listed.len() == 1 && listed[0].name == view.name, "{listed:?}");
     assert!(locks.list("y").unwrap().is_empty());
-    let evicted = locks.evict("x/a", view.holders[0].claim).unwrap();
-    assert!(evicted.token > Some(guard.token()) && locks.last_token("x/a").unwrap() >= evicted.token);
-    assert_eq!(guard.lost(), LostReason::Taken);
+    let evicted = locks.force_release("x/a", view.holders[0].claim).unwrap();
+    assert!(evicted.fence_token > Some(guard.token()) && locks.last_token("x/a").unwrap() >= evicted.fence_token);
+    assert_eq!(guard.lost(), LostReason::Revoked);
     assert_eq!(locks.inspect("").unwrap_err().kind(), ErrorKind::InvalidName);
     drop(guard);
-    locks.settle().unwrap();
+    locks.flush().unwrap();
     locks.close().unwrap();
 }
 
 #[test]
 fn outside_a_runtime() {
-    the_whole_surface();
+    use_whole_api();
 }
 
 #[tokio::test]
 async fn inside_an_async_fn_of_a_current_thread_runtime() {
-    the_whole_surface();
+    use_whole_api();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn inside_the_only_worker_of_a_multi_thread_runtime() {
-    tokio::spawn(async { the_whole_surface() }).await.unwrap();
+    tokio::spawn(async { use_whole_api() }).await.unwrap();
 }
 
 #[tokio::test]
-async fn inside_a_task_that_has_used_its_share_of_the_runtime() {
+async fn inside_a_task_that_has_used_its_tokio_budget() {
     // tokio suspends the futures of a task that ran for too long; ours run elsewhere.
     tokio::spawn(async {
         let semaphore = tokio::sync::Semaphore::new(1);
         while tokio::task::coop::has_budget_remaining() {
             let _ = semaphore.acquire().await;
         }
-        the_whole_surface();
+        use_whole_api();
     })
     .await
     .unwrap();
 }
 
 #[test]
-fn opening_says_what_is_wrong() {
+fn opening_reports_what_is_wrong() {
     assert_eq!(Locks::open("nonsense:").unwrap_err().kind(), ErrorKind::UnknownScheme);
     assert_eq!(Locks::open("memory").unwrap_err().kind(), ErrorKind::InvalidUrl);
 }
@@ -175,7 +175,7 @@ fn eight_threads_exclude_each_other_in_turn() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let mutex = locks.mutex("a").wait(BOUND);
+                let mutex = locks.mutex("a").timeout(TEST_TIMEOUT);
                 for _ in 0..50 {
                     let guard = mutex.lock().unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
@@ -183,7 +183,7 @@ fn eight_threads_exclude_each_other_in_turn() {
                     assert!(before < guard.token().0, "tokens rise");
                     std::thread::yield_now();
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    assert_eq!(guard.release().unwrap(), Outcome::Released);
+                    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
                 }
             });
         }
@@ -203,12 +203,12 @@ fn a_waiting_thread_gets_the_lock_when_another_drops_it() {
     eventually("it waits", || locks.inspect("a").unwrap().waiters.len() == 1);
     assert!(told.try_recv().is_err());
     drop(guard);
-    assert_eq!(told.recv_timeout(BOUND).unwrap(), 2);
+    assert_eq!(told.recv_timeout(TEST_TIMEOUT).unwrap(), 2);
     waiter.join().unwrap();
 }
 
 #[test]
-fn a_panic_while_a_guard_is_in_hand_gives_it_back() {
+fn a_panic_while_holding_a_guard_releases_the_lock() {
     let locks = open();
     let thread = std::thread::spawn({
         let locks = locks.clone();
@@ -218,11 +218,11 @@ fn a_panic_while_a_guard_is_in_hand_gives_it_back() {
         }
     });
     assert!(thread.join().is_err());
-    assert_eq!(locks.mutex("a").wait(BOUND).lock().unwrap().token().0, 2);
+    assert_eq!(locks.mutex("a").timeout(TEST_TIMEOUT).lock().unwrap().token().0, 2);
 }
 
 #[test]
-fn protect_says_lost_if_the_lock_was_lost_by_the_end_of_the_work() {
+fn protect_fails_if_the_lock_was_lost_during_the_work() {
     let hand = ManualClock::new();
     let locks = Locks::builder().clock(hand.clock()).ttl(TTL).open("memory:").unwrap();
     let guard = locks.mutex("a").max_hold(TTL / 2).lock().unwrap();
@@ -239,14 +239,14 @@ fn protect_says_lost_if_the_lock_was_lost_by_the_end_of_the_work() {
 }
 
 #[test]
-fn waiting_for_a_loss_ends_at_the_deadline_of_the_clock_that_was_handed_in() {
+fn waiting_for_a_loss_ends_at_the_deadline_of_the_injected_clock() {
     let hand = ManualClock::new();
     let locks = Locks::builder().clock(hand.clock()).ttl(TTL).open("memory:").unwrap();
     let guard = Arc::new(locks.mutex("a").max_hold(TTL / 2).lock().unwrap());
     let (tell, told) = mpsc::channel();
     let waiter = std::thread::spawn({
         let guard = Arc::clone(&guard);
-        move || tell.send((guard.wait_lost(TTL / 4), guard.lost())).unwrap()
+        move || tell.send((guard.wait_for_loss(TTL / 4), guard.lost())).unwrap()
     });
     // The waiter may not have started yet. So the test advances time until the waiter is satisfied;
     // up to the deadline, the lock stays held.
@@ -277,6 +277,6 @@ fn a_starved_caller_does_not_lose_its_lock_because_the_thread_renews_it() {
     let first = guard.deadline();
     eventually("renewed for two TTLs", || {
         assert!(guard.is_held());
-        guard.deadline() > first.after(ttl * 2)
+        guard.deadline() > first.saturating_add(ttl * 2)
     });
 }

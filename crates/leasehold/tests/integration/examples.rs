@@ -23,42 +23,42 @@ fn binary(name: &str) -> PathBuf {
     binary
 }
 
-struct Shown {
+struct ExampleOutput {
     code: Option<i32>,
     text: String,
     errors: String,
     /// What is left in its temporary folder.
-    left: usize,
+    files_left: usize,
 }
 
-fn run(name: &str, words: &[&str]) -> Shown {
+fn run(name: &str, arguments: &[&str]) -> ExampleOutput {
     let folder = tempfile::tempdir().unwrap();
     let Output { status, stdout, stderr } =
-        Command::new(binary(name)).args(words).env("TMPDIR", folder.path()).output().unwrap();
+        Command::new(binary(name)).args(arguments).env("TMPDIR", folder.path()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let left = std::fs::read_dir(folder.path()).unwrap().count();
-    Shown { code: status.code(), text: text(stdout), errors: text(stderr), left }
+    ExampleOutput { code: status.code(), text: text(stdout), errors: text(stderr), files_left: left }
 }
 
 /// Runs an example as a reader would, and returns its output.
-fn shown(name: &str, words: &[&str]) -> String {
-    let Shown { code, text, errors, left } = run(name, words);
+fn run_and_show(name: &str, words: &[&str]) -> String {
+    let ExampleOutput { code, text, errors, files_left: left } = run(name, words);
     assert_eq!((code, left, errors.as_str()), (Some(0), 0, ""), "{name} said\n{text}");
     text
 }
 
 /// The words after the prefix, from the line that starts with it.
-fn row<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
+fn row_after<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
     let rest = text.lines().find_map(|line| line.strip_prefix(begin));
     rest.unwrap_or_else(|| panic!("no line begins with {begin:?}:\n{text}")).split_whitespace().collect()
 }
 
-fn number(word: &str) -> u64 {
+fn parse_number(word: &str) -> u64 {
     word.parse().unwrap_or_else(|_| panic!("{word:?} is no number"))
 }
 
 #[test]
-fn all_are_here() {
+fn every_example_has_a_test() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let examples = entries.filter(|path| path.is_file() || path.join("main.rs").is_file());
@@ -69,24 +69,24 @@ fn all_are_here() {
 
 #[test]
 fn ten_lines() {
-    let text = shown("ten_lines", &[]);
+    let text = run_and_show("ten_lines", &[]);
     assert!(text.contains("somebody else at the same time: None"), "{text}");
     assert!(text.contains("given back: Released"), "{text}");
 }
 
 #[test]
 fn flash_sale() {
-    let text = shown("flash_sale", &[]);
+    let text = run_and_show("flash_sale", &[]);
     for technique in ["lock", "fence", "version"] {
-        assert_eq!(row(&text, technique)[..2], ["100", "0"], "{technique} sold what there was:\n{text}");
+        assert_eq!(row_after(&text, technique)[..2], ["100", "0"], "{technique} sold what there was:\n{text}");
     }
-    assert!(number(row(&text, "none")[0]) > 100, "without a lock too much is sold:\n{text}");
+    assert!(parse_number(row_after(&text, "none")[0]) > 100, "without a lock too much is sold:\n{text}");
     assert!(text.contains("too many"), "{text}");
 }
 
 #[test]
-fn flash_sale_for_programs() {
-    let text = shown("flash_sale", &["--json", "--buyers", "20", "--items", "50", "--engine", "memory:"]);
+fn flash_sale_as_json() {
+    let text = run_and_show("flash_sale", &["--json", "--buyers", "20", "--items", "50", "--engine", "memory:"]);
     let sale: serde_json::Value = serde_json::from_str(&text).unwrap();
     let techniques = sale["techniques"].as_array().unwrap();
     assert_eq!(techniques.len(), 4, "{text}");
@@ -98,37 +98,37 @@ fn flash_sale_for_programs() {
 #[test]
 #[cfg(feature = "schedule")]
 fn fleet_job() {
-    let text = shown("fleet_job", &[]);
-    let scheduled = row(&text, "leasehold::schedule");
+    let text = run_and_show("fleet_job", &[]);
+    let scheduled = row_after(&text, "leasehold::schedule");
     assert_eq!(scheduled[0], scheduled[1], "each tick once:\n{text}");
-    let ticks = number(scheduled[0]);
+    let ticks = parse_number(scheduled[0]);
     assert!(ticks >= 5, "{text}");
     assert_eq!(text.matches("sends the message").count() as u64, ticks, "{text}");
-    assert_eq!(row(&text, "each host by its own timer"), ["5", "40"], "{text}");
+    assert_eq!(row_after(&text, "each host by its own timer"), ["5", "40"], "{text}");
 }
 
 #[test]
 fn leader() {
-    let text = shown("leader", &[]);
-    let terms: Vec<Vec<&str>> = ["   1 ", "   2 ", "   3 "].map(|term| row(&text, term)).into();
-    let leaders: BTreeSet<&str> = terms.iter().map(|term| term[0]).collect();
+    let text = run_and_show("leader", &[]);
+    let options: Vec<Vec<&str>> = ["   1 ", "   2 ", "   3 "].map(|term| row_after(&text, term)).into();
+    let leaders: BTreeSet<&str> = options.iter().map(|term| term[0]).collect();
     assert_eq!(leaders.len(), 3, "each led once:\n{text}");
-    assert!(terms.windows(2).all(|pair| number(pair[0][1]) < number(pair[1][1])), "tokens rise:\n{text}");
-    assert!(terms[1].contains(&"killed") && text.contains("SIGKILL"), "{text}");
+    assert!(options.windows(2).all(|pair| parse_number(pair[0][1]) < parse_number(pair[1][1])), "tokens rise:\n{text}");
+    assert!(options[1].contains(&"killed") && text.contains("SIGKILL"), "{text}");
 }
 
 #[test]
 fn slots() {
-    let text = shown("slots", &[]);
+    let text = run_and_show("slots", &[]);
     assert!(text.contains("at most 3 of 12 inside at once"), "all slots are used, and no more:\n{text}");
     assert_eq!(text.lines().filter(|line| line.starts_with("worker")).count(), 24, "{text}");
 }
 
 #[test]
 fn fenced_store() {
-    let text = shown("fenced_store", &[]);
+    let text = run_and_show("fenced_store", &[]);
     for store in ["the bucket", "the table"] {
-        assert_eq!(row(&text, store), ["6", "9"], "{text}");
+        assert_eq!(row_after(&text, store), ["6", "9"], "{text}");
         assert!(text.contains(&format!("slow writes 9 to {store} with token 1: REFUSED, token 1 is stale")), "{text}");
     }
 }
@@ -136,13 +136,13 @@ fn fenced_store() {
 #[test]
 #[cfg(feature = "cache")]
 fn cache() {
-    let text = shown("cache", &["--seconds", "0.2"]);
-    assert_eq!(row(&text, "leasehold, strong, write through")[1], "0.0", "{text}");
+    let text = run_and_show("cache", &["--seconds", "0.2"]);
+    assert_eq!(row_after(&text, "leasehold, strong, write through")[1], "0.0", "{text}");
     assert!(text.contains("not in the cache: 1 load"), "{text}");
 }
 
 #[test]
-fn they_explain_themselves() {
+fn every_example_prints_its_help() {
     for name in EXAMPLES {
         // It takes no arguments.
         if name == "ten_lines" {
@@ -156,13 +156,13 @@ fn they_explain_themselves() {
         if !built {
             continue;
         }
-        let help = shown(name, &["--help"]);
+        let help = run_and_show(name, &["--help"]);
         assert!(help.starts_with(name) && help.contains("--engine URL"), "{help}");
         let wrong = run(name, &["--nonsense"]);
         assert_eq!((wrong.code, wrong.text.as_str()), (Some(64), ""), "{name}: {}", wrong.errors);
         assert!(wrong.errors.starts_with("\"--nonsense\" is no option\n"), "{name}: {}", wrong.errors);
         let nowhere = run(name, &["--engine", "nowhere:"]);
-        assert_eq!((nowhere.code, nowhere.left), (Some(1), 0), "{name}: {}", nowhere.errors);
+        assert_eq!((nowhere.code, nowhere.files_left), (Some(1), 0), "{name}: {}", nowhere.errors);
         assert!(nowhere.errors.contains("nowhere"), "{name}: {}", nowhere.errors);
     }
 }

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 /// The TTL of a lease that cannot end while a test runs.
-const LASTING: Duration = Duration::from_secs(600);
+const LONG_TTL: Duration = Duration::from_secs(600);
 
 /// How long a test waits for an event on the real clock. Only a failing test waits this long.
-const BOUND: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The name by which this program runs the test at this path.
 fn test_name(path: &'static str) -> &'static str {

@@ -2,9 +2,9 @@
 //! limit.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, reason = "tests, each of which uses its part")]
 
-pub(crate) mod examined;
+pub(crate) mod doctor_report;
 pub(crate) mod pty;
-pub(crate) mod servers;
+pub(crate) mod shared_servers;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use serde_json::Value;
 pub(crate) const LEASEHOLD: &str = env!("CARGO_BIN_EXE_leasehold");
 
 /// The time limit of all waits. Only a failing test waits this long.
-pub(crate) const BOUND: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The TTL of a lease that cannot expire during a test.
-pub(crate) const LASTING: &str = "600s";
+pub(crate) const LONG_TTL: &str = "600s";
 
 /// How often a condition is polled.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Copies the program in a separate process. A file that this process writes would stay open in a
 /// process that another test starts at that moment, and a program that is open for writing cannot
@@ -34,16 +34,16 @@ pub(crate) fn copy_program(to: &Path) {
     assert!(copied.success(), "cp: {copied}");
 }
 
-/// Waits until `look` returns a value.
+/// Waits until `condition` returns a value.
 #[track_caller]
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..BOUND.as_millis() / LOOK.as_millis() {
-        if let Some(found) = look() {
+pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..TEST_TIMEOUT.as_millis() / POLL_INTERVAL.as_millis() {
+        if let Some(found) = condition() {
             return found;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
-    panic!("no {what} within {BOUND:?}; seen instead: nothing");
+    panic!("no {what} within {TEST_TIMEOUT:?}; seen instead: nothing");
 }
 
 /// Starts a program with default signal actions. A background job of a shell inherits that INT and
@@ -51,11 +51,11 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
 pub(crate) const WITH_DEFAULT_SIGNALS: [&str; 2] = ["/usr/bin/env", "--default-signal=INT,QUIT"];
 
 /// A folder with its own locks.
-pub(crate) struct Place {
+pub(crate) struct TestFolder {
     pub(crate) dir: tempfile::TempDir,
 }
 
-impl Place {
+impl TestFolder {
     pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
@@ -73,14 +73,14 @@ impl Place {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// `leasehold` with these arguments, in this folder, without inherited variables that would
+    /// `command` with these arguments, in this folder, without inherited variables that would
     /// affect it.
-    pub(crate) fn leasehold<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
-        self.started_by(&WITH_DEFAULT_SIGNALS, args)
+    pub(crate) fn command<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
+        self.command_via(&WITH_DEFAULT_SIGNALS, args)
     }
 
     /// The same with its own clock.
-    pub(crate) fn leasehold_by<I: AsRef<OsStr>>(
+    pub(crate) fn command_with_clock<I: AsRef<OsStr>>(
         &self,
         clock: &WallClock,
         args: impl IntoIterator<Item = I>,
@@ -89,12 +89,16 @@ impl Place {
         // files of another clock behind.
         let faked = clock.environment().into_iter().map(|(key, value)| format!("{key}={value}"));
         let before: Vec<String> = WITH_DEFAULT_SIGNALS.map(str::to_owned).into_iter().chain(faked).collect();
-        self.started_by(&before, args)
+        self.command_via(&before, args)
     }
 
-    fn started_by<I: AsRef<OsStr>>(&self, before: &[impl AsRef<OsStr>], args: impl IntoIterator<Item = I>) -> Command {
-        let mut command = Command::new(&before[0]);
-        command.args(&before[1..]).arg(LEASEHOLD);
+    fn command_via<I: AsRef<OsStr>>(
+        &self,
+        launcher: &[impl AsRef<OsStr>],
+        args: impl IntoIterator<Item = I>,
+    ) -> Command {
+        let mut command = Command::new(&launcher[0]);
+        command.args(&launcher[1..]).arg(LEASEHOLD);
         for variable in ["LEASEHOLD_OWNER", "LEASEHOLD_HELD", "LEASEHOLD_NAME", "LEASEHOLD_TOKEN", "LEASEHOLD_LOG"] {
             command.env_remove(variable);
         }
@@ -104,49 +108,52 @@ impl Place {
     }
 
     /// Runs it to its end.
-    pub(crate) fn run<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Ran {
-        Ran(self.leasehold(args).output().unwrap())
+    pub(crate) fn run<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> CommandOutput {
+        CommandOutput(self.command(args).output().unwrap())
     }
 
     /// The same, retried while the engine is too slow for a wait with a timeout, because the
     /// machine may be busy.
-    pub(crate) fn run_in_time<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I> + Clone) -> Ran {
+    pub(crate) fn run_until_in_time<I: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = I> + Clone,
+    ) -> CommandOutput {
         wait_for("an engine that answers in time", || {
             let ran = self.run(args.clone());
             let late = ["could not be reached within", "did not answer in time"];
-            let is_late = late.iter().any(|words| ran.err().contains(words));
+            let is_late = late.iter().any(|words| ran.stderr().contains(words));
             (!is_late).then_some(ran)
         })
     }
 
     /// Starts it. A `run` without a TTL gets one that outlasts the test.
-    pub(crate) fn start<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Running {
+    pub(crate) fn start<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> RunningCommand {
         let mut args: Vec<OsString> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
         if args[0] == "run" && !args.iter().any(|arg| arg == "--ttl") {
-            args.splice(1..1, ["--ttl", LASTING].map(OsString::from));
+            args.splice(1..1, ["--ttl", LONG_TTL].map(OsString::from));
         }
-        let mut command = self.leasehold(args);
+        let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Running(Some(command.spawn().unwrap()))
+        RunningCommand(Some(command.spawn().unwrap()))
     }
 
     /// A process that holds `name` (with these options) until its standard input is closed.
-    pub(crate) fn hold(&self, options: &[&str], name: &str) -> Running {
-        let before = self.holders(name);
+    pub(crate) fn start_holder(&self, options: &[&str], name: &str) -> RunningCommand {
+        let before = self.holder_count(name);
         let holder = self.start([&["run"], options, &[name, "--", "cat"]].concat());
-        wait_for("a holder", || (self.holders(name) > before).then_some(()));
+        wait_for("a holder", || (self.holder_count(name) > before).then_some(()));
         holder
     }
 
     /// Makes this many processes acquire a lock this many times each, and checks that the holds
     /// never overlap; `options` name the engine.
-    pub(crate) fn take_turns(&self, processes: usize, times: usize, options: &str) {
+    pub(crate) fn check_exclusion(&self, processes: usize, times: usize, options: &str) {
         let work = "mkdir busy || echo OVERLAP >> log; echo $LEASEHOLD_TOKEN >> log; sleep 0.01; rmdir busy";
-        let turn = format!("\"$L\" run --ttl {LASTING} {options} one -c '{work}' || echo FAILED >> log");
+        let turn = format!("\"$L\" run --ttl {LONG_TTL} {options} one -c '{work}' || echo FAILED >> log");
         let script = format!("for i in $(seq {times}); do {turn}; done");
         let all: Vec<_> = (0..processes)
             .map(|_| {
-                let mut shell = self.leasehold(["x"]);
+                let mut shell = self.command(["x"]);
                 let mut command = Command::new("sh");
                 command.args(["-c", &script]).envs(shell.get_envs().filter_map(|(key, value)| Some((key, value?))));
                 command.current_dir(shell.current_dir(self.dir.path()).get_current_dir().unwrap());
@@ -162,16 +169,16 @@ impl Place {
         assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     }
 
-    pub(crate) fn show(&self, name: &str) -> Value {
-        serde_json::from_str(&self.run(["show", "--json", name]).ok().out()).unwrap()
+    pub(crate) fn show_json(&self, name: &str) -> Value {
+        serde_json::from_str(&self.run(["show", "--json", name]).assert_ok().stdout()).unwrap()
     }
 
-    pub(crate) fn holders(&self, name: &str) -> usize {
-        self.show(name)["holders"].as_array().unwrap().len()
+    pub(crate) fn holder_count(&self, name: &str) -> usize {
+        self.show_json(name)["holders"].as_array().unwrap().len()
     }
 
-    pub(crate) fn waiters(&self, name: &str) -> usize {
-        self.show(name)["waiters"].as_array().unwrap().len()
+    pub(crate) fn waiter_count(&self, name: &str) -> usize {
+        self.show_json(name)["waiters"].as_array().unwrap().len()
     }
 
     #[track_caller]
@@ -181,51 +188,51 @@ impl Place {
 
     #[track_caller]
     pub(crate) fn wait_for_waiters(&self, name: &str, count: usize) {
-        wait_for(&format!("{count} waiters"), || (self.waiters(name) == count).then_some(()));
+        wait_for(&format!("{count} waiters"), || (self.waiter_count(name) == count).then_some(()));
     }
 }
 
 /// The output and the exit code of a run.
-pub(crate) struct Ran(pub(crate) Output);
+pub(crate) struct CommandOutput(pub(crate) Output);
 
-impl Ran {
-    pub(crate) fn code(&self) -> i32 {
+impl CommandOutput {
+    pub(crate) fn exit_code(&self) -> i32 {
         self.0.status.code().expect("ended by itself")
     }
 
-    pub(crate) fn out(&self) -> String {
+    pub(crate) fn stdout(&self) -> String {
         String::from_utf8(self.0.stdout.clone()).unwrap()
     }
 
-    pub(crate) fn err(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         String::from_utf8(self.0.stderr.clone()).unwrap()
     }
 
     #[track_caller]
-    pub(crate) fn ok(self) -> Self {
-        assert_eq!(self.code(), 0, "{}", self.err());
+    pub(crate) fn assert_ok(self) -> Self {
+        assert_eq!(self.exit_code(), 0, "{}", self.stderr());
         self
     }
 
     /// Asserts the exit code and a part of the error output.
     #[track_caller]
-    pub(crate) fn failed(self, code: i32, says: &str) -> Self {
-        assert_eq!(self.code(), code, "{}{}", self.out(), self.err());
-        assert!(self.err().contains(says), "{says:?} is not in {:?}", self.err());
-        assert!(!self.err().contains("panicked"), "{}", self.err());
+    pub(crate) fn assert_failed(self, code: i32, message: &str) -> Self {
+        assert_eq!(self.exit_code(), code, "{}{}", self.stdout(), self.stderr());
+        assert!(self.stderr().contains(message), "{message:?} is not in {:?}", self.stderr());
+        assert!(!self.stderr().contains("panicked"), "{}", self.stderr());
         self
     }
 
     /// The events of `--json`.
     pub(crate) fn events(&self) -> Vec<Value> {
-        self.err().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.stderr().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
-/// A running `leasehold`; it does not outlive its test.
-pub(crate) struct Running(pub(crate) Option<Child>);
+/// A running `command`; it does not outlive its test.
+pub(crate) struct RunningCommand(pub(crate) Option<Child>);
 
-impl Running {
+impl RunningCommand {
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.0.as_ref().unwrap().id()).unwrap()).unwrap()
     }
@@ -236,26 +243,26 @@ impl Running {
 
     /// Closes its standard input, and waits for its end.
     #[track_caller]
-    pub(crate) fn finish(mut self) -> Ran {
+    pub(crate) fn close_input_and_wait(mut self) -> CommandOutput {
         let mut child = self.0.take().unwrap();
         drop(child.stdin.take());
         self.0 = Some(child);
-        self.end()
+        self.wait()
     }
 
     /// Waits for its end.
     #[track_caller]
-    pub(crate) fn end(mut self) -> Ran {
-        wait_for("the end of leasehold", || self.ended());
-        Ran(self.0.take().unwrap().wait_with_output().unwrap())
+    pub(crate) fn wait(mut self) -> CommandOutput {
+        wait_for("the end of leasehold", || self.try_wait());
+        CommandOutput(self.0.take().unwrap().wait_with_output().unwrap())
     }
 
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn try_wait(&mut self) -> Option<ExitStatus> {
         self.0.as_mut().unwrap().try_wait().unwrap()
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
             let _ = child.kill();

@@ -13,14 +13,14 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use super::{WITH_DEFAULT_SIGNALS, wait_for};
 
 /// A program on a terminal.
-pub(crate) struct Screen {
-    keys: File,
-    seen: Arc<Mutex<Vec<u8>>>,
-    from: usize,
+pub(crate) struct PtySession {
+    input: File,
+    output: Arc<Mutex<Vec<u8>>>,
+    read_offset: usize,
     child: Child,
 }
 
-impl Screen {
+impl PtySession {
     /// Starts `command` in its own session on a new terminal. `setsid` is in every Debian.
     pub(crate) fn start(command: &Command, columns: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
@@ -49,54 +49,54 @@ impl Screen {
         let seen = Arc::new(Mutex::new(Vec::new()));
         std::thread::spawn({
             let seen = Arc::clone(&seen);
-            move || watch(master, &seen)
+            move || collect_output(master, &seen)
         });
-        Self { keys, seen, from: 0, child }
+        Self { input: keys, output: seen, read_offset: 0, child }
     }
 
     /// Sends keys.
-    pub(crate) fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
+    pub(crate) fn send_keys(&mut self, keys: &str) {
+        self.input.write_all(keys.as_bytes()).unwrap();
     }
 
     /// The output since the last `expect`.
-    pub(crate) fn seen(&self) -> String {
-        String::from_utf8_lossy(&self.seen.lock().unwrap()[self.from..]).into_owned()
+    pub(crate) fn output(&self) -> String {
+        String::from_utf8_lossy(&self.output.lock().unwrap()[self.read_offset..]).into_owned()
     }
 
     /// Waits for this output, and continues after it.
     #[track_caller]
     pub(crate) fn expect(&mut self, text: &str) {
-        let at = wait_for_seen(self, text);
-        self.from += at + text.len();
+        let at = wait_for_output(self, text);
+        self.read_offset += at + text.len();
     }
 
     /// Waits for the end of the program.
     #[track_caller]
-    pub(crate) fn end(mut self) -> Option<i32> {
+    pub(crate) fn wait(mut self) -> Option<i32> {
         wait_for("the end of the program on the terminal", || self.child.try_wait().unwrap()).code()
     }
 }
 
 #[track_caller]
-fn wait_for_seen(screen: &Screen, text: &str) -> usize {
+fn wait_for_output(session: &PtySession, text: &str) -> usize {
     let find = || {
-        let seen = screen.seen.lock().unwrap();
-        seen[screen.from..].windows(text.len()).position(|window| window == text.as_bytes())
+        let seen = session.output.lock().unwrap();
+        seen[session.read_offset..].windows(text.len()).position(|window| window == text.as_bytes())
     };
     let look = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wait_for(text, find)));
-    look.unwrap_or_else(|_| panic!("never saw {text:?}, but:\n{}", screen.seen()))
+    look.unwrap_or_else(|_| panic!("never saw {text:?}, but:\n{}", session.output()))
 }
 
-fn watch(master: OwnedFd, seen: &Mutex<Vec<u8>>) {
+fn collect_output(master: OwnedFd, output: &Mutex<Vec<u8>>) {
     let mut master = File::from(master);
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = master.read(&mut bytes) {
-        seen.lock().unwrap().extend_from_slice(&bytes[..count]);
+        output.lock().unwrap().extend_from_slice(&bytes[..count]);
     }
 }
 
-impl Drop for Screen {
+impl Drop for PtySession {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -2,71 +2,71 @@
 
 use std::process::Stdio;
 
-use crate::common::{LASTING, Place, Running, wait_for};
-use crate::cron::{host, host_that_says, status, wait_for_event, write};
+use crate::common::{LONG_TTL, RunningCommand, TestFolder, wait_for};
+use crate::cron::{job_status, start_host, start_host_with_log, wait_for_event, write_file};
 use rustix::process::Signal;
 
 /// A run that does not end on its own.
-const FOREVER: &str = "echo > began; exec sleep 1000";
+const ENDLESS_COMMAND: &str = "echo > began; exec sleep 1000";
 
 #[test]
 fn status_lists_live_hosts_and_its_check_fails_without_any() {
-    let place = Place::new();
-    write(&place, "jobs.cron", "one: @yearly true\ntwo: @yearly true\n");
-    let said = place.run(["cron", "status", "--check", "jobs.cron"]).failed(1, "0 live hosts on file://");
-    assert!(said.out().contains(&format!("no host runs a timetable on {}", place.engine())), "{}", said.out());
-    let first = host(&place, &[]);
-    let second = host(&place, &[]);
+    let place = TestFolder::new();
+    write_file(&place, "jobs.cron", "one: @yearly true\ntwo: @yearly true\n");
+    let said = place.run(["cron", "status", "--check", "jobs.cron"]).assert_failed(1, "0 live hosts on file://");
+    assert!(said.stdout().contains(&format!("no host runs a timetable on {}", place.engine())), "{}", said.stdout());
+    let first = start_host(&place, &[]);
+    let second = start_host(&place, &[]);
     let listed = wait_for("both hosts", || {
-        Some(place.run(["cron", "status"]).ok().out()).filter(|text| text.contains("2 live hosts on file://"))
+        Some(place.run(["cron", "status"]).assert_ok().stdout()).filter(|text| text.contains("2 live hosts on file://"))
     });
     for host in [&first, &second] {
         assert!(listed.contains(&format!(":{}  jobs.cron, 2 jobs  for ", host.pid().as_raw_nonzero())), "{listed}");
     }
-    wait_for("the job to be known", || status(&place, "one").filter(|status| status["live_hosts"] == 2));
-    place.run(["cron", "status", "--check", "--min-hosts", "2"]).ok();
-    place.run(["cron", "status", "--check", "--min-hosts", "3"]).failed(1, "2 live hosts on file://");
+    wait_for("the job to be known", || job_status(&place, "one").filter(|status| status["live_hosts"] == 2));
+    place.run(["cron", "status", "--check", "--min-hosts", "2"]).assert_ok();
+    place.run(["cron", "status", "--check", "--min-hosts", "3"]).assert_failed(1, "2 live hosts on file://");
     first.signal(Signal::TERM);
-    first.end().ok();
+    first.wait().assert_ok();
     second.signal(Signal::KILL);
-    wait_for("the end of it", || second_ended(&place));
+    wait_for("the end of it", || no_host_is_listed(&place));
     // At first: `waits`, and exit code 0.
-    place.run(["cron", "status", "--check"]).failed(1, "0 live hosts");
-    place.run(["cron", "status", "--check", "--min-hosts", "0"]).ok();
+    place.run(["cron", "status", "--check"]).assert_failed(1, "0 live hosts");
+    place.run(["cron", "status", "--check", "--min-hosts", "0"]).assert_ok();
 }
 
-fn second_ended(place: &Place) -> Option<()> {
-    place.run(["cron", "status"]).ok().out().contains("no host runs").then_some(())
+fn no_host_is_listed(place: &TestFolder) -> Option<()> {
+    place.run(["cron", "status"]).assert_ok().stdout().contains("no host runs").then_some(())
 }
 
 #[test]
-fn a_run_whose_host_died_is_no_run_that_goes_on() {
-    let place = Place::new();
-    write(&place, "jobs.cron", &format!("CRON_SECONDS=yes\nlong: * * * * * * {FOREVER}\n"));
-    let host = host(&place, &[]);
+fn a_run_whose_host_died_is_reported_dead() {
+    let place = TestFolder::new();
+    write_file(&place, "jobs.cron", &format!("CRON_SECONDS=yes\nlong: * * * * * * {ENDLESS_COMMAND}\n"));
+    let host = start_host(&place, &[]);
     place.wait_for_file("began");
-    assert_eq!(status(&place, "long").unwrap()["dead"].as_array().map(Vec::len), Some(0));
-    place.run(["cron", "status", "--check"]).ok();
+    assert_eq!(job_status(&place, "long").unwrap()["dead"].as_array().map(Vec::len), Some(0));
+    place.run(["cron", "status", "--check"]).assert_ok();
     host.signal(Signal::KILL);
     drop(host);
     let dead = wait_for("the death to be seen", || {
         let ran = place.run(["cron", "status", "--check", "--min-hosts", "0"]);
-        (ran.code() == 1).then_some(ran)
+        (ran.exit_code() == 1).then_some(ran)
     });
-    assert!(dead.err().contains("long: DEAD: the host of the run with token "), "{}", dead.err());
-    assert!(dead.out().contains("DEAD"), "{}", dead.out());
+    assert!(dead.stderr().contains("long: DEAD: the host of the run with token "), "{}", dead.stderr());
+    assert!(dead.stdout().contains("DEAD"), "{}", dead.stdout());
 }
 
 #[test]
-fn a_log_has_the_time_and_says_when_it_is_told_to_stop() {
-    let place = Place::new();
-    write(&place, "jobs.cron", "one: @yearly true\n");
-    let mut command = place.leasehold(["cron", "--ttl", LASTING, "jobs.cron"]);
+fn log_lines_have_timestamps_and_report_a_stop() {
+    let place = TestFolder::new();
+    write_file(&place, "jobs.cron", "one: @yearly true\n");
+    let mut command = place.command(["cron", "--ttl", LONG_TTL, "jobs.cron"]);
     command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("said")).unwrap());
-    let host = Running(Some(command.spawn().unwrap()));
+    let host = RunningCommand(Some(command.spawn().unwrap()));
     wait_for("a word", || place.read("said").contains("one: @yearly").then_some(()));
     host.signal(Signal::TERM);
-    host.end().ok();
+    host.wait().assert_ok();
     let said = place.read("said");
     for line in said.lines() {
         let (time, rest) = line.split_once(' ').unwrap();
@@ -76,62 +76,66 @@ fn a_log_has_the_time_and_says_when_it_is_told_to_stop() {
     assert!(said.contains("leasehold: TERM: nothing more begins here"), "{said}");
     assert!(said.ends_with("leasehold: stopped\n"), "{said}");
     // As JSON, too.
-    let host = host_that_says(&place, &[], "events");
+    let host = start_host_with_log(&place, &[], "events");
     wait_for_event(&place, "events", "joined");
     host.signal(Signal::INT);
-    host.end().ok();
+    host.wait().assert_ok();
     let stopping = wait_for_event(&place, "events", "stopping");
     assert_eq!((&stopping["signal"], stopping["time"].as_str().map(str::len)), (&"INT".into(), Some(24)));
     wait_for_event(&place, "events", "stopped");
 }
 
 #[test]
-fn a_crontab_of_the_system_is_read_without_surprises() {
-    let place = Place::new();
-    write(&place, "jobs.cron", "MAILTO=root\n17 *\t* * *\troot\tcd / && run-parts\n");
-    let said = place.run(["cron", "check", "jobs.cron"]).failed(64, "jobs.cron:1: leasehold sends no mail").err();
+fn a_system_crontab_is_refused_with_corrections() {
+    let place = TestFolder::new();
+    write_file(&place, "jobs.cron", "MAILTO=root\n17 *\t* * *\troot\tcd / && run-parts\n");
+    let said =
+        place.run(["cron", "check", "jobs.cron"]).assert_failed(64, "jobs.cron:1: leasehold sends no mail").stderr();
     assert!(said.contains("jobs.cron:2: this line has no name") && !said.contains("\\u{9}"), "{said}");
     assert!(said.contains("17 * * * * root cd / && run-parts"), "{said}");
     // The user before the command, which would run as a command of that name.
     assert!(said.contains("the user root before its command"), "{said}");
     assert!(said.contains("remove `root` and write `cd: 17 * * * * cd / && run-parts`"), "{said}");
-    write(
+    write_file(
         &place,
         "named.cron",
         "a: 17 * * * * root\tcd / && run-parts\nb: @daily nobody ./report\nc: @daily true root\nd: @daily root\n\
          PATH=/nowhere\ne: @daily mail -s x root\n",
     );
-    let said = place.run(["cron", "check", "named.cron"]).failed(64, "named.cron:1: this line has the user root").err();
+    let said = place
+        .run(["cron", "check", "named.cron"])
+        .assert_failed(64, "named.cron:1: this line has the user root")
+        .stderr();
     assert!(said.contains("remove `root` and write `a: 17 * * * * cd / && run-parts`"), "{said}");
     assert!(said.contains("named.cron:2: this line has the user nobody"), "{said}");
     assert!(said.contains("named.cron:6: this line has the user mail"), "no program in its PATH is called so: {said}");
     assert_eq!(said.lines().count(), 3, "`true` and a lone `root` are commands: {said}");
-    write(&place, "mail.cron", "CRON_TZ=UTC\nPATH=bin\nc: @daily mail -s x root\n");
+    write_file(&place, "mail.cron", "CRON_TZ=UTC\nPATH=bin\nc: @daily mail -s x root\n");
     std::fs::create_dir(place.path("bin")).unwrap();
-    write(&place, "bin/mail", "");
-    place.run(["cron", "check", "mail.cron"]).ok();
-    write(&place, "quiet.cron", "MAILTO=\"\"\na: @daily true\n");
-    place.run(["cron", "check", "quiet.cron"]).ok();
+    write_file(&place, "bin/mail", "");
+    place.run(["cron", "check", "mail.cron"]).assert_ok();
+    write_file(&place, "quiet.cron", "MAILTO=\"\"\na: @daily true\n");
+    place.run(["cron", "check", "quiet.cron"]).assert_ok();
 }
 
 #[test]
-fn a_call_by_hand_says_what_it_waits_for() {
-    let place = Place::new();
-    let call = ["run", "--ttl", LASTING, "--once-per", "0 0 * * *", "--skew", "24h", "-v", "job", "--", "true"];
+fn a_manual_call_reports_what_it_waits_for() {
+    let place = TestFolder::new();
+    let call = ["run", "--ttl", LONG_TTL, "--once-per", "0 0 * * *", "--skew", "24h", "-v", "job", "--", "true"];
     // The first call runs the last tick, and later ones wait for the next.
     wait_for("its words", || {
-        let mut command = place.leasehold(call);
+        let mut command = place.command(call);
         command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("said")).unwrap());
-        let mut running = Running(Some(command.spawn().unwrap()));
+        let mut running = RunningCommand(Some(command.spawn().unwrap()));
         let waits = wait_for("a word, or its end", || {
             if place.read("said").contains("job: nothing is due; waiting for the tick at ") {
                 return Some(true);
             }
-            running.ended().map(|_| false)
+            running.try_wait().map(|_| false)
         });
         if waits {
             running.signal(Signal::TERM);
-            assert_eq!(running.end().code(), 143);
+            assert_eq!(running.wait().exit_code(), 143);
         }
         waits.then_some(())
     });
@@ -140,20 +144,20 @@ fn a_call_by_hand_says_what_it_waits_for() {
 /// A user that this host does not have looks like a command.
 #[test]
 fn a_user_column_with_an_unknown_user_is_warned_of() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let fine = "b: * * * * * cd /srv && true\nc: * * * * * exec /bin/true\nd: * * * * * true /bin\n\
                 e: * * * * * /opt/not-here /bin/true\nf: * * * * * X=1 /bin/true\ng: * * * * * not-here ./x\n";
-    write(&place, "jobs.cron", &format!("a: * * * * * deploy-user-not-here /bin/true\n{fine}"));
-    let said = place.run(["cron", "check", "jobs.cron"]).ok();
+    write_file(&place, "jobs.cron", &format!("a: * * * * * deploy-user-not-here /bin/true\n{fine}"));
+    let said = place.run(["cron", "check", "jobs.cron"]).assert_ok();
     let line = "jobs.cron:1: warning: `deploy-user-not-here` is no program here, and looks like the user";
-    assert!(said.err().contains(line), "{}", said.err());
-    assert_eq!(said.err().lines().count(), 1, "{}", said.err());
-    assert!(said.err().contains("write `a: * * * * * /bin/true`"), "{}", said.err());
-    write(&place, "nameless.cron", "* * * * * someuser-not-here /bin/true\n");
-    let said = place.run(["cron", "check", "nameless.cron"]).failed(64, "this line has no name").err();
+    assert!(said.stderr().contains(line), "{}", said.stderr());
+    assert_eq!(said.stderr().lines().count(), 1, "{}", said.stderr());
+    assert!(said.stderr().contains("write `a: * * * * * /bin/true`"), "{}", said.stderr());
+    write_file(&place, "nameless.cron", "* * * * * someuser-not-here /bin/true\n");
+    let said = place.run(["cron", "check", "nameless.cron"]).assert_failed(64, "this line has no name").stderr();
     assert!(said.contains("remove `someuser-not-here` and write `true: * * * * * /bin/true`"), "{said}");
     // What is right is not warned of, also where the file sets the PATH.
-    write(&place, "deploy", "");
-    write(&place, "path.cron", &format!("PATH={}\na: * * * * * deploy /bin/true\n", place.path("").display()));
-    assert_eq!(place.run(["cron", "check", "path.cron"]).ok().err(), "");
+    write_file(&place, "deploy", "");
+    write_file(&place, "path.cron", &format!("PATH={}\na: * * * * * deploy /bin/true\n", place.path("").display()));
+    assert_eq!(place.run(["cron", "check", "path.cron"]).assert_ok().stderr(), "");
 }

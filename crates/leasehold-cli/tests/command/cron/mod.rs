@@ -8,54 +8,54 @@ mod files;
 mod health;
 mod hosts;
 mod once_per;
-mod steering;
+mod operator_actions;
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use crate::common::{LASTING, Place, Running, wait_for};
+use crate::common::{LONG_TTL, RunningCommand, TestFolder, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
 /// The jobs of these tests record their tick and their token.
-const SAY: &str = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> log";
+const RECORD_TICK: &str = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> log";
 
-fn write(place: &Place, name: &str, text: &str) {
+fn write_file(place: &TestFolder, name: &str, text: &str) {
     std::fs::write(place.path(name), text).unwrap();
 }
 
 /// A host that runs the file.
-fn host(place: &Place, options: &[&str]) -> Running {
+fn start_host(place: &TestFolder, options: &[&str]) -> RunningCommand {
     // In a folder a dead host's lock is free at once: a long TTL costs nothing, and a slow host
     // does not lose its lock.
-    place.start([&["cron", "--json", "--ttl", LASTING], options, &["jobs.cron"]].concat())
+    place.start([&["cron", "--json", "--ttl", LONG_TTL], options, &["jobs.cron"]].concat())
 }
 
 /// The same, with its output in a file.
-fn host_that_says(place: &Place, options: &[&str], file: &str) -> Running {
-    let mut command = place.leasehold([&["cron", "--json", "--ttl", LASTING], options, &["jobs.cron"]].concat());
+fn start_host_with_log(place: &TestFolder, options: &[&str], file: &str) -> RunningCommand {
+    let mut command = place.command([&["cron", "--json", "--ttl", LONG_TTL], options, &["jobs.cron"]].concat());
     command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path(file)).unwrap());
-    Running(Some(command.spawn().unwrap()))
+    RunningCommand(Some(command.spawn().unwrap()))
 }
 
 /// Makes a host register the jobs, and requests a run of each of these from hosts that start later.
-fn wanted(place: &Place, file: &str, jobs: &[&str]) {
-    let first = place.start(["cron", "--ttl", LASTING, file]);
+fn request_runs(place: &TestFolder, file: &str, jobs: &[&str]) {
+    let first = place.start(["cron", "--ttl", LONG_TTL, file]);
     for job in jobs {
-        wait_for("the job to be known", || status(place, job));
+        wait_for("the job to be known", || job_status(place, job));
     }
     first.signal(Signal::TERM);
-    first.end().ok();
-    place.run([&["cron", "run-now"], jobs].concat()).ok();
+    first.wait().assert_ok();
+    place.run([&["cron", "run-now"], jobs].concat()).assert_ok();
 }
 
 /// All events in a host's output file; every line must be one.
-fn events(place: &Place, file: &str) -> Vec<Value> {
+fn read_events(place: &TestFolder, file: &str) -> Vec<Value> {
     place.read(file).lines().map(|line| serde_json::from_str(line).expect(line)).collect()
 }
 
 /// Waits until a host has logged this event.
-fn wait_for_event(place: &Place, file: &str, event: &str) -> Value {
+fn wait_for_event(place: &TestFolder, file: &str, event: &str) -> Value {
     // The last line may be incomplete.
     let lines =
         |text: String| text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::to_owned).collect();
@@ -66,23 +66,23 @@ fn wait_for_event(place: &Place, file: &str, event: &str) -> Value {
 }
 
 /// Removes the host that runs this job now from `hosts`, and returns it.
-fn who_runs(place: &Place, job: &str, hosts: &mut Vec<Running>) -> Running {
-    let node = status(place, job).unwrap()["running"][0]["node"].as_str().unwrap().to_owned();
+fn remove_running_host(place: &TestFolder, job: &str, hosts: &mut Vec<RunningCommand>) -> RunningCommand {
+    let node = job_status(place, job).unwrap()["running"][0]["node"].as_str().unwrap().to_owned();
     let at = hosts.iter().position(|host| node.ends_with(&format!(":{}", host.pid().as_raw_nonzero()))).unwrap();
     hosts.remove(at)
 }
 
 /// Waits until a job's history has this length.
-fn history(place: &Place, job: &str, length: usize) -> Vec<Value> {
+fn wait_for_history(place: &TestFolder, job: &str, length: usize) -> Vec<Value> {
     wait_for("the end of it", || {
-        let history = place.run(["cron", "history", job, "--json"]).ok().out();
+        let history = place.run(["cron", "history", job, "--json"]).assert_ok().stdout();
         let history: Vec<Value> = serde_json::from_str(&history).unwrap();
         (history.len() == length).then_some(history)
     })
 }
 
 /// The runs: tick -> (token, attempt).
-fn log(place: &Place) -> BTreeMap<String, Vec<(u64, u32)>> {
+fn recorded_runs(place: &TestFolder) -> BTreeMap<String, Vec<(u64, u32)>> {
     let mut ran: BTreeMap<String, Vec<(u64, u32)>> = BTreeMap::new();
     for line in place.read("log").lines() {
         let words: Vec<_> = line.split(' ').collect();
@@ -91,7 +91,7 @@ fn log(place: &Place) -> BTreeMap<String, Vec<(u64, u32)>> {
     ran
 }
 
-fn status(place: &Place, job: &str) -> Option<Value> {
-    let all: Value = serde_json::from_str(&place.run(["cron", "status", "--json"]).ok().out()).unwrap();
+fn job_status(place: &TestFolder, job: &str) -> Option<Value> {
+    let all: Value = serde_json::from_str(&place.run(["cron", "status", "--json"]).assert_ok().stdout()).unwrap();
     all.as_array().unwrap().iter().find(|status| status["job"] == job).cloned()
 }

@@ -8,41 +8,43 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::examined::{checks, examine, found, of, report, report_with};
-use crate::common::{BOUND, Place, servers};
+use crate::common::doctor_report::{
+    assert_finding, checks_at_level, doctor_report, doctor_report_with, findings_of, run_doctor,
+};
+use crate::common::{TEST_TIMEOUT, TestFolder, shared_servers};
 use leasehold_testbed::zookeeper::{ZooKeeper, classpath};
 use leasehold_testbed::{Server, eventually};
 use serde_json::Value;
 
 /// The login in the URL.
-const ANN: &str = "ann:opensesame@";
+const LOGIN: &str = "ann:opensesame@";
 
 /// A server with durable writes, as it should be.
-fn durable() -> ZooKeeper {
-    ZooKeeper::new().sync()
+fn durable_zookeeper() -> ZooKeeper {
+    ZooKeeper::new().fsync()
 }
 
-fn url(login: &str, hosts: &str) -> String {
+fn zookeeper_url(login: &str, hosts: &str) -> String {
     format!("zookeeper://{login}{hosts}")
 }
 
-fn says<'a>(finding: &'a Value, part: &str) -> &'a str {
+fn text_of<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
 
 /// The warnings, except those about how slow this machine is.
 fn warnings(report: &Value) -> Vec<String> {
-    let mut all = checks(report, "warn");
+    let mut all = checks_at_level(report, "warn");
     all.retain(|check| {
         let slow = ["latency", "load", "write-trip", "round-trip"].contains(&check.as_str());
-        !slow && (check != "fsync" || says(of(report, check)[0], "fix").contains("forceSync"))
+        !slow && (check != "fsync" || text_of(findings_of(report, check)[0], "fix").contains("forceSync"))
     });
     all.dedup();
     all
 }
 
 /// The output of ZooKeeper's own tool.
-async fn cli(server: &Server, commands: &[&str]) -> String {
+async fn run_zookeeper_cli(server: &Server, commands: &[&str]) -> String {
     let addr = server.addr().to_string();
     let mut command = Command::new("java");
     command.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", &classpath()]);
@@ -59,155 +61,159 @@ async fn cli(server: &Server, commands: &[&str]) -> String {
 }
 
 /// `leasehold` with these arguments.
-async fn leasehold(args: &[&str]) -> crate::common::Ran {
+async fn run_leasehold(args: &[&str]) -> crate::common::CommandOutput {
     let args: Vec<_> = args.iter().map(|&word| word.to_owned()).collect();
-    tokio::task::spawn_blocking(move || Place::new().run(args)).await.unwrap()
+    tokio::task::spawn_blocking(move || TestFolder::new().run(args)).await.unwrap()
 }
 
 #[tokio::test]
-async fn one_server_alone_survives_nothing_and_tells_only_what_it_is_allowed_to() {
+async fn a_standalone_server_tolerates_no_failure_and_reports_only_whitelisted_facts() {
     let server = ZooKeeper::new().setting("4lw.commands.whitelist", "srvr").start().await.unwrap();
-    let (code, quiet) = report(&url("", &server.url())).await;
+    let (code, quiet) = doctor_report(&zookeeper_url("", &server.url())).await;
     assert_eq!((code, warnings(&quiet)), (1, vec!["ensemble".to_owned(), "acl".into()]), "{quiet:#}");
-    assert!(says(found(&quiet, "ensemble", "warn"), "found").contains("standalone"));
+    assert!(text_of(assert_finding(&quiet, "ensemble", "warn"), "found").contains("standalone"));
     for check in ["fsync", "data-set", "disk", "connections"] {
-        let finding = found(&quiet, check, "unknown");
-        assert!(says(finding, "fix").contains("4lw.commands.whitelist=srvr,mntr,conf"), "{finding}");
+        let finding = assert_finding(&quiet, check, "unknown");
+        assert!(text_of(finding, "fix").contains("4lw.commands.whitelist=srvr,mntr,conf"), "{finding}");
     }
-    let text = examine(&url("", &server.url()), &[]).await.out();
+    let text = run_doctor(&zookeeper_url("", &server.url()), &[]).await.stdout();
     assert!(text.starts_with("LEVEL") && text.contains("locks work; see the warnings"), "{text}");
 
     let mute = ZooKeeper::new().setting("maxClientCnxns", "7").start().await.unwrap();
-    let (_, told) = report(&format!("{}?session=own", url("", &mute.url()))).await;
-    assert!(says(found(&told, "connections", "warn"), "found").contains("maxClientCnxns is 7"));
+    let (_, told) = doctor_report(&format!("{}?session=own", zookeeper_url("", &mute.url()))).await;
+    assert!(text_of(assert_finding(&told, "connections", "warn"), "found").contains("maxClientCnxns is 7"));
     // The testbed's servers do not wait for their disks.
-    assert!(says(found(&told, "fsync", "warn"), "fix").contains("forceSync=yes"), "{told:#}");
+    assert!(text_of(assert_finding(&told, "fsync", "warn"), "fix").contains("forceSync=yes"), "{told:#}");
 }
 
 #[tokio::test]
-async fn what_everybody_may_delete_and_who_may_not_take_locks() {
-    let server = servers::fit_zookeeper().await;
-    let (open, ours) = (url("", &server.url()), url(ANN, &server.url()));
+async fn world_writable_nodes_and_missing_permissions_are_found() {
+    let server = shared_servers::well_configured_zookeeper().await;
+    let (open, ours) = (zookeeper_url("", &server.url()), zookeeper_url(LOGIN, &server.url()));
     let (others, own) = (format!("{open}/everybody"), format!("{ours}/everybody"));
-    leasehold(&["run", "--engine", &own, "mine", "--", "true"]).await.ok();
-    let (_, closed) = report(&own).await;
-    found(&closed, "acl", "ok");
-    found(&closed, "acl-enforced", "ok");
-    let (code, refused) = report(&others).await;
+    run_leasehold(&["run", "--engine", &own, "mine", "--", "true"]).await.assert_ok();
+    let (_, closed) = doctor_report(&own).await;
+    assert_finding(&closed, "acl", "ok");
+    assert_finding(&closed, "acl-enforced", "ok");
+    let (code, refused) = doctor_report(&others).await;
     assert_eq!(code, 2);
-    let finding = found(&refused, "lock-nodes", "fail");
-    assert!(says(finding, "found").contains("not authorized"), "{finding}");
-    assert!(says(finding, "fix").contains("user:password@host"), "{finding}");
+    let finding = assert_finding(&refused, "lock-nodes", "fail");
+    assert!(text_of(finding, "found").contains("not authorized"), "{finding}");
+    assert!(text_of(finding, "fix").contains("user:password@host"), "{finding}");
 
     let shared = format!("{open}/shared");
-    leasehold(&["run", "--engine", &shared, "all", "--", "true"]).await.ok();
-    let (code, world) = report(&shared).await;
+    run_leasehold(&["run", "--engine", &shared, "all", "--", "true"]).await.assert_ok();
+    let (code, world) = doctor_report(&shared).await;
     assert_eq!(code, 1);
-    let finding = found(&world, "acl", "warn");
-    assert!(says(finding, "found").contains("/shared (cdwa)"), "{finding}");
-    assert!(of(&world, "acl-enforced").is_empty(), "there is nothing to keep");
-    let (_, readable) = report(&format!("{ours}/readable?acl=readable")).await;
-    found(&readable, "acl", "ok");
+    let finding = assert_finding(&world, "acl", "warn");
+    assert!(text_of(finding, "found").contains("/shared (cdwa)"), "{finding}");
+    assert!(findings_of(&world, "acl-enforced").is_empty(), "there is nothing to keep");
+    let (_, readable) = doctor_report(&format!("{ours}/readable?acl=readable")).await;
+    assert_finding(&readable, "acl", "ok");
 
-    let known = durable().user("ann", "opensesame").start().await.unwrap();
-    let (_, well) = report(&format!("{}?auth=sasl", url(ANN, &known.url()))).await;
-    found(&well, "acl-enforced", "ok");
-    let (code, wrong) = report(&format!("{}?auth=sasl", url("ann:hunter2@", &known.url()))).await;
-    assert_eq!((code, checks(&wrong, "fail")), (2, vec!["login".to_owned()]), "{wrong:#}");
+    let known = durable_zookeeper().user("ann", "opensesame").start().await.unwrap();
+    let (_, well) = doctor_report(&format!("{}?auth=sasl", zookeeper_url(LOGIN, &known.url()))).await;
+    assert_finding(&well, "acl-enforced", "ok");
+    let (code, wrong) = doctor_report(&format!("{}?auth=sasl", zookeeper_url("ann:hunter2@", &known.url()))).await;
+    assert_eq!((code, checks_at_level(&wrong, "fail")), (2, vec!["login".to_owned()]), "{wrong:#}");
     assert!(!wrong.to_string().contains("hunter2"));
 
-    let careless = durable().property("zookeeper.skipACL", "yes").start().await.unwrap();
-    let (code, skipped) = report(&url(ANN, &careless.url())).await;
+    let careless = durable_zookeeper().property("zookeeper.skipACL", "yes").start().await.unwrap();
+    let (code, skipped) = doctor_report(&zookeeper_url(LOGIN, &careless.url())).await;
     assert_eq!(code, 2);
-    assert!(says(found(&skipped, "acl-enforced", "fail"), "fix").contains("skipACL=no"));
+    assert!(text_of(assert_finding(&skipped, "acl-enforced", "fail"), "fix").contains("skipACL=no"));
 }
 
 #[tokio::test]
 async fn claims_without_a_session_block_their_lock_until_they_are_evicted() {
-    let server = servers::fit_zookeeper().await;
-    let url = url("", &format!("{}/claims", server.url()));
+    let server = shared_servers::well_configured_zookeeper().await;
+    let url = zookeeper_url("", &format!("{}/claims", server.url()));
     let claim = format!("{:032x}-x-0-0-0000000000", 7);
     let paths = ["/claims", "/claims/a", "/claims/b", &format!("/claims/a/{claim}"), "/claims/b/lock-1"];
     let create: Vec<_> = paths.iter().map(|path| format!("create {path}")).collect();
-    cli(&server, &create.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    let (code, orphans) = report(&url).await;
+    run_zookeeper_cli(&server, &create.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let (code, orphans) = doctor_report(&url).await;
     assert_eq!(code, 2);
-    let finding = found(&orphans, "orphans", "fail");
-    assert!(says(finding, "found").contains(&format!("1 claim (/claims/a/{claim})")), "{finding}");
-    let finding = found(&orphans, "foreign-nodes", "warn");
-    assert!(says(finding, "found").contains("/claims/b/lock-1"), "{finding}");
-    leasehold(&["run", "--engine", &url, "-n", "a", "--", "true"]).await.failed(1, "");
+    let finding = assert_finding(&orphans, "orphans", "fail");
+    assert!(text_of(finding, "found").contains(&format!("1 claim (/claims/a/{claim})")), "{finding}");
+    let finding = assert_finding(&orphans, "foreign-nodes", "warn");
+    assert!(text_of(finding, "found").contains("/claims/b/lock-1"), "{finding}");
+    run_leasehold(&["run", "--engine", &url, "-n", "a", "--", "true"]).await.assert_failed(1, "");
     // The printed remedy works.
-    leasehold(&["evict", "--engine", &url, "--yes", "a"]).await.ok();
-    leasehold(&["run", "--engine", &url, "-n", "a", "--", "true"]).await.ok();
-    let (_, mended) = report(&url).await;
-    assert!(of(&mended, "orphans").iter().all(|finding| finding["level"] == "ok"), "{mended:#}");
+    run_leasehold(&["evict", "--engine", &url, "--yes", "a"]).await.assert_ok();
+    run_leasehold(&["run", "--engine", &url, "-n", "a", "--", "true"]).await.assert_ok();
+    let (_, mended) = doctor_report(&url).await;
+    assert!(findings_of(&mended, "orphans").iter().all(|finding| finding["level"] == "ok"), "{mended:#}");
 }
 
 #[tokio::test]
-async fn sessions_that_are_too_short_or_too_long() {
+async fn sessions_that_are_too_short_or_too_long_are_found() {
     let second = Duration::from_secs(1);
-    let server = durable().tick(second).sessions(second * 3, second * 20).start().await.unwrap();
-    let url = url(ANN, &server.url());
-    let (code, short) = report_with(&url, &["--ttl", "2s"]).await;
+    let server = durable_zookeeper().tick(second).session_bounds(second * 3, second * 20).start().await.unwrap();
+    let url = zookeeper_url(LOGIN, &server.url());
+    let (code, short) = doctor_report_with(&url, &["--ttl", "2s"]).await;
     assert_eq!(code, 2);
-    let finding = found(&short, "session-timeout", "fail");
-    assert!(says(finding, "fix").contains("a TTL of 3 s or more"), "{finding}");
+    let finding = assert_finding(&short, "session-timeout", "fail");
+    assert!(text_of(finding, "fix").contains("a TTL of 3 s or more"), "{finding}");
     // Exactly the limit at which a lock is refused.
-    leasehold(&["run", "--engine", &url, "--ttl", "2s", "a", "--", "true"]).await.failed(64, "");
-    let (_, long) = report_with(&url, &["--ttl", "2m"]).await;
-    assert!(says(found(&long, "session-timeout", "ok"), "found").contains("longest session is 20 s"));
-    let (_, shorter) = report_with(&format!("{url}?session-timeout=10s"), &["--ttl", "5s"]).await;
-    assert!(says(found(&shorter, "session-timeout", "fail"), "found").contains("session-timeout=10 s"));
+    run_leasehold(&["run", "--engine", &url, "--ttl", "2s", "a", "--", "true"]).await.assert_failed(64, "");
+    let (_, long) = doctor_report_with(&url, &["--ttl", "2m"]).await;
+    assert!(text_of(assert_finding(&long, "session-timeout", "ok"), "found").contains("longest session is 20 s"));
+    let (_, shorter) = doctor_report_with(&format!("{url}?session-timeout=10s"), &["--ttl", "5s"]).await;
+    assert!(text_of(assert_finding(&shorter, "session-timeout", "fail"), "found").contains("session-timeout=10 s"));
 }
 
 #[tokio::test]
-async fn servers_that_do_not_know_of_each_other_are_no_ensemble() {
-    let (one, other) = (servers::fit_zookeeper().await, servers::zookeeper().await);
-    let (code, apart) = report(&url(ANN, &format!("{},{}", one.addr(), other.addr()))).await;
+async fn unrelated_servers_are_not_an_ensemble() {
+    let (one, other) = (shared_servers::well_configured_zookeeper().await, shared_servers::zookeeper().await);
+    let (code, apart) = doctor_report(&zookeeper_url(LOGIN, &format!("{},{}", one.addr(), other.addr()))).await;
     assert_eq!(code, 2);
-    assert!(says(found(&apart, "same-ensemble", "fail"), "means").contains("two may hold one lock"));
-    found(&apart, "same-server", "ok");
-    let (_, twice) = report(&url(ANN, &format!("{},localhost:{}", one.addr(), one.port()))).await;
-    found(&twice, "same-ensemble", "ok");
-    found(&twice, "same-server", "warn");
+    assert!(text_of(assert_finding(&apart, "same-ensemble", "fail"), "means").contains("two may hold one lock"));
+    assert_finding(&apart, "same-server", "ok");
+    let (_, twice) = doctor_report(&zookeeper_url(LOGIN, &format!("{},localhost:{}", one.addr(), one.port()))).await;
+    assert_finding(&twice, "same-ensemble", "ok");
+    assert_finding(&twice, "same-server", "warn");
 }
 
 #[tokio::test]
-async fn over_tls_there_are_no_words_but_sessions_tell_enough() {
-    let tls = durable().tls().start().await.unwrap();
-    let url = format!("zookeeper://{ANN}{}?ca={}", tls.server.addr(), tls.ca.display());
+async fn over_tls_four_letter_words_are_unknown_and_sessions_suffice() {
+    let tls = durable_zookeeper().tls().start().await.unwrap();
+    let url = format!("zookeeper://{LOGIN}{}?ca={}", tls.server.addr(), tls.ca.display());
     // A server's first TLS handshake takes long on a busy machine: then the test retries.
-    let (code, report) = eventually(BOUND, || async {
-        let (code, report) = report(&url).await;
-        if checks(&report, "warn").iter().any(|check| check == "reachable") {
+    let (code, report) = eventually(TEST_TIMEOUT, || async {
+        let (code, report) = doctor_report(&url).await;
+        if checks_at_level(&report, "warn").iter().any(|check| check == "reachable") {
             Err(format!("{report:#}"))
         } else {
             Ok((code, report))
         }
     })
     .await;
-    assert_eq!((code, checks(&report, "fail")), (1, vec![]), "{report:#}");
+    assert_eq!((code, checks_at_level(&report, "fail")), (1, vec![]), "{report:#}");
     for check in ["version", "fsync", "data-set", "disk", "connections", "tick-time"] {
-        assert!(says(found(&report, check, "unknown"), "found").contains("TLS"), "{check}: {report:#}");
+        assert!(text_of(assert_finding(&report, check, "unknown"), "found").contains("TLS"), "{check}: {report:#}");
     }
     for check in ["reachable", "lock-nodes", "acl", "acl-enforced", "session-timeout", "clock", "orphans"] {
-        found(&report, check, "ok");
+        assert_finding(&report, check, "ok");
     }
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_finding_and_a_bad_url_is_an_error() {
+async fn an_unreachable_ensemble_is_a_finding_and_a_bad_url_an_error() {
     let mut server = ZooKeeper::new().start().await.unwrap();
-    let url = url("", &server.url());
+    let url = zookeeper_url("", &server.url());
     server.kill().unwrap();
-    let (code, report) = report(&url).await;
-    assert_eq!((code, checks(&report, "fail")), (2, vec!["quorum".to_owned(), "reachable".into()]), "{report:#}");
+    let (code, report) = doctor_report(&url).await;
+    assert_eq!(
+        (code, checks_at_level(&report, "fail")),
+        (2, vec!["quorum".to_owned(), "reachable".into()]),
+        "{report:#}"
+    );
     for (url, says) in [
         ("zookeeper://h?acl=creator", "user:password@host"),
         ("zookeeper://h?session=mine", "`own`"),
         ("zookeeper://127.0.0.1:1?ca=/no/such.pem", "/no/such.pem"),
     ] {
-        examine(url, &[]).await.failed(64, says);
+        run_doctor(url, &[]).await.assert_failed(64, says);
     }
 }

@@ -8,7 +8,7 @@ use leasehold_testbed::WallClock;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{Place, Running, wait_for};
+use crate::common::{RunningCommand, TestFolder, wait_for};
 
 /// The hosts' jobs, each second: one that is retried after a crash and skips nothing, one that
 /// starts each tick at most once, one whose runs may overlap, a long one during which a host is
@@ -34,31 +34,32 @@ const TTL: &str = "10s";
 
 /// A process with its own clock.
 pub(crate) struct Host {
-    process: Running,
+    process: RunningCommand,
     clock: WallClock,
     log: PathBuf,
 }
 
 impl Host {
-    pub(crate) fn start(place: &Place, url: &str, skew: i64) -> Self {
+    pub(crate) fn start(place: &TestFolder, url: &str, skew: i64) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let clock = WallClock::new().unwrap();
-        clock.move_to(skew).unwrap();
-        let mut command = place.leasehold_by(&clock, ["cron", "--engine", url, "--ttl", TTL, "--json", "jobs.cron"]);
+        clock.set_offset(skew).unwrap();
+        let mut command =
+            place.command_with_clock(&clock, ["cron", "--engine", url, "--ttl", TTL, "--json", "jobs.cron"]);
         let log = place.path(&format!("host-{:04}.log", STARTED.fetch_add(1, Ordering::Relaxed)));
         let file = std::fs::File::create(&log).unwrap();
         command.stdout(Stdio::null()).stderr(file);
-        Self { process: Running(Some(command.spawn().unwrap())), clock, log }
+        Self { process: RunningCommand(Some(command.spawn().unwrap())), clock, log }
     }
 
     /// The time that its clock shows, in seconds since 1970.
-    pub(crate) fn shows(&self) -> i64 {
+    pub(crate) fn clock_seconds(&self) -> i64 {
         let said = Command::new("date").arg("+%s").envs(self.clock.environment()).output().unwrap();
         String::from_utf8(said.stdout).unwrap().trim().parse().unwrap()
     }
 
     /// Asserts that it uses its own clock: the library that fakes the time is loaded.
-    pub(crate) fn goes_by_its_own_clock(&self) {
+    pub(crate) fn wait_for_own_clock(&self) {
         let maps = format!("/proc/{}/maps", self.pid());
         wait_for("a host with a clock of its own", || {
             std::fs::read_to_string(&maps).unwrap().contains("libfaketime").then_some(())
@@ -66,13 +67,13 @@ impl Host {
     }
 
     /// Waits until it takes part in every job.
-    pub(crate) fn joined(self) -> Self {
+    pub(crate) fn wait_joined(self) -> Self {
         let jobs = JOBS.lines().filter(|line| line.contains("]: ")).count();
         wait_for("a host that takes part", || {
             let said = std::fs::read_to_string(&self.log).unwrap();
-            (events(&said).iter().filter(|event| event["event"] == "joined").count() == jobs).then_some(())
+            (parse_events(&said).iter().filter(|event| event["event"] == "joined").count() == jobs).then_some(())
         });
-        self.goes_by_its_own_clock();
+        self.wait_for_own_clock();
         self
     }
 
@@ -95,18 +96,18 @@ impl Host {
     }
 
     /// Waits for its end; returns its exit code.
-    pub(crate) fn end(self) -> i32 {
-        self.process.end().code()
+    pub(crate) fn wait(self) -> i32 {
+        self.process.wait().exit_code()
     }
 }
 
 /// The events in a log. The last line of a killed host may be incomplete.
-pub(crate) fn events(said: &str) -> Vec<Value> {
-    said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+pub(crate) fn parse_events(log: &str) -> Vec<Value> {
+    log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// The logs of all hosts, concatenated.
-pub(crate) fn said(place: &Place) -> String {
+pub(crate) fn all_logs(place: &TestFolder) -> String {
     let mut logs: Vec<_> = std::fs::read_dir(place.dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     logs.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-")));
     logs.sort();

@@ -5,41 +5,43 @@
 //! The naive fleets ([`naive`]), in which each host uses its own clock, are the controls.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod account;
 mod host;
 mod naive;
+mod tick_ledger;
 
-use crate::common::{Place, wait_for};
-use account::{Bound, Going, Ledger, going, has_ended, left_out, most_at_once, ran};
-use host::{Host, JOBS, said};
+use crate::common::{TestFolder, wait_for};
+use host::{Host, JOBS, all_logs};
 use leasehold_testbed::redis::Redis;
 use leasehold_testbed::{Data, Server, mariadb, postgres, zookeeper};
 use rustix::process::Signal;
+use tick_ledger::{
+    ActiveRun, OutcomeLimits, TickLedger, active_run, has_ended, max_concurrent_runs, recorded_runs, skipped_ticks,
+};
 
 /// The hosts' clock skews, in seconds.
 const SKEWS: [i64; 8] = [-300, -173, -41, -2, 0, 3, 77, 300];
 
 /// The skews of the hosts that join after the kill, and after the restart.
-const LATE: [i64; 2] = [300, -300];
+const LATE_SKEWS: [i64; 2] = [300, -300];
 
 /// Waits for this many more ticks of a job.
 #[track_caller]
-fn more(place: &Place, file: &str, count: usize) {
-    let before = ran(place, file).len();
-    let wanted = || (ran(place, file).len() >= before + count).then_some(());
+fn wait_for_more_ticks(place: &TestFolder, file: &str, count: usize) {
+    let before = recorded_runs(place, file).len();
+    let wanted = || (recorded_runs(place, file).len() >= before + count).then_some(());
     let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wait_for("more ticks", wanted)));
-    assert!(seen.is_ok(), "no {count} more ticks of {file} after {before}: {}", said(place));
+    assert!(seen.is_ok(), "no {count} more ticks of {file} after {before}: {}", all_logs(place));
 }
 
 /// Kills a host during a run of `long`; returns the run, and the number of killed hosts.
-fn kill_in_mid_run(place: &Place, url: &str, hosts: &mut Vec<Host>) -> (Going, usize) {
+fn kill_host_during_run(place: &TestFolder, url: &str, hosts: &mut Vec<Host>) -> (ActiveRun, usize) {
     for killed in 1.. {
         // A run that has just started: it lasts for three seconds.
-        let old = ran(place, "long.log");
+        let old = recorded_runs(place, "long.log");
         let is_new =
-            |run: &Going| !old.get(&run.tick).is_some_and(|runs| runs.iter().any(|(token, _)| *token == run.token));
+            |run: &ActiveRun| !old.get(&run.tick).is_some_and(|runs| runs.iter().any(|(token, _)| *token == run.token));
         let run = wait_for("a long run that has just begun", || {
-            going(place, url, "long").filter(is_new).filter(|run| hosts.iter().any(|host| host.pid() == run.pid))
+            active_run(place, url, "long").filter(is_new).filter(|run| hosts.iter().any(|host| host.pid() == run.pid))
         });
         let at = hosts.iter().position(|host| host.pid() == run.pid).unwrap();
         hosts.remove(at).kill();
@@ -52,77 +54,77 @@ fn kill_in_mid_run(place: &Place, url: &str, hosts: &mut Vec<Host>) -> (Going, u
 }
 
 /// An operator pauses a job, runs it manually meanwhile, and resumes it.
-fn pause_and_run_by_hand(place: &Place, url: &str) {
-    let operate = |what: &str| place.run(["cron", what, "--engine", url, "hand"]).ok();
-    more(place, "hand.log", 1);
+fn pause_and_run_manually(place: &TestFolder, url: &str) {
+    let operate = |what: &str| place.run(["cron", what, "--engine", url, "hand"]).assert_ok();
+    wait_for_more_ticks(place, "hand.log", 1);
     operate("pause");
     // A run in progress completes.
-    wait_for("no run", || going(place, url, "hand").is_none().then_some(()));
-    let before = ran(place, "hand.log");
-    more(place, "all.log", 4);
-    assert_eq!(ran(place, "hand.log"), before, "the pause holds");
+    wait_for("no run", || active_run(place, url, "hand").is_none().then_some(()));
+    let before = recorded_runs(place, "hand.log");
+    wait_for_more_ticks(place, "all.log", 4);
+    assert_eq!(recorded_runs(place, "hand.log"), before, "the pause holds");
     operate("run-now");
-    more(place, "hand.log", 1);
-    more(place, "all.log", 4);
-    let after = ran(place, "hand.log");
+    wait_for_more_ticks(place, "hand.log", 1);
+    wait_for_more_ticks(place, "all.log", 4);
+    let after = recorded_runs(place, "hand.log");
     assert_eq!(after.len(), before.len() + 1, "once, and the pause holds: {after:?}");
     operate("resume");
-    more(place, "hand.log", 2);
-    let runs = ran(place, "hand.log");
+    wait_for_more_ticks(place, "hand.log", 2);
+    let runs = recorded_runs(place, "hand.log");
     assert!(runs.values().all(|runs| runs.len() == 1), "{runs:?}");
     assert!(runs.values().flatten().is_sorted_by(|a, b| a.0 < b.0), "{runs:?}");
 }
 
 /// The scenario, on any engine. `restart` restarts the engine, or its equivalent.
-async fn fleet(place: &Place, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host>)) {
+async fn run_fleet(place: &TestFolder, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host>)) {
     std::fs::write(place.path("jobs.cron"), JOBS).unwrap();
     let mut hosts: Vec<Host> = SKEWS.iter().map(|skew| Host::start(place, url, *skew)).collect();
     // The clocks are indeed wrong by this much.
-    assert!((590..=610).contains(&(hosts[7].shows() - hosts[0].shows())));
-    hosts.iter().for_each(Host::goes_by_its_own_clock);
+    assert!((590..=610).contains(&(hosts[7].clock_seconds() - hosts[0].clock_seconds())));
+    hosts.iter().for_each(Host::wait_for_own_clock);
     // And the maximum of concurrent runs.
-    let mut ledgers = [("once", 1, Ledger::default()), ("beside", 3, Ledger::default())];
-    let mut look = || ledgers.iter_mut().for_each(|(job, _, ledger)| ledger.look(place, url, job));
-    more(place, "all.log", 3);
-    pause_and_run_by_hand(place, url);
+    let mut ledgers = [("once", 1, TickLedger::default()), ("beside", 3, TickLedger::default())];
+    let mut look = || ledgers.iter_mut().for_each(|(job, _, ledger)| ledger.record_history(place, url, job));
+    wait_for_more_ticks(place, "all.log", 3);
+    pause_and_run_manually(place, url);
     look();
-    let (killed, kills) = kill_in_mid_run(place, url, &mut hosts);
-    hosts.push(Host::start(place, url, LATE[0]).joined());
-    more(place, "all.log", 5);
-    taken_over(place, &killed);
+    let (killed, kills) = kill_host_during_run(place, url, &mut hosts);
+    hosts.push(Host::start(place, url, LATE_SKEWS[0]).wait_joined());
+    wait_for_more_ticks(place, "all.log", 5);
+    assert_taken_over(place, &killed);
     look();
     let gone = jiff::Timestamp::now();
     restart(&mut hosts).await;
-    hosts.push(Host::start(place, url, LATE[1]).joined());
-    more(place, "all.log", 3);
+    hosts.push(Host::start(place, url, LATE_SKEWS[1]).wait_joined());
+    wait_for_more_ticks(place, "all.log", 3);
     // The grace is a minute, of which a dead host's locks take a part.
     let late = jiff::Timestamp::now().duration_since(gone).as_secs() > 45;
     look();
     for file in ["once.log", "beside.log", "long.log"] {
-        more(place, file, 3);
+        wait_for_more_ticks(place, file, 3);
     }
     for host in &hosts {
         host.signal(Signal::TERM);
     }
     for host in hosts {
-        assert_eq!(host.end(), 0, "{}", said(place));
+        assert_eq!(host.wait(), 0, "{}", all_logs(place));
     }
     look();
-    each_tick_ran(place);
+    assert_each_tick_ran(place);
     for (job, at_once, mut ledger) in ledgers {
-        ledger.hear(place, job);
-        let bound = Bound { cut_off: at_once * (kills + 1), late };
-        begun_at_most_once(place, job, &ledger, bound);
+        ledger.record_events(place, job);
+        let bound = OutcomeLimits { max_crashed_or_lost: at_once * (kills + 1), may_be_late: late };
+        assert_started_at_most_once(place, job, &ledger, bound);
     }
-    let most = most_at_once(place, "beside.log");
+    let most = max_concurrent_runs(place, "beside.log");
     assert!((2..=3).contains(&most), "{most} at once: {}", place.read("beside.log"));
 }
 
 /// The killed host's run starts once more, on another host, for the same tick and with a higher
 /// token.
-fn taken_over(place: &Place, killed: &Going) {
+fn assert_taken_over(place: &TestFolder, killed: &ActiveRun) {
     let again = wait_for("the run of the killed host to be taken over", || {
-        let runs = ran(place, "long.log").remove(&killed.tick)?;
+        let runs = recorded_runs(place, "long.log").remove(&killed.tick)?;
         runs.into_iter().find(|(_, attempt)| *attempt > killed.attempt)
     });
     assert!(again.0 > killed.token, "{killed:?} {again:?}");
@@ -130,11 +132,11 @@ fn taken_over(place: &Place, killed: &Going) {
 
 /// Jobs with retries: every tick from the first to the last ran; again only after a crash, with a
 /// higher token and attempt.
-fn each_tick_ran(place: &Place) {
-    let all = ran(place, "all.log");
-    assert!(left_out(&all).is_empty(), "a tick was left out: {all:?}");
+fn assert_each_tick_ran(place: &TestFolder) {
+    let all = recorded_runs(place, "all.log");
+    assert!(skipped_ticks(&all).is_empty(), "a tick was left out: {all:?}");
     for file in ["all.log", "long.log"] {
-        let runs = ran(place, file);
+        let runs = recorded_runs(place, file);
         assert!(runs.values().all(|runs| runs.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1)), "{file}: {runs:?}");
         // Only runs in progress at the kill and at the restart ran again.
         let again = runs.values().filter(|runs| runs.len() > 1).count();
@@ -142,32 +144,32 @@ fn each_tick_ran(place: &Place) {
     }
     // Each run completed at most once, and each tick but the last completed: also runs that were
     // stopped with their lock during the engine's outage.
-    let (long, ends) = (ran(place, "long.log"), place.read("long.end"));
+    let (long, ends) = (recorded_runs(place, "long.log"), place.read("long.end"));
     let ended = |tick: &str| ends.lines().filter(|line| *line == tick).count();
     assert!(ends.lines().all(|tick| long.contains_key(tick)), "{ends} {long:?}");
     assert!(long.iter().all(|(tick, runs)| ended(tick) <= runs.len()), "{ends} {long:?}");
-    assert!(long.keys().rev().skip(2).all(|tick| ended(tick) >= 1), "{ends} {long:?}; {}", said(place));
+    assert!(long.keys().rev().skip(2).all(|tick| ended(tick) >= 1), "{ends} {long:?}; {}", all_logs(place));
 }
 
 /// At-most-once jobs: no tick starts twice, and every skipped tick has a recorded reason.
-fn begun_at_most_once(place: &Place, job: &str, ledger: &Ledger, bound: Bound) {
-    let runs = ran(place, &format!("{job}.log"));
+fn assert_started_at_most_once(place: &TestFolder, job: &str, ledger: &TickLedger, bound: OutcomeLimits) {
+    let runs = recorded_runs(place, &format!("{job}.log"));
     assert!(runs.values().all(|runs| runs.len() == 1), "{job}: {runs:?}");
     assert!(runs.values().flatten().all(|(_, attempt)| *attempt == 1), "{job}: {runs:?}");
     if job == "once" {
         assert!(runs.values().flatten().is_sorted_by(|a, b| a.0 < b.0), "{runs:?}");
     }
-    ledger.explains(job, &runs, bound, place);
+    ledger.assert_explains(job, &runs, bound, place);
 }
 
 /// With a server that is killed with `kill -9` and restarts with its data.
-async fn with_server(server: Server) {
+async fn run_fleet_on_server(server: Server) {
     let url = server.url();
-    at(&url, server).await;
+    run_fleet_at(&url, server).await;
 }
 
-async fn at(url: &str, mut server: Server) {
-    fleet(&Place::new(), url, async |_| {
+async fn run_fleet_at(url: &str, mut server: Server) {
+    run_fleet(&TestFolder::new(), url, async |_| {
         server.kill().unwrap();
         server.restart(Data::Keep).await.unwrap();
     })
@@ -177,32 +179,32 @@ async fn at(url: &str, mut server: Server) {
 #[tokio::test]
 async fn on_redis() {
     let durable = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]);
-    with_server(durable.start().await.unwrap()).await;
+    run_fleet_on_server(durable.start().await.unwrap()).await;
 }
 
 #[tokio::test]
 async fn on_zookeeper() {
     let server = zookeeper::start().await.unwrap();
-    at(&format!("zookeeper://{}", server.addr()), server).await;
+    run_fleet_at(&format!("zookeeper://{}", server.addr()), server).await;
 }
 
 #[tokio::test]
 async fn on_mariadb() {
-    with_server(mariadb::start().await.unwrap()).await;
+    run_fleet_on_server(mariadb::start().await.unwrap()).await;
 }
 
 #[tokio::test]
 async fn on_postgres() {
-    with_server(postgres::start().await.unwrap()).await;
+    run_fleet_on_server(postgres::start().await.unwrap()).await;
 }
 
 /// A folder has no server: all hosts are killed at once, and started again. They are stopped first,
 /// so that none of them takes over a killed host's run before it is killed itself.
 #[tokio::test]
 async fn on_a_folder() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let url = place.engine();
-    fleet(&place, &url, async |hosts| {
+    run_fleet(&place, &url, async |hosts| {
         for host in &*hosts {
             host.signal(Signal::STOP);
         }

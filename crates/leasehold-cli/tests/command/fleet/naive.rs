@@ -6,21 +6,21 @@ use std::process::{Command, Stdio};
 
 use leasehold_testbed::WallClock;
 
-use crate::common::{LEASEHOLD, Place};
+use crate::common::{LEASEHOLD, TestFolder};
 
 /// The clock skews, in seconds: small enough that all hosts soon reach the same tick.
 const SKEWS: [i64; 8] = [-2, -2, -1, 0, 0, 1, 1, 2];
 
 /// A run: its host's skew, and its true time.
 #[derive(Debug)]
-struct Run {
+struct RecordedRun {
     skew: i64,
-    at: i64,
+    ran_at: i64,
     token: u64,
 }
 
 /// Makes each host run `command` at each of three ticks. Returns the recorded runs by tick.
-fn fleet(place: &Place, command: &str) -> BTreeMap<i64, Vec<Run>> {
+fn run_naive_fleet(place: &TestFolder, command: &str) -> BTreeMap<i64, Vec<RecordedRun>> {
     let first = jiff::Timestamp::now().as_second() + 3;
     // The child processes have the right time, and record it.
     let wait = "until [ $(date +%s) -ge $tick ]; do LD_PRELOAD= sleep 0.2; done";
@@ -30,7 +30,7 @@ fn fleet(place: &Place, command: &str) -> BTreeMap<i64, Vec<Run>> {
         .iter()
         .map(|skew| {
             let clock = WallClock::new().unwrap();
-            clock.move_to(*skew).unwrap();
+            clock.set_offset(*skew).unwrap();
             let mut host = Command::new("sh");
             host.args(["-c", &script]).envs(clock.environment()).current_dir(place.dir.path()).stdin(Stdio::null());
             host.env("LEASEHOLD_ENGINE", place.engine()).env("L", LEASEHOLD).env("skew", skew.to_string());
@@ -40,18 +40,18 @@ fn fleet(place: &Place, command: &str) -> BTreeMap<i64, Vec<Run>> {
     for (mut host, _clock) in hosts {
         assert!(host.wait().unwrap().success());
     }
-    let mut ran: BTreeMap<i64, Vec<Run>> = BTreeMap::new();
+    let mut ran: BTreeMap<i64, Vec<RecordedRun>> = BTreeMap::new();
     for line in place.read("naive.log").lines() {
         let [tick, skew, at, token] = line.split(' ').map(|word| word.parse().unwrap()).collect::<Vec<i64>>()[..]
         else {
             panic!("{line}")
         };
-        ran.entry(tick).or_default().push(Run { skew, at, token: token.unsigned_abs() });
+        ran.entry(tick).or_default().push(RecordedRun { skew, ran_at: at, token: token.unsigned_abs() });
     }
     assert_eq!(ran.keys().copied().collect::<Vec<_>>(), [first, first + 1, first + 2]);
     // By its own clock, no host was early: those whose clock is slow were late.
     for (tick, runs) in &ran {
-        assert!(runs.iter().all(|run| run.at + run.skew >= *tick), "{tick}: {runs:?}");
+        assert!(runs.iter().all(|run| run.ran_at + run.skew >= *tick), "{tick}: {runs:?}");
     }
     ran
 }
@@ -59,7 +59,7 @@ fn fleet(place: &Place, command: &str) -> BTreeMap<i64, Vec<Run>> {
 /// Uncoordinated hosts: the customer gets every message eight times.
 #[test]
 fn without_leasehold_every_tick_runs_eight_times() {
-    let ran = fleet(&Place::new(), "echo $tick $skew $(date +%s) 0 >> naive.log");
+    let ran = run_naive_fleet(&TestFolder::new(), "echo $tick $skew $(date +%s) 0 >> naive.log");
     for (tick, runs) in &ran {
         let skews: Vec<i64> = sorted(runs.iter().map(|run| run.skew));
         assert_eq!(skews, SKEWS, "{tick}: {runs:?}");
@@ -69,9 +69,9 @@ fn without_leasehold_every_tick_runs_eight_times() {
 /// With a lock around each run, and nothing else: the runs do not overlap, but all of them run.
 #[test]
 fn with_a_lock_alone_every_tick_runs_eight_times_too() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let work = "mkdir busy || exit 1; echo $tick $skew $(date +%s) $LEASEHOLD_TOKEN >> naive.log; rmdir busy";
-    let ran = fleet(&place, &format!("\"$L\" run message -c '{work}'"));
+    let ran = run_naive_fleet(&place, &format!("\"$L\" run message -c '{work}'"));
     for (tick, runs) in &ran {
         let skews: Vec<i64> = sorted(runs.iter().map(|run| run.skew));
         assert_eq!(skews, SKEWS, "{tick}: {runs:?}");

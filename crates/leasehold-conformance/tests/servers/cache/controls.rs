@@ -4,43 +4,43 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::cache::strategy::{Answer, Source, Strategy};
+use leasehold::cache::strategy::{Database, Strategy, StrategyFuture};
 use leasehold::logic::cache::Data;
 use leasehold_testbed::redis::Reply;
 use tokio::sync::OnceCell;
 
-use crate::cache::site::{Db, Point, by_hand, fresh, text};
+use crate::cache::fixture::{PausePoint, TestTable, expect_text, redis_command, unique_name};
 
 /// A client that has the key `lease`, which ends by itself, loads and stores, without a look whether it is still its own.
-pub(super) struct Naive {
+pub(super) struct UncheckedLease {
     lease: String,
     value: String,
 }
 
-impl Naive {
+impl UncheckedLease {
     pub(super) fn new() -> Self {
-        let name = fresh("naive");
+        let name = unique_name("naive");
         Self { lease: format!("{name}:lease"), value: format!("{name}:value") }
     }
 }
 
-impl Strategy for Naive {
+impl Strategy for UncheckedLease {
     fn name(&self) -> &'static str {
         "a lease that nobody checks"
     }
 
-    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+    fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data> {
         Box::pin(async move {
             loop {
-                if let Reply::Bulk(value) = by_hand(&["GET", &self.value]).await {
+                if let Reply::Bulk(value) = redis_command(&["GET", &self.value]).await {
                     return Ok(Some(value.into_bytes()));
                 }
                 // As long as that of ours.
-                if by_hand(&["SET", &self.lease, "x", "NX", "PX", "100"]).await != Reply::Nil {
+                if redis_command(&["SET", &self.lease, "x", "NX", "PX", "100"]).await != Reply::Nil {
                     let Some(row) = source.load(key).await? else { return Ok(None) };
                     let value = String::from_utf8(row.value.clone()).expect("a text");
-                    by_hand(&["SET", &self.value, &value]).await;
-                    by_hand(&["DEL", &self.lease]).await;
+                    redis_command(&["SET", &self.value, &value]).await;
+                    redis_command(&["DEL", &self.lease]).await;
                     return Ok(Some(row.value));
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -48,10 +48,10 @@ impl Strategy for Naive {
         })
     }
 
-    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+    fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()> {
         Box::pin(async move {
             source.store(key, value, None).await?;
-            by_hand(&["DEL", &self.value]).await;
+            redis_command(&["DEL", &self.value]).await;
             Ok(())
         })
     }
@@ -59,13 +59,13 @@ impl Strategy for Naive {
 
 /// Loads that are under way, by key: whoever comes meanwhile joins, and when a load ends it is forgotten.
 #[derive(Clone, Default)]
-pub(super) struct Flights(Arc<Mutex<HashMap<&'static str, Flight>>>);
+pub(super) struct KeyedLoads(Arc<Mutex<HashMap<&'static str, SharedLoad>>>);
 
 /// A load, and how many wait for it.
-type Flight = (Arc<OnceCell<String>>, usize);
+type SharedLoad = (Arc<OnceCell<String>>, usize);
 
-impl Flights {
-    pub(super) fn aboard(&self) -> usize {
+impl KeyedLoads {
+    pub(super) fn waiter_count(&self) -> usize {
         self.0.lock().expect("a list").get("k").map_or(0, |(_, count)| *count)
     }
 
@@ -76,9 +76,9 @@ impl Flights {
         Arc::clone(cell)
     }
 
-    pub(super) async fn read(self, db: Db) -> String {
+    pub(super) async fn read(self, db: TestTable) -> String {
         let load = async || {
-            let value = text(Ok(db.load("k").await.expect("a row").map(|row| row.value)));
+            let value = expect_text(Ok(db.load("k").await.expect("a row").map(|row| row.value)));
             self.0.lock().expect("a list").remove("k");
             value
         };
@@ -88,37 +88,37 @@ impl Flights {
 
 /// A counter beside the value, which writers raise: a value is stored if the counter is as it was before the load.
 #[derive(Clone)]
-pub(super) struct Counter {
-    count: String,
-    value: String,
+pub(super) struct CounterCache {
+    count_key: String,
+    value_key: String,
 }
 
-impl Counter {
-    async fn read(self, db: Db) -> String {
-        if let Reply::Bulk(value) = by_hand(&["GET", &self.value]).await {
+impl CounterCache {
+    async fn read(self, db: TestTable) -> String {
+        if let Reply::Bulk(value) = redis_command(&["GET", &self.value_key]).await {
             return value;
         }
-        let before = by_hand(&["GET", &self.count]).await;
-        let value = text(Ok(db.load("k").await.expect("a row").map(|row| row.value)));
-        if by_hand(&["GET", &self.count]).await == before {
-            by_hand(&["SET", &self.value, &value]).await;
+        let before = redis_command(&["GET", &self.count_key]).await;
+        let value = expect_text(Ok(db.load("k").await.expect("a row").map(|row| row.value)));
+        if redis_command(&["GET", &self.count_key]).await == before {
+            redis_command(&["SET", &self.value_key, &value]).await;
         }
         value
     }
 }
 
 /// A counter that was evicted is as it was before anybody wrote. What does the next reader get?
-pub(super) async fn a_value_let_in_by_a_counter(evicted: bool) -> String {
-    let (name, db) = (fresh("counter"), Db::new().await);
-    let counter = Counter { count: format!("{name}:count"), value: format!("{name}:value") };
-    let gate = db.hold(Point::Loaded);
+pub(super) async fn read_after_late_counter_store(is_counter_evicted: bool) -> String {
+    let (name, db) = (unique_name("counter"), TestTable::new().await);
+    let counter = CounterCache { count_key: format!("{name}:count"), value_key: format!("{name}:value") };
+    let gate = db.pause_next_at(PausePoint::Loaded);
     let late = tokio::spawn(counter.clone().read(db.clone()));
-    gate.reached().await;
-    db.set("v2").await;
-    by_hand(&["INCR", &counter.count]).await;
-    by_hand(&["DEL", &counter.value]).await;
-    if evicted {
-        by_hand(&["DEL", &counter.count]).await;
+    gate.wait_reached().await;
+    db.write_directly("v2").await;
+    redis_command(&["INCR", &counter.count_key]).await;
+    redis_command(&["DEL", &counter.value_key]).await;
+    if is_counter_evicted {
+        redis_command(&["DEL", &counter.count_key]).await;
     }
     gate.open();
     assert_eq!(late.await.expect("a reader"), "v1", "it read before the write");

@@ -4,26 +4,31 @@ use std::sync::Arc;
 
 use leasehold::Token;
 use leasehold::cache::ReadThrough;
-use leasehold::cache::strategy::{Invalidating, Strategy};
-use leasehold_conformance::world::SOON;
-use leasehold_testbed::redis::{Redis, Reply, Resp};
+use leasehold::cache::strategy::{InvalidateAfterCommit, Strategy};
+use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_testbed::redis::{Redis, Reply, RespClient};
 use leasehold_testbed::{Server, eventually, try_eventually};
 
-use crate::cache::site::{ANSWER, Db, LONG, Point, read, spawn_read, text, write};
+use crate::cache::fixture::{LONG_TTL, PausePoint, REPLY_TIMEOUT, TestTable, expect_text, read, spawn_read, write};
 
 /// Every step there is, by two clients of this deployment.
-pub(super) async fn everything(url: &str) {
+pub(super) async fn check_every_operation(url: &str) {
     let open = async || {
-        let builder = ReadThrough::builder().ttl(LONG).negative_ttl(LONG).lease(LONG).longest_load(LONG).early(0.0);
-        builder.timeout(ANSWER).open(url).await.expect("a cache")
+        let builder = ReadThrough::builder()
+            .ttl(LONG_TTL)
+            .negative_ttl(LONG_TTL)
+            .load_lease(LONG_TTL)
+            .max_load_time(LONG_TTL)
+            .early_reload(0.0);
+        builder.timeout(REPLY_TIMEOUT).open(url).await.expect("a cache")
     };
-    let (db, one, two) = (Db::new().await, open().await, open().await);
-    let [a, b] = [one.clone(), two.clone()].map(|cache| Arc::new(Invalidating(cache)) as Arc<dyn Strategy>);
-    let gate = db.hold(Point::Loaded);
+    let (db, one, two) = (TestTable::new().await, open().await, open().await);
+    let [a, b] = [one.clone(), two.clone()].map(|cache| Arc::new(InvalidateAfterCommit(cache)) as Arc<dyn Strategy>);
+    let gate = db.pause_next_at(PausePoint::Loaded);
     let loads = spawn_read(&a, &db);
-    gate.reached().await;
+    gate.wait_reached().await;
     let waits = spawn_read(&b, &db);
-    eventually(SOON, || async { if two.stats().waits == 1 { Ok(()) } else { Err("not yet") } }).await;
+    eventually(TEST_TIMEOUT, || async { if two.stats().waits == 1 { Ok(()) } else { Err("not yet") } }).await;
     gate.open();
     for reader in [loads, waits] {
         assert_eq!(reader.await.expect("a reader"), "v1");
@@ -32,8 +37,8 @@ pub(super) async fn everything(url: &str) {
     write(&a, &db, "v2").await;
     assert_eq!(read(&b, &db).await, "v2");
     two.write_with("k", Token(1), |_| async {
-        db.set("v3").await;
-        assert_eq!(text(Ok(Some(read(&a, &db).await.into_bytes()))), "v3");
+        db.write_directly("v3").await;
+        assert_eq!(expect_text(Ok(Some(read(&a, &db).await.into_bytes()))), "v3");
         Ok::<_, std::io::Error>(())
     })
     .await
@@ -52,45 +57,45 @@ pub(super) async fn everything(url: &str) {
 }
 
 /// Makes a user with these rules.
-async fn user(server: &Server, rules: &str) {
+async fn create_user(server: &Server, rules: &str) {
     let words = ["ACL", "SETUSER", "app", "reset", "on", ">secret"].into_iter();
     let words: Vec<&str> = words.chain(rules.split(' ')).collect();
-    assert_eq!(ask(server, &words).await, Reply::Simple("OK".to_owned()));
+    assert_eq!(command(server, &words).await, Reply::Simple("OK".to_owned()));
 }
 
-async fn ask(server: &Server, words: &[&str]) -> Reply {
-    let mut hand = Resp::connect(server.addr()).await.expect("a connection");
+async fn command(server: &Server, words: &[&str]) -> Reply {
+    let mut hand = RespClient::connect(server.addr()).await.expect("a connection");
     hand.command(words).await.expect("an answer")
 }
 
 /// The line of docs/cache.md is enough, and each word of it is needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn as_a_user_who_may_only_do_what_the_page_says() {
+async fn the_documented_permissions_are_sufficient_and_necessary() {
     let page = include_str!("../../../../../docs/cache.md");
     let (_, rest) = page.split_once("The user in Redis needs `").expect("a line");
     let (rules, _) = rest.split_once('`').expect("its end");
     let server = Redis::new().start().await.expect("a server");
     let url = format!("redis://app:secret@127.0.0.1:{}/", server.addr().port());
-    user(&server, rules).await;
-    everything(&url).await;
+    create_user(&server, rules).await;
+    check_every_operation(&url).await;
     for left_out in rules.split(' ') {
         let fewer: Vec<&str> = rules.split(' ').filter(|word| *word != left_out).collect();
-        user(&server, &fewer.join(" ")).await;
+        create_user(&server, &fewer.join(" ")).await;
         // As after a restart.
-        ask(&server, &["SCRIPT", "FLUSH"]).await;
-        ask(&server, &["ACL", "LOG", "RESET"]).await;
-        let went = everything_quickly(&url).await;
+        command(&server, &["SCRIPT", "FLUSH"]).await;
+        command(&server, &["ACL", "LOG", "RESET"]).await;
+        let went = check_each_permission(&url).await;
         // What was refused inside a script may have been after its answer was clear.
-        let refused = format!("{:?}", ask(&server, &["ACL", "LOG"]).await);
+        let refused = format!("{:?}", command(&server, &["ACL", "LOG"]).await);
         let missed = refused.contains(&format!("{:?}", left_out.trim_start_matches('+')));
         assert!(went.is_err() || missed, "without {left_out} all went well");
     }
 }
 
 /// Whether the steps that ask for each permission go well.
-async fn everything_quickly(url: &str) -> Result<(), String> {
+async fn check_each_permission(url: &str) -> Result<(), String> {
     let say = |error: &dyn std::error::Error| error.to_string();
-    let closed = ReadThrough::builder().outage(leasehold::cache::Outage::Closed).timeout(ANSWER);
+    let closed = ReadThrough::builder().on_outage(leasehold::cache::OutagePolicy::FailClosed).timeout(REPLY_TIMEOUT);
     let key = format!("k{}", leasehold::ClaimId::random().bits());
     let cache = closed.open(url).await.map_err(|error| say(&error))?;
     let gate = tokio::sync::Semaphore::new(0);
@@ -102,7 +107,7 @@ async fn everything_quickly(url: &str) -> Result<(), String> {
     let open = async {
         // One waits by then, unless it may not: that ends it, and all of this.
         let waits = || async { if cache.stats().waits > 0 { Ok(()) } else { Err("it does not wait") } };
-        let waits = try_eventually("a waiter", SOON, waits).await.map_err(|error| say(&error));
+        let waits = try_eventually("a waiter", TEST_TIMEOUT, waits).await.map_err(|error| say(&error));
         gate.add_permits(2);
         waits
     };

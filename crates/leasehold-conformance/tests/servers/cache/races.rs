@@ -3,22 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::cache::Mode;
-use leasehold::cache::strategy::{Invalidating, Strategy};
-use leasehold_conformance::world::SOON;
+use leasehold::cache::Freshness;
+use leasehold::cache::strategy::{InvalidateAfterCommit, Strategy};
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
 
-use crate::cache::controls::{Flights, Naive, a_value_let_in_by_a_counter};
-use crate::cache::site::{
-    ANSWER, Db, LONG, Point, lock_protected, ours, read, spawn_read, spawn_write, textbook, write,
+use crate::cache::controls::{KeyedLoads, UncheckedLease, read_after_late_counter_store};
+use crate::cache::fixture::{
+    LONG_TTL, PausePoint, REPLY_TIMEOUT, TestTable, open_lock_protected, our_strategies, read, spawn_read, spawn_write,
+    textbook_strategies, write,
 };
 
 /// A reader has read v1; a writer commits v2 and is done; the reader stores what it has. What does the next one get?
-async fn a_set_that_comes_late(strategy: &Arc<dyn Strategy>) -> String {
-    let db = Db::new().await;
-    let gate = db.hold(Point::Loaded);
+async fn read_after_late_set(strategy: &Arc<dyn Strategy>) -> String {
+    let db = TestTable::new().await;
+    let gate = db.pause_next_at(PausePoint::Loaded);
     let slow = spawn_read(strategy, &db);
-    gate.reached().await;
+    gate.wait_reached().await;
     write(strategy, &db, "v2").await;
     gate.open();
     slow.await.expect("a reader");
@@ -27,21 +28,21 @@ async fn a_set_that_comes_late(strategy: &Arc<dyn Strategy>) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_set_is_refused() {
-    for strategy in ours().await {
-        assert_eq!(a_set_that_comes_late(&strategy).await, "v2", "{}", strategy.name());
+    for strategy in our_strategies().await {
+        assert_eq!(read_after_late_set(&strategy).await, "v2", "{}", strategy.name());
     }
-    for strategy in textbook().await {
-        assert_eq!(a_set_that_comes_late(&strategy).await, "v1", "{} is the control", strategy.name());
+    for strategy in textbook_strategies().await {
+        assert_eq!(read_after_late_set(&strategy).await, "v1", "{} is the control", strategy.name());
     }
 }
 
 /// A writer has begun and not committed; a reader reads; the writer goes on. What does the next one get?
-async fn a_read_before_the_commit(strategy: &Arc<dyn Strategy>) -> String {
-    let db = Db::new().await;
+async fn read_after_uncommitted_read(strategy: &Arc<dyn Strategy>) -> String {
+    let db = TestTable::new().await;
     read(strategy, &db).await;
-    let gate = db.hold(Point::Committing);
+    let gate = db.pause_next_at(PausePoint::Committing);
     let writer = spawn_write(strategy, &db, "v2");
-    gate.reached().await;
+    gate.wait_reached().await;
     assert_eq!(read(strategy, &db).await, "v1", "it is not written yet");
     gate.open();
     writer.await.expect("a writer").expect("written");
@@ -50,26 +51,26 @@ async fn a_read_before_the_commit(strategy: &Arc<dyn Strategy>) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_that_was_read_before_the_commit_does_not_stay() {
-    for strategy in ours().await {
-        assert_eq!(a_read_before_the_commit(&strategy).await, "v2", "{}", strategy.name());
+    for strategy in our_strategies().await {
+        assert_eq!(read_after_uncommitted_read(&strategy).await, "v2", "{}", strategy.name());
     }
-    for strategy in textbook().await {
+    for strategy in textbook_strategies().await {
         let right = if strategy.name() == "delete-after" { "v2" } else { "v1" };
-        assert_eq!(a_read_before_the_commit(&strategy).await, right, "{} is the control", strategy.name());
+        assert_eq!(read_after_uncommitted_read(&strategy).await, right, "{} is the control", strategy.name());
     }
 }
 
 /// The lock of a reader that stands still is taken away, and nobody checks its token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_was_lost_stops_nobody_from_storing() {
-    let (db, locked) = (Db::new().await, lock_protected().await);
+async fn a_lost_lock_does_not_prevent_a_late_store() {
+    let (db, locked) = (TestTable::new().await, open_lock_protected().await);
     let locks = locked.locks.clone();
     let strategy: Arc<dyn Strategy> = Arc::new(locked);
-    let gate = db.hold(Point::Loaded);
+    let gate = db.pause_next_at(PausePoint::Loaded);
     let slow = spawn_read(&strategy, &db);
-    gate.reached().await;
+    gate.wait_reached().await;
     let view = locks.inspect("k").await.expect("a view");
-    locks.evict("k", view.holders[0].claim).await.expect("evicted");
+    locks.force_release("k", view.holders[0].claim).await.expect("evicted");
     write(&strategy, &db, "v2").await;
     gate.open();
     slow.await.expect("a reader");
@@ -77,48 +78,56 @@ async fn a_lock_that_was_lost_stops_nobody_from_storing() {
 }
 
 /// Two processes with a cache each, and the same keys.
-async fn pair(mode: Mode, lease: Duration) -> [Arc<dyn Strategy>; 2] {
-    let url = crate::cache::site::redis_server().await.url();
+async fn cache_pair(mode: Freshness, lease: Duration) -> [Arc<dyn Strategy>; 2] {
+    let url = crate::cache::fixture::redis_server().await.url();
     let prefix = format!("pair{}", leasehold::ClaimId::random().bits() as u32);
     let open = async || {
-        let builder = leasehold::cache::ReadThrough::builder().ttl(LONG).longest_load(LONG).early(0.0).stale_for(LONG);
-        let cache = builder.mode(mode).lease(lease).timeout(ANSWER);
-        Arc::new(Invalidating(cache.open(&format!("{url}?prefix={prefix}:")).await.expect("a cache")))
+        let builder = leasehold::cache::ReadThrough::builder()
+            .ttl(LONG_TTL)
+            .max_load_time(LONG_TTL)
+            .early_reload(0.0)
+            .stale_for(LONG_TTL);
+        let cache = builder.freshness(mode).load_lease(lease).timeout(REPLY_TIMEOUT);
+        Arc::new(InvalidateAfterCommit(cache.open(&format!("{url}?prefix={prefix}:")).await.expect("a cache")))
     };
     [open().await, open().await]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loader_that_outlives_its_lease_is_overtaken_and_its_caller_is_served() {
-    for mode in [Mode::Strong, Mode::ServeStale] {
-        let (db, [slow, quick]) = (Db::new().await, pair(mode, Duration::from_millis(100)).await);
-        let gate = db.hold(Point::Loaded);
+async fn a_load_past_its_lease_is_taken_over_and_its_caller_still_served() {
+    for mode in [Freshness::Strong, Freshness::ServeStale] {
+        let (db, [slow, quick]) = (TestTable::new().await, cache_pair(mode, Duration::from_millis(100)).await);
+        let gate = db.pause_next_at(PausePoint::Loaded);
         let late = spawn_read(&slow, &db);
-        gate.reached().await;
+        gate.wait_reached().await;
         // It waits until the lease is over, and takes over.
         assert_eq!(read(&quick, &db).await, "v1");
         gate.open();
         assert_eq!(late.await.expect("a reader"), "v1", "nothing was invalidated: what it loaded is right");
         // And with a write in between.
         write(&quick, &db, "v2").await;
-        let gate = db.hold(Point::Loaded);
+        let gate = db.pause_next_at(PausePoint::Loaded);
         let late = spawn_read(&slow, &db);
-        gate.reached().await;
+        gate.wait_reached().await;
         write(&quick, &db, "v3").await;
         assert_eq!(read(&quick, &db).await, "v3", "{mode:?}");
         gate.open();
         let (late, next) = (late.await.expect("a reader"), read(&slow, &db).await);
-        assert_eq!((late.as_str(), next.as_str()), (if mode == Mode::Strong { "v3" } else { "v2" }, "v3"), "{mode:?}");
+        assert_eq!(
+            (late.as_str(), next.as_str()),
+            (if mode == Freshness::Strong { "v3" } else { "v2" }, "v3"),
+            "{mode:?}"
+        );
     }
 }
 
 /// A loader stands still for longer than its lease. Another takes over, a writer writes, and only then does the first one go on. What does it give, and
 /// what does the next one get?
-async fn a_loader_that_outlives_its_lease([slow, quick]: &[Arc<dyn Strategy>; 2]) -> (String, String) {
-    let db = Db::new().await;
-    let gate = db.hold(Point::Loaded);
+async fn run_load_past_its_lease([slow, quick]: &[Arc<dyn Strategy>; 2]) -> (String, String) {
+    let db = TestTable::new().await;
+    let gate = db.pause_next_at(PausePoint::Loaded);
     let late = spawn_read(slow, &db);
-    gate.reached().await;
+    gate.wait_reached().await;
     assert_eq!(read(quick, &db).await, "v1", "it waits until the lease is over");
     write(quick, &db, "v2").await;
     assert_eq!(read(quick, &db).await, "v2");
@@ -127,78 +136,83 @@ async fn a_loader_that_outlives_its_lease([slow, quick]: &[Arc<dyn Strategy>; 2]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_loader_brings_after_its_lease_and_a_write_is_refused() {
+async fn a_value_loaded_past_its_lease_is_refused_after_a_write() {
     let texts = |(late, next): (String, String)| [late, next];
-    for (mode, late) in [(Mode::Strong, "v2"), (Mode::ServeStale, "v1")] {
-        let ours = pair(mode, Duration::from_millis(100)).await;
-        assert_eq!(texts(a_loader_that_outlives_its_lease(&ours).await), [late, "v2"], "{mode:?}");
+    for (mode, late) in [(Freshness::Strong, "v2"), (Freshness::ServeStale, "v1")] {
+        let ours = cache_pair(mode, Duration::from_millis(100)).await;
+        assert_eq!(texts(run_load_past_its_lease(&ours).await), [late, "v2"], "{mode:?}");
     }
-    let naive: Arc<dyn Strategy> = Arc::new(Naive::new());
+    let naive: Arc<dyn Strategy> = Arc::new(UncheckedLease::new());
     let control = [Arc::clone(&naive), naive];
-    assert_eq!(texts(a_loader_that_outlives_its_lease(&control).await), ["v1", "v1"], "the control");
+    assert_eq!(texts(run_load_past_its_lease(&control).await), ["v1", "v1"], "the control");
 }
 
 /// The control: a load is shared by key alone, so that one that began before an invalidation is joined after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_load_that_began_before_an_invalidation_is_not_joined_after_it() {
-    for strategy in ours().await {
-        let db = Db::new().await;
-        let gate = db.hold(Point::Loaded);
+    for strategy in our_strategies().await {
+        let db = TestTable::new().await;
+        let gate = db.pause_next_at(PausePoint::Loaded);
         let early = spawn_read(&strategy, &db);
-        gate.reached().await;
+        gate.wait_reached().await;
         write(&strategy, &db, "v2").await;
         // The first one is still at it.
         assert_eq!(read(&strategy, &db).await, "v2", "{}", strategy.name());
         gate.open();
         assert_eq!(early.await.expect("a reader"), "v2", "{}: it began before, and loads again", strategy.name());
     }
-    let (db, flights) = (Db::new().await, Flights::default());
-    let gate = db.hold(Point::Loaded);
+    let (db, flights) = (TestTable::new().await, KeyedLoads::default());
+    let gate = db.pause_next_at(PausePoint::Loaded);
     let early = tokio::spawn(flights.clone().read(db.clone()));
-    gate.reached().await;
-    db.set("v2").await;
+    gate.wait_reached().await;
+    db.write_directly("v2").await;
     let late = tokio::spawn(flights.clone().read(db.clone()));
     // It has joined before the first one goes on.
-    eventually(SOON, || async { if flights.aboard() == 2 { Ok(()) } else { Err(flights.aboard()) } }).await;
+    eventually(TEST_TIMEOUT, || async {
+        if flights.waiter_count() == 2 { Ok(()) } else { Err(flights.waiter_count()) }
+    })
+    .await;
     gate.open();
     assert_eq!([early.await.expect("one"), late.await.expect("two")], ["v1", "v1"], "the control");
     // It is no worse than that: whoever comes when the load has ended loads anew.
-    assert_eq!((flights.aboard(), flights.read(db).await.as_str()), (0, "v2"));
+    assert_eq!((flights.waiter_count(), flights.read(db).await.as_str()), (0, "v2"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_evicted_tombstone_lets_no_late_value_in() {
+async fn a_late_value_is_rejected_though_the_tombstone_was_evicted() {
     let server = leasehold_testbed::redis::start().await.expect("a server");
-    let (db, cache) =
-        (Db::new().await, crate::cache::site::cache_at(&server.url(), |builder| builder.reloads(0)).await);
-    let ours: Arc<dyn Strategy> = Arc::new(Invalidating(cache.clone()));
-    let gate = db.hold(Point::Loaded);
+    let (db, cache) = (
+        TestTable::new().await,
+        crate::cache::fixture::open_cache_at(&server.url(), |builder| builder.max_reloads(0)).await,
+    );
+    let ours: Arc<dyn Strategy> = Arc::new(InvalidateAfterCommit(cache.clone()));
+    let gate = db.pause_next_at(PausePoint::Loaded);
     let late = spawn_read(&ours, &db);
-    gate.reached().await;
+    gate.wait_reached().await;
     write(&ours, &db, "v2").await;
-    let mut hand = leasehold_testbed::redis::Resp::connect(server.addr()).await.expect("a connection");
+    let mut hand = leasehold_testbed::redis::RespClient::connect(server.addr()).await.expect("a connection");
     hand.command(&["FLUSHDB"]).await.expect("an answer");
     gate.open();
     late.await.expect("a reader");
-    assert_eq!((read(&ours, &db).await.as_str(), cache.stats().refused), ("v2", 1));
+    assert_eq!((read(&ours, &db).await.as_str(), cache.stats().rejected), ("v2", 1));
     // Without the eviction the control is right.
-    assert_eq!(a_value_let_in_by_a_counter(false).await, "v2");
-    assert_eq!(a_value_let_in_by_a_counter(true).await, "v1", "the control");
+    assert_eq!(read_after_late_counter_store(false).await, "v2");
+    assert_eq!(read_after_late_counter_store(true).await, "v1", "the control");
 }
 
 /// The same with an eviction by the server itself, which has no room left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_room_costs_loads_and_nothing_else() {
+async fn evictions_by_a_full_server_cost_only_loads() {
     const ROUNDS: u32 = if cfg!(feature = "nightly") { 5 } else { 3 };
     let small = ["--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random"];
     let server = leasehold_testbed::redis::Redis::new().args(&small).start().await.expect("a server");
-    let cache = crate::cache::site::cache_at(&server.url(), |builder| builder).await;
-    let (db, large) = (Db::new().await, "x".repeat(20_000));
-    let ours: Arc<dyn Strategy> = Arc::new(Invalidating(cache.clone()));
+    let cache = crate::cache::fixture::open_cache_at(&server.url(), |builder| builder).await;
+    let (db, large) = (TestTable::new().await, "x".repeat(20_000));
+    let ours: Arc<dyn Strategy> = Arc::new(InvalidateAfterCommit(cache.clone()));
     for round in 2..=ROUNDS {
-        let gate = db.hold(Point::Loaded);
+        let gate = db.pause_next_at(PausePoint::Loaded);
         let late = spawn_read(&ours, &db);
-        gate.reached().await;
+        gate.wait_reached().await;
         let value = format!("v{round}");
         write(&ours, &db, &value).await;
         // Enough to push everything else out, whatever is chosen.
@@ -213,7 +227,7 @@ async fn a_server_without_room_costs_loads_and_nothing_else() {
         cache.invalidate("k").await.expect("invalidated");
     }
     let stats = async || {
-        let mut hand = leasehold_testbed::redis::Resp::connect(server.addr()).await.expect("a connection");
+        let mut hand = leasehold_testbed::redis::RespClient::connect(server.addr()).await.expect("a connection");
         match hand.command(&["INFO", "stats"]).await.expect("an answer") {
             leasehold_testbed::redis::Reply::Bulk(text) => text,
             other => panic!("{other:?}"),

@@ -3,14 +3,14 @@
 use std::io::Error as Io;
 
 use leasehold::Token;
-use leasehold::cache::strategy::{Source, Strategy, WritingThrough};
+use leasehold::cache::strategy::{Database, Strategy, WriteThrough};
 use leasehold::cache::{CacheError, Row};
 
-use crate::cache::site::{Db, Point, by_hand, cache, locks, text};
+use crate::cache::fixture::{PausePoint, TestTable, expect_text, open_cache, open_locks, redis_command};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_writers_that_end_out_of_order_the_newer_is_in_the_cache() {
-    let (db, cache) = (Db::new().await, cache(|builder| builder).await);
+async fn the_newer_of_two_writers_that_end_out_of_order_is_cached() {
+    let (db, cache) = (TestTable::new().await, open_cache(|builder| builder).await);
     let write = |token: u64, value: &'static str| {
         let (db, cache) = (db.clone(), cache.clone());
         tokio::spawn(async move {
@@ -19,53 +19,56 @@ async fn of_two_writers_that_end_out_of_order_the_newer_is_in_the_cache() {
         })
     };
     // The first commits, and stands still before it can tell the cache. Its lock is lost; the second does all of it.
-    let gate = db.hold(Point::Committed);
+    let gate = db.pause_next_at(PausePoint::Committed);
     let first = write(1, "first");
-    gate.reached().await;
+    gate.wait_reached().await;
     write(2, "second").await.expect("a writer").expect("written");
     gate.open();
     first.await.expect("a writer").expect("it was written, and overwritten");
-    assert_eq!(text(cache.get_or_load("k", || db.load("k")).await), "second");
-    assert_eq!(db.value().await, "second");
+    assert_eq!(expect_text(cache.get_or_load("k", || db.load("k")).await), "second");
+    assert_eq!(db.stored_value().await, "second");
     // One that has not begun may not, and its commit is not even tried.
     let late = cache.write_with("k", Token(1), |_| async { panic!("it must not write") as Result<(), Io> }).await;
-    assert!(matches!(late, Err(CacheError::Superseded { seen: Token(2), .. })), "{late:?}");
+    assert!(matches!(late, Err(CacheError::Superseded { newest: Token(2), .. })), "{late:?}");
     // One that has begun is refused by the database, by the same token.
-    let gate = db.hold(Point::Committing);
+    let gate = db.pause_next_at(PausePoint::Committing);
     let slow = write(3, "third");
-    gate.reached().await;
+    gate.wait_reached().await;
     write(4, "fourth").await.expect("a writer").expect("written");
     gate.open();
     let refused = slow.await.expect("a writer");
     assert!(matches!(refused, Err(CacheError::Commit(_))), "{refused:?}");
-    assert_eq!(text(cache.get_or_load("k", || db.load("k")).await), "fourth");
+    assert_eq!(expect_text(cache.get_or_load("k", || db.load("k")).await), "fourth");
 }
 
 /// The control: each commits, and then stores its value.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_writers_that_store_what_they_wrote_leave_the_older_value() {
-    let db = Db::new().await;
+    let db = TestTable::new().await;
     let write = |value: &'static str| {
         let db = db.clone();
         tokio::spawn(async move {
             db.store("k", value.as_bytes().to_vec(), None).await.expect("written");
-            by_hand(&["SET", "control:writers", value]).await;
+            redis_command(&["SET", "control:writers", value]).await;
         })
     };
-    let gate = db.hold(Point::Committed);
+    let gate = db.pause_next_at(PausePoint::Committed);
     let first = write("first");
-    gate.reached().await;
+    gate.wait_reached().await;
     write("second").await.expect("a writer");
     gate.open();
     first.await.expect("a writer");
-    let cached = by_hand(&["GET", "control:writers"]).await;
-    assert_eq!((db.value().await.as_str(), cached), ("second", leasehold_testbed::redis::Reply::Bulk("first".into())));
+    let cached = redis_command(&["GET", "control:writers"]).await;
+    assert_eq!(
+        (db.stored_value().await.as_str(), cached),
+        ("second", leasehold_testbed::redis::Reply::Bulk("first".into()))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_invalidation_during_a_write_leaves_neither_value_in_the_cache() {
-    let (db, cache) = (Db::new().await, cache(|builder| builder).await);
-    let gate = db.hold(Point::Committed);
+    let (db, cache) = (TestTable::new().await, open_cache(|builder| builder).await);
+    let gate = db.pause_next_at(PausePoint::Committed);
     let writer = tokio::spawn({
         let (db, cache) = (db.clone(), cache.clone());
         async move {
@@ -74,26 +77,26 @@ async fn an_invalidation_during_a_write_leaves_neither_value_in_the_cache() {
                 .await
         }
     });
-    gate.reached().await;
+    gate.wait_reached().await;
     // Somebody without a lock writes after it, and is done before it.
-    db.set("theirs").await;
+    db.write_directly("theirs").await;
     cache.invalidate("k").await.expect("invalidated");
     gate.open();
     writer.await.expect("a writer").expect("written");
-    assert_eq!(text(cache.get_or_load("k", || db.load("k")).await), "theirs");
+    assert_eq!(expect_text(cache.get_or_load("k", || db.load("k")).await), "theirs");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_value_that_was_written_through_needs_no_load() {
-    let (db, cache, locks) = (Db::new().await, cache(|builder| builder).await, locks().await);
-    let through = WritingThrough { cache: cache.clone(), locks: locks.clone() };
+async fn a_value_written_through_needs_no_load() {
+    let (db, cache, locks) = (TestTable::new().await, open_cache(|builder| builder).await, open_locks().await);
+    let through = WriteThrough { cache: cache.clone(), locks: locks.clone() };
     through.write(&db, "k", b"v2".to_vec()).await.expect("written");
-    assert_eq!(text(through.read(&db, "k").await), "v2");
+    assert_eq!(expect_text(through.read(&db, "k").await), "v2");
     assert_eq!(cache.stats().loads, 0);
     // A guard that is lost does not write.
     let guard = locks.mutex("k").lock().await.expect("a guard");
     let view = locks.inspect("k").await.expect("a view");
-    locks.evict("k", view.holders[0].claim).await.expect("evicted");
+    locks.force_release("k", view.holders[0].claim).await.expect("evicted");
     guard.lost().await;
     let lost = cache.write_through("k", &guard, |_| async { panic!("it must not write") as Result<Row, Io> }).await;
     assert!(matches!(lost, Err(CacheError::Lost(_))), "{lost:?}");

@@ -1,27 +1,27 @@
 //! What the fence lets in, one transaction after the other.
 
 use leasehold::database::Session;
-use leasehold::fence::{AdmitError, Stale, Table};
+use leasehold::fence::{AdmitError, FenceTable, StaleToken};
 use leasehold::{Owner, Token};
 
+use crate::own_tables::fixture::{DatabaseFixture, ISOLATION_LEVELS, IsolationLevel, unique_name};
 use crate::own_tables::on_both;
-use crate::own_tables::site::{LEVELS, Level, Site, fresh};
 
 /// A fence of its own, with its table.
-pub(crate) async fn fence<S: Site>(conn: &mut S::Conn) -> Table {
-    let table = Table::named(&fresh("fence")).expect("a name");
+pub(crate) async fn create_fence<S: DatabaseFixture>(conn: &mut S::Conn) -> FenceTable {
+    let table = FenceTable::with_name(&unique_name("fence")).expect("a name");
     table.create(conn).await.expect("created");
     table.create(conn).await.expect("created again: nothing happens");
     table
 }
 
 /// One transaction that does nothing but ask.
-async fn ask<S: Site>(
+async fn admit_once<S: DatabaseFixture>(
     conn: &mut S::Conn,
-    fence: &Table,
+    fence: &FenceTable,
     resource: &str,
     token: u64,
-    level: Level,
+    level: IsolationLevel,
 ) -> Result<(), AdmitError> {
     let mut tx = S::begin(conn, level).await;
     let answer = fence.admit(&mut tx, resource, Token(token)).await;
@@ -32,74 +32,74 @@ async fn ask<S: Site>(
     answer
 }
 
-async fn tokens_never_fall<S: Site>(site: S) {
+async fn tokens_never_decrease<S: DatabaseFixture>(site: S) {
     let mut conn = site.connect().await;
-    let fence = fence::<S>(&mut conn).await;
-    for level in LEVELS {
-        let resource = fresh("r");
+    let fence = create_fence::<S>(&mut conn).await;
+    for level in ISOLATION_LEVELS {
+        let resource = unique_name("r");
         for (token, seen) in [(3, None), (3, None), (2, Some(3)), (7, None), (6, Some(7)), (7, None), (0, Some(7))] {
-            let answer = ask::<S>(&mut conn, &fence, &resource, token, level).await;
-            let stale = answer.as_ref().err().map(|error| error.stale().expect("stale and nothing else"));
-            assert_eq!(stale, seen.map(|seen| Stale { token: Token(token), seen: Token(seen) }), "{level:?}");
+            let answer = admit_once::<S>(&mut conn, &fence, &resource, token, level).await;
+            let stale = answer.as_ref().err().map(|error| error.stale_token().expect("stale and nothing else"));
+            assert_eq!(stale, seen.map(|seen| StaleToken { token: Token(token), highest: Token(seen) }), "{level:?}");
         }
     }
 }
 
-async fn names_are_bytes<S: Site>(site: S) {
+async fn names_are_compared_as_bytes<S: DatabaseFixture>(site: S) {
     let mut conn = site.connect().await;
-    let fence = fence::<S>(&mut conn).await;
+    let fence = create_fence::<S>(&mut conn).await;
     let long = "x".repeat(512);
     let names = ["a", "a ", "A", "ä", "a\u{308}", "'", "\\", "%", "ﬀ", "ff", &long, &long[..511]];
     for (index, name) in names.iter().enumerate() {
-        ask::<S>(&mut conn, &fence, name, 100 - index as u64, Level::ReadCommitted).await.expect(name);
+        admit_once::<S>(&mut conn, &fence, name, 100 - index as u64, IsolationLevel::ReadCommitted).await.expect(name);
     }
     for name in ["", &"x".repeat(513), "a\nb"] {
-        let refused = ask::<S>(&mut conn, &fence, name, 1, Level::ReadCommitted).await;
+        let refused = admit_once::<S>(&mut conn, &fence, name, 1, IsolationLevel::ReadCommitted).await;
         assert!(matches!(refused, Err(AdmitError::Invalid(_))), "{name:?}: {refused:?}");
     }
 }
 
 /// The data was not written, so the token must not stand in the way of those who come next.
-async fn a_transaction_that_is_rolled_back_leaves_no_token<S: Site>(site: S) {
+async fn a_transaction_that_is_rolled_back_leaves_no_token<S: DatabaseFixture>(site: S) {
     let mut conn = site.connect().await;
-    let fence = fence::<S>(&mut conn).await;
-    let mut tx = S::begin(&mut conn, Level::ReadCommitted).await;
+    let fence = create_fence::<S>(&mut conn).await;
+    let mut tx = S::begin(&mut conn, IsolationLevel::ReadCommitted).await;
     fence.admit(&mut tx, "r", Token(9)).await.expect("admitted");
     S::rollback(tx).await;
-    ask::<S>(&mut conn, &fence, "r", 5, Level::ReadCommitted).await.expect("9 was never here");
-    let mut tx = S::begin(&mut conn, Level::ReadCommitted).await;
+    admit_once::<S>(&mut conn, &fence, "r", 5, IsolationLevel::ReadCommitted).await.expect("9 was never here");
+    let mut tx = S::begin(&mut conn, IsolationLevel::ReadCommitted).await;
     fence.admit(&mut tx, "r", Token(9)).await.expect("admitted");
     drop(tx);
-    ask::<S>(&mut conn, &fence, "r", 5, Level::ReadCommitted).await.expect("dropped is rolled back");
+    admit_once::<S>(&mut conn, &fence, "r", 5, IsolationLevel::ReadCommitted).await.expect("dropped is rolled back");
 }
 
-async fn a_missing_table_is_told_with_what_creates_it<S: Site>(site: S) {
+async fn a_missing_table_is_reported_with_its_ddl<S: DatabaseFixture>(site: S) {
     let mut conn = site.connect().await;
-    let fence = Table::named(&fresh("it's a \"fence`")).expect("a name");
-    let missing = ask::<S>(&mut conn, &fence, "r", 1, Level::ReadCommitted).await;
+    let fence = FenceTable::with_name(&unique_name("it's a \"fence`")).expect("a name");
+    let missing = admit_once::<S>(&mut conn, &fence, "r", 1, IsolationLevel::ReadCommitted).await;
     let Err(error @ AdmitError::NoTable { .. }) = missing else { panic!("{missing:?}") };
     let text = error.to_string();
     let AdmitError::NoTable { ddl, .. } = error else { unreachable!() };
     assert!(text.contains(&ddl), "{text}");
     assert_eq!(ddl, fence.ddl(S::Conn::DIALECT));
-    S::run(&mut conn, &ddl).await;
-    ask::<S>(&mut conn, &fence, "r", 1, Level::ReadCommitted).await.expect("admitted");
+    S::execute(&mut conn, &ddl).await;
+    admit_once::<S>(&mut conn, &fence, "r", 1, IsolationLevel::ReadCommitted).await.expect("admitted");
 }
 
-async fn the_usual_table_is_leasehold_fence<S: Site>(site: S) {
+async fn the_default_table_is_leasehold_fence<S: DatabaseFixture>(site: S) {
     let mut conn = site.connect().await;
     leasehold::fence::create_table(&mut conn).await.expect("created");
-    let mut tx = S::begin(&mut conn, Level::ReadCommitted).await;
+    let mut tx = S::begin(&mut conn, IsolationLevel::ReadCommitted).await;
     leasehold::fence::admit(&mut tx, "r", Token(4)).await.expect("admitted");
     let stale = leasehold::fence::admit(&mut tx, "r", Token(3)).await.expect_err("stale in the same transaction, too");
-    assert_eq!(stale.stale().map(|stale| stale.seen), Some(Token(4)));
+    assert_eq!(stale.stale_token().map(|stale| stale.highest), Some(Token(4)));
     S::commit(tx).await.expect("committed");
 }
 
 /// An engine that lost its counter gives the same token twice: the first owner to write wins.
-async fn one_token_has_one_owner<S: Site>(site: S) {
+async fn one_token_has_one_owner<S: DatabaseFixture>(site: S) {
     let mut conn = site.connect().await;
-    let fence = fence::<S>(&mut conn).await;
+    let fence = create_fence::<S>(&mut conn).await;
     let (ann, bob) = (Owner::named("ann"), Owner::named("bob"));
     for (token, owner, passes) in [
         (5, Some(&ann), true),
@@ -112,38 +112,41 @@ async fn one_token_has_one_owner<S: Site>(site: S) {
         (7, Some(&ann), false),
         (7, None, true),
     ] {
-        let mut tx = S::begin(&mut conn, Level::RepeatableRead).await;
+        let mut tx = S::begin(&mut conn, IsolationLevel::RepeatableRead).await;
         let answer = match owner {
             Some(owner) => fence.admit_owner(&mut tx, "r", Token(token), owner).await,
             None => fence.admit(&mut tx, "r", Token(token)).await,
         };
         assert_eq!(answer.is_ok(), passes, "{token} {owner:?}: {answer:?}");
-        assert!(answer.is_ok() || answer.as_ref().is_err_and(|error| error.stale().is_some()), "{answer:?}");
+        assert!(answer.is_ok() || answer.as_ref().is_err_and(|error| error.stale_token().is_some()), "{answer:?}");
         S::commit(tx).await.expect("committed");
     }
 }
 
-async fn the_greatest_tokens_are_compared_right<S: Site>(site: S) {
+async fn the_largest_tokens_are_compared_correctly<S: DatabaseFixture>(site: S) {
     let mut conn = site.connect().await;
-    let fence = fence::<S>(&mut conn).await;
+    let fence = create_fence::<S>(&mut conn).await;
     let most = i64::MAX as u64;
     for token in [(1 << 53) + 1, most - 1, most] {
-        ask::<S>(&mut conn, &fence, "r", token, Level::ReadCommitted).await.expect("admitted");
-        let stale = ask::<S>(&mut conn, &fence, "r", token - 1, Level::ReadCommitted).await.expect_err("stale");
-        assert_eq!(stale.stale(), Some(Stale { token: Token(token - 1), seen: Token(token) }));
+        admit_once::<S>(&mut conn, &fence, "r", token, IsolationLevel::ReadCommitted).await.expect("admitted");
+        let stale =
+            admit_once::<S>(&mut conn, &fence, "r", token - 1, IsolationLevel::ReadCommitted).await.expect_err("stale");
+        assert_eq!(stale.stale_token(), Some(StaleToken { token: Token(token - 1), highest: Token(token) }));
     }
-    match ask::<S>(&mut conn, &fence, "r", u64::MAX, Level::ReadCommitted).await {
-        Ok(()) => assert!(ask::<S>(&mut conn, &fence, "r", u64::MAX - 1, Level::ReadCommitted).await.is_err()),
+    match admit_once::<S>(&mut conn, &fence, "r", u64::MAX, IsolationLevel::ReadCommitted).await {
+        Ok(()) => {
+            assert!(admit_once::<S>(&mut conn, &fence, "r", u64::MAX - 1, IsolationLevel::ReadCommitted).await.is_err())
+        }
         Err(error) => assert!(error.to_string().contains("does not fit"), "{error}"),
     }
 }
 
 on_both!(
-    tokens_never_fall,
-    names_are_bytes,
+    tokens_never_decrease,
+    names_are_compared_as_bytes,
     a_transaction_that_is_rolled_back_leaves_no_token,
-    a_missing_table_is_told_with_what_creates_it,
-    the_usual_table_is_leasehold_fence,
+    a_missing_table_is_reported_with_its_ddl,
+    the_default_table_is_leasehold_fence,
     one_token_has_one_owner,
-    the_greatest_tokens_are_compared_right,
+    the_largest_tokens_are_compared_correctly,
 );

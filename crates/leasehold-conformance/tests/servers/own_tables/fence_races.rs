@@ -4,27 +4,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold::Token;
-use leasehold::fence::{AdmitError, Table};
+use leasehold::fence::{AdmitError, FenceTable};
 
-use crate::own_tables::fence::fence;
+use crate::own_tables::fence::create_fence;
+use crate::own_tables::fixture::{DatabaseFixture, ISOLATION_LEVELS, IsolationLevel, unique_name, wait_until_waiting};
 use crate::own_tables::on_both;
-use crate::own_tables::site::{LEVELS, Level, Site, fresh, until_waiting};
 
 /// A journal: each write is a line, in the order of the writes.
-async fn journal<S: Site>(conn: &mut S::Conn) -> String {
-    let name = fresh("journal");
-    S::run(conn, &format!("CREATE TABLE {name} (place BIGINT PRIMARY KEY, token BIGINT NOT NULL)")).await;
+async fn create_journal<S: DatabaseFixture>(conn: &mut S::Conn) -> String {
+    let name = unique_name("journal");
+    S::execute(conn, &format!("CREATE TABLE {name} (place BIGINT PRIMARY KEY, token BIGINT NOT NULL)")).await;
     name
 }
 
 /// Writes a line in a transaction of its own, again if another was in the way. Whether it was let in.
-async fn write<S: Site>(
+async fn write_fenced_line<S: DatabaseFixture>(
     conn: &mut S::Conn,
-    fence: &Table,
+    fence: &FenceTable,
     resource: &str,
     journal: &str,
     token: u64,
-    level: Level,
+    level: IsolationLevel,
 ) -> bool {
     loop {
         let mut tx = S::begin(conn, level).await;
@@ -41,7 +41,7 @@ async fn write<S: Site>(
             Err(error) => panic!("{error}"),
         }
         let line = format!("INSERT INTO {journal} SELECT COALESCE(MAX(place), 0) + 1, {token} FROM {journal}");
-        if S::write(&mut tx, &line).await.is_err() {
+        if S::execute_in(&mut tx, &line).await.is_err() {
             S::rollback(tx).await;
         } else if S::commit(tx).await.is_ok() {
             return true;
@@ -50,31 +50,31 @@ async fn write<S: Site>(
 }
 
 /// Its transaction began, and even read, before the newer holder's; it asks after that was committed.
-async fn whoever_began_earlier_is_stale_all_the_same<S: Site>(site: S) {
+async fn a_transaction_that_began_earlier_is_still_stale<S: DatabaseFixture>(site: S) {
     let (mut old, mut new) = (site.connect().await, site.connect().await);
-    let (fence, aside) = (fence::<S>(&mut old).await, journal::<S>(&mut old).await);
-    for level in LEVELS {
-        let (resource, journal) = (fresh("r"), journal::<S>(&mut old).await);
-        assert!(write::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
+    let (fence, aside) = (create_fence::<S>(&mut old).await, create_journal::<S>(&mut old).await);
+    for level in ISOLATION_LEVELS {
+        let (resource, journal) = (unique_name("r"), create_journal::<S>(&mut old).await);
+        assert!(write_fenced_line::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
         let mut tx = S::begin(&mut old, level).await;
         // The snapshot is taken here; of a table that the other does not write, so that it need not wait.
-        S::write(&mut tx, &format!("SELECT COUNT(*) FROM {aside}")).await.expect("read");
-        assert!(write::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
+        S::execute_in(&mut tx, &format!("SELECT COUNT(*) FROM {aside}")).await.expect("read");
+        assert!(write_fenced_line::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
         let error = fence.admit(&mut tx, &resource, Token(1)).await.expect_err("not let in");
-        assert!(error.stale().is_some() || error.is_retryable(), "{level:?}: {error}");
+        assert!(error.stale_token().is_some() || error.is_retryable(), "{level:?}: {error}");
         S::rollback(tx).await;
-        assert!(!write::<S>(&mut old, &fence, &resource, &journal, 1, level).await, "{level:?}");
-        let lines = S::numbers(&mut new, &format!("SELECT token FROM {journal} ORDER BY place")).await;
+        assert!(!write_fenced_line::<S>(&mut old, &fence, &resource, &journal, 1, level).await, "{level:?}");
+        let lines = S::query_numbers(&mut new, &format!("SELECT token FROM {journal} ORDER BY place")).await;
         assert_eq!(lines, [1, 2], "{level:?}");
     }
 }
 
 /// The old holder was let in before; the new one waits until its transaction has ended.
-async fn whoever_is_newer_waits_for_the_end_of_the_older<S: Site>(site: S) {
+async fn a_newer_holder_waits_for_the_older_transaction<S: DatabaseFixture>(site: S) {
     let (mut old, mut new, mut look) = (site.connect().await, site.connect().await, site.connect().await);
-    let fence = fence::<S>(&mut old).await;
-    for level in LEVELS {
-        let (resource, journal) = (fresh("r"), journal::<S>(&mut old).await);
+    let fence = create_fence::<S>(&mut old).await;
+    for level in ISOLATION_LEVELS {
+        let (resource, journal) = (unique_name("r"), create_journal::<S>(&mut old).await);
         let ended = Arc::new(AtomicBool::new(false));
         let mut tx = S::begin(&mut old, level).await;
         fence.admit(&mut tx, &resource, Token(1)).await.expect("admitted");
@@ -98,24 +98,24 @@ async fn whoever_is_newer_waits_for_the_end_of_the_older<S: Site>(site: S) {
             .chars()
             .take(30)
             .collect::<String>();
-        until_waiting::<S>(&mut look, &start).await;
-        S::write(&mut tx, &format!("INSERT INTO {journal} VALUES (1, 1)")).await.expect("written");
+        wait_until_waiting::<S>(&mut look, &start).await;
+        S::execute_in(&mut tx, &format!("INSERT INTO {journal} VALUES (1, 1)")).await.expect("written");
         ended.store(true, Ordering::SeqCst);
         S::commit(tx).await.expect("committed");
         new = newer.await.expect("no panic");
-        assert!(write::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
-        assert!(!write::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
-        let lines = S::numbers(&mut new, &format!("SELECT token FROM {journal} ORDER BY place")).await;
+        assert!(write_fenced_line::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
+        assert!(!write_fenced_line::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
+        let lines = S::query_numbers(&mut new, &format!("SELECT token FROM {journal} ORDER BY place")).await;
         assert_eq!(lines, [1, 2], "{level:?}");
     }
 }
 
 /// Eight clients with all tokens in all orders: in the journal they only rise.
-async fn in_a_crowd_the_tokens_only_rise<S: Site>(site: S) {
+async fn concurrent_writes_have_rising_tokens<S: DatabaseFixture>(site: S) {
     let mut conn = site.connect().await;
-    let fence = fence::<S>(&mut conn).await;
-    for level in LEVELS {
-        let (resource, journal) = (fresh("r"), journal::<S>(&mut conn).await);
+    let fence = create_fence::<S>(&mut conn).await;
+    for level in ISOLATION_LEVELS {
+        let (resource, journal) = (unique_name("r"), create_journal::<S>(&mut conn).await);
         let clients = (0..8u64).map(|client| {
             let (site, fence, resource, journal) = (site.clone(), fence.clone(), resource.clone(), journal.clone());
             tokio::spawn(async move {
@@ -123,42 +123,42 @@ async fn in_a_crowd_the_tokens_only_rise<S: Site>(site: S) {
                 for round in 0..20u64 {
                     // Most rise with time, every third one is late.
                     let token = (round * 8 + client + 1).saturating_sub(if (round + client) % 3 == 0 { 24 } else { 0 });
-                    write::<S>(&mut conn, &fence, &resource, &journal, token, level).await;
+                    write_fenced_line::<S>(&mut conn, &fence, &resource, &journal, token, level).await;
                 }
             })
         });
         for client in clients.collect::<Vec<_>>() {
             client.await.expect("no panic");
         }
-        let lines = S::numbers(&mut conn, &format!("SELECT token FROM {journal} ORDER BY place")).await;
+        let lines = S::query_numbers(&mut conn, &format!("SELECT token FROM {journal} ORDER BY place")).await;
         assert!(lines.is_sorted(), "{level:?}: {lines:?}");
         assert!(lines.len() >= 8, "{level:?}: {lines:?}");
     }
 }
 
 /// What the fence is there for: without it the old holder's write is the last.
-async fn without_a_fence_the_stale_write_wins<S: Site>(site: S) {
+async fn without_a_fence_the_stale_write_wins<S: DatabaseFixture>(site: S) {
     let (mut old, mut new) = (site.connect().await, site.connect().await);
-    let journal = journal::<S>(&mut old).await;
-    let mut tx = S::begin(&mut old, Level::ReadCommitted).await;
-    S::write(&mut tx, "SELECT 1").await.expect("paused after this");
-    S::run(&mut new, &format!("INSERT INTO {journal} VALUES (1, 2)")).await;
-    S::write(&mut tx, &format!("UPDATE {journal} SET token = 1 WHERE place = 1")).await.expect("written");
+    let journal = create_journal::<S>(&mut old).await;
+    let mut tx = S::begin(&mut old, IsolationLevel::ReadCommitted).await;
+    S::execute_in(&mut tx, "SELECT 1").await.expect("paused after this");
+    S::execute(&mut new, &format!("INSERT INTO {journal} VALUES (1, 2)")).await;
+    S::execute_in(&mut tx, &format!("UPDATE {journal} SET token = 1 WHERE place = 1")).await.expect("written");
     S::commit(tx).await.expect("committed");
-    assert_eq!(S::number(&mut new, &format!("SELECT token FROM {journal}")).await, 1);
+    assert_eq!(S::query_number(&mut new, &format!("SELECT token FROM {journal}")).await, 1);
 }
 
 /// Two resources in two orders: one of the transactions is told to run again.
-async fn a_deadlock_is_told_as_one_to_run_again<S: Site>(site: S) {
+async fn a_deadlock_is_reported_as_retryable<S: DatabaseFixture>(site: S) {
     let (mut one, mut other) = (site.connect().await, site.connect().await);
-    let fence = fence::<S>(&mut one).await;
+    let fence = create_fence::<S>(&mut one).await;
     for resource in ["a", "b"] {
-        let mut tx = S::begin(&mut one, Level::ReadCommitted).await;
+        let mut tx = S::begin(&mut one, IsolationLevel::ReadCommitted).await;
         fence.admit(&mut tx, resource, Token(1)).await.expect("admitted");
         S::commit(tx).await.expect("committed");
     }
-    let mut first = S::begin(&mut one, Level::ReadCommitted).await;
-    let mut second = S::begin(&mut other, Level::ReadCommitted).await;
+    let mut first = S::begin(&mut one, IsolationLevel::ReadCommitted).await;
+    let mut second = S::begin(&mut other, IsolationLevel::ReadCommitted).await;
     fence.admit(&mut first, "a", Token(2)).await.expect("admitted");
     fence.admit(&mut second, "b", Token(2)).await.expect("admitted");
     let half = |mut tx, resource| {
@@ -178,9 +178,9 @@ async fn a_deadlock_is_told_as_one_to_run_again<S: Site>(site: S) {
 }
 
 on_both!(
-    whoever_began_earlier_is_stale_all_the_same,
-    whoever_is_newer_waits_for_the_end_of_the_older,
-    in_a_crowd_the_tokens_only_rise,
+    a_transaction_that_began_earlier_is_still_stale,
+    a_newer_holder_waits_for_the_older_transaction,
+    concurrent_writes_have_rising_tokens,
     without_a_fence_the_stale_write_wins,
-    a_deadlock_is_told_as_one_to_run_again,
+    a_deadlock_is_reported_as_retryable,
 );

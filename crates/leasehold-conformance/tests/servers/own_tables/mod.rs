@@ -3,8 +3,8 @@
 
 mod fence;
 mod fence_races;
+pub(crate) mod fixture;
 mod redis;
-pub(crate) mod site;
 mod versioned;
 mod versioned_races;
 
@@ -14,13 +14,13 @@ macro_rules! on_both {
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case($crate::own_tables::site::Postgres::start().await).await;
+                super::$case($crate::own_tables::fixture::Postgres::start().await).await;
             })*
         }
         mod mariadb {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case($crate::own_tables::site::Mariadb::start().await).await;
+                super::$case($crate::own_tables::fixture::Mariadb::start().await).await;
             })*
         }
     };

@@ -1,9 +1,9 @@
 //! The fence in Redis: one script, on one server and on a cluster.
 
 use leasehold::Token;
-use leasehold::fence::Stale;
+use leasehold::fence::StaleToken;
 use leasehold::fence::redis::{SCRIPT, admit, fence_key, set_if_newer};
-use leasehold_testbed::redis::{self, Reply, Resp};
+use leasehold_testbed::redis::{self, Reply, RespClient};
 
 async fn connect(url: &str) -> ::redis::aio::MultiplexedConnection {
     let client = ::redis::Client::open(url).expect("a URL");
@@ -11,8 +11,8 @@ async fn connect(url: &str) -> ::redis::aio::MultiplexedConnection {
 }
 
 #[tokio::test]
-async fn tokens_never_fall_and_are_compared_as_whole_numbers() {
-    let mut conn = connect(&crate::redis_faults::site::server().await.url()).await;
+async fn tokens_never_decrease_and_are_compared_as_integers() {
+    let mut conn = connect(&crate::redis_faults::fixture::server().await.url()).await;
     let huge = 1 << 53;
     for (token, seen) in [
         (9, None),
@@ -26,17 +26,17 @@ async fn tokens_never_fall_and_are_compared_as_whole_numbers() {
         (u64::MAX - 1, Some(u64::MAX)),
     ] {
         let stale =
-            admit(&mut conn, "fenced stock", Token(token)).await.err().map(|error| error.stale().expect("stale"));
-        assert_eq!(stale, seen.map(|seen| Stale { token: Token(token), seen: Token(seen) }));
+            admit(&mut conn, "fenced stock", Token(token)).await.err().map(|error| error.stale_token().expect("stale"));
+        assert_eq!(stale, seen.map(|seen| StaleToken { token: Token(token), highest: Token(seen) }));
     }
     admit(&mut conn, "other fenced stock", Token(1)).await.expect("each key has its own");
 }
 
 #[tokio::test]
-async fn a_value_is_set_with_the_check_or_not_at_all() {
+async fn a_value_is_written_with_the_token_check_or_not_at_all() {
     let server = redis::start().await.expect("a Redis");
     let (mut conn, mut hand) =
-        (connect(&server.url()).await, Resp::connect(server.addr()).await.expect("a connection"));
+        (connect(&server.url()).await, RespClient::connect(server.addr()).await.expect("a connection"));
     set_if_newer(&mut conn, "stock", Token(2), "new").await.expect("set");
     set_if_newer(&mut conn, "stock", Token(1), "old").await.expect_err("stale");
     admit(&mut conn, "stock", Token(1)).await.expect_err("one fence for both");
@@ -52,7 +52,7 @@ async fn a_value_is_set_with_the_check_or_not_at_all() {
 /// Whatever the key, the node that has it takes the script; all others name that one.
 #[cfg(feature = "nightly")]
 #[tokio::test]
-async fn on_a_cluster_the_fence_is_where_its_key_is() {
+async fn on_a_cluster_the_fence_is_on_the_node_of_its_key() {
     let cluster = redis::Cluster::start(3, 0).await.expect("a cluster");
     for key in ["stock", "stock:42", "{order 7}:stock", "a{b", "ä"] {
         let mut taken = 0;

@@ -3,17 +3,19 @@
 use std::net::SocketAddr;
 
 use leasehold::clock::ManualClock;
-use leasehold::{Error, ErrorKind, Locks, LostReason, Outcome, Owner};
+use leasehold::{Error, ErrorKind, Locks, LostReason, Owner, ReleaseOutcome};
 use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Server, eventually, redis};
 
-use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order, raw, soon, until_free, until_waiting};
-use crate::redis_faults::time::{renewed, timed};
+use crate::redis_deployments::deployment::{
+    LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, raw_command, until_free, until_waiting, within_bound,
+};
+use crate::redis_faults::manual_time::{pass_and_renew, patient_client};
 
 const PAGE: &str = include_str!("../../../../../docs/redis-acl.md");
 
 /// The words behind `ACL SETUSER name` in the page's lines for this user: the first, or all.
-pub(super) fn rules(user: &str, all: bool) -> Vec<&'static str> {
+pub(super) fn acl_rules(user: &str, all: bool) -> Vec<&'static str> {
     let start = format!("ACL SETUSER {user} ");
     let lines = PAGE.lines().filter_map(|line| line.strip_prefix(&start));
     lines.take(if all { usize::MAX } else { 1 }).flat_map(str::split_whitespace).collect()
@@ -21,23 +23,23 @@ pub(super) fn rules(user: &str, all: bool) -> Vec<&'static str> {
 
 pub(super) async fn set_user(addr: SocketAddr, user: &str, rules: &[&str]) {
     let words: Vec<_> = ["ACL", "SETUSER", user, "reset"].iter().chain(rules).copied().collect();
-    assert_eq!(raw(addr, &words).await, Reply::Simple("OK".to_owned()), "{words:?}");
+    assert_eq!(raw_command(addr, &words).await, Reply::Simple("OK".to_owned()), "{words:?}");
 }
 
 /// A URL with this user in it.
-pub(super) fn as_user(url: &str, user: &str) -> String {
+pub(super) fn url_as_user(url: &str, user: &str) -> String {
     url.replacen("://", &format!("://{user}:secret@"), 1)
 }
 
 /// A user who may do what the page says, but for one thing, and a URL for it.
-pub(super) async fn without(server: &Server, missing: &str) -> String {
+pub(super) async fn url_without(server: &Server, missing: &str) -> String {
     let user = format!("no{}", missing.replace(['+', '|', '~', '&', ':', '*'], "-"));
-    let rules: Vec<_> = rules("app", true).into_iter().filter(|rule| *rule != missing).collect();
+    let rules: Vec<_> = acl_rules("app", true).into_iter().filter(|rule| *rule != missing).collect();
     set_user(server.addr(), &user, &rules).await;
-    as_user(&server.url(), &user)
+    url_as_user(&server.url(), &user)
 }
 
-pub(super) fn denied(error: &Error, names: &str) {
+pub(super) fn assert_denied(error: &Error, names: &str) {
     // A script's own refusal names the command without its subcommand.
     let names = names.split('|').next().filter(|_| error.to_string().contains("executing the script")).unwrap_or(names);
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -46,27 +48,27 @@ pub(super) fn denied(error: &Error, names: &str) {
     assert!(!said.contains("secret"), "{said}");
 }
 
-pub(super) async fn released(guard: leasehold::Guard) {
-    assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
+pub(super) async fn assert_released(guard: leasehold::Guard) {
+    assert_eq!(guard.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
 /// What needs no inspection.
-pub(super) async fn locks_of_every_kind(one: &Locks, two: &Locks) {
+pub(super) async fn use_every_lock_kind(one: &Locks, two: &Locks) {
     let owner = Owner::new();
     let held = one.mutex("a").owner(&owner).lock().await.expect("a lock");
     let again = one.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("its owner comes in");
     assert!(two.mutex("a").try_lock().await.expect("an answer").is_none());
-    released(again).await;
-    released(held).await;
+    assert_released(again).await;
+    assert_released(held).await;
     let (reading, also) =
         (one.rwlock("b").read().await.expect("a lock"), two.rwlock("b").read().await.expect("a lock"));
     assert!(two.rwlock("b").try_write().await.expect("an answer").is_none());
     let permits = one.semaphore("c", 3).acquire(2).await.expect("permits");
     assert!(two.semaphore("c", 3).try_acquire(2).await.expect("an answer").is_none());
-    let all = one.all(["d", "e"]).lock().await.expect("both");
+    let all = one.multi_lock(["d", "e"]).lock().await.expect("both");
     assert_eq!(all.release().await.expect("an answer").len(), 2);
     for guard in [reading, also, permits] {
-        released(guard).await;
+        assert_released(guard).await;
     }
     let (records, others) = (one.records().expect("records"), two.records().expect("records"));
     let made = records.update("a", |_, now| Some(format!("{now:?}"))).await.expect("a record");
@@ -76,121 +78,121 @@ pub(super) async fn locks_of_every_kind(one: &Locks, two: &Locks) {
 }
 
 /// One waits, and is told when it is its turn; somebody who may see everything sees it wait.
-pub(super) async fn hand_over(admin: &Locks, one: &Locks, two: &Locks, name: &str) {
+pub(super) async fn hand_off(admin: &Locks, one: &Locks, two: &Locks, name: &str) {
     let held = one.mutex(name).lock().await.expect("a lock");
     let mutex = two.mutex(name);
     let waiting = tokio::spawn(async move { mutex.lock().await });
     until_waiting(admin, name, 1).await;
-    released(held).await;
-    released(soon("its turn", waiting).await.expect("no panic").expect("a lock")).await;
+    assert_released(held).await;
+    assert_released(within_bound("its turn", waiting).await.expect("no panic").expect("a lock")).await;
 }
 
 /// So many leases that they are renewed together, from the next time on that all are renewed: that is after a cut.
-async fn many_leases(server: &Server, locks: &Locks, about: &str) -> Vec<leasehold::Guard> {
+async fn hold_many_leases(server: &Server, locks: &Locks, about: &str) -> Vec<leasehold::Guard> {
     let mut guards = Vec::new();
     for number in 0..20 {
         guards.push(locks.mutex(format!("{about}-{number}")).lock().await.expect("a lock"));
     }
-    assert!(matches!(raw(server.addr(), &["CLIENT", "KILL", "TYPE", "pubsub"]).await, Reply::Integer(1..)));
+    assert!(matches!(raw_command(server.addr(), &["CLIENT", "KILL", "TYPE", "pubsub"]).await, Reply::Integer(1..)));
     guards
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_least_is_enough() {
+async fn the_minimal_acl_is_enough_for_locks() {
     let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
-    set_user(server.addr(), "app", &rules("app", false)).await;
-    let url = as_user(&server.url(), "app");
-    let (one, two) = (timed(&url, LONG, hand.clock()).await, client(&url, LONG).await);
-    locks_of_every_kind(&one, &two).await;
-    hand_over(&client(&server.url(), LONG).await, &one, &two, "f").await;
-    let many = many_leases(&server, &one, "many").await;
-    eventually(BOUND, || async {
-        match raw(server.addr(), &["KEYS", "leasehold:b*"]).await {
-            Reply::Array(bundles) if bundles.len() == 1 => Ok(()),
+    set_user(server.addr(), "app", &acl_rules("app", false)).await;
+    let url = url_as_user(&server.url(), "app");
+    let (one, two) = (patient_client(&url, LONG_TTL, hand.clock()).await, client(&url, LONG_TTL).await);
+    use_every_lock_kind(&one, &two).await;
+    hand_off(&client(&server.url(), LONG_TTL).await, &one, &two, "f").await;
+    let many = hold_many_leases(&server, &one, "many").await;
+    eventually(TEST_TIMEOUT, || async {
+        match raw_command(server.addr(), &["KEYS", "leasehold:b*"]).await {
+            Reply::Array(groups) if groups.len() == 1 => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
     .await;
     for _ in 0..3 {
-        renewed(&many, |by| hand.advance(by)).await;
+        pass_and_renew(&many, |by| hand.advance(by)).await;
     }
     assert!(two.mutex("many-0").try_lock().await.expect("an answer").is_none());
     for guard in many {
-        released(guard).await;
+        assert_released(guard).await;
     }
-    denied(&one.inspect("a").await.expect_err("not this"), "hgetall");
-    denied(&one.list("").await.expect_err("nor this"), "scan");
-    denied(&one.records().expect("records").list("").await.expect_err("nor this"), "scan");
+    assert_denied(&one.inspect("a").await.expect_err("not this"), "hgetall");
+    assert_denied(&one.list("").await.expect_err("nor this"), "scan");
+    assert_denied(&one.records().expect("records").list("").await.expect_err("nor this"), "scan");
     // A server that has lost its scripts is sent them again.
-    assert_eq!(raw(server.addr(), &["SCRIPT", "FLUSH"]).await, Reply::Simple("OK".to_owned()));
-    locks_of_every_kind(&one, &two).await;
+    assert_eq!(raw_command(server.addr(), &["SCRIPT", "FLUSH"]).await, Reply::Simple("OK".to_owned()));
+    use_every_lock_kind(&one, &two).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_of_it_is_enough_for_everything() {
+async fn the_full_acl_is_enough_for_everything() {
     let server = redis::start().await.expect("a server");
-    set_user(server.addr(), "app", &rules("app", true)).await;
-    let url = as_user(&server.url(), "app");
-    let (one, two) = (client(&url, LONG).await, client(&url, LONG).await);
-    locks_of_every_kind(&one, &two).await;
+    set_user(server.addr(), "app", &acl_rules("app", true)).await;
+    let url = url_as_user(&server.url(), "app");
+    let (one, two) = (client(&url, LONG_TTL).await, client(&url, LONG_TTL).await);
+    use_every_lock_kind(&one, &two).await;
     let held = one.mutex("a").lock().await.expect("a lock");
-    let mut line = Line::default();
-    line.join(&two, "a").await;
+    let mut line = WaiterQueue::default();
+    line.add_waiter(&two, "a").await;
     assert_eq!(two.list("").await.expect("a list").len(), 1);
     let view = two.inspect("a").await.expect("a view");
     two.request_release("a", view.holders[0].claim, "").await.expect("a request").expect("it holds");
-    tokio::time::timeout(BOUND, held.release_requested()).await.expect("it is asked");
-    let evicted = two.evict("a", view.holders[0].claim).await.expect("an eviction");
-    assert!(evicted.token > Some(held.token()));
-    assert_eq!(soon("it is told", held.lost()).await, LostReason::Taken);
-    assert_eq!(line.served().await.0, in_order(1));
+    tokio::time::timeout(TEST_TIMEOUT, held.release_requested()).await.expect("it is asked");
+    let evicted = two.force_release("a", view.holders[0].claim).await.expect("an eviction");
+    assert!(evicted.fence_token > Some(held.token()));
+    assert_eq!(within_bound("it is told", held.lost()).await, LostReason::Revoked);
+    assert_eq!(line.wait_all_served().await.0, numbers_up_to(1));
     let mut observer = two.election("b").observe().expect("an observer");
     assert_eq!(observer.next().await.expect("an answer"), None);
     let leader = one.election("b").campaign().await.expect("elected");
-    let seen = soon("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
+    let seen = within_bound("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
     assert_eq!(seen.token, leader.token());
     let _ = leader.resign().await.expect("an answer");
-    assert_eq!(soon("the resignation is seen", observer.next()).await.expect("an answer"), None);
+    assert_eq!(within_bound("the resignation is seen", observer.next()).await.expect("an answer"), None);
 }
 
 /// Without it, no lock can be taken at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_every_lock_needs() {
+async fn permissions_that_every_lock_needs() {
     let server = redis::start().await.expect("a server");
     for (missing, names) in [("+subscribe", "'subscribe'"), ("&leasehold:*", "channels"), ("+info", "'info'")] {
-        let opened = Locks::open(&without(&server, missing).await).await;
-        denied(&opened.expect_err("no inbox, or no run"), names);
+        let opened = Locks::open(&url_without(&server, missing).await).await;
+        assert_denied(&opened.expect_err("no inbox, or no run"), names);
     }
     for missing in ["+evalsha", "+time", "+hget", "+hset", "+expire", "~leasehold:*"] {
-        let locks = client(&without(&server, missing).await, LONG).await;
+        let locks = client(&url_without(&server, missing).await, LONG_TTL).await;
         let names = if missing == "~leasehold:*" { "keys" } else { &missing[1..] };
-        denied(&locks.mutex("a").lock().await.expect_err(missing), names);
-        denied(&locks.mutex("b").try_lock().await.expect_err(missing), names);
-        set_user(server.addr(), "app", &rules("app", true)).await;
-        let other = client(&as_user(&server.url(), "app"), LONG).await;
+        assert_denied(&locks.mutex("a").lock().await.expect_err(missing), names);
+        assert_denied(&locks.mutex("b").try_lock().await.expect_err(missing), names);
+        set_user(server.addr(), "app", &acl_rules("app", true)).await;
+        let other = client(&url_as_user(&server.url(), "app"), LONG_TTL).await;
         until_free(&other, "a").await;
         until_free(&other, "b").await;
         for name in ["a", "b"] {
-            raw(server.addr(), &["DEL", &format!("leasehold:l{{{name}}}")]).await;
+            raw_command(server.addr(), &["DEL", &format!("leasehold:l{{{name}}}")]).await;
         }
     }
     // Either is enough: the script is stored, or it is sent.
     for missing in ["+eval", "+script|load"] {
-        let locks = client(&without(&server, missing).await, LONG).await;
-        locks_of_every_kind(&locks, &locks).await;
+        let locks = client(&url_without(&server, missing).await, LONG_TTL).await;
+        use_every_lock_kind(&locks, &locks).await;
     }
-    let sent = without(&server, "+eval").await;
-    let locks = client(&sent, LONG).await;
-    assert_eq!(raw(server.addr(), &["SCRIPT", "FLUSH"]).await, Reply::Simple("OK".to_owned()));
-    denied(&locks.mutex("a").lock().await.expect_err("the server has forgotten it"), "'eval'");
+    let sent = url_without(&server, "+eval").await;
+    let locks = client(&sent, LONG_TTL).await;
+    assert_eq!(raw_command(server.addr(), &["SCRIPT", "FLUSH"]).await, Reply::Simple("OK".to_owned()));
+    assert_denied(&locks.mutex("a").lock().await.expect_err("the server has forgotten it"), "'eval'");
 }
 
 /// Without it, one thing fails and says so, and everything else goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_some_need() {
+async fn permissions_that_some_features_need() {
     let server = redis::start().await.expect("a server");
-    let admin = client(&server.url(), LONG).await;
-    let simple = async |locks: &Locks| released(locks.mutex("plain").lock().await.expect("a lock")).await;
+    let admin = client(&server.url(), LONG_TTL).await;
+    let simple = async |locks: &Locks| assert_released(locks.mutex("plain").lock().await.expect("a lock")).await;
     for (missing, what) in [
         ("+hgetall", "an inspection"),
         ("+scan", "a list"),
@@ -198,23 +200,23 @@ async fn what_some_need() {
         ("+client|tracking", "an observer"),
         ("+client|caching", "an observer"),
     ] {
-        let locks = client(&without(&server, missing).await, LONG).await;
+        let locks = client(&url_without(&server, missing).await, LONG_TTL).await;
         let failed = match what {
             "an inspection" => locks.inspect("a").await.map(drop),
             "a list" => locks.list("").await.map(drop),
             _ => {
                 let mut observer = locks.election("a").observe().expect("an observer");
                 assert_eq!(observer.next().await.expect("who leads now may be seen"), None);
-                soon("it is not left waiting", observer.next()).await.map(drop)
+                within_bound("it is not left waiting", observer.next()).await.map(drop)
             }
         };
-        denied(&failed.expect_err(what), &missing[1..]);
-        locks_of_every_kind(&locks, &locks).await;
-        hand_over(&admin, &locks, &locks, "handed").await;
+        assert_denied(&failed.expect_err(what), &missing[1..]);
+        use_every_lock_kind(&locks, &locks).await;
+        hand_off(&admin, &locks, &locks, "handed").await;
     }
-    let locks = client(&without(&server, "+hdel").await, LONG).await;
+    let locks = client(&url_without(&server, "+hdel").await, LONG_TTL).await;
     let reading = locks.rwlock("shared").read().await.expect("a lock");
-    denied(&reading.release().await.expect_err("it cannot be removed"), "hdel");
+    assert_denied(&reading.release().await.expect_err("it cannot be removed"), "hdel");
     let view = admin.inspect("shared").await.expect("a view");
     assert_eq!(view.holders.len(), 1, "what fails has changed nothing: {view:?}");
     simple(&locks).await;

@@ -7,94 +7,96 @@ use leasehold_testbed::redis;
 use leasehold_testbed::redis::{Cluster, SentinelSet, slot_of};
 
 use crate::redis_deployments::acl::{
-    as_user, denied, hand_over, locks_of_every_kind, released, rules, set_user, without,
+    acl_rules, assert_denied, assert_released, hand_off, set_user, url_as_user, url_without, use_every_lock_kind,
 };
-use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order, soon, until_answering};
+use crate::redis_deployments::deployment::{
+    LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, until_answering, within_bound,
+};
 
 /// No waiter can be told: the lock cannot be handed over, and its lease ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_hand_over_needs() {
+async fn permissions_that_a_hand_off_needs() {
     let server = redis::start().await.expect("a server");
     for missing in ["+publish", "+pubsub|numsub"] {
-        let mute = client(&without(&server, missing).await, Duration::from_secs(10)).await;
-        set_user(server.addr(), "app", &rules("app", true)).await;
-        let other = client(&as_user(&server.url(), "app"), LONG).await;
-        locks_of_every_kind(&mute, &mute).await;
+        let mute = client(&url_without(&server, missing).await, Duration::from_secs(10)).await;
+        set_user(server.addr(), "app", &acl_rules("app", true)).await;
+        let other = client(&url_as_user(&server.url(), "app"), LONG_TTL).await;
+        use_every_lock_kind(&mute, &mute).await;
         let held = mute.mutex("a").lock().await.expect("a lock");
-        let mut line = Line::default();
-        line.join(&other, "a").await;
-        denied(&held.release().await.expect_err("somebody waits"), &missing[1..]);
-        assert_eq!(line.served().await.0, in_order(1), "at the end of its lease");
+        let mut line = WaiterQueue::default();
+        line.add_waiter(&other, "a").await;
+        assert_denied(&held.release().await.expect_err("somebody waits"), &missing[1..]);
+        assert_eq!(line.wait_all_served().await.0, numbers_up_to(1), "at the end of its lease");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_options_need() {
+async fn permissions_that_url_options_need() {
     let server = redis::start().await.expect("a server");
     let _replica = redis::replica_of(&server).start().await.expect("a replica");
     let with = async |more: &[&str]| {
-        set_user(server.addr(), "app", &[rules("app", true), more.to_vec()].concat()).await;
-        as_user(&server.url(), "app")
+        set_user(server.addr(), "app", &[acl_rules("app", true), more.to_vec()].concat()).await;
+        url_as_user(&server.url(), "app")
     };
     let plain = with(&[]).await;
-    denied(&Locks::open(&format!("{plain}?db=1")).await.expect_err("no SELECT"), "'select'");
-    let locks = client(&format!("{plain}?replicas=1"), LONG).await;
-    denied(&locks.mutex("a").lock().await.expect_err("no WAIT"), "'wait'");
+    assert_denied(&Locks::open(&format!("{plain}?db=1")).await.expect_err("no SELECT"), "'select'");
+    let locks = client(&format!("{plain}?replicas=1"), LONG_TTL).await;
+    assert_denied(&locks.mutex("a").lock().await.expect_err("no WAIT"), "'wait'");
     let unsure = locks.records().expect("records").compare_and_set("a", 0, "x").await.expect_err("no WAIT");
-    denied(&unsure, "'wait'");
+    assert_denied(&unsure, "'wait'");
     assert!(unsure.to_string().contains("record \"a\"") && unsure.to_string().contains("written"), "{unsure}");
     let more = with(&["+select", "+wait"]).await;
     let locks = client(&format!("{more}?strict=5s&db=1&replicas=1"), Duration::from_secs(5)).await;
-    released(soon("a lock", locks.mutex("b").lock()).await.expect("a lock")).await;
+    assert_released(within_bound("a lock", locks.mutex("b").lock()).await.expect("a lock")).await;
     let written = locks.records().expect("records").compare_and_set("b", 0, "x").await;
     assert!(written.expect("a write that the replica has").is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_sentinels_need() {
+async fn permissions_that_sentinels_need() {
     let mut set = SentinelSet::start(1).await.expect("a set");
-    let url = as_user(&set.url(), "app") + "?sentinel-user=watch&sentinel-password=secret";
+    let url = url_as_user(&set.url(), "app") + "?sentinel-user=watch&sentinel-password=secret";
     for node in set.nodes() {
-        set_user(node.addr(), "app", &rules("app", true)).await;
+        set_user(node.addr(), "app", &acl_rules("app", true)).await;
     }
     for sentinel in set.sentinel_addrs() {
-        set_user(sentinel, "watch", &rules("watch", true)).await;
+        set_user(sentinel, "watch", &acl_rules("watch", true)).await;
     }
-    denied(&Locks::open(&url).await.expect_err("no ROLE"), "'role'");
+    assert_denied(&Locks::open(&url).await.expect_err("no ROLE"), "'role'");
     for node in set.nodes() {
-        set_user(node.addr(), "app", &[rules("app", true), vec!["+role"]].concat()).await;
+        set_user(node.addr(), "app", &[acl_rules("app", true), vec!["+role"]].concat()).await;
     }
-    let (one, two) = (client(&url, LONG).await, client(&url, LONG).await);
-    locks_of_every_kind(&one, &two).await;
+    let (one, two) = (client(&url, LONG_TTL).await, client(&url, LONG_TTL).await);
+    use_every_lock_kind(&one, &two).await;
     set.kill_master().await.expect("a dead master");
-    set.failed_over(BOUND).await.expect("a fail-over");
+    set.wait_for_failover(TEST_TIMEOUT).await.expect("a fail-over");
     until_answering(&one).await;
     until_answering(&two).await;
-    hand_over(&client(&set.url(), LONG).await, &one, &two, "f").await;
+    hand_off(&client(&set.url(), LONG_TTL).await, &one, &two, "f").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_cluster_needs() {
+async fn permissions_that_a_cluster_needs() {
     let mut cluster = Cluster::start(3, 0).await.expect("a cluster");
-    let url = as_user(&cluster.url(), "app");
+    let url = url_as_user(&cluster.url(), "app");
     let with = async |cluster: &Cluster, more: &[&str]| {
         for addr in cluster.addrs() {
-            set_user(addr, "app", &[rules("app", true), more.to_vec()].concat()).await;
+            set_user(addr, "app", &[acl_rules("app", true), more.to_vec()].concat()).await;
         }
     };
     with(&cluster, &[]).await;
-    denied(&Locks::open(&url).await.expect_err("no CLUSTER SLOTS"), "'cluster|slots'");
+    assert_denied(&Locks::open(&url).await.expect_err("no CLUSTER SLOTS"), "'cluster|slots'");
     with(&cluster, &["+cluster|slots"]).await;
-    let (one, two) = (client(&url, LONG).await, client(&url, LONG).await);
-    locks_of_every_kind(&one, &two).await;
+    let (one, two) = (client(&url, LONG_TTL).await, client(&url, LONG_TTL).await);
+    use_every_lock_kind(&one, &two).await;
     assert!(one.list("").await.expect("a list").is_empty());
     let slot = slot_of("moving");
     let from = cluster.owner_of(slot).await.expect("an owner");
     let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
-    denied(&one.mutex("moving").lock().await.expect_err("no ASKING"), "'asking'");
+    assert_denied(&one.mutex("moving").lock().await.expect_err("no ASKING"), "'asking'");
     with(&cluster, &["+cluster|slots", "+cluster|info", "+asking"]).await;
-    let admin = client(&cluster.url(), LONG).await;
-    hand_over(&admin, &one, &two, "moving").await;
+    let admin = client(&cluster.url(), LONG_TTL).await;
+    hand_off(&admin, &one, &two, "moving").await;
     cluster.finish_migration(migration).await.expect("the end of a move");
-    hand_over(&admin, &one, &two, "moving").await;
+    hand_off(&admin, &one, &two, "moving").await;
 }

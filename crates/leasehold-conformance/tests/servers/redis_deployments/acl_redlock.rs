@@ -4,112 +4,112 @@ use std::time::Duration;
 
 use leasehold::{Locks, LostReason, Owner};
 use leasehold_testbed::eventually;
-use leasehold_testbed::redis::{Independent, Reply};
+use leasehold_testbed::redis::{IndependentServers, Reply};
 
-use crate::redis_deployments::acl::{denied, released, rules, set_user};
-use crate::redis_deployments::deployment::{BOUND, LONG, client, raw, soon, until_renewed};
+use crate::redis_deployments::acl::{acl_rules, assert_denied, assert_released, set_user};
+use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, client, raw_command, until_renewed, within_bound};
 
 /// Three servers, and this user on each of them, who may do what the page says, but for one thing.
-async fn voter(set: &Independent, all: bool, missing: &str) -> String {
-    let rules: Vec<_> = rules("voter", all).into_iter().filter(|rule| *rule != missing).collect();
+async fn create_user_on_all(set: &IndependentServers, all: bool, missing: &str) -> String {
+    let rules: Vec<_> = acl_rules("voter", all).into_iter().filter(|rule| *rule != missing).collect();
     for server in set.servers() {
         set_user(server.addr(), "voter", &rules).await;
         // What a user who might do more has stored is not there for this one.
-        assert_eq!(raw(server.addr(), &["SCRIPT", "FLUSH"]).await, Reply::Simple("OK".to_owned()));
+        assert_eq!(raw_command(server.addr(), &["SCRIPT", "FLUSH"]).await, Reply::Simple("OK".to_owned()));
     }
     let hosts: Vec<_> = set.servers().iter().map(|server| format!("voter:secret@{}", server.addr())).collect();
     format!("redlock://{}?node-timeout=2s", hosts.join(","))
 }
 
 /// Asks each of them.
-async fn in_all(set: &Independent, words: &[&str]) -> Vec<Reply> {
+async fn ask_all(set: &IndependentServers, words: &[&str]) -> Vec<Reply> {
     let mut replies = Vec::new();
     for server in set.servers() {
-        replies.push(raw(server.addr(), words).await);
+        replies.push(raw_command(server.addr(), words).await);
     }
     replies
 }
 
 /// All that a lock on a majority does.
-async fn votes_of_every_kind(one: &Locks, two: &Locks) {
+async fn use_every_redlock_operation(one: &Locks, two: &Locks) {
     let owner = Owner::new();
     let held = one.mutex("a").owner(&owner).lock().await.expect("a lock");
     let again = one.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("its owner comes in");
     assert!(two.mutex("a").try_lock().await.expect("an answer").is_none());
-    released(again).await;
-    released(held).await;
+    assert_released(again).await;
+    assert_released(held).await;
     let kept = one.mutex("b").ttl(Duration::from_secs(6)).lock().await.expect("a lock");
     until_renewed(&kept).await;
     let mutex = two.mutex("b");
     let waiting = tokio::spawn(async move { mutex.lock().await });
     let view = two.inspect("b").await.expect("a view");
-    two.evict("b", view.holders[0].claim).await.expect("an eviction");
-    assert_eq!(soon("it is told", kept.lost()).await, LostReason::Taken);
-    released(soon("its turn", waiting).await.expect("no panic").expect("a lock")).await;
+    two.force_release("b", view.holders[0].claim).await.expect("an eviction");
+    assert_eq!(within_bound("it is told", kept.lost()).await, LostReason::Revoked);
+    assert_released(within_bound("its turn", waiting).await.expect("no panic").expect("a lock")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_redlock_needs() {
-    let set = Independent::start(3).await.expect("servers");
+async fn permissions_that_redlock_needs() {
+    let set = IndependentServers::start(3).await.expect("servers");
     for all in [false, true] {
-        let url = voter(&set, all, "").await;
-        let (one, two) = (client(&url, LONG).await, client(&url, LONG).await);
-        votes_of_every_kind(&one, &two).await;
+        let url = create_user_on_all(&set, all, "").await;
+        let (one, two) = (client(&url, LONG_TTL).await, client(&url, LONG_TTL).await);
+        use_every_redlock_operation(&one, &two).await;
     }
     let mut tried = vec!["on", ">secret", "resetkeys", "resetchannels", "-@all"];
     for missing in ["~leasehold:*", "+evalsha", "+eval", "+time", "+get", "+set"] {
-        let locks = client(&voter(&set, false, missing).await, LONG).await;
+        let locks = client(&create_user_on_all(&set, false, missing).await, LONG_TTL).await;
         let names = if missing == "~leasehold:*" { "keys" } else { &missing[1..] };
-        denied(&locks.mutex(missing).lock().await.expect_err(missing), names);
+        assert_denied(&locks.mutex(missing).lock().await.expect_err(missing), names);
         tried.push(missing);
     }
     // It is given back where there is no memory left, too.
     for missing in ["+del", ""] {
-        let locks = client(&voter(&set, false, missing).await, LONG).await;
+        let locks = client(&create_user_on_all(&set, false, missing).await, LONG_TTL).await;
         let held = locks.mutex("full").lock().await.expect("a lock");
         // Two votes were enough: the third may be on its way.
-        eventually(BOUND, || async {
-            let votes = in_all(&set, &["EXISTS", "leasehold:qfull"]).await;
+        eventually(TEST_TIMEOUT, || async {
+            let votes = ask_all(&set, &["EXISTS", "leasehold:qfull"]).await;
             if votes.iter().all(|there| *there == Reply::Integer(1)) { Ok(()) } else { Err(format!("{votes:?}")) }
         })
         .await;
-        in_all(&set, &["CONFIG", "SET", "maxmemory", "1"]).await;
+        ask_all(&set, &["CONFIG", "SET", "maxmemory", "1"]).await;
         match missing {
-            "" => released(held).await,
-            _ => denied(&held.release().await.expect_err(missing), "del"),
+            "" => assert_released(held).await,
+            _ => assert_denied(&held.release().await.expect_err(missing), "del"),
         }
-        let left = in_all(&set, &["PTTL", "leasehold:qfull"]).await;
+        let left = ask_all(&set, &["PTTL", "leasehold:qfull"]).await;
         assert!(left.iter().all(|left| matches!(left, Reply::Integer(1..))), "{missing:?}: {left:?}");
-        in_all(&set, &["CONFIG", "SET", "maxmemory", "0"]).await;
-        in_all(&set, &["DEL", "leasehold:qfull"]).await;
+        ask_all(&set, &["CONFIG", "SET", "maxmemory", "0"]).await;
+        ask_all(&set, &["DEL", "leasehold:qfull"]).await;
         tried.push(missing);
     }
-    let least = rules("voter", false);
+    let least = acl_rules("voter", false);
     assert!(least.iter().all(|rule| tried.contains(rule)), "the page names what nobody has tried: {least:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_options_of_redlock_need() {
-    let set = Independent::start(3).await.expect("servers");
-    let least = voter(&set, false, "").await;
-    denied(&client(&least, LONG).await.list("").await.expect_err("no SCAN"), "scan");
-    denied(&Locks::open(&format!("{least}&db=1")).await.expect_err("no SELECT"), "'select'");
-    denied(&Locks::open(&format!("{least}&strict=1s")).await.expect_err("no INFO"), "'info'");
+async fn permissions_that_redlock_url_options_need() {
+    let set = IndependentServers::start(3).await.expect("servers");
+    let least = create_user_on_all(&set, false, "").await;
+    assert_denied(&client(&least, LONG_TTL).await.list("").await.expect_err("no SCAN"), "scan");
+    assert_denied(&Locks::open(&format!("{least}&db=1")).await.expect_err("no SELECT"), "'select'");
+    assert_denied(&Locks::open(&format!("{least}&strict=1s")).await.expect_err("no INFO"), "'info'");
     for missing in ["", "+script|load"] {
-        let url = voter(&set, true, missing).await;
+        let url = create_user_on_all(&set, true, missing).await;
         let locks = client(&format!("{url}&strict=5s&db=1"), Duration::from_secs(5)).await;
-        released(soon("a lock", locks.mutex("a").lock()).await.expect("a lock")).await;
+        assert_released(within_bound("a lock", locks.mutex("a").lock()).await.expect("a lock")).await;
         assert!(locks.list("").await.expect("a list").is_empty());
     }
     // A majority that may is enough.
-    let url = voter(&set, false, "").await;
+    let url = create_user_on_all(&set, false, "").await;
     set_user(set.server(0).addr(), "voter", &["on", ">secret"]).await;
-    released(client(&url, LONG).await.mutex("b").lock().await.expect("a lock")).await;
+    assert_released(client(&url, LONG_TTL).await.mutex("b").lock().await.expect("a lock")).await;
     // One server by two names is noticed only by who may ask for its run.
     let host = |name: &str, at: usize| format!("voter:secret@{name}:{}", set.server(at).port());
     let twice = format!("redlock://{},{},{}", host("127.0.0.1", 1), host("localhost", 1), host("127.0.0.1", 2));
     Locks::open(&twice).await.expect("it is not noticed");
-    voter(&set, true, "").await;
+    create_user_on_all(&set, true, "").await;
     let error = Locks::open(&twice).await.expect_err("it is noticed");
     assert!(error.to_string().contains("vote twice"), "{error}");
 }

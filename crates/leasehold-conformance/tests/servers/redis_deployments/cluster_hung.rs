@@ -3,30 +3,30 @@
 use leasehold::clock::ManualClock;
 use leasehold_testbed::redis::{Cluster, Reply};
 
-use crate::redis_deployments::cluster_moves::name_at;
-use crate::redis_deployments::deployment::{LONG, raw};
-use crate::redis_faults::time::{renewed, timed};
+use crate::redis_deployments::cluster_moves::lock_name_on;
+use crate::redis_deployments::deployment::{LONG_TTL, raw_command};
+use crate::redis_faults::manual_time::{pass_and_renew, patient_client};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_hangs_costs_only_its_own_leases() {
+async fn a_hung_master_affects_only_its_own_leases() {
     let mut cluster = Cluster::start(3, 0).await.expect("a cluster");
     for addr in cluster.addrs() {
-        let set = raw(addr, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
+        let set = raw_command(addr, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
         assert_eq!(set, Reply::Simple("OK".to_owned()));
     }
     let hand = ManualClock::running();
-    let locks = timed(&cluster.url(), LONG, hand.clock()).await;
+    let locks = patient_client(&cluster.url(), LONG_TTL, hand.clock()).await;
     let mut guards = Vec::new();
     for node in 0..3 {
         for number in 0..4 {
-            let name = name_at(&cluster, node, &format!("hung-{number}")).await;
+            let name = lock_name_on(&cluster, node, &format!("hung-{number}")).await;
             guards.push(locks.mutex(name).lock().await.expect("a lock"));
         }
     }
     cluster.nodes_mut()[0].pause().expect("a master that hangs");
     let healthy = guards.split_off(4);
     for _ in 0..2 {
-        renewed(&healthy, |by| hand.advance(by)).await;
+        pass_and_renew(&healthy, |by| hand.advance(by)).await;
     }
     cluster.nodes_mut()[0].resume().expect("it goes on");
 }

@@ -6,78 +6,80 @@ use std::time::Duration;
 
 use leasehold::fence::Fence;
 use leasehold::{Locks, LostReason};
-use leasehold_conformance::probe::Room;
+use leasehold_conformance::overlap_probe::OverlapProbe;
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Cluster, Reply, slot_of};
 use tokio::task::JoinSet;
 
-use crate::redis_deployments::cluster_moves::{masters, name_at, released};
+use crate::redis_deployments::cluster_moves::{assert_released, lock_name_on, shared_masters};
 use crate::redis_deployments::deployment::{
-    BOUND, LONG, Line, client, in_order, raw, soon, text, until_answering, until_listening, until_renewed,
+    LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, raw_command, text, until_answering, until_listening,
+    until_renewed, within_bound,
 };
 
 /// A slot moves round and round while everything goes on in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_under_load() {
-    let (mut cluster, run) = masters().await;
+    let (mut cluster, run) = shared_masters().await;
     let slot = slot_of(&format!("load-{run}"));
     let name = |about: &str| format!("{about}{{load-{run}}}");
-    let (one, two) = (client(&cluster.url(), LONG).await, client(&cluster.url(), LONG).await);
+    let (one, two) = (client(&cluster.url(), LONG_TTL).await, client(&cluster.url(), LONG_TTL).await);
     let held = two.mutex(name("held")).lock().await.expect("a lock");
-    let mut line = Line::default();
+    let mut line = WaiterQueue::default();
     for locks in [&one, &two, &one] {
-        line.join(locks, &name("held")).await;
+        line.add_waiter(locks, &name("held")).await;
     }
-    let (stop, rooms) = (Arc::new(AtomicBool::new(false)), Arc::new([Room::default(), Room::default()]));
+    let (stop, rooms) =
+        (Arc::new(AtomicBool::new(false)), Arc::new([OverlapProbe::default(), OverlapProbe::default()]));
     let mut cycles = JoinSet::new();
     for task in 0..6 {
         let (locks, room) = ([one.clone(), two.clone()][task % 2].clone(), task / 3);
         let (stop, rooms, name) = (Arc::clone(&stop), Arc::clone(&rooms), name(["x", "y"][room]));
-        cycles.spawn(async move { cycle(&locks, &name, &rooms[room], &stop).await });
+        cycles.spawn(async move { acquire_and_release(&locks, &name, &rooms[room], &stop).await });
     }
     for turn in 0..6 {
         let from = cluster.owner_of(slot).await.expect("an owner");
-        let before = rooms[0].entered() + rooms[1].entered();
+        let before = rooms[0].visit_count() + rooms[1].visit_count();
         cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
-        eventually(BOUND, || async {
-            let entered = rooms[0].entered() + rooms[1].entered() - before;
+        eventually(TEST_TIMEOUT, || async {
+            let entered = rooms[0].visit_count() + rooms[1].visit_count() - before;
             if entered > 20 { Ok(()) } else { Err(format!("only {entered} grants after move {turn}")) }
         })
         .await;
     }
     stop.store(true, Ordering::SeqCst);
-    let visits = soon("all come to an end", cycles.join_all()).await;
-    assert_eq!(rooms.iter().map(Room::most).max(), Some(1), "never two at once");
-    assert_eq!(rooms[0].entered() + rooms[1].entered(), visits.iter().sum::<u32>());
+    let visits = within_bound("all come to an end", cycles.join_all()).await;
+    assert_eq!(rooms.iter().map(OverlapProbe::max_concurrent).max(), Some(1), "never two at once");
+    assert_eq!(rooms[0].visit_count() + rooms[1].visit_count(), visits.iter().sum::<u32>());
     assert!(held.is_held(), "the long holder holds");
-    released(held).await;
-    assert_eq!(line.served().await.0.len(), 3);
+    assert_released(held).await;
+    assert_eq!(line.wait_all_served().await.0.len(), 3);
 }
 
 /// Takes the lock and gives it back, until told to stop; how often.
-async fn cycle(locks: &Locks, name: &str, room: &Room, stop: &AtomicBool) -> u32 {
+async fn acquire_and_release(locks: &Locks, name: &str, inside: &OverlapProbe, stop: &AtomicBool) -> u32 {
     let mut visits = 0;
     while !stop.load(Ordering::SeqCst) {
         let guard = locks.mutex(name).lock().await.expect("a lock");
-        room.visit(1).await;
+        inside.visit(1).await;
         visits += 1;
-        released(guard).await;
+        assert_released(guard).await;
     }
     visits
 }
 
 /// An observer of an election sees the next leader, wherever the slot is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_observer_follows_a_moving_slot() {
-    let (mut cluster, run) = masters().await;
+async fn an_observer_sees_the_next_leader_after_a_slot_move() {
+    let (mut cluster, run) = shared_masters().await;
     let name = format!("led-{run}");
     let slot = slot_of(&name);
-    let (one, two) = (client(&cluster.url(), LONG).await, client(&cluster.url(), LONG).await);
+    let (one, two) = (client(&cluster.url(), LONG_TTL).await, client(&cluster.url(), LONG_TTL).await);
     let mut observer = two.election(&name).observe().expect("an observer");
     assert_eq!(observer.next().await.expect("an answer"), None);
     for _ in 0..3 {
         let leader = one.election(&name).campaign().await.expect("elected");
-        let seen = soon("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
+        let seen = within_bound("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
         assert_eq!(seen.token, leader.token());
         let from = cluster.owner_of(slot).await.expect("an owner");
         let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
@@ -85,23 +87,23 @@ async fn an_observer_follows_a_moving_slot() {
         let quiet = tokio::time::timeout(Duration::from_millis(200), observer.next()).await;
         assert!(quiet.is_err(), "a slot on its way is no news: {quiet:?}");
         let _ = leader.resign().await.expect("an answer");
-        assert_eq!(soon("the resignation is seen", observer.next()).await.expect("an answer"), None);
+        assert_eq!(within_bound("the resignation is seen", observer.next()).await.expect("an answer"), None);
         let leader = one.election(&name).campaign().await.expect("elected");
-        let seen = soon("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
+        let seen = within_bound("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
         assert_eq!(seen.token, leader.token());
         cluster.finish_migration(migration).await.expect("the end of a move");
         let _ = leader.resign().await.expect("an answer");
-        assert_eq!(soon("the resignation is seen", observer.next()).await.expect("an answer"), None);
+        assert_eq!(within_bound("the resignation is seen", observer.next()).await.expect("an answer"), None);
     }
 }
 
 /// Nodes that do not know by which name they are known say only their port.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_need_not_know_their_names() {
-    let (mut cluster, run) = masters().await;
+async fn nodes_that_do_not_know_their_host_names_are_reached() {
+    let (mut cluster, run) = shared_masters().await;
     let prefer = async |cluster: &Cluster, kind: &str| {
         for addr in cluster.addrs() {
-            let set = raw(addr, &["CONFIG", "SET", "cluster-preferred-endpoint-type", kind]).await;
+            let set = raw_command(addr, &["CONFIG", "SET", "cluster-preferred-endpoint-type", kind]).await;
             assert_eq!(set, Reply::Simple("OK".to_owned()));
         }
     };
@@ -117,25 +119,25 @@ async fn nodes_need_not_know_their_names() {
     cluster.move_keys(&migration).await.expect("moved keys");
     until_renewed(&held).await;
     cluster.finish_migration(migration).await.expect("the end of a move");
-    released(held).await;
+    assert_released(held).await;
     prefer(&cluster, "ip").await;
 }
 
 /// The replica had everything: whoever held holds, whoever waited is served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_master_is_replaced() {
+async fn holders_and_waiters_survive_the_failover_of_a_dead_master() {
     let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
-    let (one, two) = (client(&cluster.url(), LONG).await, client(&cluster.url(), LONG).await);
-    let name = name_at(&cluster, 0, "kept").await;
+    let (one, two) = (client(&cluster.url(), LONG_TTL).await, client(&cluster.url(), LONG_TTL).await);
+    let name = lock_name_on(&cluster, 0, "kept").await;
     let held = one.mutex(&name).lock().await.expect("a lock");
-    let mut line = Line::default();
+    let mut line = WaiterQueue::default();
     for _ in 0..2 {
-        line.join(&two, &name).await;
+        line.add_waiter(&two, &name).await;
     }
-    eventually(BOUND, || async {
+    eventually(TEST_TIMEOUT, || async {
         // The replica's own word: WAIT speaks of the asker's writes only.
-        let keys = raw(cluster.nodes()[3].addr(), &["DBSIZE"]).await;
-        let links = raw(cluster.nodes()[0].addr(), &["INFO", "replication"]).await;
+        let keys = raw_command(cluster.nodes()[3].addr(), &["DBSIZE"]).await;
+        let links = raw_command(cluster.nodes()[0].addr(), &["INFO", "replication"]).await;
         match (&keys, text(links).contains("lag=0")) {
             (Reply::Integer(1..), true) => Ok(()),
             seen => Err(format!("{seen:?}")),
@@ -144,59 +146,59 @@ async fn a_dead_master_is_replaced() {
     .await;
     let token = held.token();
     cluster.kill_node(0).expect("a dead master");
-    let new = cluster.failed_over(slot_of(&name), BOUND).await.expect("a fail-over");
+    let new = cluster.wait_for_failover(slot_of(&name), TEST_TIMEOUT).await.expect("a fail-over");
     // Nobody asks for anything, and yet all find the new one.
     until_listening(cluster.nodes()[new].addr(), 2).await;
     assert_eq!(one.inspect(&name).await.expect("a view").waiters.len(), 2);
     assert!(held.is_held() && held.token() == token);
     assert!(two.mutex(&name).try_lock().await.expect("an answer").is_none());
-    released(held).await;
-    assert_eq!(line.served().await.0, in_order(2));
-    let elsewhere = name_at(&cluster, 1, "else").await;
-    released(one.mutex(elsewhere).lock().await.expect("a lock")).await;
+    assert_released(held).await;
+    assert_eq!(line.wait_all_served().await.0, numbers_up_to(2));
+    let elsewhere = lock_name_on(&cluster, 1, "else").await;
+    assert_released(one.mutex(elsewhere).lock().await.expect("a lock")).await;
     drop((one, two));
-    a_master_that_is_cut_off_is_left(&mut cluster).await;
+    assert_partitioned_master_is_abandoned(&mut cluster).await;
 }
 
 /// A master that hears nothing of the others any more, which have replaced it, still answers us.
-async fn a_master_that_is_cut_off_is_left(cluster: &mut Cluster) {
-    let name = name_at(cluster, 1, "island").await;
+async fn assert_partitioned_master_is_abandoned(cluster: &mut Cluster) {
+    let name = lock_name_on(cluster, 1, "island").await;
     let mut clients = Vec::new();
     for _ in 0..8 {
-        clients.push(client(&cluster.url(), LONG).await);
+        clients.push(client(&cluster.url(), LONG_TTL).await);
     }
     for locks in &clients {
-        released(locks.mutex(&name).lock().await.expect("a lock")).await;
+        assert_released(locks.mutex(&name).lock().await.expect("a lock")).await;
     }
     for node in 2..6usize {
-        let id = text(raw(cluster.nodes()[node].addr(), &["CLUSTER", "MYID"]).await);
-        let forgotten = raw(cluster.nodes()[1].addr(), &["CLUSTER", "FORGET", &id]).await;
+        let id = text(raw_command(cluster.nodes()[node].addr(), &["CLUSTER", "MYID"]).await);
+        let forgotten = raw_command(cluster.nodes()[1].addr(), &["CLUSTER", "FORGET", &id]).await;
         assert_eq!(forgotten, Reply::Simple("OK".to_owned()));
     }
-    let taken = raw(cluster.nodes()[4].addr(), &["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    let taken = raw_command(cluster.nodes()[4].addr(), &["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
     assert_eq!(taken, Reply::Simple("OK".to_owned()));
     for locks in &clients {
-        let guard = soon("its replica answers", locks.mutex(&name).lock()).await;
-        released(guard.expect("a lock")).await;
+        let guard = within_bound("its replica answers", locks.mutex(&name).lock()).await;
+        assert_released(guard.expect("a lock")).await;
     }
 }
 
 /// The replica had missed the grant: its holder is told, and its writes are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_forgets_is_replaced() {
+async fn a_holder_learns_of_a_failover_that_lost_its_grant() {
     let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
-    let (one, two) = (client(&cluster.url(), LONG).await, client(&cluster.url(), LONG).await);
-    let name = name_at(&cluster, 0, "lost").await;
+    let (one, two) = (client(&cluster.url(), LONG_TTL).await, client(&cluster.url(), LONG_TTL).await);
+    let name = lock_name_on(&cluster, 0, "lost").await;
     cluster.cut_replication(0).await.expect("a cut");
     let first = one.mutex(&name).lock().await.expect("a lock");
     cluster.kill_node(0).expect("a dead master");
     cluster.resume_replicas().expect("a replica that goes on");
-    cluster.failed_over(slot_of(&name), BOUND).await.expect("a fail-over");
-    assert_eq!(soon("the forgotten holder is told", first.lost()).await, LostReason::Taken);
+    cluster.wait_for_failover(slot_of(&name), TEST_TIMEOUT).await.expect("a fail-over");
+    assert_eq!(within_bound("the forgotten holder is told", first.lost()).await, LostReason::Revoked);
     until_answering(&two).await;
-    let second = soon("a newcomer gets it", two.mutex(&name).lock()).await.expect("a lock");
+    let second = within_bound("a newcomer gets it", two.mutex(&name).lock()).await.expect("a lock");
     let fence = Fence::default();
     fence.admit(&name, second.token()).expect("the newest");
     fence.admit(&name, first.token()).expect_err("a stale one");
-    released(second).await;
+    assert_released(second).await;
 }

@@ -7,25 +7,27 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::clock::ManualClock;
-use leasehold::engine::{Answer, Released, Renewal};
-use leasehold::{Guard, Mode, Outcome};
+use leasehold::engine::{AcquireReply, ReleaseReply, RenewReply};
+use leasehold::{Guard, Mode, ReleaseOutcome};
 use leasehold_testbed::redis::{Cluster, Reply, slot_of};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order, raw, text, until_free, until_waiting};
-use crate::redis_faults::site::claim;
-use crate::redis_faults::time::{renewed, timed};
+use crate::redis_deployments::deployment::{
+    LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, raw_command, text, until_free, until_waiting,
+};
+use crate::redis_faults::fixture::claim;
+use crate::redis_faults::manual_time::{pass_and_renew, patient_client};
 
 /// Masters without replicas, which the tests that only move slots share, one after the other; and a number for each of them.
-pub(super) async fn masters() -> (MutexGuard<'static, Cluster>, u32) {
+pub(super) async fn shared_masters() -> (MutexGuard<'static, Cluster>, u32) {
     static CLUSTER: OnceCell<Mutex<Cluster>> = OnceCell::const_new();
-    static USED: AtomicU32 = AtomicU32::new(0);
+    static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
     let cluster = CLUSTER.get_or_init(|| async { Mutex::new(Cluster::start(3, 0).await.expect("a cluster")) }).await;
-    (cluster.lock().await, USED.fetch_add(1, Ordering::Relaxed))
+    (cluster.lock().await, NEXT_NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A name whose lock is in a slot of this node.
-pub(super) async fn name_at(cluster: &Cluster, node: usize, about: &str) -> String {
+pub(super) async fn lock_name_on(cluster: &Cluster, node: usize, about: &str) -> String {
     for number in 0.. {
         let name = format!("{about}-{number}");
         if cluster.owner_of(slot_of(&name)).await.expect("an owner") == node {
@@ -41,27 +43,29 @@ fn key(name: &str) -> String {
 }
 
 async fn has_key(cluster: &Cluster, node: usize, name: &str) -> bool {
-    let keys =
-        raw(cluster.nodes()[node].addr(), &["CLUSTER", "GETKEYSINSLOT", &slot_of(&key(name)).to_string(), "1000"])
-            .await;
+    let keys = raw_command(
+        cluster.nodes()[node].addr(),
+        &["CLUSTER", "GETKEYSINSLOT", &slot_of(&key(name)).to_string(), "1000"],
+    )
+    .await;
     let Reply::Array(keys) = keys else { panic!("no keys: {keys:?}") };
     keys.contains(&Reply::Bulk(key(name)))
 }
 
-pub(super) async fn released(guard: Guard) {
-    assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
+pub(super) async fn assert_released(guard: Guard) {
+    assert_eq!(guard.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_node_knows_the_others() {
-    let (cluster, run) = masters().await;
-    let locks = client(&format!("redis+cluster://{}", cluster.addrs()[run as usize % 3]), LONG).await;
+async fn one_seed_node_is_enough() {
+    let (cluster, run) = shared_masters().await;
+    let locks = client(&format!("redis+cluster://{}", cluster.addrs()[run as usize % 3]), LONG_TTL).await;
     let mut names = Vec::new();
     for node in 0..3 {
-        names.push(name_at(&cluster, node, "each").await);
+        names.push(lock_name_on(&cluster, node, "each").await);
     }
     names.extend(["{tag}:a".to_owned(), "{tag}:b".to_owned()]);
-    let all = locks.all(names.clone()).wait(BOUND).lock().await.expect("all of them");
+    let all = locks.multi_lock(names.clone()).timeout(TEST_TIMEOUT).lock().await.expect("all of them");
     for (node, name) in names.iter().take(3).enumerate() {
         assert!(has_key(&cluster, node, name).await, "{name} is where its slot is");
     }
@@ -70,158 +74,161 @@ async fn one_node_knows_the_others() {
     let listed = locks.list("").await.expect("a list");
     let listed: BTreeSet<_> = listed.iter().map(|view| view.name.as_str()).collect();
     assert!(names.iter().all(|name| listed.contains(name.as_str())), "from all nodes: {listed:?}");
-    let other = client(&cluster.url(), LONG).await;
+    let other = client(&cluster.url(), LONG_TTL).await;
     for name in &names {
         assert!(other.mutex(name).try_lock().await.expect("an answer").is_none(), "{name}");
     }
-    assert!(other.all(names.clone()).try_lock().await.expect("an answer").is_none());
+    assert!(other.multi_lock(names.clone()).try_lock().await.expect("an answer").is_none());
     assert_eq!(all.release().await.expect("an answer").len(), names.len());
-    let all = other.all(names.clone()).try_lock().await.expect("an answer").expect("all are free");
+    let all = other.multi_lock(names.clone()).try_lock().await.expect("an answer").expect("all are free");
     assert_eq!(all.release().await.expect("an answer").len(), names.len());
 }
 
 /// Clients learn only from their next request that a slot has moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_between_two_requests() {
-    let (mut cluster, run) = masters().await;
+    let (mut cluster, run) = shared_masters().await;
     let hand = ManualClock::running();
-    let (one, two) = (timed(&cluster.url(), LONG, hand.clock()).await, client(&cluster.url(), LONG).await);
+    let (one, two) =
+        (patient_client(&cluster.url(), LONG_TTL, hand.clock()).await, client(&cluster.url(), LONG_TTL).await);
     let name = format!("moved-{run}");
     let slot = slot_of(&name);
     let from = cluster.owner_of(slot).await.expect("an owner");
     let held = one.mutex(&name).lock().await.expect("a lock");
-    let mut line = Line::default();
-    line.join(&two, &name).await;
+    let mut line = WaiterQueue::default();
+    line.add_waiter(&two, &name).await;
     cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
-    renewed([&held], |by| hand.advance(by)).await;
-    line.join(&two, &name).await;
+    pass_and_renew([&held], |by| hand.advance(by)).await;
+    line.add_waiter(&two, &name).await;
     cluster.migrate_slot(slot, (from + 2) % 3).await.expect("a move");
     assert!(two.mutex(&name).try_lock().await.expect("an answer").is_none());
     until_waiting(&one, &name, 2).await;
     cluster.migrate_slot(slot, from).await.expect("a move");
-    renewed([&held], |by| hand.advance(by)).await;
-    released(held).await;
-    assert_eq!(line.served().await.0, in_order(2));
+    pass_and_renew([&held], |by| hand.advance(by)).await;
+    assert_released(held).await;
+    assert_eq!(line.wait_all_served().await.0, numbers_up_to(2));
     until_free(&one, &name).await;
 }
 
 /// A slot on its way: what is there is served there, everything else at its new node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_is_half_way() {
-    let (mut cluster, run) = masters().await;
+async fn a_half_moved_slot_serves_every_lock() {
+    let (mut cluster, run) = shared_masters().await;
     let hand = ManualClock::running();
-    let (one, two) = (timed(&cluster.url(), LONG, hand.clock()).await, client(&cluster.url(), LONG).await);
+    let (one, two) =
+        (patient_client(&cluster.url(), LONG_TTL, hand.clock()).await, client(&cluster.url(), LONG_TTL).await);
     let name = |about: &str| format!("{about}{{half-{run}}}");
     let slot = slot_of(&format!("half-{run}"));
     let from = cluster.owner_of(slot).await.expect("an owner");
     let to = (from + 1) % 3;
     let held = one.mutex(name("old")).lock().await.expect("a lock");
-    let mut line = Line::default();
-    line.join(&two, &name("old")).await;
+    let mut line = WaiterQueue::default();
+    line.add_waiter(&two, &name("old")).await;
     let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
 
     // The old lock is where it was, a new one where it will be.
     let new = two.mutex(name("new")).lock().await.expect("a lock");
     assert!(has_key(&cluster, from, &name("old")).await && has_key(&cluster, to, &name("new")).await);
     assert!(one.mutex(name("new")).try_lock().await.expect("an answer").is_none());
-    let mut behind = Line::default();
-    behind.join(&one, &name("new")).await;
-    renewed([&held], |by| hand.advance(by)).await;
-    released(new).await;
-    assert_eq!(behind.served().await.0, in_order(1));
+    let mut behind = WaiterQueue::default();
+    behind.add_waiter(&one, &name("new")).await;
+    pass_and_renew([&held], |by| hand.advance(by)).await;
+    assert_released(new).await;
+    assert_eq!(behind.wait_all_served().await.0, numbers_up_to(1));
 
     // The old one has moved, too, but the slot has not.
     cluster.move_keys(&migration).await.expect("moved keys");
     assert!(has_key(&cluster, to, &name("old")).await && !has_key(&cluster, from, &name("old")).await);
-    renewed([&held], |by| hand.advance(by)).await;
-    line.join(&two, &name("old")).await;
+    pass_and_renew([&held], |by| hand.advance(by)).await;
+    line.add_waiter(&two, &name("old")).await;
     assert!(two.mutex(name("old")).try_lock().await.expect("an answer").is_none());
     assert_eq!(two.inspect(name("old")).await.expect("a view").holders.len(), 1);
-    released(held).await;
-    assert_eq!(line.served().await.0, in_order(2));
+    assert_released(held).await;
+    assert_eq!(line.wait_all_served().await.0, numbers_up_to(2));
     let again = two.mutex(name("old")).lock().await.expect("a lock");
 
     cluster.finish_migration(migration).await.expect("the end of a move");
     assert!(one.mutex(name("old")).try_lock().await.expect("an answer").is_none());
-    released(again).await;
+    assert_released(again).await;
     until_free(&one, &name("old")).await;
 }
 
 /// Strict mode has a key beside the lock's: while the slot moves, the two may be on different nodes. Whatever is held stays held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_held_in_strict_mode_stays_held_half_way() {
+async fn strict_mode_keeps_held_locks_in_a_half_moved_slot() {
     for lock_first in [false, true] {
-        let (mut cluster, run) = masters().await;
+        let (mut cluster, run) = shared_masters().await;
         let name = format!("strict-{run}");
         let slot = slot_of(&name);
         let from = cluster.owner_of(slot).await.expect("an owner");
         let to = (from + 1) % 3;
         let (addr, port) = (cluster.nodes()[from].addr(), cluster.nodes()[to].port().to_string());
-        let beside = known_for_long(addr, slot).await;
-        let url = format!("{}?strict={}s", cluster.url(), LONG.as_secs());
+        let beside = old_epoch_record(addr, slot).await;
+        let url = format!("{}?strict={}s", cluster.url(), LONG_TTL.as_secs());
         let engine = leasehold::engine::open(&url, &leasehold::clock::Clock::system()).await.expect("an engine");
-        let held = claim(&name, Mode::Exclusive, LONG);
+        let held = claim(&name, Mode::Exclusive, LONG_TTL);
         let answer = Arc::clone(&engine).attempt(Arc::clone(&held), false).await.expect("an answer");
-        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
-        let waits = claim(&name, Mode::Exclusive, LONG);
+        assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");
+        let waits = claim(&name, Mode::Exclusive, LONG_TTL);
         let answer = Arc::clone(&engine).attempt(Arc::clone(&waits), true).await.expect("an answer");
-        assert!(matches!(answer, Answer::Queued { .. }), "{answer:?}");
+        assert!(matches!(answer, AcquireReply::Queued { .. }), "{answer:?}");
 
         let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
         let moves = if lock_first { key(&name) } else { beside };
-        let moved = raw(addr, &["MIGRATE", "127.0.0.1", &port, &moves, "0", "5000"]).await;
+        let moved = raw_command(addr, &["MIGRATE", "127.0.0.1", &port, &moves, "0", "5000"]).await;
         assert_eq!(moved, Reply::Simple("OK".to_owned()));
         let renewed = Arc::clone(&engine).renew(vec![Arc::clone(&held)]).await.expect("an answer");
-        assert!(matches!(renewed[..], [Renewal::Renewed(_)]), "{renewed:?}");
+        assert!(matches!(renewed[..], [RenewReply::Renewed(_)]), "{renewed:?}");
         // Given back it can be, and nobody new is let in so far.
-        assert_eq!(Arc::clone(&engine).release(held).await.expect("an answer"), Released::Released);
+        assert_eq!(Arc::clone(&engine).release(held).await.expect("an answer"), ReleaseReply::Released);
         let looks = Arc::clone(&engine).wait(waits, Duration::ZERO).await.expect("an answer");
-        assert!(matches!(looks, Answer::Queued { ahead: 0, .. }), "{looks:?}");
+        assert!(matches!(looks, AcquireReply::Queued { ahead: 0, .. }), "{looks:?}");
         cluster.finish_migration(migration).await.expect("the end of a move");
     }
 }
 
 /// Strict mode's key of a slot, which says that its server has forgotten nothing for long.
-async fn known_for_long(addr: SocketAddr, slot: u16) -> String {
+async fn old_epoch_record(addr: SocketAddr, slot: u16) -> String {
     let tag = (0..).find(|tag: &u32| slot_of(&tag.to_string()) == slot).expect("every slot has one");
     let key = format!("leasehold:e{{{tag}}}");
-    let info = text(raw(addr, &["INFO", "server"]).await);
+    let info = text(raw_command(addr, &["INFO", "server"]).await);
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run").trim().to_owned();
-    let longest = LONG.as_micros();
-    let Reply::Array(time) = raw(addr, &["TIME"]).await else { panic!("no time") };
+    let longest = LONG_TTL.as_micros();
+    let Reply::Array(time) = raw_command(addr, &["TIME"]).await else { panic!("no time") };
     let seconds: u128 = time.into_iter().next().map(text).and_then(|text| text.parse().ok()).expect("seconds");
     let now = seconds * 1_000_000;
     let start = now - 2 * longest;
     let record = format!("{start:016}{longest:016}{now:016}{:016}{run}", start + longest);
-    assert_eq!(raw(addr, &["SET", &key, &record, "PX", "86400000"]).await, Reply::Simple("OK".to_owned()));
+    assert_eq!(raw_command(addr, &["SET", &key, &record, "PX", "86400000"]).await, Reply::Simple("OK".to_owned()));
     key
 }
 
 /// Locks of one slot, some on either side: a request for all cannot be served, one for each can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_of_one_slot_on_both_sides_are_renewed() {
-    let (mut cluster, run) = masters().await;
+async fn locks_of_a_half_moved_slot_are_renewed_on_both_nodes() {
+    let (mut cluster, run) = shared_masters().await;
     let hand = ManualClock::running();
-    let locks = timed(&cluster.url(), LONG, hand.clock()).await;
+    let locks = patient_client(&cluster.url(), LONG_TTL, hand.clock()).await;
     let name = |about: &str| format!("{about}{{split-{run}}}");
     let slot = slot_of(&format!("split-{run}"));
     let from = cluster.owner_of(slot).await.expect("an owner");
     let to = (from + 1) % 3;
     let names: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"].map(name).into();
-    let all = locks.all(names.clone()).lock().await.expect("all of them");
+    let all = locks.multi_lock(names.clone()).lock().await.expect("all of them");
     let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
     let port = cluster.nodes()[to].port().to_string();
     for name in names.iter().step_by(2) {
-        let moved = raw(cluster.nodes()[from].addr(), &["MIGRATE", "127.0.0.1", &port, &key(name), "0", "5000"]).await;
+        let moved =
+            raw_command(cluster.nodes()[from].addr(), &["MIGRATE", "127.0.0.1", &port, &key(name), "0", "5000"]).await;
         assert_eq!(moved, Reply::Simple("OK".to_owned()));
     }
     // Longer than a TTL.
     for _ in 0..4 {
-        renewed(all.guards(), |by| hand.advance(by)).await;
+        pass_and_renew(all.guards(), |by| hand.advance(by)).await;
     }
     assert!(all.is_held());
     let both = [name("a"), name("new")];
-    assert!(locks.all(both.clone()).try_lock().await.expect("an answer").is_none());
+    assert!(locks.multi_lock(both.clone()).try_lock().await.expect("an answer").is_none());
     cluster.finish_migration(migration).await.expect("the end of a move");
-    assert!(all.release().await.expect("an answer").iter().all(|(_, outcome)| *outcome == Outcome::Released));
+    assert!(all.release().await.expect("an answer").iter().all(|(_, outcome)| *outcome == ReleaseOutcome::Released));
 }

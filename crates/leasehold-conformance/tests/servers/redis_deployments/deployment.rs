@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Locks, Outcome, Token};
-pub(crate) use leasehold_conformance::world::{LONG, SOON as BOUND};
+use leasehold::{ErrorKind, Locks, ReleaseOutcome, Token};
+pub(crate) use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use leasehold_testbed::eventually;
-use leasehold_testbed::redis::{Reply, Resp};
+use leasehold_testbed::redis::{Reply, RespClient};
 use tokio::task::JoinSet;
 
 /// A client of its own. A server that is slow to answer is asked again; every other refusal is the finding.
@@ -18,17 +18,17 @@ pub(crate) async fn client(url: &str, ttl: Duration) -> Locks {
             opened => Ok(opened),
         }
     };
-    eventually(BOUND, open).await.unwrap_or_else(|error| panic!("{url}: {error}"))
+    eventually(TEST_TIMEOUT, open).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
 /// Waits for what should happen soon.
-pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(BOUND, future).await.unwrap_or_else(|_| panic!("not within {BOUND:?}: {what}"))
+pub(crate) async fn within_bound<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap_or_else(|_| panic!("not within {TEST_TIMEOUT:?}: {what}"))
 }
 
 /// Asks a server by hand, on a connection of its own.
-pub(crate) async fn raw(addr: SocketAddr, words: &[&str]) -> Reply {
-    Resp::connect(addr).await.expect("a connection").command(words).await.expect("an answer")
+pub(crate) async fn raw_command(addr: SocketAddr, words: &[&str]) -> Reply {
+    RespClient::connect(addr).await.expect("a connection").command(words).await.expect("an answer")
 }
 
 /// The text of an answer.
@@ -42,8 +42,8 @@ pub(crate) fn text(reply: Reply) -> String {
 /// Waits until so many of our clients listen at the server. One that becomes the master closes its connections: it is asked again.
 #[cfg(feature = "nightly")]
 pub(crate) async fn until_listening(addr: SocketAddr, count: usize) {
-    eventually(BOUND, || async {
-        let mut server = Resp::connect(addr).await.map_err(|error| error.to_string())?;
+    eventually(TEST_TIMEOUT, || async {
+        let mut server = RespClient::connect(addr).await.map_err(|error| error.to_string())?;
         let channels = server.command(&["PUBSUB", "CHANNELS", "leasehold:i*"]).await;
         match channels.map_err(|error| error.to_string())? {
             Reply::Array(inboxes) if inboxes.len() == count => Ok(()),
@@ -56,12 +56,12 @@ pub(crate) async fn until_listening(addr: SocketAddr, count: usize) {
 /// Waits until the client's engine answers.
 #[cfg(feature = "nightly")]
 pub(crate) async fn until_answering(locks: &Locks) {
-    eventually(BOUND, || async { locks.inspect("anything").await.map(drop) }).await;
+    eventually(TEST_TIMEOUT, || async { locks.inspect("anything").await.map(drop) }).await;
 }
 
 /// Waits until so many wait for the lock.
 pub(crate) async fn until_waiting(locks: &Locks, name: &str, count: usize) {
-    eventually(BOUND, || async {
+    eventually(TEST_TIMEOUT, || async {
         let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
         if view.waiters.len() == count { Ok(()) } else { Err(format!("{count} should wait: {view:?}")) }
     })
@@ -70,7 +70,7 @@ pub(crate) async fn until_waiting(locks: &Locks, name: &str, count: usize) {
 
 /// Waits until nobody holds the lock and nobody waits.
 pub(crate) async fn until_free(locks: &Locks, name: &str) {
-    eventually(BOUND, || async {
+    eventually(TEST_TIMEOUT, || async {
         let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
         let free = view.holders.is_empty() && view.waiters.is_empty();
         if free { Ok(()) } else { Err(format!("should be free: {view:?}")) }
@@ -82,7 +82,7 @@ pub(crate) async fn until_free(locks: &Locks, name: &str) {
 #[cfg(feature = "nightly")]
 pub(crate) async fn until_renewed(guard: &leasehold::Guard) {
     let before = guard.deadline();
-    eventually(BOUND, || async {
+    eventually(TEST_TIMEOUT, || async {
         match (guard.deadline() > before, guard.lost_reason()) {
             (true, None) => Ok(()),
             (_, lost) => Err(format!("not renewed: {guard:?} {lost:?}")),
@@ -93,33 +93,33 @@ pub(crate) async fn until_renewed(guard: &leasehold::Guard) {
 
 /// Tasks that wait for one lock, one after the other, hold it for a moment and give it back.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct WaiterQueue {
     tasks: JoinSet<()>,
-    served: Arc<Mutex<Vec<(usize, Token)>>>,
+    grants: Arc<Mutex<Vec<(usize, Token)>>>,
 }
 
-impl Line {
+impl WaiterQueue {
     /// Adds one at the end, and returns when it waits.
-    pub(crate) async fn join(&mut self, locks: &Locks, name: &str) {
+    pub(crate) async fn add_waiter(&mut self, locks: &Locks, name: &str) {
         let before = locks.inspect(name).await.expect("a view").waiters.len();
-        let (number, served, mutex) = (self.tasks.len(), Arc::clone(&self.served), locks.mutex(name));
+        let (number, served, mutex) = (self.tasks.len(), Arc::clone(&self.grants), locks.mutex(name));
         self.tasks.spawn(async move {
             let guard = mutex.lock().await.expect("a lock");
             served.lock().expect("no panic").push((number, guard.token()));
-            assert_eq!(guard.release().await.expect("a release"), Outcome::Released, "waiter {number}");
+            assert_eq!(guard.release().await.expect("a release"), ReleaseOutcome::Released, "waiter {number}");
         });
         until_waiting(locks, name, before + 1).await;
     }
 
     /// Waits until all were served; their numbers in the order in which they were, and their tokens.
-    pub(crate) async fn served(self) -> (Vec<usize>, Vec<Token>) {
-        soon("all who wait are served", self.tasks.join_all()).await;
-        let served = self.served.lock().expect("no panic").clone();
+    pub(crate) async fn wait_all_served(self) -> (Vec<usize>, Vec<Token>) {
+        within_bound("all who wait are served", self.tasks.join_all()).await;
+        let served = self.grants.lock().expect("no panic").clone();
         served.into_iter().unzip()
     }
 }
 
 /// The numbers up to `count`, in order.
-pub(crate) fn in_order(count: usize) -> Vec<usize> {
+pub(crate) fn numbers_up_to(count: usize) -> Vec<usize> {
     (0..count).collect()
 }

@@ -1,49 +1,50 @@
 //! More of what Sentinels do: fail-overs that forget nothing, masters that come back, hang, or are replaced while alive.
 
-use leasehold::Outcome;
+use leasehold::ReleaseOutcome;
 use leasehold_testbed::Data;
-use leasehold_testbed::redis::{Reply, Resp, SentinelSet};
+use leasehold_testbed::redis::{Reply, RespClient, SentinelSet};
 
 use crate::redis_deployments::deployment::{
-    BOUND, LONG, Line, client, in_order, raw, soon, until_answering, until_free, until_listening, until_waiting,
+    LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, raw_command, until_answering, until_free,
+    until_listening, until_waiting, within_bound,
 };
-use crate::redis_deployments::failover::{fail_over_and_forget, set};
+use crate::redis_deployments::failover::{fail_over_losing_writes, sentinel_set};
 
 /// Waits until the replica has all that the master has.
 async fn until_replicated(set: &SentinelSet) {
-    let mut master = Resp::connect(set.nodes()[0].addr()).await.expect("a connection");
+    let mut master = RespClient::connect(set.nodes()[0].addr()).await.expect("a connection");
     master.command(&["SET", "last", "1"]).await.expect("a write");
     assert_eq!(master.command(&["WAIT", "1", "0"]).await.expect("an answer"), Reply::Integer(1));
 }
 
 /// The control: the textbook's lock has two holders after such a fail-over, and neither can know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_key_has_two_holders() {
-    let mut set = set().await;
+async fn a_textbook_lock_has_two_holders_after_a_failover() {
+    let mut set = sentinel_set().await;
     set.cut_replication().await.expect("a cut");
     let take = |who| ["SET", "lock", who, "NX", "PX", "600000"];
     let ok = Reply::Simple("OK".to_owned());
-    assert_eq!(raw(set.nodes()[0].addr(), &take("first")).await, ok);
-    fail_over_and_forget(&mut set).await;
+    assert_eq!(raw_command(set.nodes()[0].addr(), &take("first")).await, ok);
+    fail_over_losing_writes(&mut set).await;
     // Long before the first one's time is over.
-    assert_eq!(raw(set.nodes()[1].addr(), &take("second")).await, ok);
+    assert_eq!(raw_command(set.nodes()[1].addr(), &take("second")).await, ok);
 }
 
 /// Nothing was lost: whoever held holds, whoever waited waits, on the same objects as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_and_waiters_survive_a_failover_that_forgets_nothing() {
-    let mut set = set().await;
-    let (holding, waiting) = (client(&set.url(), LONG).await, client(&set.url(), LONG).await);
+async fn holders_and_waiters_survive_a_failover_without_data_loss() {
+    let mut set = sentinel_set().await;
+    let (holding, waiting) = (client(&set.url(), LONG_TTL).await, client(&set.url(), LONG_TTL).await);
     let held = holding.mutex("a").lock().await.expect("a lock");
     let shared = holding.rwlock("b").read().await.expect("a lock");
-    let mut line = Line::default();
+    let mut line = WaiterQueue::default();
     for _ in 0..3 {
-        line.join(&waiting, "a").await;
+        line.add_waiter(&waiting, "a").await;
     }
     let token = held.token();
     until_replicated(&set).await;
     set.kill_master().await.expect("a dead master");
-    set.failed_over(BOUND).await.expect("a fail-over");
+    set.wait_for_failover(TEST_TIMEOUT).await.expect("a fail-over");
     // Both are back, so that whoever is next can be told.
     until_waiting(&holding, "a", 3).await;
     until_waiting(&waiting, "a", 3).await;
@@ -53,83 +54,86 @@ async fn holders_and_waiters_survive_a_failover_that_forgets_nothing() {
     assert_eq!(held.token(), token);
     assert!(waiting.mutex("a").try_lock().await.expect("an answer").is_none(), "nobody gets past them");
     assert!(waiting.rwlock("b").try_write().await.expect("an answer").is_none(), "nor past a reader");
-    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
-    let (order, tokens) = line.served().await;
-    assert_eq!(order, in_order(3));
+    assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
+    let (order, tokens) = line.wait_all_served().await;
+    assert_eq!(order, numbers_up_to(3));
     assert!(tokens.is_sorted() && tokens[0] > token, "{token:?} {tokens:?}");
-    assert_eq!(shared.release().await.expect("an answer"), Outcome::Released);
+    assert_eq!(shared.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
 /// An old master that comes back says that it is one, and knows nothing: nobody asks it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_comes_back_is_not_followed() {
-    let mut set = set().await;
-    let (one, two) = (client(&set.url(), LONG).await, client(&set.url(), LONG).await);
+async fn a_restarted_old_master_is_not_followed() {
+    let mut set = sentinel_set().await;
+    let (one, two) = (client(&set.url(), LONG_TTL).await, client(&set.url(), LONG_TTL).await);
     let held = one.mutex("a").lock().await.expect("a lock");
     until_replicated(&set).await;
     set.kill_master().await.expect("a dead master");
-    set.failed_over(BOUND).await.expect("a fail-over");
+    set.wait_for_failover(TEST_TIMEOUT).await.expect("a fail-over");
     set.nodes_mut()[0].restart(Data::Wipe).await.expect("the old master is back");
     until_answering(&two).await;
     assert!(two.mutex("a").try_lock().await.expect("an answer").is_none(), "{:?}", held.token());
     assert!(held.is_held());
-    set.settled(BOUND).await.expect("the old master follows");
+    set.wait_until_settled(TEST_TIMEOUT).await.expect("the old master follows");
     assert!(two.mutex("a").try_lock().await.expect("an answer").is_none());
-    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
+    assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
 /// A master that hangs is as good as dead; when it goes on, nobody follows it any more, also nobody who was idle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_hangs_is_left() {
-    let mut set = set().await;
-    let (holding, idle) = (client(&set.url(), LONG).await, client(&set.url(), LONG).await);
+async fn a_hung_master_is_abandoned() {
+    let mut set = sentinel_set().await;
+    let (holding, idle) = (client(&set.url(), LONG_TTL).await, client(&set.url(), LONG_TTL).await);
     let held = holding.mutex("a").lock().await.expect("a lock");
-    let mut line = Line::default();
-    line.join(&holding, "a").await;
+    let mut line = WaiterQueue::default();
+    line.add_waiter(&holding, "a").await;
     until_replicated(&set).await;
     set.nodes_mut()[0].pause().expect("a pause");
-    assert_eq!(set.failed_over(BOUND).await.expect("a fail-over"), 1);
+    assert_eq!(set.wait_for_failover(TEST_TIMEOUT).await.expect("a fail-over"), 1);
     let new = set.nodes()[1].addr();
     until_listening(new, 2).await;
     // A lock that only the new master knows.
-    let fresh = soon("a new lock", holding.mutex("b").lock()).await.expect("a lock");
+    let fresh = within_bound("a new lock", holding.mutex("b").lock()).await.expect("a lock");
     set.nodes_mut()[0].resume().expect("it goes on");
     assert!(idle.mutex("a").try_lock().await.expect("an answer").is_none());
     assert!(idle.mutex("b").try_lock().await.expect("an answer").is_none());
     assert!(held.is_held() && fresh.is_held());
-    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
-    assert_eq!(line.served().await.0, in_order(1));
-    assert_eq!(fresh.release().await.expect("an answer"), Outcome::Released);
-    set.settled(BOUND).await.expect("the old master follows");
+    assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
+    assert_eq!(line.wait_all_served().await.0, numbers_up_to(1));
+    assert_eq!(fresh.release().await.expect("an answer"), ReleaseOutcome::Released);
+    set.wait_until_settled(TEST_TIMEOUT).await.expect("the old master follows");
     until_free(&idle, "a").await;
 }
 
 /// A fail-over that somebody ordered. The old master is alive and takes writes, which will be lost, until the Sentinels get
 /// round to telling it (here: late). Whoever was connected to it leaves it before that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_replaced_while_alive_is_left_at_once() {
-    let set = set().await;
+async fn a_demoted_master_is_abandoned_at_once() {
+    let set = sentinel_set().await;
     for sentinel in set.sentinel_addrs() {
-        let slowly = raw(sentinel, &["SENTINEL", "DEBUG", "publish-period", "60000"]).await;
+        let slowly = raw_command(sentinel, &["SENTINEL", "DEBUG", "publish-period", "60000"]).await;
         assert_eq!(slowly, Reply::Simple("OK".to_owned()));
     }
-    let (one, two) = (client(&set.url(), LONG).await, client(&set.url(), LONG).await);
+    let (one, two) = (client(&set.url(), LONG_TTL).await, client(&set.url(), LONG_TTL).await);
     let held = one.mutex("a").lock().await.expect("a lock");
-    let mut line = Line::default();
-    line.join(&two, "a").await;
+    let mut line = WaiterQueue::default();
+    line.add_waiter(&two, "a").await;
     until_replicated(&set).await;
-    assert_eq!(raw(set.sentinel_addrs()[0], &["SENTINEL", "FAILOVER", "mymaster"]).await, Reply::Simple("OK".into()));
+    assert_eq!(
+        raw_command(set.sentinel_addrs()[0], &["SENTINEL", "FAILOVER", "mymaster"]).await,
+        Reply::Simple("OK".into())
+    );
     let (old, new) = (set.nodes()[0].addr(), set.nodes()[1].addr());
     until_listening(new, 2).await;
     // The control: it still takes a lock of the textbook's, and nobody else will ever see it.
-    let naive = raw(old, &["SET", "lock", "me", "NX", "PX", "600000"]).await;
+    let naive = raw_command(old, &["SET", "lock", "me", "NX", "PX", "600000"]).await;
     assert_eq!(naive, Reply::Simple("OK".to_owned()), "the old master should not have been told yet");
-    assert_eq!(raw(new, &["GET", "lock"]).await, Reply::Nil);
+    assert_eq!(raw_command(new, &["GET", "lock"]).await, Reply::Nil);
     assert!(held.is_held());
-    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
-    assert_eq!(line.served().await.0, in_order(1));
+    assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
+    assert_eq!(line.wait_all_served().await.0, numbers_up_to(1));
     let again = one.mutex("a").lock().await.expect("a lock");
-    let third = client(&set.url(), LONG).await;
+    let third = client(&set.url(), LONG_TTL).await;
     assert!(third.mutex("a").try_lock().await.expect("an answer").is_none(), "a newcomer sees the same lock");
-    assert_eq!(again.release().await.expect("an answer"), Outcome::Released);
+    assert_eq!(again.release().await.expect("an answer"), ReleaseOutcome::Released);
 }

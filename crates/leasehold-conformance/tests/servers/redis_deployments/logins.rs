@@ -3,29 +3,29 @@
 use std::fs;
 use std::path::PathBuf;
 
-use leasehold::{ErrorKind, Locks, Outcome};
-use leasehold_testbed::process::{Binary, Place, Probe, Recipe};
-use leasehold_testbed::redis::{Redis, Reply, Resp, SentinelSet};
+use leasehold::{ErrorKind, Locks, ReleaseOutcome};
+use leasehold_testbed::process::{Binary, Probe, ServerSpec, Workspace};
+use leasehold_testbed::redis::{Redis, Reply, RespClient, SentinelSet};
 use leasehold_testbed::{Result, Server, eventually};
 use tokio::net::TcpStream;
 
-use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order};
+use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to};
 
 pub(super) const SECRET: &str = "opensesame";
 
 /// Two clients hand a lock over: commands and messages both go through.
-pub(super) async fn works(url: &str) {
-    eventually(BOUND, || async { Locks::open(url).await.map(drop).map_err(|error| error.to_string()) }).await;
-    let (one, two) = (client(url, LONG).await, client(url, LONG).await);
+pub(super) async fn assert_hands_off(url: &str) {
+    eventually(TEST_TIMEOUT, || async { Locks::open(url).await.map(drop).map_err(|error| error.to_string()) }).await;
+    let (one, two) = (client(url, LONG_TTL).await, client(url, LONG_TTL).await);
     let held = one.mutex("a").lock().await.expect("a lock");
-    let mut line = Line::default();
-    line.join(&two, "a").await;
-    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
-    assert_eq!(line.served().await.0, in_order(1));
+    let mut line = WaiterQueue::default();
+    line.add_waiter(&two, "a").await;
+    assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
+    assert_eq!(line.wait_all_served().await.0, numbers_up_to(1));
 }
 
 /// Who has no or a wrong password is refused, and it is not repeated.
-pub(super) async fn refused(url: &str) {
+pub(super) async fn assert_login_refused(url: &str) {
     let error = Locks::open(url).await.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!error.to_string().contains(SECRET) && !error.to_string().contains("wrong"), "{error}");
@@ -34,16 +34,16 @@ pub(super) async fn refused(url: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_and_a_database_behind_sentinels() {
     let set = SentinelSet::start_with_password(1, SECRET).await.expect("a set");
-    works(&set.url()).await;
-    works(&format!("{}?db=3", set.url())).await;
+    assert_hands_off(&set.url()).await;
+    assert_hands_off(&format!("{}?db=3", set.url())).await;
     let master = &set.nodes()[set.master().await.expect("a master")];
-    let mut raw = Resp::connect(master.addr()).await.expect("a raw connection");
+    let mut raw = RespClient::connect(master.addr()).await.expect("a raw connection");
     for words in [&["AUTH", SECRET][..], &["SELECT", "3"]] {
         assert_eq!(raw.command(words).await.expect("an answer"), Reply::Simple("OK".to_owned()));
     }
     assert_eq!(raw.command(&["EXISTS", "leasehold:l{a}"]).await.expect("an answer"), Reply::Integer(1));
-    refused(&set.url().replace(SECRET, "wrong")).await;
-    refused(&set.url().replace(&format!(":{SECRET}@"), "")).await;
+    assert_login_refused(&set.url().replace(SECRET, "wrong")).await;
+    assert_login_refused(&set.url().replace(&format!(":{SECRET}@"), "")).await;
 }
 
 /// A Sentinel that speaks only TLS, with another server's certificate.
@@ -52,20 +52,20 @@ struct TlsSentinel {
     certificates: PathBuf,
 }
 
-impl Recipe for TlsSentinel {
+impl ServerSpec for TlsSentinel {
     fn binary(&self) -> Binary {
         Redis::new().binary()
     }
 
-    fn arguments(&self, _: &Place) -> Vec<String> {
+    fn arguments(&self, _: &Workspace) -> Vec<String> {
         vec!["sentinel.conf".to_owned(), "--sentinel".to_owned()]
     }
 
-    fn url(&self, place: &Place) -> String {
+    fn url(&self, place: &Workspace) -> String {
         format!("redis+sentinel://{}/mymaster", place.addr())
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
+    fn prepare(&self, place: &Workspace) -> Result<()> {
         let (port, dir, at) = (place.port(), place.dir().display(), self.certificates.display());
         let config = format!(
             "port 0\ntls-port {port}\nbind 127.0.0.1\ndir {dir}\ndaemonize no\ntls-cert-file {at}/server.pem\n\
@@ -77,7 +77,7 @@ impl Recipe for TlsSentinel {
         Ok(())
     }
 
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+    fn probe<'a>(&'a self, place: &'a Workspace) -> Probe<'a> {
         Box::pin(async move { TcpStream::connect(place.addr()).await.map(drop).map_err(|error| error.to_string()) })
     }
 }
@@ -88,7 +88,7 @@ async fn tls_behind_a_sentinel() {
     let certificates = redis.server.dir().to_owned();
     let recipe = TlsSentinel { master: redis.server.port(), certificates };
     let sentinel = Server::start(recipe).await.expect("a Sentinel");
-    works(&format!("{}?tls=on&ca={}", sentinel.url(), redis.ca.display())).await;
+    assert_hands_off(&format!("{}?tls=on&ca={}", sentinel.url(), redis.ca.display())).await;
     let error = Locks::open(&sentinel.url()).await.expect_err("without TLS nobody is heard");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }

@@ -4,12 +4,12 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use leasehold::{ErrorKind, Locks};
-use leasehold_testbed::redis::{Redis, Reply, Resp};
+use leasehold_testbed::redis::{Redis, Reply, RespClient};
 
-use crate::redis_deployments::logins::{SECRET, refused, works};
+use crate::redis_deployments::logins::{SECRET, assert_hands_off, assert_login_refused};
 
 /// Arguments of a cluster of one. The port for other nodes must be a free one; nobody else calls there.
-fn alone() -> Vec<String> {
+fn single_node_arguments() -> Vec<String> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
     let arguments = format!("--cluster-enabled yes --cluster-config-file nodes.conf --cluster-port {port}");
     arguments.split(' ').map(str::to_owned).collect()
@@ -17,20 +17,20 @@ fn alone() -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_in_a_cluster() {
-    let arguments = alone();
+    let arguments = single_node_arguments();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let server = Redis::new().password(SECRET).args(&arguments).start().await.expect("a server");
-    let mut raw = Resp::connect(server.addr()).await.expect("a raw connection");
+    let mut raw = RespClient::connect(server.addr()).await.expect("a raw connection");
     for words in [&["AUTH", SECRET][..], &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]] {
         assert_eq!(raw.command(words).await.expect("an answer"), Reply::Simple("OK".to_owned()));
     }
-    works(&format!("redis+cluster://:{SECRET}@{}", server.addr())).await;
-    refused(&format!("redis+cluster://:wrong@{}", server.addr())).await;
+    assert_hands_off(&format!("redis+cluster://:{SECRET}@{}", server.addr())).await;
+    assert_login_refused(&format!("redis+cluster://:wrong@{}", server.addr())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_in_a_cluster() {
-    let mut arguments = alone();
+    let mut arguments = single_node_arguments();
     arguments.extend(["--tls-cluster".to_owned(), "yes".to_owned()]);
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let redis = Redis::new().args(&arguments).tls().start().await.expect("a server");
@@ -39,7 +39,7 @@ async fn tls_in_a_cluster() {
     let done = cli.args(["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).output().expect("redis-cli");
     assert_eq!(String::from_utf8_lossy(&done.stdout).trim(), "OK", "{done:?}");
     let url = format!("redis+cluster://{}", redis.server.addr());
-    works(&format!("{url}?tls=on&ca={}", redis.ca.display())).await;
+    assert_hands_off(&format!("{url}?tls=on&ca={}", redis.ca.display())).await;
     let error = Locks::open(&url).await.expect_err("without TLS nobody is heard");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }

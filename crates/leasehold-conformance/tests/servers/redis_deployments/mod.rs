@@ -2,12 +2,11 @@
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod acl;
-mod acl_bundles;
 #[cfg(feature = "nightly")]
 mod acl_deployments;
 #[cfg(feature = "nightly")]
 mod acl_redlock;
-mod all;
+mod acl_renewal_groups;
 mod cluster_hung;
 #[cfg(feature = "nightly")]
 mod cluster_masters;
@@ -17,19 +16,20 @@ mod election;
 mod failover;
 #[cfg(feature = "nightly")]
 mod failover_more;
-mod inherited;
+mod inherited_leases;
 mod logins;
 #[cfg(feature = "nightly")]
 mod logins_cluster;
+mod multi_lock;
 mod records;
 mod replicas;
+mod review_findings;
 #[cfg(feature = "nightly")]
-mod replicas_away;
-mod review;
-#[cfg(feature = "nightly")]
-mod review_sets;
+mod review_findings_sets;
 mod scale_out;
 mod strict;
 #[cfg(feature = "nightly")]
 mod strict_waits;
 mod tls;
+#[cfg(feature = "nightly")]
+mod unreachable_replicas;

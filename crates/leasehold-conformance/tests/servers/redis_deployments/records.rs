@@ -4,28 +4,28 @@ use leasehold::engine::Record;
 use leasehold::{ErrorKind, Records};
 use leasehold_testbed::redis::Reply;
 
-use crate::redis_deployments::deployment::{LONG, raw};
-use crate::redis_faults::site::Site;
+use crate::redis_deployments::deployment::{LONG_TTL, raw_command};
+use crate::redis_faults::fixture::Fixture;
 
-async fn write(records: &Records, over: u64, value: &str) -> Record {
+async fn compare_and_set(records: &Records, over: u64, value: &str) -> Record {
     records.compare_and_set("a", over, value).await.expect("an answer").expect("it is as it was")
 }
 
 /// A record stays; what is left of a removed one goes after a day, and keeps its version until then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_stays_and_what_is_left_of_it_goes() {
-    let site = Site::shared().await;
-    let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
-    let ttl = async || match raw(site.server.addr(), &["TTL", key]).await {
+async fn a_record_persists_and_a_removed_one_expires_after_a_day() {
+    let site = Fixture::shared().await;
+    let (records, key) = (site.locks(LONG_TTL).await.records().expect("records"), &*site.record_key("a"));
+    let ttl = async || match raw_command(site.server.addr(), &["TTL", key]).await {
         Reply::Integer(seconds) => seconds,
         other => panic!("{other:?}"),
     };
-    let made = write(&records, 0, "x").await;
+    let made = compare_and_set(&records, 0, "x").await;
     assert_eq!(ttl().await, -1, "it stays");
-    write(&records, made.version, "").await;
+    compare_and_set(&records, made.version, "").await;
     let left = ttl().await;
     assert!((3600..=86_400).contains(&left), "{left}");
-    let again = write(&records, 0, "y").await;
+    let again = compare_and_set(&records, 0, "y").await;
     assert!(again.version > made.version);
     assert_eq!(ttl().await, -1, "it is there again, and stays");
 }
@@ -33,46 +33,46 @@ async fn a_record_stays_and_what_is_left_of_it_goes() {
 /// The server's clock was an hour ahead when it was written, or removed: versions go on from there, one by one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn versions_rise_while_the_clock_is_behind() {
-    let site = Site::shared().await;
-    let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
-    let now = records.get("a").await.expect("a record").now;
+    let site = Fixture::shared().await;
+    let (records, key) = (site.locks(LONG_TTL).await.records().expect("records"), &*site.record_key("a"));
+    let now = records.get("a").await.expect("a record").engine_time;
     let ahead = u64::try_from(now.as_micros()).expect("a time") + 3_600_000_000;
     for left in [format!("{ahead:016}"), format!("{ahead:016}x")] {
-        assert_eq!(raw(site.server.addr(), &["SET", key, &left]).await, Reply::Simple("OK".to_owned()));
+        assert_eq!(raw_command(site.server.addr(), &["SET", key, &left]).await, Reply::Simple("OK".to_owned()));
         let over = records.get("a").await.expect("a record").version;
         assert_eq!(over, if left.ends_with('x') { ahead } else { 0 });
-        assert_eq!(write(&records, over, "y").await.version, ahead + 1);
+        assert_eq!(compare_and_set(&records, over, "y").await.version, ahead + 1);
     }
 }
 
 /// Deleted by hand, it is gone, and a client that read it before is late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deleted_key_brings_no_version_back() {
-    let site = Site::shared().await;
-    let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
-    let made = write(&records, 0, "x").await;
-    assert_eq!(raw(site.server.addr(), &["DEL", key]).await, Reply::Integer(1));
+async fn a_record_deleted_by_hand_never_repeats_a_version() {
+    let site = Fixture::shared().await;
+    let (records, key) = (site.locks(LONG_TTL).await.records().expect("records"), &*site.record_key("a"));
+    let made = compare_and_set(&records, 0, "x").await;
+    assert_eq!(raw_command(site.server.addr(), &["DEL", key]).await, Reply::Integer(1));
     assert_eq!(records.get("a").await.expect("a record").version, 0);
     assert!(records.compare_and_set("a", made.version, "late").await.expect("an answer").is_none());
-    assert!(write(&records, 0, "x").await.version > made.version);
+    assert!(compare_and_set(&records, 0, "x").await.version > made.version);
 }
 
 /// Another program's key is said, and not written over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_ours_is_said() {
-    let site = Site::shared().await;
-    let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
+async fn a_foreign_key_is_an_error_and_is_not_overwritten() {
+    let site = Fixture::shared().await;
+    let (records, key) = (site.locks(LONG_TTL).await.records().expect("records"), &*site.record_key("a"));
     for command in [["SET", key, "short"], ["SET", key, "no number, but long enough"]] {
-        raw(site.server.addr(), &command).await;
+        raw_command(site.server.addr(), &command).await;
         let error = records.get("a").await.expect_err("not ours");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
-    raw(site.server.addr(), &["DEL", key]).await;
-    raw(site.server.addr(), &["HSET", key, "field", "value"]).await;
+    raw_command(site.server.addr(), &["DEL", key]).await;
+    raw_command(site.server.addr(), &["HSET", key, "field", "value"]).await;
     let errors = [records.get("a").await.map(drop), records.compare_and_set("a", 0, "x").await.map(drop)];
     for error in errors {
         let error = error.expect_err("not ours");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
-    assert_eq!(raw(site.server.addr(), &["HLEN", key]).await, Reply::Integer(1));
+    assert_eq!(raw_command(site.server.addr(), &["HLEN", key]).await, Reply::Integer(1));
 }

@@ -2,14 +2,16 @@
 
 use std::net::SocketAddr;
 
-use leasehold::{Outcome, Token};
+use leasehold::{ReleaseOutcome, Token};
 use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Server, eventually, redis};
 
-use crate::redis_deployments::deployment::{BOUND, LONG, client, raw, soon, text, until_waiting};
+use crate::redis_deployments::deployment::{
+    LONG_TTL, TEST_TIMEOUT, client, raw_command, text, until_waiting, within_bound,
+};
 
 /// A master and its replica, and a URL that asks for it.
-pub(super) async fn pair() -> (Server, Server, String) {
+pub(super) async fn master_and_replica() -> (Server, Server, String) {
     let master = redis::start().await.expect("a master");
     let replica = redis::replica_of(&master).start().await.expect("a replica");
     let url = format!("{}?replicas=1", master.url());
@@ -17,8 +19,8 @@ pub(super) async fn pair() -> (Server, Server, String) {
 }
 
 /// The token of the lock's holder in a server's record, or nothing if it knows of none.
-async fn holder(addr: SocketAddr, name: &str) -> Option<Token> {
-    match raw(addr, &["HGET", &format!("leasehold:l{{{name}}}"), "m"]).await {
+async fn holder_token(addr: SocketAddr, name: &str) -> Option<Token> {
+    match raw_command(addr, &["HGET", &format!("leasehold:l{{{name}}}"), "m"]).await {
         Reply::Nil => None,
         record => {
             let record = text(record);
@@ -30,47 +32,47 @@ async fn holder(addr: SocketAddr, name: &str) -> Option<Token> {
 
 /// Waits until the server's record says that somebody holds the lock, other than by this token.
 async fn until_held(addr: SocketAddr, name: &str, before: Option<Token>) -> Token {
-    eventually(BOUND, || async {
-        let token = holder(addr, name).await;
+    eventually(TEST_TIMEOUT, || async {
+        let token = holder_token(addr, name).await;
         token.filter(|token| before < Some(*token)).ok_or(format!("nobody holds it, {token:?}"))
     })
     .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_is_had_when_the_replica_has_it() {
-    let (master, mut replica, url) = pair().await;
-    let locks = client(&url, LONG).await;
-    let guard = soon("a lock", locks.mutex("a").lock()).await.expect("a lock");
-    assert_eq!(holder(replica.addr(), "a").await, Some(guard.token()));
+async fn a_grant_counts_once_the_replica_has_it() {
+    let (master, mut replica, url) = master_and_replica().await;
+    let locks = client(&url, LONG_TTL).await;
+    let guard = within_bound("a lock", locks.mutex("a").lock()).await.expect("a lock");
+    assert_eq!(holder_token(replica.addr(), "a").await, Some(guard.token()));
     replica.pause().expect("a pause");
     let mutex = locks.mutex("b");
     let taking = tokio::spawn(async move { mutex.lock().await });
     let token = until_held(master.addr(), "b", None).await;
     assert!(!taking.is_finished(), "the master alone is not enough");
     replica.resume().expect("it goes on");
-    let taken = soon("a lock", taking).await.expect("no panic").expect("a lock");
-    assert_eq!((taken.token(), holder(replica.addr(), "b").await), (token, Some(token)));
-    assert_eq!(taken.release().await.expect("an answer"), Outcome::Released);
-    assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
+    let taken = within_bound("a lock", taking).await.expect("no panic").expect("a lock");
+    assert_eq!((taken.token(), holder_token(replica.addr(), "b").await), (token, Some(token)));
+    assert_eq!(taken.release().await.expect("an answer"), ReleaseOutcome::Released);
+    assert_eq!(guard.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
 /// The lock is handed to whoever is next, who has it when the replica knows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_is_handed_over_waits_for_the_replica() {
-    let (master, mut replica, url) = pair().await;
-    let (one, two) = (client(&url, LONG).await, client(&url, LONG).await);
-    let first = soon("a lock", one.mutex("a").lock()).await.expect("a lock");
+async fn a_hand_off_waits_for_the_replica() {
+    let (master, mut replica, url) = master_and_replica().await;
+    let (one, two) = (client(&url, LONG_TTL).await, client(&url, LONG_TTL).await);
+    let first = within_bound("a lock", one.mutex("a").lock()).await.expect("a lock");
     let mutex = two.mutex("a");
     let waiting = tokio::spawn(async move { mutex.lock().await });
     until_waiting(&one, "a", 1).await;
     replica.pause().expect("a pause");
     let before = first.token();
-    assert_eq!(first.release().await.expect("an answer"), Outcome::Released, "giving back waits for nobody");
+    assert_eq!(first.release().await.expect("an answer"), ReleaseOutcome::Released, "giving back waits for nobody");
     let token = until_held(master.addr(), "a", Some(before)).await;
     assert!(!waiting.is_finished(), "the master alone is not enough");
     replica.resume().expect("it goes on");
-    let second = soon("the next", waiting).await.expect("no panic").expect("a lock");
-    assert_eq!((second.token(), holder(replica.addr(), "a").await), (token, Some(token)));
-    assert_eq!(second.release().await.expect("an answer"), Outcome::Released);
+    let second = within_bound("the next", waiting).await.expect("no panic").expect("a lock");
+    assert_eq!((second.token(), holder_token(replica.addr(), "a").await), (token, Some(token)));
+    assert_eq!(second.release().await.expect("an answer"), ReleaseOutcome::Released);
 }

@@ -3,28 +3,30 @@
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Cluster, Reply, slot_of};
 
-use crate::redis_deployments::cluster_moves::released;
-use crate::redis_deployments::deployment::{BOUND, LONG, client, raw, soon, text, until_waiting};
+use crate::redis_deployments::cluster_moves::assert_released;
+use crate::redis_deployments::deployment::{
+    LONG_TTL, TEST_TIMEOUT, client, raw_command, text, until_waiting, within_bound,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_is_served_by_a_node_that_it_does_not_know() {
     let (cluster, other) = (Cluster::start(1, 0).await.expect("a node"), Cluster::start(1, 0).await.expect("another"));
     let (old, new) = (cluster.addrs()[0], other.addrs()[0]);
-    let (holder, waiter) = (client(&cluster.url(), LONG).await, client(&cluster.url(), LONG).await);
+    let (holder, waiter) = (client(&cluster.url(), LONG_TTL).await, client(&cluster.url(), LONG_TTL).await);
     let held = holder.mutex("a").lock().await.expect("a lock");
     let mutex = waiter.mutex("a");
     let waits = tokio::spawn(async move { mutex.lock().await });
     until_waiting(&holder, "a", 1).await;
 
     let done = async |addr, words: &[&str]| {
-        assert_eq!(raw(addr, words).await, Reply::Simple("OK".to_owned()), "{words:?}");
+        assert_eq!(raw_command(addr, words).await, Reply::Simple("OK".to_owned()), "{words:?}");
     };
     done(new, &["CLUSTER", "FLUSHSLOTS"]).await;
-    let bus = text_of_second(raw(old, &["CONFIG", "GET", "cluster-port"]).await);
+    let bus = second_element_text(raw_command(old, &["CONFIG", "GET", "cluster-port"]).await);
     done(new, &["CLUSTER", "MEET", "127.0.0.1", &old.port().to_string(), &bus]).await;
-    eventually(BOUND, || async {
+    eventually(TEST_TIMEOUT, || async {
         for addr in [old, new] {
-            let info = text(raw(addr, &["CLUSTER", "INFO"]).await);
+            let info = text(raw_command(addr, &["CLUSTER", "INFO"]).await);
             let met = ["cluster_known_nodes:2", "cluster_state:ok", "cluster_slots_ok:16384"];
             if let Some(missing) = met.into_iter().find(|fact| !info.contains(fact)) {
                 return Err(format!("{addr}: not {missing}"));
@@ -34,7 +36,8 @@ async fn a_waiter_is_served_by_a_node_that_it_does_not_know() {
     })
     .await;
     let (slot, port) = (slot_of("a").to_string(), new.port().to_string());
-    let (from, to) = (text(raw(old, &["CLUSTER", "MYID"]).await), text(raw(new, &["CLUSTER", "MYID"]).await));
+    let (from, to) =
+        (text(raw_command(old, &["CLUSTER", "MYID"]).await), text(raw_command(new, &["CLUSTER", "MYID"]).await));
     done(new, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]).await;
     done(old, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]).await;
     done(old, &["MIGRATE", "127.0.0.1", &port, "leasehold:l{a}", "0", "5000"]).await;
@@ -42,14 +45,14 @@ async fn a_waiter_is_served_by_a_node_that_it_does_not_know() {
         done(addr, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]).await;
     }
 
-    let newcomer = client(&format!("redis+cluster://{new}"), LONG).await;
-    released(held).await;
+    let newcomer = client(&format!("redis+cluster://{new}"), LONG_TTL).await;
+    assert_released(held).await;
     assert!(newcomer.mutex("a").try_lock().await.expect("an answer").is_none(), "a newcomer overtakes nobody");
-    released(soon("its turn", waits).await.expect("no panic").expect("a lock")).await;
-    released(newcomer.mutex("a").lock().await.expect("a lock")).await;
+    assert_released(within_bound("its turn", waits).await.expect("no panic").expect("a lock")).await;
+    assert_released(newcomer.mutex("a").lock().await.expect("a lock")).await;
 }
 
-fn text_of_second(reply: Reply) -> String {
+fn second_element_text(reply: Reply) -> String {
     match reply {
         Reply::Array(mut parts) if parts.len() == 2 => text(parts.remove(1)),
         other => panic!("{other:?}"),

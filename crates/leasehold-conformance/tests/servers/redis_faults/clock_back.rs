@@ -1,94 +1,97 @@
 //! The server's clock is set back: what it wrote before counts as written now, and no lease lasts longer than its TTL.
 
 use leasehold::clock::Clock;
-use leasehold::engine::Answer;
-use leasehold::{ErrorKind, Holder, LockName, Mode, Terms};
-use leasehold_conformance::world::LONG;
+use leasehold::engine::AcquireReply;
+use leasehold::{ErrorKind, Holder, LockName, LockOptions, Mode};
+use leasehold_conformance::test_context::LONG_TTL;
 use leasehold_testbed::WallClock;
 use leasehold_testbed::redis::Redis;
 use std::sync::Arc;
 
-use crate::redis_faults::site::{Site, claim};
+use crate::redis_faults::fixture::{Fixture, claim};
 
-const TTL: i64 = LONG.as_secs() as i64;
+const TTL: i64 = LONG_TTL.as_secs() as i64;
 /// Much further than a lease.
 const BACK: i64 = -100 * TTL;
 
-async fn site() -> (Site, WallClock) {
+async fn fixture() -> (Fixture, WallClock) {
     let clock = WallClock::new().expect("a clock");
-    (Site::of(Redis::new().clock(&clock)).await, clock)
+    (Fixture::with_config(Redis::new().clock(&clock)).await, clock)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_ends_within_its_ttl() {
-    let (site, clock) = site().await;
+    let (site, clock) = fixture().await;
     let engine = site.engine().await;
     let attempt = async |name: &str, mode, queue| {
-        Arc::clone(&engine).attempt(claim(name, mode, LONG), queue).await.expect("an answer")
+        Arc::clone(&engine).attempt(claim(name, mode, LONG_TTL), queue).await.expect("an answer")
     };
     for (name, mode) in [("a", Mode::Exclusive), ("b", Mode::Shared)] {
-        assert!(matches!(attempt(name, mode, false).await, Answer::Granted(_)));
+        assert!(matches!(attempt(name, mode, false).await, AcquireReply::Granted(_)));
     }
     // A waiter that is never heard of again.
-    assert!(matches!(attempt("c", Mode::Exclusive, false).await, Answer::Granted(_)));
-    assert!(matches!(attempt("c", Mode::Exclusive, true).await, Answer::Queued { .. }));
-    clock.move_to(BACK).expect("a moved clock");
+    assert!(matches!(attempt("c", Mode::Exclusive, false).await, AcquireReply::Granted(_)));
+    assert!(matches!(attempt("c", Mode::Exclusive, true).await, AcquireReply::Queued { .. }));
+    clock.set_offset(BACK).expect("a moved clock");
     for name in ["a", "b", "c"] {
         match attempt(name, Mode::Exclusive, false).await {
-            Answer::Busy { recheck } => assert!(recheck.is_some_and(|left| left <= LONG), "{name}: {recheck:?}"),
+            AcquireReply::Busy { recheck_after: recheck } => {
+                assert!(recheck.is_some_and(|left| left <= LONG_TTL), "{name}: {recheck:?}")
+            }
             other => panic!("{name}: {other:?}"),
         }
     }
-    clock.move_to(BACK + TTL + 1).expect("a moved clock");
+    clock.set_offset(BACK + TTL + 1).expect("a moved clock");
     for name in ["a", "b", "c"] {
         let answer = attempt(name, Mode::Exclusive, false).await;
-        assert!(matches!(answer, Answer::Granted(_)), "{name}: {answer:?}");
+        assert!(matches!(answer, AcquireReply::Granted(_)), "{name}: {answer:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strict_mode_waits_for_no_longer_than_the_longest_lease() {
-    let (site, clock) = site().await;
+    let (site, clock) = fixture().await;
     let engine = site.engine_with(&format!("strict={TTL}s"), &Clock::system()).await;
     let granted = async |name: &str| {
-        let answer = Arc::clone(&engine).attempt(claim(name, Mode::Exclusive, LONG), false).await.expect("an answer");
-        matches!(answer, Answer::Granted(_))
+        let answer =
+            Arc::clone(&engine).attempt(claim(name, Mode::Exclusive, LONG_TTL), false).await.expect("an answer");
+        matches!(answer, AcquireReply::Granted(_))
     };
     assert!(!granted("a").await, "who knows what was here before?");
-    clock.move_to(TTL + 1).expect("a moved clock");
+    clock.set_offset(TTL + 1).expect("a moved clock");
     assert!(granted("a").await);
-    clock.move_to(BACK).expect("a moved clock");
+    clock.set_offset(BACK).expect("a moved clock");
     assert!(!granted("b").await, "it is as if the server had just been reached");
-    clock.move_to(BACK + TTL + 1).expect("a moved clock");
+    clock.set_offset(BACK + TTL + 1).expect("a moved clock");
     assert!(granted("b").await, "a time to come counts as now");
 }
 
 /// Counts have six digits: who would be one too many is refused, and nothing is damaged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_million_waiters_are_too_many() {
-    let site = Site::shared().await;
+    let site = Fixture::shared().await;
     let engine = site.engine().await;
     let attempt = async |claim| Arc::clone(&engine).attempt(claim, true).await;
-    let exclusive = || claim("a", Mode::Exclusive, LONG);
-    assert!(matches!(attempt(exclusive()).await, Ok(Answer::Granted(_))));
-    assert!(matches!(attempt(exclusive()).await, Ok(Answer::Queued { .. })));
+    let exclusive = || claim("a", Mode::Exclusive, LONG_TTL);
+    assert!(matches!(attempt(exclusive()).await, Ok(AcquireReply::Granted(_))));
+    assert!(matches!(attempt(exclusive()).await, Ok(AcquireReply::Queued { .. })));
     let patch = "local main = redis.call('HGET', KEYS[1], 'm')
         redis.call('HSET', KEYS[1], 'm', string.sub(main, 1, 141) .. ARGV[1] .. string.sub(main, 148))
         return string.sub(main, 142, 147)";
     let key = site.key("a");
-    assert_eq!(site.text(&["EVAL", patch, "1", &key, "999998"]).await, "000001");
+    assert_eq!(site.command_text(&["EVAL", patch, "1", &key, "999998"]).await, "000001");
     let error = attempt(exclusive()).await.expect_err("one too many");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains("999,999"), "{error}");
-    assert_eq!(site.text(&["EVAL", patch, "1", &key, "000001"]).await, "999998");
+    assert_eq!(site.command_text(&["EVAL", patch, "1", &key, "000001"]).await, "999998");
     let view = Arc::clone(&engine).inspect(LockName::new("a").expect("a name")).await.expect("a view");
-    assert_eq!((view.holders.len(), view.waiters.len(), view.trouble), (1, 1, None));
+    assert_eq!((view.holders.len(), view.waiters.len(), view.damage), (1, 1, None));
 }
 
 /// What an engine keeps of a holder has bounds, wherever it comes from.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_endless_name_of_a_program_damages_nothing() {
-    let site = Site::shared().await;
+    let site = Fixture::shared().await;
     let long = "x".repeat(100_000);
     let holder = Holder::new(&long, 1, &long, &long);
     let url = site.url("");
@@ -97,10 +100,10 @@ async fn an_endless_name_of_a_program_damages_nothing() {
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
     assert!(error.to_string().contains("at most 255 bytes"), "{error}");
     let name = LockName::new("a").expect("a name");
-    let terms = Terms::new(name.clone(), Mode::Exclusive, None, LONG, Arc::new(holder));
+    let terms = LockOptions::new(name.clone(), Mode::Exclusive, None, LONG_TTL, Arc::new(holder));
     let engine = site.engine().await;
     let claim = Arc::new(leasehold::Claim::new(Arc::new(terms)));
-    assert!(matches!(Arc::clone(&engine).attempt(claim, false).await, Ok(Answer::Granted(_))));
+    assert!(matches!(Arc::clone(&engine).attempt(claim, false).await, Ok(AcquireReply::Granted(_))));
     let view = engine.inspect(name).await.expect("a view");
-    assert_eq!((view.holders.len(), view.trouble), (1, None));
+    assert_eq!((view.holders.len(), view.damage), (1, None));
 }

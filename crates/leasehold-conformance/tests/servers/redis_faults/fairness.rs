@@ -3,19 +3,19 @@
 use std::sync::{Arc, Mutex};
 
 use leasehold::Locks;
-use leasehold_conformance::world::LONG;
+use leasehold_conformance::test_context::LONG_TTL;
 
-use crate::redis_faults::site::{Site, give_back, until_waiting};
+use crate::redis_faults::fixture::{Fixture, release, until_waiting};
 
 /// Eight who want a lock again and again have it equally often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contenders_are_served_equally() {
     const ROUNDS: usize = 400;
-    let site = Site::shared().await;
+    let site = Fixture::shared().await;
     let served = Arc::new(Mutex::new(vec![0usize; 8]));
     let mut clients = Vec::new();
     for _ in 0..4 {
-        clients.push(site.locks(LONG).await);
+        clients.push(site.locks(LONG_TTL).await);
     }
     let start = clients[0].mutex("a").lock().await.expect("a lock");
     let contend = |number: usize, locks: &Locks| {
@@ -28,7 +28,7 @@ async fn contenders_are_served_equally() {
                     served[number] += 1;
                     served.iter().sum::<usize>() >= ROUNDS
                 };
-                give_back(guard).await;
+                release(guard).await;
                 if over {
                     return;
                 }
@@ -37,7 +37,7 @@ async fn contenders_are_served_equally() {
     };
     let tasks: Vec<_> = (0..8).map(|number| contend(number, &clients[number % 4])).collect();
     until_waiting(&clients[0], "a", 8).await;
-    give_back(start).await;
+    release(start).await;
     for task in tasks {
         task.await.expect("no panic");
     }

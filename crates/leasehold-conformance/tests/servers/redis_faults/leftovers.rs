@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::{Locks, Owner};
-use leasehold_conformance::world::{LONG, SOON};
+use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use leasehold_testbed::eventually;
 
-use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
-use crate::redis_faults::time::{LONGER, Time, renewed, timed};
+use crate::redis_faults::fixture::{Fixture, await_guard, inspect, release, spawn_lock, until_empty, until_waiting};
+use crate::redis_faults::manual_time::{LONGER, ManualTime, pass_and_renew, patient_client};
 
 /// Some of everything: held and free, waited for, contended, evicted, entered again, bundled.
-async fn mix(locks: &Locks, other: &Locks, time: &Time) {
+async fn use_every_feature(locks: &Locks, other: &Locks, time: &ManualTime) {
     let owner = Owner::new();
     let mutex = locks.mutex("mutex").owner(&owner).lock().await.expect("a lock");
     let again = locks.mutex("mutex").owner(&owner).lock().await.expect("a lock");
@@ -20,50 +20,52 @@ async fn mix(locks: &Locks, other: &Locks, time: &Time) {
     let also = other.rwlock("rwlock").read().await.expect("a lock");
     let permits = locks.semaphore("semaphore", 4).acquire(3).await.expect("permits");
     assert!(other.semaphore("semaphore", 4).try_acquire(2).await.expect("an answer").is_none());
-    let all = locks.all(["one", "two", "three"]).lock().await.expect("all of them");
-    let writer = other.rwlock("rwlock").wait(Duration::from_millis(100));
+    let all = locks.multi_lock(["one", "two", "three"]).lock().await.expect("all of them");
+    let writer = other.rwlock("rwlock").timeout(Duration::from_millis(100));
     assert!(writer.write().await.is_err(), "others read");
     let waits = spawn_lock(other, "semaphore");
     until_waiting(locks, "semaphore", 1).await;
-    give_back(permits).await;
-    let handed = guard(waits).await;
+    release(permits).await;
+    let handed = await_guard(waits).await;
     let evicted = locks.mutex("evicted").lock().await.expect("a lock");
-    let claim = view(other, "evicted").await.holders[0].claim;
-    other.evict("evicted", claim).await.expect("an eviction");
+    let claim = inspect(other, "evicted").await.holders[0].claim;
+    other.force_release("evicted", claim).await.expect("an eviction");
     evicted.lost().await;
-    other.evict("never taken", claim).await.expect("an eviction of nobody");
+    other.force_release("never taken", claim).await.expect("an eviction of nobody");
     let mut many = Vec::new();
     for number in 0..40 {
         many.push(locks.mutex(format!("many {number}")).lock().await.expect("a lock"));
     }
-    renewed(&many, |by| time.pass(by)).await;
+    pass_and_renew(&many, |by| time.advance(by)).await;
     drop((mutex, again, read, also, all, handed, evicted, many));
-    locks.settle().await.expect("all given back");
-    other.settle().await.expect("all given back");
+    locks.flush().await.expect("all given back");
+    other.flush().await.expect("all given back");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_key_ends_by_itself() {
-    let time = Arc::new(Time::new());
-    let site = Site::of(time.redis()).await;
+async fn every_key_expires() {
+    let time = Arc::new(ManualTime::new());
+    let site = Fixture::with_config(time.redis_config()).await;
     // While it goes on, and afterwards; with records that are kept for long, and for short.
     for options in ["prefix=long:", "prefix=short:&retention=1s"] {
-        let (locks, other) =
-            (timed(&site.url(options), LONG, time.clock()).await, site.locks_with(LONGER, options).await);
+        let (locks, other) = (
+            patient_client(&site.url(options), LONG_TTL, time.clients_clock()).await,
+            site.locks_with(LONGER, options).await,
+        );
         let mixing = tokio::spawn({
             let time = Arc::clone(&time);
-            async move { mix(&locks, &other, &time).await }
+            async move { use_every_feature(&locks, &other, &time).await }
         });
         while !mixing.is_finished() {
-            site.all_keys_expire().await;
+            site.assert_all_keys_expire().await;
         }
         mixing.await.expect("no panic");
-        site.all_keys_expire().await;
+        site.assert_all_keys_expire().await;
     }
     let long = site.keys().await.iter().filter(|key| key.starts_with("long:l")).count();
     assert!(long >= 40, "free locks are remembered: {long}");
-    time.pass(LONGER + Duration::from_secs(2));
-    eventually(SOON, || async {
+    time.advance(LONGER + Duration::from_secs(2));
+    eventually(TEST_TIMEOUT, || async {
         let short = site.keys().await.into_iter().filter(|key| key.starts_with("short:")).collect::<Vec<_>>();
         if short.is_empty() { Ok(()) } else { Err(format!("{short:?}")) }
     })
@@ -72,12 +74,12 @@ async fn every_key_ends_by_itself() {
 
 /// A client goes away while it waits and while it holds: its places and its locks are given back, and its connection ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dropped_client_leaves_nothing() {
-    let site = Site::new().await;
-    let watcher = site.locks(LONG).await;
+async fn a_dropped_client_leaves_no_claims_behind() {
+    let site = Fixture::new().await;
+    let watcher = site.locks(LONG_TTL).await;
     let rounds = if cfg!(feature = "nightly") { 10 } else { 4 };
     for round in 0..rounds {
-        let locks = site.locks(LONG).await;
+        let locks = site.locks(LONG_TTL).await;
         let other = watcher.mutex("other").lock().await.expect("a lock");
         let held = locks.mutex("held").lock().await.expect("a lock");
         let read = locks.rwlock("read").read().await.expect("a lock");
@@ -91,15 +93,15 @@ async fn a_dropped_client_leaves_nothing() {
             waiters.iter().for_each(tokio::task::JoinHandle::abort);
             drop((held, read));
         }
-        eventually(SOON, || async {
+        eventually(TEST_TIMEOUT, || async {
             let left: Vec<_> = watcher.list("").await.map_err(|error| error.to_string())?;
             let alone = left.len() == 1 && left[0].waiters.is_empty();
             if alone { Ok(()) } else { Err(format!("{left:?}")) }
         })
         .await;
-        give_back(other).await;
+        release(other).await;
         until_empty(&watcher).await;
-        eventually(SOON, || async {
+        eventually(TEST_TIMEOUT, || async {
             let open = site.connections().await;
             if open == 1 { Ok(()) } else { Err(format!("{open} connections")) }
         })
@@ -109,11 +111,11 @@ async fn a_dropped_client_leaves_nothing() {
 
 /// As above, while the line is broken: nothing is left for longer than a TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_dropped_on_a_broken_line_leaves_nothing_for_longer_than_a_ttl() {
+async fn a_client_dropped_while_disconnected_leaves_no_claims_after_a_ttl() {
     let ttl = Duration::from_secs(1);
-    let site = Site::shared().await;
-    let watcher = site.locks(LONG).await;
-    let (locks, proxy) = site.proxied(ttl).await;
+    let site = Fixture::shared().await;
+    let watcher = site.locks(LONG_TTL).await;
+    let (locks, proxy) = site.proxied_locks(ttl).await;
     let other = watcher.mutex("other").lock().await.expect("a lock");
     let held = locks.mutex("held").lock().await.expect("a lock");
     let waits = spawn_lock(&locks, "other");
@@ -122,10 +124,10 @@ async fn a_client_dropped_on_a_broken_line_leaves_nothing_for_longer_than_a_ttl(
     proxy.cut();
     waits.abort();
     drop((locks, held));
-    eventually(SOON, || async {
+    eventually(TEST_TIMEOUT, || async {
         let left = watcher.list("").await.map_err(|error| error.to_string())?;
         if left.len() == 1 && left[0].waiters.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
     .await;
-    give_back(other).await;
+    release(other).await;
 }

@@ -2,24 +2,24 @@
 //! servers that are away. The behaviour itself is the suite's.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
-mod apart;
-mod away;
 mod clock_back;
 mod cost;
 mod deaths;
 #[cfg(feature = "nightly")]
 mod fairness;
+pub(crate) mod fixture;
+mod isolation;
 mod leftovers;
-mod messages;
+mod lock_record;
+mod lost_messages;
+mod lost_replies;
+pub(crate) mod manual_time;
 mod monitor;
 #[cfg(feature = "nightly")]
-mod mute;
+mod mute_connection;
 mod reconnect;
-mod record;
-mod replies;
 mod scripts;
-pub(crate) mod site;
 #[cfg(feature = "nightly")]
 mod soak;
-pub(crate) mod time;
 mod tokens;
+mod unreachable;

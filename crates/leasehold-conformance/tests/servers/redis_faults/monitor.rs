@@ -1,37 +1,37 @@
 //! What a server is asked, as it is asked it.
 
-use leasehold_testbed::redis::{Reply, Resp};
+use leasehold_testbed::redis::{Reply, RespClient};
 
-use crate::redis_faults::site::Site;
+use crate::redis_faults::fixture::Fixture;
 
 /// What a server is asked, as it is asked it.
-pub(crate) struct Monitor(Resp);
+pub(crate) struct Monitor(RespClient);
 
 /// One command.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct MonitoredCommand {
     /// Who asked: an address, or `lua`.
-    pub(crate) by: String,
+    pub(crate) source: String,
     pub(crate) command: String,
 }
 
 impl Monitor {
-    pub(crate) async fn start(site: &Site) -> Self {
-        let mut hand = site.by_hand().await;
+    pub(crate) async fn start(site: &Fixture) -> Self {
+        let mut hand = site.raw_connection().await;
         assert_eq!(hand.command(&["MONITOR"]).await.expect("an answer"), Reply::Simple("OK".to_owned()));
         Self(hand)
     }
 
     /// What clients have asked since the last call, scripts and us left out.
-    pub(crate) async fn asked(&mut self, site: &Site) -> Vec<String> {
-        let mut asked = self.all(site).await;
-        asked.retain(|asked| asked.by != "lua");
+    pub(crate) async fn client_commands(&mut self, site: &Fixture) -> Vec<String> {
+        let mut asked = self.all_commands(site).await;
+        asked.retain(|asked| asked.source != "lua");
         asked.into_iter().map(|asked| asked.command).collect()
     }
 
-    pub(crate) async fn all(&mut self, site: &Site) -> Vec<Asked> {
+    pub(crate) async fn all_commands(&mut self, site: &Fixture) -> Vec<MonitoredCommand> {
         let mark = format!("mark-{:032x}", leasehold::ClaimId::random().bits());
-        site.text(&["ECHO", &mark]).await;
+        site.command_text(&["ECHO", &mark]).await;
         let mut seen = Vec::new();
         loop {
             let Reply::Simple(line) = self.0.reply().await.expect("a line") else { panic!("no line") };
@@ -43,7 +43,7 @@ impl Monitor {
             }
             let (_, by) = who.split_once(' ').expect("a database and an address");
             let command = rest.split('"').next().unwrap_or_default().to_lowercase();
-            seen.push(Asked { by: by.to_owned(), command });
+            seen.push(MonitoredCommand { source: by.to_owned(), command });
         }
     }
 }

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use leasehold::clock::{Clock, Moment};
-use leasehold::{Guard, Locks, LostReason, Outcome};
-use leasehold_conformance::world::{LONG, SOON};
+use leasehold::clock::{Clock, Instant};
+use leasehold::{Guard, Locks, LostReason, ReleaseOutcome};
+use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use leasehold_testbed::redis::Redis;
 use leasehold_testbed::{Data, eventually};
 use tokio::time::timeout;
 
-use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
+use crate::redis_faults::fixture::{Fixture, await_guard, inspect, release, spawn_lock, until_empty, until_waiting};
 
 /// A holder, two who wait, and a holder of many.
-struct Scene {
+struct HoldersAndWaiters {
     held: Guard,
-    many: Vec<Guard>,
+    grouped: Vec<Guard>,
     waiters: Vec<tokio::task::JoinHandle<leasehold::Result<Guard>>>,
 }
 
-async fn scene(locks: &Locks, watcher: &Locks) -> Scene {
+async fn holders_and_waiters(locks: &Locks, watcher: &Locks) -> HoldersAndWaiters {
     let held = locks.mutex("a").lock().await.expect("a lock");
     let mut many = Vec::new();
     for number in 0..40 {
@@ -29,23 +29,23 @@ async fn scene(locks: &Locks, watcher: &Locks) -> Scene {
         waiters.push(spawn_lock(locks, "a"));
         until_waiting(watcher, "a", number + 1).await;
     }
-    Scene { held, many, waiters }
+    HoldersAndWaiters { held, grouped: many, waiters }
 }
 
-impl Scene {
+impl HoldersAndWaiters {
     fn guards(&self) -> impl Iterator<Item = &Guard> {
-        self.many.iter().chain([&self.held])
+        self.grouped.iter().chain([&self.held])
     }
 
     /// Until when each is valid.
-    fn deadlines(&self) -> Vec<Moment> {
+    fn deadlines(&self) -> Vec<Instant> {
         self.guards().map(Guard::deadline).collect()
     }
 
     /// Each was renewed since it was valid until then: its turn comes later than this waits.
-    async fn until_renewed(&self, before: &[Moment]) {
-        eventually(SOON, || async {
-            let renewed = |(guard, old): &(&Guard, &Moment)| guard.is_held() && guard.deadline() > **old;
+    async fn until_renewed(&self, before: &[Instant]) {
+        eventually(TEST_TIMEOUT, || async {
+            let renewed = |(guard, old): &(&Guard, &Instant)| guard.is_held() && guard.deadline() > **old;
             let old = self.guards().zip(before).filter(|pair| !renewed(pair)).count();
             if old == 0 { Ok(()) } else { Err(format!("{old} were not renewed")) }
         })
@@ -53,117 +53,118 @@ impl Scene {
     }
 }
 
-async fn served_in_order(scene: Scene) {
+async fn assert_served_in_order(scene: HoldersAndWaiters) {
     let mut token = scene.held.token();
-    give_back(scene.held).await;
+    release(scene.held).await;
     for waiter in scene.waiters {
-        let next = guard(waiter).await;
+        let next = await_guard(waiter).await;
         assert!(next.token() > token);
         token = next.token();
-        give_back(next).await;
+        release(next).await;
     }
-    for guard in scene.many {
-        give_back(guard).await;
+    for guard in scene.grouped {
+        release(guard).await;
     }
 }
 
-fn places(view: &leasehold::engine::LockView) -> Vec<leasehold::ClaimId> {
+fn waiting_claims(view: &leasehold::engine::LockView) -> Vec<leasehold::ClaimId> {
     view.waiters.iter().map(|waiter| waiter.claim).collect()
 }
 
 /// The server ends all connections: holders renew at once, waiters keep their places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_survive_the_end_of_their_connection() {
-    let site = Site::new().await;
-    let (locks, watcher) = (site.locks(LONG).await, site.locks(LONG).await);
-    let scene = scene(&locks, &watcher).await;
-    let before = places(&view(&watcher, "a").await);
+    let site = Fixture::new().await;
+    let (locks, watcher) = (site.locks(LONG_TTL).await, site.locks(LONG_TTL).await);
+    let scene = holders_and_waiters(&locks, &watcher).await;
+    let before = waiting_claims(&inspect(&watcher, "a").await);
     for _ in 0..3 {
         let valid = scene.deadlines();
         assert_eq!(site.kill_connections().await, 2);
         scene.until_renewed(&valid).await;
         // The watcher's own connection was ended, too.
-        eventually(SOON, || async { watcher.inspect("a").await.map(drop) }).await;
-        assert_eq!(places(&view(&watcher, "a").await), before);
+        eventually(TEST_TIMEOUT, || async { watcher.inspect("a").await.map(drop) }).await;
+        assert_eq!(waiting_claims(&inspect(&watcher, "a").await), before);
     }
-    served_in_order(scene).await;
+    assert_served_in_order(scene).await;
     until_empty(&watcher).await;
 }
 
 /// As above, where the line is cut and cannot be had back for a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_and_waiters_survive_a_cut_line() {
-    let site = Site::shared().await;
-    let watcher = site.locks(LONG).await;
-    let (locks, proxy) = site.proxied(LONG).await;
-    let scene = scene(&locks, &watcher).await;
-    let before = places(&view(&watcher, "a").await);
+async fn holders_and_waiters_survive_a_partition() {
+    let site = Fixture::shared().await;
+    let watcher = site.locks(LONG_TTL).await;
+    let (locks, proxy) = site.proxied_locks(LONG_TTL).await;
+    let scene = holders_and_waiters(&locks, &watcher).await;
+    let before = waiting_claims(&inspect(&watcher, "a").await);
     let valid = scene.deadlines();
     proxy.refuse(true);
     proxy.cut();
-    eventually(SOON, || async { if proxy.counts().refused > 3 { Ok(()) } else { Err("no tries so far") } }).await;
+    eventually(TEST_TIMEOUT, || async { if proxy.counts().refused > 3 { Ok(()) } else { Err("no tries so far") } })
+        .await;
     assert!(scene.held.is_held());
     proxy.refuse(false);
     scene.until_renewed(&valid).await;
-    assert_eq!(places(&view(&watcher, "a").await), before);
-    served_in_order(scene).await;
+    assert_eq!(waiting_claims(&inspect(&watcher, "a").await), before);
+    assert_served_in_order(scene).await;
     until_empty(&watcher).await;
 }
 
 /// A server that keeps its data restarts: nobody loses anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_survive_a_restart_with_data() {
-    let mut site = Site::of(Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"])).await;
-    let (locks, watcher) = (site.locks(LONG).await, site.locks(LONG).await);
-    let scene = scene(&locks, &watcher).await;
-    let before = places(&view(&watcher, "a").await);
+    let mut site = Fixture::with_config(Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"])).await;
+    let (locks, watcher) = (site.locks(LONG_TTL).await, site.locks(LONG_TTL).await);
+    let scene = holders_and_waiters(&locks, &watcher).await;
+    let before = waiting_claims(&inspect(&watcher, "a").await);
     let valid = scene.deadlines();
     site.server.kill().expect("a killed server");
     site.server.restart(Data::Keep).await.expect("a restarted server");
     scene.until_renewed(&valid).await;
-    eventually(SOON, || async { watcher.inspect("a").await.map(drop) }).await;
-    assert_eq!(places(&view(&watcher, "a").await), before);
-    served_in_order(scene).await;
+    eventually(TEST_TIMEOUT, || async { watcher.inspect("a").await.map(drop) }).await;
+    assert_eq!(waiting_claims(&inspect(&watcher, "a").await), before);
+    assert_served_in_order(scene).await;
     until_empty(&watcher).await;
 }
 
 /// A server that has forgotten everything: each holder is told soon, whoever waits is let in, and tokens go on rising.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_are_told_when_the_server_has_forgotten_them() {
-    let mut site = Site::new().await;
-    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
-    let scene = scene(&locks, &other).await;
+async fn holders_learn_that_the_server_lost_its_data() {
+    let mut site = Fixture::new().await;
+    let (locks, other) = (site.locks(LONG_TTL).await, site.locks(LONG_TTL).await);
+    let scene = holders_and_waiters(&locks, &other).await;
     site.server.kill().expect("a killed server");
     site.server.restart(Data::Wipe).await.expect("a restarted server");
-    for guard in scene.many.iter().chain([&scene.held]) {
+    for guard in scene.grouped.iter().chain([&scene.held]) {
         // When they would have renewed anyway is later.
-        let reason = timeout(SOON, guard.lost()).await.expect("it is told soon");
-        assert_eq!(reason, LostReason::Taken);
+        let reason = timeout(TEST_TIMEOUT, guard.lost()).await.expect("it is told soon");
+        assert_eq!(reason, LostReason::Revoked);
     }
     // The other's own connection was ended, too.
-    eventually(SOON, || async { other.inspect("a").await.map(drop) }).await;
-    for lost in scene.many {
+    eventually(TEST_TIMEOUT, || async { other.inspect("a").await.map(drop) }).await;
+    for lost in scene.grouped {
         let next = other.mutex(lost.name().as_str()).try_lock().await.expect("an answer").expect("it is free");
         assert!(next.token() > lost.token(), "the new token is higher");
-        assert_eq!(lost.release().await.expect("an outcome"), Outcome::WasLost(LostReason::Taken));
+        assert_eq!(lost.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(LostReason::Revoked));
         assert!(next.is_held(), "the late release does not touch the next holder");
-        give_back(next).await;
+        release(next).await;
     }
     // Both waiters are let in, one after the other; in which order they come back is not promised.
     let old = scene.held.token();
-    assert_eq!(scene.held.release().await.expect("an outcome"), Outcome::WasLost(LostReason::Taken));
+    assert_eq!(scene.held.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(LostReason::Revoked));
     let mut tokens = Vec::new();
     for waiter in scene.waiters {
         let (sender, taken) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
-            let guard = guard(waiter).await;
+            let guard = await_guard(waiter).await;
             sender.send(guard.token()).expect("somebody listens");
-            give_back(guard).await;
+            release(guard).await;
         });
         tokens.push(taken);
     }
     for token in tokens {
-        assert!(timeout(SOON, token).await.expect("it is let in").expect("a token") > old);
+        assert!(timeout(TEST_TIMEOUT, token).await.expect("it is let in").expect("a token") > old);
     }
     until_empty(&other).await;
 }
@@ -172,9 +173,9 @@ async fn holders_are_told_when_the_server_has_forgotten_them() {
 /// nothing behind, and waiters are served afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stands_still_for_a_while_loses_nothing() {
-    let mut site = Site::new().await;
-    let (locks, proxy) = site.proxied_with(LONG, Clock::system(), "connect-timeout=500ms").await;
-    let other = site.locks(LONG).await;
+    let mut site = Fixture::new().await;
+    let (locks, proxy) = site.proxied_locks_with(LONG_TTL, Clock::system(), "connect-timeout=500ms").await;
+    let other = site.locks(LONG_TTL).await;
     let held = locks.mutex("a").lock().await.expect("a lock");
     let also = other.mutex("b").lock().await.expect("a lock");
     let waits = spawn_lock(&other, "a");
@@ -185,36 +186,36 @@ async fn a_server_that_stands_still_for_a_while_loses_nothing() {
     let mut gave_up = Vec::new();
     for number in 0..10 {
         let mutex = locks.mutex(if number == 0 { "b".to_owned() } else { format!("c {number}") });
-        let mutex = mutex.wait(Duration::from_millis(200 * (number % 4)));
+        let mutex = mutex.timeout(Duration::from_millis(200 * (number % 4)));
         gave_up.push(tokio::spawn(async move { mutex.lock().await.map(drop) }));
     }
     let dropped = spawn_lock(&locks, "d");
     for task in gave_up {
-        let error = timeout(SOON, task).await.expect("an end").expect("no panic").expect_err("nobody answers");
+        let error = timeout(TEST_TIMEOUT, task).await.expect("an end").expect("no panic").expect_err("nobody answers");
         assert!(["unavailable", "timeout"].contains(&error.kind().as_str()), "{error}");
     }
     dropped.abort();
-    eventually(SOON, || async {
+    eventually(TEST_TIMEOUT, || async {
         if proxy.counts().accepted > lines { Ok(()) } else { Err("the connection is not given up so far") }
     })
     .await;
     site.server.resume().expect("a running server");
 
     assert!(held.is_held() && also.is_held());
-    give_back(held).await;
-    let next = guard(waits).await;
+    release(held).await;
+    let next = await_guard(waits).await;
     // What was asked for before is gone before a TTL is over: it was given back, not left to lapse.
-    eventually(SOON, || async {
+    eventually(TEST_TIMEOUT, || async {
         let left = other.list("").await.map_err(|error| error.to_string())?;
         let names: Vec<_> = left.iter().map(|view| view.name.as_str()).collect();
         if names == ["a", "b"] { Ok(()) } else { Err(format!("{left:?}")) }
     })
     .await;
     assert!(also.is_held() && next.is_held());
-    give_back(also).await;
-    give_back(next).await;
+    release(also).await;
+    release(next).await;
     until_empty(&locks).await;
-    eventually(SOON, || async {
+    eventually(TEST_TIMEOUT, || async {
         let open = site.connections().await;
         if open == 2 { Ok(()) } else { Err(format!("{open} connections: the broken ones are not closed")) }
     })
@@ -224,21 +225,22 @@ async fn a_server_that_stands_still_for_a_while_loses_nothing() {
 /// The network is silent for a while, and then delivers everything that was asked for meanwhile, late and at once: what that
 /// leaves behind is gone with a TTL at the latest, and no guard is held by two.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_requests_leave_nothing_for_longer_than_a_ttl() {
-    let site = Site::shared().await;
-    let other = site.locks(LONG).await;
-    let (locks, proxy) = site.proxied_with(Duration::from_secs(1), Clock::system(), "connect-timeout=500ms").await;
+async fn delayed_requests_leave_no_claims_after_a_ttl() {
+    let site = Fixture::shared().await;
+    let other = site.locks(LONG_TTL).await;
+    let (locks, proxy) =
+        site.proxied_locks_with(Duration::from_secs(1), Clock::system(), "connect-timeout=500ms").await;
     proxy.freeze(true);
     let names: Vec<String> = (0..8).map(|number| format!("late {number}")).collect();
     let tries = names.iter().map(|name| {
-        let mutex = locks.mutex(name).wait(Duration::from_millis(300));
+        let mutex = locks.mutex(name).timeout(Duration::from_millis(300));
         tokio::spawn(async move { mutex.lock().await.map(drop) })
     });
     for task in tries.collect::<Vec<_>>() {
-        assert!(timeout(SOON, task).await.expect("an end").expect("no panic").is_err(), "nobody answers");
+        assert!(timeout(TEST_TIMEOUT, task).await.expect("an end").expect("no panic").is_err(), "nobody answers");
     }
     // Long enough for the client to have given the connection up and to have tried others.
-    eventually(SOON, || async {
+    eventually(TEST_TIMEOUT, || async {
         let tries = proxy.counts().accepted;
         if tries >= 3 { Ok(()) } else { Err(format!("{tries} connections")) }
     })
@@ -246,7 +248,7 @@ async fn late_requests_leave_nothing_for_longer_than_a_ttl() {
     proxy.freeze(false);
     until_empty(&other).await;
     for name in &names {
-        give_back(other.mutex(name).try_lock().await.expect("an answer").expect("it is free")).await;
-        give_back(locks.mutex(name).ttl(LONG).wait(SOON).lock().await.expect("it works again")).await;
+        release(other.mutex(name).try_lock().await.expect("an answer").expect("it is free")).await;
+        release(locks.mutex(name).ttl(LONG_TTL).timeout(TEST_TIMEOUT).lock().await.expect("it works again")).await;
     }
 }

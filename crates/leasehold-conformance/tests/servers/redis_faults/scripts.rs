@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold::Owner;
 use leasehold::clock::ManualClock;
-use leasehold_conformance::probe::Room;
-use leasehold_conformance::world::LONG;
+use leasehold_conformance::overlap_probe::OverlapProbe;
+use leasehold_conformance::test_context::LONG_TTL;
 
-use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
-use crate::redis_faults::time::renewed;
+use crate::redis_faults::fixture::{Fixture, await_guard, inspect, release, spawn_lock, until_empty, until_waiting};
+use crate::redis_faults::manual_time::pass_and_renew;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forgotten_scripts_between_any_two_operations() {
-    let (site, hand) = (Site::new().await, ManualClock::running());
-    let (locks, other) = (site.timed(LONG, hand.clock()).await, site.timed(LONG, hand.clock()).await);
-    let flush = || async { assert_eq!(site.text(&["SCRIPT", "FLUSH"]).await, "OK") };
+async fn scripts_flushed_between_any_two_operations_are_resent() {
+    let (site, hand) = (Fixture::new().await, ManualClock::running());
+    let (locks, other) =
+        (site.locks_with_clock(LONG_TTL, hand.clock()).await, site.locks_with_clock(LONG_TTL, hand.clock()).await);
+    let flush = || async { assert_eq!(site.command_text(&["SCRIPT", "FLUSH"]).await, "OK") };
     flush().await;
     let held = locks.mutex("a").lock().await.expect("a lock");
     flush().await;
@@ -25,20 +26,20 @@ async fn forgotten_scripts_between_any_two_operations() {
     until_waiting(&other, "a", 1).await;
     flush().await;
     // A renewal, and a look of the first in line.
-    renewed([&held], |by| hand.advance(by)).await;
+    pass_and_renew([&held], |by| hand.advance(by)).await;
     flush().await;
-    let claim = view(&other, "a").await.holders[0].claim;
+    let claim = inspect(&other, "a").await.holders[0].claim;
     flush().await;
-    assert!(other.evict("a", claim).await.expect("an eviction").party.is_some());
+    assert!(other.force_release("a", claim).await.expect("an eviction").contender.is_some());
     held.lost().await;
     flush().await;
-    let next = guard(waits).await;
-    give_back(next).await;
+    let next = await_guard(waits).await;
+    release(next).await;
     flush().await;
-    let all = locks.all(["x", "y", "z"]).lock().await.expect("all of them");
+    let all = locks.multi_lock(["x", "y", "z"]).lock().await.expect("all of them");
     flush().await;
     drop(all);
-    locks.settle().await.expect("all given back");
+    locks.flush().await.expect("all given back");
     flush().await;
     let owner = Owner::new();
     let read = locks.rwlock("r").owner(&owner).read().await.expect("a lock");
@@ -46,26 +47,26 @@ async fn forgotten_scripts_between_any_two_operations() {
     let again = locks.rwlock("r").owner(&owner).read().await.expect("the same owner");
     assert_eq!(read.token(), again.token());
     flush().await;
-    give_back(read).await;
+    release(read).await;
     flush().await;
-    give_back(again).await;
+    release(again).await;
     flush().await;
-    give_back(locks.semaphore("s", 2).acquire(2).await.expect("permits")).await;
+    release(locks.semaphore("s", 2).acquire(2).await.expect("permits")).await;
     until_empty(&other).await;
     assert!(site.calls().await.of("eval") > 10, "scripts were sent as text");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forgotten_scripts_while_twenty_work() {
+async fn scripts_flushed_under_load_are_resent() {
     const ROUNDS: u32 = if cfg!(feature = "nightly") { 25 } else { 5 };
-    let site = Arc::new(Site::new().await);
-    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
-    let (room, over) = (Arc::new(Room::default()), Arc::new(AtomicBool::new(false)));
+    let site = Arc::new(Fixture::new().await);
+    let (locks, other) = (site.locks(LONG_TTL).await, site.locks(LONG_TTL).await);
+    let (room, over) = (Arc::new(OverlapProbe::default()), Arc::new(AtomicBool::new(false)));
     let flusher = tokio::spawn({
         let (site, over) = (Arc::clone(&site), Arc::clone(&over));
         async move {
             while !over.load(Ordering::SeqCst) {
-                site.text(&["SCRIPT", "FLUSH"]).await;
+                site.command_text(&["SCRIPT", "FLUSH"]).await;
             }
         }
     });
@@ -75,7 +76,7 @@ async fn forgotten_scripts_while_twenty_work() {
             for _ in 0..ROUNDS {
                 let guard = mutex.lock().await.expect("the lock");
                 room.visit(1).await;
-                give_back(guard).await;
+                release(guard).await;
             }
         })
     };
@@ -84,7 +85,7 @@ async fn forgotten_scripts_while_twenty_work() {
     }
     over.store(true, Ordering::SeqCst);
     flusher.await.expect("no panic");
-    assert_eq!((room.most(), room.entered()), (1, 20 * ROUNDS), "one at a time");
+    assert_eq!((room.max_concurrent(), room.visit_count()), (1, 20 * ROUNDS), "one at a time");
     until_empty(&locks).await;
     assert!(site.calls().await.of("eval") > 0, "scripts were forgotten in between");
 }

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold_conformance::world::{LONG, SOON};
+use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use leasehold_testbed::eventually;
 
-use crate::redis_faults::site::{Site, give_back};
-use crate::redis_faults::time::Time;
+use crate::redis_faults::fixture::{Fixture, release};
+use crate::redis_faults::manual_time::ManualTime;
 
 /// Locks with ever new names do not fill the server. `LEASEHOLD_SOAK` says how many, instead of 20,000.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_are_used_once_are_forgotten() {
     const TASKS: usize = 64;
     let names = std::env::var("LEASEHOLD_SOAK").map_or(20_000, |text| text.parse().expect("a number"));
-    let time = Time::new();
-    let site = Site::of(time.redis()).await;
-    let locks = site.locks_with(LONG, "retention=1s").await;
+    let time = ManualTime::new();
+    let site = Fixture::with_config(time.redis_config()).await;
+    let locks = site.locks_with(LONG_TTL, "retention=1s").await;
     let used = Arc::new(AtomicUsize::new(0));
     let work = || {
         let (locks, used) = (locks.clone(), Arc::clone(&used));
@@ -27,17 +27,17 @@ async fn names_that_are_used_once_are_forgotten() {
                 if number >= names {
                     return;
                 }
-                give_back(locks.mutex(format!("used once {number}")).lock().await.expect("a lock")).await;
+                release(locks.mutex(format!("used once {number}")).lock().await.expect("a lock")).await;
             }
         })
     };
     for task in (0..TASKS).map(|_| work()).collect::<Vec<_>>() {
         task.await.expect("no panic");
     }
-    time.pass(LONG + Duration::from_secs(2));
+    time.advance(LONG_TTL + Duration::from_secs(2));
     // The server removes what has ended in its own time: some more seconds for very many.
-    eventually(SOON + Duration::from_secs(names as u64 / 100_000), || async {
-        let left = site.number(&["DBSIZE"]).await;
+    eventually(TEST_TIMEOUT + Duration::from_secs(names as u64 / 100_000), || async {
+        let left = site.command_number(&["DBSIZE"]).await;
         if left == 0 { Ok(()) } else { Err(format!("{left} keys are left")) }
     })
     .await;

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold_conformance::player::Player;
-use leasehold_conformance::protocol::{Ask, Order, Report};
-use leasehold_conformance::world::LONG;
+use leasehold_conformance::actor_process::ActorProcess;
+use leasehold_conformance::protocol::{ActorCommand, ActorReport, LockRequest};
+use leasehold_conformance::test_context::LONG_TTL;
 use leasehold_testbed::redis;
 
-use super::story::{LOCK, Naive, Story, now, process, since};
+use super::timeline::{LOCK, TextbookClient, Timeline, elapsed_text, now, process};
 
 /// How wrong a clock is, in seconds.
 const SKEW: i64 = 600;
@@ -26,92 +26,102 @@ fn number(reply: &str) -> i64 {
 }
 
 /// The first half: whoever is ahead finds every lock expired.
-async fn steal(story: &Story, a: &mut Naive<'_>, b: &mut Naive<'_>) {
-    assert_eq!(a.does(&format!("SETNX lock {}", clock(0) + 60)).await, "1");
-    assert_eq!(b.does(&format!("SETNX lock {}", clock(SKEW) + 60)).await, "0");
-    let end = number(&b.does("GET lock").await);
+async fn show_stolen_lock(steps: &Timeline, a: &mut TextbookClient<'_>, b: &mut TextbookClient<'_>) {
+    assert_eq!(a.run(&format!("SETNX lock {}", clock(0) + 60)).await, "1");
+    assert_eq!(b.run(&format!("SETNX lock {}", clock(SKEW) + 60)).await, "0");
+    let end = number(&b.run("GET lock").await);
     let over = clock(SKEW) - end;
-    story.tell(&format!("B, by its own clock: that ended {over} s ago"));
+    steps.record_event(&format!("B, by its own clock: that ended {over} s ago"));
     assert!(over > 0);
-    let old = number(&b.does(&format!("GETSET lock {}", clock(SKEW) + 60)).await);
+    let old = number(&b.run(&format!("GETSET lock {}", clock(SKEW) + 60)).await);
     assert_eq!(old, end, "nobody was faster, so B believes that it holds the lock");
     assert!(clock(0) < end, "and so does A, by the right time");
-    story.so(&format!("A's lock lasts {} s more, and B is inside, too", end - clock(0)));
+    steps.record_conclusion(&format!("A's lock lasts {} s more, and B is inside, too", end - clock(0)));
 }
 
 /// The second half: whoever is ahead locks for longer than it thinks.
-async fn overstay(story: &Story, c: &mut Naive<'_>, d: &mut Naive<'_>) {
-    assert_eq!(c.does(&format!("SETNX other {}", clock(SKEW) + 1)).await, "1");
-    story.tell("C wanted it for 1 s, and is gone");
-    assert_eq!(d.does(&format!("SETNX other {}", clock(0) + 1)).await, "0");
-    let left = number(&d.does("GET other").await) - clock(0);
+async fn show_overlong_lock(steps: &Timeline, c: &mut TextbookClient<'_>, d: &mut TextbookClient<'_>) {
+    assert_eq!(c.run(&format!("SETNX other {}", clock(SKEW) + 1)).await, "1");
+    steps.record_event("C wanted it for 1 s, and is gone");
+    assert_eq!(d.run(&format!("SETNX other {}", clock(0) + 1)).await, "0");
+    let left = number(&d.run("GET other").await) - clock(0);
     assert!(left > SKEW / 2);
-    story.so(&format!("by D's clock that ends in {left} s: a lock of 1 s lasts ten minutes"));
+    steps.record_conclusion(&format!("by D's clock that ends in {left} s: a lock of 1 s lasts ten minutes"));
 }
 
 /// A process whose wall clock is wrong; it must believe so itself.
-async fn skewed(story: &Story, who: &str, url: &str, skew: i64, server: &mut Naive<'_>) -> Player {
+async fn process_with_skewed_clock(
+    steps: &Timeline,
+    who: &str,
+    url: &str,
+    skew: i64,
+    server: &mut TextbookClient<'_>,
+) -> ActorProcess {
     let faked = format!("{skew:+}");
     // The loader puts the machine's own folder in place of $LIB.
     let library = "/usr/$LIB/faketime/libfaketimeMT.so.1";
     let env = [("LD_PRELOAD", library), ("FAKETIME", &faked), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
     let exe = Path::new(env!("CARGO_BIN_EXE_leasehold-actor"));
-    let mut player = Player::open_with(exe, &env, url, Duration::from_secs(1)).await;
-    let wall = i64::try_from(player.wall().await / 1000).expect("a time");
-    let time = server.ask("TIME").await;
+    let mut player = ActorProcess::open_with(exe, &env, url, Duration::from_secs(1)).await;
+    let wall = i64::try_from(player.wall_clock_ms().await / 1000).expect("a time");
+    let time = server.run_silently("TIME").await;
     let right = number(time.split(' ').next().expect("seconds"));
-    story.says(who, "its clock", format!("{wall}; the server's: {right}"));
+    steps.record_call(who, "its clock", format!("{wall}; the server's: {right}"));
     assert!((wall - right - skew).abs() < 60, "no wrong clock: is the Debian package `faketime` installed?");
     player
 }
 
 /// Another process tries; the lock must be somebody else's.
-async fn busy(story: &Story, who: &str, player: &mut Player) {
-    player.tell(&Order::Lock(Ask { wait_ms: Some(0), ..Ask::stubborn(LOCK) })).await;
-    let answer = player.hear("an answer", |report| match report {
-        Report::Busy { .. } => Some("None"),
-        Report::Granted { .. } => Some("a guard"),
+async fn assert_busy(steps: &Timeline, who: &str, player: &mut ActorProcess) {
+    player
+        .send(&ActorCommand::Lock(LockRequest { wait_ms: Some(0), ..LockRequest::exclusive_with_retries(LOCK) }))
+        .await;
+    let answer = player.wait_for_report("an answer", |report| match report {
+        ActorReport::Busy { .. } => Some("None"),
+        ActorReport::Granted { .. } => Some("a guard"),
         _ => None,
     });
     let answer = answer.await;
-    story.says(who, "try_lock().await", answer);
+    steps.record_call(who, "try_lock().await", answer);
     assert_eq!(answer, "None");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expiry_by_a_skewed_client_clock() {
-    let story = Story::begin("An expiry by a skewed client clock");
+    let steps = Timeline::start("An expiry by a skewed client clock");
     let server = redis::start().await.expect("a server");
-    let mut a = story.naive("A (its clock is right)", server.addr()).await;
-    let mut b = story.naive("B (10 minutes ahead)", server.addr()).await;
-    let mut c = story.naive("C (10 minutes ahead)", server.addr()).await;
-    let mut d = story.naive("D (its clock is right)", server.addr()).await;
+    let mut a = steps.textbook_client("A (its clock is right)", server.addr()).await;
+    let mut b = steps.textbook_client("B (10 minutes ahead)", server.addr()).await;
+    let mut c = steps.textbook_client("C (10 minutes ahead)", server.addr()).await;
+    let mut d = steps.textbook_client("D (its clock is right)", server.addr()).await;
 
-    story.part("the textbook");
-    steal(&story, &mut a, &mut b).await;
-    overstay(&story, &mut c, &mut d).await;
+    steps.begin_section("the textbook");
+    show_stolen_lock(&steps, &mut a, &mut b).await;
+    show_overlong_lock(&steps, &mut c, &mut d).await;
 
-    story.part("leasehold");
+    steps.begin_section("leasehold");
     let url = server.url();
-    let mut right = process(&url, LONG).await;
-    let mut ahead = skewed(&story, "B (a process, TTL 1 s, 10 minutes ahead)", &url, SKEW, &mut d).await;
-    let mut behind = skewed(&story, "C (a process, TTL 1 s, 10 minutes behind)", &url, -SKEW, &mut d).await;
-    let first = story.lock_in("A (a process)", &mut right).await;
-    busy(&story, "B", &mut ahead).await;
-    busy(&story, "C", &mut behind).await;
+    let mut right = process(&url, LONG_TTL).await;
+    let mut ahead =
+        process_with_skewed_clock(&steps, "B (a process, TTL 1 s, 10 minutes ahead)", &url, SKEW, &mut d).await;
+    let mut behind =
+        process_with_skewed_clock(&steps, "C (a process, TTL 1 s, 10 minutes behind)", &url, -SKEW, &mut d).await;
+    let first = steps.lock_in_process("A (a process)", &mut right).await;
+    assert_busy(&steps, "B", &mut ahead).await;
+    assert_busy(&steps, "C", &mut behind).await;
     let outcome = right.release(LOCK).await;
-    story.says("A", "release().await", &outcome);
+    steps.record_call("A", "release().await", &outcome);
     assert_eq!(outcome, "released");
-    let token = story.lock_in("B", &mut ahead).await;
-    let server_time = number(&d.ask("TIME").await.replace(' ', "")[..10]);
+    let token = steps.lock_in_process("B", &mut ahead).await;
+    let server_time = number(&d.run_silently("TIME").await.replace(' ', "")[..10]);
     let granted = i64::try_from(token / 1_000_000).expect("a time");
     assert!(token > first && (server_time - granted).abs() < 60, "the token is the server's time: {token}");
     ahead.process().sigkill().expect("a killed process");
     let killed = now();
-    story.tell("B is killed (SIGKILL)");
-    let (last, _) = behind.lock(Ask::stubborn(LOCK)).await;
-    story.says("C", "lock().await", format!("token {last}, {} after B's death", since(killed)));
+    steps.record_event("B is killed (SIGKILL)");
+    let (last, _) = behind.acquire(LockRequest::exclusive_with_retries(LOCK)).await;
+    steps.record_call("C", "lock().await", format!("token {last}, {} after B's death", elapsed_text(killed)));
     assert!(last > token);
-    story.so("the server reads its own clock in the script; a client's wall clock is never read");
-    story.end();
+    steps.record_conclusion("the server reads its own clock in the script; a client's wall clock is never read");
+    steps.finish();
 }

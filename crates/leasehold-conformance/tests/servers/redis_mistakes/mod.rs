@@ -15,14 +15,14 @@ mod crash;
 mod failover;
 mod ownership;
 mod page;
-mod story;
+mod timeline;
 mod work;
 
 use std::collections::BTreeSet;
 
 /// Each test has its section, each section its test: a heading in small letters is the test's name.
 #[test]
-fn the_page_and_the_tests_are_about_the_same() {
+fn every_section_of_the_page_has_its_test() {
     let mut tests = BTreeSet::new();
     for source in ["clocks", "crash", "failover", "ownership", "work"] {
         let file = format!("{}/tests/servers/redis_mistakes/{source}.rs", env!("CARGO_MANIFEST_DIR"));
@@ -35,6 +35,6 @@ fn the_page_and_the_tests_are_about_the_same() {
         }
     }
     let page = page::read();
-    let sections: BTreeSet<_> = page::headings(&page).map(page::test_of).collect();
+    let sections: BTreeSet<_> = page::headings(&page).map(page::test_name).collect();
     assert_eq!(sections, tests, "left: sections of the page; right: tests");
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::sync::{Mutex, PoisonError};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/classic-mistakes.md");
-const FENCE: &str = "\n```text\n";
-const END: &str = "\n```\n";
+const BLOCK_START: &str = "\n```text\n";
+const BLOCK_END: &str = "\n```\n";
 
 /// The page.
 pub(crate) fn read() -> String {
@@ -18,20 +18,21 @@ pub(crate) fn headings(page: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The test that a heading is about.
-pub(crate) fn test_of(heading: &str) -> String {
+pub(crate) fn test_name(heading: &str) -> String {
     let words = heading.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join("_").to_lowercase()
 }
 
 /// Where the story under a heading is.
-fn place(page: &str, heading: &str) -> std::ops::Range<usize> {
+fn timeline_range(page: &str, heading: &str) -> std::ops::Range<usize> {
     let title = format!("\n## {heading}\n");
     let section = page.find(&title).map(|at| at + title.len());
     let section = section.unwrap_or_else(|| panic!("docs/classic-mistakes.md has no section `## {heading}`"));
     let next = page[section..].find("\n## ").map_or(page.len(), |length| section + length);
-    let from = page[section..next].find(FENCE).map(|at| section + at + FENCE.len()).expect("a block ```text");
+    let from =
+        page[section..next].find(BLOCK_START).map(|at| section + at + BLOCK_START.len()).expect("a block ```text");
     // An empty block ends with the line feed that began it.
-    let length = page[from - 1..next].find(END).expect("the end of the block");
+    let length = page[from - 1..next].find(BLOCK_END).expect("the end of the block");
     from..(from - 1 + length).max(from)
 }
 
@@ -40,16 +41,16 @@ pub(crate) fn compare(heading: &str, lines: &[String]) {
     static WRITING: Mutex<()> = Mutex::new(());
     let _alone = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut page = read();
-    let (place, story) = (place(&page, heading), lines.join("\n"));
+    let (place, steps) = (timeline_range(&page, heading), lines.join("\n"));
     if std::env::var_os("UPDATE_PAGE").is_some() {
         let end = if place.is_empty() { "\n" } else { "" };
-        page.replace_range(place, &(story + end));
+        page.replace_range(place, &(steps + end));
         fs::write(PAGE, page).expect("the page");
         return;
     }
     let shown = without_numbers(&page[place]);
     assert_eq!(
-        without_numbers(&story),
+        without_numbers(&steps),
         shown,
         "left: what happened; right: what docs/classic-mistakes.md says of it. If the test is right, write the page anew: \
          UPDATE_PAGE=1 cargo test --package leasehold-conformance --test servers --features nightly redis_mistakes"

@@ -1,7 +1,7 @@
 //! `protocol=simple`: the suite, and the same lock in two hands: redis-py's `Lock` and ours keep each other out.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
-mod battle;
+mod contention;
 mod interop;
 mod python;
 #[cfg(feature = "nightly")]
@@ -14,7 +14,7 @@ use leasehold::clock::Clock;
 use leasehold_testbed::Server;
 use tokio::sync::OnceCell;
 
-use crate::redis_faults::time::timed;
+use crate::redis_faults::manual_time::patient_client;
 
 /// One server for everything here.
 async fn server() -> &'static Server {
@@ -23,11 +23,11 @@ async fn server() -> &'static Server {
 }
 
 /// A client of ours, at the server or at something in front of it.
-async fn ours(at: &str, ttl: Duration) -> Locks {
-    ours_by(at, ttl, Clock::system()).await
+async fn our_client(at: &str, ttl: Duration) -> Locks {
+    our_client_with_clock(at, ttl, Clock::system()).await
 }
 
 /// One that goes by this clock.
-async fn ours_by(at: &str, ttl: Duration, clock: Clock) -> Locks {
-    timed(&format!("{at}?protocol=simple"), ttl, clock).await
+async fn our_client_with_clock(at: &str, ttl: Duration, clock: Clock) -> Locks {
+    patient_client(&format!("{at}?protocol=simple"), ttl, clock).await
 }

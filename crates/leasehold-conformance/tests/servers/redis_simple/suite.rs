@@ -11,9 +11,9 @@ struct Simple;
 
 impl Subject for Simple {
     async fn instance(&self) -> Instance {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let (url, made) = (server().await.url(), MADE.fetch_add(1, Ordering::Relaxed));
-        Instance::at(format!("{url}?protocol=simple&prefix=case-{made}:"))
+        static NEXT_PREFIX: AtomicU32 = AtomicU32::new(0);
+        let (url, made) = (server().await.url(), NEXT_PREFIX.fetch_add(1, Ordering::Relaxed));
+        Instance::with_url(format!("{url}?protocol=simple&prefix=case-{made}:"))
     }
 }
 

@@ -1,11 +1,11 @@
 //! What is opened and what is refused, on real servers: modes, numbers of nodes, one server twice, passwords, TLS.
 
 use leasehold::{Error, ErrorKind, Locks};
-use leasehold_conformance::world::SOON;
-use leasehold_testbed::redis::{Independent, Redis};
+use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_testbed::redis::{IndependentServers, Redis};
 use leasehold_testbed::{Server, eventually};
 
-use crate::redlock_faults::site::{LASTING, PATIENT, Site, give_back, lock};
+use crate::redlock_faults::fixture::{Fixture, LASTING, PATIENT, lock, release};
 
 const SECRETS: [&str; 2] = ["hunter2secret", "swordfish99"];
 
@@ -14,23 +14,23 @@ async fn open(url: &str) -> Locks {
     Locks::builder().ttl(LASTING).open(&url).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
-async fn refused(url: &str) -> Error {
-    let answer = tokio::time::timeout(SOON, Locks::open(url)).await.expect("an answer");
+async fn open_refused(url: &str) -> Error {
+    let answer = tokio::time::timeout(TEST_TIMEOUT, Locks::open(url)).await.expect("an answer");
     answer.expect_err("it should be refused")
 }
 
-fn no_secret(shown: &str) {
+fn assert_no_secret(shown: &str) {
     for secret in SECRETS {
         assert!(!shown.contains(secret) && !shown.contains(&secret[..6]), "{shown}");
     }
 }
 
-fn says(error: &Error, kind: ErrorKind, what: &[&str]) {
+fn assert_error(error: &Error, kind: ErrorKind, what: &[&str]) {
     assert_eq!(error.kind(), kind, "{error}");
     for what in what {
         assert!(error.to_string().contains(what), "{what:?}: {error}");
     }
-    no_secret(&format!("{error} {error:?} {error:#?}"));
+    assert_no_secret(&format!("{error} {error:?} {error:#?}"));
 }
 
 fn host(server: &Server) -> String {
@@ -38,8 +38,8 @@ fn host(server: &Server) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn modes_that_majorities_cannot_keep_are_refused() {
-    let site = Site::shared().await;
+async fn modes_that_a_majority_cannot_guarantee_are_refused() {
+    let site = Fixture::shared().await;
     let locks = site.locks().await;
     for (error, mode) in [
         (locks.rwlock("a").read().await.expect_err("no read locks"), "has no shared locks"),
@@ -47,30 +47,34 @@ async fn modes_that_majorities_cannot_keep_are_refused() {
         (locks.semaphore("a", 3).acquire(1).await.expect_err("no permits"), "has no semaphores"),
         (locks.semaphore("a", 3).try_acquire(2).await.expect_err("no permits"), "has no semaphores"),
     ] {
-        says(&error, ErrorKind::Unsupported, &["on redlock://", mode]);
+        assert_error(&error, ErrorKind::Unsupported, &["on redlock://", mode]);
     }
-    assert_eq!(site.all_claims("a").await, [0; 5]);
+    assert_eq!(site.claim_counts("a").await, [0; 5]);
     // To write is to be alone.
-    give_back(lock(&locks, "a").await).await;
+    release(lock(&locks, "a").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn numbers_of_nodes() {
-    let site = Site::shared().await;
+async fn even_and_too_large_numbers_of_nodes_are_refused() {
+    let site = Fixture::shared().await;
     let hosts: Vec<_> = (0..4).map(|at| host(site.server(at))).collect();
-    let four = format!("redlock://{}?{}", hosts.join(","), site.prefix());
-    says(&refused(&four).await, ErrorKind::InvalidUrl, &["4 nodes survive no more failures than 3", "even=allowed"]);
+    let four = format!("redlock://{}?{}", hosts.join(","), site.prefix_option());
+    assert_error(
+        &open_refused(&four).await,
+        ErrorKind::InvalidUrl,
+        &["4 nodes survive no more failures than 3", "even=allowed"],
+    );
     let locks = open(&format!("{four}&even=allowed")).await;
-    assert_eq!(locks.capabilities().caution, "");
-    give_back(lock(&locks, "a").await).await;
-    let one = open(&format!("redlock://{}?{}", hosts[0], site.prefix())).await;
-    assert!(one.capabilities().caution.contains("fewer than three nodes"), "{}", one.capabilities().caution);
-    give_back(lock(&one, "b").await).await;
+    assert_eq!(locks.capabilities().warning, "");
+    release(lock(&locks, "a").await).await;
+    let one = open(&format!("redlock://{}?{}", hosts[0], site.prefix_option())).await;
+    assert!(one.capabilities().warning.contains("fewer than three nodes"), "{}", one.capabilities().warning);
+    release(lock(&one, "b").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_server_does_not_vote_twice() {
-    let site = Site::shared().await;
+async fn one_server_with_two_addresses_is_refused() {
+    let site = Fixture::shared().await;
     let ports = [0, 1].map(|at| site.server(at).port());
     for url in [
         format!("redlock://127.0.0.1:{0},localhost:{0},127.0.0.1:{1}", ports[0], ports[1]),
@@ -78,7 +82,7 @@ async fn one_server_does_not_vote_twice() {
         format!("redlock://127.0.0.1:{0}/1,127.0.0.1:{1},localhost:{0}/2", ports[0], ports[1]),
     ] {
         // One that takes longer than a quarter of a second for its answer is not compared.
-        let error = eventually(SOON, || async {
+        let error = eventually(TEST_TIMEOUT, || async {
             match Locks::open(&url).await {
                 Ok(_) => Err("it should be refused"),
                 Err(error) => Ok(error),
@@ -86,14 +90,14 @@ async fn one_server_does_not_vote_twice() {
         })
         .await;
         let (one, two) = (format!("127.0.0.1:{}", ports[0]), format!("localhost:{}", ports[0]));
-        says(&error, ErrorKind::InvalidUrl, &[&one, &two, "are one server, which would vote twice"]);
+        assert_error(&error, ErrorKind::InvalidUrl, &[&one, &two, "are one server, which would vote twice"]);
     }
-    let error = refused(&format!("redlock://127.0.0.1:{0},127.0.0.1:{0},127.0.0.1:{1}", ports[0], ports[1])).await;
-    says(&error, ErrorKind::InvalidUrl, &["is named twice"]);
+    let error = open_refused(&format!("redlock://127.0.0.1:{0},127.0.0.1:{0},127.0.0.1:{1}", ports[0], ports[1])).await;
+    assert_error(&error, ErrorKind::InvalidUrl, &["is named twice"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn passwords_of_each_and_of_all() {
+async fn nodes_may_share_a_password_or_have_their_own() {
     let with = |password: &'static str| Redis::new().password(password).start();
     let (a, b) = tokio::try_join!(with(SECRETS[0]), with(SECRETS[0])).expect("servers");
     let (c, open_to_all) = tokio::try_join!(with(SECRETS[1]), Redis::new().start()).expect("servers");
@@ -106,17 +110,17 @@ async fn passwords_of_each_and_of_all() {
         format!("redlock://:{first}@{a},{b},{c}"),
     ] {
         let locks = open(&url).await;
-        no_secret(&format!("{} {locks:?} {locks:#?}", locks.url()));
+        assert_no_secret(&format!("{} {locks:?} {locks:#?}", locks.url()));
         assert!(locks.url().contains("***@"), "{}", locks.url());
-        give_back(lock(&locks, "a").await).await;
+        release(lock(&locks, "a").await).await;
         assert!(locks.inspect("a").await.expect("a view").last_token.is_some());
     }
     // Two refuse: no majority.
-    let error = refused(&format!("redlock://:{second}@{a},{b},{c}")).await;
-    says(&error, ErrorKind::Denied, &["2 of 3 nodes must answer", "refuses the user or the password", &a]);
+    let error = open_refused(&format!("redlock://:{second}@{a},{b},{c}")).await;
+    assert_error(&error, ErrorKind::Denied, &["2 of 3 nodes must answer", "refuses the user or the password", &a]);
     let comma = format!("redlock://u:{},{}@{a},{b},{c}", &first[..6], &first[6..]);
-    let error = refused(&comma).await;
-    says(&error, ErrorKind::InvalidUrl, &["%2C"]);
+    let error = open_refused(&comma).await;
+    assert_error(&error, ErrorKind::InvalidUrl, &["%2C"]);
     assert!(!error.to_string().contains(&first[6..]), "{error}");
     for url in [
         format!("redlock://{first},{second}@{a},{b},{c}"),
@@ -124,25 +128,25 @@ async fn passwords_of_each_and_of_all() {
         format!("redlock://{a},:{first},x{second}@{b}"),
         format!("redlock://{a},:{first}/{second}@{b},{c}"),
     ] {
-        let error = refused(&url).await;
-        no_secret(&format!("{error} {error:?}"));
+        let error = open_refused(&url).await;
+        assert_no_secret(&format!("{error} {error:?}"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_three_speaks_tls() {
-    let plain = Independent::start(2).await.expect("servers");
+async fn one_node_of_three_may_use_tls() {
+    let plain = IndependentServers::start(2).await.expect("servers");
     let tls = Redis::new().tls().start().await.expect("a server");
     let hosts: Vec<_> = plain.servers().iter().map(host).collect();
     let secure = format!("rediss://{}", host(&tls.server));
     let url = format!("redlock://{},{},{secure}?ca={}", hosts[0], hosts[1], tls.ca.display());
     let mut plain = plain;
     let locks = open(&url).await;
-    give_back(lock(&locks, "a").await).await;
+    release(lock(&locks, "a").await).await;
     // It takes part: without it, there is no majority.
     plain.server_mut(0).kill().expect("a killed server");
-    give_back(lock(&locks, "a").await).await;
+    release(lock(&locks, "a").await).await;
     drop(tls);
     let error = locks.mutex("a").try_lock().await.expect_err("no majority");
-    says(&error, ErrorKind::Unavailable, &["2 of 3 nodes must answer", &hosts[0]]);
+    assert_error(&error, ErrorKind::Unavailable, &["2 of 3 nodes must answer", &hosts[0]]);
 }

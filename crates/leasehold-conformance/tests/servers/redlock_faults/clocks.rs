@@ -2,33 +2,33 @@
 
 use std::time::Duration;
 
-use leasehold::logic::fence::{Seen, admits};
+use leasehold::logic::fence::{FenceState, admits};
 use leasehold::{Locks, Token};
-use leasehold_conformance::world::SOON;
-use leasehold_testbed::process::{Binary, Place, Probe, Recipe};
-use leasehold_testbed::redis::{Redis, Reply, Resp};
+use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_testbed::process::{Binary, Probe, ServerSpec, Workspace};
+use leasehold_testbed::redis::{Redis, Reply, RespClient};
 use leasehold_testbed::{Data, Server, eventually};
 
-use crate::redlock_faults::site::{LASTING, PATIENT, give_back, lock};
+use crate::redlock_faults::fixture::{LASTING, PATIENT, lock, release};
 
 /// By how many seconds each server's clock is wrong.
 const SKEWS: [i64; 5] = [600, -420, 0, 180, -60];
 /// Who is alive, one set after the other: each shares a server with the one before, and the fastest is not in all of them.
-pub(super) const ALIVE: [[usize; 3]; 8] =
+pub(super) const ALIVE_SETS: [[usize; 3]; 8] =
     [[0, 1, 2], [2, 3, 4], [0, 1, 4], [1, 3, 4], [1, 2, 3], [0, 3, 4], [1, 2, 4], [0, 2, 4]];
 
 /// A Redis under a wrong clock, which has on disk whatever it acknowledged.
-struct Skewed {
+struct SkewedRedis {
     redis: Redis,
     skew: i64,
 }
 
-impl Recipe for Skewed {
+impl ServerSpec for SkewedRedis {
     fn binary(&self) -> Binary {
         Binary::new("env", "coreutils")
     }
 
-    fn arguments(&self, place: &Place) -> Vec<String> {
+    fn arguments(&self, place: &Workspace) -> Vec<String> {
         // The loader puts the machine's own folder in place of $LIB. Memory comes from libc: Redis' own allocator asks for the
         // time before the library that fakes it is ready.
         let env = [
@@ -40,29 +40,29 @@ impl Recipe for Skewed {
         env.into_iter().chain(self.redis.arguments(place)).collect()
     }
 
-    fn url(&self, place: &Place) -> String {
+    fn url(&self, place: &Workspace) -> String {
         self.redis.url(place)
     }
 
-    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+    fn probe<'a>(&'a self, place: &'a Workspace) -> Probe<'a> {
         self.redis.probe(place)
     }
 }
 
-async fn seconds(server: &Server) -> i64 {
-    let mut hand = Resp::connect(server.addr()).await.expect("a connection");
+async fn server_time_secs(server: &Server) -> i64 {
+    let mut hand = RespClient::connect(server.addr()).await.expect("a connection");
     let Reply::Array(time) = hand.command(&["TIME"]).await.expect("an answer") else { panic!("no time") };
     let Reply::Bulk(text) = &time[0] else { panic!("no seconds") };
     text.parse().expect("a number")
 }
 
-async fn servers() -> Vec<Server> {
+async fn skewed_servers() -> Vec<Server> {
     let redis = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let starting = SKEWS.map(|skew| Server::start(Skewed { redis: redis.clone(), skew }));
+    let starting = SKEWS.map(|skew| Server::start(SkewedRedis { redis: redis.clone(), skew }));
     let servers = futures_util::future::try_join_all(starting).await.expect("servers");
-    let right = seconds(&servers[2]).await;
+    let right = server_time_secs(&servers[2]).await;
     for (server, skew) in servers.iter().zip(SKEWS) {
-        let wrong = seconds(server).await - right;
+        let wrong = server_time_secs(server).await - right;
         assert!((wrong - skew).abs() < 30, "no wrong clock: is the Debian package `faketime` installed?");
     }
     servers
@@ -74,7 +74,7 @@ fn url(servers: &[Server], options: &str) -> String {
 }
 
 /// Has these be alive, and no others.
-async fn only(servers: &mut [Server], alive: &[usize]) {
+async fn keep_alive_only(servers: &mut [Server], alive: &[usize]) {
     for (at, server) in servers.iter_mut().enumerate() {
         match (alive.contains(&at), server.pid().is_some()) {
             (true, false) => server.restart(Data::Keep).await.expect("a server that is back"),
@@ -84,36 +84,36 @@ async fn only(servers: &mut [Server], alive: &[usize]) {
     }
 }
 
-async fn rises(locks: &Locks, last: &mut Token, when: &str) {
+async fn assert_token_rises(locks: &Locks, last: &mut Token, when: &str) {
     let guard = lock(locks, "a").await;
     assert!(guard.token() > *last, "{when}: {} after {last}", guard.token());
-    assert!(!admits(Seen { token: guard.token(), owner: None }, *last, None) || *last == Token(0), "{when}");
+    assert!(!admits(FenceState { token: guard.token(), owner: None }, *last, None) || *last == Token(0), "{when}");
     *last = guard.token();
-    give_back(guard).await;
+    release(guard).await;
 }
 
 /// One set of servers after the other is alive.
-pub(super) async fn tokens_rise(options: &str, sets: &[[usize; 3]]) {
-    let mut servers = servers().await;
+pub(super) async fn assert_tokens_rise(options: &str, sets: &[[usize; 3]]) {
+    let mut servers = skewed_servers().await;
     let url = url(&servers, options);
     let old = Locks::builder().ttl(LASTING).open(&url).await.expect("a client");
     let mut last = Token(0);
-    rises(&old, &mut last, "all alive").await;
+    assert_token_rises(&old, &mut last, "all alive").await;
     for alive in sets {
-        only(&mut servers, alive).await;
+        keep_alive_only(&mut servers, alive).await;
         let when = format!("{alive:?} alive");
         // A new client knows only the clocks of those who are alive: its guess is too low where the fastest is missing.
         let new = Locks::builder().ttl(LASTING).open(&url).await.expect("a client");
         for _ in 0..3 {
-            rises(&new, &mut last, &when).await;
-            rises(&old, &mut last, &when).await;
+            assert_token_rises(&new, &mut last, &when).await;
+            assert_token_rises(&old, &mut last, &when).await;
         }
         let held = lock(&new, "a").await;
         assert!(held.token() > last);
         last = held.token();
-        let view = eventually(SOON, || new.inspect("a")).await;
-        let evicted = eventually(SOON, || new.evict("a", view.holders[0].claim)).await;
-        let fence = evicted.token.expect("a token");
+        let view = eventually(TEST_TIMEOUT, || new.inspect("a")).await;
+        let evicted = eventually(TEST_TIMEOUT, || new.force_release("a", view.holders[0].claim)).await;
+        let fence = evicted.fence_token.expect("a token");
         assert!(fence > last, "{when}: {fence} after {last}");
         last = fence;
     }
@@ -121,29 +121,30 @@ pub(super) async fn tokens_rise(options: &str, sets: &[[usize; 3]]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_majorities() {
-    tokens_rise(PATIENT, &ALIVE[..3]).await;
+    assert_tokens_rise(PATIENT, &ALIVE_SETS[..3]).await;
 }
 
 /// Each server measures a lease by its own clock: by how much they differ does not matter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_end_by_durations_not_by_clocks() {
-    let servers = servers().await;
+async fn skewed_node_clocks_do_not_change_lease_durations() {
+    let servers = skewed_servers().await;
     let url = url(&servers, "");
     let ttl = Duration::from_secs(2);
     let (locks, other) = (
         leasehold::engine::open(&url, &leasehold::clock::Clock::system()).await.expect("an engine"),
         Locks::builder().ttl(LASTING).open(&url).await.expect("a client"),
     );
-    let claim = crate::redlock_faults::site::claim("a", None, ttl);
-    let (token, end) = eventually(SOON, || async {
-        let answer = crate::redlock_faults::site::attempt(&locks, &claim).await.map_err(|error| error.to_string())?;
+    let claim = crate::redlock_faults::fixture::claim("a", None, ttl);
+    let (token, end) = eventually(TEST_TIMEOUT, || async {
+        let answer =
+            crate::redlock_faults::fixture::attempt(&locks, &claim).await.map_err(|error| error.to_string())?;
         answer.ok_or("it is not free".to_owned())
     })
     .await;
     let next = lock(&other, "a").await;
     // Had it been measured by clocks that are minutes apart, it would be minutes early or late.
     let now = other.clock().now();
-    assert!(now >= end, "{:?} before its time was over", end.since(now));
+    assert!(now >= end, "{:?} before its time was over", end.duration_since(now));
     assert!(next.token() > token);
-    give_back(next).await;
+    release(next).await;
 }

@@ -4,17 +4,17 @@
 
 mod addresses;
 mod clocks;
+mod empty_restarts;
 mod eviction;
-mod forgetful;
-mod hung;
-mod lines;
+mod fixture;
+mod hung_nodes;
 #[cfg(feature = "nightly")]
 mod nightly;
+mod no_majority;
 mod options;
-mod pairs;
+mod proxied_connections;
 mod reentry;
-mod review;
+mod review_findings;
 mod scripts;
-mod site;
 mod tokens;
-mod too_few;
+mod two_dead_nodes;

@@ -4,85 +4,91 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold::engine::Released;
-use leasehold::{Claim, ErrorKind, Holder, LockName, Locks, Mode, Terms};
-use leasehold_conformance::world::SOON;
+use leasehold::engine::ReleaseReply;
+use leasehold::{Claim, ErrorKind, Holder, LockName, LockOptions, Locks, Mode};
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
 use tokio::time::Instant;
 
-use crate::redlock_faults::site::{
-    Ahead, LASTING, NODES, PATIENT, Site, attempt, claim, client, give_back, in_touch, lock, until_granted,
+use crate::redlock_faults::fixture::{
+    Fixture, LASTING, NODES, PATIENT, ShiftedClock, attempt, claim, connected_client, connected_engine, lock, release,
+    until_granted,
 };
 
 /// One that is too short for some drifts.
 const TTL: Duration = Duration::from_secs(4);
 
 /// How much of a lease a client has at most, right after it was granted or renewed.
-fn most_of_it(drift: Duration) -> Duration {
+fn lease_after_drift(drift: Duration) -> Duration {
     LASTING.checked_sub(drift).expect("less than a TTL")
 }
 
 /// What a node keeps of a holder has bounds: an endless name of a program leaves a record that others can read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_endless_name_of_a_program_damages_no_lock() {
-    let site = Site::shared().await;
-    let engine = in_touch(&site.url(PATIENT), &Clock::system()).await;
+    let site = Fixture::shared().await;
+    let engine = connected_engine(&site.url(PATIENT), &Clock::system()).await;
     let holder = Holder::new("host", 1, &"x".repeat(20_000), "");
-    let terms = Terms::new(LockName::new("long").expect("a name"), Mode::Exclusive, None, LASTING, Arc::new(holder));
+    let terms =
+        LockOptions::new(LockName::new("long").expect("a name"), Mode::Exclusive, None, LASTING, Arc::new(holder));
     let long = Arc::new(Claim::new(Arc::new(terms)));
     assert!(attempt(&engine, &long).await.expect("an answer").is_some());
     let next = claim("long", None, LASTING);
     assert!(attempt(&engine, &next).await.expect("an answer").is_none());
-    assert_eq!(Arc::clone(&engine).release(long).await.expect("an answer"), Released::Released);
-    site.until_claims("long", 0).await;
+    assert_eq!(Arc::clone(&engine).release(long).await.expect("an answer"), ReleaseReply::Released);
+    site.until_claim_counts("long", 0).await;
     assert!(attempt(&engine, &next).await.expect("an answer").is_some());
 }
 
 /// The drift is taken off the lease when it is granted, and each time when it is renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_drift_is_taken_off_every_lease() {
-    let (site, ahead) = (Site::shared().await, Ahead::new());
+    let (site, ahead) = (Fixture::shared().await, ShiftedClock::new());
     for (options, drift) in [
         ("", Duration::from_millis(6_000 + 2)),
         ("drift=0.2", Duration::from_millis(120_000 + 2)),
         ("drift=0&drift-fixed=300ms", Duration::from_millis(300)),
         ("drift=0.1&drift-fixed=500ms", Duration::from_millis(60_000 + 500)),
     ] {
-        let locks = client(&site.url(&format!("{PATIENT}&{options}")), LASTING, &ahead.clock()).await;
+        let locks = connected_client(&site.url(&format!("{PATIENT}&{options}")), LASTING, &ahead.clock()).await;
         let clock = locks.clock();
         let before = clock.now();
         let held = lock(&locks, "a").await;
         let (after, end) = (clock.now(), held.deadline());
-        let most = most_of_it(drift);
-        assert!(end >= before.after(most) && end <= after.after(most), "{options}: {:?} of it", end.since(before));
-        ahead.renewed(&[&held], LASTING).await;
+        let most = lease_after_drift(drift);
+        assert!(
+            end >= before.saturating_add(most) && end <= after.saturating_add(most),
+            "{options}: {:?} of it",
+            end.duration_since(before)
+        );
+        ahead.renew_now(&[&held], LASTING).await;
         let (now, renewed) = (clock.now(), held.deadline());
-        assert!(renewed <= now.after(most), "{options}: renewed for {:?}", renewed.since(now));
-        give_back(held).await;
+        assert!(renewed <= now.saturating_add(most), "{options}: renewed for {:?}", renewed.duration_since(now));
+        release(held).await;
     }
 }
 
 /// A lease of which the drift leaves nothing is refused: it would look as if somebody else held it, for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drift_that_leaves_nothing_is_refused() {
-    let site = Site::shared().await;
+async fn a_drift_as_long_as_the_lease_is_refused() {
+    let site = Fixture::shared().await;
     for options in ["drift-fixed=5s", "drift-fixed=2s", "drift=0.49&drift-fixed=100ms"] {
         let locks = site.locks_with(TTL, options).await;
         for error in [
             locks.mutex("a").try_lock().await.expect_err("too little is left"),
-            locks.mutex("a").wait(SOON).lock().await.expect_err("too little is left"),
+            locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect_err("too little is left"),
         ] {
             assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
             assert!(error.to_string().contains("a longer TTL, or less drift"), "{error}");
         }
-        give_back(locks.mutex("a").ttl(LASTING).lock().await.expect("a longer one")).await;
+        release(locks.mutex("a").ttl(LASTING).lock().await.expect("a longer one")).await;
     }
 }
 
 /// A node is waited for as long as `node-timeout` says, and never longer than a tenth of the TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_waited_for_as_long_as_was_asked_for_and_a_tenth_of_the_ttl_at_most() {
-    let mut site = Site::new().await;
+async fn the_node_timeout_is_the_option_and_at_most_a_tenth_of_the_ttl() {
+    let mut site = Fixture::new().await;
     let (short, long) = (Duration::from_secs(1), Duration::from_secs(30));
     for (options, ttl, waits) in [
         ("node-timeout=400ms", long, Duration::from_millis(400)),
@@ -101,9 +107,9 @@ async fn a_node_is_waited_for_as_long_as_was_asked_for_and_a_tenth_of_the_ttl_at
         assert!(taken >= waits, "{options} {ttl:?}: {taken:?}");
         drop(engine);
         let locks = Locks::open(&site.url("")).await.expect("a client");
-        eventually(SOON, || locks.inspect("b")).await;
+        eventually(TEST_TIMEOUT, || locks.inspect("b")).await;
         for at in 0..NODES {
-            site.ask(at, &["FLUSHALL"]).await;
+            site.command(at, &["FLUSHALL"]).await;
         }
     }
 }

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold::{Claim, Holder, LockName, Locks, Mode, Owner, Terms};
-use leasehold_conformance::world::SOON;
+use leasehold::{Claim, Holder, LockName, LockOptions, Locks, Mode, Owner};
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
-use leasehold_testbed::redis::{Independent, Reply, Resp};
+use leasehold_testbed::redis::{IndependentServers, Reply, RespClient};
 
-use crate::redlock_faults::site::{LASTING, PATIENT, client, in_touch};
+use crate::redlock_faults::fixture::{LASTING, PATIENT, connected_client, connected_engine};
 
 /// After every node has forgotten everything, tokens go on from the clock: with a guess, and in the second round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_rise_over_nodes_that_forgot_everything() {
-    let servers = Independent::start(3).await.expect("servers");
+async fn tokens_rise_after_every_node_restarted_empty() {
+    let servers = IndependentServers::start(3).await.expect("servers");
     for (options, owner) in [("", None), ("", Some(Owner::new())), ("&second-round=always", None)] {
         let locks =
             Locks::builder().ttl(LASTING).open(&format!("{}?{PATIENT}{options}", servers.url())).await.expect("locks");
@@ -29,7 +29,7 @@ async fn tokens_rise_over_nodes_that_forgot_everything() {
             last = Some(guard.token());
             let _ = guard.release().await.expect("a release");
             for server in servers.servers() {
-                let mut asker = Resp::connect(server.addr()).await.expect("a connection");
+                let mut asker = RespClient::connect(server.addr()).await.expect("a connection");
                 let _ = asker.command(&["FLUSHALL"]).await.expect("an answer");
             }
         }
@@ -41,31 +41,32 @@ async fn tokens_rise_over_nodes_that_forgot_everything() {
 /// Nothing lives for ever: whatever was done to a lock, its key expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_expires() {
-    let servers = Independent::start(3).await.expect("servers");
+    let servers = IndependentServers::start(3).await.expect("servers");
     let url = format!("{}?{PATIENT}", servers.url());
-    let locks = client(&url, LASTING, &Clock::system()).await;
+    let locks = connected_client(&url, LASTING, &Clock::system()).await;
     let first = locks.mutex("given back").lock().await.expect("a lock");
     let _ = first.release().await.expect("a release");
     let _held = locks.mutex("held").lock().await.expect("a lock");
     let evicted = locks.mutex("evicted").lock().await.expect("a lock");
     let claim = locks.inspect("evicted").await.expect("a view").holders[0].claim;
-    let _ = locks.evict("evicted", claim).await.expect("an eviction");
+    let _ = locks.force_release("evicted", claim).await.expect("an eviction");
     drop(evicted);
     // One whose time is over, and whose late renewal is refused.
-    let engine = in_touch(&url, &Clock::system()).await;
+    let engine = connected_engine(&url, &Clock::system()).await;
     let name = LockName::new("over").expect("a name");
-    let terms = Terms::new(name.clone(), Mode::Exclusive, None, Duration::from_secs(2), Holder::this_process().into());
+    let terms =
+        LockOptions::new(name.clone(), Mode::Exclusive, None, Duration::from_secs(2), Holder::this_process().into());
     let claim = std::sync::Arc::new(Claim::new(terms.into()));
     let attempt = || std::sync::Arc::clone(&engine).attempt(std::sync::Arc::clone(&claim), false);
-    let _ = eventually(SOON, attempt).await;
-    eventually(SOON, || async {
+    let _ = eventually(TEST_TIMEOUT, attempt).await;
+    eventually(TEST_TIMEOUT, || async {
         let view = std::sync::Arc::clone(&engine).inspect(name.clone()).await.map_err(|error| error.to_string())?;
         if view.holders.is_empty() { Ok(()) } else { Err(format!("{view:?}")) }
     })
     .await;
     let _ = std::sync::Arc::clone(&engine).renew(vec![claim]).await.expect("an answer");
     for server in servers.servers() {
-        let mut asker = Resp::connect(server.addr()).await.expect("a connection");
+        let mut asker = RespClient::connect(server.addr()).await.expect("a connection");
         let Reply::Array(keys) = asker.command(&["KEYS", "*"]).await.expect("keys") else { panic!("no keys") };
         assert!(keys.len() >= 4, "{keys:?}");
         for key in keys {

@@ -3,65 +3,69 @@
 use std::time::Duration;
 
 use leasehold::Locks;
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::{WallClock, eventually};
 
-use crate::sql_faults::site::{Ahead, Kind, LASTING, SHORT, Site, is_free, lock, lock_stubbornly};
+use crate::sql_faults::fixture::{
+    DatabaseKind, Fixture, LASTING, SHORT, ShiftedClock, acquire, is_lock_free, lock_stubbornly,
+};
 
 /// A server whose clock is set back, and a client of it.
-struct Scene {
-    site: Site,
+struct ClockFixture {
+    fixture: Fixture,
     clock: WallClock,
     other: Locks,
 }
 
-impl Scene {
-    async fn new(kind: Kind) -> Self {
+impl ClockFixture {
+    async fn new(kind: DatabaseKind) -> Self {
         let clock = WallClock::new().expect("a clock");
-        let site = Site::with_clock(kind, &clock).await;
-        let other = site.locks(LASTING).await;
-        Self { site, clock, other }
+        let site = Fixture::with_clock(kind, &clock).await;
+        let other = site.open_locks(LASTING).await;
+        Self { fixture: site, clock, other }
     }
 
-    fn move_to(&self, seconds: i64) {
-        self.clock.move_to(seconds).expect("a moved clock");
+    fn set_offset(&self, seconds: i64) {
+        self.clock.set_offset(seconds).expect("a moved clock");
     }
 
     /// The database's clock goes back by an hour while a lock is held: nobody else gets in while it is renewed, the token still
     /// rises, and a holder that is gone then is gone after its TTL, not after an hour.
     async fn while_a_lock_is_held(&self) {
-        let (ahead, proxy, kind) = (Ahead::new(), self.site.proxy().await, self.site.kind);
-        let one = ahead.locks(&self.site.url_at(proxy.addr()), LASTING).await;
-        let guard = lock(&one, "held").await;
-        self.move_to(-3600);
-        assert!(!is_free(&self.other, "held").await, "{kind:?}: it is held");
-        ahead.renewed(&[&guard], LASTING).await;
-        assert!(!is_free(&self.other, "held").await, "{kind:?}: it is held");
+        let (ahead, proxy, kind) = (ShiftedClock::new(), self.fixture.proxy().await, self.fixture.kind);
+        let one = ahead.open_locks(&self.fixture.url_at(proxy.addr()), LASTING).await;
+        let guard = acquire(&one, "held").await;
+        self.set_offset(-3600);
+        assert!(!is_lock_free(&self.other, "held").await, "{kind:?}: it is held");
+        ahead.renew_now(&[&guard], LASTING).await;
+        assert!(!is_lock_free(&self.other, "held").await, "{kind:?}: it is held");
         // Now it is gone, and its lease was written after the clock went back; before that, ours would have begun in the future.
         proxy.freeze(true);
         let ttl = LASTING.as_secs().cast_signed();
-        self.move_to(-3600 + ttl / 2);
-        assert!(!is_free(&self.other, "held").await, "{kind:?}: its time is not over");
-        self.move_to(-3600 + ttl + 1);
+        self.set_offset(-3600 + ttl / 2);
+        assert!(!is_lock_free(&self.other, "held").await, "{kind:?}: its time is not over");
+        self.set_offset(-3600 + ttl + 1);
         let next = self.other.mutex("held").try_lock().await.expect("an answer").expect("its time is over");
         assert!(next.token() > guard.token(), "{kind:?}: {} after {}", next.token(), guard.token());
     }
 
     /// The same, and the holder is gone before it could renew on the clock that was set back: it is free after a TTL, also for those who only try.
     async fn while_a_holder_is_gone(&self) {
-        let kind = self.site.kind;
+        let kind = self.fixture.kind;
         for (name, at) in [("gone", None), ("future", Some(-7200)), ("tried", Some(-10_800))] {
-            let (one, proxy) = self.site.proxied(SHORT).await;
+            let (one, proxy) = self.fixture.open_through_proxy(SHORT).await;
             let guard = lock_stubbornly(&one, name).await;
             proxy.freeze(true);
             if let Some(at) = at {
-                self.move_to(at);
+                self.set_offset(at);
             }
             if name == "tried" {
-                eventually(SOON, || async { if is_free(&self.other, name).await { Ok(()) } else { Err("not free") } })
-                    .await;
+                eventually(TEST_TIMEOUT, || async {
+                    if is_lock_free(&self.other, name).await { Ok(()) } else { Err("not free") }
+                })
+                .await;
             }
-            let next = lock(&self.other, name).await;
+            let next = acquire(&self.other, name).await;
             assert!(!guard.is_held(), "{kind:?}, {name}: it must have known before another was let in");
             assert!(next.token() > guard.token(), "{kind:?}, {name}: {} after {}", next.token(), guard.token());
         }
@@ -69,60 +73,60 @@ impl Scene {
 
     /// The clock goes back while we remember a row: what is decided on it is not believed for longer than a TTL.
     async fn while_a_row_is_remembered(&self) {
-        let ahead = Ahead::new();
-        let locks = ahead.locks(&self.site.url(), LASTING).await;
+        let ahead = ShiftedClock::new();
+        let locks = ahead.open_locks(&self.fixture.url(), LASTING).await;
         let first = locks.rwlock("remembered").read().await.expect("a lock");
-        self.move_to(-14_400);
+        self.set_offset(-14_400);
         let second = locks.rwlock("remembered").read().await.expect("a lock");
         for round in 0..2 {
             for guard in [&first, &second] {
-                let left = guard.deadline().since(locks.clock().now());
-                assert!(left <= LASTING, "{:?}, {round}: believed for {left:?}", self.site.kind);
+                let left = guard.deadline().duration_since(locks.clock().now());
+                assert!(left <= LASTING, "{:?}, {round}: believed for {left:?}", self.fixture.kind);
             }
-            ahead.renewed(&[&first, &second], LASTING).await;
+            ahead.renew_now(&[&first, &second], LASTING).await;
         }
     }
 }
 
-async fn neither_lets_two_in_nor_keeps_a_lock_for_an_hour(kind: Kind) {
-    let scene = Scene::new(kind).await;
+async fn check_clock_set_back(kind: DatabaseKind) {
+    let scene = ClockFixture::new(kind).await;
     scene.while_a_lock_is_held().await;
     scene.while_a_holder_is_gone().await;
     scene.while_a_row_is_remembered().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_set_back_neither_lets_two_in_nor_keeps_a_lock_for_an_hour_on_mariadb() {
-    neither_lets_two_in_nor_keeps_a_lock_for_an_hour(Kind::MariaDb).await;
+async fn a_clock_set_back_neither_admits_two_holders_nor_prolongs_a_lease_on_mariadb() {
+    check_clock_set_back(DatabaseKind::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_set_back_neither_lets_two_in_nor_keeps_a_lock_for_an_hour_on_postgres() {
-    neither_lets_two_in_nor_keeps_a_lock_for_an_hour(Kind::Postgres).await;
+async fn a_clock_set_back_neither_admits_two_holders_nor_prolongs_a_lease_on_postgres() {
+    check_clock_set_back(DatabaseKind::Postgres).await;
 }
 
 /// The next one asks a server whose clock is 150 s ahead of the holder's, as in Galera: with `clock-skew` it waits for that much longer, and without it
 /// two hold. The holder's line is frozen, so that it does not renew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clocks_that_are_apart_let_nobody_in_early() {
+async fn skewed_server_clocks_grant_no_lock_early() {
     let clock = WallClock::new().expect("a clock");
-    let site = Site::with_clock(Kind::MariaDb, &clock).await;
+    let site = Fixture::with_clock(DatabaseKind::MariaDb, &clock).await;
     for (name, option, is_bound) in [("plain", "", false), ("bound", "?clock-skew=150s", true)] {
-        clock.move_to(0).expect("the right time");
-        let (ahead, proxy) = (Ahead::new(), site.proxy().await);
-        let one = ahead.locks(&format!("{}{option}", site.url_at(proxy.addr())), LASTING).await;
-        let two = crate::sql_faults::site::locks(&format!("{}{option}", site.url()), LASTING).await;
-        let guard = lock(&one, name).await;
+        clock.set_offset(0).expect("the right time");
+        let (ahead, proxy) = (ShiftedClock::new(), site.proxy().await);
+        let one = ahead.open_locks(&format!("{}{option}", site.url_at(proxy.addr())), LASTING).await;
+        let two = crate::sql_faults::fixture::open_locks(&format!("{}{option}", site.url()), LASTING).await;
+        let guard = acquire(&one, name).await;
         proxy.freeze(true);
         // 500 s later, on both clocks.
-        ahead.jump(Duration::from_secs(500));
-        clock.move_to(500 + 150).expect("a moved clock");
+        ahead.advance(Duration::from_secs(500));
+        clock.set_offset(500 + 150).expect("a moved clock");
         let mut next = two.mutex(name).try_lock().await.expect("an answer");
         assert!(guard.is_held(), "{option}: its time is not over");
         assert_eq!(next.is_none(), is_bound, "{option}: held by two?");
         if is_bound {
-            ahead.jump(Duration::from_secs(101));
-            clock.move_to(601 + 150).expect("a moved clock");
+            ahead.advance(Duration::from_secs(101));
+            clock.set_offset(601 + 150).expect("a moved clock");
             next = two.mutex(name).try_lock().await.expect("an answer");
             assert!(!guard.is_held(), "{option}: its time is over");
         }

@@ -2,23 +2,23 @@
 //! lines, lost answers, clocks that are set back, poolers, replicas, clusters. The behaviour itself is the suite's.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
-pub(crate) mod ahead;
 mod clocks;
-mod cohorts;
+mod connections;
 mod costs;
-mod crowd;
+mod deployments;
 mod evicted_waiters;
 mod evictions;
-pub(crate) mod hand;
-mod lines;
+mod fixture;
+mod local_hand_offs;
+pub(crate) mod manual_transaction;
+mod many_waiters;
 mod names;
 #[cfg(feature = "nightly")]
 mod nightly;
-mod places;
-mod pooled;
 mod records;
 mod rows;
-pub(crate) mod shared;
+pub(crate) mod shared_server;
+pub(crate) mod shifted_clock;
 mod shortage;
-mod site;
-mod wrong;
+mod undeclared_pooler;
+mod wrong_server;

@@ -2,11 +2,11 @@
 
 use leasehold_testbed::{mariadb, postgres};
 
-use crate::sql_faults::site::{BOTH, LASTING, Site, lock, locks};
+use crate::sql_faults::fixture::{BOTH, Fixture, LASTING, acquire, open_locks};
 
 /// Case, accents, spaces at the end, and 512 bytes: all are different locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_two_names_meet() {
+async fn different_names_are_different_locks() {
     let long = "x".repeat(511);
     let names = [
         "a",
@@ -32,8 +32,8 @@ async fn no_two_names_meet() {
     ]
     .map(str::to_owned);
     for kind in BOTH {
-        let site = Site::new(kind).await;
-        let (one, two) = (site.locks(LASTING).await, site.locks(LASTING).await);
+        let site = Fixture::new(kind).await;
+        let (one, two) = (site.open_locks(LASTING).await, site.open_locks(LASTING).await);
         let mut guards = Vec::new();
         for name in &names {
             let guard = one.mutex(name).try_lock().await.expect("an answer");
@@ -52,16 +52,16 @@ async fn no_two_names_meet() {
 
 /// TLS with a certificate to trust, and one to show.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_is_spoken_and_the_server_is_checked() {
-    let my = mariadb::MariaDb::new().tls().demand_certificates().start().await.expect("a server");
-    let pg = postgres::Postgres::new().tls().demand_certificates().start().await.expect("a server");
+async fn tls_checks_the_server_certificate() {
+    let my = mariadb::MariaDb::new().tls().require_client_certificates().start().await.expect("a server");
+    let pg = postgres::Postgres::new().tls().require_client_certificates().start().await.expect("a server");
     for (url, ca, cert, key) in [
         (my.server.url(), my.ca.clone(), my.client_certificate.clone(), my.client_key.clone()),
         (pg.server.url(), pg.ca.clone(), pg.client_certificate.clone(), pg.client_key.clone()),
     ] {
         let (ca, cert, key) = (ca.display(), cert.display(), key.display());
         let tls = format!("{url}?tls=on&ca={ca}&cert={cert}&cert-key={key}");
-        assert!(lock(&locks(&tls, LASTING).await, "a").await.is_held());
+        assert!(acquire(&open_locks(&tls, LASTING).await, "a").await.is_held());
         for wrong in
             [url.clone(), format!("{url}?tls=on&ca={ca}"), format!("{url}?tls=on&ca={cert}&cert={cert}&cert-key={key}")]
         {

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use leasehold::Locks;
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::mariadb::{self, MariaDb};
 use leasehold_testbed::postgres::{self, Postgres};
 use leasehold_testbed::{Server, eventually};
 use tokio::task::JoinSet;
 
-use crate::sql_faults::site::{Kind, LASTING, lock};
+use crate::sql_faults::fixture::{DatabaseKind, LASTING, acquire};
 
 /// How many programs wait; each wants two connections.
 const PROGRAMS: usize = 12;
@@ -17,63 +17,67 @@ const PROGRAMS: usize = 12;
 const CONNECTIONS: usize = 14;
 
 /// A number by hand. MariaDB may have no connection for the administrator, either.
-async fn number(kind: Kind, server: &Server, sql: &str) -> Result<usize, String> {
+async fn number(kind: DatabaseKind, server: &Server, sql: &str) -> Result<usize, String> {
     let rows = match kind {
-        Kind::Postgres => postgres::ask(server, sql).await,
-        Kind::MariaDb => mariadb::ask(server, sql).await,
+        DatabaseKind::Postgres => postgres::query(server, sql).await,
+        DatabaseKind::MariaDb => mariadb::query(server, sql).await,
     };
     let rows = rows.map_err(|error| error.to_string())?;
     Ok(rows.first().and_then(|row| row[0].as_ref()).map_or(0, |text| text.parse().expect("a number")))
 }
 
 /// As a program that starts: it tries again while it is refused.
-async fn open(server: &Server) -> Locks {
+async fn open_with_retry(server: &Server) -> Locks {
     let url = server.url();
-    eventually(SOON, || async { Locks::builder().ttl(LASTING).open(&url).await.map_err(|error| error.to_string()) })
-        .await
+    eventually(TEST_TIMEOUT, || async {
+        Locks::builder().ttl(LASTING).open(&url).await.map_err(|error| error.to_string())
+    })
+    .await
 }
 
 /// More programs wait for one lock than the server has connections. All of them wait to the end, are served in the order in which they came, and leave
 /// half of the connections to others.
-async fn leave_connections_to_others(kind: Kind) {
+async fn check_waiting_programs(kind: DatabaseKind) {
     let most = CONNECTIONS.to_string();
     let server = match kind {
-        Kind::Postgres => Postgres::new().setting("max_connections", &most).start().await,
-        Kind::MariaDb => MariaDb::new().setting("max_connections", &most).start().await,
+        DatabaseKind::Postgres => Postgres::new().setting("max_connections", &most).start().await,
+        DatabaseKind::MariaDb => MariaDb::new().setting("max_connections", &most).start().await,
     };
     let server = server.expect("a server");
-    let holder = open(&server).await;
-    let guard = lock(&holder, "a").await;
+    let holder = open_with_retry(&server).await;
+    let guard = acquire(&holder, "a").await;
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut programs = JoinSet::new();
     for program in 0..PROGRAMS {
-        let (locks, served) = (open(&server).await, Arc::clone(&served));
+        let (locks, served) = (open_with_retry(&server).await, Arc::clone(&served));
         programs.spawn(async move {
             let guard = locks.mutex("a").lock().await.expect("it waits, whatever the server lacks");
             served.lock().unwrap_or_else(PoisonError::into_inner).push(program);
             let _ = guard.release().await.expect("a release");
         });
         let queue = match kind {
-            Kind::Postgres => "SELECT jsonb_array_length(state::jsonb->'waiters') FROM leasehold WHERE name = 'a'",
-            Kind::MariaDb => "SELECT JSON_LENGTH(state, '$.waiters') FROM test.leasehold WHERE name = 'a'",
+            DatabaseKind::Postgres => {
+                "SELECT jsonb_array_length(state::jsonb->'waiters') FROM leasehold WHERE name = 'a'"
+            }
+            DatabaseKind::MariaDb => "SELECT JSON_LENGTH(state, '$.waiters') FROM test.leasehold WHERE name = 'a'",
         };
-        eventually(SOON, || async {
+        eventually(TEST_TIMEOUT, || async {
             let waiters = number(kind, &server, queue).await?;
             if waiters == program + 1 { Ok(()) } else { Err(format!("{waiters} wait")) }
         })
         .await;
     }
     let ours = match kind {
-        Kind::Postgres => "SELECT count(*) FROM pg_stat_activity WHERE usename = 'leasehold'",
-        Kind::MariaDb => "SELECT count(*) FROM information_schema.processlist WHERE user = 'leasehold'",
+        DatabaseKind::Postgres => "SELECT count(*) FROM pg_stat_activity WHERE usename = 'leasehold'",
+        DatabaseKind::MariaDb => "SELECT count(*) FROM information_schema.processlist WHERE user = 'leasehold'",
     };
-    eventually(SOON, || async {
+    eventually(TEST_TIMEOUT, || async {
         let used = number(kind, &server, ours).await?;
         if used <= CONNECTIONS / 2 + 1 { Ok(()) } else { Err(format!("{used} connections of {CONNECTIONS}")) }
     })
     .await;
     // Another program is let in, and sees them all.
-    let looks = open(&server).await;
+    let looks = open_with_retry(&server).await;
     assert_eq!(looks.inspect("a").await.expect("a view").waiters.len(), PROGRAMS);
     drop(looks);
     let _ = guard.release().await.expect("a release");
@@ -85,11 +89,11 @@ async fn leave_connections_to_others(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_programs_leave_connections_to_others_on_postgres() {
-    leave_connections_to_others(Kind::Postgres).await;
+async fn waiting_clients_give_up_connections_on_postgres() {
+    check_waiting_programs(DatabaseKind::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_programs_leave_connections_to_others_on_mariadb() {
-    leave_connections_to_others(Kind::MariaDb).await;
+async fn waiting_clients_give_up_connections_on_mariadb() {
+    check_waiting_programs(DatabaseKind::MariaDb).await;
 }

@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use leasehold::ErrorKind;
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
 use leasehold_testbed::zookeeper::ZooKeeper;
 use leasehold_zookeeper::{Acls, CreateMode};
 
-use crate::zookeeper_access::site::{client, hand, nodes, refused, says, server, works};
+use crate::zookeeper_access::fixture::{
+    acquire_and_release, admin_client, assert_error, nodes, open_error, open_locks, shared_server,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parents_are_made_and_the_root_will_do() {
+async fn missing_parents_are_created_and_the_root_is_a_valid_base() {
     let server = ZooKeeper::new().start().await.expect("a server");
-    let looks = hand(&server, None).await;
+    let looks = admin_client(&server, None).await;
     for (path, folder) in [
         ("", "/leasehold/a"),
         ("/", "/a"),
@@ -21,24 +23,24 @@ async fn parents_are_made_and_the_root_will_do() {
         ("/one/two/three/four/", "/one/two/three/four/a"),
         ("/with%20space/%C3%A9", "/with space/é/a"),
     ] {
-        let locks = client(&format!("zookeeper://{}{path}", server.url())).await;
+        let locks = open_locks(&format!("zookeeper://{}{path}", server.url())).await;
         let held = locks.mutex("a").lock().await.expect("a lock");
         assert_eq!(nodes(&looks, folder).await.len(), 1, "{path}");
         assert_eq!(locks.list("").await.expect("a list").len(), 1, "{path}");
         drop(held);
-        locks.settle().await.expect("it is given back");
-        works(&locks).await;
+        locks.flush().await.expect("it is given back");
+        acquire_and_release(&locks).await;
     }
-    assert_eq!(refused(&format!("zookeeper://{}/zookeeper/a", server.url())).await.kind(), ErrorKind::InvalidUrl);
+    assert_eq!(open_error(&format!("zookeeper://{}/zookeeper/a", server.url())).await.kind(), ErrorKind::InvalidUrl);
 }
 
 /// Two bases are two worlds, also if one is below the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bases_do_not_meet() {
-    let server = server().await;
+async fn locks_of_different_bases_are_independent() {
+    let server = shared_server().await;
     let (one, below) = (
-        client(&format!("zookeeper://{}/meets", server.url())).await,
-        client(&format!("zookeeper://{}/meets/two", server.url())).await,
+        open_locks(&format!("zookeeper://{}/meets", server.url())).await,
+        open_locks(&format!("zookeeper://{}/meets/two", server.url())).await,
     );
     let held = one.mutex("a").lock().await.expect("a lock");
     let other = below.mutex("a").lock().await.expect("another lock");
@@ -51,24 +53,24 @@ async fn bases_do_not_meet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_base_that_cannot_be_made_is_denied() {
-    let server = server().await;
-    let admin = hand(server, Some("admin:word")).await;
+async fn a_base_that_cannot_be_created_is_denied() {
+    let server = shared_server().await;
+    let admin = admin_client(server, Some("admin:word")).await;
     for (path, acls) in [("/closed", Acls::creator_all()), ("/looked-at", Acls::anyone_read())] {
         admin.create(path, b"", &CreateMode::Persistent.with_acls(acls)).await.expect("a node");
         for base in [path.to_owned(), format!("{path}/below"), format!("{path}/far/below")] {
-            let locks = client(&format!("zookeeper://bob:word@{}{base}", server.url())).await;
+            let locks = open_locks(&format!("zookeeper://bob:word@{}{base}", server.url())).await;
             let error = locks.mutex("a").lock().await.expect_err("denied");
-            says(&error, ErrorKind::Denied, &[&base, "ACL"]);
+            assert_error(&error, ErrorKind::Denied, &[&base, "ACL"]);
         }
     }
     // What is in the way is not a folder: it ends with somebody's session, and has no children.
     let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
     admin.create("/passing", b"", &ephemeral).await.expect("a node");
-    let locks = client(&format!("zookeeper://{}/passing", server.url())).await;
+    let locks = open_locks(&format!("zookeeper://{}/passing", server.url())).await;
     // It may pass, and so it is asked for until the wait is over.
-    eventually(SOON, || async {
-        let asked = locks.mutex("a").wait(Duration::from_millis(300)).lock().await;
+    eventually(TEST_TIMEOUT, || async {
+        let asked = locks.mutex("a").timeout(Duration::from_millis(300)).lock().await;
         let error = asked.expect_err("it has no children").to_string();
         if error.contains("ephemeral") { Ok(()) } else { Err(error) }
     })

@@ -4,76 +4,78 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use leasehold::ErrorKind;
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 #[cfg(feature = "nightly")]
 use leasehold_testbed::zookeeper::Ensemble;
 use leasehold_testbed::{Proxy, eventually};
 
-use crate::zookeeper_access::site::{client, open, refused, says, server, works};
+use crate::zookeeper_access::fixture::{
+    acquire_and_release, assert_error, open_error, open_locks, shared_server, try_open,
+};
 
 /// An address at which nobody listens.
-fn nobody() -> String {
+fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").to_string()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_is_not_there_is_named() {
-    let host = nobody();
-    says(&refused(&format!("zookeeper://{host}")).await, ErrorKind::Unavailable, &[&host]);
-    let error = refused("zookeeper://no-such-host.invalid:2181").await;
-    says(&error, ErrorKind::Unavailable, &["no-such-host.invalid"]);
+async fn an_unreachable_server_is_named() {
+    let host = unused_address();
+    assert_error(&open_error(&format!("zookeeper://{host}")).await, ErrorKind::Unavailable, &[&host]);
+    let error = open_error("zookeeper://no-such-host.invalid:2181").await;
+    assert_error(&error, ErrorKind::Unavailable, &["no-such-host.invalid"]);
 }
 
 /// It takes connections, and says nothing: its disk hangs, or it is something else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_says_nothing_is_given_up() {
+async fn an_unresponsive_server_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let host = silent.local_addr().expect("its address").to_string();
-    let error = refused(&format!("zookeeper://{host}?connect-timeout=500ms")).await;
-    says(&error, ErrorKind::Unavailable, &[&host]);
+    let error = open_error(&format!("zookeeper://{host}?connect-timeout=500ms")).await;
+    assert_error(&error, ErrorKind::Unavailable, &[&host]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_of_them_are_named_if_none_is_there() {
-    let hosts = [nobody(), nobody(), nobody()];
+async fn all_servers_are_named_if_none_is_reachable() {
+    let hosts = [unused_address(), unused_address(), unused_address()];
     let url = format!("zookeeper://{}?connect-timeout=500ms", hosts.join(","));
-    let error = refused(&url).await;
-    says(&error, ErrorKind::Unavailable, &[&hosts[0], &hosts[1], &hosts[2]]);
+    let error = open_error(&url).await;
+    assert_error(&error, ErrorKind::Unavailable, &[&hosts[0], &hosts[1], &hosts[2]]);
     assert!(error.is_retryable(), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_dead_in_front_do_not_keep_us_from_the_living() {
-    let server = server().await;
+async fn unreachable_servers_first_in_the_list_are_skipped() {
+    let server = shared_server().await;
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let silent = silent.local_addr().map(|addr| (addr.to_string(), silent)).expect("its address");
-    for hosts in [format!("{},{}", nobody(), server.url()), format!("{},{}", silent.0, server.url())] {
+    for hosts in [format!("{},{}", unused_address(), server.url()), format!("{},{}", silent.0, server.url())] {
         // On a slow machine the living one, too, may take longer than this.
         let url = format!("zookeeper://{hosts}/living?connect-timeout=2s");
-        works(&eventually(SOON, || open(&url)).await).await;
+        acquire_and_release(&eventually(TEST_TIMEOUT, || try_open(&url)).await).await;
     }
 }
 
 #[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_ensemble_is_there_while_most_of_it_is() {
+async fn an_ensemble_serves_while_a_majority_runs() {
     let mut ensemble = Ensemble::start(3).await.expect("an ensemble");
     let url = format!("zookeeper://{}/n?connect-timeout=5s", ensemble.url());
     ensemble.server_mut(0).kill().expect("a dead server");
-    eventually(SOON, || async {
-        let locks = open(&url).await?;
+    eventually(TEST_TIMEOUT, || async {
+        let locks = try_open(&url).await?;
         locks.mutex("a").try_lock().await.map(drop)
     })
     .await;
-    works(&client(&url).await).await;
+    acquire_and_release(&open_locks(&url).await).await;
     ensemble.server_mut(1).kill().expect("another dead server");
     let hosts: Vec<String> = (0..3).map(|at| ensemble.addr(at).to_string()).collect();
-    eventually(SOON, || async {
-        match open(&url.replace("5s", "1s")).await {
+    eventually(TEST_TIMEOUT, || async {
+        match try_open(&url.replace("5s", "1s")).await {
             Ok(_) => Err("one server alone serves nobody"),
             Err(error) => {
-                says(&error, ErrorKind::Unavailable, &[&hosts[0], &hosts[1], &hosts[2], "majority"]);
+                assert_error(&error, ErrorKind::Unavailable, &[&hosts[0], &hosts[1], &hosts[2], "majority"]);
                 Ok(())
             }
         }
@@ -83,9 +85,9 @@ async fn an_ensemble_is_there_while_most_of_it_is() {
 
 /// A line that is slow is not one that is dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn far_away_is_not_away() {
-    let server = server().await;
+async fn a_slow_connection_is_not_unreachable() {
+    let server = shared_server().await;
     let line = Proxy::start(server.addr()).await.expect("a proxy");
     line.delay(Duration::from_millis(150));
-    works(&client(&format!("zookeeper://{}/far", line.addr())).await).await;
+    acquire_and_release(&open_locks(&format!("zookeeper://{}/far", line.addr())).await).await;
 }

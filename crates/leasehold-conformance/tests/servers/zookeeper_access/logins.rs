@@ -1,24 +1,27 @@
 //! Who may do what with our nodes.
 
-use leasehold::{ErrorKind, Locks, Outcome};
-use leasehold_conformance::world::SOON;
+use leasehold::{ErrorKind, Locks, ReleaseOutcome};
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::Server;
 #[cfg(feature = "nightly")]
 use leasehold_testbed::zookeeper::ZooKeeper;
 use leasehold_zookeeper::{Acl, Client, Error as Cause, Permission};
 use tokio::time::timeout;
 
-use crate::zookeeper_access::site::{SECRET, client, hand, hides, nodes, refused, says, server, works};
+use crate::zookeeper_access::fixture::{
+    SECRET, acquire_and_release, admin_client, assert_error, assert_no_secret, nodes, open_error, open_locks,
+    shared_server,
+};
 
 /// The users of one base.
-struct Base {
+struct BaseFixture {
     server: &'static Server,
     path: &'static str,
 }
 
-impl Base {
+impl BaseFixture {
     async fn new(path: &'static str) -> Self {
-        Self { server: server().await, path }
+        Self { server: shared_server().await, path }
     }
 
     fn url(&self, login: &str, options: &str) -> String {
@@ -26,7 +29,7 @@ impl Base {
     }
 
     /// Everything that belongs to a held lock: the base, the folder, and the claim.
-    async fn all_nodes(&self, hand: &Client, name: &str) -> Vec<String> {
+    async fn lock_paths(&self, hand: &Client, name: &str) -> Vec<String> {
         let folder = format!("{}/{name}", self.path);
         let mut all = nodes(hand, &folder).await;
         assert_eq!(all.len(), 1, "{all:?}");
@@ -35,16 +38,16 @@ impl Base {
     }
 
     /// A login that is denied hears it, and what it may do about it.
-    async fn denies(&self, locks: &Locks) {
-        let asking = async { locks.mutex("a").wait(SOON * 2).lock().await };
-        let error = timeout(SOON, asking).await.expect("it is not tried for ever").expect_err("denied");
-        says(&error, ErrorKind::Denied, &[self.path, "user:password@", "ACL"]);
+    async fn assert_denied(&self, locks: &Locks) {
+        let asking = async { locks.mutex("a").timeout(TEST_TIMEOUT * 2).lock().await };
+        let error = timeout(TEST_TIMEOUT, asking).await.expect("it is not tried for ever").expect_err("denied");
+        assert_error(&error, ErrorKind::Denied, &[self.path, "user:password@", "ACL"]);
         assert!(!error.is_retryable(), "{error}");
-        hides(&error);
+        assert_no_secret(&error);
     }
 }
 
-fn ann() -> String {
+fn ann_login() -> String {
     format!("ann:{SECRET}@")
 }
 
@@ -54,16 +57,16 @@ async fn acl(hand: &Client, path: &str) -> Vec<(Permission, String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_user_makes_is_his_alone() {
-    let base = Base::new("/alone").await;
-    let mine = client(&base.url(&ann(), "")).await;
+async fn nodes_of_a_user_are_private_by_default() {
+    let base = BaseFixture::new("/alone").await;
+    let mine = open_locks(&base.url(&ann_login(), "")).await;
     let held = mine.mutex("a").lock().await.expect("a lock");
     let (me, other, nobody) = tokio::join!(
-        hand(base.server, Some("ann:opensesame")),
-        hand(base.server, Some("bob:word")),
-        hand(base.server, None)
+        admin_client(base.server, Some("ann:opensesame")),
+        admin_client(base.server, Some("bob:word")),
+        admin_client(base.server, None)
     );
-    for path in base.all_nodes(&me, "a").await {
+    for path in base.lock_paths(&me, "a").await {
         let acl = acl(&me, &path).await;
         assert_eq!(acl.len(), 1, "{path}: {acl:?}");
         let (permission, scheme, id) = &acl[0];
@@ -77,28 +80,28 @@ async fn what_a_user_makes_is_his_alone() {
         }
     }
     for login in ["bob:word@", "ann:wrong@", ""] {
-        let stranger = client(&base.url(login, "")).await;
-        base.denies(&stranger).await;
-        says(&stranger.inspect("a").await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
-        says(&stranger.list("").await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
+        let stranger = open_locks(&base.url(login, "")).await;
+        base.assert_denied(&stranger).await;
+        assert_error(&stranger.inspect("a").await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
+        assert_error(&stranger.list("").await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
         let claim = mine.inspect("a").await.expect("a view").holders[0].claim;
-        says(&stranger.evict("a", claim).await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
+        assert_error(&stranger.force_release("a", claim).await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
     }
     assert!(held.is_held());
     // The same user comes in by another door.
-    let again = client(&base.url(&ann(), "")).await;
+    let again = open_locks(&base.url(&ann_login(), "")).await;
     assert!(again.mutex("a").try_lock().await.expect("an answer").is_none());
-    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
-    works(&again).await;
+    assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
+    acquire_and_release(&again).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_may_look_if_they_are_let() {
-    let base = Base::new("/looked").await;
-    let mine = client(&base.url(&ann(), "acl=readable")).await;
+async fn acl_readable_lets_others_read() {
+    let base = BaseFixture::new("/looked").await;
+    let mine = open_locks(&base.url(&ann_login(), "acl=readable")).await;
     let held = mine.mutex("a").describe("the nightly run").lock().await.expect("a lock");
-    let nobody = hand(base.server, None).await;
-    for path in base.all_nodes(&nobody, "a").await {
+    let nobody = admin_client(base.server, None).await;
+    for path in base.lock_paths(&nobody, "a").await {
         let acl = acl(&nobody, &path).await;
         assert_eq!(acl.len(), 2, "{path}: {acl:?}");
         assert!(acl.contains(&(Permission::READ, "world".to_owned(), "anyone".to_owned())), "{path}: {acl:?}");
@@ -106,58 +109,58 @@ async fn others_may_look_if_they_are_let() {
         assert!(nobody.delete(&path, None).await.is_err(), "{path}");
     }
     for login in ["bob:word@", ""] {
-        let stranger = client(&base.url(login, "")).await;
+        let stranger = open_locks(&base.url(login, "")).await;
         let view = stranger.inspect("a").await.expect("a view");
         assert_eq!(view.holders[0].token, Some(held.token()), "{view:?}");
-        assert_eq!(&*view.holders[0].holder.text, "the nightly run");
+        assert_eq!(&*view.holders[0].holder.description, "the nightly run");
         assert_eq!(stranger.list("").await.expect("a list").len(), 1);
-        let evicted = stranger.evict("a", view.holders[0].claim).await.expect_err("denied");
-        says(&evicted, ErrorKind::Denied, &["/looked"]);
-        base.denies(&stranger).await;
+        let evicted = stranger.force_release("a", view.holders[0].claim).await.expect_err("denied");
+        assert_error(&evicted, ErrorKind::Denied, &["/looked"]);
+        base.assert_denied(&stranger).await;
     }
     assert!(held.is_held());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_may_leave_his_nodes_to_all() {
-    let base = Base::new("/open").await;
-    let mine = client(&base.url(&ann(), "acl=open")).await;
+async fn acl_open_lets_everyone_write() {
+    let base = BaseFixture::new("/open").await;
+    let mine = open_locks(&base.url(&ann_login(), "acl=open")).await;
     let held = mine.mutex("a").lock().await.expect("a lock");
-    let nobody = hand(base.server, None).await;
-    for path in base.all_nodes(&nobody, "a").await {
+    let nobody = admin_client(base.server, None).await;
+    for path in base.lock_paths(&nobody, "a").await {
         let everybody = (Permission::ALL, "world".to_owned(), "anyone".to_owned());
         assert_eq!(acl(&nobody, &path).await, [everybody], "{path}");
     }
-    let stranger = client(&base.url("bob:word@", "acl=open")).await;
+    let stranger = open_locks(&base.url("bob:word@", "acl=open")).await;
     assert!(stranger.mutex("a").try_lock().await.expect("an answer").is_none());
-    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
-    works(&stranger).await;
+    assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
+    acquire_and_release(&stranger).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sasl_knows_who_we_are() {
-    let base = Base::new("/sasl").await;
-    let mine = client(&base.url(&ann(), "auth=sasl&acl=readable")).await;
+async fn sasl_identifies_the_user() {
+    let base = BaseFixture::new("/sasl").await;
+    let mine = open_locks(&base.url(&ann_login(), "auth=sasl&acl=readable")).await;
     let held = mine.mutex("a").lock().await.expect("a lock");
-    let nobody = hand(base.server, None).await;
-    for path in base.all_nodes(&nobody, "a").await {
+    let nobody = admin_client(base.server, None).await;
+    for path in base.lock_paths(&nobody, "a").await {
         let mine = (Permission::ALL, "sasl".to_owned(), "ann".to_owned());
         assert!(acl(&nobody, &path).await.contains(&mine), "{path}");
     }
-    base.denies(&client(&base.url("bob:word@", "auth=sasl")).await).await;
-    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
-    works(&mine).await;
+    base.assert_denied(&open_locks(&base.url("bob:word@", "auth=sasl")).await).await;
+    assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
+    acquire_and_release(&mine).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_told() {
-    let server = server().await;
+async fn a_wrong_password_is_reported() {
+    let server = shared_server().await;
     let twice = format!("{0},{0}", server.url());
     // Where there are several hosts, too, which are otherwise tried for a while.
     for hosts in [server.url(), twice] {
         for login in [format!("bob:{SECRET}@"), format!("carl:{SECRET}@")] {
-            let error = refused(&format!("zookeeper://{login}{hosts}/base?auth=sasl")).await;
-            says(&error, ErrorKind::Denied, &["user or the password"]);
+            let error = open_error(&format!("zookeeper://{login}{hosts}/base?auth=sasl")).await;
+            assert_error(&error, ErrorKind::Denied, &["user or the password"]);
             assert!(!error.is_retryable(), "{error}");
         }
     }
@@ -170,35 +173,35 @@ async fn a_server_may_demand_a_login() {
     let server = ZooKeeper::new().user("ann", SECRET).setting("sessionRequireClientSASLAuth", "true");
     let server = server.start().await.expect("a server");
     let url = |login: &str, options: &str| format!("zookeeper://{login}{}/base?{options}", server.url());
-    works(&client(&url(&ann(), "auth=sasl")).await).await;
-    for login in [String::new(), ann()] {
-        let opened = timeout(SOON, async {
-            let locks = crate::zookeeper_access::site::open(&url(&login, "")).await?;
+    acquire_and_release(&open_locks(&url(&ann_login(), "auth=sasl")).await).await;
+    for login in [String::new(), ann_login()] {
+        let opened = timeout(TEST_TIMEOUT, async {
+            let locks = crate::zookeeper_access::fixture::try_open(&url(&login, "")).await?;
             locks.mutex("a").lock().await.map(drop)
         });
         let error = opened.await.expect("it is not tried for ever").expect_err("denied");
-        says(&error, ErrorKind::Denied, &["user:password@", "auth=sasl"]);
-        hides(&error);
+        assert_error(&error, ErrorKind::Denied, &["user:password@", "auth=sasl"]);
+        assert_no_secret(&error);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secrets_are_not_shown() {
-    let server = server().await;
+    let server = shared_server().await;
     for (base, options) in [("secret-a", ""), ("secret-b", "auth=sasl"), ("secret-c", "session=own")] {
         // What one login has made is closed to the other.
-        let url = format!("zookeeper://{}{}/{base}?{options}", ann(), server.url());
-        let locks = client(&url).await;
+        let url = format!("zookeeper://{}{}/{base}?{options}", ann_login(), server.url());
+        let locks = open_locks(&url).await;
         let engine = leasehold::engine::open(&url, locks.clock()).await.expect("an engine");
         let held = locks.mutex("a").lock().await.expect("a lock");
-        hides(&locks);
-        hides(&locks.url());
-        hides(&engine);
-        hides(&engine.url());
-        hides(&held);
-        hides(&locks.inspect("a").await.expect("a view"));
+        assert_no_secret(&locks);
+        assert_no_secret(&locks.url());
+        assert_no_secret(&engine);
+        assert_no_secret(&engine.url());
+        assert_no_secret(&held);
+        assert_no_secret(&locks.inspect("a").await.expect("a view"));
         assert!(locks.url().contains("ann:***@"), "{}", locks.url());
-        assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
+        assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
     }
     for wrong in [
         "ann:open/sesame@h",
@@ -207,9 +210,9 @@ async fn secrets_are_not_shown() {
         "ann:opensesame@h/a//b",
         ":opensesame@h",
     ] {
-        hides(&refused(&format!("zookeeper://{wrong}")).await);
+        assert_no_secret(&open_error(&format!("zookeeper://{wrong}")).await);
     }
     // All of them are away: the error names them, and not the password.
-    let error = refused("zookeeper://ann:opensesame@127.0.0.1:1,127.0.0.1:2/?connect-timeout=200ms").await;
-    says(&error, ErrorKind::Unavailable, &["127.0.0.1:1", "127.0.0.1:2"]);
+    let error = open_error("zookeeper://ann:opensesame@127.0.0.1:1,127.0.0.1:2/?connect-timeout=200ms").await;
+    assert_error(&error, ErrorKind::Unavailable, &["127.0.0.1:1", "127.0.0.1:2"]);
 }

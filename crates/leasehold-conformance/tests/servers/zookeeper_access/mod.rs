@@ -2,10 +2,10 @@
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod bases;
+pub(crate) mod fixture;
 mod hosts;
 mod logins;
 mod sessions;
-pub(crate) mod site;
 #[cfg(feature = "nightly")]
 mod timeouts;
 mod tls;

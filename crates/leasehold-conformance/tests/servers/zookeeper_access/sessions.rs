@@ -2,34 +2,45 @@
 
 use std::time::Duration;
 
-use crate::zookeeper_access::site::{TTL, client, hand, owner, server};
+use crate::zookeeper_access::fixture::{TTL, admin_client, node_session, open_locks, shared_server};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_of_one_ttl_share_a_session_unless_each_wants_its_own() {
-    let server = server().await;
-    let looks = hand(server, None).await;
+async fn claims_of_one_ttl_share_a_session_unless_session_is_own() {
+    let server = shared_server().await;
+    let looks = admin_client(server, None).await;
     let url = |options: &str| format!("zookeeper://{}/sessions?{options}", server.url());
 
-    let shared = client(&url("")).await;
+    let shared = open_locks(&url("")).await;
     let (a, b) = (shared.mutex("a").lock().await.expect("a lock"), shared.mutex("b").lock().await.expect("a lock"));
     let c = shared.mutex("c").ttl(TTL / 2).lock().await.expect("a lock");
-    let (of_a, of_b, of_c) =
-        (owner(&looks, "/sessions/a").await, owner(&looks, "/sessions/b").await, owner(&looks, "/sessions/c").await);
+    let (of_a, of_b, of_c) = (
+        node_session(&looks, "/sessions/a").await,
+        node_session(&looks, "/sessions/b").await,
+        node_session(&looks, "/sessions/c").await,
+    );
     assert_eq!(of_a, of_b, "one TTL, one session");
     assert_ne!(of_a, of_c, "another TTL, another session");
     drop((a, b, c));
-    shared.settle().await.expect("all is given back");
+    shared.flush().await.expect("all is given back");
 
-    let own = client(&url("session=own")).await;
+    let own = open_locks(&url("session=own")).await;
     let (a, b) = (own.mutex("a").lock().await.expect("a lock"), own.mutex("b").lock().await.expect("a lock"));
-    assert_ne!(owner(&looks, "/sessions/a").await, owner(&looks, "/sessions/b").await, "each has its own");
+    assert_ne!(
+        node_session(&looks, "/sessions/a").await,
+        node_session(&looks, "/sessions/b").await,
+        "each has its own"
+    );
     drop((a, b));
-    own.settle().await.expect("all is given back");
+    own.flush().await.expect("all is given back");
 
-    let fixed = client(&url("session-timeout=300s")).await;
+    let fixed = open_locks(&url("session-timeout=300s")).await;
     let a = fixed.mutex("a").ttl(TTL - Duration::from_secs(1)).lock().await.expect("a lock");
     let b = fixed.mutex("b").ttl(TTL).lock().await.expect("a lock");
-    assert_eq!(owner(&looks, "/sessions/a").await, owner(&looks, "/sessions/b").await, "one session for all");
+    assert_eq!(
+        node_session(&looks, "/sessions/a").await,
+        node_session(&looks, "/sessions/b").await,
+        "one session for all"
+    );
     assert!(b.remaining() <= Duration::from_secs(300), "nobody is sure for longer than the session lasts: {b:?}");
     drop((a, b));
 }

@@ -4,25 +4,25 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks};
-use leasehold_conformance::player::Player;
-use leasehold_conformance::protocol::Ask;
-use leasehold_conformance::world::{LONG, SOON};
+use leasehold_conformance::actor_process::ActorProcess;
+use leasehold_conformance::protocol::LockRequest;
+use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use leasehold_testbed::eventually;
 use leasehold_testbed::zookeeper::ZooKeeper;
 
-use crate::zookeeper_access::site::{client, says, until_free};
+use crate::zookeeper_access::fixture::{acquire_when_free, assert_error, open_locks};
 
-async fn locks(url: &str, ttl: Duration) -> Locks {
+async fn open_locks_with_ttl(url: &str, ttl: Duration) -> Locks {
     Locks::builder().ttl(ttl).open(url).await.expect("a client")
 }
 
 /// The session of each claim ends with it: nothing is left at the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_of_ones_own_ends_with_the_claim() {
+async fn an_own_session_ends_with_its_claim() {
     let server = ZooKeeper::new().start().await.expect("a server");
-    let own = client(&format!("zookeeper://{}/n?session=own", server.url())).await;
+    let own = open_locks(&format!("zookeeper://{}/n?session=own", server.url())).await;
     let connections = async || {
-        let facts = leasehold_testbed::zookeeper::facts(server.addr()).await.expect("facts");
+        let facts = leasehold_testbed::zookeeper::monitor_values(server.addr()).await.expect("facts");
         // The one who asks is one of them.
         facts["zk_num_alive_connections"].parse::<usize>().expect("a number")
     };
@@ -33,8 +33,8 @@ async fn a_session_of_ones_own_ends_with_the_claim() {
     }
     assert_eq!(connections().await, before + 5);
     drop(held);
-    own.settle().await.expect("all is given back");
-    eventually(SOON, || async {
+    own.flush().await.expect("all is given back");
+    eventually(TEST_TIMEOUT, || async {
         let now = connections().await;
         if now == before { Ok(()) } else { Err(format!("{now} connections, and {before} before")) }
     })
@@ -43,60 +43,63 @@ async fn a_session_of_ones_own_ends_with_the_claim() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ttl_that_no_session_can_keep_is_refused() {
-    let server =
-        ZooKeeper::new().sessions(Duration::from_secs(4), Duration::from_secs(60)).start().await.expect("a server");
+    let server = ZooKeeper::new()
+        .session_bounds(Duration::from_secs(4), Duration::from_secs(60))
+        .start()
+        .await
+        .expect("a server");
     for (options, figure, whose) in [
         ("", "4s", "server's shortest session"),
         ("session=own", "4s", "server's shortest session"),
         ("session-timeout=5s", "5s", "session-timeout"),
     ] {
-        let locks = client(&format!("zookeeper://{}/n?{options}", server.url())).await;
+        let locks = open_locks(&format!("zookeeper://{}/n?{options}", server.url())).await;
         let error = locks.mutex("a").ttl(Duration::from_secs(3)).try_lock().await.expect_err("too short");
-        says(&error, ErrorKind::InvalidOption, &[figure, whose, "3s"]);
+        assert_error(&error, ErrorKind::InvalidOption, &[figure, whose, "3s"]);
         drop(locks.mutex("a").ttl(Duration::from_secs(5)).lock().await.expect("long enough"));
-        locks.settle().await.expect("it is given back");
+        locks.flush().await.expect("it is given back");
     }
     // Shorter than any engine allows.
-    let locks = client(&format!("zookeeper://{}/n", server.url())).await;
+    let locks = open_locks(&format!("zookeeper://{}/n", server.url())).await;
     let error = locks.mutex("a").ttl(Duration::from_millis(500)).try_lock().await.expect_err("too short");
-    says(&error, ErrorKind::InvalidOption, &["2s"]);
+    assert_error(&error, ErrorKind::InvalidOption, &["2s"]);
 }
 
 /// A server may allow only shorter sessions than a TTL: they are renewed more often, and a dead holder is gone sooner.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ttl_longer_than_any_session_is_held_all_the_same() {
+async fn a_ttl_longer_than_any_session_is_honored() {
     const SESSION: Duration = Duration::from_secs(4);
     const ROUNDS: usize = 10;
-    let ttl = LONG;
-    let server = ZooKeeper::new().sessions(Duration::from_millis(200), SESSION).start().await.expect("a server");
+    let ttl = LONG_TTL;
+    let server = ZooKeeper::new().session_bounds(Duration::from_millis(200), SESSION).start().await.expect("a server");
     let url = format!("zookeeper://{}/n", server.url());
-    let (holds, other) = (locks(&url, ttl).await, locks(&url, ttl).await);
-    let mut dies = Player::open(Path::new(env!("CARGO_BIN_EXE_leasehold-actor")), &url, ttl).await;
+    let (holds, other) = (open_locks_with_ttl(&url, ttl).await, open_locks_with_ttl(&url, ttl).await);
+    let mut dies = ActorProcess::open(Path::new(env!("CARGO_BIN_EXE_leasehold-actor")), &url, ttl).await;
     for round in 0.. {
         // A machine may stand still for a whole session: then what is held is lost, and another round must show it.
         assert!(round < ROUNDS, "lost in each of {ROUNDS} rounds");
         let names = [format!("a{round}"), format!("dies{round}")];
-        dies.lock(Ask::exclusive(&names[1])).await;
+        dies.acquire(LockRequest::exclusive(&names[1])).await;
         let held = holds.mutex(&names[0]).lock().await.expect("a lock");
         // Each renewal moves the deadline on by what has passed: together by more than two sessions.
-        let last = held.deadline().after(SESSION * 9 / 4);
+        let last = held.deadline().saturating_add(SESSION * 9 / 4);
         let renewed = || async {
             assert!(held.remaining() <= SESSION, "nobody is sure for longer than the session lasts: {held:?}");
             let ended = held.lost_reason().is_some() || held.deadline() >= last;
             if ended { Ok(()) } else { Err(format!("not renewed so often: {held:?}")) }
         };
-        eventually(SOON, renewed).await;
+        eventually(TEST_TIMEOUT, renewed).await;
         let mut second = Vec::new();
         for name in &names {
             second.push(other.mutex(name).try_lock().await.expect("an answer").is_some());
         }
         // Asked after the look: who holds now held then.
-        let both = [held.is_held(), dies.held(&names[1]).await.0];
+        let both = [held.is_held(), dies.query_held(&names[1]).await.0];
         assert!(!(both[0] && second[0] || both[1] && second[1]), "held by two: {both:?}, {second:?}");
         if both == [true, true] {
             dies.process().sigkill().expect("a dead process");
             // Its TTL is far longer than this wait.
-            until_free(&other, &names[1]).await;
+            acquire_when_free(&other, &names[1]).await;
             return;
         }
         dies.release(&names[1]).await;

@@ -7,8 +7,8 @@ use leasehold::ErrorKind;
 use leasehold_testbed::zookeeper::{TlsZooKeeper, ZooKeeper};
 
 #[cfg(feature = "nightly")]
-use crate::zookeeper_access::site::nodes;
-use crate::zookeeper_access::site::{client, refused, says, works};
+use crate::zookeeper_access::fixture::nodes;
+use crate::zookeeper_access::fixture::{acquire_and_release, assert_error, open_error, open_locks};
 
 async fn server() -> TlsZooKeeper {
     ZooKeeper::new().tls().start().await.expect("a server")
@@ -22,31 +22,34 @@ fn url(zookeeper: &TlsZooKeeper, options: &str) -> String {
 async fn a_server_is_trusted_by_its_authority() {
     let (one, other) = tokio::join!(server(), server());
     let trusting = url(&one, &format!("tls=on&ca={}", one.ca.display()));
-    works(&client(&trusting).await).await;
+    acquire_and_release(&open_locks(&trusting).await).await;
     // The authority alone says it, and the certificate is good for this name, too.
-    works(&client(&url(&one, &format!("ca={}", one.ca.display())).replace("127.0.0.1", "localhost")).await).await;
+    acquire_and_release(
+        &open_locks(&url(&one, &format!("ca={}", one.ca.display())).replace("127.0.0.1", "localhost")).await,
+    )
+    .await;
 
-    let wrong = refused(&url(&one, &format!("tls=on&ca={}", other.ca.display()))).await;
-    says(&wrong, ErrorKind::Unavailable, &["ca=", "TLS", &one.server.url()]);
-    let plain = refused(&format!("zookeeper://{}/base", one.server.url())).await;
-    says(&plain, ErrorKind::Unavailable, &["tls=on", &one.server.url()]);
-    let no_tls = refused(&trusting.replace(&one.server.url(), &one.plain.to_string())).await;
-    says(&no_tls, ErrorKind::Unavailable, &["TLS", &one.plain.to_string()]);
-    works(&client(&format!("zookeeper://{}/base", one.plain)).await).await;
+    let wrong = open_error(&url(&one, &format!("tls=on&ca={}", other.ca.display()))).await;
+    assert_error(&wrong, ErrorKind::Unavailable, &["ca=", "TLS", &one.server.url()]);
+    let plain = open_error(&format!("zookeeper://{}/base", one.server.url())).await;
+    assert_error(&plain, ErrorKind::Unavailable, &["tls=on", &one.server.url()]);
+    let no_tls = open_error(&trusting.replace(&one.server.url(), &one.plain_addr.to_string())).await;
+    assert_error(&no_tls, ErrorKind::Unavailable, &["TLS", &one.plain_addr.to_string()]);
+    acquire_and_release(&open_locks(&format!("zookeeper://{}/base", one.plain_addr)).await).await;
 }
 
 #[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_may_demand_a_certificate() {
-    let zookeeper = ZooKeeper::new().tls().demand_certificates().start().await.expect("a server");
+    let zookeeper = ZooKeeper::new().tls().require_client_certificates().start().await.expect("a server");
     let nobody = url(&zookeeper, &format!("tls=on&ca={}", zookeeper.ca.display()));
-    let error = refused(&nobody).await;
-    says(&error, ErrorKind::Unavailable, &["cert=", "cert-key="]);
+    let error = open_error(&nobody).await;
+    assert_error(&error, ErrorKind::Unavailable, &["cert=", "cert-key="]);
     let (cert, key) = (zookeeper.client_certificate.display(), zookeeper.client_key.display());
-    let somebody = client(&format!("{nobody}&cert={cert}&cert-key={key}&acl=open")).await;
-    works(&somebody).await;
-    let reversed = refused(&format!("{nobody}&cert={key}&cert-key={cert}")).await;
-    says(&reversed, ErrorKind::InvalidUrl, &[".pem"]);
+    let somebody = open_locks(&format!("{nobody}&cert={cert}&cert-key={key}&acl=open")).await;
+    acquire_and_release(&somebody).await;
+    let reversed = open_error(&format!("{nobody}&cert={key}&cert-key={cert}")).await;
+    assert_error(&reversed, ErrorKind::InvalidUrl, &[".pem"]);
 }
 
 /// Who shows a certificate is known by it: the nodes are his, unless he says otherwise.
@@ -55,19 +58,19 @@ async fn a_server_may_demand_a_certificate() {
 async fn a_certificate_is_a_login() {
     let provider = "org.apache.zookeeper.server.auth.X509AuthenticationProvider";
     let zookeeper = ZooKeeper::new().setting("authProvider.x509", provider).setting("ssl.authProvider", "x509");
-    let zookeeper = zookeeper.tls().demand_certificates().start().await.expect("a server");
+    let zookeeper = zookeeper.tls().require_client_certificates().start().await.expect("a server");
     let (ca, cert, key) =
         (zookeeper.ca.display(), zookeeper.client_certificate.display(), zookeeper.client_key.display());
-    let mine = client(&url(&zookeeper, &format!("ca={ca}&cert={cert}&cert-key={key}&acl=readable"))).await;
+    let mine = open_locks(&url(&zookeeper, &format!("ca={ca}&cert={cert}&cert-key={key}&acl=readable"))).await;
     let held = mine.mutex("a").lock().await.expect("a lock");
-    let looks = hand_of_plain(&zookeeper).await;
+    let looks = plain_admin_client(&zookeeper).await;
     for path in nodes(&looks, "/base/a").await {
         let (acl, _) = looks.get_acl(&path).await.expect("an ACL");
         assert!(acl.iter().any(|acl| acl.scheme() == "x509" && acl.id().contains("leasehold tests")), "{acl:?}");
     }
-    let nobody = client(&format!("zookeeper://{}/base", zookeeper.plain)).await;
+    let nobody = open_locks(&format!("zookeeper://{}/base", zookeeper.plain_addr)).await;
     let error = nobody.mutex("a").try_lock().await.expect_err("it is not his");
-    says(&error, ErrorKind::Denied, &["/base"]);
+    assert_error(&error, ErrorKind::Denied, &["/base"]);
     drop(held);
 }
 
@@ -100,15 +103,15 @@ async fn files_that_are_missing_or_garbage_are_named() {
         // Both are good, but they do not belong together.
         (format!("ca={good}&cert={good}&cert-key={key}"), key.to_string()),
     ] {
-        let error = refused(&url(&zookeeper, &format!("tls=on&{options}"))).await;
+        let error = open_error(&url(&zookeeper, &format!("tls=on&{options}"))).await;
         assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{options}: {error}");
         assert!(error.to_string().contains(&file), "{options}: {error}");
     }
-    let looks = hand_of_plain(&zookeeper).await;
+    let looks = plain_admin_client(&zookeeper).await;
     assert!(looks.check_stat("/base").await.expect("an answer").is_none(), "nobody came through");
 }
 
 #[cfg(feature = "nightly")]
-async fn hand_of_plain(zookeeper: &TlsZooKeeper) -> leasehold_zookeeper::Client {
-    leasehold_zookeeper::Client::connect(&zookeeper.plain.to_string()).await.expect("a session")
+async fn plain_admin_client(zookeeper: &TlsZooKeeper) -> leasehold_zookeeper::Client {
+    leasehold_zookeeper::Client::connect(&zookeeper.plain_addr.to_string()).await.expect("a session")
 }

@@ -3,51 +3,51 @@
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
 use leasehold_testbed::zookeeper::ZooKeeper;
 use leasehold_zookeeper::{Acls, CreateMode};
 
-use crate::zookeeper_faults::site::{SHORT, by_hand, contender, ensemble, locks, mourner};
+use crate::zookeeper_faults::fixture::{SHORT, admin_client, ensemble, open_locks, spawn_loss_watcher, spawn_waiter};
 
 /// The leader is killed: sessions live on with the next one for as long as they like, and nobody loses a lock or a place.
 #[tokio::test]
-async fn a_killed_leader_takes_no_lock_away_over_two_sessions() {
+async fn killing_the_leader_loses_no_lock_over_two_sessions() {
     let (mut servers, _turn) = ensemble(&ZooKeeper::new()).await;
     let url = format!("zookeeper://{}/e", servers.url());
     // Long enough for an election on a busy machine.
     let ttl = Duration::from_secs(12);
-    let (one, other) = (locks(&url, ttl).await, locks(&url, ttl).await);
+    let (one, other) = (open_locks(&url, ttl).await, open_locks(&url, ttl).await);
     let guard = one.mutex("a").lock().await.expect("a lock");
-    let waiter = contender(&other, "a");
+    let waiter = spawn_waiter(&other, "a");
     let leader = servers.leader().await.expect("a leader");
     servers.server_mut(leader).kill().expect("a killed leader");
     let next = servers.leader().await.expect("another leader");
     assert_ne!(next, leader);
     // Over two whole sessions.
     let clock = Clock::system();
-    let end = clock.now().after(ttl * 2);
+    let end = clock.now().saturating_add(ttl * 2);
     while clock.now() < end {
         assert!(guard.is_held(), "lost: {:?}", guard.lost_reason());
         assert!(!waiter.is_finished(), "two at once");
-        clock.sleep_until(clock.now().after(Duration::from_millis(50))).await;
+        clock.sleep_until(clock.now().saturating_add(Duration::from_millis(50))).await;
     }
     let token = guard.token();
     let _ = guard.release().await.expect("a release");
-    let (_, second) = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("a contender");
+    let (_, second) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in time").expect("a contender");
     assert!(second.token() > token, "tokens rise over an election");
 }
 
 /// The follower to which the holder talks is cut off, and goes on answering reads. The holder stops before the leader lets another
 /// in; somebody who takes answered reads for a sign of life does not.
 #[tokio::test]
-async fn a_holder_at_a_cut_off_follower_stops_before_another_is_let_in() {
+async fn a_holder_at_a_partitioned_follower_expires_before_the_next_grant() {
     // It answers for long: longer than a session lasts.
-    let (mut servers, _turn) = ensemble(&ZooKeeper::new().peer_silence(Duration::from_secs(20))).await;
+    let (mut servers, _turn) = ensemble(&ZooKeeper::new().peer_timeout(Duration::from_secs(20))).await;
     let (leader, follower) =
         (servers.leader().await.expect("a leader"), servers.followers().await.expect("followers")[0]);
-    let holder = locks(&format!("zookeeper://{}/e", servers.addr(follower)), SHORT).await;
-    let other = locks(&format!("zookeeper://{}/e", servers.addr(leader)), SHORT).await;
+    let holder = open_locks(&format!("zookeeper://{}/e", servers.addr(follower)), SHORT).await;
+    let other = open_locks(&format!("zookeeper://{}/e", servers.addr(leader)), SHORT).await;
     let guard = holder.mutex("a").lock().await.expect("a lock");
     // The textbook's sign of life: is my node there?
     let naive = leasehold_zookeeper::Client::connector()
@@ -57,45 +57,46 @@ async fn a_holder_at_a_cut_off_follower_stops_before_another_is_let_in() {
         .expect("a client");
     let acls = Acls::anyone_all();
     naive.create("/naive", b"", &CreateMode::Ephemeral.with_acls(acls)).await.expect("a node");
-    let outside = by_hand(&servers.addr(leader).to_string()).await;
-    let (lost, granted) = (mourner(&guard), contender(&other, "a"));
+    let outside = admin_client(&servers.addr(leader).to_string()).await;
+    let (lost, granted) = (spawn_loss_watcher(&guard), spawn_waiter(&other, "a"));
     servers.cut_off(follower);
-    let _ = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
+    let _ = tokio::time::timeout(TEST_TIMEOUT, lost).await.expect("a loss in time").expect("a mourner");
     let (granted_at, second) =
-        tokio::time::timeout(SOON, granted).await.expect("a grant in time").expect("a contender");
+        tokio::time::timeout(TEST_TIMEOUT, granted).await.expect("a grant in time").expect("a contender");
     assert!(!guard.is_held() && guard.deadline() <= granted_at, "two at once");
     assert!(second.token() > guard.token());
     // The mistake, shown: the leader has ended that session, and the follower still says that all is well.
-    eventually(SOON, || async {
+    eventually(TEST_TIMEOUT, || async {
         let there = outside.check_stat("/naive").await.expect("an answer").is_some();
         if there { Err("the leader has not ended it yet".to_owned()) } else { Ok(()) }
     })
     .await;
-    let says = tokio::time::timeout(SOON, naive.check_stat("/naive")).await.expect("an answer at once");
+    let says = tokio::time::timeout(TEST_TIMEOUT, naive.check_stat("/naive")).await.expect("an answer at once");
     assert!(says.expect("an answer").is_some(), "the cut-off follower knows better than we thought");
 }
 
 /// The leader is cut off, with the holder at it: the others choose another leader, and the holder stops first.
 #[tokio::test]
-async fn a_holder_at_a_cut_off_leader_stops_before_another_is_let_in() {
+async fn a_holder_at_a_partitioned_leader_expires_before_the_next_grant() {
     let (mut servers, _turn) = ensemble(&ZooKeeper::new()).await;
     let leader = servers.leader().await.expect("a leader");
     let rest: Vec<String> =
         servers.followers().await.expect("followers").iter().map(|at| servers.addr(*at).to_string()).collect();
-    let holder = locks(&format!("zookeeper://{}/e", servers.addr(leader)), SHORT).await;
-    let other = locks(&format!("zookeeper://{}/e", rest.join(",")), Duration::from_secs(20)).await;
+    let holder = open_locks(&format!("zookeeper://{}/e", servers.addr(leader)), SHORT).await;
+    let other = open_locks(&format!("zookeeper://{}/e", rest.join(",")), Duration::from_secs(20)).await;
     let guard = holder.mutex("a").lock().await.expect("a lock");
-    let (lost, granted) = (mourner(&guard), contender(&other, "a"));
+    let (lost, granted) = (spawn_loss_watcher(&guard), spawn_waiter(&other, "a"));
     servers.cut_off(leader);
-    let _ = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
-    let (granted_at, second) = tokio::time::timeout(SOON, granted).await.expect("a grant").expect("a contender");
+    let _ = tokio::time::timeout(TEST_TIMEOUT, lost).await.expect("a loss in time").expect("a mourner");
+    let (granted_at, second) =
+        tokio::time::timeout(TEST_TIMEOUT, granted).await.expect("a grant").expect("a contender");
     assert!(!guard.is_held() && guard.deadline() <= granted_at, "two at once");
     assert!(second.token() > guard.token());
 }
 
 /// A follower dies, and its clients go to another server: nothing is lost, and waiters keep their places.
 #[tokio::test]
-async fn a_dead_follower_s_clients_go_elsewhere() {
+async fn clients_of_a_dead_follower_reconnect_elsewhere() {
     let (mut servers, _turn) = ensemble(&ZooKeeper::new()).await;
     let follower = servers.followers().await.expect("followers")[0];
     let leader = servers.leader().await.expect("a leader");
@@ -104,13 +105,13 @@ async fn a_dead_follower_s_clients_go_elsewhere() {
     let ttl = Duration::from_secs(6);
     let mut clients = Vec::new();
     for _ in 0..6 {
-        clients.push(locks(&url, ttl).await);
+        clients.push(open_locks(&url, ttl).await);
     }
     let guard = clients[0].mutex("a").lock().await.expect("a lock");
     let mut waiters = Vec::new();
     for (at, client) in clients.iter().enumerate().skip(1) {
-        waiters.push(contender(client, "a"));
-        eventually(SOON, || async {
+        waiters.push(spawn_waiter(client, "a"));
+        eventually(TEST_TIMEOUT, || async {
             let waiting = clients[0].inspect("a").await.expect("a view").waiters.len();
             if waiting == at { Ok(()) } else { Err(format!("{waiting} wait")) }
         })
@@ -118,15 +119,15 @@ async fn a_dead_follower_s_clients_go_elsewhere() {
     }
     servers.server_mut(follower).kill().expect("a killed follower");
     let clock = Clock::system();
-    let end = clock.now().after(ttl + ttl / 2);
+    let end = clock.now().saturating_add(ttl + ttl / 2);
     while clock.now() < end {
         assert!(guard.is_held(), "lost: {:?}", guard.lost_reason());
-        clock.sleep_until(clock.now().after(Duration::from_millis(50))).await;
+        clock.sleep_until(clock.now().saturating_add(Duration::from_millis(50))).await;
     }
     let mut last = guard.token();
     let _ = guard.release().await.expect("a release");
     for waiter in waiters {
-        let (_, next) = tokio::time::timeout(SOON, waiter).await.expect("in its turn").expect("a contender");
+        let (_, next) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in its turn").expect("a contender");
         assert!(next.token() > last, "in the order of their arrival");
         last = next.token();
         let _ = next.release().await.expect("a release");

@@ -2,17 +2,17 @@
 //! nodes that somebody deletes. The behaviour itself is the suite's.
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
+mod connections;
+mod dropped_calls;
 #[cfg(feature = "nightly")]
-mod again;
+mod ended_holds;
 #[cfg(feature = "nightly")]
 mod ensemble;
 mod evictions;
 mod fencing;
+mod fixture;
 mod leader;
-mod lines;
 mod nodes;
+mod re_entry;
 mod requests;
-mod review;
-mod riders;
 mod sessions;
-mod site;

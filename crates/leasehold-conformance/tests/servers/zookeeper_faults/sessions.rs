@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use leasehold::Locks;
 use leasehold::clock::ManualClock;
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::zookeeper::{self, ZooKeeper};
 use leasehold_testbed::{Server, eventually};
 
-use crate::zookeeper_faults::site::LONG;
+use crate::zookeeper_faults::fixture::LONG_TTL;
 
 /// Connections that have a session.
-async fn sessions(server: &Server) -> usize {
-    let listed = zookeeper::ask(server.addr(), "cons").await.expect("a list");
+async fn count_sessions(server: &Server) -> usize {
+    let listed = zookeeper::send_word(server.addr(), "cons").await.expect("a list");
     listed.lines().filter(|line| line.contains("sid=")).count()
 }
 
@@ -24,31 +24,32 @@ async fn a_hundred_ttls_share_few_sessions() {
     for rising in [true, false] {
         let clock = ManualClock::running();
         let url = format!("zookeeper://{}/s-{rising}", server.addr());
-        let locks = Locks::builder().ttl(LONG).clock(clock.clock()).open(&url).await.expect("a client");
+        let locks = Locks::builder().ttl(LONG_TTL).clock(clock.clock()).open(&url).await.expect("a client");
         let mut guards = Vec::new();
         for number in 0..100u64 {
             let step = if rising { number } else { 99 - number };
-            let ttl = LONG + Duration::from_secs(step);
-            let guard = locks.mutex(format!("lock-{number}")).ttl(ttl).wait(SOON).lock().await.expect("a lock");
+            let ttl = LONG_TTL + Duration::from_secs(step);
+            let guard =
+                locks.mutex(format!("lock-{number}")).ttl(ttl).timeout(TEST_TIMEOUT).lock().await.expect("a lock");
             assert!(guard.remaining() <= ttl, "a dead holder's lock is free within its TTL");
             guards.push(guard);
         }
-        let open = sessions(&server).await;
+        let open = count_sessions(&server).await;
         assert!(open <= 8, "{open} sessions for 100 TTLs, rising: {rising}");
         for guard in guards {
             let _ = guard.release().await.expect("a release");
         }
-        eventually(SOON, || async {
+        eventually(TEST_TIMEOUT, || async {
             clock.advance(Duration::from_secs(60));
-            let open = sessions(&server).await;
+            let open = count_sessions(&server).await;
             if open == 1 { Ok(()) } else { Err(format!("{open} sessions, and no lock is held")) }
         })
         .await;
         // The next lock has a session all the same.
         assert!(locks.mutex("next").lock().await.expect("a lock").is_held());
         locks.close().await.expect("an end");
-        eventually(SOON, || async {
-            let open = sessions(&server).await;
+        eventually(TEST_TIMEOUT, || async {
+            let open = count_sessions(&server).await;
             if open == 0 { Ok(()) } else { Err(format!("{open} sessions of a client that was closed")) }
         })
         .await;

@@ -2,9 +2,9 @@
 //! names that nobody expects and nodes of others. The behaviour itself is the suite's.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
-mod end_of_numbers;
+mod fixture;
+mod folder_removal;
+mod foreign_nodes;
 mod names;
-mod site;
+mod sequence_exhaustion;
 mod snapshot;
-mod strangers;
-mod vanishing;

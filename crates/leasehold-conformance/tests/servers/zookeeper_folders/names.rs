@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use leasehold::Guard;
 
-use crate::zookeeper_folders::site::{Site, give_back, stat};
+use crate::zookeeper_folders::fixture::{Fixture, release, stat};
 
 fn names() -> Vec<String> {
     let mut names: Vec<String> = [
@@ -66,9 +66,9 @@ fn names() -> Vec<String> {
     names
 }
 
-async fn all_at_once(site: Site) {
+async fn check_all_names(site: Fixture) {
     let base = site.base;
-    let (one, two) = (site.locks().await, site.locks().await);
+    let (one, two) = (site.open_locks().await, site.open_locks().await);
     let names = names();
     let taken = join_all(names.iter().map(async |name| one.mutex(name).try_lock().await)).await;
     let held: Vec<Guard> = names
@@ -94,7 +94,7 @@ async fn all_at_once(site: Site) {
     seen.sort();
     assert_eq!(seen, expected);
     // The data of a folder is its lock's name, for whoever looks.
-    let hand = site.hand().await;
+    let hand = site.admin_client().await;
     let parent = if base.is_empty() { "/" } else { base };
     let folders = hand.list_children(parent).await.expect("a list");
     for folder in folders.iter().filter(|folder| *folder != "zookeeper") {
@@ -102,7 +102,7 @@ async fn all_at_once(site: Site) {
         assert!(names.contains(&String::from_utf8(data).expect("text")), "{folder}");
     }
     assert!(stat(&hand, "/zookeeper/quota").await.is_some(), "the server's own nodes are as they were");
-    join_all(held.into_iter().map(give_back)).await;
+    join_all(held.into_iter().map(release)).await;
     assert!(two.list("").await.expect("a list").is_empty());
 }
 
@@ -111,10 +111,10 @@ async fn all_at_once(site: Site) {
 async fn all_names_are_locked_at_once_below_the_root() {
     static SERVER: tokio::sync::OnceCell<leasehold_testbed::Server> = tokio::sync::OnceCell::const_new();
     let start = || async { leasehold_testbed::zookeeper::start().await.expect("a server") };
-    all_at_once(Site { server: SERVER.get_or_init(start).await, base: "" }).await;
+    check_all_names(Fixture { server: SERVER.get_or_init(start).await, base: "" }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_names_are_locked_at_once_below_a_base() {
-    all_at_once(Site::new("/names").await).await;
+    check_all_names(Fixture::new("/names").await).await;
 }

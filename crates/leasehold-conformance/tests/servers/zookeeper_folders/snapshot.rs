@@ -8,10 +8,10 @@ use leasehold_testbed::{Data, Server};
 use leasehold_zookeeper::{Client, CreateMode};
 use tokio::sync::OnceCell;
 
-use crate::zookeeper_folders::site::{Site, make};
+use crate::zookeeper_folders::fixture::{Fixture, create_node};
 
 /// The bases of the tests, and the next number of the folder `a` in each.
-const COUNTED: [(&str, i32); 7] = [
+const NEXT_NUMBERS: [(&str, i32); 7] = [
     ("/order", i32::MAX - 2),
     ("/same", i32::MAX),
     ("/readers", i32::MAX - 1),
@@ -22,21 +22,21 @@ const COUNTED: [(&str, i32); 7] = [
 ];
 
 /// A base on a server whose folders stay while they are empty; its folder `a` is about to run out of numbers.
-pub(crate) async fn counted(base: &'static str) -> Site {
+pub(crate) async fn fixture_with_sequence(base: &'static str) -> Fixture {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
-    Site { server: SERVER.get_or_init(start).await, base }
+    Fixture { server: SERVER.get_or_init(start).await, base }
 }
 
 async fn start() -> Server {
     // Without the digest of its nodes the snapshot has one checksum, at its end.
     let zookeeper = ZooKeeper::new()
-        .container_check(std::time::Duration::from_secs(3600))
+        .container_check_interval(std::time::Duration::from_secs(3600))
         .property("zookeeper.digest.enabled", "false");
     let mut server = zookeeper.start().await.expect("a server");
     let hand = Client::connect(&server.url()).await.expect("a session");
-    for (base, _) in COUNTED {
-        make(&hand, base, CreateMode::Persistent).await;
-        make(&hand, &format!("{base}/a"), CreateMode::Container).await;
+    for (base, _) in NEXT_NUMBERS {
+        create_node(&hand, base, CreateMode::Persistent).await;
+        create_node(&hand, &format!("{base}/a"), CreateMode::Container).await;
     }
     drop(hand);
     // It writes what it has when it starts.
@@ -44,7 +44,7 @@ async fn start() -> Server {
     server.stop().await.expect("a stopped server");
     let snapshot = newest(&server);
     let mut bytes = fs::read(&snapshot).expect("a snapshot");
-    for (base, next) in COUNTED {
+    for (base, next) in NEXT_NUMBERS {
         set_children_version(&mut bytes, &format!("{base}/a"), next);
     }
     seal(&mut bytes);

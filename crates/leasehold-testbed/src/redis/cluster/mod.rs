@@ -1,27 +1,27 @@
 //! A cluster: masters that share the slots, and replicas that take their place.
 
-mod grow;
-mod join;
-mod migrate;
-mod recipe;
+mod agreement;
+mod formation;
+mod membership;
+mod migration;
+mod node_spec;
 mod slot;
 mod view;
-mod watch;
 
-pub use migrate::Migration;
+pub use migration::Migration;
 pub use slot::slot_of;
 
 use std::{net::SocketAddr, time::Duration};
 
 use futures_util::future::try_join_all;
 
-use super::{Redis, ask};
+use super::{Redis, command};
 use crate::{Error, Result, Server};
-use join::Loner;
-use recipe::Node;
+use formation::StandaloneNode;
+use node_spec::ClusterNode;
 
 /// How long a cluster may take to find itself. Only a failing test waits this long.
-const START_BOUND: Duration = crate::BOUND;
+const START_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 /// After how long a silence a node is down, if nothing else is said.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -29,7 +29,7 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 ///
 /// The nodes are numbered from 0: the first masters, in the order of their slots, then the
 /// replicas, the first of each master before the second of any. They keep their numbers over a
-/// failover. A node is down after two seconds of silence, or [as long as is said](Cluster::patient); a
+/// failover. A node is down after two seconds of silence, or [as long as is said](Cluster::start_with_node_timeout); a
 /// replica takes its place if most masters live, so it takes three of them to lose one.
 ///
 /// A node may be restarted with [`Data::Keep`](crate::Data::Keep); with
@@ -38,14 +38,14 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Cluster {
     nodes: Vec<Server>,
     /// What the nodes call each other.
-    ids: Vec<String>,
+    node_ids: Vec<String>,
     /// The owner of each slot as we last knew it: a failover means another one.
-    owners: Vec<usize>,
+    slot_owners: Vec<usize>,
     /// The replicas that [`Cluster::cut_replication`] has paused.
-    paused: Vec<usize>,
-    /// A node that runs and belongs to no cluster yet; see [`Cluster::start_spare`].
-    spare: Option<Server>,
-    timeout: Duration,
+    paused_replicas: Vec<usize>,
+    /// A node that runs and belongs to no cluster yet; see [`Cluster::start_spare_node`].
+    spare_node: Option<Server>,
+    node_timeout: Duration,
 }
 
 impl Cluster {
@@ -59,7 +59,7 @@ impl Cluster {
     ///
     /// Without masters.
     pub async fn start(masters: usize, replicas_per_master: usize) -> Result<Self> {
-        Self::patient(masters, replicas_per_master, NODE_TIMEOUT, |_| Redis::new()).await
+        Self::start_with_node_timeout(masters, replicas_per_master, NODE_TIMEOUT, |_| Redis::new()).await
     }
 
     /// Like [`Cluster::start`], with nodes that are down after this long a silence, each started as `node` says of its number.
@@ -71,7 +71,7 @@ impl Cluster {
     /// # Panics
     ///
     /// Without masters.
-    pub async fn patient(
+    pub async fn start_with_node_timeout(
         masters: usize,
         replicas_per_master: usize,
         timeout: Duration,
@@ -79,13 +79,22 @@ impl Cluster {
     ) -> Result<Self> {
         assert!(masters > 0, "a cluster needs masters");
         let count = masters * (1 + replicas_per_master);
-        let nodes = try_join_all((0..count).map(|at| Server::start(Node { redis: node(at), timeout }))).await?;
-        let loners = try_join_all(nodes.iter().map(look_at)).await?;
-        let owners = join::shares(masters);
-        join::join(&loners, &owners).await?;
+        let nodes =
+            try_join_all((0..count).map(|at| Server::start(ClusterNode { redis: node(at), node_timeout: timeout })))
+                .await?;
+        let loners = try_join_all(nodes.iter().map(read_identity)).await?;
+        let owners = formation::assign_slots(masters);
+        formation::form_cluster(&loners, &owners).await?;
         let ids = loners.into_iter().map(|loner| loner.id).collect();
-        let cluster = Self { nodes, ids, owners, paused: Vec::new(), spare: None, timeout };
-        cluster.settled(START_BOUND).await?;
+        let cluster = Self {
+            nodes,
+            node_ids: ids,
+            slot_owners: owners,
+            paused_replicas: Vec::new(),
+            spare_node: None,
+            node_timeout: timeout,
+        };
+        cluster.wait_until_settled(START_TIMEOUT).await?;
         Ok(cluster)
     }
 
@@ -129,15 +138,16 @@ impl Cluster {
     ///
     /// [`Error::Io`] if the master is down; as [`Server::pause`].
     pub async fn cut_replication(&mut self, master: usize) -> Result<()> {
-        let view = view::View::ask(self.nodes[master].addr()).await?;
+        let view = view::ClusterView::fetch(self.nodes[master].addr()).await?;
         for (index, node) in self.nodes.iter_mut().enumerate() {
-            let follows = view.of(&self.ids[index]).and_then(|entry| entry.master.as_ref()) == Some(&self.ids[master]);
+            let follows = view.entry(&self.node_ids[index]).and_then(|entry| entry.master.as_ref())
+                == Some(&self.node_ids[master]);
             if follows && node.is_awake() {
                 node.pause()?;
-                self.paused.push(index);
+                self.paused_replicas.push(index);
             }
         }
-        ask::drop_replicas(&self.nodes[master], None).await
+        command::drop_replicas(&self.nodes[master], None).await
     }
 
     /// Lets the replicas go on that [`Cluster::cut_replication`] has paused. If the master is still
@@ -147,17 +157,17 @@ impl Cluster {
     ///
     /// As [`Server::resume`]; those that were killed meanwhile do not count.
     pub fn resume_replicas(&mut self) -> Result<()> {
-        ask::resume(&mut self.nodes, &mut self.paused)
+        command::resume_paused(&mut self.nodes, &mut self.paused_replicas)
     }
 }
 
-async fn look_at(node: &Server) -> Result<Loner> {
+async fn read_identity(node: &Server) -> Result<StandaloneNode> {
     let addr = node.addr();
-    let id = ask::text(ask::ask(addr, None, &["CLUSTER", "MYID"]).await?)?;
-    let bus = ask::texts(ask::ask(addr, None, &["CONFIG", "GET", "cluster-port"]).await?)?;
+    let id = command::into_text(command::command_once(addr, None, &["CLUSTER", "MYID"]).await?)?;
+    let bus = command::into_texts(command::command_once(addr, None, &["CONFIG", "GET", "cluster-port"]).await?)?;
     let bus = bus.get(1).and_then(|bus| bus.parse().ok()).ok_or_else(|| Error::Protocol {
         peer: "Redis".to_owned(),
         problem: format!("it has no cluster-port: {bus:?}"),
     })?;
-    Ok(Loner { addr, bus, id })
+    Ok(StandaloneNode { addr, bus_port: bus, id })
 }

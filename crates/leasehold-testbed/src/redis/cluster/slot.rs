@@ -27,7 +27,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_tag_with_something_in_it_counts() {
+    fn only_a_non_empty_hash_tag_counts() {
         assert_eq!(slot_of("a{b}c"), slot_of("b"));
         assert_eq!(slot_of("a{b}{c}"), slot_of("b"));
         assert_eq!(slot_of("a{{b}}"), slot_of("{b"));

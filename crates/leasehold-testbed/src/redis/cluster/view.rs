@@ -2,40 +2,40 @@
 
 use std::net::SocketAddr;
 
-use crate::{Result, redis::ask};
+use crate::{Result, redis::command};
 
 /// What one node says of all.
 #[derive(Debug)]
-pub(super) struct View(Vec<Entry>);
+pub(super) struct ClusterView(Vec<NodeEntry>);
 
 /// What it says of one.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct NodeEntry {
     pub(super) id: String,
     flags: Vec<String>,
     /// The id of the node that it replicates.
     pub(super) master: Option<String>,
-    connected: bool,
+    is_connected: bool,
     slots: Vec<(u16, u16)>,
 }
 
-impl View {
+impl ClusterView {
     /// Asks the node at `addr`.
-    pub(super) async fn ask(addr: SocketAddr) -> Result<Self> {
-        let text = ask::text(ask::ask(addr, None, &["CLUSTER", "NODES"]).await?)?;
-        Ok(Self(text.lines().filter_map(Entry::parse).collect()))
+    pub(super) async fn fetch(addr: SocketAddr) -> Result<Self> {
+        let text = command::into_text(command::command_once(addr, None, &["CLUSTER", "NODES"]).await?)?;
+        Ok(Self(text.lines().filter_map(NodeEntry::parse).collect()))
     }
 
-    pub(super) fn of(&self, id: &str) -> Option<&Entry> {
+    pub(super) fn entry(&self, id: &str) -> Option<&NodeEntry> {
         self.0.iter().find(|entry| entry.id == id)
     }
 
-    pub(super) fn owner_of(&self, slot: u16) -> Option<&Entry> {
+    pub(super) fn owner_of(&self, slot: u16) -> Option<&NodeEntry> {
         self.0.iter().find(|entry| entry.slots.iter().any(|&(first, last)| (first..=last).contains(&slot)))
     }
 }
 
-impl Entry {
+impl NodeEntry {
     /// Columns: id, address, flags, master, ping sent, pong received, epoch, link, slots.
     fn parse(line: &str) -> Option<Self> {
         let columns: Vec<&str> = line.split_whitespace().collect();
@@ -43,7 +43,7 @@ impl Entry {
             id: (*columns.first()?).to_owned(),
             flags: columns.get(2)?.split(',').map(str::to_owned).collect(),
             master: Some(*columns.get(3)?).filter(|master| *master != "-").map(str::to_owned),
-            connected: *columns.get(7)? == "connected",
+            is_connected: *columns.get(7)? == "connected",
             slots: columns[8..].iter().filter_map(|slots| parse_slots(slots)).collect(),
         })
     }
@@ -53,9 +53,9 @@ impl Entry {
     }
 
     /// Neither being met, nor in doubt, nor down.
-    pub(super) fn is_well(&self) -> bool {
+    pub(super) fn is_healthy(&self) -> bool {
         let ill = ["handshake", "noaddr", "fail?", "fail"];
-        self.connected && !ill.iter().any(|flag| self.has_flag(flag))
+        self.is_connected && !ill.iter().any(|flag| self.has_flag(flag))
     }
 }
 
@@ -70,14 +70,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_with_its_slots_but_not_with_those_that_move() {
+    fn a_line_is_parsed_with_its_slots_but_without_moving_ones() {
         let line = "ab 127.0.0.1:1@2 myself,master - 0 0 3 connected 0-9 12 [12->-cd] [13-<-ef]";
-        let view = View(vec![Entry::parse(line).unwrap()]);
-        let entry = view.of("ab").unwrap();
-        assert!(entry.is_well() && entry.has_flag("master") && entry.master.is_none());
+        let view = ClusterView(vec![NodeEntry::parse(line).unwrap()]);
+        let entry = view.entry("ab").unwrap();
+        assert!(entry.is_healthy() && entry.has_flag("master") && entry.master.is_none());
         let owned: Vec<u16> = (0..20).filter(|&slot| view.owner_of(slot).is_some()).collect();
         assert_eq!(owned, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12]);
-        let doubt = Entry::parse("cd 127.0.0.1:3@4 slave,fail? ab 0 0 3 connected").unwrap();
-        assert!(!doubt.is_well() && doubt.master.as_deref() == Some("ab"));
+        let doubt = NodeEntry::parse("cd 127.0.0.1:3@4 slave,fail? ab 0 0 3 connected").unwrap();
+        assert!(!doubt.is_healthy() && doubt.master.as_deref() == Some("ab"));
     }
 }

@@ -1,28 +1,28 @@
 //! A master with replicas, and Sentinels that put a replica in its place when it dies.
 
-mod recipe;
-mod watch;
+mod sentinel_spec;
+mod status;
 
 use std::{net::SocketAddr, time::Duration};
 
 use futures_util::future::try_join_all;
 
-use super::{Redis, ask};
+use super::{Redis, command};
 use crate::{Result, Server, try_eventually};
-use recipe::{MASTER_NAME, Sentinel};
+use sentinel_spec::{MASTER_NAME, Sentinel};
 
 /// How many Sentinels there are.
-const SENTINELS: usize = 3;
+const SENTINEL_COUNT: usize = 3;
 /// After how long a silence the master is down, if nothing else is said.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// How long a Sentinel that is busy may take to say who the master is. Only a failing test waits this long.
-const WORD_BOUND: Duration = crate::BOUND;
+const REPLY_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 /// How long a set may take to find itself. Only a failing test waits this long.
-const START_BOUND: Duration = crate::BOUND;
+const START_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
 /// One master, its replicas, and three Sentinels, of which two must agree that it is down.
 ///
-/// The master is down after one second of silence, or [as long as is said](SentinelSet::patient). The data nodes are numbered from 0, which is the
+/// The master is down after one second of silence, or [as long as is said](SentinelSet::start_with_down_after). The data nodes are numbered from 0, which is the
 /// first master, and keep their numbers over a failover.
 ///
 /// To lose the last writes in a failover for sure:
@@ -30,16 +30,16 @@ const START_BOUND: Duration = crate::BOUND;
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
 /// use std::time::Duration;
-/// use leasehold_testbed::redis::{Resp, SentinelSet};
+/// use leasehold_testbed::redis::{RespClient, SentinelSet};
 ///
 /// let mut set = SentinelSet::start(2).await?;
 /// let master = set.master().await?;
 /// set.cut_replication().await?;
-/// let mut client = Resp::connect(set.nodes()[master].addr()).await?;
+/// let mut client = RespClient::connect(set.nodes()[master].addr()).await?;
 /// client.command(&["SET", "lost", "1"]).await?;
 /// set.kill_master().await?;
 /// set.resume_replicas()?;
-/// let new_master = set.failed_over(Duration::from_secs(60)).await?;
+/// let new_master = set.wait_for_failover(Duration::from_secs(60)).await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -49,9 +49,9 @@ pub struct SentinelSet {
     sentinels: Vec<Server>,
     password: Option<String>,
     /// The master as we last knew it: a failover means another one.
-    known: usize,
+    last_known_master: usize,
     /// The replicas that [`SentinelSet::cut_replication`] has paused.
-    paused: Vec<usize>,
+    paused_replicas: Vec<usize>,
 }
 
 impl SentinelSet {
@@ -62,7 +62,7 @@ impl SentinelSet {
     ///
     /// As [`Server::start`]; [`Error::TimedOut`](crate::Error::TimedOut) if they do not find each other.
     pub async fn start(replicas: usize) -> Result<Self> {
-        Self::of(replicas, &Redis::new()).await
+        Self::start_with(replicas, &Redis::new()).await
     }
 
     /// Like [`SentinelSet::start`]; the data nodes demand `password`, the Sentinels demand none.
@@ -71,7 +71,7 @@ impl SentinelSet {
     ///
     /// As [`SentinelSet::start`].
     pub async fn start_with_password(replicas: usize, password: &str) -> Result<Self> {
-        Self::of(replicas, &Redis::new().password(password)).await
+        Self::start_with(replicas, &Redis::new().password(password)).await
     }
 
     /// Like [`SentinelSet::start`], with data nodes that are all alike.
@@ -79,37 +79,37 @@ impl SentinelSet {
     /// # Errors
     ///
     /// As [`SentinelSet::start`].
-    pub async fn of(replicas: usize, each: &Redis) -> Result<Self> {
-        Self::patient(replicas, each, DOWN_AFTER).await
+    pub async fn start_with(replicas: usize, template: &Redis) -> Result<Self> {
+        Self::start_with_down_after(replicas, template, DOWN_AFTER).await
     }
 
-    /// Like [`SentinelSet::of`], with a master that is down after this long a silence: where the machine is busy, a second is
+    /// Like [`SentinelSet::start_with`], with a master that is down after this long a silence: where the machine is busy, a second is
     /// soon over.
     ///
     /// # Errors
     ///
     /// As [`SentinelSet::start`].
-    pub async fn patient(replicas: usize, each: &Redis, down_after: Duration) -> Result<Self> {
-        Self::each(each, &vec![each.clone(); replicas], down_after).await
+    pub async fn start_with_down_after(replicas: usize, template: &Redis, down_after: Duration) -> Result<Self> {
+        Self::start_each(template, &vec![template.clone(); replicas], down_after).await
     }
 
-    /// Like [`SentinelSet::patient`], with a recipe for each data node: clocks of their own, for instance. All have the same password.
+    /// Like [`SentinelSet::start_with_down_after`], with a recipe for each data node: clocks of their own, for instance. All have the same password.
     ///
     /// # Errors
     ///
     /// As [`SentinelSet::start`].
-    pub async fn each(master: &Redis, replicas: &[Redis], down_after: Duration) -> Result<Self> {
+    pub async fn start_each(master: &Redis, replicas: &[Redis], down_after: Duration) -> Result<Self> {
         let password = master.password.clone();
         let master = master.clone().start().await?;
         let following = replicas.iter().map(|replica| replica.clone().following(&master));
         let sentinel = Sentinel { master_port: master.port(), password: password.clone(), down_after };
         let (replicas, sentinels) = tokio::try_join!(
             try_join_all(following.map(Redis::start)),
-            try_join_all((0..SENTINELS).map(|_| Server::start(sentinel.clone()))),
+            try_join_all((0..SENTINEL_COUNT).map(|_| Server::start(sentinel.clone()))),
         )?;
         let nodes = [master].into_iter().chain(replicas).collect();
-        let set = Self { nodes, sentinels, password, known: 0, paused: Vec::new() };
-        set.settled(START_BOUND).await?;
+        let set = Self { nodes, sentinels, password, last_known_master: 0, paused_replicas: Vec::new() };
+        set.wait_until_settled(START_TIMEOUT).await?;
         Ok(set)
     }
 
@@ -153,15 +153,15 @@ impl SentinelSet {
     ///
     /// As [`SentinelSet::master`] and [`Server::kill`].
     pub async fn kill_master(&mut self) -> Result<usize> {
-        let master = self.sure_master().await?;
+        let master = self.await_master().await?;
         self.nodes[master].kill()?;
-        self.known = master;
+        self.last_known_master = master;
         Ok(master)
     }
 
     /// The master, asked for until a Sentinel says who it is.
-    async fn sure_master(&self) -> Result<usize> {
-        try_eventually("word of a Sentinel", WORD_BOUND, || self.master()).await
+    async fn await_master(&self) -> Result<usize> {
+        try_eventually("word of a Sentinel", REPLY_TIMEOUT, || self.master()).await
     }
 
     /// Cuts the replicas off, so that the master's writes from now on reach none of them: they are
@@ -174,14 +174,14 @@ impl SentinelSet {
     ///
     /// As [`SentinelSet::master`] and [`Server::pause`].
     pub async fn cut_replication(&mut self) -> Result<()> {
-        let master = self.sure_master().await?;
+        let master = self.await_master().await?;
         for (index, node) in self.nodes.iter_mut().enumerate().filter(|(index, _)| *index != master) {
             if node.is_awake() {
                 node.pause()?;
-                self.paused.push(index);
+                self.paused_replicas.push(index);
             }
         }
-        ask::drop_replicas(&self.nodes[master], self.password.as_deref()).await
+        command::drop_replicas(&self.nodes[master], self.password.as_deref()).await
     }
 
     /// Lets the replicas go on that [`SentinelSet::cut_replication`] has paused. If the master is
@@ -191,6 +191,6 @@ impl SentinelSet {
     ///
     /// As [`Server::resume`]; those that were killed meanwhile do not count.
     pub fn resume_replicas(&mut self) -> Result<()> {
-        ask::resume(&mut self.nodes, &mut self.paused)
+        command::resume_paused(&mut self.nodes, &mut self.paused_replicas)
     }
 }

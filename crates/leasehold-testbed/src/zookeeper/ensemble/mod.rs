@@ -1,21 +1,21 @@
 //! Servers that elect a leader and vote on each write.
 
+mod member_spec;
 mod network;
-mod recipe;
-mod router;
-mod watch;
+mod socks_router;
+mod status;
 
 use std::{net::SocketAddr, time::Duration};
 
 use futures_util::future::try_join_all;
 
 use super::ZooKeeper;
-use crate::{Error, Result, Server, process::reserve};
-use network::{Network, Ports};
-use recipe::Member;
+use crate::{Error, Result, Server, process::reserve_port};
+use member_spec::EnsembleMember;
+use network::{PeerNetwork, PeerPorts};
 
 /// How long an ensemble may take to elect its first leader. Only a failing test waits this long.
-const START_BOUND: Duration = crate::BOUND;
+const START_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
 /// Servers that elect a leader; more than half of them must be there to write anything.
 ///
@@ -40,7 +40,7 @@ const START_BOUND: Duration = crate::BOUND;
 pub struct Ensemble {
     // The servers go before the network: fields drop in this order.
     servers: Vec<Server>,
-    network: Network,
+    network: PeerNetwork,
 }
 
 impl Ensemble {
@@ -50,7 +50,7 @@ impl Ensemble {
     ///
     /// As [`Server::start`]; [`Error::TimedOut`] if they elect nobody.
     pub async fn start(count: usize) -> Result<Self> {
-        Self::of(count, &ZooKeeper::new()).await
+        Self::start_with(count, &ZooKeeper::new()).await
     }
 
     /// Like [`Ensemble::start`], with settings that all of them have.
@@ -58,21 +58,26 @@ impl Ensemble {
     /// # Errors
     ///
     /// As [`Ensemble::start`].
-    pub async fn of(count: usize, each: &ZooKeeper) -> Result<Self> {
+    pub async fn start_with(count: usize, template: &ZooKeeper) -> Result<Self> {
         let reserving = || Error::io("reserving ports for an ensemble");
         let mut ports = Vec::new();
         for _ in 0..count {
-            let (quorum, election) = (reserve().map_err(reserving())?, reserve().map_err(reserving())?);
-            ports.push(Ports { quorum, election });
+            let (quorum, election) = (reserve_port().map_err(reserving())?, reserve_port().map_err(reserving())?);
+            ports.push(PeerPorts { quorum, election });
         }
-        let network = Network::start(ports).await?;
+        let network = PeerNetwork::start(ports).await?;
         let starting = (0..count).map(|index| {
-            let entries = network.entries();
-            Server::start(Member { zookeeper: each.clone(), index, entries, router: network.router(index) })
+            let entries = network.server_entries();
+            Server::start(EnsembleMember {
+                zookeeper: template.clone(),
+                index,
+                server_entries: entries,
+                router_port: network.router_port(index),
+            })
         });
         let servers = try_join_all(starting).await?;
         let ensemble = Self { servers, network };
-        ensemble.settled(START_BOUND).await?;
+        ensemble.wait_until_settled(START_TIMEOUT).await?;
         Ok(ensemble)
     }
 
@@ -95,7 +100,7 @@ impl Ensemble {
     /// One of them, to kill, pause or restart.
     ///
     /// A restart only waits until it answers, since it may be the only one that is up;
-    /// [`Ensemble::settled`] waits until it serves.
+    /// [`Ensemble::wait_until_settled`] waits until it serves.
     pub fn server_mut(&mut self, at: usize) -> &mut Server {
         &mut self.servers[at]
     }

@@ -8,12 +8,12 @@ use std::{
 
 use tokio::net::TcpSocket;
 
-use super::router::Router;
+use super::socks_router::SocksRouter;
 use crate::{Error, Proxy, Result};
 
 /// The ports on which one member listens for the others.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub(super) struct PeerPorts {
     pub(super) quorum: TcpSocket,
     pub(super) election: TcpSocket,
 }
@@ -24,26 +24,26 @@ pub(super) struct Ports {
 /// Other addresses in each member's configuration would not do: the members tell each other where
 /// they listen, and connect to there.
 #[derive(Debug)]
-pub(super) struct Network {
-    routers: Vec<Router>,
-    ways: Vec<Way>,
-    cut_off: Vec<bool>,
+pub(super) struct PeerNetwork {
+    routers: Vec<SocksRouter>,
+    peer_proxies: Vec<PeerProxy>,
+    is_cut_off: Vec<bool>,
     addrs: Vec<[SocketAddr; 2]>,
     /// Kept for the members, whether they are up or not.
-    _reserved: Vec<Ports>,
+    _reserved: Vec<PeerPorts>,
 }
 
 #[derive(Debug)]
-struct Way {
+struct PeerProxy {
     from: usize,
     to: usize,
     proxy: Proxy,
     /// How many connections had been made when it was last healed: they are gone.
-    ended: u64,
+    ended_connections: u64,
 }
 
-impl Network {
-    pub(super) async fn start(ports: Vec<Ports>) -> Result<Self> {
+impl PeerNetwork {
+    pub(super) async fn start(ports: Vec<PeerPorts>) -> Result<Self> {
         let addr = |socket: &TcpSocket| socket.local_addr().map_err(Error::io("looking at a reserved port"));
         let addrs = ports
             .iter()
@@ -56,16 +56,16 @@ impl Network {
                 for &target in targets {
                     let proxy = Proxy::start(target).await?;
                     routes.insert(target, proxy.addr());
-                    ways.push(Way { from, to, proxy, ended: 0 });
+                    ways.push(PeerProxy { from, to, proxy, ended_connections: 0 });
                 }
             }
-            routers.push(Router::start(routes)?);
+            routers.push(SocksRouter::start(routes)?);
         }
-        Ok(Self { routers, ways, cut_off: vec![false; addrs.len()], addrs, _reserved: ports })
+        Ok(Self { routers, peer_proxies: ways, is_cut_off: vec![false; addrs.len()], addrs, _reserved: ports })
     }
 
     /// The members as each configuration lists them.
-    pub(super) fn entries(&self) -> Vec<(String, String)> {
+    pub(super) fn server_entries(&self) -> Vec<(String, String)> {
         let entry = |(index, [quorum, election]): (usize, &[SocketAddr; 2])| {
             let ports = format!("{}:{}:{}", Ipv4Addr::LOCALHOST, quorum.port(), election.port());
             (format!("server.{}", index + 1), ports)
@@ -74,51 +74,51 @@ impl Network {
     }
 
     /// The port of the router that sends a member on its way.
-    pub(super) fn router(&self, of: usize) -> u16 {
-        self.routers[of].port()
+    pub(super) fn router_port(&self, index: usize) -> u16 {
+        self.routers[index].port()
     }
 
     pub(super) fn is_cut_off(&self, at: usize) -> bool {
-        self.cut_off[at]
+        self.is_cut_off[at]
     }
 
     pub(super) fn cut_off(&mut self, at: usize) {
-        self.cut_off[at] = true;
-        for way in self.ways_of(at) {
+        self.is_cut_off[at] = true;
+        for way in self.proxies_of(at) {
             way.proxy.freeze(true);
         }
     }
 
     pub(super) fn heal(&mut self, at: usize) {
-        if !self.cut_off[at] {
+        if !self.is_cut_off[at] {
             return;
         }
-        self.cut_off[at] = false;
-        let cut_off = &self.cut_off;
-        let healed = |way: &&mut Way| (way.from == at || way.to == at) && !cut_off[way.from] && !cut_off[way.to];
-        for way in self.ways.iter_mut().filter(healed) {
+        self.is_cut_off[at] = false;
+        let cut_off = &self.is_cut_off;
+        let healed = |way: &&mut PeerProxy| (way.from == at || way.to == at) && !cut_off[way.from] && !cut_off[way.to];
+        for way in self.peer_proxies.iter_mut().filter(healed) {
             // None may be made until the old ones are counted.
             way.proxy.refuse(true);
             way.proxy.cut();
-            way.ended = way.proxy.counts().accepted;
+            way.ended_connections = way.proxy.counts().accepted;
             way.proxy.freeze(false);
             way.proxy.refuse(false);
         }
     }
 
     /// Whether a member has connected to the leader since they could last not reach each other.
-    pub(super) fn follows(&self, member: usize, leader: usize) -> bool {
-        let mut quorum = self.ways.iter().filter(|way| (way.from, way.to) == (member, leader));
-        quorum.next().is_some_and(|way| way.proxy.counts().accepted > way.ended)
+    pub(super) fn is_connected_to_leader(&self, member: usize, leader: usize) -> bool {
+        let mut quorum = self.peer_proxies.iter().filter(|way| (way.from, way.to) == (member, leader));
+        quorum.next().is_some_and(|way| way.proxy.counts().accepted > way.ended_connections)
     }
 
     pub(super) fn delay(&self, one: usize, other: usize, delay: Duration) {
-        for way in self.ways_of(one).filter(|way| way.from == other || way.to == other) {
+        for way in self.proxies_of(one).filter(|way| way.from == other || way.to == other) {
             way.proxy.delay(delay);
         }
     }
 
-    fn ways_of(&self, at: usize) -> impl Iterator<Item = &Way> {
-        self.ways.iter().filter(move |way| way.from == at || way.to == at)
+    fn proxies_of(&self, at: usize) -> impl Iterator<Item = &PeerProxy> {
+        self.peer_proxies.iter().filter(move |way| way.from == at || way.to == at)
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 /// Whether the process runs, or could: one that is dead and not yet waited for does not count.
-pub(crate) fn alive(pid: u32) -> bool {
+pub(crate) fn is_alive(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat.rsplit_once(')').map(|(_, fields)| fields.trim_start());
         !state.is_some_and(|state| state.starts_with(['Z', 'X']))
@@ -11,7 +11,7 @@ pub(crate) fn alive(pid: u32) -> bool {
 }
 
 /// The data folders that are kept for later servers of a kind, and which files they are.
-pub(crate) fn templates(kind: &str) -> Vec<(std::path::PathBuf, u64)> {
+pub(crate) fn data_templates(kind: &str) -> Vec<(std::path::PathBuf, u64)> {
     let start = format!("leasehold-template-{kind}-");
     let files = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     let mut found: Vec<_> = files

@@ -6,12 +6,12 @@ use leasehold_testbed::{Data, Server, WallClock, mariadb::MariaDb};
 use mysql_async::prelude::Queryable;
 use tokio::time::Instant;
 
-use super::{cell, client};
+use super::{client, single_value};
 
 /// Seconds between the server's clock and the right one.
-async fn wrong_by(server: &Server, right: &Server) -> f64 {
+async fn clock_offset(server: &Server, reference: &Server) -> f64 {
     let question = "SELECT UNIX_TIMESTAMP(SYSDATE(6))";
-    let (theirs, ours) = (cell(server, question).await, cell(right, question).await);
+    let (theirs, ours) = (single_value(server, question).await, single_value(reference, question).await);
     theirs.parse::<f64>().unwrap() - ours.parse::<f64>().unwrap()
 }
 
@@ -21,16 +21,16 @@ async fn the_clock_moves_while_the_server_runs() {
     let server = MariaDb::new().clock(&clock).start().await.unwrap();
     let right = MariaDb::new().start().await.unwrap();
     for offset in [0, 3600, -7200, 0] {
-        clock.move_to(offset).unwrap();
-        let seen = wrong_by(&server, &right).await;
+        clock.set_offset(offset).unwrap();
+        let seen = clock_offset(&server, &right).await;
         assert!((seen - offset as f64).abs() < 60.0, "{seen} instead of {offset}");
     }
 }
 
 #[tokio::test]
-async fn waiting_goes_by_another_clock() {
+async fn lock_timeouts_use_the_monotonic_clock() {
     let clock = WallClock::new().unwrap();
-    clock.move_to(86_400).unwrap();
+    clock.set_offset(86_400).unwrap();
     let server = MariaDb::new().clock(&clock).start().await.unwrap();
     let mut holder = client(&server).await.unwrap();
     let mut waiter = client(&server).await.unwrap();
@@ -44,7 +44,7 @@ async fn waiting_goes_by_another_clock() {
 }
 
 #[tokio::test]
-async fn a_killed_one_leaves_nothing_of_its_clock() {
+async fn a_killed_server_leaves_no_shared_memory_of_its_clock() {
     let clock = WallClock::new().unwrap();
     let mut server = MariaDb::new().clock(&clock).start().await.unwrap();
     let owner = fs::metadata(server.dir()).unwrap().uid();

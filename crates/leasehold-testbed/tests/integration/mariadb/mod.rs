@@ -1,9 +1,9 @@
 //! MariaDB in all the shapes that the testbed gives it.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-mod alone;
 mod clock;
 mod galera;
+mod single_server;
 mod tls;
 
 use leasehold_testbed::{Server, mariadb};
@@ -20,8 +20,8 @@ fn options(server: &Server) -> OptsBuilder {
 }
 
 /// The one cell that comes back.
-async fn cell(server: &Server, statement: &str) -> String {
-    let rows = mariadb::ask(server, statement).await.unwrap();
+async fn single_value(server: &Server, statement: &str) -> String {
+    let rows = mariadb::query(server, statement).await.unwrap();
     assert!(rows.len() == 1 && rows[0].len() == 1, "{rows:?}");
     rows[0][0].clone().unwrap()
 }

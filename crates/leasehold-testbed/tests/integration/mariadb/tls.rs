@@ -11,7 +11,7 @@ use mysql_async::{ClientIdentity, Conn, SslOpts, prelude::Queryable};
 use super::options;
 
 /// How the connection is encrypted, as the server sees it.
-async fn cipher(mariadb: &TlsMariaDb, ca: &Path, with_certificate: bool) -> mysql_async::Result<String> {
+async fn connection_cipher(mariadb: &TlsMariaDb, ca: &Path, with_certificate: bool) -> mysql_async::Result<String> {
     // The client library asks for the process's own; whoever was first stays.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     let mut tls = SslOpts::default().with_disable_built_in_roots(true).with_root_certs(vec![ca.to_owned().into()]);
@@ -26,27 +26,27 @@ async fn cipher(mariadb: &TlsMariaDb, ca: &Path, with_certificate: bool) -> mysq
 }
 
 #[tokio::test]
-async fn a_server_with_tls_proves_who_it_is_and_takes_nothing_else() {
+async fn a_tls_server_is_authenticated_and_refuses_plain_connections() {
     let mut mariadb = MariaDb::new().tls().start().await.unwrap();
     let other = MariaDb::new().tls().start().await.unwrap();
-    assert!(!cipher(&mariadb, &mariadb.ca, false).await.unwrap().is_empty());
-    let stranger = cipher(&mariadb, &other.ca, false).await.unwrap_err();
+    assert!(!connection_cipher(&mariadb, &mariadb.ca, false).await.unwrap().is_empty());
+    let stranger = connection_cipher(&mariadb, &other.ca, false).await.unwrap_err();
     assert!(stranger.to_string().contains("invalid peer certificate"), "{stranger}");
     assert!(super::client(&mariadb.server).await.is_err(), "without TLS");
-    assert_eq!(mariadb::ask(&mariadb.server, "SELECT 1").await.unwrap(), [[Some("1".to_owned())]]);
+    assert_eq!(mariadb::query(&mariadb.server, "SELECT 1").await.unwrap(), [[Some("1".to_owned())]]);
 
     // A new machine still has the certificates that its clients know.
     let before = fs::read(&mariadb.ca).unwrap();
     mariadb.server.kill().unwrap();
     mariadb.server.restart(Data::Wipe).await.unwrap();
     assert_eq!(fs::read(&mariadb.ca).unwrap(), before);
-    assert!(cipher(&mariadb, &mariadb.ca, false).await.is_ok());
+    assert!(connection_cipher(&mariadb, &mariadb.ca, false).await.is_ok());
 }
 
 #[tokio::test]
-async fn a_server_may_demand_a_certificate_of_its_clients() {
-    let mariadb = MariaDb::new().tls().demand_certificates().start().await.unwrap();
-    assert!(!cipher(&mariadb, &mariadb.ca, true).await.unwrap().is_empty());
-    let nobody = cipher(&mariadb, &mariadb.ca, false).await;
+async fn a_server_may_require_a_client_certificate() {
+    let mariadb = MariaDb::new().tls().require_client_certificates().start().await.unwrap();
+    assert!(!connection_cipher(&mariadb, &mariadb.ca, true).await.unwrap().is_empty());
+    let nobody = connection_cipher(&mariadb, &mariadb.ca, false).await;
     assert!(nobody.is_err(), "{nobody:?}");
 }

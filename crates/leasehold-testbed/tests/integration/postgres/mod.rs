@@ -1,10 +1,10 @@
 //! PostgreSQL in all the shapes that the testbed gives it.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-mod alone;
-mod bouncer;
 mod clock;
-mod killed;
+mod pgbouncer;
+mod process_cleanup;
+mod single_server;
 mod standby;
 mod tls;
 
@@ -24,29 +24,29 @@ async fn client(server: &Server) -> Result<Client, tokio_postgres::Error> {
 }
 
 /// The server's own words.
-fn words(error: &tokio_postgres::Error) -> String {
+fn error_message(error: &tokio_postgres::Error) -> String {
     error.as_db_error().map(|answer| answer.message().to_owned()).unwrap_or_else(|| format!("{error:?}"))
 }
 
 /// The server process at the other end.
-async fn backend(client: &Client) -> u64 {
+async fn backend_pid(client: &Client) -> u64 {
     let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
     pid.try_into().unwrap()
 }
 
-async fn fill(server: &Server) {
+async fn insert_row(server: &Server) {
     let client = client(server).await.unwrap();
     client.batch_execute("CREATE TABLE t (n INT PRIMARY KEY); INSERT INTO t VALUES (7)").await.unwrap();
 }
 
-async fn numbers(server: &Server) -> Result<Vec<i32>, tokio_postgres::Error> {
+async fn read_rows(server: &Server) -> Result<Vec<i32>, tokio_postgres::Error> {
     let rows = client(server).await?.query("SELECT n FROM t ORDER BY n", &[]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// The one cell that comes back.
-async fn cell(server: &Server, statement: &str) -> String {
-    let rows = postgres::ask(server, statement).await.unwrap();
+async fn single_value(server: &Server, statement: &str) -> String {
+    let rows = postgres::query(server, statement).await.unwrap();
     assert!(rows.len() == 1 && rows[0].len() == 1, "{rows:?}");
     rows[0][0].clone().unwrap()
 }

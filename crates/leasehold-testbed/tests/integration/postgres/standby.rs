@@ -7,18 +7,18 @@ use leasehold_testbed::{
     postgres::{self, Postgres},
 };
 
-use super::{cell, client, fill, numbers, words};
+use super::{client, error_message, insert_row, read_rows, single_value};
 
-const BOUND: Duration = leasehold_testbed::BOUND;
+const FOLLOW_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
-async fn write(server: &Server, number: i32) -> Result<(), String> {
-    let client = client(server).await.map_err(|error| words(&error))?;
-    client.batch_execute(&format!("INSERT INTO t VALUES ({number})")).await.map_err(|error| words(&error))
+async fn insert(server: &Server, number: i32) -> Result<(), String> {
+    let client = client(server).await.map_err(|error| error_message(&error))?;
+    client.batch_execute(&format!("INSERT INTO t VALUES ({number})")).await.map_err(|error| error_message(&error))
 }
 
-async fn comes_to_have(server: &Server, expected: &[i32]) {
-    eventually(BOUND, || async {
-        let found = numbers(server).await;
+async fn wait_for_rows(server: &Server, expected: &[i32]) {
+    eventually(FOLLOW_TIMEOUT, || async {
+        let found = read_rows(server).await;
         if found.as_ref().is_ok_and(|found| found == expected) { Ok(()) } else { Err(format!("{found:?}")) }
     })
     .await;
@@ -27,49 +27,49 @@ async fn comes_to_have(server: &Server, expected: &[i32]) {
 #[tokio::test]
 async fn a_standby_follows_and_takes_over() {
     let mut primary = postgres::start().await.unwrap();
-    fill(&primary).await;
+    insert_row(&primary).await;
     let mut standby = Postgres::replica_of(&primary).start().await.unwrap();
-    assert_eq!(numbers(&standby).await.unwrap(), [7], "what was there before");
-    write(&primary, 8).await.unwrap();
-    comes_to_have(&standby, &[7, 8]).await;
-    let refused = write(&standby, 9).await.unwrap_err();
+    assert_eq!(read_rows(&standby).await.unwrap(), [7], "what was there before");
+    insert(&primary, 8).await.unwrap();
+    wait_for_rows(&standby, &[7, 8]).await;
+    let refused = insert(&standby, 9).await.unwrap_err();
     assert!(refused.contains("read-only"), "{refused}");
 
     // It may come back while there is nobody to follow.
     primary.kill().unwrap();
     standby.kill().unwrap();
     standby.restart(Data::Keep).await.unwrap();
-    assert_eq!(cell(&standby, "SELECT pg_is_in_recovery()").await, "t");
+    assert_eq!(single_value(&standby, "SELECT pg_is_in_recovery()").await, "t");
     postgres::promote(&standby).await.unwrap();
-    write(&standby, 9).await.unwrap();
-    assert_eq!(numbers(&standby).await.unwrap(), [7, 8, 9]);
+    insert(&standby, 9).await.unwrap();
+    assert_eq!(read_rows(&standby).await.unwrap(), [7, 8, 9]);
     let again = postgres::promote(&standby).await;
     assert!(matches!(again, Err(Error::Refused { .. })), "{again:?}");
     // And it stays what it has become.
     standby.restart(Data::Keep).await.unwrap();
-    write(&standby, 10).await.unwrap();
+    insert(&standby, 10).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_standby_that_is_cut_off_lags_and_catches_up() {
+async fn a_partitioned_standby_lags_and_catches_up() {
     let primary = postgres::start().await.unwrap();
-    fill(&primary).await;
+    insert_row(&primary).await;
     let proxy = Proxy::start(primary.addr()).await.unwrap();
-    let standby = Postgres::replica_of(&primary).through(proxy.addr()).start().await.unwrap();
+    let standby = Postgres::replica_of(&primary).via(proxy.addr()).start().await.unwrap();
     proxy.refuse(true);
     proxy.cut();
-    write(&primary, 8).await.unwrap();
-    assert_eq!(cell(&standby, "SELECT count(*) FROM t").await, "1");
+    insert(&primary, 8).await.unwrap();
+    assert_eq!(single_value(&standby, "SELECT count(*) FROM t").await, "1");
     proxy.refuse(false);
-    comes_to_have(&standby, &[7, 8]).await;
+    wait_for_rows(&standby, &[7, 8]).await;
 }
 
 #[tokio::test]
-async fn a_wiped_standby_copies_anew() {
+async fn a_wiped_standby_copies_the_primary_again() {
     let primary = postgres::start().await.unwrap();
     let mut standby = Postgres::replica_of(&primary).start().await.unwrap();
     postgres::promote(&standby).await.unwrap();
-    fill(&primary).await;
+    insert_row(&primary).await;
     standby.restart(Data::Wipe).await.unwrap();
-    comes_to_have(&standby, &[7]).await;
+    wait_for_rows(&standby, &[7]).await;
 }

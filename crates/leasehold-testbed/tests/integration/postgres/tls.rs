@@ -22,10 +22,10 @@ use tokio_rustls::{
 
 /// The question whether the server speaks TLS, and the answer that it does.
 const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
-const TLS_GRANTED: u8 = b'S';
+const TLS_ACCEPTED: u8 = b'S';
 
 /// Whether the connection is encrypted, as the server sees it; the client trusts only `ca`.
-async fn encrypted(
+async fn is_encrypted(
     postgres: &TlsPostgres,
     host: &str,
     ca: &Path,
@@ -44,7 +44,7 @@ async fn encrypted(
     };
     let mut stream = TcpStream::connect(postgres.server.addr()).await?;
     stream.write_all(&TLS_REQUEST).await?;
-    assert_eq!(stream.read_u8().await?, TLS_GRANTED);
+    assert_eq!(stream.read_u8().await?, TLS_ACCEPTED);
     let stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host.to_owned())?, stream).await?;
     // What goes over this stream is encrypted already.
     let mut options: Config = postgres.server.url().parse()?;
@@ -55,30 +55,30 @@ async fn encrypted(
 }
 
 #[tokio::test]
-async fn a_server_with_tls_proves_who_it_is_and_takes_nothing_else() {
+async fn a_tls_server_is_authenticated_and_refuses_plain_connections() {
     let mut postgres = Postgres::new().tls().start().await.unwrap();
     let other = Postgres::new().tls().start().await.unwrap();
     for host in ["127.0.0.1", "localhost"] {
-        assert!(encrypted(&postgres, host, &postgres.ca, false).await.unwrap());
+        assert!(is_encrypted(&postgres, host, &postgres.ca, false).await.unwrap());
     }
-    let stranger = encrypted(&postgres, "127.0.0.1", &other.ca, false).await.unwrap_err();
+    let stranger = is_encrypted(&postgres, "127.0.0.1", &other.ca, false).await.unwrap_err();
     assert!(stranger.to_string().contains("invalid peer certificate"), "{stranger}");
     let plain = super::client(&postgres.server).await.unwrap_err();
-    assert!(super::words(&plain).contains("no encryption"), "{plain:?}");
-    assert_eq!(postgres::ask(&postgres.server, "SELECT 1").await.unwrap(), [[Some("1".to_owned())]]);
+    assert!(super::error_message(&plain).contains("no encryption"), "{plain:?}");
+    assert_eq!(postgres::query(&postgres.server, "SELECT 1").await.unwrap(), [[Some("1".to_owned())]]);
 
     // A new machine still has the certificates that its clients know.
     let before = fs::read(&postgres.ca).unwrap();
     postgres.server.kill().unwrap();
     postgres.server.restart(Data::Wipe).await.unwrap();
     assert_eq!(fs::read(&postgres.ca).unwrap(), before);
-    assert!(encrypted(&postgres, "127.0.0.1", &postgres.ca, false).await.unwrap());
+    assert!(is_encrypted(&postgres, "127.0.0.1", &postgres.ca, false).await.unwrap());
 }
 
 #[tokio::test]
-async fn a_server_may_demand_a_certificate_of_its_clients() {
-    let postgres = Postgres::new().tls().demand_certificates().start().await.unwrap();
-    assert!(encrypted(&postgres, "127.0.0.1", &postgres.ca, true).await.unwrap());
-    let nobody = encrypted(&postgres, "127.0.0.1", &postgres.ca, false).await;
+async fn a_server_may_require_a_client_certificate() {
+    let postgres = Postgres::new().tls().require_client_certificates().start().await.unwrap();
+    assert!(is_encrypted(&postgres, "127.0.0.1", &postgres.ca, true).await.unwrap());
+    let nobody = is_encrypted(&postgres, "127.0.0.1", &postgres.ca, false).await;
     assert!(nobody.is_err(), "{nobody:?}");
 }

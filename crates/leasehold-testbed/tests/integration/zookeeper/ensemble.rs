@@ -8,29 +8,29 @@ use leasehold_testbed::{
 };
 use tokio::time::Instant;
 
-use crate::zookeeper::session::{Kind, NO_NODE, Refused, Session};
+use crate::zookeeper::session::{ErrorCode, NO_NODE, NodeKind, Session};
 
 /// Only a failing test waits this long.
-const BOUND: Duration = leasehold_testbed::BOUND;
-const LONG: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+const LONG_SESSION: Duration = Duration::from_secs(30);
 
 /// How long a server that is cut off bears the silence.
-const SILENCE: Duration = Duration::from_secs(6);
+const PEER_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Writes through one server what can then be read from another.
-async fn write(ensemble: &Ensemble, at: usize, path: &str) -> io::Result<Result<(), Refused>> {
-    let mut client = Session::open(ensemble.addr(at), LONG).await?;
-    client.create(path, "v", Kind::Persistent).await
+async fn create_node(ensemble: &Ensemble, at: usize, path: &str) -> io::Result<Result<(), ErrorCode>> {
+    let mut client = Session::open(ensemble.addr(at), LONG_SESSION).await?;
+    client.create(path, "v", NodeKind::Persistent).await
 }
 
-async fn read(ensemble: &Ensemble, at: usize, path: &str) -> io::Result<Result<String, Refused>> {
-    Session::open(ensemble.addr(at), LONG).await?.get(path).await
+async fn read_node(ensemble: &Ensemble, at: usize, path: &str) -> io::Result<Result<String, ErrorCode>> {
+    Session::open(ensemble.addr(at), LONG_SESSION).await?.get(path).await
 }
 
 /// Waits until one server has what was written through another.
-async fn arrives(ensemble: &Ensemble, at: usize, path: &str) {
-    eventually(BOUND, || async {
-        match read(ensemble, at, path).await {
+async fn wait_for_node(ensemble: &Ensemble, at: usize, path: &str) {
+    eventually(TEST_TIMEOUT, || async {
+        match read_node(ensemble, at, path).await {
             Ok(Ok(_)) => Ok(()),
             other => Err(format!("{other:?}")),
         }
@@ -38,8 +38,8 @@ async fn arrives(ensemble: &Ensemble, at: usize, path: &str) {
     .await;
 }
 
-async fn becomes(ensemble: &Ensemble, at: usize, wanted: Role) {
-    eventually(BOUND, || async {
+async fn wait_for_role(ensemble: &Ensemble, at: usize, wanted: Role) {
+    eventually(TEST_TIMEOUT, || async {
         match ensemble.role(at).await {
             Ok(role) if role == wanted => Ok(()),
             other => Err(format!("{other:?}")),
@@ -49,48 +49,48 @@ async fn becomes(ensemble: &Ensemble, at: usize, wanted: Role) {
 }
 
 #[tokio::test]
-async fn an_ensemble_outlives_its_leader_which_comes_back_with_its_files_or_without() {
+async fn an_ensemble_survives_its_leader_which_rejoins_with_or_without_its_data() {
     let mut ensemble = Ensemble::start(3).await.unwrap();
     let hosts: Vec<_> = (0..3).map(|at| format!("127.0.0.1:{}", ensemble.addr(at).port())).collect();
     assert_eq!(ensemble.url(), hosts.join(","));
     let old = ensemble.leader().await.unwrap();
     let others: Vec<_> = (0..3).filter(|&at| at != old).collect();
     assert_eq!(ensemble.followers().await.unwrap(), others);
-    write(&ensemble, others[0], "/first").await.unwrap().unwrap();
+    create_node(&ensemble, others[0], "/first").await.unwrap().unwrap();
 
     ensemble.server_mut(old).kill().unwrap();
     let new = ensemble.leader().await.unwrap();
     assert_ne!(new, old);
-    ensemble.settled(BOUND).await.unwrap();
-    write(&ensemble, new, "/second").await.unwrap().unwrap();
+    ensemble.wait_until_settled(TEST_TIMEOUT).await.unwrap();
+    create_node(&ensemble, new, "/second").await.unwrap().unwrap();
 
     for data in [Data::Keep, Data::Wipe] {
         ensemble.server_mut(old).restart(data).await.unwrap();
-        ensemble.settled(BOUND).await.unwrap();
+        ensemble.wait_until_settled(TEST_TIMEOUT).await.unwrap();
         assert_eq!(ensemble.role(old).await.unwrap(), Role::Follower);
-        assert_eq!(read(&ensemble, old, "/first").await.unwrap().unwrap(), "v");
-        assert_eq!(read(&ensemble, old, "/second").await.unwrap().unwrap(), "v");
+        assert_eq!(read_node(&ensemble, old, "/first").await.unwrap().unwrap(), "v");
+        assert_eq!(read_node(&ensemble, old, "/second").await.unwrap().unwrap(), "v");
     }
 
     // One that stands still keeps its connections, and its place is taken all the same.
     ensemble.server_mut(new).pause().unwrap();
     assert_ne!(ensemble.leader().await.unwrap(), new);
     ensemble.server_mut(new).resume().unwrap();
-    becomes(&ensemble, new, Role::Follower).await;
+    wait_for_role(&ensemble, new, Role::Follower).await;
 }
 
 #[tokio::test]
-async fn a_follower_that_is_cut_off_goes_on_answering_for_a_while_and_knows_nothing_new() {
-    let mut ensemble = Ensemble::of(3, &ZooKeeper::new().peer_silence(SILENCE)).await.unwrap();
+async fn a_partitioned_follower_serves_stale_reads_for_a_while() {
+    let mut ensemble = Ensemble::start_with(3, &ZooKeeper::new().peer_timeout(PEER_TIMEOUT)).await.unwrap();
     let leader = ensemble.leader().await.unwrap();
     let follower = ensemble.followers().await.unwrap()[0];
-    write(&ensemble, leader, "/before").await.unwrap().unwrap();
-    arrives(&ensemble, follower, "/before").await;
+    create_node(&ensemble, leader, "/before").await.unwrap().unwrap();
+    wait_for_node(&ensemble, follower, "/before").await;
 
-    let mut client = Session::open(ensemble.addr(follower), LONG).await.unwrap();
+    let mut client = Session::open(ensemble.addr(follower), LONG_SESSION).await.unwrap();
     ensemble.cut_off(follower);
     let cut = Instant::now();
-    write(&ensemble, leader, "/behind-its-back").await.unwrap().unwrap();
+    create_node(&ensemble, leader, "/behind-its-back").await.unwrap().unwrap();
     // Its clients are served as if nothing had happened, with what is not true any more.
     assert_eq!(client.get("/before").await.unwrap().unwrap(), "v");
     assert_eq!(client.get("/behind-its-back").await.unwrap().unwrap_err(), NO_NODE);
@@ -100,26 +100,26 @@ async fn a_follower_that_is_cut_off_goes_on_answering_for_a_while_and_knows_noth
             Err(_) => break cut.elapsed(),
         }
     };
-    assert!(answered > SILENCE / 2, "it stopped after {answered:?}");
-    becomes(&ensemble, follower, Role::Looking).await;
-    assert!(read(&ensemble, follower, "/before").await.is_err());
+    assert!(answered > PEER_TIMEOUT / 2, "it stopped after {answered:?}");
+    wait_for_role(&ensemble, follower, Role::Looking).await;
+    assert!(read_node(&ensemble, follower, "/before").await.is_err());
     assert_eq!(ensemble.leader().await.unwrap(), leader, "the others go on");
 
     ensemble.heal(follower);
-    ensemble.settled(BOUND).await.unwrap();
-    assert_eq!(read(&ensemble, follower, "/behind-its-back").await.unwrap().unwrap(), "v");
+    ensemble.wait_until_settled(TEST_TIMEOUT).await.unwrap();
+    assert_eq!(read_node(&ensemble, follower, "/behind-its-back").await.unwrap().unwrap(), "v");
 }
 
 #[tokio::test]
-async fn a_leader_that_is_cut_off_is_replaced_and_what_it_was_told_meanwhile_is_lost() {
-    let mut ensemble = Ensemble::of(3, &ZooKeeper::new().peer_silence(SILENCE)).await.unwrap();
+async fn a_partitioned_leader_is_replaced_and_loses_its_unacknowledged_writes() {
+    let mut ensemble = Ensemble::start_with(3, &ZooKeeper::new().peer_timeout(PEER_TIMEOUT)).await.unwrap();
     let old = ensemble.leader().await.unwrap();
-    write(&ensemble, old, "/before").await.unwrap().unwrap();
-    let mut reader = Session::open(ensemble.addr(old), LONG).await.unwrap();
-    let mut writer = Session::open(ensemble.addr(old), LONG).await.unwrap();
+    create_node(&ensemble, old, "/before").await.unwrap().unwrap();
+    let mut reader = Session::open(ensemble.addr(old), LONG_SESSION).await.unwrap();
+    let mut writer = Session::open(ensemble.addr(old), LONG_SESSION).await.unwrap();
     ensemble.cut_off(old);
     // It takes the write, and cannot promise it.
-    let written = writer.create("/lost", "v", Kind::Persistent);
+    let written = writer.create("/lost", "v", NodeKind::Persistent);
     let read = reader.get("/before");
     let (written, read) = tokio::join!(written, read);
     assert!(written.is_err(), "{written:?}");
@@ -127,39 +127,39 @@ async fn a_leader_that_is_cut_off_is_replaced_and_what_it_was_told_meanwhile_is_
 
     let new = ensemble.leader().await.unwrap();
     assert_ne!(new, old);
-    ensemble.settled(BOUND).await.unwrap();
-    write(&ensemble, new, "/after").await.unwrap().unwrap();
-    becomes(&ensemble, old, Role::Looking).await;
+    ensemble.wait_until_settled(TEST_TIMEOUT).await.unwrap();
+    create_node(&ensemble, new, "/after").await.unwrap().unwrap();
+    wait_for_role(&ensemble, old, Role::Looking).await;
 
     ensemble.heal(old);
-    ensemble.settled(BOUND).await.unwrap();
-    let mut client = Session::open(ensemble.addr(old), LONG).await.unwrap();
+    ensemble.wait_until_settled(TEST_TIMEOUT).await.unwrap();
+    let mut client = Session::open(ensemble.addr(old), LONG_SESSION).await.unwrap();
     assert_eq!(client.get("/after").await.unwrap().unwrap(), "v");
     assert_eq!(client.get("/lost").await.unwrap().unwrap_err(), NO_NODE);
 }
 
 /// A cut and a heal before anybody has noticed, and what a server says of itself meanwhile.
 #[tokio::test]
-async fn a_short_cut_is_healed_and_a_delay_is_felt() {
+async fn a_short_partition_heals_and_a_delay_slows_writes() {
     let mut ensemble = Ensemble::start(3).await.unwrap();
     for at in 0..3 {
         ensemble.cut_off(at);
         ensemble.heal(at);
-        ensemble.settled(BOUND).await.unwrap();
-        write(&ensemble, at, &format!("/{at}")).await.unwrap().unwrap();
+        ensemble.wait_until_settled(TEST_TIMEOUT).await.unwrap();
+        create_node(&ensemble, at, &format!("/{at}")).await.unwrap().unwrap();
     }
     let leader = ensemble.leader().await.unwrap();
     let delay = Duration::from_millis(100);
     for at in ensemble.followers().await.unwrap() {
         ensemble.delay(leader, at, delay);
     }
-    let mut client = Session::open(ensemble.addr(leader), LONG).await.unwrap();
+    let mut client = Session::open(ensemble.addr(leader), LONG_SESSION).await.unwrap();
     let started = Instant::now();
-    client.create("/far", "v", Kind::Persistent).await.unwrap().unwrap();
+    client.create("/far", "v", NodeKind::Persistent).await.unwrap().unwrap();
     assert!(started.elapsed() >= delay * 2, "proposal and vote took {:?}", started.elapsed());
     // A read asks nobody else.
     let client = tokio::sync::Mutex::new(client);
-    eventually(BOUND, || async {
+    eventually(TEST_TIMEOUT, || async {
         let started = Instant::now();
         assert_eq!(client.lock().await.get("/far").await.unwrap().unwrap(), "v");
         let taken = started.elapsed();

@@ -4,7 +4,7 @@ use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
 use leasehold_testbed::{
     Data,
-    zookeeper::{TlsZooKeeper, ZooKeeper, ask},
+    zookeeper::{TlsZooKeeper, ZooKeeper, send_word},
 };
 use tokio::net::TcpStream;
 use tokio_rustls::{
@@ -17,12 +17,12 @@ use tokio_rustls::{
     },
 };
 
-use crate::zookeeper::session::{Kind, Session};
+use crate::zookeeper::session::{NodeKind, Session};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a session with `host` over TLS, trusting only `ca`.
-async fn open(
+async fn open_over_tls(
     at: &TlsZooKeeper,
     host: &str,
     ca: &Path,
@@ -44,34 +44,34 @@ async fn open(
     let stream = TcpStream::connect(at.server.addr()).await?;
     let host = ServerName::try_from(host.to_owned()).unwrap();
     let stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await?;
-    Session::over(stream, TIMEOUT).await
+    Session::open_on(stream, TIMEOUT).await
 }
 
 #[tokio::test]
-async fn a_server_with_tls_proves_who_it_is_and_may_demand_a_certificate() {
+async fn a_tls_server_is_authenticated_and_may_require_a_client_certificate() {
     let (open_to_all, strict) =
-        tokio::join!(ZooKeeper::new().tls().start(), ZooKeeper::new().tls().demand_certificates().start());
+        tokio::join!(ZooKeeper::new().tls().start(), ZooKeeper::new().tls().require_client_certificates().start());
     let (mut at, strict) = (open_to_all.unwrap(), strict.unwrap());
     for host in ["127.0.0.1", "localhost"] {
-        let mut client = open(&at, host, &at.ca, false).await.unwrap();
-        client.create(&format!("/{host}"), "v", Kind::Persistent).await.unwrap().unwrap();
-        let mut plain = Session::open(at.plain, TIMEOUT).await.unwrap();
+        let mut client = open_over_tls(&at, host, &at.ca, false).await.unwrap();
+        client.create(&format!("/{host}"), "v", NodeKind::Persistent).await.unwrap().unwrap();
+        let mut plain = Session::open(at.plain_addr, TIMEOUT).await.unwrap();
         assert_eq!(plain.get(&format!("/{host}")).await.unwrap().unwrap(), "v");
     }
-    let stranger = open(&at, "127.0.0.1", &strict.ca, false).await.err().unwrap();
+    let stranger = open_over_tls(&at, "127.0.0.1", &strict.ca, false).await.err().unwrap();
     assert!(stranger.to_string().contains("invalid peer certificate"), "{stranger}");
-    let misled = open(&at, "example.org", &at.ca, false).await.err().unwrap();
+    let misled = open_over_tls(&at, "example.org", &at.ca, false).await.err().unwrap();
     assert!(misled.to_string().contains("not valid for name"), "{misled}");
     assert!(Session::open(at.server.addr(), TIMEOUT).await.is_err(), "its port speaks only TLS");
-    assert_eq!(ask(at.plain, "ruok").await.unwrap(), "imok");
+    assert_eq!(send_word(at.plain_addr, "ruok").await.unwrap(), "imok");
 
-    assert!(open(&strict, "127.0.0.1", &strict.ca, true).await.is_ok());
-    assert!(open(&strict, "127.0.0.1", &strict.ca, false).await.is_err());
+    assert!(open_over_tls(&strict, "127.0.0.1", &strict.ca, true).await.is_ok());
+    assert!(open_over_tls(&strict, "127.0.0.1", &strict.ca, false).await.is_err());
 
     // A new machine still has the certificates that its clients know.
     let before = fs::read(&at.ca).unwrap();
     at.server.kill().unwrap();
     at.server.restart(Data::Wipe).await.unwrap();
     assert_eq!(fs::read(&at.ca).unwrap(), before);
-    assert!(open(&at, "127.0.0.1", &at.ca, false).await.is_ok());
+    assert!(open_over_tls(&at, "127.0.0.1", &at.ca, false).await.is_ok());
 }

@@ -9,21 +9,21 @@ use clap::{ArgGroup, Args, ValueEnum};
 use leasehold_command::duration::parse_positive;
 use leasehold_command::exit::{self, Failure};
 use leasehold_command::{output, secret};
-use leasehold_verify::check::{Judge, Time};
-use leasehold_verify::conduct::{Control, Length, Progress, Run, Scene, Stage, Target, Trouble};
-use leasehold_verify::deploy::{Local, UrlOption, faults_at};
+use leasehold_verify::checker::{CheckOptions, TimeBounds};
+use leasehold_verify::deployment::{LocalEngine, UrlOption, supported_faults};
 use leasehold_verify::history::{self, Event, FaultKind, Workload};
+use leasehold_verify::runner::{Conductor, Control, EngineTarget, Progress, Run, RunError, RunLength, RunSettings};
 use leasehold_verify::verdict::Verdict;
-use leasehold_verify::{check, report};
+use leasehold_verify::{checker, report};
 use rustix::termios::isatty;
 use serde::Serialize;
 use tokio::signal::unix::{self, SignalKind};
 
 /// A guarantee was broken, or the checker did not detect a control.
-const BROKEN: u8 = 1;
+const EXIT_VIOLATION: u8 = 1;
 
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
-const AFTER: &str = "\
+const AFTER_LONG_HELP: &str = "\
 Examples:
   leasehold verify --local redis                 all it can, for a minute
   leasehold verify --local redlock --workload counter --faults partition,clock
@@ -95,28 +95,28 @@ Exit codes:
 /// and writes a report with a timeline.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("where").required(true))]
-#[command(after_long_help = AFTER, after_help = "`leasehold verify --help` lists the workloads and the faults.")]
+#[command(after_long_help = AFTER_LONG_HELP, after_help = "`leasehold verify --help` lists the workloads and the faults.")]
 pub(crate) struct VerifyArgs {
     /// The URL of the engine to test; LEASEHOLD_ENGINE is ignored
     ///
     /// Every user of this host can see the command line. Put a password into a file:
     /// `?password-file=/path` in the URL.
-    #[arg(long, value_name = "URL", group = "where", value_parser = revealed)]
+    #[arg(long, value_name = "URL", group = "where", value_parser = reveal_url)]
     engine: Option<String>,
     /// Start the real servers here: memory, file, redis, redis-sentinel, redis-cluster, redlock,
     /// zookeeper, mysql or postgres
-    #[arg(long, value_name = "ENGINE", value_parser = parse::<Local>, group = "where")]
-    local: Option<Local>,
+    #[arg(long, value_name = "ENGINE", value_parser = parse_from_str::<LocalEngine>, group = "where")]
+    local: Option<LocalEngine>,
     /// Start the engine with this URL option: strict, or replicas (needs --local)
     ///
     /// The default is the option that the faults need: `strict` where servers lose data.
-    #[arg(long, value_name = "NAME", value_parser = parse::<UrlOption>, requires = "local")]
+    #[arg(long, value_name = "NAME", value_parser = parse_from_str::<UrlOption>, requires = "local")]
     option: Option<UrlOption>,
     /// Check a history again, and write its report again
     #[arg(long, value_name = "FILE", group = "where", conflicts_with_all = ["workload", "faults", "lasts", "ops", "times", "seed", "workers", "ttl", "guard", "option"])]
     check: Option<PathBuf>,
     /// What the workers do
-    #[arg(long, value_name = "NAME", default_value = "fenced", value_parser = parse::<Workload>)]
+    #[arg(long, value_name = "NAME", default_value = "fenced", value_parser = parse_from_str::<Workload>)]
     workload: Workload,
     /// What goes wrong: names with commas between them, `all` or `none`
     ///
@@ -134,7 +134,7 @@ pub(crate) struct VerifyArgs {
     ops: Option<u64>,
     /// How many faults to inject [default: one of each kind; with --for, about one every four
     /// seconds]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = parse_fault_count)]
     times: Option<usize>,
     /// The seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
@@ -151,8 +151,8 @@ pub(crate) struct VerifyArgs {
     guard: Switch,
     /// Whether an exceeded time bound fails the run or is only reported: recovery, a deadline plus
     /// one second, the notification of a loss or an eviction, the progress of ticks
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Late::Fail)]
-    late: Late,
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = LateMode::Fail)]
+    late: LateMode,
     /// The folder for the history and the report [default: the current one; with --check, the
     /// history's]
     #[arg(long, value_name = "DIR")]
@@ -166,8 +166,8 @@ pub(crate) struct VerifyArgs {
 }
 
 /// The URL, even if this program has hidden its password.
-fn revealed(url: &str) -> Result<String, std::convert::Infallible> {
-    Ok(secret::revealed(url))
+fn reveal_url(url: &str) -> Result<String, std::convert::Infallible> {
+    Ok(secret::original_url(url))
 }
 
 impl VerifyArgs {
@@ -183,17 +183,17 @@ impl VerifyArgs {
 
 /// How exceeded time bounds are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Late {
+enum LateMode {
     Fail,
     Report,
 }
 
-impl Late {
-    fn judge(self) -> Judge {
-        Judge {
-            time: match self {
-                Self::Fail => Time::Fail,
-                Self::Report => Time::Report,
+impl LateMode {
+    fn check_options(self) -> CheckOptions {
+        CheckOptions {
+            time_bounds: match self {
+                Self::Fail => TimeBounds::Fail,
+                Self::Report => TimeBounds::Report,
             },
         }
     }
@@ -205,84 +205,85 @@ enum Switch {
     Off,
 }
 
-fn parse<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, String> {
+fn parse_from_str<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, String> {
     text.parse()
 }
 
-pub(crate) async fn verify(options: VerifyArgs) -> Result<u8, Failure> {
+pub(crate) async fn run_verify(options: VerifyArgs) -> Result<u8, Failure> {
     if let Some(file) = &options.check {
-        return check_again(file, &options);
+        return recheck(file, &options);
     }
     let target = match (&options.local, &options.engine) {
-        (Some(local), _) => Target::Local(*local),
-        (None, Some(url)) => Target::Engine(url.clone()),
+        (Some(local), _) => EngineTarget::Local(*local),
+        (None, Some(url)) => EngineTarget::Remote(url.clone()),
         (None, None) => return Err(Failure::usage("say where the engine is: --engine URL, or --local ENGINE")),
     };
-    let options = VerifyArgs { ttl: crate::ttl::fitting(&target, options.ttl).await?, ..options };
-    let faults = faults(options.faults.as_deref(), &target)?;
+    let options = VerifyArgs { ttl: crate::ttl::accepted_ttl(&target, options.ttl).await?, ..options };
+    let faults = parse_faults(options.faults.as_deref(), &target)?;
     let control = match options.guard {
         Switch::On => None,
-        Switch::Off => Some(control(&target, options.workload, &faults)?),
+        Switch::Off => Some(control_for(&target, options.workload, &faults)?),
     };
-    let history = history_of(&options, &target, control.is_some())?;
+    let history = history_path(&options, &target, control.is_some())?;
     let worker = std::env::current_exe().map_err(|error| Failure::system("where am I", error))?;
-    let scene = Scene { target, faults: faults.clone(), control, ttl: options.ttl, option: options.option, worker };
-    let mut ticker = Ticker::new();
-    ticker.say("starting");
+    let settings =
+        RunSettings { target, faults: faults.clone(), control, ttl: options.ttl, option: options.option, worker };
+    let mut ticker = ProgressLine::new();
+    ticker.print("starting");
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
     let opened = tokio::select! {
-        opened = Stage::open(scene) => opened,
+        opened = Conductor::open(settings) => opened,
         number = signals.next() => {
-            ticker.end();
-            return Ok(exit::by_signal(number));
+            ticker.clear();
+            return Ok(exit::signal_exit_code(number));
         }
     };
-    let mut stage = opened.map_err(|problem| ticker.trouble(problem))?;
+    let mut conductor = opened.map_err(|problem| ticker.failure(problem))?;
     let run = Run {
         workload: options.workload,
         faults,
         // A single fault may not reveal a control.
-        times: options.times.or(control.filter(|_| options.ops.is_some()).map(|control| control.extent().1)),
+        fault_count: options.times.or(control.filter(|_| options.ops.is_some()).map(|control| control.run_size().1)),
         workers: options.workers,
-        length: options.ops.map_or(Length::Time(options.lasts), Length::Calls),
+        length: options.ops.map_or(RunLength::ForDuration(options.lasts), RunLength::Calls),
         seed: options.seed,
         history: Some(history.clone()),
     };
     let begun = fs::metadata(&history).and_then(|old| old.modified()).ok();
     let performed = tokio::select! {
-        performed = stage.perform(&run, |progress| ticker.show(progress)) => performed.map_err(Cut::Trouble),
-        number = signals.next() => Err(Cut::Signal(number)),
+        performed = conductor.run(&run, |progress| ticker.show_progress(progress)) => performed.map_err(EarlyEnd::Failed),
+        number = signals.next() => Err(EarlyEnd::Signal(number)),
     };
     // All servers that were started here stop before any further output.
-    drop(stage);
-    ticker.say("checking");
+    drop(conductor);
+    ticker.print("checking");
     let (events, cut) = match performed {
         Ok(events) => (events, None),
-        Err(cut) => match so_far(&history, begun) {
+        Err(cut) => match load_partial_history(&history, begun) {
             Some(events) => (events, Some(cut)),
-            None => return cut.ends(&ticker),
+            None => return cut.into_exit_code(&ticker),
         },
     };
-    let judge = options.late.judge();
-    let checking = tokio::task::spawn_blocking(move || (check::check_as(&events, judge), events));
+    let judge = options.late.check_options();
+    let checking = tokio::task::spawn_blocking(move || (checker::check_with(&events, judge), events));
     let (verdict, events) = tokio::select! {
         checked = checking => checked.map_err(|error| Failure::system("the check ended", error))?,
-        number = signals.next() => return Cut::Signal(number).ends(&ticker),
+        number = signals.next() => return EarlyEnd::Signal(number).into_exit_code(&ticker),
     };
-    ticker.end();
-    let told = tell(&events, &verdict, &history, &options)?;
+    ticker.clear();
+    let told = report(&events, &verdict, &history, &options)?;
     match cut {
         // A broken guarantee counts, however the run ended.
-        Some(Cut::Trouble(problem)) if control.is_none() && !verdict.holds() => {
-            output::say(&problem.to_string());
-            Ok(BROKEN)
+        Some(EarlyEnd::Failed(problem)) if control.is_none() && !verdict.has_no_violations() => {
+            output::print_message(&problem.to_string());
+            Ok(EXIT_VIOLATION)
         }
-        Some(cut) => cut.ends(&ticker),
+        Some(cut) => cut.into_exit_code(&ticker),
         None => Ok(told),
     }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+fn parse_fault_count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("at least one; `--faults none` is for none".to_owned()),
         Ok(times) => Ok(times),
@@ -291,50 +292,50 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 /// The control to run with the guard off.
-fn control(target: &Target, workload: Workload, faults: &[FaultKind]) -> Result<Control, Failure> {
-    Control::of(target, workload, faults).map_err(|choice| {
+fn control_for(target: &EngineTarget, workload: Workload, faults: &[FaultKind]) -> Result<Control, Failure> {
+    Control::for_run(target, workload, faults).map_err(|choice| {
         // The message stays in one piece: it lists the possible controls.
         Failure::usage(choice)
     })
 }
 
 /// The history's path, in a folder that exists.
-fn history_of(options: &VerifyArgs, target: &Target, is_control: bool) -> Result<PathBuf, Failure> {
+fn history_path(options: &VerifyArgs, target: &EngineTarget, is_control: bool) -> Result<PathBuf, Failure> {
     let out = options.out.clone().unwrap_or_else(|| PathBuf::from("."));
-    fs::create_dir_all(&out).map_err(|error| written(&out, &error))?;
+    fs::create_dir_all(&out).map_err(|error| write_failure(&out, &error))?;
     let name = match target {
-        Target::Local(local) => local.to_string(),
-        Target::Engine(url) => url.split([':', '+']).next().unwrap_or("engine").to_owned(),
+        EngineTarget::Local(local) => local.to_string(),
+        EngineTarget::Remote(url) => url.split([':', '+']).next().unwrap_or("engine").to_owned(),
     };
     let suffix = if is_control { "-guard-off" } else { "" };
     Ok(out.join(format!("verify-{name}-{}-{}{suffix}.jsonl", options.workload, options.seed)))
 }
 
 /// Why a run was cut short.
-enum Cut {
-    Trouble(Trouble),
+enum EarlyEnd {
+    Failed(RunError),
     Signal(i32),
 }
 
-impl Cut {
-    fn ends(self, ticker: &Ticker) -> Result<u8, Failure> {
+impl EarlyEnd {
+    fn into_exit_code(self, ticker: &ProgressLine) -> Result<u8, Failure> {
         match self {
-            Self::Trouble(problem) => Err(ticker.trouble(problem)),
+            Self::Failed(problem) => Err(ticker.failure(problem)),
             Self::Signal(number) => {
-                ticker.end();
-                Ok(exit::by_signal(number))
+                ticker.clear();
+                Ok(exit::signal_exit_code(number))
             }
         }
     }
 }
 
 /// The history of a run that was cut short; `None` if it had written nothing.
-fn so_far(history: &Path, before: Option<std::time::SystemTime>) -> Option<Vec<Event>> {
+fn load_partial_history(history: &Path, old_modified_at: Option<std::time::SystemTime>) -> Option<Vec<Event>> {
     let now = fs::metadata(history).and_then(|new| new.modified()).ok()?;
-    if before == Some(now) {
+    if old_modified_at == Some(now) {
         return None;
     }
-    history::read(&history::load(history).ok()?).ok().filter(|events| !events.is_empty())
+    history::parse(&history::load(history).ok()?).ok().filter(|events| !events.is_empty())
 }
 
 /// The signals that end a run early.
@@ -358,17 +359,17 @@ impl Signals {
     }
 }
 
-fn check_again(file: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
+fn recheck(file: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
     let text =
         history::load(file).map_err(|error| Failure::usage(format!("{} cannot be read: {error}", file.display())))?;
-    let events = history::read(&text).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-    let verdict = check::check_as(&events, options.late.judge());
-    tell(&events, &verdict, file, options)
+    let events = history::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    let verdict = checker::check_with(&events, options.late.check_options());
+    report(&events, &verdict, file, options)
 }
 
 /// The verdict as JSON.
 #[derive(Serialize)]
-struct Told<'a> {
+struct JsonVerdict<'a> {
     passed: bool,
     history: String,
     report: String,
@@ -377,47 +378,47 @@ struct Told<'a> {
 }
 
 /// Writes the report beside the history, and the verdict to standard output.
-fn tell(events: &[Event], verdict: &Verdict, history: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
+fn report(events: &[Event], verdict: &Verdict, history: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
     let mut page = history.with_extension("html");
     if let (Some(out), Some(name)) = (&options.out, page.file_name()) {
         page = out.join(name);
     }
-    let drawn = draw(events, verdict, &page, options);
-    let passed = verdict.as_expected();
+    let drawn = write_report(events, verdict, &page, options);
+    let passed = verdict.is_as_expected();
     if options.json {
         let (history, report) = (history.display().to_string(), page.display().to_string());
-        output::out(&output::json(&Told { passed, history, report, verdict }))?;
+        output::write_stdout(&output::to_json_line(&JsonVerdict { passed, history, report, verdict }))?;
     } else {
         let colour = isatty(io::stdout()) && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let width = usize::from(output::width().unwrap_or(100)).min(120);
-        output::out(&report::text::verdict(verdict, width, colour))?;
+        let width = usize::from(output::terminal_width().unwrap_or(100)).min(120);
+        output::write_stdout(&report::text::verdict(verdict, width, colour))?;
         let report = if drawn.is_ok() { format!("report   {}\n", page.display()) } else { String::new() };
-        output::out(&format!("\nhistory  {}\n{report}", history.display()))?;
+        output::write_stdout(&format!("\nhistory  {}\n{report}", history.display()))?;
     }
     // The verdict is printed even if the report cannot be written.
     drawn?;
-    Ok(if passed { 0 } else { BROKEN })
+    Ok(if passed { 0 } else { EXIT_VIOLATION })
 }
 
 /// Writes the report, and the SVG if requested.
-fn draw(events: &[Event], verdict: &Verdict, page: &Path, options: &VerifyArgs) -> Result<(), Failure> {
+fn write_report(events: &[Event], verdict: &Verdict, page: &Path, options: &VerifyArgs) -> Result<(), Failure> {
     let folder = page.parent().filter(|folder| !folder.as_os_str().is_empty());
-    folder.map_or(Ok(()), fs::create_dir_all).map_err(|error| written(page, &error))?;
-    fs::write(page, report::html::page(events, verdict)).map_err(|error| written(page, &error))?;
+    folder.map_or(Ok(()), fs::create_dir_all).map_err(|error| write_failure(page, &error))?;
+    fs::write(page, report::html::page(events, verdict)).map_err(|error| write_failure(page, &error))?;
     if let Some(picture) = &options.svg {
         let drawn = report::svg::timeline(events, verdict, report::svg::Size::default());
-        fs::write(picture, drawn).map_err(|error| written(picture, &error))?;
+        fs::write(picture, drawn).map_err(|error| write_failure(picture, &error))?;
     }
     Ok(())
 }
 
-fn faults(wanted: Option<&str>, target: &Target) -> Result<Vec<FaultKind>, Failure> {
+fn parse_faults(requested: Option<&str>, target: &EngineTarget) -> Result<Vec<FaultKind>, Failure> {
     let possible = || match target {
-        Target::Local(local) => Ok(local.faults()),
-        Target::Engine(_) if target.is_in_memory() => Ok(vec![FaultKind::Stop]),
-        Target::Engine(url) => faults_at(url).map_err(|problem| Failure::usage(problem.to_string())),
+        EngineTarget::Local(local) => Ok(local.faults()),
+        EngineTarget::Remote(_) if target.is_in_memory() => Ok(vec![FaultKind::Stop]),
+        EngineTarget::Remote(url) => supported_faults(url).map_err(|problem| Failure::usage(problem.to_string())),
     };
-    match wanted {
+    match requested {
         // When a clock jumps ahead, there is no exclusion to check: only on explicit request.
         Some("all") => Ok(possible()?.into_iter().filter(|kind| *kind != FaultKind::Ahead).collect()),
         None => {
@@ -439,15 +440,17 @@ fn faults(wanted: Option<&str>, target: &Target) -> Result<Vec<FaultKind>, Failu
             let kinds = kinds.map_err(|problem| Failure::usage(format!("--faults: {problem}")))?;
             for kind in &kinds {
                 match target {
-                    Target::Local(local) => local.can(*kind).map_err(Failure::usage)?,
+                    EngineTarget::Local(local) => local.check_fault(*kind).map_err(Failure::usage)?,
                     // All workers share one process: no other component can fail.
-                    Target::Engine(_) if target.is_in_memory() => Local::Memory.can(*kind).map_err(Failure::usage)?,
-                    Target::Engine(_) if kind.hits_servers() => {
+                    EngineTarget::Remote(_) if target.is_in_memory() => {
+                        LocalEngine::Memory.check_fault(*kind).map_err(Failure::usage)?
+                    }
+                    EngineTarget::Remote(_) if kind.targets_servers() => {
                         return Err(Failure::usage(format!(
                             "{kind} is done to servers, and only to those that are started here: use --local ENGINE instead of --engine"
                         )));
                     }
-                    Target::Engine(_) => {}
+                    EngineTarget::Remote(_) => {}
                 }
             }
             Ok(kinds)
@@ -455,49 +458,49 @@ fn faults(wanted: Option<&str>, target: &Target) -> Result<Vec<FaultKind>, Failu
     }
 }
 
-fn written(path: &Path, error: &io::Error) -> Failure {
+fn write_failure(path: &Path, error: &io::Error) -> Failure {
     Failure::new(exit::OUTPUT, "output", format!("{} cannot be written: {error}", path.display()))
 }
 
 /// The progress line on standard error, if it is a terminal.
-struct Ticker {
-    looked_at: bool,
-    last: Duration,
+struct ProgressLine {
+    is_terminal: bool,
+    last_shown: Duration,
 }
 
-impl Ticker {
+impl ProgressLine {
     fn new() -> Self {
-        Self { looked_at: isatty(io::stderr()), last: Duration::ZERO }
+        Self { is_terminal: isatty(io::stderr()), last_shown: Duration::ZERO }
     }
 
-    fn say(&self, text: &str) {
-        if self.looked_at {
-            output::err(&format!("\r\u{1b}[K{text}"));
+    fn print(&self, text: &str) {
+        if self.is_terminal {
+            output::write_stderr(&format!("\r\u{1b}[K{text}"));
         }
     }
 
-    fn show(&mut self, progress: &Progress) {
+    fn show_progress(&mut self, progress: &Progress) {
         let elapsed = Duration::from_nanos(progress.elapsed);
-        if elapsed.saturating_sub(self.last) < Duration::from_millis(100) {
+        if elapsed.saturating_sub(self.last_shown) < Duration::from_millis(100) {
             return;
         }
-        self.last = elapsed;
-        self.say(&format!(
+        self.last_shown = elapsed;
+        self.print(&format!(
             "{:6.1} s  {} calls  {} grants  {} lost  {}",
             elapsed.as_secs_f64(),
             progress.calls,
             progress.grants,
             progress.losses,
-            progress.now
+            progress.activity
         ));
     }
 
-    fn end(&self) {
-        self.say("");
+    fn clear(&self) {
+        self.print("");
     }
 
-    fn trouble(&self, trouble: Trouble) -> Failure {
-        self.end();
+    fn failure(&self, trouble: RunError) -> Failure {
+        self.clear();
         if trouble.is_usage() {
             return Failure::usage(trouble.to_string());
         }

@@ -7,7 +7,7 @@ mod ttl;
 use std::process::ExitCode;
 
 use clap::Parser;
-use leasehold_command::{output, start};
+use leasehold_command::{output, startup};
 use leasehold_verify::worker;
 
 use crate::command::VerifyArgs;
@@ -20,18 +20,18 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|first| first == worker::WORKER) {
+    if std::env::args_os().nth(1).is_some_and(|first| first == worker::WORKER_ARGUMENT) {
         return worker_main();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return ExitCode::from(start::usage(&error)),
+        Err(error) => return ExitCode::from(startup::print_usage_error(&error)),
     };
     cli.verify.protect_password();
-    start::log_to_stderr();
+    startup::log_to_stderr();
     // One thread reads the workers' reports while the other causes faults.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    start::finish(start::block_on(runtime, command::verify(cli.verify)))
+    startup::report_result(startup::block_on(runtime, command::run_verify(cli.verify)))
 }
 
 /// Runs this process as a worker.
@@ -39,7 +39,7 @@ fn worker_main() -> ExitCode {
     match worker::main() {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            output::say(&problem);
+            output::print_message(&problem);
             ExitCode::FAILURE
         }
     }

@@ -5,28 +5,31 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks};
 use leasehold_command::exit::Failure;
-use leasehold_verify::conduct::{REMOTE_TTL, Target};
+use leasehold_verify::runner::{EngineTarget, REMOTE_TTL};
 
 /// The lock that the probe acquires.
-const NAME: &str = "leasehold-verify-ttl";
+const PROBE_LOCK: &str = "leasehold-verify-ttl";
 
 /// The longest TTL to try.
-const LONGEST: Duration = Duration::from_secs(120);
+const MAX_TTL: Duration = Duration::from_secs(120);
 
 /// The TTL of the run: the user's, or, if the default is too short, one that the engine accepts.
 ///
 /// # Errors
 /// `usage` if the engine refuses the user's TTL.
-pub(crate) async fn fitting(target: &Target, asked: Option<Duration>) -> Result<Option<Duration>, Failure> {
-    let Target::Engine(url) = target else { return Ok(asked) };
+pub(crate) async fn accepted_ttl(
+    target: &EngineTarget,
+    requested: Option<Duration>,
+) -> Result<Option<Duration>, Failure> {
+    let EngineTarget::Remote(url) = target else { return Ok(requested) };
     // An engine that cannot be opened is reported when the run starts.
-    let Ok(locks) = Locks::open(url).await else { return Ok(asked) };
-    let mut ttl = asked.unwrap_or(REMOTE_TTL);
+    let Ok(locks) = Locks::open(url).await else { return Ok(requested) };
+    let mut ttl = requested.unwrap_or(REMOTE_TTL);
     let fits = loop {
-        match locks.mutex(NAME).ttl(ttl).try_lock().await {
+        match locks.mutex(PROBE_LOCK).ttl(ttl).try_lock().await {
             Err(error) if error.kind() == ErrorKind::InvalidOption => {
                 let longer = ttl * 2;
-                if asked.is_some() || longer > LONGEST {
+                if requested.is_some() || longer > MAX_TTL {
                     break Err(Failure::from(error));
                 }
                 ttl = longer;
@@ -40,5 +43,5 @@ pub(crate) async fn fitting(target: &Target, asked: Option<Duration>) -> Result<
         }
     };
     let _ = locks.close().await;
-    fits.map(|()| asked.or((ttl != REMOTE_TTL).then_some(ttl)))
+    fits.map(|()| requested.or((ttl != REMOTE_TTL).then_some(ttl)))
 }

@@ -3,47 +3,47 @@
 use serde_json::{Value, json};
 
 use crate::history::{Mode, Outcome};
-use crate::report::model::{Death, Kind, Mark, Run, Span};
-use crate::report::svg::{ABOVE, BETWEEN, Frame, GUTTER, LINE, Size};
-use crate::report::words;
+use crate::report::format;
+use crate::report::model::{ProcessEnd, RegisterMark, Span, SpanKind, TimelineModel};
+use crate::report::svg::{LABEL_LINE_HEIGHT, LANE_NAME_WIDTH, LANE_TOP_PADDING, Layout, ROW_GAP, Size};
 use crate::verdict::Verdict;
 
-pub(super) fn json(run: &Run, verdict: &Verdict, size: Size) -> String {
-    let frame = Frame::new(run, size);
-    let lanes = run.lanes.iter().zip(&frame.lanes);
+pub(super) fn page_data(model: &TimelineModel, verdict: &Verdict, size: Size) -> String {
+    let layout = Layout::new(model, size);
+    let lanes = model.lanes.iter().zip(&layout.lanes);
     json!({
-        "end": run.end,
+        "end": model.end,
         "ttl": verdict.header.ttl,
         "frame": {
-            "gutter": GUTTER, "above": ABOVE, "between": BETWEEN, "line": LINE, "bar": frame.bar, "lines": frame.lines,
-            "top": frame.top, "bottom": frame.bottom, "height": frame.height,
+            "gutter": LANE_NAME_WIDTH, "above": LANE_TOP_PADDING, "between": ROW_GAP, "line": LABEL_LINE_HEIGHT, "bar": layout.bar_height, "lines": layout.label_lines,
+            "top": layout.top, "bottom": layout.bottom, "height": layout.height,
         },
         "lanes": lanes.map(|(lane, (top, height))| json!([lane.name, top, height, lane.rows])).collect::<Vec<_>>(),
-        "locks": run.locks,
-        "lives": run.lives.iter().map(|life| {
-            json!([life.lane, life.worker, life.pid, life.from, life.to, u8::from(life.death == Death::Killed)])
+        "locks": model.locks,
+        "lives": model.lifetimes.iter().map(|life| {
+            json!([life.lane, life.worker, life.pid, life.from, life.to, u8::from(life.end == ProcessEnd::Killed)])
         }).collect::<Vec<_>>(),
-        "pauses": run.pauses.iter().map(|pause| {
-            json!([pause.lane, pause.worker, pause.from, pause.to, u8::from(pause.stalled)])
+        "pauses": model.pauses.iter().map(|pause| {
+            json!([pause.lane, pause.worker, pause.from, pause.to, u8::from(pause.is_stall)])
         }).collect::<Vec<_>>(),
-        "spans": run.spans.iter().map(span).collect::<Vec<_>>(),
-        "marks": run.marks.iter().map(mark).collect::<Vec<_>>(),
-        "bands": run.bands.iter().map(|band| {
-            json!([band.fault, band.kind.as_str(), band.target, band.from, band.to, band.note, band.lanes, band.class(), band.kind.about(), band.label()])
+        "spans": model.spans.iter().map(span_data).collect::<Vec<_>>(),
+        "marks": model.marks.iter().map(mark_data).collect::<Vec<_>>(),
+        "bands": model.bands.iter().map(|band| {
+            json!([band.fault, band.kind.as_str(), band.target, band.from, band.to, band.note, band.lanes, band.css_class(), band.kind.about(), band.label()])
         }).collect::<Vec<_>>(),
-        "flags": run.flags.iter().zip(&verdict.violations).map(|(flag, violation)| {
-            json!([flag.from, flag.to, flag.lanes, words::promise(violation.promise), violation.title])
+        "flags": model.flags.iter().zip(&verdict.violations).map(|(flag, violation)| {
+            json!([flag.from, flag.to, flag.lanes, format::guarantee_name(violation.promise), violation.title])
         }).collect::<Vec<_>>(),
     })
     .to_string()
 }
 
-fn span(span: &Span) -> Value {
+fn span_data(span: &Span) -> Value {
     let (shared, how) = match span.kind {
-        Kind::Lock(Mode::Exclusive) => (0, String::new()),
-        Kind::Lock(Mode::Shared) => (1, "shared".to_owned()),
-        Kind::Lock(Mode::Permits { n, limit }) => (1, format!("{n} of {limit} permits")),
-        Kind::Tick(tick, attempt) => (0, format!("tick {tick}, attempt {attempt}")),
+        SpanKind::Lock(Mode::Exclusive) => (0, String::new()),
+        SpanKind::Lock(Mode::Shared) => (1, "shared".to_owned()),
+        SpanKind::Lock(Mode::Permits { n, limit }) => (1, format!("{n} of {limit} permits")),
+        SpanKind::Tick(tick, attempt) => (0, format!("tick {tick}, attempt {attempt}")),
     };
     let owner = span.owner.as_ref().map(|owner| format!("owner {owner}"));
     let how = [Some(how), owner].into_iter().flatten().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ");
@@ -52,25 +52,25 @@ fn span(span: &Span) -> Value {
         span.row,
         span.lock,
         span.worker,
-        span.begin,
-        span.granted,
-        span.sure,
-        span.to,
-        span.end,
+        span.requested_at,
+        span.granted_at,
+        span.relied_on_until,
+        span.held_until,
+        span.done_at,
         span.deadline,
         // A script's numbers have only 53 bits.
         span.token.map(|token| token.to_string()),
         shared,
-        span.fate.code(),
-        span.fate.why(),
+        span.outcome.code(),
+        span.outcome.reason(),
         how,
-        span.queued,
+        span.queued_at,
         format!("{}:{}", span.op >> 32, span.op & 0xffff_ffff),
     ])
 }
 
-fn mark(mark: &Mark) -> Value {
-    let what = match (mark.wrote, &mark.outcome) {
+fn mark_data(mark: &RegisterMark) -> Value {
+    let what = match (mark.written, &mark.outcome) {
         (Some(value), _) => format!("write {value}"),
         (None, Some(Outcome::Value { value: Some(value) })) => format!("read {value}"),
         (None, Some(Outcome::Value { value: None })) => "read, nothing was written yet".to_owned(),
@@ -89,8 +89,8 @@ fn mark(mark: &Mark) -> Value {
         mark.row,
         mark.worker,
         mark.from,
-        mark.t,
-        mark.look() as u8,
+        mark.to,
+        mark.style() as u8,
         mark.register,
         mark.token.map(|token| token.to_string()),
         what,

@@ -7,17 +7,17 @@
 mod data;
 mod parts;
 
-use super::escape::{markup, script};
+use super::escape::{escape_markup, escape_script_json};
+use super::format;
 use super::model;
 use super::svg::{self, Size};
-use super::words;
 use crate::history::Event;
 use crate::verdict::Verdict;
 
 const STYLE: &str = include_str!("page.css");
 
 /// The parts of the script, wrapped in one function so that its names stay private.
-const SCRIPT: [&str; 5] = [
+const SCRIPT_PARTS: [&str; 5] = [
     include_str!("base.js"),
     include_str!("draw.js"),
     include_str!("over.js"),
@@ -26,33 +26,43 @@ const SCRIPT: [&str; 5] = [
 ];
 
 /// Nothing may be loaded, whatever the page contains.
-const POLICY: &str =
+const CONTENT_SECURITY_POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// The page.
 pub fn page(events: &[Event], verdict: &Verdict) -> String {
-    let mut run = model::read(events, verdict);
-    run.thin(model::MOST_SPANS, verdict.header.ttl);
+    let mut run = model::build(events, verdict);
+    run.thin_out(model::MAX_SPANS, verdict.header.ttl);
     let size = Size { width: if verdict.violations.is_empty() { 1180 } else { 860 }, legend: false, ..Size::default() };
-    let picture = svg::draw(&run, &svg::alt(verdict), size, "a");
-    let head = words::headline(verdict);
+    let picture = svg::draw_timeline(&run, &svg::alt_text(verdict), size, "a");
+    let head = format::headline(verdict);
     let mut out = String::with_capacity(picture.len() * 2 + 65_536);
     out.push_str("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
-    out.push_str(&format!(r#"<meta http-equiv="Content-Security-Policy" content="{}">"#, markup(POLICY)));
+    out.push_str(&format!(
+        r#"<meta http-equiv="Content-Security-Policy" content="{}">"#,
+        escape_markup(CONTENT_SECURITY_POLICY)
+    ));
     out.push_str(r#"<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">"#);
-    out.push_str(&format!("<title>{}: {} · leasehold verify</title>", markup(&verdict.header.engine), head.word));
+    out.push_str(&format!(
+        "<title>{}: {} · leasehold verify</title>",
+        escape_markup(&verdict.header.engine),
+        head.verdict
+    ));
     out.push_str(&format!("<style>{STYLE}</style></head><body><main>"));
-    out.push_str(&parts::top(verdict));
-    out.push_str(&parts::figures(verdict));
-    out.push_str(&parts::timeline(&run, verdict, &picture));
+    out.push_str(&parts::header(verdict));
+    out.push_str(&parts::key_figures(verdict));
+    out.push_str(&parts::timeline_section(&run, verdict, &picture));
     out.push_str("<div class=\"pair\">");
-    out.push_str(&parts::promises(verdict));
-    out.push_str(&parts::faults(verdict));
+    out.push_str(&parts::guarantees_table(verdict));
+    out.push_str(&parts::faults_table(verdict));
     out.push_str("</div>");
-    out.push_str(&parts::what_was_run(verdict));
+    out.push_str(&parts::run_parameters(verdict));
     out.push_str("</main>");
-    let json = data::json(&run, verdict, size);
-    out.push_str(&format!(r#"<script type="application/json" id="data">{}</script>"#, script(&json)));
-    out.push_str(&format!("<script>(() => {{\n\"use strict\";\n{}}})();</script></body></html>\n", SCRIPT.concat()));
+    let json = data::page_data(&run, verdict, size);
+    out.push_str(&format!(r#"<script type="application/json" id="data">{}</script>"#, escape_script_json(&json)));
+    out.push_str(&format!(
+        "<script>(() => {{\n\"use strict\";\n{}}})();</script></body></html>\n",
+        SCRIPT_PARTS.concat()
+    ));
     out
 }

@@ -1,35 +1,35 @@
 //! A history as a drawing: lanes, lives, spans, marks, bands and flags.
 
-mod build;
-mod finish;
-mod thin;
+mod builder;
+mod span_layout;
+mod thinning;
 
-pub(crate) use build::read;
-pub(crate) use thin::MOST_SPANS;
+pub(crate) use builder::build;
+pub(crate) use thinning::MAX_SPANS;
 
-use crate::history::{Class, FaultKind, Mode, Nanos, OpId, Outcome, Worker};
+use crate::history::{FaultKind, Mode, OpId, Outcome, OutcomeClass, RunNanos, WorkerId};
 
 /// The maximum of rows per lane; further concurrent calls overlap.
-pub(crate) const MOST_ROWS: usize = 6;
+pub(crate) const MAX_ROWS: usize = 6;
 
 /// The whole drawing.
 #[derive(Debug, Default)]
-pub(crate) struct Run {
+pub(crate) struct TimelineModel {
     /// The time of the last event.
-    pub(crate) end: Nanos,
+    pub(crate) end: RunNanos,
     pub(crate) lanes: Vec<Lane>,
     /// The names of the locks, in the order of their first requests.
     pub(crate) locks: Vec<String>,
-    pub(crate) lives: Vec<Life>,
+    pub(crate) lifetimes: Vec<ProcessLifetime>,
     pub(crate) pauses: Vec<Pause>,
     /// Ordered by lane, row and beginning.
     pub(crate) spans: Vec<Span>,
     /// Ordered by lane, row and time.
-    pub(crate) marks: Vec<Mark>,
-    pub(crate) bands: Vec<Band>,
-    pub(crate) flags: Vec<Flag>,
+    pub(crate) marks: Vec<RegisterMark>,
+    pub(crate) bands: Vec<FaultBand>,
+    pub(crate) flags: Vec<ViolationMark>,
     /// How many calls are omitted because there are too many.
-    pub(crate) left_out: u64,
+    pub(crate) omitted_calls: u64,
 }
 
 /// A lane shows successive processes, one after the other.
@@ -42,20 +42,20 @@ pub(crate) struct Lane {
 
 /// A process.
 #[derive(Debug)]
-pub(crate) struct Life {
-    pub(crate) worker: Worker,
+pub(crate) struct ProcessLifetime {
+    pub(crate) worker: WorkerId,
     pub(crate) lane: usize,
     pub(crate) pid: Option<u32>,
-    pub(crate) from: Nanos,
-    pub(crate) to: Nanos,
-    pub(crate) death: Death,
+    pub(crate) from: RunNanos,
+    pub(crate) to: RunNanos,
+    pub(crate) end: ProcessEnd,
 }
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Death {
+pub(crate) enum ProcessEnd {
     /// It exited, or the run ended.
-    Ended,
+    Exited,
     /// It was killed.
     Killed,
 }
@@ -63,45 +63,45 @@ pub(crate) enum Death {
 /// A time in which a process did not run.
 #[derive(Debug)]
 pub(crate) struct Pause {
-    pub(crate) worker: Worker,
+    pub(crate) worker: WorkerId,
     pub(crate) lane: usize,
-    pub(crate) from: Nanos,
-    pub(crate) to: Nanos,
+    pub(crate) from: RunNanos,
+    pub(crate) to: RunNanos,
     /// It was not stopped: the machine was busy.
-    pub(crate) stalled: bool,
+    pub(crate) is_stall: bool,
 }
 
 /// A request for a lock and its outcome, or the run of a tick.
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) op: OpId,
-    pub(crate) worker: Worker,
+    pub(crate) worker: WorkerId,
     pub(crate) lane: usize,
     pub(crate) row: usize,
     /// The index of the lock.
     pub(crate) lock: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: SpanKind,
     pub(crate) owner: Option<String>,
-    pub(crate) begin: Nanos,
+    pub(crate) requested_at: RunNanos,
     /// When it was seen in the queue.
-    pub(crate) queued: Option<Nanos>,
+    pub(crate) queued_at: Option<RunNanos>,
     /// When it learned of the grant.
-    pub(crate) granted: Option<Nanos>,
+    pub(crate) granted_at: Option<RunNanos>,
     pub(crate) token: Option<u64>,
     /// Until when it could rely on its hold.
-    pub(crate) sure: Nanos,
+    pub(crate) relied_on_until: RunNanos,
     /// Until when it had neither released it nor learned of the loss.
-    pub(crate) to: Nanos,
+    pub(crate) held_until: RunNanos,
     /// When everything was done: the same, or the end of the release.
-    pub(crate) end: Nanos,
+    pub(crate) done_at: RunNanos,
     /// The last known deadline.
-    pub(crate) deadline: Nanos,
-    pub(crate) fate: Fate,
+    pub(crate) deadline: RunNanos,
+    pub(crate) outcome: SpanOutcome,
 }
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SpanKind {
     Lock(Mode),
     /// The run of a tick, with the tick and the attempt.
     Tick(i64, u32),
@@ -109,7 +109,7 @@ pub(crate) enum Kind {
 
 /// The outcome of a request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum SpanOutcome {
     /// The history has no end for it.
     Open,
     /// Its process was killed.
@@ -132,7 +132,7 @@ pub(crate) enum Fate {
     Done,
 }
 
-impl Fate {
+impl SpanOutcome {
     /// Its code in the page's data.
     pub(crate) fn code(&self) -> u8 {
         match self {
@@ -150,7 +150,7 @@ impl Fate {
     }
 
     /// The error or the reason.
-    pub(crate) fn why(&self) -> &str {
+    pub(crate) fn reason(&self) -> &str {
         match self {
             Self::Failed(why) | Self::Unknown(why) | Self::ReleaseFailed(why) | Self::Lost(why) => why,
             _ => "",
@@ -158,7 +158,7 @@ impl Fate {
     }
 
     /// A description in words.
-    pub(crate) fn words(&self) -> &'static str {
+    pub(crate) fn description(&self) -> &'static str {
         match self {
             Self::Open => "no end",
             Self::Killed => "its process was killed",
@@ -176,35 +176,35 @@ impl Fate {
 
 /// A write or a read of a register.
 #[derive(Debug)]
-pub(crate) struct Mark {
-    pub(crate) worker: Worker,
+pub(crate) struct RegisterMark {
+    pub(crate) worker: WorkerId,
     pub(crate) lane: usize,
     pub(crate) row: usize,
-    pub(crate) from: Nanos,
-    pub(crate) t: Nanos,
+    pub(crate) from: RunNanos,
+    pub(crate) to: RunNanos,
     pub(crate) register: String,
     pub(crate) token: Option<u64>,
     /// The written value; `None`: a read.
-    pub(crate) wrote: Option<u64>,
+    pub(crate) written: Option<u64>,
     /// `None`: it has no end.
     pub(crate) outcome: Option<Outcome>,
 }
 
-impl Mark {
+impl RegisterMark {
     /// Its appearance.
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn style(&self) -> MarkStyle {
         match &self.outcome {
-            Some(Outcome::Refused { .. }) => Look::Refused,
-            Some(outcome) if outcome.class() == Class::Ok && self.wrote.is_none() => Look::Read,
-            Some(outcome) if outcome.class() == Class::Ok => Look::Accepted,
-            _ => Look::Unknown,
+            Some(Outcome::Refused { .. }) => MarkStyle::Refused,
+            Some(outcome) if outcome.class() == OutcomeClass::Ok && self.written.is_none() => MarkStyle::Read,
+            Some(outcome) if outcome.class() == OutcomeClass::Ok => MarkStyle::Accepted,
+            _ => MarkStyle::Unknown,
         }
     }
 }
 
 /// A mark's appearance; the numbers are the codes in the page's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum MarkStyle {
     Accepted = 0,
     Refused = 1,
     Read = 2,
@@ -214,29 +214,29 @@ pub(crate) enum Look {
 
 /// A fault.
 #[derive(Debug)]
-pub(crate) struct Band {
+pub(crate) struct FaultBand {
     pub(crate) fault: u32,
     pub(crate) kind: FaultKind,
     pub(crate) target: String,
-    pub(crate) from: Nanos,
-    pub(crate) to: Nanos,
+    pub(crate) from: RunNanos,
+    pub(crate) to: RunNanos,
     pub(crate) note: String,
     /// The lanes that it hits; empty: all lanes.
     pub(crate) lanes: Vec<usize>,
 }
 
 /// A longer target is truncated in a label.
-const LONGEST: usize = 32;
+const MAX_LABEL_CHARS: usize = 32;
 
-impl Band {
+impl FaultBand {
     /// The kind and the target, in short.
     pub(crate) fn label(&self) -> String {
-        let cut = if self.target.chars().count() > LONGEST { "…" } else { "" };
-        format!("{} {}{cut}", self.kind, self.target.chars().take(LONGEST).collect::<String>())
+        let cut = if self.target.chars().count() > MAX_LABEL_CHARS { "…" } else { "" };
+        format!("{} {}{cut}", self.kind, self.target.chars().take(MAX_LABEL_CHARS).collect::<String>())
     }
 
     /// Its CSS class: its colour depends on what it hits.
-    pub(crate) fn class(&self) -> &'static str {
+    pub(crate) fn css_class(&self) -> &'static str {
         match self.kind {
             FaultKind::Kill | FaultKind::Stop => "proc",
             FaultKind::Cut | FaultKind::LostReply | FaultKind::Delay | FaultKind::Duplicate | FaultKind::Partition => {
@@ -260,9 +260,9 @@ impl Band {
 
 /// The place of a violation.
 #[derive(Debug)]
-pub(crate) struct Flag {
-    pub(crate) from: Nanos,
-    pub(crate) to: Nanos,
+pub(crate) struct ViolationMark {
+    pub(crate) from: RunNanos,
+    pub(crate) to: RunNanos,
     /// The lanes of the workers involved; empty: all lanes.
     pub(crate) lanes: Vec<usize>,
 }

@@ -2,46 +2,52 @@
 
 use std::fmt::Write as _;
 
-use super::at;
-use super::frame::{Frame, merged, text_width};
+use super::layout::{Layout, merge_narrow, text_width};
+use super::round_coordinate;
 use crate::history::Mode;
-use crate::report::escape::markup;
-use crate::report::model::{Death, Fate, Kind, Look, Run, Span};
-use crate::report::words;
+use crate::report::escape::escape_markup;
+use crate::report::format;
+use crate::report::model::{MarkStyle, ProcessEnd, Span, SpanKind, SpanOutcome, TimelineModel};
 
 /// The number of colours for locks.
-pub(crate) const COLOURS: usize = 6;
+pub(crate) const LOCK_COLOURS: usize = 6;
 
-pub(super) fn draw(run: &Run, frame: &Frame, ids: &str, out: &mut String) {
-    lives(run, frame, out);
-    pauses(run, frame, ids, out);
+pub(super) fn draw(model: &TimelineModel, layout: &Layout, ids: &str, out: &mut String) {
+    draw_lifetimes(model, layout, out);
+    draw_pauses(model, layout, ids, out);
     let mut begin = 0;
-    for chunk in run.spans.chunk_by(|a, b| (a.lane, a.row) == (b.lane, b.row)) {
-        waits(chunk, frame, out);
-        holds(chunk, begin, run, frame, out);
+    for chunk in model.spans.chunk_by(|a, b| (a.lane, a.row) == (b.lane, b.row)) {
+        draw_requests(chunk, layout, out);
+        draw_holds(chunk, begin, model, layout, out);
         begin += chunk.len();
     }
-    for span in &run.spans {
-        ends(span, frame, out);
+    for span in &model.spans {
+        draw_hold_end(span, layout, out);
     }
-    deaths(run, frame, out);
-    marks(run, frame, out);
+    draw_kills(model, layout, out);
+    draw_marks(model, layout, out);
 }
 
-fn lives(run: &Run, frame: &Frame, out: &mut String) {
-    for life in &run.lives {
-        let (x, to) = (at(frame.x(life.from)), at(frame.x(life.to)));
-        let y = frame.y(life.lane, 0);
-        let _ = write!(out, r#"<path class="life" d="M{x} {}H{to}"/>"#, at(y + frame.bar / 2.0));
-        let _ = write!(out, r#"<path class="born" d="M{x} {}V{}"/>"#, at(y - 2.0), at(y + frame.bar + 2.0));
+fn draw_lifetimes(model: &TimelineModel, layout: &Layout, out: &mut String) {
+    for life in &model.lifetimes {
+        let (x, to) = (round_coordinate(layout.x(life.from)), round_coordinate(layout.x(life.to)));
+        let y = layout.y(life.lane, 0);
+        let _ = write!(out, r#"<path class="life" d="M{x} {}H{to}"/>"#, round_coordinate(y + layout.bar_height / 2.0));
+        let _ = write!(
+            out,
+            r#"<path class="born" d="M{x} {}V{}"/>"#,
+            round_coordinate(y - 2.0),
+            round_coordinate(y + layout.bar_height + 2.0)
+        );
     }
 }
 
 /// Draws crosses over the ends of killed processes.
-fn deaths(run: &Run, frame: &Frame, out: &mut String) {
-    for life in run.lives.iter().filter(|life| life.death == Death::Killed) {
-        let (x, y) = (at(frame.x(life.to)), at(frame.y(life.lane, 0) + frame.bar / 2.0));
-        let words = format!("worker {} was killed at {}", life.worker, words::moment(life.to));
+fn draw_kills(model: &TimelineModel, layout: &Layout, out: &mut String) {
+    for life in model.lifetimes.iter().filter(|life| life.end == ProcessEnd::Killed) {
+        let (x, y) =
+            (round_coordinate(layout.x(life.to)), round_coordinate(layout.y(life.lane, 0) + layout.bar_height / 2.0));
+        let words = format!("worker {} was killed at {}", life.worker, format::format_time(life.to));
         let cross = format!("M{x} {y}m-5 -5l10 10m-10 0l10 -10");
         let _ = write!(
             out,
@@ -50,95 +56,101 @@ fn deaths(run: &Run, frame: &Frame, out: &mut String) {
     }
 }
 
-fn pauses(run: &Run, frame: &Frame, ids: &str, out: &mut String) {
-    for pause in &run.pauses {
-        let (x, to) = (frame.x(pause.from), frame.x(pause.to));
-        let Some((top, height)) = frame.lanes.get(pause.lane) else { continue };
-        let (name, did) = if pause.stalled { ("stall", "did not run") } else { ("stop", "was stopped") };
-        let words = format!("worker {} {did} for {}", pause.worker, words::span(pause.to - pause.from));
+fn draw_pauses(model: &TimelineModel, layout: &Layout, ids: &str, out: &mut String) {
+    for pause in &model.pauses {
+        let (x, to) = (layout.x(pause.from), layout.x(pause.to));
+        let Some((top, height)) = layout.lanes.get(pause.lane) else { continue };
+        let (name, did) = if pause.is_stall { ("stall", "did not run") } else { ("stop", "was stopped") };
+        let words = format!("worker {} {did} for {}", pause.worker, format::format_duration(pause.to - pause.from));
         let _ = write!(
             out,
             r#"<rect fill="url(#{ids}-{name})" x="{}" y="{}" width="{}" height="{}"><title>{words}</title></rect>"#,
-            at(x),
-            at(top + 1.0),
-            at((to - x).max(1.0)),
-            at(height - 2.0)
+            round_coordinate(x),
+            round_coordinate(top + 1.0),
+            round_coordinate((to - x).max(1.0)),
+            round_coordinate(height - 2.0)
         );
     }
 }
 
 /// Draws thin lines: requests and releases.
-fn waits(spans: &[Span], frame: &Frame, out: &mut String) {
-    let asks =
-        spans.iter().enumerate().map(|(at, span)| (frame.x(span.begin), frame.x(span.granted.unwrap_or(span.end)), at));
-    let given = spans.iter().enumerate().filter(|(_, span)| span.granted.is_some());
-    let gives = given.map(|(at, span)| (frame.x(span.to), frame.x(span.end), at));
-    for (class, all) in [("wait", merged(asks)), ("give", merged(gives.filter(|(x, to, _)| to > x)))] {
-        for one in all.iter().filter(|one| one.to - one.x >= 0.5) {
-            let Some(span) = spans.get(one.at) else { continue };
+fn draw_requests(spans: &[Span], layout: &Layout, out: &mut String) {
+    let asks = spans
+        .iter()
+        .enumerate()
+        .map(|(at, span)| (layout.x(span.requested_at), layout.x(span.granted_at.unwrap_or(span.done_at)), at));
+    let given = spans.iter().enumerate().filter(|(_, span)| span.granted_at.is_some());
+    let gives = given.map(|(at, span)| (layout.x(span.held_until), layout.x(span.done_at), at));
+    for (class, all) in [("wait", merge_narrow(asks)), ("give", merge_narrow(gives.filter(|(x, to, _)| to > x)))] {
+        for one in all.iter().filter(|one| one.x_end - one.x >= 0.5) {
+            let Some(span) = spans.get(one.first_index) else { continue };
             let high = if class == "wait" { 2.0 } else { 4.0 };
-            let y = frame.y(span.lane, span.row) + (frame.bar - high) / 2.0;
-            let (x, width) = (at(one.x), at(one.to - one.x));
+            let y = layout.y(span.lane, span.row) + (layout.bar_height - high) / 2.0;
+            let (x, width) = (round_coordinate(one.x), round_coordinate(one.x_end - one.x));
             let _ = write!(
                 out,
                 r#"<rect class="{class} l{}" x="{x}" y="{}" width="{width}" height="{high}"/>"#,
-                span.lock % COLOURS,
-                at(y)
+                span.lock % LOCK_COLOURS,
+                round_coordinate(y)
             );
         }
     }
 }
 
-fn holds(spans: &[Span], begin: usize, run: &Run, frame: &Frame, out: &mut String) {
-    let held = spans.iter().enumerate().filter_map(|(at, span)| Some((frame.x(span.granted?), frame.x(span.sure), at)));
-    for one in merged(held) {
-        let Some(span) = run.spans.get(begin + one.at) else { continue };
-        let (y, width) = (frame.y(span.lane, span.row), (one.to - one.x).max(0.6));
-        let class = if shared(span) { "shared" } else { "hold" };
-        let words = if one.count > 1 { format!("{} holds", one.count) } else { hold_words(span, run) };
+fn draw_holds(spans: &[Span], begin: usize, model: &TimelineModel, layout: &Layout, out: &mut String) {
+    let held = spans
+        .iter()
+        .enumerate()
+        .filter_map(|(at, span)| Some((layout.x(span.granted_at?), layout.x(span.relied_on_until), at)));
+    for one in merge_narrow(held) {
+        let Some(span) = model.spans.get(begin + one.first_index) else { continue };
+        let (y, width) = (layout.y(span.lane, span.row), (one.x_end - one.x).max(0.6));
+        let class = if is_shared(span) { "shared" } else { "hold" };
+        let words = if one.count > 1 { format!("{} holds", one.count) } else { describe_hold(span, model) };
         let _ = write!(
             out,
             r#"<rect class="{class} l{}" x="{}" y="{}" width="{}" height="{}" rx="{}"><title>{}</title></rect>"#,
-            span.lock % COLOURS,
-            at(one.x),
-            at(y),
-            at(width),
-            frame.bar,
+            span.lock % LOCK_COLOURS,
+            round_coordinate(one.x),
+            round_coordinate(y),
+            round_coordinate(width),
+            layout.bar_height,
             if width > 6.0 { 2 } else { 0 },
-            markup(&words)
+            escape_markup(&words)
         );
         let token = span.token.map(|token| token.to_string()).unwrap_or_default();
         if one.count == 1 && !token.is_empty() && text_width(&token) + 4.0 <= width {
-            let (x, y) = (at(one.x + width / 2.0), at(y + frame.bar / 2.0 + 3.6));
+            let (x, y) = (round_coordinate(one.x + width / 2.0), round_coordinate(y + layout.bar_height / 2.0 + 3.6));
             let _ = write!(out, r#"<text class="token" x="{x}" y="{y}">{token}</text>"#);
         }
     }
 }
 
-fn shared(span: &Span) -> bool {
-    matches!(span.kind, Kind::Lock(Mode::Shared | Mode::Permits { .. }))
+fn is_shared(span: &Span) -> bool {
+    matches!(span.kind, SpanKind::Lock(Mode::Shared | Mode::Permits { .. }))
 }
 
 /// A hold in words.
-pub(super) fn hold_words(span: &Span, run: &Run) -> String {
-    let lock = run.locks.get(span.lock).map_or("", String::as_str);
+pub(super) fn describe_hold(span: &Span, model: &TimelineModel) -> String {
+    let lock = model.locks.get(span.lock).map_or("", String::as_str);
     let token = span.token.map(|token| format!(", token {token}")).unwrap_or_default();
-    let from = span.granted.unwrap_or(span.begin);
-    let held = words::span(span.to - from);
-    let why = if span.fate.why().is_empty() { String::new() } else { format!(": {}", span.fate.why()) };
-    let (worker, from, fate) = (span.worker, words::moment(from), span.fate.words());
+    let from = span.granted_at.unwrap_or(span.requested_at);
+    let held = format::format_duration(span.held_until - from);
+    let why = if span.outcome.reason().is_empty() { String::new() } else { format!(": {}", span.outcome.reason()) };
+    let (worker, from, fate) = (span.worker, format::format_time(from), span.outcome.description());
     format!("worker {worker} held {lock}{token}, from {from} for {held}; {fate}{why}")
 }
 
 /// Draws how a hold ended, if that is notable: past its deadline, lost, left behind, or never
 /// granted.
-fn ends(span: &Span, frame: &Frame, out: &mut String) {
-    let y = frame.y(span.lane, span.row);
-    let (sure, to) = (frame.x(span.sure), frame.x(span.to));
-    let colour = span.lock % COLOURS;
-    if span.granted.is_none() {
-        if !matches!(span.fate, Fate::Busy | Fate::Killed | Fate::Open) {
-            let (x, y) = (at(frame.x(span.end)), at(y + frame.bar / 2.0 - 4.0));
+fn draw_hold_end(span: &Span, layout: &Layout, out: &mut String) {
+    let y = layout.y(span.lane, span.row);
+    let (sure, to) = (layout.x(span.relied_on_until), layout.x(span.held_until));
+    let colour = span.lock % LOCK_COLOURS;
+    if span.granted_at.is_none() {
+        if !matches!(span.outcome, SpanOutcome::Busy | SpanOutcome::Killed | SpanOutcome::Open) {
+            let (x, y) =
+                (round_coordinate(layout.x(span.done_at)), round_coordinate(y + layout.bar_height / 2.0 - 4.0));
             let _ = write!(out, r#"<path class="fail" d="M{x} {y}v8"/>"#);
         }
         return;
@@ -147,41 +159,44 @@ fn ends(span: &Span, frame: &Frame, out: &mut String) {
         let _ = write!(
             out,
             r#"<rect class="past l{colour}" x="{}" y="{}" width="{}" height="{}" rx="2"/>"#,
-            at(sure),
-            at(y + 2.5),
-            at(to - sure),
-            at(frame.bar - 5.0)
+            round_coordinate(sure),
+            round_coordinate(y + 2.5),
+            round_coordinate(to - sure),
+            round_coordinate(layout.bar_height - 5.0)
         );
     }
-    if matches!(span.fate, Fate::Killed) && span.deadline > span.to {
-        let (x, y) = (at(to), at(y + frame.bar + 1.5));
-        let _ = write!(out, r#"<path class="tail l{colour}" d="M{x} {y}H{}"/>"#, at(frame.x(span.deadline)));
+    if matches!(span.outcome, SpanOutcome::Killed) && span.deadline > span.held_until {
+        let (x, y) = (round_coordinate(to), round_coordinate(y + layout.bar_height + 1.5));
+        let _ =
+            write!(out, r#"<path class="tail l{colour}" d="M{x} {y}H{}"/>"#, round_coordinate(layout.x(span.deadline)));
     }
-    if matches!(span.fate, Fate::Lost(_)) {
-        let words = format!("worker {} learned at {} that it is lost", span.worker, words::moment(span.to));
-        let why = markup(span.fate.why());
-        let (x, y) = (at(to), at(y - 5.0));
+    if matches!(span.outcome, SpanOutcome::Lost(_)) {
+        let words =
+            format!("worker {} learned at {} that it is lost", span.worker, format::format_time(span.held_until));
+        let why = escape_markup(span.outcome.reason());
+        let (x, y) = (round_coordinate(to), round_coordinate(y - 5.0));
         let _ = write!(out, r#"<path class="lost" d="M{x} {y}m-5 0h10l-5 8z"><title>{words}: {why}</title></path>"#);
     }
 }
 
-fn marks(run: &Run, frame: &Frame, out: &mut String) {
-    for row in run.marks.chunk_by(|a, b| (a.lane, a.row) == (b.lane, b.row)) {
+fn draw_marks(model: &TimelineModel, layout: &Layout, out: &mut String) {
+    for row in model.marks.chunk_by(|a, b| (a.lane, a.row) == (b.lane, b.row)) {
         // Many dots would merge into a thick line.
-        let dot = if row.len() as f64 > frame.width / 10.0 { 0.8 } else { 2.0 };
+        let dot = if row.len() as f64 > layout.width / 10.0 { 0.8 } else { 2.0 };
         // The x position of the last mark of each appearance: overlapping marks are omitted.
         let mut last = [f64::MIN; 4];
         for mark in row {
-            let (x, look) = (frame.x(mark.t), mark.look());
+            let (x, look) = (layout.x(mark.to), mark.style());
             let Some(before) = last.get_mut(look as usize).filter(|before| x - **before >= 2.5) else { continue };
             *before = x;
             // Just below the bar: on it they would cover the token.
-            let (x, y) = (at(x), at(frame.y(mark.lane, mark.row) + frame.bar + 4.0));
+            let (x, y) =
+                (round_coordinate(x), round_coordinate(layout.y(mark.lane, mark.row) + layout.bar_height + 4.0));
             let _ = match look {
-                Look::Accepted => write!(out, r#"<circle class="ok" cx="{x}" cy="{y}" r="{dot}"/>"#),
-                Look::Refused => write!(out, r#"<circle class="refused" cx="{x}" cy="{y}" r="3.75"/>"#),
-                Look::Read => write!(out, r#"<path class="read" d="M{x} {}v4"/>"#, at(y - 2.0)),
-                Look::Unknown => write!(out, r#"<circle class="unsure" cx="{x}" cy="{y}" r="2.5"/>"#),
+                MarkStyle::Accepted => write!(out, r#"<circle class="ok" cx="{x}" cy="{y}" r="{dot}"/>"#),
+                MarkStyle::Refused => write!(out, r#"<circle class="refused" cx="{x}" cy="{y}" r="3.75"/>"#),
+                MarkStyle::Read => write!(out, r#"<path class="read" d="M{x} {}v4"/>"#, round_coordinate(y - 2.0)),
+                MarkStyle::Unknown => write!(out, r#"<circle class="unsure" cx="{x}" cy="{y}" r="2.5"/>"#),
             };
         }
     }
@@ -189,26 +204,26 @@ fn marks(run: &Run, frame: &Frame, out: &mut String) {
 
 /// Draws the workers' numbers where they start, then the faults that hit them, where there is
 /// space.
-pub(super) fn labels(run: &Run, frame: &Frame, out: &mut String) {
-    for (lane, (top, _)) in frame.lanes.iter().enumerate() {
+pub(super) fn draw_labels(model: &TimelineModel, layout: &Layout, out: &mut String) {
+    for (lane, (top, _)) in layout.lanes.iter().enumerate() {
         let mut taken: Vec<(f64, f64)> = Vec::new();
-        let mut place = |x: f64, text: &str, class: &str, either: bool| {
+        let mut workspace = |x: f64, text: &str, class: &str, either: bool| {
             let width = text_width(text);
             let spots = [x, x - width];
             let spots = if either { &spots[..] } else { &spots[..1] };
             let fits = |x: f64| {
-                x + width <= frame.right() + 8.0 && taken.iter().all(|(a, b)| x > b + 5.0 || x + width + 5.0 < *a)
+                x + width <= layout.right_edge() + 8.0 && taken.iter().all(|(a, b)| x > b + 5.0 || x + width + 5.0 < *a)
             };
             let Some(x) = spots.iter().copied().find(|x| fits(*x)) else { return };
             taken.push((x, x + width));
-            let (x, y) = (at(x), at(top + 10.5));
-            let _ = write!(out, r#"<text class="{class} halo" x="{x}" y="{y}">{}</text>"#, markup(text));
+            let (x, y) = (round_coordinate(x), round_coordinate(top + 10.5));
+            let _ = write!(out, r#"<text class="{class} halo" x="{x}" y="{y}">{}</text>"#, escape_markup(text));
         };
-        for life in run.lives.iter().filter(|life| life.lane == lane) {
-            place(frame.x(life.from), &format!("worker {}", life.worker), "faint", false);
+        for life in model.lifetimes.iter().filter(|life| life.lane == lane) {
+            workspace(layout.x(life.from), &format!("worker {}", life.worker), "faint", false);
         }
-        for band in run.bands.iter().filter(|band| band.lanes.contains(&lane)) {
-            place(frame.x(band.from), band.kind.as_str(), "soft", true);
+        for band in model.bands.iter().filter(|band| band.lanes.contains(&lane)) {
+            workspace(layout.x(band.from), band.kind.as_str(), "soft", true);
         }
     }
 }

@@ -2,19 +2,19 @@
 //!
 //! It is drawn from back to front: grid, faults, processes, calls, violations, labels.
 
-mod frame;
 mod lanes;
+mod layout;
 mod legend;
-mod over;
+mod overlay;
 
-pub(crate) use frame::{ABOVE, BETWEEN, Frame, GUTTER, LINE};
-pub(crate) use legend::{entries, swatch};
+pub(crate) use layout::{LABEL_LINE_HEIGHT, LANE_NAME_WIDTH, LANE_TOP_PADDING, Layout, ROW_GAP};
+pub(crate) use legend::{legend_entries, legend_icon};
 
 use std::fmt::Write as _;
 
-use super::escape::markup;
-use super::model::{self, Run};
-use super::words;
+use super::escape::escape_markup;
+use super::format;
+use super::model::{self, TimelineModel};
 use crate::history::Event;
 use crate::verdict::Verdict;
 
@@ -40,42 +40,42 @@ impl Default for Size {
 
 /// The whole run as a picture.
 pub fn timeline(events: &[Event], verdict: &Verdict, size: Size) -> String {
-    let mut run = model::read(events, verdict);
-    run.thin(model::MOST_SPANS, verdict.header.ttl);
-    draw(&run, &alt(verdict), size, "a")
+    let mut run = model::build(events, verdict);
+    run.thin_out(model::MAX_SPANS, verdict.header.ttl);
+    draw_timeline(&run, &alt_text(verdict), size, "a")
 }
 
 /// The alternative text of the picture.
-pub(crate) fn alt(verdict: &Verdict) -> String {
-    let head = words::headline(verdict);
-    format!("Timeline of a run of leasehold verify on {}. {}: {}", verdict.header.engine, head.word, head.rest)
+pub(crate) fn alt_text(verdict: &Verdict) -> String {
+    let head = format::headline(verdict);
+    format!("Timeline of a run of leasehold verify on {}. {}: {}", verdict.header.engine, head.verdict, head.rest)
 }
 
 /// `ids` makes its ids distinct from those of other pictures on the same page.
-pub(crate) fn draw(run: &Run, alt: &str, size: Size, ids: &str) -> String {
-    let frame = Frame::new(run, size);
-    let (legend, below) = if size.legend { legend::draw(run, &frame, ids) } else { (String::new(), 0.0) };
+pub(crate) fn draw_timeline(model: &TimelineModel, alt: &str, size: Size, ids: &str) -> String {
+    let layout = Layout::new(model, size);
+    let (legend, below) = if size.legend { legend::draw(model, &layout, ids) } else { (String::new(), 0.0) };
     let mut out = String::new();
-    let (width, height) = (frame.width, frame.height + below);
+    let (width, height) = (layout.width, layout.height + below);
     let _ = write!(
         out,
         r#"<svg xmlns="http://www.w3.org/2000/svg" class="lh" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{}">"#,
-        markup(alt)
+        escape_markup(alt)
     );
-    let _ = write!(out, "<style>{STYLE}</style>{}", patterns(ids));
+    let _ = write!(out, "<style>{STYLE}</style>{}", hatch_patterns(ids));
     let _ = write!(out, r#"<rect class="bg" width="{width}" height="{height}"/>"#);
-    over::grid(run, &frame, &mut out);
-    over::bands(run, &frame, &mut out);
-    lanes::draw(run, &frame, ids, &mut out);
-    over::flags(run, &frame, &mut out);
-    lanes::labels(run, &frame, &mut out);
+    overlay::draw_grid(model, &layout, &mut out);
+    overlay::draw_faults(model, &layout, &mut out);
+    lanes::draw(model, &layout, ids, &mut out);
+    overlay::draw_violations(model, &layout, &mut out);
+    lanes::draw_labels(model, &layout, &mut out);
     out.push_str(&legend);
     out.push_str("</svg>");
     out
 }
 
 /// Hatching, for the times in which a process did not run.
-pub(crate) fn patterns(ids: &str) -> String {
+pub(crate) fn hatch_patterns(ids: &str) -> String {
     let hatch = |name: &str, class: &str| {
         format!(
             r#"<pattern id="{ids}-{name}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path class="{class}" d="M3 0V6"/></pattern>"#
@@ -85,6 +85,6 @@ pub(crate) fn patterns(ids: &str) -> String {
 }
 
 /// A coordinate, rounded to a tenth of a pixel.
-pub(crate) fn at(value: f64) -> f64 {
+pub(crate) fn round_coordinate(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

@@ -2,57 +2,57 @@
 
 mod wrap;
 
-use wrap::{columns, lines, pad};
+use wrap::{columns, pad_right, wrap};
 
-use super::escape::plain;
-use super::words;
-use crate::history::Worker;
-use crate::verdict::{State, Verdict, Violation};
+use super::escape::escape_terminal;
+use super::format;
+use crate::history::WorkerId;
+use crate::verdict::{FindingStatus, Verdict, Violation};
 
 /// How many violations are described in full.
-const IN_FULL: usize = 5;
+const MAX_FULL_VIOLATIONS: usize = 5;
 
 /// In a narrower terminal, words are printed below the figures and not beside them.
-const NARROW: usize = 24;
+const MIN_TEXT_COLUMNS: usize = 24;
 
 /// The verdict for a terminal of this width; no line is longer. Without colour it contains no
 /// escape codes.
 pub fn verdict(verdict: &Verdict, width: usize, colour: bool) -> String {
-    let mut page = Page { out: String::new(), width: width.max(12), colour };
-    page.headline(verdict);
-    page.run(verdict);
-    page.promises(verdict);
-    page.faults(verdict);
-    page.violations(verdict);
+    let mut page = TerminalReport { out: String::new(), width: width.max(12), colour };
+    page.write_headline(verdict);
+    page.write_run(verdict);
+    page.write_guarantees(verdict);
+    page.write_faults(verdict);
+    page.write_violations(verdict);
     page.out
 }
 
 #[derive(Clone, Copy)]
-enum Paint {
-    No,
+enum TextStyle {
+    Plain,
     Good,
     Bad,
     Dim,
     Bold,
 }
 
-struct Page {
+struct TerminalReport {
     out: String,
     width: usize,
     colour: bool,
 }
 
-impl Page {
-    fn headline(&mut self, verdict: &Verdict) {
-        let head = words::headline(verdict);
-        let whole = plain(&format!("{}: {}", head.word, head.rest));
-        let paint = if head.good { Paint::Good } else { Paint::Bad };
-        for line in lines(&whole, self.width) {
-            self.line(&line, paint);
+impl TerminalReport {
+    fn write_headline(&mut self, verdict: &Verdict) {
+        let head = format::headline(verdict);
+        let whole = escape_terminal(&format!("{}: {}", head.verdict, head.rest));
+        let paint = if head.is_expected { TextStyle::Good } else { TextStyle::Bad };
+        for line in wrap(&whole, self.width) {
+            self.write_line(&line, paint);
         }
     }
 
-    fn run(&mut self, verdict: &Verdict) {
+    fn write_run(&mut self, verdict: &Verdict) {
         let header = &verdict.header;
         let versions =
             if header.versions.is_empty() { String::new() } else { format!(" ({})", header.versions.join(", ")) };
@@ -62,82 +62,82 @@ impl Page {
             header.url,
             header.workload,
             header.seed,
-            words::span(header.ttl),
-            words::many(u64::from(header.lanes), "lane"),
-            words::span(verdict.counts.lasted),
+            format::format_duration(header.ttl),
+            format::format_quantity(u64::from(header.lanes), "lane"),
+            format::format_duration(verdict.counts.lasted),
         );
-        if let Some(opinion) = words::second_opinion(&verdict.second_opinion) {
+        if let Some(opinion) = format::describe_second_opinion(&verdict.second_opinion) {
             run.push_str("; ");
             run.push_str(opinion);
         }
-        for line in lines(&plain(&run), self.width) {
-            self.line(&line, Paint::Dim);
+        for line in wrap(&escape_terminal(&run), self.width) {
+            self.write_line(&line, TextStyle::Dim);
         }
     }
 
-    fn promises(&mut self, verdict: &Verdict) {
+    fn write_guarantees(&mut self, verdict: &Verdict) {
         if verdict.findings.is_empty() {
             return;
         }
-        let rows: Vec<Row> = verdict
+        let rows: Vec<TableRow> = verdict
             .findings
             .iter()
-            .map(|finding| Row {
+            .map(|finding| TableRow {
                 cells: vec![
-                    words::promise(finding.promise).to_owned(),
-                    words::state(finding.state).to_owned(),
-                    words::count(finding.checked),
+                    format::guarantee_name(finding.promise).to_owned(),
+                    format::status_name(finding.state).to_owned(),
+                    format::format_count(finding.checked),
                 ],
-                paint: match finding.state {
-                    State::Kept => Paint::Good,
-                    State::Broken | State::Undecided => Paint::Bad,
-                    State::Untested | State::Unpromised => Paint::Dim,
+                style: match finding.state {
+                    FindingStatus::Kept => TextStyle::Good,
+                    FindingStatus::Broken | FindingStatus::Undecided => TextStyle::Bad,
+                    FindingStatus::Untested | FindingStatus::Unpromised => TextStyle::Dim,
                 },
-                words: plain(&finding.figure),
+                text: escape_terminal(&finding.figure),
             })
             .collect();
-        self.table(["promise", "state", "checked"], "figure", &rows);
+        self.write_table(["promise", "state", "checked"], "figure", &rows);
     }
 
-    fn faults(&mut self, verdict: &Verdict) {
+    fn write_faults(&mut self, verdict: &Verdict) {
         if verdict.recovered.is_empty() {
             return;
         }
         let ttl = verdict.header.ttl;
-        let rows: Vec<Row> = verdict
+        let rows: Vec<TableRow> = verdict
             .recovered
             .iter()
             .map(|one| {
-                let recovery = words::recovery(one, ttl);
+                let recovery = format::describe_recovery(one, ttl);
                 let lasted = match one.to {
-                    Some(to) if to > one.from => format!(", for {}", words::span(to - one.from)),
+                    Some(to) if to > one.from => format!(", for {}", format::format_duration(to - one.from)),
                     Some(_) => String::new(),
                     None => ", to the end".to_owned(),
                 };
-                let at = words::moment(one.from);
-                let more = recovery.more.map(|more| format!("; {more}")).unwrap_or_default();
-                Row {
-                    cells: vec![format!("{} {}", one.fault, one.kind), recovery.took, recovery.bound],
-                    paint: match recovery.within {
-                        Some(true) => Paint::Good,
-                        Some(false) => Paint::Bad,
-                        None => Paint::Dim,
+                let at = format::format_time(one.from);
+                let more = recovery.remark.map(|more| format!("; {more}")).unwrap_or_default();
+                TableRow {
+                    cells: vec![format!("{} {}", one.fault, one.kind), recovery.time, recovery.bound],
+                    style: match recovery.is_within_bound {
+                        Some(true) => TextStyle::Good,
+                        Some(false) => TextStyle::Bad,
+                        None => TextStyle::Dim,
                     },
-                    words: plain(&format!("{} at {at}{lasted}{more}", one.target)),
+                    text: escape_terminal(&format!("{} at {at}{lasted}{more}", one.target)),
                 }
             })
             .collect();
-        self.table(["fault", "recovered", "at most"], "what it hit", &rows);
-        if let Some(left_out) = words::left_out(verdict) {
-            for line in lines(&left_out, self.width) {
-                self.line(&line, Paint::Dim);
+        self.write_table(["fault", "recovered", "at most"], "what it hit", &rows);
+        if let Some(left_out) = format::describe_missing_faults(verdict) {
+            for line in wrap(&left_out, self.width) {
+                self.write_line(&line, TextStyle::Dim);
             }
         }
     }
 
     /// A table of three columns of known width and a text column: the second column is coloured,
     /// the third one right-aligned.
-    fn table(&mut self, heads: [&str; 3], last: &str, rows: &[Row]) {
+    fn write_table(&mut self, heads: [&str; 3], last: &str, rows: &[TableRow]) {
         self.out.push('\n');
         let mut widths = heads.map(columns);
         for row in rows {
@@ -147,83 +147,91 @@ impl Page {
         }
         let [a, b, c] = widths;
         let beside = a + b + c + 6;
-        let wide = self.width >= beside + NARROW;
+        let wide = self.width >= beside + MIN_TEXT_COLUMNS;
         if wide {
             let third = format!("{}{}", " ".repeat(c - columns(heads[2])), heads[2]);
-            self.line(&format!("{}  {}  {third}  {last}", pad(heads[0], a), pad(heads[1], b)), Paint::Bold);
+            self.write_line(
+                &format!("{}  {}  {third}  {last}", pad_right(heads[0], a), pad_right(heads[1], b)),
+                TextStyle::Bold,
+            );
         }
         for row in rows {
-            self.row(row, widths, if wide { Some(beside) } else { None });
+            self.write_row(row, widths, if wide { Some(beside) } else { None });
         }
     }
 
-    fn row(&mut self, row: &Row, [a, b, c]: [usize; 3], beside: Option<usize>) {
+    fn write_row(&mut self, row: &TableRow, [a, b, c]: [usize; 3], text_column: Option<usize>) {
         let [first, second, third] = row.cells.as_slice() else { return };
-        if let Some(beside) = beside {
-            let mut words = lines(&row.words, self.width - beside).into_iter();
-            self.out.push_str(&format!("{}  ", pad(first, a)));
-            self.paint(&pad(second, b), row.paint);
+        if let Some(beside) = text_column {
+            let mut words = wrap(&row.text, self.width - beside).into_iter();
+            self.out.push_str(&format!("{}  ", pad_right(first, a)));
+            self.write_styled(&pad_right(second, b), row.style);
             let rest = words.next().unwrap_or_default();
             let blanks = " ".repeat(c.saturating_sub(columns(third)));
             self.out.push_str(format!("  {blanks}{third}  {rest}").trim_end());
             self.out.push('\n');
             for line in words {
-                self.line(&format!("{}{line}", " ".repeat(beside)), Paint::No);
+                self.write_line(&format!("{}{line}", " ".repeat(beside)), TextStyle::Plain);
             }
         } else {
-            for line in lines(&format!("{first}: {second} ({third})"), self.width) {
-                self.line(&line, row.paint);
+            for line in wrap(&format!("{first}: {second} ({third})"), self.width) {
+                self.write_line(&line, row.style);
             }
-            for line in lines(&row.words, self.width - 2) {
-                self.line(&format!("  {line}"), Paint::No);
+            for line in wrap(&row.text, self.width - 2) {
+                self.write_line(&format!("  {line}"), TextStyle::Plain);
             }
         }
     }
 
-    fn violations(&mut self, verdict: &Verdict) {
-        for (at, violation) in verdict.violations.iter().take(IN_FULL).enumerate() {
+    fn write_violations(&mut self, verdict: &Verdict) {
+        for (at, violation) in verdict.violations.iter().take(MAX_FULL_VIOLATIONS).enumerate() {
             self.out.push('\n');
-            self.violation(at + 1, violation);
+            self.write_violation(at + 1, violation);
         }
-        let told = verdict.violations.len().min(IN_FULL) as u64;
+        let told = verdict.violations.len().min(MAX_FULL_VIOLATIONS) as u64;
         let more = verdict.violations_in_all.saturating_sub(told);
         if more > 0 {
             self.out.push('\n');
             let and = if told > 0 { "and " } else { "" };
             let rest = if told > 0 { "more" } else { "violations that are not in the list" };
-            for line in lines(&format!("{and}{} {rest}", words::count(more)), self.width) {
-                self.line(&line, Paint::Bad);
+            for line in wrap(&format!("{and}{} {rest}", format::format_count(more)), self.width) {
+                self.write_line(&line, TextStyle::Bad);
             }
         }
     }
 
-    fn violation(&mut self, number: usize, violation: &Violation) {
-        let title = plain(&format!("{number}. {}: {}", words::promise(violation.promise), violation.title));
-        for line in lines(&title, self.width) {
-            self.line(&line, Paint::Bad);
+    fn write_violation(&mut self, number: usize, violation: &Violation) {
+        let title =
+            escape_terminal(&format!("{number}. {}: {}", format::guarantee_name(violation.promise), violation.title));
+        for line in wrap(&title, self.width) {
+            self.write_line(&line, TextStyle::Bad);
         }
-        let when = when(violation);
-        let who = if violation.workers.is_empty() { String::new() } else { format!(", {}", who(&violation.workers)) };
-        for line in lines(&format!("{when}{who}"), self.width - 3) {
-            self.line(&format!("   {line}"), Paint::Dim);
+        let when = format_span(violation);
+        let who = if violation.workers.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", format_workers(&violation.workers))
+        };
+        for line in wrap(&format!("{when}{who}"), self.width - 3) {
+            self.write_line(&format!("   {line}"), TextStyle::Dim);
         }
-        for line in lines(&plain(&violation.words), self.width - 3) {
-            self.line(&format!("   {line}"), Paint::No);
+        for line in wrap(&escape_terminal(&violation.words), self.width - 3) {
+            self.write_line(&format!("   {line}"), TextStyle::Plain);
         }
     }
 
-    fn line(&mut self, text: &str, paint: Paint) {
-        self.paint(text.trim_end(), paint);
+    fn write_line(&mut self, text: &str, style: TextStyle) {
+        self.write_styled(text.trim_end(), style);
         self.out.push('\n');
     }
 
-    fn paint(&mut self, text: &str, paint: Paint) {
-        let code = match paint {
-            Paint::Good => "1;32",
-            Paint::Bad => "1;31",
-            Paint::Dim => "2",
-            Paint::Bold => "1",
-            Paint::No => "",
+    fn write_styled(&mut self, text: &str, style: TextStyle) {
+        let code = match style {
+            TextStyle::Good => "1;32",
+            TextStyle::Bad => "1;31",
+            TextStyle::Dim => "2",
+            TextStyle::Bold => "1",
+            TextStyle::Plain => "",
         };
         if self.colour && !code.is_empty() {
             self.out.push_str(&format!("\u{1b}[{code}m{text}\u{1b}[0m"));
@@ -233,20 +241,20 @@ impl Page {
     }
 }
 
-struct Row {
+struct TableRow {
     cells: Vec<String>,
-    paint: Paint,
-    words: String,
+    style: TextStyle,
+    text: String,
 }
 
 /// `at 1.204 s`, `1.204 s to 1.516 s`.
-pub(super) fn when(violation: &Violation) -> String {
-    let (from, to) = (words::moment(violation.from), words::moment(violation.to));
+pub(super) fn format_span(violation: &Violation) -> String {
+    let (from, to) = (format::format_time(violation.from), format::format_time(violation.to));
     if from == to { format!("at {from}") } else { format!("{from} to {to}") }
 }
 
 /// `worker 3`, `workers 3 and 5`, `workers 1, 2, 3 and 9 more`.
-pub(super) fn who(workers: &[Worker]) -> String {
+pub(super) fn format_workers(workers: &[WorkerId]) -> String {
     match workers {
         [] => String::new(),
         [one] => format!("worker {one}"),

@@ -2,11 +2,11 @@
 
 /// How many terminal columns a text takes.
 pub(super) fn columns(text: &str) -> usize {
-    text.chars().map(wide).sum()
+    text.chars().map(char_columns).sum()
 }
 
 /// Wide scripts and emoji take two columns, combining marks none.
-fn wide(c: char) -> usize {
+fn char_columns(c: char) -> usize {
     match c {
         '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{fe00}'..='\u{fe0f}' => 0,
         '\u{1100}'..='\u{115f}'
@@ -23,7 +23,7 @@ fn wide(c: char) -> usize {
 }
 
 /// Breaks between words; a word that is too long for a line is broken at its end.
-pub(super) fn lines(text: &str, width: usize) -> Vec<String> {
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(2);
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -35,7 +35,7 @@ pub(super) fn lines(text: &str, width: usize) -> Vec<String> {
             line.push(' ');
         }
         for c in word.chars() {
-            if columns(&line) + wide(c) > width {
+            if columns(&line) + char_columns(c) > width {
                 lines.push(std::mem::take(&mut line));
             }
             line.push(c);
@@ -48,7 +48,7 @@ pub(super) fn lines(text: &str, width: usize) -> Vec<String> {
 }
 
 /// Pads a text with blanks to this many columns.
-pub(super) fn pad(text: &str, width: usize) -> String {
+pub(super) fn pad_right(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
 }
 
@@ -57,18 +57,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_fits_and_nothing_is_lost() {
+    fn every_wrapped_line_fits_and_no_text_is_lost() {
         let text = "who held it was stopped; averyveryverylongwordwithoutany break 漢字漢字漢字漢字 end";
         for width in 2..60 {
-            let lines = lines(text, width);
+            let lines = wrap(text, width);
             for line in &lines {
                 assert!(columns(line) <= width, "{line:?} at {width}");
             }
             let squeeze = |text: &str| text.split_whitespace().collect::<String>();
             assert_eq!(squeeze(&lines.join(" ")), squeeze(text), "at {width}");
         }
-        assert_eq!(lines("two words", 9), ["two words"]);
-        assert_eq!(lines("two words", 8), ["two", "words"]);
-        assert!(lines("  ", 8).is_empty());
+        assert_eq!(wrap("two words", 9), ["two words"]);
+        assert_eq!(wrap("two words", 8), ["two", "words"]);
+        assert!(wrap("  ", 8).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Tests the report with made-up histories and verdicts.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
-mod page;
+mod html;
+mod markup;
 mod sample;
 mod text;
-mod tree;

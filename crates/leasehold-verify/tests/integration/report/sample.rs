@@ -1,96 +1,96 @@
 //! Simulates a lock that is granted in order: histories to draw.
 
-use leasehold_verify::history::{Call, Event, FaultKind, Header, Mode, Nanos, OpId, Outcome, State, Workload};
+use leasehold_verify::history::{Call, Event, FaultKind, Header, Mode, OpId, Outcome, RunNanos, WorkerState, Workload};
 use leasehold_verify::verdict::{
-    Counts, Finding, Promise, Recovered, SecondOpinion, State as Became, Verdict, Violation,
+    Finding, FindingStatus, Guarantee, Recovery, SecondOpinion, Totals, Verdict, Violation,
 };
 
-pub(crate) const MS: Nanos = 1_000_000;
-pub(crate) const TTL: Nanos = 1_500 * MS;
+pub(crate) const MS: RunNanos = 1_000_000;
+pub(crate) const TTL: RunNanos = 1_500 * MS;
 
 /// The events of the simulation.
-pub(crate) struct Script {
+pub(crate) struct Scenario {
     pub(crate) grants: usize,
     /// The approximate length of a hold.
-    pub(crate) hold: Nanos,
+    pub(crate) hold_time: RunNanos,
     pub(crate) lanes: u32,
     pub(crate) locks: Vec<String>,
     /// The grants whose holder is killed.
-    pub(crate) kill: Vec<usize>,
+    pub(crate) killed_grants: Vec<usize>,
     /// The grants whose holder is stopped past its TTL.
-    pub(crate) stop: Vec<usize>,
+    pub(crate) stopped_grants: Vec<usize>,
     /// The grants whose holder is stopped, and whose lock is granted to the next one while it
     /// holds.
-    pub(crate) wrong: Vec<usize>,
+    pub(crate) double_grants: Vec<usize>,
     /// The times in which the server is down.
-    pub(crate) crash: Vec<(Nanos, Nanos)>,
+    pub(crate) crashes: Vec<(RunNanos, RunNanos)>,
     pub(crate) error: String,
 }
 
-impl Default for Script {
+impl Default for Scenario {
     fn default() -> Self {
         Self {
             grants: 24,
-            hold: 330 * MS,
+            hold_time: 330 * MS,
             lanes: 5,
             locks: vec!["orders".to_owned()],
-            kill: vec![4],
-            stop: vec![10],
-            wrong: vec![],
-            crash: vec![(9_300 * MS, 10_100 * MS)],
+            killed_grants: vec![4],
+            stopped_grants: vec![10],
+            double_grants: vec![],
+            crashes: vec![(9_300 * MS, 10_100 * MS)],
             error: "the server is gone".to_owned(),
         }
     }
 }
 
-pub(crate) struct World {
+pub(crate) struct Simulation {
     events: Vec<Event>,
-    recovered: Vec<Recovered>,
+    recovered: Vec<Recovery>,
     violations: Vec<Violation>,
-    script: Script,
-    random: u64,
-    ops: u32,
+    scenario: Scenario,
+    rng_state: u64,
+    op_count: u32,
     token: u64,
     /// The worker of each lane, and when it requests again.
-    lanes: Vec<(u32, Nanos)>,
+    lane_workers: Vec<(u32, RunNanos)>,
     workers: u32,
 }
 
 /// A history and its verdict.
-pub(crate) fn sample(script: Script) -> (Vec<Event>, Verdict) {
-    let lanes = (0..script.lanes).map(|lane| (lane + 1, Nanos::from(lane) * 3 * MS)).collect();
+pub(crate) fn sample_history(script: Scenario) -> (Vec<Event>, Verdict) {
+    let lanes = (0..script.lanes).map(|lane| (lane + 1, RunNanos::from(lane) * 3 * MS)).collect();
     let workers = script.lanes;
     // Tokens beyond the exact integers of a script.
     let token = 9_007_199_254_740_993;
     let token = if script.grants > 100 { token } else { 40 };
-    let mut world = World {
+    let mut world = Simulation {
         events: vec![],
         recovered: vec![],
         violations: vec![],
-        script,
-        random: 7,
-        ops: 0,
+        scenario: script,
+        rng_state: 7,
+        op_count: 0,
         token,
-        lanes,
+        lane_workers: lanes,
         workers,
     };
-    world.play();
+    world.run();
     world.finish()
 }
 
-impl World {
-    fn next(&mut self, least: Nanos, most: Nanos) -> Nanos {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        least + (self.random >> 33) % (most - least + 1)
+impl Simulation {
+    fn random_between(&mut self, least: RunNanos, most: RunNanos) -> RunNanos {
+        self.rng_state = self.rng_state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        least + (self.rng_state >> 33) % (most - least + 1)
     }
 
-    fn op(&mut self, worker: u32) -> OpId {
-        self.ops += 1;
-        OpId::from(worker) << 32 | OpId::from(self.ops)
+    fn next_op_id(&mut self, worker: u32) -> OpId {
+        self.op_count += 1;
+        OpId::from(worker) << 32 | OpId::from(self.op_count)
     }
 
-    fn call(&mut self, worker: u32, from: Nanos, to: Option<(Nanos, Outcome)>, call: Call) -> OpId {
-        let op = self.op(worker);
+    fn add_call(&mut self, worker: u32, from: RunNanos, to: Option<(RunNanos, Outcome)>, call: Call) -> OpId {
+        let op = self.next_op_id(worker);
         self.events.push(Event::Begin { t: from, worker, op, due: Some(from + 60_000 * MS), call });
         if let Some((t, outcome)) = to {
             self.events.push(Event::End { t, op, outcome });
@@ -99,45 +99,45 @@ impl World {
     }
 
     /// The time at which the server, if it is down, answers.
-    fn up(&self, t: Nanos) -> Nanos {
-        self.script.crash.iter().find(|(from, to)| (*from..*to).contains(&t)).map_or(t, |(_, to)| to + 40 * MS)
+    fn server_up_at(&self, t: RunNanos) -> RunNanos {
+        self.scenario.crashes.iter().find(|(from, to)| (*from..*to).contains(&t)).map_or(t, |(_, to)| to + 40 * MS)
     }
 
-    fn play(&mut self) {
-        for (worker, from) in self.lanes.clone() {
-            let state = State::Started { lane: worker - 1, pid: 4_000 + worker };
+    fn run(&mut self) {
+        for (worker, from) in self.lane_workers.clone() {
+            let state = WorkerState::Started { lane: worker - 1, pid: 4_000 + worker };
             self.events.push(Event::Worker { t: from, worker, state });
         }
-        let mut free = vec![0; self.script.locks.len()];
-        for grant in 0..self.script.grants {
-            let at = (0..self.lanes.len()).min_by_key(|at| self.lanes[*at].1).expect("a lane");
-            let (worker, asked) = self.lanes[at];
+        let mut free = vec![0; self.scenario.locks.len()];
+        for grant in 0..self.scenario.grants {
+            let at = (0..self.lane_workers.len()).min_by_key(|at| self.lane_workers[*at].1).expect("a lane");
+            let (worker, asked) = self.lane_workers[at];
             let lock = grant % free.len();
-            let asked = asked + self.next(MS / 5, MS);
-            let soon = self.next(MS / 5, 2 * MS);
-            let got = self.up(asked.max(free[lock]) + soon);
+            let asked = asked + self.random_between(MS / 5, MS);
+            let soon = self.random_between(MS / 5, 2 * MS);
+            let got = self.server_up_at(asked.max(free[lock]) + soon);
             self.token += 1;
-            let asked = self.failed(worker, lock, asked, got);
+            let asked = self.fail_waiter_on_crash(worker, lock, asked, got);
             let call =
-                Call::Lock { lock: self.script.locks[lock].clone(), mode: Mode::Exclusive, owner: None, waits: true };
+                Call::Lock { lock: self.scenario.locks[lock].clone(), mode: Mode::Exclusive, owner: None, waits: true };
             let outcome = Outcome::Granted { token: self.token, deadline: got + TTL };
-            let op = self.call(worker, asked, Some((got, outcome)), call);
+            let op = self.add_call(worker, asked, Some((got, outcome)), call);
             self.events.push(Event::Queued { t: asked + MS / 5, op });
             self.events.push(Event::Held { t: got + MS / 10, op, deadline: got + TTL });
-            let hold = self.script.hold;
-            let long = self.next(hold / 2, 2 * hold);
-            self.write(worker, op, self.token, got + long / 3, Outcome::Accepted);
-            free[lock] = if self.script.kill.contains(&grant) {
-                self.killed(at, got, got + long / 2)
-            } else if self.script.stop.contains(&grant) || self.script.wrong.contains(&grant) {
-                self.stopped(at, grant, op, got, got + long / 2)
+            let hold = self.scenario.hold_time;
+            let long = self.random_between(hold / 2, 2 * hold);
+            self.add_write(worker, op, self.token, got + long / 3, Outcome::Accepted);
+            free[lock] = if self.scenario.killed_grants.contains(&grant) {
+                self.kill_holder(at, got, got + long / 2)
+            } else if self.scenario.stopped_grants.contains(&grant) || self.scenario.double_grants.contains(&grant) {
+                self.stop_holder(at, grant, op, got, got + long / 2)
             } else {
                 let to = got + long;
-                let gone = self.up(to + self.script.hold / 90 + MS / 5);
-                self.call(worker, to, Some((gone, Outcome::Released)), Call::Release { hold: op });
-                self.lanes[at].1 = gone + self.script.hold / 10;
+                let gone = self.server_up_at(to + self.scenario.hold_time / 90 + MS / 5);
+                self.add_call(worker, to, Some((gone, Outcome::Released)), Call::Release { hold: op });
+                self.lane_workers[at].1 = gone + self.scenario.hold_time / 10;
                 // Two held it until the second one released it.
-                if let Some(last) = self.violations.iter_mut().rev().find(|one| one.promise == Promise::Exclusion) {
+                if let Some(last) = self.violations.iter_mut().rev().find(|one| one.promise == Guarantee::Exclusion) {
                     last.to = last.to.min(to.max(last.from));
                 }
                 gone
@@ -146,54 +146,54 @@ impl World {
     }
 
     /// A waiter gets an error when the server goes down, and retries; returns when.
-    fn failed(&mut self, worker: u32, lock: usize, asked: Nanos, got: Nanos) -> Nanos {
-        let crash = self.script.crash.iter().find(|(from, _)| (asked..got).contains(from)).copied();
+    fn fail_waiter_on_crash(&mut self, worker: u32, lock: usize, asked: RunNanos, granted_at: RunNanos) -> RunNanos {
+        let crash = self.scenario.crashes.iter().find(|(from, _)| (asked..granted_at).contains(from)).copied();
         let Some((from, to)) = crash else { return asked };
-        let error = self.script.error.clone();
+        let error = self.scenario.error.clone();
         let call =
-            Call::Lock { lock: self.script.locks[lock].clone(), mode: Mode::Exclusive, owner: None, waits: true };
-        let told = from + 60 * MS + 40 * MS * Nanos::from(worker);
-        self.call(worker, asked, Some((told, Outcome::Failed { error })), call);
+            Call::Lock { lock: self.scenario.locks[lock].clone(), mode: Mode::Exclusive, owner: None, waits: true };
+        let told = from + 60 * MS + 40 * MS * RunNanos::from(worker);
+        self.add_call(worker, asked, Some((told, Outcome::Failed { error })), call);
         (told + 300 * MS).min(to)
     }
 
-    fn write(&mut self, worker: u32, hold: OpId, token: u64, t: Nanos, outcome: Outcome) -> OpId {
+    fn add_write(&mut self, worker: u32, hold: OpId, token: u64, t: RunNanos, outcome: Outcome) -> OpId {
         let call = Call::Write { hold, register: "balance".to_owned(), token: Some(token), value: t };
-        self.call(worker, t, Some((t + MS / 2, outcome)), call)
+        self.add_call(worker, t, Some((t + MS / 2, outcome)), call)
     }
 
-    fn killed(&mut self, lane: usize, got: Nanos, t: Nanos) -> Nanos {
-        let (worker, _) = self.lanes[lane];
-        let free = got + TTL + 60 * MS;
-        self.fault(FaultKind::Kill, format!("worker {worker}"), vec![worker], t, t, free);
-        self.events.push(Event::Worker { t, worker, state: State::Killed });
+    fn kill_holder(&mut self, lane: usize, granted_at: RunNanos, t: RunNanos) -> RunNanos {
+        let (worker, _) = self.lane_workers[lane];
+        let free = granted_at + TTL + 60 * MS;
+        self.add_fault(FaultKind::Kill, format!("worker {worker}"), vec![worker], t, t, free);
+        self.events.push(Event::Worker { t, worker, state: WorkerState::Killed });
         self.workers += 1;
         let (next, from) = (self.workers, t + 220 * MS);
-        let state = State::Started { lane: lane as u32, pid: 4_000 + next };
+        let state = WorkerState::Started { lane: lane as u32, pid: 4_000 + next };
         self.events.push(Event::Worker { t: from, worker: next, state });
-        self.lanes[lane] = (next, from + 30 * MS);
+        self.lane_workers[lane] = (next, from + 30 * MS);
         free
     }
 
-    fn stopped(&mut self, lane: usize, grant: usize, op: OpId, got: Nanos, t: Nanos) -> Nanos {
-        let (worker, _) = self.lanes[lane];
-        let wrong = self.script.wrong.contains(&grant);
-        let resumed = got + TTL + 420 * MS;
-        self.events.push(Event::Worker { t, worker, state: State::Stopped });
-        self.events.push(Event::Worker { t: resumed, worker, state: State::Resumed });
-        let free = if wrong { t + 120 * MS } else { got + TTL + 25 * MS };
-        self.fault(FaultKind::Stop, format!("worker {worker}"), vec![worker], t, resumed, free);
+    fn stop_holder(&mut self, lane: usize, grant: usize, op: OpId, granted_at: RunNanos, t: RunNanos) -> RunNanos {
+        let (worker, _) = self.lane_workers[lane];
+        let wrong = self.scenario.double_grants.contains(&grant);
+        let resumed = granted_at + TTL + 420 * MS;
+        self.events.push(Event::Worker { t, worker, state: WorkerState::Stopped });
+        self.events.push(Event::Worker { t: resumed, worker, state: WorkerState::Resumed });
+        let free = if wrong { t + 120 * MS } else { granted_at + TTL + 25 * MS };
+        self.add_fault(FaultKind::Stop, format!("worker {worker}"), vec![worker], t, resumed, free);
         let learned = resumed + 2 * MS;
         let reason = "its deadline passed".to_owned();
-        self.events.push(Event::Lost { t: learned, op, deadline: got + TTL, reason: reason.clone() });
+        self.events.push(Event::Lost { t: learned, op, deadline: granted_at + TTL, reason: reason.clone() });
         let token = self.token;
         let outcome = if wrong { Outcome::Accepted } else { Outcome::Refused { seen: token + 1 } };
-        let write = self.write(worker, op, token, resumed + MS / 2, outcome);
+        let write = self.add_write(worker, op, token, resumed + MS / 2, outcome);
         let to = learned + 30 * MS;
-        self.call(worker, to, Some((to + 2 * MS, Outcome::WasLost { reason })), Call::Release { hold: op });
-        self.lanes[lane].1 = to + 50 * MS;
+        self.add_call(worker, to, Some((to + 2 * MS, Outcome::WasLost { reason })), Call::Release { hold: op });
+        self.lane_workers[lane].1 = to + 50 * MS;
         if wrong {
-            self.found(grant, worker, op, free, got + TTL);
+            self.add_exclusion_violation(grant, worker, op, free, granted_at + TTL);
             let words = format!(
                 "Worker {worker} went on after it was stopped and wrote with token {token}. The register had seen token {} before, and took it all the same.",
                 token + 1
@@ -201,7 +201,7 @@ impl World {
             let title = format!("a write with the old token {token} was accepted");
             let (from, to) = (resumed + MS / 2, resumed + MS);
             self.violations.push(Violation {
-                promise: Promise::Fencing,
+                promise: Guarantee::Fencing,
                 from,
                 to,
                 workers: vec![worker],
@@ -214,9 +214,9 @@ impl World {
         free
     }
 
-    fn found(&mut self, grant: usize, worker: u32, op: OpId, from: Nanos, to: Nanos) {
-        let at = (0..self.lanes.len()).min_by_key(|at| self.lanes[*at].1).expect("a lane");
-        let (other, lock) = (self.lanes[at].0, &self.script.locks[grant % self.script.locks.len()]);
+    fn add_exclusion_violation(&mut self, grant: usize, worker: u32, op: OpId, from: RunNanos, to: RunNanos) {
+        let at = (0..self.lane_workers.len()).min_by_key(|at| self.lane_workers[*at].1).expect("a lane");
+        let (other, lock) = (self.lane_workers[at].0, &self.scenario.locks[grant % self.scenario.locks.len()]);
         let ms = (to - from) / MS;
         let title = format!("two held \"{lock}\" for");
         let words = format!(
@@ -227,7 +227,7 @@ impl World {
         );
         let workers = vec![worker, other];
         self.violations.push(Violation {
-            promise: Promise::Exclusion,
+            promise: Guarantee::Exclusion,
             from,
             to,
             workers,
@@ -238,7 +238,15 @@ impl World {
         });
     }
 
-    fn fault(&mut self, kind: FaultKind, target: String, workers: Vec<u32>, from: Nanos, to: Nanos, granted: Nanos) {
+    fn add_fault(
+        &mut self,
+        kind: FaultKind,
+        target: String,
+        workers: Vec<u32>,
+        from: RunNanos,
+        to: RunNanos,
+        granted: RunNanos,
+    ) {
         let fault = self.recovered.len() as u32 + 1;
         let served = None;
         self.events.push(Event::FaultBegin {
@@ -253,7 +261,7 @@ impl World {
         self.events.push(Event::FaultEnd { t: to, fault, note: String::new(), connections: None });
         let counted_from = if kind == FaultKind::Crash { to } else { from };
         let bound = TTL + TTL / 2;
-        self.recovered.push(Recovered {
+        self.recovered.push(Recovery {
             fault,
             kind,
             target,
@@ -271,23 +279,23 @@ impl World {
     }
 
     fn finish(mut self) -> (Vec<Event>, Verdict) {
-        for (from, to) in self.script.crash.clone() {
-            self.fault(FaultKind::Crash, "the server".to_owned(), vec![], from, to, to + 42 * MS);
+        for (from, to) in self.scenario.crashes.clone() {
+            self.add_fault(FaultKind::Crash, "the server".to_owned(), vec![], from, to, to + 42 * MS);
         }
-        self.events.sort_by_key(Event::at);
-        let end = self.events.iter().map(Event::at).max().unwrap_or(0) + 100 * MS;
-        for (worker, _) in self.lanes.clone() {
-            self.events.push(Event::Worker { t: end - 50 * MS, worker, state: State::Ended });
+        self.events.sort_by_key(Event::time);
+        let end = self.events.iter().map(Event::time).max().unwrap_or(0) + 100 * MS;
+        for (worker, _) in self.lane_workers.clone() {
+            self.events.push(Event::Worker { t: end - 50 * MS, worker, state: WorkerState::Ended });
         }
-        self.events.push(Event::Clean { t: end, locks: self.script.locks.len() as u64 });
+        self.events.push(Event::Clean { t: end, locks: self.scenario.locks.len() as u64 });
         self.events.push(Event::Done { t: end });
-        let header = header(&self.script, self.recovered.iter().map(|one| one.kind).collect());
+        let header = header(&self.scenario, self.recovered.iter().map(|one| one.kind).collect());
         self.events.insert(0, Event::Run(Box::new(header.clone())));
         self.violations.sort_by_key(|one| one.from);
-        for one in self.violations.iter_mut().filter(|one| one.promise == Promise::Exclusion) {
+        for one in self.violations.iter_mut().filter(|one| one.promise == Guarantee::Exclusion) {
             one.title = format!("{} {} ms", one.title, (one.to - one.from) / MS);
         }
-        let counts = counts(&self.events, self.recovered.len() as u64, u64::from(self.workers), end);
+        let counts = totals(&self.events, self.recovered.len() as u64, u64::from(self.workers), end);
         let verdict = Verdict {
             header,
             complete: true,
@@ -303,7 +311,7 @@ impl World {
     }
 }
 
-fn header(script: &Script, mut faults: Vec<FaultKind>) -> Header {
+fn header(script: &Scenario, mut faults: Vec<FaultKind>) -> Header {
     faults.sort();
     faults.dedup();
     Header {
@@ -328,8 +336,8 @@ fn header(script: &Script, mut faults: Vec<FaultKind>) -> Header {
     }
 }
 
-fn counts(events: &[Event], faults: u64, workers: u64, lasted: Nanos) -> Counts {
-    let mut counts = Counts { faults, workers, lasted, ..Counts::default() };
+fn totals(events: &[Event], faults: u64, workers: u64, lasted: RunNanos) -> Totals {
+    let mut counts = Totals { faults, workers, lasted, ..Totals::default() };
     for event in events {
         match event {
             Event::Begin { .. } => counts.calls += 1,
@@ -346,25 +354,25 @@ fn counts(events: &[Event], faults: u64, workers: u64, lasted: Nanos) -> Counts 
     counts
 }
 
-fn findings(violations: &[Violation], counts: &Counts) -> Vec<Finding> {
+fn findings(violations: &[Violation], counts: &Totals) -> Vec<Finding> {
     let all = [
-        (Promise::Exclusion, counts.grants - 1, "at least 0.4 ms between two holds"),
-        (Promise::Tokens, counts.grants, "each higher than the one before"),
-        (Promise::Fencing, counts.grants + 1, "every write with an old token was refused"),
-        (Promise::Order, counts.grants - 1, "nobody was overtaken"),
-        (Promise::Reentry, 0, ""),
-        (Promise::Loss, counts.losses, "told 445 ms before the next grant at the latest"),
-        (Promise::Recovery, counts.faults, "at most 1.04 TTL after a kill"),
-        (Promise::Leaks, 1, "nothing was left"),
-        (Promise::Deadlines, counts.calls, "none ended after its deadline"),
+        (Guarantee::Exclusion, counts.grants - 1, "at least 0.4 ms between two holds"),
+        (Guarantee::Tokens, counts.grants, "each higher than the one before"),
+        (Guarantee::Fencing, counts.grants + 1, "every write with an old token was refused"),
+        (Guarantee::Order, counts.grants - 1, "nobody was overtaken"),
+        (Guarantee::Reentry, 0, ""),
+        (Guarantee::Loss, counts.losses, "told 445 ms before the next grant at the latest"),
+        (Guarantee::Recovery, counts.faults, "at most 1.04 TTL after a kill"),
+        (Guarantee::Leaks, 1, "nothing was left"),
+        (Guarantee::Deadlines, counts.calls, "none ended after its deadline"),
     ];
-    let of = |promise: Promise| violations.iter().filter(|one| one.promise == promise).count() as u64;
+    let of = |promise: Guarantee| violations.iter().filter(|one| one.promise == promise).count() as u64;
     let state = |checked, broken| match (checked, broken) {
-        (0, _) => Became::Untested,
-        (_, 0) => Became::Kept,
-        _ => Became::Broken,
+        (0, _) => FindingStatus::Untested,
+        (_, 0) => FindingStatus::Kept,
+        _ => FindingStatus::Broken,
     };
-    let finding = |(promise, checked, figure): (Promise, u64, &str)| {
+    let finding = |(promise, checked, figure): (Guarantee, u64, &str)| {
         let broken = of(promise);
         let figure = if broken > 0 { format!("{broken} of {checked}") } else { figure.to_owned() };
         Finding { promise, state: state(checked, broken), checked, broken, figure }

@@ -2,29 +2,29 @@
 
 use leasehold_verify::history::FaultKind;
 use leasehold_verify::report::text::verdict as text;
-use leasehold_verify::verdict::{Counts, Finding, Promise, Recovered, State, Verdict, Violation};
+use leasehold_verify::verdict::{Finding, FindingStatus, Guarantee, Recovery, Totals, Verdict, Violation};
 
-use crate::report::sample::{MS, Script, TTL, sample};
+use crate::report::sample::{MS, Scenario, TTL, sample_history};
 
 fn verdict() -> Verdict {
-    let (_, mut verdict) = sample(Script::default());
+    let (_, mut verdict) = sample_history(Scenario::default());
     let finding = |promise, state, checked, broken, figure: &str| {
         let figure = figure.to_owned();
         Finding { promise, state, checked, broken, figure }
     };
-    verdict.counts = Counts { calls: 1_203, grants: 312, faults: 6, lasted: 30_000 * MS, ..Counts::default() };
+    verdict.counts = Totals { calls: 1_203, grants: 312, faults: 6, lasted: 30_000 * MS, ..Totals::default() };
     verdict.findings = vec![
         finding(
-            Promise::Exclusion,
-            State::Kept,
+            Guarantee::Exclusion,
+            FindingStatus::Kept,
             1_311,
             0,
             "at least 0.4 ms between two holds that follow each other, with 3 faults in between",
         ),
-        finding(Promise::Reentry, State::Untested, 0, 0, ""),
-        finding(Promise::Recovery, State::Kept, 6, 0, "at most 1.04 TTL after a kill"),
+        finding(Guarantee::Reentry, FindingStatus::Untested, 0, 0, ""),
+        finding(Guarantee::Recovery, FindingStatus::Kept, 6, 0, "at most 1.04 TTL after a kill"),
     ];
-    let one = Recovered {
+    let one = Recovery {
         fault: 1,
         kind: FaultKind::Kill,
         target: "worker 3".to_owned(),
@@ -39,7 +39,7 @@ fn verdict() -> Verdict {
         meanwhile: None,
         everybody: None,
     };
-    let lost = Recovered {
+    let lost = Recovery {
         fault: 2,
         kind: FaultKind::LostReply,
         target: "the server".to_owned(),
@@ -48,7 +48,7 @@ fn verdict() -> Verdict {
         asked: false,
         ..one.clone()
     };
-    let never = Recovered {
+    let never = Recovery {
         fault: 3,
         kind: FaultKind::Wipe,
         target: "node 1 of 5".to_owned(),
@@ -66,7 +66,7 @@ fn verdict() -> Verdict {
 
 fn violation(title: &str) -> Violation {
     Violation {
-        promise: Promise::Exclusion,
+        promise: Guarantee::Exclusion,
         from: 1_204 * MS,
         to: 1_516 * MS,
         workers: vec![3, 5],
@@ -77,42 +77,45 @@ fn violation(title: &str) -> Violation {
     }
 }
 
-fn broken(in_all: u64) -> Verdict {
+fn broken_verdict(in_all: u64) -> Verdict {
     let mut verdict = verdict();
-    verdict.findings[0].state = State::Broken;
+    verdict.findings[0].state = FindingStatus::Broken;
     verdict.violations = (0..in_all.min(20)).map(|_| violation("two held \"a\" for 312 ms")).collect();
     verdict.violations_in_all = in_all;
     verdict
 }
 
-fn first(verdict: &Verdict) -> String {
+fn first_line(verdict: &Verdict) -> String {
     text(verdict, 200, false).lines().next().unwrap_or_default().to_owned()
 }
 
 #[test]
 fn the_verdict_is_the_first_line() {
     let mut one = verdict();
-    assert_eq!(first(&one), "holds: 1,203 calls, 312 grants, 6 faults, no violation");
+    assert_eq!(first_line(&one), "holds: 1,203 calls, 312 grants, 6 faults, no violation");
     one.complete = false;
     assert_eq!(
-        first(&one),
+        first_line(&one),
         "CUT SHORT: 1,203 calls, 312 grants, 6 faults, no violation so far, but the history has no end"
     );
-    let mut two = broken(2);
-    assert_eq!(first(&two), "BROKEN: 2 violations in 1,203 calls, 312 grants, 6 faults");
+    let mut two = broken_verdict(2);
+    assert_eq!(first_line(&two), "BROKEN: 2 violations in 1,203 calls, 312 grants, 6 faults");
     two.header.guard = false;
     two.header.control = Some("the register refuses nothing".to_owned());
     assert_eq!(
-        first(&two),
+        first_line(&two),
         "found out: the guard was off (the register refuses nothing), and 2 violations in 1,203 calls, 312 grants, 6 faults show it"
     );
     let mut none = verdict();
     none.header.guard = false;
-    assert_eq!(first(&none), "NOT FOUND OUT: the guard was off, and 1,203 calls, 312 grants, 6 faults do not show it");
+    assert_eq!(
+        first_line(&none),
+        "NOT FOUND OUT: the guard was off, and 1,203 calls, 312 grants, 6 faults do not show it"
+    );
 }
 
 #[test]
-fn eighty_columns() {
+fn the_report_fits_eighty_columns() {
     let expected = "\
 BROKEN: 1 violation in 1,203 calls, 312 grants, 6 faults
 redis at redis://127.0.0.1:6379 (Redis 7.0.15): fenced, seed 7, TTL 1.5 s, 5
@@ -135,11 +138,11 @@ fault         recovered      at most  what it hit
    Worker 3 held \"a\" with token 17 and its deadline was 312 ms away when worker
    5 was granted it with token 18. Fault 2 (stop worker 3) was going on.
 ";
-    assert_eq!(text(&broken(1), 80, false), expected);
+    assert_eq!(text(&broken_verdict(1), 80, false), expected);
 }
 
 #[test]
-fn a_hundred_and_twenty_columns() {
+fn the_report_uses_a_hundred_and_twenty_columns() {
     let expected = "\
 holds: 1,203 calls, 312 grants, 6 faults, no violation
 redis at redis://127.0.0.1:6379 (Redis 7.0.15): fenced, seed 7, TTL 1.5 s, 5 lanes, 30 s; porcupine agrees on the
@@ -159,15 +162,15 @@ fault         recovered      at most  what it hit
 }
 
 #[test]
-fn the_first_five_in_full() {
-    let lines = text(&broken(22), 80, false);
+fn the_first_five_violations_are_printed_in_full() {
+    let lines = text(&broken_verdict(22), 80, false);
     assert!(lines.contains("\n5. exclusion: ") && !lines.contains("\n6. ") && lines.ends_with("\nand 17 more\n"));
-    assert!(!text(&broken(5), 80, false).contains(" more"));
+    assert!(!text(&broken_verdict(5), 80, false).contains(" more"));
 }
 
 #[test]
-fn no_line_is_too_long_and_no_name_is_a_command() {
-    let mut verdict = broken(7);
+fn no_line_exceeds_the_width_and_foreign_text_is_escaped() {
+    let mut verdict = broken_verdict(7);
     verdict.header.url = format!("redis://{}", "漢字x".repeat(60));
     verdict.recovered[0].target = "a\u{1b}[2Jb\nc".to_owned();
     verdict.violations[0].title = format!("two held {}", "lock".repeat(40));
@@ -184,8 +187,8 @@ fn no_line_is_too_long_and_no_name_is_a_command() {
 }
 
 #[test]
-fn colour_changes_nothing_else() {
-    for verdict in [verdict(), broken(9)] {
+fn colour_only_adds_escape_codes() {
+    for verdict in [verdict(), broken_verdict(9)] {
         let mut painted = text(&verdict, 80, true);
         assert!(painted.contains("\u{1b}[1;31m") && painted.contains("\u{1b}[0m"));
         while let Some(from) = painted.find('\u{1b}') {
@@ -198,7 +201,7 @@ fn colour_changes_nothing_else() {
 }
 
 #[test]
-fn faults_that_did_not_come_are_named() {
+fn faults_that_did_not_happen_are_named() {
     let mut verdict = verdict();
     assert!(!text(&verdict, 80, false).contains("no time"));
     verdict.header.faults.extend([FaultKind::Clock, FaultKind::Evict]);
@@ -207,16 +210,16 @@ fn faults_that_did_not_come_are_named() {
 }
 
 #[test]
-fn what_nobody_could_decide_has_not_passed() {
+fn an_undecided_verdict_does_not_pass() {
     let mut verdict = verdict();
     verdict.violations.clear();
     verdict.violations_in_all = 0;
     verdict.complete = true;
     let finding = |promise, state| Finding { promise, state, checked: 10, broken: 0, figure: String::new() };
-    verdict.findings = vec![finding(Promise::Exclusion, State::Kept)];
-    assert!(verdict.as_expected());
-    verdict.findings.push(finding(Promise::Fencing, State::Undecided));
-    assert!(!verdict.as_expected());
+    verdict.findings = vec![finding(Guarantee::Exclusion, FindingStatus::Kept)];
+    assert!(verdict.is_as_expected());
+    verdict.findings.push(finding(Guarantee::Fencing, FindingStatus::Undecided));
+    assert!(!verdict.is_as_expected());
     let said = text(&verdict, 80, false);
     assert!(said.starts_with("UNDECIDED: "), "{said}");
 }

@@ -11,12 +11,12 @@ use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW, flock,
 use rustix::io::Errno;
 
 use super::error;
-use super::folder::{self, Folder, bell_file, client_file};
+use super::folder::{self, Folder, client_file, socket_file};
 use crate::claim::Holder;
 use crate::error::Result;
 
 /// How many files of other clients one start checks, to remove those of dead ones.
-const SWEEP: usize = 256;
+const MAX_CLIENTS_SWEPT: usize = 256;
 
 /// This client, alive as long as its file is open.
 #[derive(Debug)]
@@ -26,17 +26,17 @@ pub(super) struct Client {
     /// The path where other clients look for the file.
     path: PathBuf,
     /// Device and inode number of the file.
-    identity: (u64, u64),
+    device_and_inode: (u64, u64),
 }
 
 /// The maximum size of a client's file, which has the client's description in three lines.
-const LONGEST: u64 = 64 * 1024;
+const MAX_CLIENT_FILE: u64 = 64 * 1024;
 
 impl Client {
     pub(super) fn register(folder: &Folder, holder: &Holder) -> Result<Self> {
-        sweep(folder);
+        remove_dead_clients(folder);
         loop {
-            let id = crate::random::bits();
+            let id = crate::random::random_bits();
             let path = folder.client_path(id);
             let register = || -> io::Result<Option<Self>> {
                 let mut file = folder.clients.create(&client_file(id))?;
@@ -47,12 +47,12 @@ impl Client {
                     return Ok(None);
                 }
                 writeln!(file, "{}\n{}\n{}", holder.host, holder.pid, holder.program)?;
-                Ok(Some(Self { id, file, path: path.clone(), identity: (found.st_dev, found.st_ino) }))
+                Ok(Some(Self { id, file, path: path.clone(), device_and_inode: (found.st_dev, found.st_ino) }))
             };
             match register() {
                 Ok(Some(client)) => return Ok(client),
                 Ok(None) => {}
-                Err(other) => return Err(error::at(&path, "make", other)),
+                Err(other) => return Err(error::io_error_at(&path, "make", other)),
             }
         }
     }
@@ -60,7 +60,7 @@ impl Client {
     /// The file system's present time, since 1970: the kernel's time for a file that was just
     /// touched. It uses system calls directly, because a library that fakes a process's clock also
     /// fakes the file times of the C library.
-    pub(super) fn touch(&self) -> io::Result<Duration> {
+    pub(super) fn touch_and_read_time(&self) -> io::Result<Duration> {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         futimens(&self.file, &Timestamps { last_access: now, last_modification: now })?;
         let found = fstat(&self.file)?;
@@ -72,7 +72,7 @@ impl Client {
     /// it was removed, or if the whole folder was removed, moved or replaced.
     pub(super) fn is_registered(&self) -> bool {
         match stat(&self.path) {
-            Ok(found) => (found.st_dev, found.st_ino) == self.identity,
+            Ok(found) => (found.st_dev, found.st_ino) == self.device_and_inode,
             // A file that cannot be seen is not necessarily gone.
             Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR),
         }
@@ -83,7 +83,7 @@ impl Client {
     }
 
     /// A copy of the descriptor that proves that this client is alive.
-    pub(super) fn lifeline(&self) -> Option<OwnedFd> {
+    pub(super) fn liveness_fd(&self) -> Option<OwnedFd> {
         self.file.try_clone().ok().map(Into::into)
     }
 }
@@ -98,8 +98,8 @@ pub(super) fn is_alive(folder: &Folder, client: u128) -> bool {
 }
 
 /// Describes a client to people.
-pub(super) fn describe(folder: &Folder, client: u128, text: &str) -> Holder {
-    let info = folder.clients.read(&client_file(client), LONGEST).ok().flatten().unwrap_or_default();
+pub(super) fn read_holder(folder: &Folder, client: u128, text: &str) -> Holder {
+    let info = folder.clients.read(&client_file(client), MAX_CLIENT_FILE).ok().flatten().unwrap_or_default();
     let info = String::from_utf8_lossy(&info);
     let mut lines = info.lines();
     let host = lines.next().unwrap_or("?");
@@ -108,8 +108,8 @@ pub(super) fn describe(folder: &Folder, client: u128, text: &str) -> Holder {
 }
 
 /// Removes a client's files.
-pub(super) fn remove(folder: &Folder, client: u128) {
-    for name in [client_file(client), bell_file(client)] {
+pub(super) fn remove_files(folder: &Folder, client: u128) {
+    for name in [client_file(client), socket_file(client)] {
         // Another process may have been faster; a later start removes what is left.
         let _ = folder.clients.remove(&name);
     }
@@ -117,20 +117,20 @@ pub(super) fn remove(folder: &Folder, client: u128) {
 
 /// Removes a dead client's files, under the lock that a living client holds. A client that is just
 /// registering then finds its file gone.
-fn clear(folder: &Folder, client: u128) {
+fn remove_if_dead(folder: &Folder, client: u128) {
     match folder.clients.open(&client_file(client), OFlags::RDONLY) {
-        Ok(file) if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() => remove(folder, client),
-        Err(missing) if missing.kind() == io::ErrorKind::NotFound => remove(folder, client),
+        Ok(file) if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() => remove_files(folder, client),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => remove_files(folder, client),
         _ => {}
     }
 }
 
 /// Removes the files of dead clients.
-fn sweep(folder: &Folder) {
-    for name in folder::some_of(&folder.clients, SWEEP).0 {
+fn remove_dead_clients(folder: &Folder) {
+    for name in folder::sample_files(&folder.clients, MAX_CLIENTS_SWEPT).0 {
         let id = Path::new(&name).file_stem().and_then(|stem| stem.to_str());
         if let Some(id) = id.and_then(|id| u128::from_str_radix(id, 16).ok()) {
-            clear(folder, id);
+            remove_if_dead(folder, id);
         }
     }
 }

@@ -18,11 +18,11 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(url: &EngineUrl) -> Result<Self> {
-        url.only_options(&["mode", "group"])?;
+    pub(super) fn parse(url: &EngineUrl) -> Result<Self> {
+        url.refuse_unknown_options(&["mode", "group"])?;
         if url.hosts.iter().any(|host| host != "localhost") || url.user.is_some() || url.password.is_some() {
             let host = url.hosts.join(",");
-            return Err(bad(format!(
+            return Err(invalid_option(format!(
                 "a `file:` URL has no host; for the folder /{host}{} write three slashes",
                 url.path
             )));
@@ -30,15 +30,21 @@ impl Config {
         let dir = if url.path.is_empty() { default_dir()? } else { PathBuf::from(&url.path) };
         let mode = url.option("mode").map(|text| {
             let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
-            mode.ok_or_else(|| bad(format!("{text:?} is no mode for a folder; 0770 shares it with the group")))
+            mode.ok_or_else(|| {
+                invalid_option(format!("{text:?} is no mode for a folder; 0770 shares it with the group"))
+            })
         });
         let group = url.option("group").map(group).transpose()?;
         let mode = match (mode.transpose()?, group) {
             (None, Some(_)) => {
-                return Err(bad("group= shares the folder, which needs mode=, too: ?mode=0770&group=NAME".into()));
+                return Err(invalid_option(
+                    "group= shares the folder, which needs mode=, too: ?mode=0770&group=NAME".into(),
+                ));
             }
             (Some(mode), Some(_)) if mode & 0o070 == 0 => {
-                return Err(bad(format!("mode={mode:04o} gives the group nothing; ?mode=0770&group=NAME does")));
+                return Err(invalid_option(format!(
+                    "mode={mode:04o} gives the group nothing; ?mode=0770&group=NAME does"
+                )));
             }
             (mode, _) => mode,
         };
@@ -53,7 +59,9 @@ fn group(text: &str) -> Result<u32> {
     }
     let all = std::fs::read_to_string("/etc/group").unwrap_or_default();
     find_group(&all, text).ok_or_else(|| {
-        bad(format!("no group {text:?} is in /etc/group; give its number, which `getent group {text}` shows"))
+        invalid_option(format!(
+            "no group {text:?} is in /etc/group; give its number, which `getent group {text}` shows"
+        ))
     })
 }
 
@@ -66,7 +74,7 @@ fn find_group(all: &str, name: &str) -> Option<u32> {
 /// Where a `file:` URL keeps its locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
+pub struct FolderLocation {
     /// The folder. It may not exist yet.
     pub folder: PathBuf,
     /// Whether the URL names no folder: then each user has a different one.
@@ -77,53 +85,58 @@ pub struct Place {
 ///
 /// # Errors
 /// `InvalidUrl`, as from [`Locks::open`](crate::Locks::open).
-pub fn place(url: &str) -> Result<Option<Place>> {
+pub fn folder_location(url: &str) -> Result<Option<FolderLocation>> {
     let url = EngineUrl::parse(url)?;
     if url.scheme != "file" {
         return Ok(None);
     }
-    Ok(Some(Place { folder: Config::read(&url)?.dir, is_default: url.path.is_empty() }))
+    Ok(Some(FolderLocation { folder: Config::parse(&url)?.dir, is_default: url.path.is_empty() }))
 }
 
-fn bad(message: String) -> Error {
+fn invalid_option(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
 /// Root's default folder.
-const OF_ROOT: &str = "/var/lib/leasehold";
+const ROOT_DEFAULT_DIR: &str = "/var/lib/leasehold";
 
 /// The default folder, which survives reboots.
 fn default_dir() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from(OF_ROOT));
+        return Ok(PathBuf::from(ROOT_DEFAULT_DIR));
     }
-    let state = set("XDG_STATE_HOME").or_else(|| Some(state_below(&set("HOME")?)));
+    let state = env_path("XDG_STATE_HOME").or_else(|| Some(state_dir_in(&env_path("HOME")?)));
     let state = state.filter(|dir| dir.is_absolute());
     state.map(|dir| dir.join("leasehold")).ok_or_else(|| {
-        bad("`file:` keeps its locks below $XDG_STATE_HOME or $HOME, and neither is set: name a folder, file:///dir".into())
+        invalid_option(
+            "`file:` keeps its locks below $XDG_STATE_HOME or $HOME, and neither is set: name a folder, file:///dir"
+                .into(),
+        )
     })
 }
 
-fn set(key: &str) -> Option<PathBuf> {
+fn env_path(key: &str) -> Option<PathBuf> {
     std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-fn state_below(home: &Path) -> PathBuf {
+fn state_dir_in(home: &Path) -> PathBuf {
     home.join(".local/state")
 }
 
 /// The default folders that users of this host may have, from /etc/passwd and the environment.
 pub(super) fn default_dirs() -> Vec<PathBuf> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let states = homes(&users).chain(set("HOME")).map(|home| state_below(&home)).chain(set("XDG_STATE_HOME"));
-    let mut all: Vec<_> = states.map(|state| state.join("leasehold")).chain([PathBuf::from(OF_ROOT)]).collect();
+    let states =
+        home_dirs(&users).chain(env_path("HOME")).map(|home| state_dir_in(&home)).chain(env_path("XDG_STATE_HOME"));
+    let mut all: Vec<_> =
+        states.map(|state| state.join("leasehold")).chain([PathBuf::from(ROOT_DEFAULT_DIR)]).collect();
     all.sort();
     all.dedup();
     all
 }
 
 /// Columns: name, password, number, group, comment, home, shell.
-fn homes(users: &str) -> impl Iterator<Item = PathBuf> {
+fn home_dirs(users: &str) -> impl Iterator<Item = PathBuf> {
     users.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| home.starts_with('/')).map(PathBuf::from)
 }
 
@@ -132,7 +145,7 @@ mod tests {
     use super::*;
 
     fn read(url: &str) -> Result<Config> {
-        Config::read(&EngineUrl::parse(url)?)
+        Config::parse(&EngineUrl::parse(url)?)
     }
 
     #[test]
@@ -147,16 +160,16 @@ mod tests {
     }
 
     #[test]
-    fn homes_are_those_of_the_users() {
+    fn home_folders_are_read_from_passwd() {
         let users = "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nbad:x\nnone:x:7:7:::\n";
-        assert_eq!(homes(users).collect::<Vec<_>>(), [Path::new("/root"), Path::new("/home/ann")]);
+        assert_eq!(home_dirs(users).collect::<Vec<_>>(), [Path::new("/root"), Path::new("/home/ann")]);
     }
 
     #[test]
-    fn a_place_is_named_and_not_made() {
-        let place = |url| super::place(url).unwrap();
+    fn a_location_is_returned_without_creating_the_folder() {
+        let place = |url| super::folder_location(url).unwrap();
         assert_eq!(place("redis://h"), None);
-        let named = Place { folder: PathBuf::from("/no/such/folder"), is_default: false };
+        let named = FolderLocation { folder: PathBuf::from("/no/such/folder"), is_default: false };
         assert_eq!(place("file:///no/such/folder"), Some(named));
         assert!(place("file:?mode=0770").unwrap().is_default);
     }
@@ -168,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_does_not_understand() {
+    fn unknown_options_are_refused() {
         for (url, says) in [
             ("file://a/b", "three slashes"),
             ("file:///a?mode=99", "no mode"),

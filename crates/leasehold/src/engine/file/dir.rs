@@ -18,52 +18,54 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::error;
-use super::sharing::Sharing;
+use super::permissions::Permissions;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The flags of a directory handle: it can be listed, locked and synced.
-const HANDLE: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Follows no link, and a pipe in place of a file does not block.
-const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+const SAFE_OPEN_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// How many milliseconds a file may have its temporary name beside its own.
-const NAMING: u32 = 10;
+const NAMING_TIMEOUT_MS: u32 = 10;
 
 /// An open directory.
 #[derive(Debug)]
 pub(super) struct Dir {
     fd: OwnedFd,
     path: PathBuf,
-    sharing: Sharing,
+    permissions: Permissions,
 }
 
 impl Dir {
     /// Opens a directory by a path that an administrator chose and the caller has resolved. If a
     /// link has taken its place since then, it is refused.
     pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
-        Ok(openat(CWD, path, HANDLE | OFlags::NOFOLLOW, Mode::empty())?)
+        Ok(openat(CWD, path, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())?)
     }
 
-    pub(super) fn new(fd: OwnedFd, path: PathBuf, sharing: Sharing) -> Self {
-        Self { fd, path, sharing }
+    pub(super) fn new(fd: OwnedFd, path: PathBuf, sharing: Permissions) -> Self {
+        Self { fd, path, permissions: sharing }
     }
 
     /// Opens a directory in this one; makes it if it does not exist.
-    pub(super) fn subfolder(&self, name: &str) -> Result<Self> {
+    pub(super) fn open_subfolder(&self, name: &str) -> Result<Self> {
         let path = self.path(name);
         let fd = match open_folder(&self.fd, name) {
             // Its name must survive a loss of power, or all tokens in it are lost.
-            Err(Errno::NOENT) => make_folder(&self.fd, name, &self.sharing).and_then(|fd| self.sync().map(|()| fd)),
+            Err(Errno::NOENT) => {
+                create_folder(&self.fd, name, &self.permissions).and_then(|fd| self.sync().map(|()| fd))
+            }
             other => other.map_err(Into::into),
         };
         let fd = fd.map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::NOTDIR | Errno::LOOP) => not_a_folder(&path),
-            Some(Errno::ACCESS) => self.sharing.denied(&path, e),
-            _ => error::at(&path, "open", e),
+            Some(Errno::NOTDIR | Errno::LOOP) => not_a_folder_error(&path),
+            Some(Errno::ACCESS) => self.permissions.access_denied_error(&path, e),
+            _ => error::io_error_at(&path, "open", e),
         })?;
-        self.sharing.check_owner(&fstat(&fd).map_err(|e| error::at(&path, "look at", e))?, &path)?;
-        Ok(Self { fd, path, sharing: self.sharing })
+        self.permissions.check_owner(&fstat(&fd).map_err(|e| error::io_error_at(&path, "look at", e))?, &path)?;
+        Ok(Self { fd, path, permissions: self.permissions })
     }
 
     pub(super) fn as_path(&self) -> &Path {
@@ -82,19 +84,19 @@ impl Dir {
     }
 
     pub(super) fn is_shared(&self) -> bool {
-        self.sharing.mode.is_some()
+        self.permissions.mode.is_some()
     }
 
     /// Opens an existing file: a regular file, not a link, and with no second name elsewhere.
-    pub(super) fn open(&self, name: &str, how: OFlags) -> io::Result<File> {
-        let file = File::from(openat(&self.fd, name, how | SAFE, Mode::empty())?);
+    pub(super) fn open(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        let file = File::from(openat(&self.fd, name, flags | SAFE_OPEN_FLAGS, Mode::empty())?);
         let mut found = fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(refused("it is not a file, and was not made by us: remove it"));
+            return Err(permission_denied("it is not a file, and was not made by us: remove it"));
         }
         // If the file system has no atomic rename to a free name, a new file has two names for a
         // moment.
-        for _ in 0..NAMING {
+        for _ in 0..NAMING_TIMEOUT_MS {
             if found.st_nlink > 1 {
                 std::thread::sleep(Duration::from_millis(1));
                 found = fstat(&file)?;
@@ -102,25 +104,25 @@ impl Dir {
         }
         if found.st_nlink > 1 {
             let why = format!("it has {} names, so it may be another's file: remove this one", found.st_nlink);
-            return Err(refused(why));
+            return Err(permission_denied(why));
         }
-        if self.sharing.mode.is_none() && found.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(refused(format!("it belongs to user {}, and the folder is private", found.st_uid)));
+        if self.permissions.mode.is_none() && found.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(permission_denied(format!("it belongs to user {}, and the folder is private", found.st_uid)));
         }
         Ok(file)
     }
 
     /// Makes a file that must not exist yet, with the folder's group and permissions.
     pub(super) fn create(&self, name: &str) -> io::Result<File> {
-        let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFE;
+        let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFE_OPEN_FLAGS;
         let file = File::from(openat(&self.fd, name, how, Mode::RUSR | Mode::WUSR)?);
-        self.sharing.share_file(&file)?;
+        self.permissions.share_file(&file)?;
         Ok(file)
     }
 
     /// Makes a file under a temporary name that only one process uses at a time; first removes what
     /// a dead process left.
-    pub(super) fn create_anew(&self, name: &str) -> io::Result<File> {
+    pub(super) fn recreate(&self, name: &str) -> io::Result<File> {
         match self.remove(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -129,15 +131,15 @@ impl Dir {
     }
 
     /// The content of a file of at most `most` bytes; `None` if it does not exist.
-    pub(super) fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn read(&self, name: &str, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
         let file = match self.open(name, OFlags::RDONLY) {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
         let mut bytes = Vec::new();
-        file.take(most + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > most {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has more than {most} bytes")));
+        file.take(max_bytes + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > max_bytes {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has more than {max_bytes} bytes")));
         }
         Ok(Some(bytes))
     }
@@ -162,16 +164,16 @@ impl Dir {
 
     /// Replaces a file as a whole, durably. In a sticky folder only the owner may replace it; other
     /// users overwrite its content with one write, which lies in one sector.
-    pub(super) fn replace(&self, draft: &str, name: &str, content: &str) -> io::Result<()> {
-        let replaced = self.create_anew(draft).and_then(|mut file| {
+    pub(super) fn replace(&self, temporary_name: &str, name: &str, content: &str) -> io::Result<()> {
+        let replaced = self.recreate(temporary_name).and_then(|mut file| {
             file.write_all(content.as_bytes())?;
             file.sync_all()?;
-            self.rename(draft, name)
+            self.rename(temporary_name, name)
         });
         match replaced {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && self.exists(name) => {
                 // The draft is ours, if it was made at all.
-                let _ = self.remove(draft);
+                let _ = self.remove(temporary_name);
                 let file = self.open(name, OFlags::WRONLY)?;
                 file.write_all_at(content.as_bytes(), 0)?;
                 file.set_len(content.len() as u64)?;
@@ -183,7 +185,7 @@ impl Dir {
 
     /// Renames a file to a free name. It has no second name in between, because a file with two
     /// names is refused.
-    pub(super) fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+    pub(super) fn rename_to_free_name(&self, from: &str, to: &str) -> io::Result<()> {
         match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
             Err(Errno::INVAL | Errno::NOSYS) => {
                 // On a file system without such a rename, the file has two names for a moment, and
@@ -196,35 +198,35 @@ impl Dir {
     }
 
     /// A handle to the socket itself, not to an entry that took its place.
-    pub(super) fn socket(&self, name: &str) -> io::Result<OwnedFd> {
+    pub(super) fn open_socket(&self, name: &str) -> io::Result<OwnedFd> {
         let fd = openat(&self.fd, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let found = fstat(&fd)?;
         match FileType::from_raw_mode(found.st_mode) {
             FileType::Socket if found.st_nlink <= 1 => Ok(fd),
-            _ => Err(refused("it is not a socket of its own")),
+            _ => Err(permission_denied("it is not a socket of its own")),
         }
     }
 
     /// Gives a socket of ours the folder's group and permissions.
     pub(super) fn share_socket(&self, name: &str) -> io::Result<()> {
-        let socket = self.socket(name)?;
+        let socket = self.open_socket(name)?;
         if fstat(&socket)?.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(refused("it is not the socket that we made"));
+            return Err(permission_denied("it is not the socket that we made"));
         }
-        self.sharing.share_socket(&socket)
+        self.permissions.share_socket(&socket)
     }
 
     /// The names of at most `most` entries.
-    pub(super) fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
+    pub(super) fn entry_names(&self, limit: usize) -> io::Result<Vec<OsString>> {
         let entries = rustix::fs::Dir::read_from(&self.fd)?;
         let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
         let names = names.filter(|name| !matches!(name.as_deref(), Ok(b"." | b"..")));
-        names.take(most).map(|name| Ok(OsString::from_vec(name?))).collect()
+        names.take(limit).map(|name| Ok(OsString::from_vec(name?))).collect()
     }
 
     /// A separate handle, so that its `flock` also excludes the other tasks of this process.
-    pub(super) fn again(&self) -> io::Result<File> {
-        Ok(File::from(openat(&self.fd, ".", HANDLE, Mode::empty())?))
+    pub(super) fn reopen(&self) -> io::Result<File> {
+        Ok(File::from(openat(&self.fd, ".", DIR_FLAGS, Mode::empty())?))
     }
 
     /// Makes the names in the directory durable.
@@ -241,22 +243,22 @@ impl AsFd for Dir {
 
 /// Opens a directory in another one, and no link to one.
 fn open_folder(parent: &impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
-    openat(parent, name, HANDLE | OFlags::NOFOLLOW, Mode::empty())
+    openat(parent, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())
 }
 
 /// Makes a directory under a temporary name, and renames it once its group and mode are right, so
 /// that no process finds it half-made. If another process was faster, opens the existing one.
-pub(super) fn make_folder(parent: &impl AsFd, name: &str, sharing: &Sharing) -> io::Result<OwnedFd> {
-    let draft = format!(".new-{:032x}", crate::random::bits());
+pub(super) fn create_folder(parent: &impl AsFd, name: &str, sharing: &Permissions) -> io::Result<OwnedFd> {
+    let draft = format!(".new-{:032x}", crate::random::random_bits());
     mkdirat(parent, &*draft, Mode::RWXU)?;
     let made = || -> io::Result<OwnedFd> {
         let fd = open_folder(parent, &draft)?;
-        share_folder(&fd, sharing)?;
+        set_folder_permissions(&fd, sharing)?;
         match renameat_with(parent, &*draft, parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(fd),
             Err(Errno::EXIST) => Ok(open_folder(parent, name)?),
             // On a file system without such a rename, the folder is made in place.
-            Err(Errno::INVAL | Errno::NOSYS) => make_folder_in_place(parent, name, sharing),
+            Err(Errno::INVAL | Errno::NOSYS) => create_folder_in_place(parent, name, sharing),
             Err(other) => Err(other.into()),
         }
     };
@@ -266,11 +268,11 @@ pub(super) fn make_folder(parent: &impl AsFd, name: &str, sharing: &Sharing) -> 
     made
 }
 
-fn make_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Sharing) -> io::Result<OwnedFd> {
+fn create_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Permissions) -> io::Result<OwnedFd> {
     match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) => {
             let fd = open_folder(parent, name)?;
-            share_folder(&fd, sharing)?;
+            set_folder_permissions(&fd, sharing)?;
             Ok(fd)
         }
         Err(Errno::EXIST) => Ok(open_folder(parent, name)?),
@@ -280,12 +282,12 @@ fn make_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Sharing) -> io
 
 /// Shares a directory that we have just made. One that took its place meanwhile is not ours, or not
 /// empty.
-fn share_folder(fd: &OwnedFd, sharing: &Sharing) -> io::Result<()> {
+fn set_folder_permissions(fd: &OwnedFd, sharing: &Permissions) -> io::Result<()> {
     let Some(mode) = sharing.folder_mode() else { return Ok(()) };
     let found = fstat(fd)?;
     let entries = rustix::fs::Dir::read_from(fd)?.take(3).count();
     if found.st_uid != rustix::process::geteuid().as_raw() || entries > 2 {
-        return Err(refused("it is not the folder that we made"));
+        return Err(permission_denied("it is not the folder that we made"));
     }
     if let Some(group) = sharing.group_to_set(found.st_gid) {
         fchown(fd, None, Some(group))?;
@@ -293,11 +295,11 @@ fn share_folder(fd: &OwnedFd, sharing: &Sharing) -> io::Result<()> {
     Ok(fchmod(fd, mode)?)
 }
 
-pub(super) fn refused(why: impl Into<String>) -> io::Error {
+pub(super) fn permission_denied(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why.into())
 }
 
-fn not_a_folder(path: &Path) -> Error {
+fn not_a_folder_error(path: &Path) -> Error {
     let message = format!(
         "{} is a link or a file, where a folder of ours must be; it is not followed. Remove it, and find out who put it there",
         path.display()

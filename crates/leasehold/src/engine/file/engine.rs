@@ -9,18 +9,18 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use tokio::task::JoinHandle;
 
-use super::bells::{Bells, Ear, Ring};
 use super::config::Config;
+use super::file_watcher::{FileWatch, FileWatcher};
+use super::lock_files::StepAborted;
 use super::session::Session;
-use super::step::{Op, Out};
-use super::store::Stop;
-use super::watch::{Watch, Watches};
-use super::{CAPABILITIES, folder, inspect, records, store, wire};
+use super::step::{Operation, StepOutput};
+use super::wakeups::{Notification, Subscriber, Wakeups};
+use super::{CAPABILITIES, folder, inspect, layout, lock_files, records};
 use crate::claim::{Claim, ClaimId};
-use crate::clock::{self, Clock, Moment};
+use crate::clock::{self, Clock, Instant};
 use crate::engine::{
-    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, PartyView, Record, RecordStore,
-    Released, Renewal, Step,
+    AcquireReply, Capabilities, ContenderView, Engine, EngineUrl, ForceReleaseOutcome, Grant, LockView, LossEvents,
+    Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::{self as rules, Validity};
@@ -28,10 +28,10 @@ use crate::name::LockName;
 
 /// How long a step retries a busy lock file. A process is inside for microseconds, so one that
 /// stays longer is stopped.
-pub(super) const OCCUPIED: Duration = Duration::from_secs(2);
+pub(super) const BUSY_FILE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often a waiter polls if nothing can be watched.
-const UNWATCHED: Duration = Duration::from_millis(100);
+const UNWATCHED_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The engine that keeps locks in a folder.
 #[derive(Debug)]
@@ -41,28 +41,37 @@ pub struct FileEngine {
     /// Held while the folder is opened again.
     reopening: Mutex<()>,
     pub(super) clock: Clock,
-    pub(super) bells: Arc<Bells>,
-    watches: Option<Arc<Watches>>,
-    attendant: Option<JoinHandle<()>>,
+    pub(super) wakeups: Arc<Wakeups>,
+    watcher: Option<Arc<FileWatcher>>,
+    watch_task: Option<JoinHandle<()>>,
     url: String,
 }
 
 impl FileEngine {
     /// Opens `file:` or `file:///dir`.
     pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<Self>> {
-        let config = Config::read(url)?;
+        let config = Config::parse(url)?;
         let opened = tokio::task::spawn_blocking(move || Ok::<_, Error>((Session::open(&config)?, config)));
-        let (session, config) = opened.await.map_err(ended)?.map_err(|error| error.at_engine("file"))?;
-        let bells = Arc::new(Bells::new(&session.folder)?);
-        session.listen(&bells).map_err(|error| error.at_engine("file"))?;
-        let watches = Watches::new().inspect_err(|error| {
-            tracing::debug!(%error, "no inotify: waiters look every {UNWATCHED:?} whether those ahead live");
+        let (session, config) = opened.await.map_err(task_error)?.map_err(|error| error.at_engine("file"))?;
+        let bells = Arc::new(Wakeups::new(&session.folder)?);
+        session.start_receiving(&bells).map_err(|error| error.at_engine("file"))?;
+        let watches = FileWatcher::new().inspect_err(|error| {
+            tracing::debug!(%error, "no inotify: waiters look every {UNWATCHED_POLL_INTERVAL:?} whether those ahead live");
         });
         let watches = watches.ok();
-        let attendant = watches.as_ref().map(|watches| tokio::spawn(Arc::clone(watches).attend()));
+        let attendant = watches.as_ref().map(|watches| tokio::spawn(Arc::clone(watches).forward_events()));
         let url = format!("file://{}", session.root().display());
         let (clock, session) = (clock.clone(), RwLock::new(Arc::new(session)));
-        Ok(Arc::new(Self { config, session, reopening: Mutex::default(), clock, bells, watches, attendant, url }))
+        Ok(Arc::new(Self {
+            config,
+            session,
+            reopening: Mutex::default(),
+            clock,
+            wakeups: bells,
+            watcher: watches,
+            watch_task: attendant,
+            url,
+        }))
     }
 
     /// The session of the folder that is open now.
@@ -71,7 +80,7 @@ impl FileEngine {
     }
 
     /// The session, after opening the folder again if it was removed or replaced. Blocks.
-    pub(super) fn current(&self) -> Result<Arc<Session>> {
+    pub(super) fn current_session(&self) -> Result<Arc<Session>> {
         let session = self.session();
         if session.client.is_registered() { Ok(session) } else { self.reopen(&session) }
     }
@@ -83,10 +92,10 @@ impl FileEngine {
         if !Arc::ptr_eq(&session, gone) {
             return Ok(session);
         }
-        let next = Arc::new(gone.next(&self.config, &self.bells).map_err(|error| error.at_engine("file"))?);
+        let next = Arc::new(gone.open_next(&self.config, &self.wakeups).map_err(|error| error.at_engine("file"))?);
         tracing::error!(
             folder = %next.root().display(),
-            tokens_above = next.least,
+            tokens_above = next.min_token,
             "the folder, or this process's file in it, was removed while in use; opened it again. All locks that were held are lost"
         );
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&next);
@@ -94,15 +103,15 @@ impl FileEngine {
     }
 
     #[cfg(test)]
-    pub(super) fn bells_rung(&self) -> u64 {
-        self.bells.rung.load(std::sync::atomic::Ordering::SeqCst)
+    pub(super) fn notified_count(&self) -> u64 {
+        self.wakeups.notified_count.load(std::sync::atomic::Ordering::SeqCst)
     }
 
-    pub(super) fn ring(&self, session: &Session, client: u128, claim: ClaimId, ring: Ring) {
+    pub(super) fn notify(&self, session: &Session, client: u128, claim: ClaimId, notification: Notification) {
         if client == session.client.id {
-            self.bells.ring_here(claim, ring);
+            self.wakeups.notify_local(claim, notification);
         } else {
-            self.bells.ring_there(&session.folder, client, claim, ring);
+            self.wakeups.notify_remote(&session.folder, client, claim, notification);
         }
     }
 
@@ -111,65 +120,69 @@ impl FileEngine {
         let session = self.session();
         if session.store.sweep_is_due() {
             drop(tokio::task::spawn_blocking(move || {
-                if let Ok(now) = session.client.touch() {
-                    store::sweep(&session.folder, now, store::RUNNING);
+                if let Ok(now) = session.client.touch_and_read_time() {
+                    lock_files::sweep(&session.folder, now, lock_files::MAX_REMOVED_WHILE_RUNNING);
                 }
             }));
         }
     }
 
     /// Takes a step: immediately if it is fast, else on a thread that may block.
-    async fn run(self: &Arc<Self>, name: LockName, op: Op) -> Result<Out> {
+    async fn run(self: &Arc<Self>, name: LockName, operation: Operation) -> Result<StepOutput> {
         for _ in 0..4 {
-            match self.step(&name, &op, None) {
+            match self.step(&name, &operation, None) {
                 Ok(out) => return Ok(out),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::NeedsSync | Stop::FolderGone) => break,
-                Err(Stop::Busy) => tokio::task::yield_now().await,
+                Err(StepAborted::Failed(error)) => return Err(error),
+                Err(StepAborted::NeedsSync | StepAborted::FolderGone) => break,
+                Err(StepAborted::Busy) => tokio::task::yield_now().await,
             }
         }
-        let (engine, caller) = (Arc::clone(self), Caller::default());
-        let dropped = Arc::clone(&caller.dropped);
-        let step = tokio::task::spawn_blocking(move || engine.step_blocking(&name, &op, &dropped));
-        let out = step.await.map_err(ended)?;
+        let (engine, caller) = (Arc::clone(self), CallerGuard::default());
+        let dropped = Arc::clone(&caller.is_dropped);
+        let step = tokio::task::spawn_blocking(move || engine.step_blocking(&name, &operation, &dropped));
+        let out = step.await.map_err(task_error)?;
         drop(caller);
         self.sweep_if_due();
         out
     }
 
-    fn step_blocking(&self, name: &LockName, op: &Op, dropped: &AtomicBool) -> Result<Out> {
-        let give_up = self.clock.now().after(OCCUPIED);
+    fn step_blocking(&self, name: &LockName, op: &Operation, dropped: &AtomicBool) -> Result<StepOutput> {
+        let give_up_at = self.clock.now().saturating_add(BUSY_FILE_TIMEOUT);
         let mut pause = Duration::from_micros(20);
         loop {
             match self.step(name, op, Some(dropped)) {
                 Ok(out) => return Ok(out),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::FolderGone) => drop(self.current()?),
-                Err(Stop::NeedsSync | Stop::Busy) => {}
+                Err(StepAborted::Failed(error)) => return Err(error),
+                Err(StepAborted::FolderGone) => drop(self.current_session()?),
+                Err(StepAborted::NeedsSync | StepAborted::Busy) => {}
             }
-            if self.clock.now() >= give_up {
-                return Err(occupied(&self.session().folder.lock_path(name)));
+            if self.clock.now() >= give_up_at {
+                return Err(busy_file_error(&self.session().folder.lock_path(name)));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));
         }
     }
 
-    async fn ask(self: &Arc<Self>, name: &LockName, op: Op) -> Result<Answer> {
+    async fn query_claim(self: &Arc<Self>, name: &LockName, op: Operation) -> Result<AcquireReply> {
         match self.run(name.clone(), op).await? {
-            Out::Verdict(verdict, expiry, _) => Ok(Answer::new(verdict, expiry, &self.clock)),
-            other => Err(unexpected(&other)),
+            StepOutput::Verdict(verdict, expiry, _) => Ok(AcquireReply::from_verdict(verdict, expiry, &self.clock)),
+            other => Err(unexpected_output(&other)),
         }
     }
 
     /// Waits until a notification arrives, a client ahead dies, or `until`.
-    async fn hear(self: &Arc<Self>, claim: &Claim, ear: &Ear, until: Moment) -> Result<()> {
-        let mut ahead = ear.ahead();
+    async fn wait_for_change(self: &Arc<Self>, claim: &Claim, subscriber: &Subscriber, until: Instant) -> Result<()> {
+        let mut ahead = subscriber.watched_clients();
         let session = self.session();
         ahead.retain(|client| *client != session.client.id);
         let watches: Vec<_> = ahead.iter().map(|client| self.watch_death(&session, *client)).collect();
-        let seen: Vec<_> = watches.iter().flatten().map(|watch| Box::pin(watch.seen())).collect();
-        let until = if seen.len() == ahead.len() { until } else { until.min(self.clock.now().after(UNWATCHED)) };
+        let seen: Vec<_> = watches.iter().flatten().map(|watch| Box::pin(watch.notified())).collect();
+        let until = if seen.len() == ahead.len() {
+            until
+        } else {
+            until.min(self.clock.now().saturating_add(UNWATCHED_POLL_INTERVAL))
+        };
         let death = async {
             match seen.is_empty() {
                 true => std::future::pending().await,
@@ -179,61 +192,61 @@ impl FileEngine {
         // Checked after the watches are set: one of the two detects a death.
         if ahead.iter().all(|client| session.is_alive(*client)) {
             tokio::select! {
-                () = ear.rung() => return Ok(()),
+                () = subscriber.notified() => return Ok(()),
                 () = self.clock.sleep_until(until) => {}
-                _ = death => self.await_death(&session, &ahead).await,
+                _ = death => self.wait_for_death(&session, &ahead).await,
             }
         }
         for client in ahead.into_iter().filter(|client| !session.is_alive(*client)) {
-            self.run(claim.name().clone(), Op::Bury(client)).await?;
+            self.run(claim.name().clone(), Operation::RemoveDead(client)).await?;
         }
         Ok(())
     }
 
     /// Whether a claim that left the table was evicted; waits a moment for the notification.
-    async fn evicted_just_now(&self, ear: &Ear) -> bool {
-        let until = self.clock.now().after(UNWATCHED);
-        while !ear.is_evicted() {
+    async fn was_just_force_released(&self, subscriber: &Subscriber) -> bool {
+        let until = self.clock.now().saturating_add(UNWATCHED_POLL_INTERVAL);
+        while !subscriber.is_force_released() {
             tokio::select! {
-                () = ear.rung() => {}
-                () = self.clock.sleep_until(until) => return ear.is_evicted(),
+                () = subscriber.notified() => {}
+                () = self.clock.sleep_until(until) => return subscriber.is_force_released(),
             }
         }
         true
     }
 
-    fn watch_death(&self, session: &Session, client: u128) -> Option<Watch> {
+    fn watch_death(&self, session: &Session, client: u128) -> Option<FileWatch> {
         let path = session.folder.clients.path_by_handle(&folder::client_file(client));
-        self.watches.as_ref()?.death(&path).ok()
+        self.watcher.as_ref()?.watch_close(&path).ok()
     }
 
     /// The kernel reports the close of a file a moment before it releases the file's lock.
-    async fn await_death(&self, session: &Session, clients: &[u128]) {
-        let give_up = self.clock.now().after(UNWATCHED);
-        while clients.iter().all(|client| session.is_alive(*client)) && self.clock.now() < give_up {
-            clock::until_asked_again(Duration::from_millis(1)).await;
+    async fn wait_for_death(&self, session: &Session, clients: &[u128]) {
+        let give_up_at = self.clock.now().saturating_add(UNWATCHED_POLL_INTERVAL);
+        while clients.iter().all(|client| session.is_alive(*client)) && self.clock.now() < give_up_at {
+            clock::pause_before_poll(Duration::from_millis(1)).await;
         }
     }
 
-    async fn renew_one(self: &Arc<Self>, claim: &Claim) -> Result<Renewal> {
-        match self.run(claim.name().clone(), Op::Renew(claim.id)).await? {
-            Out::Renewed(Some(until)) => Ok(Renewal::Renewed(Validity::Until(until))),
-            Out::Renewed(None) | Out::Gone => Ok(Renewal::Lost),
-            other => Err(unexpected(&other)),
+    async fn renew_one(self: &Arc<Self>, claim: &Claim) -> Result<RenewReply> {
+        match self.run(claim.name().clone(), Operation::Renew(claim.id)).await? {
+            StepOutput::Renewed(Some(until)) => Ok(RenewReply::Renewed(Validity::Until(until))),
+            StepOutput::Renewed(None) | StepOutput::FileRemoved => Ok(RenewReply::Lost),
+            other => Err(unexpected_output(&other)),
         }
     }
 
-    async fn look(self: &Arc<Self>, name: LockName) -> Result<LockView> {
-        match self.run(name, Op::Inspect).await? {
-            Out::View(view) => Ok(view),
-            other => Err(unexpected(&other)),
+    async fn view_lock(self: &Arc<Self>, name: LockName) -> Result<LockView> {
+        match self.run(name, Operation::Inspect).await? {
+            StepOutput::View(view) => Ok(view),
+            other => Err(unexpected_output(&other)),
         }
     }
 }
 
-pub(super) fn occupied(path: &Path) -> Error {
+pub(super) fn busy_file_error(path: &Path) -> Error {
     let message = format!(
-        "a process has been inside {} for {OCCUPIED:?}, where microseconds are usual: is it stopped? `fuser` or `lslocks` \
+        "a process has been inside {} for {BUSY_FILE_TIMEOUT:?}, where microseconds are usual: is it stopped? `fuser` or `lslocks` \
          names it; let it go on, or kill it",
         path.display()
     );
@@ -242,21 +255,21 @@ pub(super) fn occupied(path: &Path) -> Error {
 
 /// The caller of a step on another thread; notifies the step when the caller is dropped.
 #[derive(Default)]
-struct Caller {
-    dropped: Arc<AtomicBool>,
+struct CallerGuard {
+    is_dropped: Arc<AtomicBool>,
 }
 
-impl Drop for Caller {
+impl Drop for CallerGuard {
     fn drop(&mut self) {
-        self.dropped.store(true, Ordering::SeqCst);
+        self.is_dropped.store(true, Ordering::SeqCst);
     }
 }
 
-fn ended(error: tokio::task::JoinError) -> Error {
+fn task_error(error: tokio::task::JoinError) -> Error {
     Error::new(ErrorKind::Unavailable, "the runtime ended during a step").effect_unknown().caused_by(error)
 }
 
-fn unexpected(out: &Out) -> Error {
+fn unexpected_output(out: &StepOutput) -> Error {
     Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {out:?}")).effect_unknown()
 }
 
@@ -269,50 +282,52 @@ impl Engine for FileEngine {
         self.url.clone()
     }
 
-    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
-        Step::new(async move { self.ask(claim.name(), Op::Attempt { claim: Arc::clone(&claim), queue }).await })
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply> {
+        Step::new(async move {
+            self.query_claim(claim.name(), Operation::Attempt { claim: Arc::clone(&claim), queue }).await
+        })
     }
 
     fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
         Step::ready(Ok(None))
     }
 
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
         Step::new(async move {
-            let until = self.clock.now().after(patience);
-            if let Some(ear) = self.bells.ear(claim.id) {
-                self.hear(&claim, &ear, until).await?;
-                if ear.is_evicted() {
-                    self.bells.forget(claim.id);
-                    return Ok(Answer::Evicted);
+            let until = self.clock.now().saturating_add(patience);
+            if let Some(ear) = self.wakeups.subscriber(claim.id) {
+                self.wait_for_change(&claim, &ear, until).await?;
+                if ear.is_force_released() {
+                    self.wakeups.unsubscribe(claim.id);
+                    return Ok(AcquireReply::ForceReleased);
                 }
             }
-            let answer = self.ask(claim.name(), Op::Look(claim.id)).await?;
-            if matches!(answer, Answer::Queued { .. }) {
+            let answer = self.query_claim(claim.name(), Operation::Refresh(claim.id)).await?;
+            if matches!(answer, AcquireReply::Queued { .. }) {
                 return Ok(answer);
             }
-            let evicted = match self.bells.ear(claim.id) {
+            let evicted = match self.wakeups.subscriber(claim.id) {
                 // The claim lost its position or was evicted; the notification of an eviction comes
                 // a moment after it.
-                Some(ear) if matches!(answer, Answer::Busy { .. }) => self.evicted_just_now(&ear).await,
+                Some(ear) if matches!(answer, AcquireReply::Busy { .. }) => self.was_just_force_released(&ear).await,
                 _ => false,
             };
-            self.bells.forget(claim.id);
-            Ok(if evicted { Answer::Evicted } else { answer })
+            self.wakeups.unsubscribe(claim.id);
+            Ok(if evicted { AcquireReply::ForceReleased } else { answer })
         })
     }
 
-    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
         Step::new(async move {
             if !self.session().client.is_registered() {
                 // Other clients consider this one dead.
-                return Ok(vec![Renewal::Lost; claims.len()]);
+                return Ok(vec![RenewReply::Lost; claims.len()]);
             }
             // A busy file must not delay the others: after half of the caller's patience the answer
             // is `Unknown`.
             let patience =
-                claims.iter().map(|claim| rules::call_timeout(claim.terms.ttl)).min().unwrap_or_default() / 2;
-            let until = self.clock.now().after(patience);
+                claims.iter().map(|claim| rules::call_timeout(claim.options.ttl)).min().unwrap_or_default() / 2;
+            let until = self.clock.now().saturating_add(patience);
             let renew = |claim: Arc<Claim>| {
                 let engine = Arc::clone(&self);
                 async move {
@@ -320,9 +335,9 @@ impl Engine for FileEngine {
                         biased;
                         renewal = engine.renew_one(&claim) => renewal.unwrap_or_else(|error| {
                             tracing::warn!(%error, name = %claim.name(), "a lease could not be renewed");
-                            Renewal::Unknown
+                            RenewReply::Unknown
                         }),
-                        () = engine.clock.sleep_until(until) => Renewal::Unknown,
+                        () = engine.clock.sleep_until(until) => RenewReply::Unknown,
                     }
                 }
             };
@@ -330,34 +345,34 @@ impl Engine for FileEngine {
         })
     }
 
-    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         Step::new(async move {
-            let out = self.run(claim.name().clone(), Op::Depart(claim.id)).await;
-            self.bells.forget(claim.id);
+            let out = self.run(claim.name().clone(), Operation::Release(claim.id)).await;
+            self.wakeups.unsubscribe(claim.id);
             match out? {
-                Out::Departed(departure) => Ok(departure.into()),
-                other => Err(unexpected(&other)),
+                StepOutput::Released(departure) => Ok(departure.into()),
+                other => Err(unexpected_output(&other)),
             }
         })
     }
 
-    fn losses(&self) -> Losses {
-        self.bells.evicted.listen()
+    fn loss_events(&self) -> LossEvents {
+        self.wakeups.loss_events.subscribe()
     }
 
     fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
         // The watch is set by the call itself, not by the first poll. The lock's file is made if it
         // does not exist yet.
         let session = self.session();
-        if let Err(Stop::Failed(error)) = session.store.file(&session.folder, &name, true) {
+        if let Err(StepAborted::Failed(error)) = session.store.file(&session.folder, &name, true) {
             return Step::ready(Err(error));
         }
-        let path = session.folder.locks.path_by_handle(&wire::file_name(&name));
-        let watch = self.watches.as_ref().and_then(|watches| watches.change(&path).ok());
-        let seen = watch.as_ref().map(Watch::seen);
+        let path = session.folder.locks.path_by_handle(&layout::file_name(&name));
+        let watch = self.watcher.as_ref().and_then(|watches| watches.watch_write(&path).ok());
+        let seen = watch.as_ref().map(FileWatch::notified);
         Step::ready(Ok(Step::new(async move {
-            let patience = if seen.is_some() { patience } else { patience.min(UNWATCHED) };
-            let until = self.clock.now().after(patience);
+            let patience = if seen.is_some() { patience } else { patience.min(UNWATCHED_POLL_INTERVAL) };
+            let until = self.clock.now().saturating_add(patience);
             tokio::select! {
                 () = async { match seen { Some(seen) => seen.await, None => std::future::pending().await } } => {}
                 () = self.clock.sleep_until(until) => {}
@@ -371,29 +386,29 @@ impl Engine for FileEngine {
         Step::new(async move {
             // A lock that was never acquired has no file, and inspection does not make one.
             let session = self.session();
-            if session.client.is_registered() && !session.folder.locks.exists(&wire::file_name(&name)) {
+            if session.client.is_registered() && !session.folder.locks.exists(&layout::file_name(&name)) {
                 return Ok(LockView::free(name));
             }
-            self.look(name).await
+            self.view_lock(name).await
         })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
         Step::new(async move {
             let engine = Arc::clone(&self);
-            let names = move || inspect::names(&engine.current()?.folder.locks, &prefix);
-            let names = tokio::task::spawn_blocking(names).await.map_err(ended)??;
+            let names = move || inspect::lock_names(&engine.current_session()?.folder.locks, &prefix);
+            let names = tokio::task::spawn_blocking(names).await.map_err(task_error)??;
             let mut views = Vec::new();
             for name in names {
-                let view = match self.look(name.clone()).await {
+                let view = match self.view_lock(name.clone()).await {
                     Ok(view) => view,
                     // A lock that is damaged, or belongs to another user, does not hide the others.
                     Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Denied) => {
-                        LockView { trouble: Some(error.to_string()), ..LockView::free(name) }
+                        LockView { damage: Some(error.to_string()), ..LockView::free(name) }
                     }
                     Err(error) => return Err(error),
                 };
-                if !view.holders.is_empty() || !view.waiters.is_empty() || view.trouble.is_some() {
+                if !view.holders.is_empty() || !view.waiters.is_empty() || view.damage.is_some() {
                     views.push(view);
                 }
             }
@@ -401,43 +416,45 @@ impl Engine for FileEngine {
         })
     }
 
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
+    fn force_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<ForceReleaseOutcome> {
         Step::new(async move {
-            match self.run(name.clone(), Op::Evict(claim)).await? {
-                Out::Evicted(party, token) => {
-                    if let Some(party) = &party {
+            match self.run(name.clone(), Operation::ForceRelease(claim)).await? {
+                StepOutput::ForceReleased(contender, token) => {
+                    if let Some(contender) = &contender {
                         // The eviction is done, whether or not it can be logged.
-                        if let Err(error) =
-                            self.session().folder.audit(&inspect::audit_line(&name, party, token, &reason))
+                        if let Err(error) = self
+                            .session()
+                            .folder
+                            .append_audit_line(&inspect::audit_line(&name, contender, token, &reason))
                         {
                             tracing::error!(%error, %name, "an eviction is not on record");
                         }
                     }
-                    Ok(Evicted { party, token })
+                    Ok(ForceReleaseOutcome { contender, fence_token: token })
                 }
-                other => Err(unexpected(&other)),
+                other => Err(unexpected_output(&other)),
             }
         })
     }
 
-    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<ContenderView>> {
         Step::new(async move {
-            match self.run(name.clone(), Op::RequestRelease(claim)).await? {
-                Out::ReleaseRequested(party) => {
-                    tracing::info!(%name, ?claim, reason, there = party.is_some(), "release requested");
-                    Ok(party)
+            match self.run(name.clone(), Operation::RequestRelease(claim)).await? {
+                StepOutput::ReleaseRequested(contender) => {
+                    tracing::info!(%name, ?claim, reason, there = contender.is_some(), "release requested");
+                    Ok(contender)
                 }
-                other => Err(unexpected(&other)),
+                other => Err(unexpected_output(&other)),
             }
         })
     }
 
-    fn farewell(self: Arc<Self>) -> Step<()> {
+    fn shutdown(self: Arc<Self>) -> Step<()> {
         Step::ready(Ok(()))
     }
 
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        self.session().client.lifeline()
+    fn liveness_fd(&self) -> Option<std::os::fd::OwnedFd> {
+        self.session().client.liveness_fd()
     }
 
     fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
@@ -447,15 +464,17 @@ impl Engine for FileEngine {
 
 impl RecordStore for FileEngine {
     fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
-        Step::new(async move { tokio::task::spawn_blocking(move || self.read_record(&name)).await.map_err(ended)? })
+        Step::new(
+            async move { tokio::task::spawn_blocking(move || self.read_record(&name)).await.map_err(task_error)? },
+        )
     }
 
     fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
         Step::new(async move {
-            let caller = Caller::default();
-            let dropped = Arc::clone(&caller.dropped);
+            let caller = CallerGuard::default();
+            let dropped = Arc::clone(&caller.is_dropped);
             let step = tokio::task::spawn_blocking(move || self.write_record(&name, over, value, &dropped));
-            let written = step.await.map_err(ended)?;
+            let written = step.await.map_err(task_error)?;
             drop(caller);
             written
         })
@@ -463,15 +482,15 @@ impl RecordStore for FileEngine {
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
         Step::new(async move {
-            tokio::task::spawn_blocking(move || records::names(&self.current()?.folder, &prefix))
+            tokio::task::spawn_blocking(move || records::record_names(&self.current_session()?.folder, &prefix))
                 .await
-                .map_err(ended)?
+                .map_err(task_error)?
         })
     }
 }
 
 impl Drop for FileEngine {
     fn drop(&mut self) {
-        self.attendant.iter().for_each(JoinHandle::abort);
+        self.watch_task.iter().for_each(JoinHandle::abort);
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::error::{Error, ErrorKind};
 
 /// The error of a system call on `path`.
-pub(super) fn at(path: &Path, what: &str, error: impl Into<io::Error>) -> Error {
+pub(super) fn io_error_at(path: &Path, what: &str, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     let path = path.display();
     let (kind, advice) = match error.kind() {
@@ -25,7 +25,7 @@ pub(super) fn at(path: &Path, what: &str, error: impl Into<io::Error>) -> Error 
 }
 
 /// The error of a damaged lock file.
-pub(super) fn damaged(path: &Path, why: &str) -> Error {
+pub(super) fn damaged_file_error(path: &Path, why: &str) -> Error {
     let message = format!(
         "{} is damaged ({why}); nothing is granted, and nothing was changed. Put the file back from a copy, or move it away to \
          start anew: then also reset whatever compares this lock's tokens, for they start low again",

@@ -11,13 +11,13 @@ use rustix::process::geteuid;
 
 use super::config::Config;
 use super::dir::{self, Dir};
-use super::sharing::{Sharing, user};
-use super::{error, wire};
+use super::permissions::{Permissions, user_label};
+use super::{error, layout};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 
-/// The maximum size of `floor` and `clock`, which have one line each.
-const LINE: u64 = 256;
+/// The maximum size of `token_floor` and `clock`, which have one line each.
+const MAX_LINE_FILE: u64 = 256;
 
 /// A folder that passed the checks.
 #[derive(Debug)]
@@ -27,26 +27,26 @@ pub(super) struct Folder {
     pub(super) clients: Dir,
     pub(super) records: Dir,
     /// The present boot: claims of an earlier boot are void.
-    pub(super) boot: u128,
+    pub(super) boot_id: u128,
 }
 
 impl Folder {
     pub(super) fn open(config: &Config) -> Result<Self> {
         let root = open_root(config)?;
         let (locks, clients, records) =
-            (root.subfolder("locks")?, root.subfolder("clients")?, root.subfolder("records")?);
-        let folder = Self { root, locks, clients, records, boot: boot()? };
-        folder.one_clock()?;
+            (root.open_subfolder("locks")?, root.open_subfolder("clients")?, root.open_subfolder("records")?);
+        let folder = Self { root, locks, clients, records, boot_id: read_boot_id()? };
+        folder.check_clock()?;
         Ok(folder)
     }
 
     /// Leases are read on the clock since boot, which a time namespace may shift: all users of the
     /// folder must be in the same one.
-    fn one_clock(&self) -> Result<()> {
+    fn check_clock(&self) -> Result<()> {
         let namespace = fs::metadata("/proc/self/ns/time").map_or(0, |found| found.ino());
-        let (boot, path) = (format!("{:032x} ", self.boot), self.root.path("clock"));
+        let (boot, path) = (format!("{:032x} ", self.boot_id), self.root.path("clock"));
         let ours = format!("{boot}{namespace}\n");
-        let found = self.root.read("clock", LINE).map_err(|e| error::at(&path, "read", e))?;
+        let found = self.root.read("clock", MAX_LINE_FILE).map_err(|e| error::io_error_at(&path, "read", e))?;
         match found.and_then(|found| String::from_utf8(found).ok()) {
             Some(found) if found == ours => return Ok(()),
             Some(found) if found.starts_with(&boot) => {
@@ -58,8 +58,8 @@ impl Folder {
             }
             _ => {}
         }
-        let new = format!("clock.{:032x}", crate::random::bits());
-        self.root.replace(&new, "clock", &ours).map_err(|e| error::at(&path, "write", e))
+        let new = format!("clock.{:032x}", crate::random::random_bits());
+        self.root.replace(&new, "clock", &ours).map_err(|e| error::io_error_at(&path, "write", e))
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -67,7 +67,7 @@ impl Folder {
     }
 
     pub(super) fn lock_path(&self, name: &LockName) -> PathBuf {
-        self.locks.path(&wire::file_name(name))
+        self.locks.path(&layout::file_name(name))
     }
 
     pub(super) fn client_path(&self, client: u128) -> PathBuf {
@@ -75,28 +75,31 @@ impl Folder {
     }
 
     /// New lock files start with tokens above this one.
-    pub(super) fn floor(&self) -> Result<u64> {
+    pub(super) fn token_floor(&self) -> Result<u64> {
         let path = self.root.path("floor");
-        let Some(text) = self.root.read("floor", LINE).map_err(|e| error::at(&path, "read", e))? else { return Ok(0) };
+        let Some(text) = self.root.read("floor", MAX_LINE_FILE).map_err(|e| error::io_error_at(&path, "read", e))?
+        else {
+            return Ok(0);
+        };
         let number = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
-        number.ok_or_else(|| error::damaged(&path, "it is no number"))
+        number.ok_or_else(|| error::damaged_file_error(&path, "it is no number"))
     }
 
     /// Raises the floor, durably, before a lock file whose tokens reached `token` is removed.
-    pub(super) fn raise_floor(&self, token: u64) -> Result<()> {
+    pub(super) fn raise_token_floor(&self, token: u64) -> Result<()> {
         let (path, root) = (self.root.path("floor"), self.root());
-        let latch = self.root.again().map_err(|e| error::at(root, "open", e))?;
+        let latch = self.root.reopen().map_err(|e| error::io_error_at(root, "open", e))?;
         // A process inside may be stopped: then the lock file stays until a later sweep.
-        flock(&latch, FlockOperation::NonBlockingLockExclusive).map_err(|e| error::at(root, "lock", e))?;
-        if token <= self.floor()? {
+        flock(&latch, FlockOperation::NonBlockingLockExclusive).map_err(|e| error::io_error_at(root, "lock", e))?;
+        if token <= self.token_floor()? {
             return Ok(());
         }
         let replaced = self.root.replace("floor.new", "floor", &format!("{token}\n"));
-        replaced.and_then(|()| latch.sync_all()).map_err(|e| error::at(&path, "write", e))
+        replaced.and_then(|()| latch.sync_all()).map_err(|e| error::io_error_at(&path, "write", e))
     }
 
     /// Adds a line to the log of evictions.
-    pub(super) fn audit(&self, line: &str) -> Result<()> {
+    pub(super) fn append_audit_line(&self, line: &str) -> Result<()> {
         const LOG: &str = "audit.log";
         let append = || self.root.open(LOG, OFlags::WRONLY | OFlags::APPEND);
         let write = || -> io::Result<()> {
@@ -110,7 +113,7 @@ impl Folder {
             };
             file?.write_all(line.as_bytes())
         };
-        write().map_err(|e| error::at(&self.root.path(LOG), "write", e))
+        write().map_err(|e| error::io_error_at(&self.root.path(LOG), "write", e))
     }
 }
 
@@ -120,18 +123,18 @@ pub(super) fn client_file(client: u128) -> String {
 }
 
 /// The name of a client's socket.
-pub(super) fn bell_file(client: u128) -> String {
+pub(super) fn socket_file(client: u128) -> String {
     format!("{client:032x}.bell")
 }
 
-/// The names of at most `most` files of a folder, and the number of its files. If there are many,
+/// The names of at most `limit` files of a folder, and the number of its files. If there are many,
 /// each call returns different ones.
-pub(super) fn some_of(dir: &Dir, most: usize) -> (Vec<String>, usize) {
+pub(super) fn sample_files(dir: &Dir, limit: usize) -> (Vec<String>, usize) {
     const LISTED: usize = 16_384;
-    let names = dir.names(LISTED).unwrap_or_default();
+    let names = dir.entry_names(LISTED).unwrap_or_default();
     let names: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
-    let from = crate::random::bits() as usize % names.len().max(1);
-    (names.iter().cycle().skip(from).take(most.min(names.len())).cloned().collect(), names.len())
+    let from = crate::random::random_bits() as usize % names.len().max(1);
+    (names.iter().cycle().skip(from).take(limit.min(names.len())).cloned().collect(), names.len())
 }
 
 /// Checks whether the folder itself can be used; makes nothing in it.
@@ -142,44 +145,44 @@ pub(super) fn check_root(config: &Config) -> Result<()> {
 /// Opens the folder itself; makes it if it does not exist and `create` is set.
 fn open_root(config: &Config) -> Result<Dir> {
     let dir = &config.dir;
-    let sharing = Sharing::asked_for(config);
+    let sharing = Permissions::requested(config);
     match fs::metadata(dir) {
         Ok(found) if found.is_dir() => {}
         Ok(_) => {
             let message = format!("{} is not a folder; name one: file:///dir", dir.display());
             return Err(Error::new(ErrorKind::InvalidUrl, message));
         }
-        Err(e) if fs::symlink_metadata(dir).is_ok_and(|it| it.is_symlink()) => return Err(dangling(dir, e)),
-        Err(_) if !config.create => return Err(removed(dir)),
-        Err(_) => make(dir, &sharing).map_err(|e| error::at(dir, "make the folder", e))?,
+        Err(e) if fs::symlink_metadata(dir).is_ok_and(|it| it.is_symlink()) => return Err(dangling_link_error(dir, e)),
+        Err(_) if !config.create => return Err(folder_removed_error(dir)),
+        Err(_) => create_with_ancestors(dir, &sharing).map_err(|e| error::io_error_at(dir, "make the folder", e))?,
     }
-    let path = dir.canonicalize().map_err(|e| error::at(dir, "resolve", e))?;
+    let path = dir.canonicalize().map_err(|e| error::io_error_at(dir, "resolve", e))?;
     let fd = Dir::open_root(&path).map_err(|e| match e.kind() {
-        io::ErrorKind::PermissionDenied => through_link(dir, &path, sharing.denied(&path, e)),
-        _ => error::at(&path, "open", e),
+        io::ErrorKind::PermissionDenied => add_link_hint(dir, &path, sharing.access_denied_error(&path, e)),
+        _ => error::io_error_at(&path, "open", e),
     })?;
-    check(config, &fd, &path).map_err(|e| through_link(dir, &path, e))?;
-    let found = look_at(&fd, &path)?;
-    Ok(Dir::new(fd, path, Sharing::of(config, &found)))
+    check_folder(config, &fd, &path).map_err(|e| add_link_hint(dir, &path, e))?;
+    let found = stat_folder(&fd, &path)?;
+    Ok(Dir::new(fd, path, Permissions::of_folder(config, &found)))
 }
 
 /// Explains what to do about a refused folder that the URL names through a link and that belongs to
 /// another user: we cannot change its mode.
-fn through_link(dir: &Path, real: &Path, refused: Error) -> Error {
+fn add_link_hint(dir: &Path, real: &Path, refused: Error) -> Error {
     let direct = std::path::absolute(dir).is_ok_and(|dir| dir == real);
     let owner = fs::metadata(real).map(|found| found.uid()).ok().filter(|owner| *owner != geteuid().as_raw());
     let Some(owner) = owner.filter(|_| !direct && refused.kind() == ErrorKind::Denied) else { return refused };
-    let (dir, shown, owner) = (dir.display(), real.display(), user(owner));
+    let (dir, shown, owner) = (dir.display(), real.display(), user_label(owner));
     let message = format!(
         "{dir} leads through a link to {shown}, which belongs to user {owner}, and we are user {us}. Name a folder of our own (file:///dir), \
          or have user {owner} share {shown} with a group of both users, and name it without the link: file://{shown}?mode=0770",
-        us = user(geteuid().as_raw())
+        us = user_label(geteuid().as_raw())
     );
     Error::new(ErrorKind::Denied, message)
 }
 
 /// The error for a link whose target does not exist, or is not accessible.
-fn dangling(dir: &Path, cause: io::Error) -> Error {
+fn dangling_link_error(dir: &Path, cause: io::Error) -> Error {
     let target = fs::read_link(dir).unwrap_or_default();
     let target = dir.parent().unwrap_or(Path::new("/")).join(target);
     let nearest = target.ancestors().find_map(|above| Some((above, fs::metadata(above).ok()?.uid())));
@@ -187,11 +190,11 @@ fn dangling(dir: &Path, cause: io::Error) -> Error {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => {
             let owner = nearest.map_or_else(String::new, |(above, owner)| {
-                format!("; {} belongs to user {}", above.display(), user(owner))
+                format!("; {} belongs to user {}", above.display(), user_label(owner))
             });
             let message = format!(
                 "{dir} is a link to {shown}, where we (user {}) may not look{owner}. Name a folder of our own: file:///dir",
-                user(geteuid().as_raw())
+                user_label(geteuid().as_raw())
             );
             Error::new(ErrorKind::Denied, message).caused_by(cause)
         }
@@ -204,7 +207,7 @@ fn dangling(dir: &Path, cause: io::Error) -> Error {
 }
 
 /// Makes the folder and its ancestors.
-fn make(dir: &Path, sharing: &Sharing) -> io::Result<()> {
+fn create_with_ancestors(dir: &Path, sharing: &Permissions) -> io::Result<()> {
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if fs::metadata(above).is_ok_and(|found| !found.is_dir()) {
         return Err(io::ErrorKind::NotADirectory.into());
@@ -213,7 +216,7 @@ fn make(dir: &Path, sharing: &Sharing) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(if sharing.mode.is_some() { 0o755 } else { 0o700 }).create(above)?;
     let name = dir.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidFilename)?;
     let parent = openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    dir::make_folder(&parent, name, sharing)?;
+    dir::create_folder(&parent, name, sharing)?;
     // Its name must survive a loss of power, or all tokens in it are lost. Not every user may open
     // the parent.
     let _ = File::open(above).and_then(|above| above.sync_all());
@@ -221,7 +224,7 @@ fn make(dir: &Path, sharing: &Sharing) -> io::Result<()> {
 }
 
 /// The folder is gone, and the engine does not make a new one: it may be put back at any time.
-fn removed(dir: &Path) -> Error {
+fn folder_removed_error(dir: &Path) -> Error {
     let message = format!(
         "cannot make a lock in {}: the folder was removed while it was in use. Put it back, or make an empty one, and it is used again; tokens go on above those that this process has seen",
         dir.display()
@@ -229,19 +232,19 @@ fn removed(dir: &Path) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
-fn look_at(fd: &OwnedFd, path: &Path) -> Result<Stat> {
-    fstat(fd).map_err(|e| error::at(path, "look at", e))
+fn stat_folder(fd: &OwnedFd, path: &Path) -> Result<Stat> {
+    fstat(fd).map_err(|e| error::io_error_at(path, "look at", e))
 }
 
 /// Refuses a folder that other users could tamper with, or that is not on a local file system.
-fn check(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
-    let (found, shown) = (look_at(fd, path)?, path.display());
-    let sharing = Sharing::of(config, &found);
+fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
+    let (found, shown) = (stat_folder(fd, path)?, path.display());
+    let sharing = Permissions::of_folder(config, &found);
     sharing.check_owner(&found, path)?;
     match config.mode {
         Some(mode) => {
-            if let Err(refused) = Sharing::check_folder(config, mode, &found, path)
-                && !sharing.extend(config, fd, path)?
+            if let Err(refused) = Permissions::check_folder(config, mode, &found, path)
+                && !sharing.share_private_folder(config, fd, path)?
             {
                 return Err(refused);
             }
@@ -255,7 +258,7 @@ fn check(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
         }
         None => {}
     }
-    if local(path)? == Kind::Fuse {
+    if check_local(path)? == FileSystemKind::Fuse {
         tracing::warn!(dir = %shown, "a FUSE file system: if it is shared with another host, locks are not");
     }
     Ok(())
@@ -263,7 +266,7 @@ fn check(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
 
 /// The kind of file system that a folder is on, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileSystemKind {
     /// None of the file systems known to be shared between hosts.
     Local,
     /// FUSE: the file system depends on a program.
@@ -271,7 +274,7 @@ pub(super) enum Kind {
 }
 
 #[cfg(target_os = "linux")]
-pub(super) fn local(dir: &Path) -> Result<Kind> {
+pub(super) fn check_local(dir: &Path) -> Result<FileSystemKind> {
     const NETWORKED: [(u64, &str); 9] = [
         (0x6969, "NFS"),
         (0xFF53_4D42, "CIFS"),
@@ -284,11 +287,11 @@ pub(super) fn local(dir: &Path) -> Result<Kind> {
         (0x5346_414F, "AFS"),
     ];
     const FUSE: u64 = 0x6573_5546;
-    let found = rustix::fs::statfs(dir).map_err(|e| error::at(dir, "look at", e))?;
+    let found = rustix::fs::statfs(dir).map_err(|e| error::io_error_at(dir, "look at", e))?;
     let kind = found.f_type as u64 & 0xFFFF_FFFF;
     match NETWORKED.iter().find(|(magic, _)| *magic == kind) {
-        None if kind == FUSE => Ok(Kind::Fuse),
-        None => Ok(Kind::Local),
+        None if kind == FUSE => Ok(FileSystemKind::Fuse),
+        None => Ok(FileSystemKind::Local),
         Some((_, what)) => {
             let message = format!(
                 "{} is on {what}: the kernels of two hosts do not see each other's locks there; name a local folder",
@@ -300,14 +303,14 @@ pub(super) fn local(dir: &Path) -> Result<Kind> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn local(_: &Path) -> Result<Kind> {
-    Ok(Kind::Local)
+pub(super) fn local(_: &Path) -> Result<FileSystemKind> {
+    Ok(FileSystemKind::Local)
 }
 
 #[cfg(target_os = "linux")]
-fn boot() -> Result<u128> {
+fn read_boot_id() -> Result<u128> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let text = fs::read_to_string(path).map_err(|e| error::at(path, "read", e))?;
+    let text = fs::read_to_string(path).map_err(|e| error::io_error_at(path, "read", e))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).map_err(|e| {
         Error::new(ErrorKind::Unavailable, "the kernel's boot id cannot be read, so a reboot would not be noticed")

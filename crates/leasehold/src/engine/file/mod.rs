@@ -22,19 +22,19 @@
 //! shared folder, any member of the group can replace any entry. So the engine opens everything
 //! relative to directory handles and follows no links. It trusts only files with a single name, and
 //! sets modes and groups by handle, only on what this process has just made. See `dir.rs` and
-//! `sharing.rs`.
+//! `permissions.rs`.
 //!
 //! # A step
 //! Every step on a lock is one critical section under `flock` on the lock's file (the *latch*, held
 //! for microseconds). The process reads the file and applies one step of the same
-//! [`Table`](crate::logic::table::Table) that the memory engine uses. Then it writes the changes,
+//! [`LockTable`](crate::logic::table::LockTable) that the memory engine uses. Then it writes the changes,
 //! unlocks the file, and notifies the clients of the claims that were granted. A holder does not
 //! keep the latch: its claim has a slot in the file, and its client's locked file proves that its
 //! process is alive.
 //!
 //! A client that dies loses its `flock`. A client that is blocked by one of its claims detects that
 //! and removes the claim. Each waiter watches the one client ahead of it with inotify
-//! ([`queue`](crate::logic::queue)); the first waiter for permits watches all holders. The kernel
+//! ([`queue`](crate::logic::wait_queue)); the first waiter for permits watches all holders. The kernel
 //! reports the close of the client's file, also after SIGKILL.
 //!
 //! A notification only means "check again": its sender may have been stopped after it left the
@@ -83,33 +83,33 @@
 //! | folder removed or replaced while in use | holders learn of it at their next renewal; the next other step opens the folder now at the path (`session.rs`) |
 //! | reboot | all claims are void; tokens continue above the reservation |
 
-mod bells;
 mod clients;
 mod config;
 mod dir;
 pub(crate) mod doctor;
 mod engine;
 mod error;
+mod file_watcher;
 mod folder;
 mod inspect;
+mod layout;
+mod lock_files;
+mod permissions;
 mod records;
 mod session;
-mod sharing;
 mod step;
-mod store;
-mod watch;
-mod wire;
+mod wakeups;
 
 #[cfg(test)]
-mod shared_tests;
+mod maintenance_tests;
+#[cfg(test)]
+mod permission_tests;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod upkeep_tests;
 
 use std::time::Duration;
 
-pub use self::config::{Place, place};
+pub use self::config::{FolderLocation, folder_location};
 pub use self::engine::FileEngine;
 
 use super::{Capabilities, Expiry, Fairness, Fencing, Reach};
@@ -120,18 +120,18 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     reach: Reach::Host,
     shared: true,
     permits: true,
-    reentry: true,
+    reentrancy: true,
     fairness: Fairness::Fifo,
     fencing: Fencing::Durable,
-    expiry: Expiry::LeaseOrDeath,
+    expiry: Expiry::LeaseOrProcessDeath,
     inspection: true,
-    eviction: true,
+    force_release: true,
     records: true,
     min_ttl: Duration::from_millis(20),
     max_ttl: Duration::from_secs(366 * 24 * 3600),
-    same_clock: true,
+    uses_local_clock: true,
     drift: Drift::SAME_CLOCK,
-    survives: "the death of any process, and reboots",
-    breaks: "on network file systems (those known are refused), and while its folder is removed under it",
+    tolerates: "the death of any process, and reboots",
+    fails_when: "on network file systems (those known are refused), and while its folder is removed under it",
     ..Capabilities::exclusive_only("file")
 };

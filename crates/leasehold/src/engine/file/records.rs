@@ -25,27 +25,27 @@ use sha2::{Digest, Sha256};
 
 use super::engine::{self, FileEngine};
 use super::folder::Folder;
-use super::{error, wire};
+use super::{error, layout};
 use crate::engine::Record;
 use crate::error::{Error, ErrorKind, Result};
-use crate::logic::record::{MAX_RECORD, next_version};
+use crate::logic::record_version::{MAX_RECORD, next_version};
 use crate::name::LockName;
 
 const MAGIC: &str = "leasehold record 1";
 
 /// The name of a new version until it is complete.
-const DRAFT: &str = ".new";
-const FLOOR: &str = ".floor";
+const DRAFT_FILE: &str = ".new";
+const FLOOR_FILE: &str = ".floor";
 
 /// The maximum size of a record's file: its header, its name and its value.
-const LONGEST: u64 = MAX_RECORD as u64 + 4096;
+const MAX_FILE_SIZE: u64 = MAX_RECORD as u64 + 4096;
 
 impl FileEngine {
     pub(super) fn read_record(&self, name: &LockName) -> Result<Record> {
-        let session = self.current()?;
+        let session = self.current_session()?;
         let now = session.file_system_time()?;
-        let found = read(&session.folder, name)?;
-        Ok(found.map_or_else(|| Record::absent(now), |(version, value)| Record { version, value, now }))
+        let found = read_version_and_value(&session.folder, name)?;
+        Ok(found.map_or_else(|| Record::absent(now), |(version, value)| Record { version, value, engine_time: now }))
     }
 
     /// Writes a record, unless the caller is gone by the time the write could start.
@@ -56,48 +56,48 @@ impl FileEngine {
         value: String,
         dropped: &AtomicBool,
     ) -> Result<Option<Record>> {
-        let session = self.current()?;
+        let session = self.current_session()?;
         let folder = &session.folder;
-        let latch = self.record_latch(folder)?;
+        let latch = self.lock_records(folder)?;
         if dropped.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Closed, "whoever asked has gone"));
         }
         let now = session.file_system_time()?;
-        let file = wire::file_name(name);
+        let file = layout::file_name(name);
         let path = folder.records.path(&file);
-        let last = read(folder, name)?.map_or(0, |(version, _)| version);
+        let last = read_version_and_value(folder, name)?.map_or(0, |(version, _)| version);
         if last != over {
             return Ok(None);
         }
         match (last, value.is_empty()) {
             (0, true) => Ok(Some(Record::absent(now))),
             (_, true) => {
-                raise_floor(folder, last)?;
-                folder.records.remove(&file).map_err(|e| error::at(&path, "remove", e))?;
-                sync(&latch, &path)?;
+                raise_version_floor(folder, last)?;
+                folder.records.remove(&file).map_err(|e| error::io_error_at(&path, "remove", e))?;
+                sync_folder(&latch, &path)?;
                 Ok(Some(Record::absent(now)))
             }
             (_, false) => {
-                let last = if last == 0 { floor(folder)? } else { last };
+                let last = if last == 0 { version_floor(folder)? } else { last };
                 let version = next_version(last, now);
-                put(folder, &file, encode(name, version, &value).as_bytes())?;
-                sync(&latch, &path)?;
-                Ok(Some(Record { version, value, now }))
+                replace_file(folder, &file, encode(name, version, &value).as_bytes())?;
+                sync_folder(&latch, &path)?;
+                Ok(Some(Record { version, value, engine_time: now }))
             }
         }
     }
 
     /// Excludes other writers until it is dropped.
-    fn record_latch(&self, folder: &Folder) -> Result<File> {
-        let latch = folder.records.again().map_err(|e| error::at(folder.records.as_path(), "open", e))?;
+    fn lock_records(&self, folder: &Folder) -> Result<File> {
+        let latch = folder.records.reopen().map_err(|e| error::io_error_at(folder.records.as_path(), "open", e))?;
         let folder = folder.records.as_path();
-        let give_up = self.clock.now().after(engine::OCCUPIED);
+        let give_up_at = self.clock.now().saturating_add(engine::BUSY_FILE_TIMEOUT);
         loop {
             match flock(&latch, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(latch),
-                Err(Errno::WOULDBLOCK | Errno::INTR) if self.clock.now() < give_up => {}
-                Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(engine::occupied(folder)),
-                Err(other) => return Err(error::at(folder, "lock", other)),
+                Err(Errno::WOULDBLOCK | Errno::INTR) if self.clock.now() < give_up_at => {}
+                Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(engine::busy_file_error(folder)),
+                Err(other) => return Err(error::io_error_at(folder, "lock", other)),
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -105,38 +105,40 @@ impl FileEngine {
 }
 
 /// The names of all records that start with `prefix`, in order.
-pub(super) fn names(folder: &Folder, prefix: &str) -> Result<Vec<LockName>> {
+pub(super) fn record_names(folder: &Folder, prefix: &str) -> Result<Vec<LockName>> {
     let dir = &folder.records;
     let mut names = Vec::new();
-    for file in dir.names(usize::MAX).map_err(|e| error::at(dir.as_path(), "list", e))? {
+    for file in dir.entry_names(usize::MAX).map_err(|e| error::io_error_at(dir.as_path(), "list", e))? {
         let Some(file) = file.to_str().filter(|file| !file.starts_with('.')) else { continue };
-        names.extend(name_in(folder, file)?.filter(|name| name.as_str().starts_with(prefix)));
+        names.extend(record_name_in(folder, file)?.filter(|name| name.as_str().starts_with(prefix)));
     }
     names.sort();
     Ok(names)
 }
 
 /// The name of the record in a file; `None` if it was removed meanwhile.
-fn name_in(folder: &Folder, file: &str) -> Result<Option<LockName>> {
-    let Some(text) = text(folder, file)? else { return Ok(None) };
+fn record_name_in(folder: &Folder, file: &str) -> Result<Option<LockName>> {
+    let Some(text) = read_text(folder, file)? else { return Ok(None) };
     let name = text.split('\n').nth(2).and_then(|name| LockName::new(name).ok());
-    name.map(Some).ok_or_else(|| damaged(&folder.records.path(file), "it does not say whose it is"))
+    name.map(Some).ok_or_else(|| damaged_record_error(&folder.records.path(file), "it does not say whose it is"))
 }
 
 /// The version and the value; `None` if the record does not exist.
-fn read(folder: &Folder, name: &LockName) -> Result<Option<(u64, String)>> {
-    let file = wire::file_name(name);
-    let Some(text) = text(folder, &file)? else { return Ok(None) };
-    decode(&text, name).map(Some).map_err(|why| damaged(&folder.records.path(&file), why))
+fn read_version_and_value(folder: &Folder, name: &LockName) -> Result<Option<(u64, String)>> {
+    let file = layout::file_name(name);
+    let Some(text) = read_text(folder, &file)? else { return Ok(None) };
+    decode(&text, name).map(Some).map_err(|why| damaged_record_error(&folder.records.path(&file), why))
 }
 
-fn text(folder: &Folder, file: &str) -> Result<Option<String>> {
+fn read_text(folder: &Folder, file: &str) -> Result<Option<String>> {
     let path = || folder.records.path(file);
-    match folder.records.read(file, LONGEST) {
-        Ok(Some(bytes)) => String::from_utf8(bytes).map(Some).map_err(|_| damaged(&path(), "it is not UTF-8")),
+    match folder.records.read(file, MAX_FILE_SIZE) {
+        Ok(Some(bytes)) => {
+            String::from_utf8(bytes).map(Some).map_err(|_| damaged_record_error(&path(), "it is not UTF-8"))
+        }
         Ok(None) => Ok(None),
-        Err(long) if long.kind() == io::ErrorKind::InvalidData => Err(damaged(&path(), &long.to_string())),
-        Err(other) => Err(error::at(&path(), "read", other)),
+        Err(long) if long.kind() == io::ErrorKind::InvalidData => Err(damaged_record_error(&path(), &long.to_string())),
+        Err(other) => Err(error::io_error_at(&path(), "read", other)),
     }
 }
 
@@ -169,38 +171,39 @@ fn checksum(name: &LockName, version: u64, value: &str) -> String {
 }
 
 /// Replaces the file of this name, as a whole and durably.
-fn put(folder: &Folder, name: &str, content: &[u8]) -> Result<()> {
+fn replace_file(folder: &Folder, name: &str, content: &[u8]) -> Result<()> {
     let write = || -> io::Result<()> {
-        let mut file = folder.records.create_anew(DRAFT)?;
+        let mut file = folder.records.recreate(DRAFT_FILE)?;
         file.write_all(content)?;
         file.sync_all()?;
-        folder.records.rename(DRAFT, name)
+        folder.records.rename(DRAFT_FILE, name)
     };
-    write().map_err(|e| error::at(&folder.records.path(name), "write", e))
+    write().map_err(|e| error::io_error_at(&folder.records.path(name), "write", e))
 }
 
 /// Makes a change of the folder durable. The change is done already; if this fails, its durability
 /// is unknown.
-fn sync(latch: &File, path: &Path) -> Result<()> {
-    latch.sync_all().map_err(|e| error::at(path, "sync", e).effect_unknown())
+fn sync_folder(latch: &File, path: &Path) -> Result<()> {
+    latch.sync_all().map_err(|e| error::io_error_at(path, "sync", e).effect_unknown())
 }
 
 /// The version up to which no new record may start.
-fn floor(folder: &Folder) -> Result<u64> {
-    let path = folder.records.path(FLOOR);
-    text(folder, FLOOR)?.map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged(&path, "it is no number")))
+fn version_floor(folder: &Folder) -> Result<u64> {
+    let path = folder.records.path(FLOOR_FILE);
+    read_text(folder, FLOOR_FILE)?
+        .map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged_record_error(&path, "it is no number")))
 }
 
-fn raise_floor(folder: &Folder, version: u64) -> Result<()> {
-    if version <= floor(folder)? {
+fn raise_version_floor(folder: &Folder, version: u64) -> Result<()> {
+    if version <= version_floor(folder)? {
         return Ok(());
     }
-    put(folder, FLOOR, format!("{version}\n").as_bytes())?;
+    replace_file(folder, FLOOR_FILE, format!("{version}\n").as_bytes())?;
     // Before the record is removed: otherwise a loss of power could leave neither.
-    folder.records.sync().map_err(|e| error::at(&folder.records.path(FLOOR), "sync", e))
+    folder.records.sync().map_err(|e| error::io_error_at(&folder.records.path(FLOOR_FILE), "sync", e))
 }
 
-fn damaged(path: &Path, why: &str) -> Error {
+fn damaged_record_error(path: &Path, why: &str) -> Error {
     let message = format!(
         "{} is damaged ({why}); nothing was changed. Put the file back from a copy, or move it away to start without it",
         path.display()
@@ -215,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(name in "[^\\pC]{1,40}", version: u64, value: String) {
+        fn a_written_record_is_read_back(name in "[^\\pC]{1,40}", version: u64, value: String) {
             let name = LockName::new(&name).unwrap();
             prop_assert_eq!(decode(&encode(&name, version, &value), &name), Ok((version, value)));
         }

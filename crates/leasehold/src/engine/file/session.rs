@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::bells::Bells;
 use super::clients::{self, Client};
 use super::config::Config;
 use super::error;
 use super::folder::Folder;
-use super::store::{self, Store};
+use super::lock_files::{self, LockFiles};
+use super::wakeups::Wakeups;
 use crate::claim::Holder;
 use crate::error::Result;
 
@@ -23,57 +23,67 @@ use crate::error::Result;
 pub(super) struct Session {
     pub(super) folder: Folder,
     pub(super) client: Client,
-    pub(super) store: Store,
+    pub(super) store: LockFiles,
     /// The highest token granted in an earlier folder that is gone. No token up to it is granted
     /// again.
-    pub(super) least: u64,
+    pub(super) min_token: u64,
     /// The highest token seen.
-    highest: AtomicU64,
-    attendant: OnceLock<JoinHandle<()>>,
+    highest_token: AtomicU64,
+    receive_task: OnceLock<JoinHandle<()>>,
 }
 
 impl Session {
     /// Opens the folder and registers a client there.
     pub(super) fn open(config: &Config) -> Result<Self> {
-        Self::open_above(config, 0)
+        Self::open_with_min_token(config, 0)
     }
 
-    fn open_above(config: &Config, least: u64) -> Result<Self> {
+    fn open_with_min_token(config: &Config, least: u64) -> Result<Self> {
         let folder = Folder::open(config)?;
         let client = Client::register(&folder, &Holder::this_process())?;
         let (highest, attendant) = (AtomicU64::new(least), OnceLock::new());
-        let session = Self { folder, client, store: Store::default(), least, highest, attendant };
-        if let Ok(now) = session.client.touch() {
-            store::sweep(&session.folder, now, store::AT_START);
+        let session = Self {
+            folder,
+            client,
+            store: LockFiles::default(),
+            min_token: least,
+            highest_token: highest,
+            receive_task: attendant,
+        };
+        if let Ok(now) = session.client.touch_and_read_time() {
+            lock_files::sweep(&session.folder, now, lock_files::MAX_REMOVED_AT_START);
         }
         Ok(session)
     }
 
     /// Starts to receive notifications from other clients.
-    pub(super) fn listen(&self, bells: &Arc<Bells>) -> Result<()> {
-        let bell = Bells::open(&self.folder, self.client.id)?;
-        self.attendant.get_or_init(|| tokio::spawn(Arc::clone(bells).attend(bell)));
+    pub(super) fn start_receiving(&self, bells: &Arc<Wakeups>) -> Result<()> {
+        let bell = Wakeups::open_socket(&self.folder, self.client.id)?;
+        self.receive_task.get_or_init(|| tokio::spawn(Arc::clone(bells).forward_notifications(bell)));
         Ok(())
     }
 
     /// The next session, after the folder of this one is gone. It does not make the folder itself:
     /// see [`Config::create`].
-    pub(super) fn next(&self, config: &Config, bells: &Arc<Bells>) -> Result<Self> {
-        let next = Self::open_above(&Config { create: false, ..config.clone() }, self.highest.load(Ordering::SeqCst))?;
-        next.listen(bells)?;
-        if next.least > 0 {
-            next.folder.raise_floor(next.least)?;
+    pub(super) fn open_next(&self, config: &Config, bells: &Arc<Wakeups>) -> Result<Self> {
+        let next = Self::open_with_min_token(
+            &Config { create: false, ..config.clone() },
+            self.highest_token.load(Ordering::SeqCst),
+        )?;
+        next.start_receiving(bells)?;
+        if next.min_token > 0 {
+            next.folder.raise_token_floor(next.min_token)?;
         }
         Ok(next)
     }
 
-    pub(super) fn saw(&self, token: u64) {
-        self.highest.fetch_max(token, Ordering::SeqCst);
+    pub(super) fn note_token(&self, token: u64) {
+        self.highest_token.fetch_max(token, Ordering::SeqCst);
     }
 
     /// The file system's present time, which no process's wall clock can falsify.
     pub(super) fn file_system_time(&self) -> Result<Duration> {
-        self.client.touch().map_err(|e| error::at(self.client.path(), "touch", e))
+        self.client.touch_and_read_time().map_err(|e| error::io_error_at(self.client.path(), "touch", e))
     }
 
     pub(super) fn is_alive(&self, client: u128) -> bool {
@@ -87,9 +97,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Some(attendant) = self.attendant.get() {
+        if let Some(attendant) = self.receive_task.get() {
             attendant.abort();
         }
-        clients::remove(&self.folder, self.client.id);
+        clients::remove_files(&self.folder, self.client.id);
     }
 }

@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::wire::{self, COUNTERS, Counters, PAGE, SLOTS};
+use super::layout::{self, COUNTERS_OFFSET, Counters, PAGE_SIZE, SLOTS_OFFSET};
 use crate::clock::{Clock, ManualClock};
-use crate::engine::{Answer, Engine, EngineUrl, LockView, Renewal};
-use crate::{Claim, ErrorKind, LockName, Locks, LostReason, Mode, Terms, Token};
+use crate::engine::{AcquireReply, Engine, EngineUrl, LockView, RenewReply};
+use crate::{Claim, ErrorKind, LockName, LockOptions, Locks, LostReason, Mode, Token};
 
 /// The TTL of a lease that cannot end while a test runs.
-pub(super) const LASTING: Duration = Duration::from_secs(600);
+pub(super) const LONG_TTL: Duration = Duration::from_secs(600);
 
-pub(super) struct Home {
+pub(super) struct TestFolder {
     _temp: tempfile::TempDir,
     pub(super) dir: PathBuf,
 }
 
-impl Home {
+impl TestFolder {
     pub(super) fn new() -> Self {
         let temp = tempfile::tempdir().unwrap();
         Self { dir: temp.path().join("locks-here"), _temp: temp }
@@ -30,16 +30,16 @@ impl Home {
     }
 
     pub(super) async fn open(&self) -> Locks {
-        Locks::builder().ttl(LASTING).open(&self.url()).await.unwrap()
+        Locks::builder().ttl(LONG_TTL).open(&self.url()).await.unwrap()
     }
 
     /// A client on a clock that the test advances.
     pub(super) async fn timed(&self, hand: &ManualClock) -> Locks {
-        Locks::builder().ttl(LASTING).clock(hand.clock()).open(&self.url()).await.unwrap()
+        Locks::builder().ttl(LONG_TTL).clock(hand.clock()).open(&self.url()).await.unwrap()
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.dir.join("locks").join(wire::file_name(&LockName::new(name).unwrap()))
+        self.dir.join("locks").join(layout::file_name(&LockName::new(name).unwrap()))
     }
 
     /// Sets a lock's file back in time, so that it was last used long ago.
@@ -49,11 +49,11 @@ impl Home {
     }
 
     fn counters(&self, name: &str) -> Counters {
-        wire::counters(&fs::read(self.file(name)).unwrap()).unwrap()
+        layout::read_counters(&fs::read(self.file(name)).unwrap()).unwrap()
     }
 }
 
-pub(super) async fn take(locks: &Locks, name: &str) -> Token {
+pub(super) async fn acquire(locks: &Locks, name: &str) -> Token {
     let guard = locks.mutex(name).lock().await.unwrap();
     let token = guard.token();
     let _ = guard.release().await.unwrap();
@@ -61,16 +61,16 @@ pub(super) async fn take(locks: &Locks, name: &str) -> Token {
 }
 
 /// Writes the counters as if the machine had rebooted since.
-fn reboot(file: &Path) {
+fn simulate_reboot(file: &Path) {
     let mut page = fs::read(file).unwrap();
-    let counters = wire::counters(&page).unwrap();
-    wire::put_counters(&mut page, Counters { boot: counters.boot ^ 1, ..counters });
+    let counters = layout::read_counters(&page).unwrap();
+    layout::write_counters(&mut page, Counters { boot: counters.boot ^ 1, ..counters });
     fs::write(file, page).unwrap();
 }
 
 #[tokio::test]
 async fn the_folder_and_all_in_it_are_private() {
-    let home = Home::new();
+    let home = TestFolder::new();
     let locks = home.open().await;
     let _guard = locks.mutex("a").lock().await.unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -86,9 +86,9 @@ async fn the_folder_and_all_in_it_are_private() {
 }
 
 #[tokio::test]
-async fn a_folder_is_shared_with_a_group_when_that_is_asked_for() {
-    let home = Home::new();
-    let locks = Locks::builder().ttl(LASTING).open(&format!("{}?mode=0770", home.url())).await.unwrap();
+async fn a_folder_is_shared_with_a_group_on_request() {
+    let home = TestFolder::new();
+    let locks = Locks::builder().ttl(LONG_TTL).open(&format!("{}?mode=0770", home.url())).await.unwrap();
     let _guard = locks.mutex("a").lock().await.unwrap();
     assert_eq!(fs::metadata(&home.dir).unwrap().permissions().mode() & 0o777, 0o770);
     assert_eq!(fs::metadata(home.file("a")).unwrap().permissions().mode() & 0o777, 0o660);
@@ -100,29 +100,29 @@ async fn a_folder_is_shared_with_a_group_when_that_is_asked_for() {
 
 #[tokio::test]
 async fn a_folder_that_was_private_can_be_shared_later() {
-    let home = Home::new();
-    take(&home.open().await, "a").await;
-    let locks = Locks::builder().ttl(LASTING).open(&format!("{}?mode=0770", home.url())).await.unwrap();
-    take(&locks, "a").await;
+    let home = TestFolder::new();
+    acquire(&home.open().await, "a").await;
+    let locks = Locks::builder().ttl(LONG_TTL).open(&format!("{}?mode=0770", home.url())).await.unwrap();
+    acquire(&locks, "a").await;
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&home.dir), mode(&home.dir.join("locks")), mode(&home.file("a"))), (0o770, 0o770, 0o660));
 }
 
 #[tokio::test]
 async fn a_damaged_file_is_listed_as_such_and_hides_no_other() {
-    let home = Home::new();
+    let home = TestFolder::new();
     let locks = home.open().await;
-    take(&locks, "bad/one").await;
+    acquire(&locks, "bad/one").await;
     let _guard = locks.mutex("good").lock().await.unwrap();
     fs::write(home.file("bad/one"), "").unwrap();
     let views = locks.list("").await.unwrap();
-    let names: Vec<_> = views.iter().map(|view| (view.name.as_str(), view.trouble.is_some())).collect();
+    let names: Vec<_> = views.iter().map(|view| (view.name.as_str(), view.damage.is_some())).collect();
     assert_eq!(names, [("bad/one", true), ("good", false)]);
 }
 
 #[tokio::test]
 async fn a_folder_that_others_can_write_is_refused() {
-    let home = Home::new();
+    let home = TestFolder::new();
     fs::create_dir(&home.dir).unwrap();
     fs::set_permissions(&home.dir, fs::Permissions::from_mode(0o777)).unwrap();
     let error = Locks::open(&home.url()).await.unwrap_err();
@@ -132,7 +132,7 @@ async fn a_folder_that_others_can_write_is_refused() {
 
 #[tokio::test]
 async fn a_folder_used_under_another_clock_is_refused() {
-    let home = Home::new();
+    let home = TestFolder::new();
     drop(home.open().await);
     let clock = home.dir.join("clock");
     let used = fs::read_to_string(&clock).unwrap();
@@ -148,17 +148,17 @@ async fn a_folder_used_under_another_clock_is_refused() {
 
 #[tokio::test]
 async fn a_damaged_file_is_refused_and_left_as_it_is() {
-    let home = Home::new();
+    let home = TestFolder::new();
     let locks = home.open().await;
-    take(&locks, "a").await;
+    acquire(&locks, "a").await;
     let whole = fs::read(home.file("a")).unwrap();
     let mut flipped = whole.clone();
-    flipped[COUNTERS] ^= 1;
+    flipped[COUNTERS_OFFSET] ^= 1;
     let mut wrong_state = whole.clone();
-    wire::put_counters(&mut wrong_state, Counters { slots: 1, ..home.counters("a") });
-    wrong_state[SLOTS] = 9;
-    let other_name = wire::first_page(&LockName::new("b").unwrap(), 1);
-    for damaged in [flipped, wrong_state, other_name, Vec::new(), whole[..100].to_vec(), vec![7; PAGE]] {
+    layout::write_counters(&mut wrong_state, Counters { slots: 1, ..home.counters("a") });
+    wrong_state[SLOTS_OFFSET] = 9;
+    let other_name = layout::first_page(&LockName::new("b").unwrap(), 1);
+    for damaged in [flipped, wrong_state, other_name, Vec::new(), whole[..100].to_vec(), vec![7; PAGE_SIZE]] {
         fs::write(home.file("a"), &damaged).unwrap();
         let error = locks.mutex("a").try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
@@ -166,16 +166,16 @@ async fn a_damaged_file_is_refused_and_left_as_it_is() {
         assert_eq!(fs::read(home.file("a")).unwrap(), damaged, "nothing is overwritten");
     }
     fs::write(home.file("a"), whole).unwrap();
-    take(&locks, "a").await;
+    acquire(&locks, "a").await;
 }
 
 #[tokio::test]
-async fn a_damaged_record_of_a_holder_lets_nobody_in() {
-    let home = Home::new();
+async fn a_damaged_holder_slot_grants_nothing() {
+    let home = TestFolder::new();
     let locks = home.open().await;
     let _guard = locks.mutex("a").describe("me").lock().await.unwrap();
     let whole = fs::read(home.file("a")).unwrap();
-    for at in SLOTS..SLOTS + 120 {
+    for at in SLOTS_OFFSET..SLOTS_OFFSET + 120 {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x55;
         fs::write(home.file("a"), &damaged).unwrap();
@@ -188,64 +188,64 @@ async fn a_damaged_record_of_a_holder_lets_nobody_in() {
 
 #[tokio::test]
 async fn after_a_reboot_claims_are_void_and_tokens_go_on() {
-    let home = Home::new();
+    let home = TestFolder::new();
     let locks = home.open().await;
     let guard = locks.mutex("a").lock().await.unwrap();
-    reboot(&home.file("a"));
+    simulate_reboot(&home.file("a"));
     let view: LockView = locks.inspect("a").await.unwrap();
     assert_eq!(view.holders, []);
-    let next = take(&locks, "a").await;
+    let next = acquire(&locks, "a").await;
     assert!(next > guard.token());
 }
 
 #[tokio::test]
-async fn a_loss_of_power_repeats_no_token() {
-    let home = Home::new();
+async fn a_power_loss_repeats_no_token() {
+    let home = TestFolder::new();
     let locks = home.open().await;
-    let first = take(&locks, "a").await;
+    let first = acquire(&locks, "a").await;
     // Only what was there at the last reservation of tokens is sure to be on disk.
     let on_disk = fs::read(home.file("a")).unwrap();
     let mut last = first;
     for _ in 0..100 {
-        last = take(&locks, "a").await;
+        last = acquire(&locks, "a").await;
     }
     let reserved = home.counters("a").reserved;
-    assert_eq!(wire::counters(&on_disk).unwrap().reserved, reserved, "nothing was synced meanwhile");
+    assert_eq!(layout::read_counters(&on_disk).unwrap().reserved, reserved, "nothing was synced meanwhile");
     fs::write(home.file("a"), on_disk).unwrap();
-    reboot(&home.file("a"));
-    assert!(take(&locks, "a").await > last);
-    assert!(take(&locks, "a").await.0 > reserved);
+    simulate_reboot(&home.file("a"));
+    assert!(acquire(&locks, "a").await > last);
+    assert!(acquire(&locks, "a").await.0 > reserved);
 }
 
 #[tokio::test]
-async fn a_reservation_that_may_not_be_on_disk_is_not_relied_on() {
-    let home = Home::new();
+async fn an_unsynced_token_reservation_is_not_used() {
+    let home = TestFolder::new();
     let locks = home.open().await;
-    take(&locks, "a").await;
+    acquire(&locks, "a").await;
     // Killed after the intent was written, and before it was synced.
     let counters = home.counters("a");
     let mut page = fs::read(home.file("a")).unwrap();
     let intent = counters.intent + 4096;
-    wire::put_counters(&mut page, Counters { last: counters.reserved, intent, ..counters });
+    layout::write_counters(&mut page, Counters { last: counters.reserved, intent, ..counters });
     fs::write(home.file("a"), page).unwrap();
-    let token = take(&locks, "a").await;
+    let token = acquire(&locks, "a").await;
     let now = home.counters("a");
     assert!(token.0 > counters.reserved && now.reserved == now.intent && now.intent != intent, "{now:?}");
     // After a reboot even the intended tokens count as used.
     let mut page = fs::read(home.file("a")).unwrap();
-    wire::put_counters(&mut page, Counters { intent: now.intent + 4096, ..now });
+    layout::write_counters(&mut page, Counters { intent: now.intent + 4096, ..now });
     fs::write(home.file("a"), page).unwrap();
-    reboot(&home.file("a"));
-    assert!(take(&locks, "a").await.0 > now.intent + 4096);
+    simulate_reboot(&home.file("a"));
+    assert!(acquire(&locks, "a").await.0 > now.intent + 4096);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn starting_together_nobody_is_taken_for_dead() {
+async fn clients_that_start_together_do_not_take_each_other_for_dead() {
     for _ in 0..30 {
-        let home = Home::new();
+        let home = TestFolder::new();
         let opened = futures_util::future::join_all((0..6).map(|_| home.open())).await;
         for locks in &opened {
-            take(locks, "a").await;
+            acquire(locks, "a").await;
         }
         assert_eq!(fs::read_dir(home.dir.join("clients")).unwrap().count(), 12, "a file and a bell each");
     }
@@ -253,16 +253,16 @@ async fn starting_together_nobody_is_taken_for_dead() {
 
 #[tokio::test]
 async fn tokens_are_reserved_again_when_they_run_out() {
-    let home = Home::new();
+    let home = TestFolder::new();
     let locks = home.open().await;
-    take(&locks, "a").await;
+    acquire(&locks, "a").await;
     let counters = home.counters("a");
     let mut page = fs::read(home.file("a")).unwrap();
-    wire::put_counters(&mut page, Counters { last: counters.reserved - 3, ..counters });
+    layout::write_counters(&mut page, Counters { last: counters.reserved - 3, ..counters });
     fs::write(home.file("a"), page).unwrap();
     let mut last = Token(counters.reserved - 3);
     for _ in 0..10 {
-        let next = take(&locks, "a").await;
+        let next = acquire(&locks, "a").await;
         assert_eq!(next.0, last.0 + 1);
         assert!(next.0 <= home.counters("a").reserved);
         last = next;
@@ -270,11 +270,11 @@ async fn tokens_are_reserved_again_when_they_run_out() {
 }
 
 #[tokio::test]
-async fn idle_files_are_taken_away_and_their_tokens_kept() {
-    let home = Home::new();
+async fn idle_files_are_removed_and_their_tokens_kept() {
+    let home = TestFolder::new();
     let locks = home.open().await;
-    let before = take(&locks, "idle").await;
-    take(&locks, "fresh").await;
+    let before = acquire(&locks, "idle").await;
+    acquire(&locks, "fresh").await;
     let held = locks.mutex("held").lock().await.unwrap();
     ["idle", "held"].into_iter().for_each(|name| home.make_idle(name));
     let other = home.open().await;
@@ -288,32 +288,32 @@ async fn idle_files_are_taken_away_and_their_tokens_kept() {
 }
 
 #[tokio::test]
-async fn a_removed_folder_is_noticed() {
-    let home = Home::new();
+async fn a_removed_folder_is_detected() {
+    let home = TestFolder::new();
     let hand = ManualClock::running();
     let locks = home.timed(&hand).await;
     let guard = locks.mutex("a").lock().await.unwrap();
     fs::remove_dir_all(&home.dir).unwrap();
     // Its renewal is due.
-    hand.advance(LASTING / 3);
-    assert_eq!(guard.lost().await, LostReason::Taken);
+    hand.advance(LONG_TTL / 3);
+    assert_eq!(guard.lost().await, LostReason::Revoked);
     let error = locks.mutex("a").try_lock().await.unwrap_err();
     assert!(error.to_string().contains("cannot make"), "{error}");
 }
 
 #[tokio::test]
-async fn a_removed_lock_file_does_not_let_two_in() {
-    let home = Home::new();
+async fn a_removed_lock_file_does_not_admit_two_holders() {
+    let home = TestFolder::new();
     let (one, two) = (home.open().await, home.open().await);
-    take(&one, "a").await;
+    acquire(&one, "a").await;
     fs::remove_file(home.file("a")).unwrap();
     let _guard = two.mutex("a").lock().await.unwrap();
     assert!(one.mutex("a").try_lock().await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn what_dead_clients_left_is_cleared_away() {
-    let home = Home::new();
+async fn files_of_dead_clients_are_removed() {
+    let home = TestFolder::new();
     let locks = home.open().await;
     let clients = home.dir.join("clients");
     for left in ["0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdef.bell"] {
@@ -335,18 +335,24 @@ pub(super) async fn until(done: impl AsyncFn() -> bool) {
     assert!(Clock::system().timeout(Duration::from_secs(120), waiting).await.is_ok(), "waited two minutes");
 }
 
-async fn engine(home: &Home) -> Arc<super::FileEngine> {
+async fn engine(home: &TestFolder) -> Arc<super::FileEngine> {
     super::FileEngine::open(&EngineUrl::parse(&home.url()).unwrap(), &Clock::system()).await.unwrap()
 }
 
 fn claim(name: &str) -> Arc<Claim> {
     let holder = Arc::new(crate::Holder::new("h", 1, "p", ""));
-    Arc::new(Claim::new(Arc::new(Terms::new(LockName::new(name).unwrap(), Mode::Exclusive, None, LASTING, holder))))
+    Arc::new(Claim::new(Arc::new(LockOptions::new(
+        LockName::new(name).unwrap(),
+        Mode::Exclusive,
+        None,
+        LONG_TTL,
+        holder,
+    ))))
 }
 
 #[tokio::test]
-async fn a_hand_off_rings_one_bell_however_many_wait() {
-    let home = Home::new();
+async fn a_hand_off_notifies_one_waiter_however_many_wait() {
+    let home = TestFolder::new();
     let holder = engine(&home).await;
     let held = claim("a");
     Arc::clone(&holder).attempt(Arc::clone(&held), true).await.unwrap();
@@ -356,7 +362,7 @@ async fn a_hand_off_rings_one_bell_however_many_wait() {
         Arc::clone(&other).attempt(claim("a"), true).await.unwrap();
         waiting.push(other);
     }
-    let rung = |engine: &super::FileEngine| engine.bells_rung();
+    let rung = |engine: &super::FileEngine| engine.notified_count();
     let before = rung(&holder);
     Arc::clone(&holder).release(held).await.unwrap();
     assert_eq!(rung(&holder) - before, 1);
@@ -365,46 +371,46 @@ async fn a_hand_off_rings_one_bell_however_many_wait() {
 /// A client that released the lock was stopped before it notified the next waiter. That waiter was
 /// evicted meanwhile and waits again: the late notification is outdated.
 #[tokio::test]
-async fn a_late_word_of_an_old_grant_is_not_believed() {
-    let home = Home::new();
+async fn a_late_notification_of_an_old_grant_is_ignored() {
+    let home = TestFolder::new();
     let (holder, waiter) = (engine(&home).await, engine(&home).await);
     let (held, waits) = (claim("a"), claim("a"));
     let answer = Arc::clone(&holder).attempt(Arc::clone(&held), true).await.unwrap();
-    let Answer::Granted(grant) = answer else { panic!("{answer:?}") };
+    let AcquireReply::Granted(grant) = answer else { panic!("{answer:?}") };
     Arc::clone(&waiter).attempt(Arc::clone(&waits), true).await.unwrap();
     // As earlier versions sent it: the claim, its token and its end.
     let mut late = vec![2];
     late.extend(waits.id.bits().to_le_bytes());
     late.extend(grant.token.0.to_le_bytes());
-    late.extend(Clock::system().now().after(LASTING).as_nanos().to_le_bytes());
+    late.extend(Clock::system().now().saturating_add(LONG_TTL).as_nanos().to_le_bytes());
     let session = waiter.session();
-    let bell = session.folder.clients.path_by_handle(&super::folder::bell_file(session.client.id));
+    let bell = session.folder.clients.path_by_handle(&super::folder::socket_file(session.client.id));
     std::os::unix::net::UnixDatagram::unbound().unwrap().send_to(&late, bell).unwrap();
     let answer = Arc::clone(&waiter).wait(Arc::clone(&waits), Duration::from_secs(120)).await.unwrap();
-    assert!(matches!(answer, Answer::Queued { ahead: 0, .. }), "{answer:?}");
+    assert!(matches!(answer, AcquireReply::Queued { ahead: 0, .. }), "{answer:?}");
     // A true notification takes effect.
     Arc::clone(&holder).release(held).await.unwrap();
     let answer = Arc::clone(&waiter).wait(waits, Duration::from_secs(120)).await.unwrap();
-    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+    assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");
 }
 
 #[tokio::test]
-async fn a_step_that_finds_the_file_occupied_says_so() {
-    let home = Home::new();
+async fn a_step_on_a_busy_file_fails_with_that_reason() {
+    let home = TestFolder::new();
     let locks = home.open().await;
-    take(&locks, "a").await;
+    acquire(&locks, "a").await;
     let occupier = File::open(home.file("a")).unwrap();
     rustix::fs::flock(&occupier, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let error = locks.mutex("a").ttl(LASTING).try_lock().await.unwrap_err();
+    let error = locks.mutex("a").ttl(LONG_TTL).try_lock().await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
     assert!(error.to_string().contains("is it stopped?"), "{error}");
     drop(occupier);
-    take(&locks, "a").await;
+    acquire(&locks, "a").await;
 }
 
 #[tokio::test]
-async fn an_occupied_file_costs_no_other_lease() {
-    let (home, hand, ttl) = (Home::new(), ManualClock::new(), Duration::from_secs(30));
+async fn a_busy_file_costs_no_other_lease() {
+    let (home, hand, ttl) = (TestFolder::new(), ManualClock::new(), Duration::from_secs(30));
     let locks = Locks::builder().clock(hand.clock()).ttl(ttl).open(&home.url()).await.unwrap();
     let stuck = locks.mutex("a-stuck").lock().await.unwrap();
     let others = [locks.mutex("b").lock().await.unwrap(), locks.mutex("c").lock().await.unwrap()];
@@ -415,38 +421,38 @@ async fn an_occupied_file_costs_no_other_lease() {
     // others.
     hand.advance(ttl / 3);
     for name in ["b", "c"] {
-        until(async || locks.inspect(name).await.unwrap().holders[0].left == ttl).await;
+        until(async || locks.inspect(name).await.unwrap().holders[0].remaining == ttl).await;
     }
     // The wait for the first ends, and with it the renewal of the others.
     hand.advance(Duration::from_secs(3));
     until(async || others.iter().zip(&before).all(|(guard, before)| guard.deadline() > *before)).await;
     // Only the lease that cannot be renewed is lost in the end.
-    hand.advance(stuck.deadline().since(locks.clock().now()));
+    hand.advance(stuck.deadline().duration_since(locks.clock().now()));
     assert_eq!(stuck.lost().await, LostReason::Expired);
     assert!(others.iter().all(crate::Guard::is_held));
     drop(occupier);
     for guard in others {
-        assert_eq!(guard.release().await.unwrap(), crate::Outcome::Released);
+        assert_eq!(guard.release().await.unwrap(), crate::ReleaseOutcome::Released);
     }
 }
 
 #[tokio::test]
-async fn whoever_is_taken_for_dead_is_told_so() {
-    let home = Home::new();
+async fn a_client_taken_for_dead_learns_of_it() {
+    let home = TestFolder::new();
     let engine = engine(&home).await;
     let held = claim("a");
     Arc::clone(&engine).attempt(Arc::clone(&held), true).await.unwrap();
     for file in fs::read_dir(home.dir.join("clients")).unwrap() {
         fs::remove_file(file.unwrap().path()).unwrap();
     }
-    assert_eq!(engine.renew(vec![held]).await.unwrap(), [Renewal::Lost]);
+    assert_eq!(engine.renew(vec![held]).await.unwrap(), [RenewReply::Lost]);
 }
 
 #[tokio::test]
-async fn half_a_slot_is_never_seen() {
+async fn a_half_written_slot_is_never_read() {
     // A write that ends in the file's first page is one call: see the tests of the plan. Here:
     // slots past the first page.
-    let home = Home::new();
+    let home = TestFolder::new();
     let locks = home.open().await;
     let mut guards = Vec::new();
     for _ in 0..20 {
@@ -454,9 +460,9 @@ async fn half_a_slot_is_never_seen() {
     }
     assert_eq!(locks.inspect("a").await.unwrap().holders.len(), 20);
     let file = File::open(home.file("a")).unwrap();
-    let mut page = vec![0; PAGE];
+    let mut page = vec![0; PAGE_SIZE];
     file.read_exact_at(&mut page, 0).unwrap();
-    assert_eq!(wire::counters(&page).unwrap().slots, 20);
+    assert_eq!(layout::read_counters(&page).unwrap().slots, 20);
     for guard in guards {
         let _ = guard.release().await.unwrap();
     }

@@ -1,6 +1,6 @@
 //! `memory:` — locks between the tasks of one process, and the reference for every other engine.
 //!
-//! The engine is a [`Table`](crate::logic::table::Table) behind a mutex. Each lock name has a
+//! The engine is a [`LockTable`](crate::logic::table::LockTable) behind a mutex. Each lock name has a
 //! table, each step of the trait is one step of the table, and the engine wakes the claims that a
 //! step granted. `memory:` opens a new engine; within a process, all users of `memory:NAME` share
 //! one engine.
@@ -30,16 +30,16 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     reach: Reach::Process,
     shared: true,
     permits: true,
-    reentry: true,
+    reentrancy: true,
     fairness: Fairness::Fifo,
     inspection: true,
-    eviction: true,
+    force_release: true,
     records: true,
     min_ttl: Duration::from_millis(20),
     max_ttl: Duration::from_secs(366 * 24 * 3600),
-    same_clock: true,
+    uses_local_clock: true,
     drift: Drift::SAME_CLOCK,
-    survives: "anything but the end of the process",
-    breaks: "never inside one process; two processes do not see each other",
+    tolerates: "anything but the end of the process",
+    fails_when: "never inside one process; two processes do not see each other",
     ..Capabilities::exclusive_only("memory")
 };

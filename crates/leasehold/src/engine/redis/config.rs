@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::dial::Dial;
+use super::transport::Transport;
 use crate::clock::Clock;
 use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
@@ -21,7 +21,7 @@ const PREFIX: &str = "leasehold:";
 const RETENTION: Duration = Duration::from_secs(3600);
 
 /// The longest lease.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const MAX_LEASE: Duration = Duration::from_secs(24 * 3600);
 
 /// The options that the URL may have.
 const OPTIONS: [&str; 13] = [
@@ -118,18 +118,18 @@ pub(crate) struct Config {
     pub(crate) connect_timeout: Duration,
     /// The clock for connections and pauses.
     pub(crate) clock: Clock,
-    pub(crate) dial: Dial,
+    pub(crate) transport: Transport,
     /// The URL without secrets.
-    pub(crate) shown: String,
+    pub(crate) redacted_url: String,
 }
 
 impl Config {
     pub(crate) fn read(url: &EngineUrl) -> Result<Self> {
-        url.only_options(&OPTIONS)?;
+        url.refuse_unknown_options(&OPTIONS)?;
         let protocol = match url.option("protocol") {
             None | Some("full") => Protocol::Full,
             Some("simple") => Protocol::Simple,
-            Some(other) => return Err(bad(format!("protocol is `full` or `simple`, and not {other:?}"))),
+            Some(other) => return Err(invalid_url(format!("protocol is `full` or `simple`, and not {other:?}"))),
         };
         let topology = topology(url)?;
         let config = Self {
@@ -145,14 +145,14 @@ impl Config {
             connect_timeout: url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(2)),
             topology,
             clock: Clock::system(),
-            dial: Dial::default(),
-            shown: url.to_string(),
+            transport: Transport::default(),
+            redacted_url: url.to_string(),
         };
         config.check()
     }
 
     /// The same, with this clock.
-    pub(crate) fn on(mut self, clock: &Clock) -> Self {
+    pub(crate) fn with_clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
@@ -160,25 +160,29 @@ impl Config {
     fn check(self) -> Result<Self> {
         let simple = self.protocol == Protocol::Simple;
         if simple && (self.strict.is_some() || self.replicas > 0) {
-            return Err(bad("protocol=simple has neither strict nor replicas: both need our own protocol".into()));
+            return Err(invalid_url(
+                "protocol=simple has neither strict nor replicas: both need our own protocol".into(),
+            ));
         }
         if self.login.user.is_some() && self.login.password.is_none() {
-            return Err(bad("there is a user but no password; write user:password@host, or :password@host".into()));
+            return Err(invalid_url(
+                "there is a user but no password; write user:password@host, or :password@host".into(),
+            ));
         }
         if self.connect_timeout < Duration::from_millis(10) {
-            return Err(bad("connect-timeout is 10 ms at least".into()));
+            return Err(invalid_url("connect-timeout is 10 ms at least".into()));
         }
-        if self.strict.is_some_and(|most| most < Duration::from_millis(100) || most > LONGEST) {
-            return Err(bad("strict names the longest lease, between 100 ms and one day".into()));
+        if self.strict.is_some_and(|most| most < Duration::from_millis(100) || most > MAX_LEASE) {
+            return Err(invalid_url("strict names the longest lease, between 100 ms and one day".into()));
         }
         if self.retention < Duration::from_secs(1) || self.retention > Duration::from_secs(366 * 24 * 3600) {
-            return Err(bad("retention is between 1 s and 366 days".into()));
+            return Err(invalid_url("retention is between 1 s and 366 days".into()));
         }
         Ok(self)
     }
 }
 
-fn bad(message: String) -> Error {
+fn invalid_url(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
@@ -188,14 +192,16 @@ fn topology(url: &EngineUrl) -> Result<Topology> {
     match url.scheme.as_str() {
         "redis+sentinel" => {
             if url.hosts.is_empty() || name.is_empty() || name.contains('/') {
-                return Err(bad("name the Sentinels and their master: redis+sentinel://h1,h2,h3/mymaster".into()));
+                return Err(invalid_url(
+                    "name the Sentinels and their master: redis+sentinel://h1,h2,h3/mymaster".into(),
+                ));
             }
             Ok(Topology::Sentinel(addresses(SENTINEL_PORT)?, name.to_owned()))
         }
         "redis+cluster" => {
             if url.hosts.is_empty() || !name.is_empty() {
-                return Err(bad(
-                    "name some of the cluster's nodes, and nothing behind them: redis+cluster://h1,h2".into()
+                return Err(invalid_url(
+                    "name some of the cluster's nodes, and nothing behind them: redis+cluster://h1,h2".into(),
                 ));
             }
             Ok(Topology::Cluster(addresses(PORT)?))
@@ -203,8 +209,8 @@ fn topology(url: &EngineUrl) -> Result<Topology> {
         _ => match &addresses(PORT)?[..] {
             [] => Ok(Topology::Single(address("127.0.0.1", PORT)?)),
             [one] => Ok(Topology::Single(one.clone())),
-            _ => Err(bad(
-                "`redis:` is one server; for several there are redis+sentinel:, redis+cluster: and redlock:".into()
+            _ => Err(invalid_url(
+                "`redis:` is one server; for several there are redis+sentinel:, redis+cluster: and redlock:".into(),
             )),
         },
     }
@@ -221,20 +227,21 @@ fn database(url: &EngineUrl, topology: &Topology) -> Result<u32> {
     let from_path = match topology {
         // Most likely the rest of a password, so the error does not show it.
         Topology::Single(_) if path.contains('@') => {
-            return Err(bad("a `/`, `@` or `?` in a user or a password is written as %2F, %40 or %3F".into()));
+            return Err(invalid_url("a `/`, `@` or `?` in a user or a password is written as %2F, %40 or %3F".into()));
         }
-        Topology::Single(_) if !path.is_empty() => {
-            Some(path.parse().map_err(|_| bad(format!("{path:?} is no database; it is a number: redis://host/2")))?)
-        }
+        Topology::Single(_) if !path.is_empty() => Some(
+            path.parse()
+                .map_err(|_| invalid_url(format!("{path:?} is no database; it is a number: redis://host/2")))?,
+        ),
         _ => None,
     };
     let named = number(url, "db")?;
     if named.is_some() && from_path.is_some() && named != from_path {
-        return Err(bad("the path and db= name different databases".into()));
+        return Err(invalid_url("the path and db= name different databases".into()));
     }
     let db = named.or(from_path).unwrap_or(0);
     if db > 0 && matches!(topology, Topology::Cluster(_)) {
-        return Err(bad("a cluster has only database 0".into()));
+        return Err(invalid_url("a cluster has only database 0".into()));
     }
     Ok(db)
 }
@@ -245,7 +252,7 @@ fn sentinel_login(url: &EngineUrl, topology: &Topology) -> Result<Login> {
         password: url.option("sentinel-password").map(str::to_owned),
     };
     if login != Login::default() && !matches!(topology, Topology::Sentinel(..)) {
-        return Err(bad("sentinel-user and sentinel-password are for redis+sentinel: only".into()));
+        return Err(invalid_url("sentinel-user and sentinel-password are for redis+sentinel: only".into()));
     }
     Ok(login)
 }
@@ -255,20 +262,26 @@ fn tls(url: &EngineUrl) -> Result<Option<Tls>> {
         None => url.scheme == "rediss",
         Some("on") => true,
         Some("off") if url.scheme != "rediss" => false,
-        Some(other) => return Err(bad(format!("tls is `on` or `off`, and not {other:?}; `rediss:` is always on"))),
+        Some(other) => {
+            return Err(invalid_url(format!("tls is `on` or `off`, and not {other:?}; `rediss:` is always on")));
+        }
     };
     let file = |key| url.option(key).map(PathBuf::from);
     let (ca, cert, key) = (file("ca"), file("cert"), file("cert-key"));
     if !on {
         return match ca.or(cert).or(key) {
             None => Ok(None),
-            Some(_) => Err(bad("ca, cert and cert-key are for TLS: write rediss:, or tls=on".into())),
+            Some(_) => Err(invalid_url("ca, cert and cert-key are for TLS: write rediss:, or tls=on".into())),
         };
     }
     let identity = match (cert, key) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
-        _ => return Err(bad("cert and cert-key come together: our certificate and its key, both PEM files".into())),
+        _ => {
+            return Err(invalid_url(
+                "cert and cert-key come together: our certificate and its key, both PEM files".into(),
+            ));
+        }
     };
     Ok(Some(Tls { ca, identity }))
 }
@@ -278,16 +291,18 @@ fn prefix(url: &EngineUrl, protocol: Protocol) -> Result<String> {
     let default = if protocol == Protocol::Simple { "" } else { PREFIX };
     let prefix = url.option("prefix").unwrap_or(default);
     if prefix.contains(['{', '}']) || prefix.chars().any(char::is_control) || prefix.len() > 100 {
-        return Err(bad("a prefix has at most 100 bytes, and no braces: they choose the slot in a cluster".into()));
+        return Err(invalid_url(
+            "a prefix has at most 100 bytes, and no braces: they choose the slot in a cluster".into(),
+        ));
     }
     if prefix.is_empty() && protocol == Protocol::Full {
-        return Err(bad("an empty prefix would mix our keys with all others".into()));
+        return Err(invalid_url("an empty prefix would mix our keys with all others".into()));
     }
     Ok(prefix.to_owned())
 }
 
 fn number(url: &EngineUrl, key: &str) -> Result<Option<u32>> {
-    let parse = |text: &str| text.parse().map_err(|_| bad(format!("{key} is a number, and not {text:?}")));
+    let parse = |text: &str| text.parse().map_err(|_| invalid_url(format!("{key} is a number, and not {text:?}")));
     url.option(key).map(parse).transpose()
 }
 
@@ -320,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn errors_name_the_problem() {
         for (url, says) in [
             ("redis://h1,h2", "one server"),
             ("redis://h/x", "no database"),
@@ -351,7 +366,7 @@ mod tests {
     fn never_shows_a_secret() {
         let config =
             read("redis+sentinel://u:hunter2@h/m?sentinel-password=hunter3&tls=on&cert=/c&cert-key=/k").unwrap();
-        let shown = format!("{config:?} {config:#?} {}", config.shown);
+        let shown = format!("{config:?} {config:#?} {}", config.redacted_url);
         assert!(!shown.contains("hunter"), "{shown}");
     }
 }

@@ -16,21 +16,29 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Receives each push message of the server. Runs in the connection's own task, so it must be
 /// quick.
-pub(crate) type Hear = Arc<dyn Fn(PushInfo) + Send + Sync>;
+pub(crate) type PushHandler = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 /// Connects to one data node.
-pub(crate) async fn node(config: &Config, address: &Address, hear: Option<Hear>) -> Result<MultiplexedConnection> {
-    open(config, address, &config.login, config.db, hear).await
+pub(crate) async fn to_node(
+    config: &Config,
+    address: &Address,
+    on_push: Option<PushHandler>,
+) -> Result<MultiplexedConnection> {
+    open(config, address, &config.login, config.db, on_push).await
 }
 
 /// Connects to one Sentinel.
-pub(crate) async fn sentinel(config: &Config, address: &Address) -> Result<MultiplexedConnection> {
+pub(crate) async fn to_sentinel(config: &Config, address: &Address) -> Result<MultiplexedConnection> {
     open(config, address, &config.sentinel_login, 0, None).await
 }
 
 /// Connects to one Sentinel, to receive its push messages.
-pub(crate) async fn telling_sentinel(config: &Config, address: &Address, hear: Hear) -> Result<MultiplexedConnection> {
-    open(config, address, &config.sentinel_login, 0, Some(hear)).await
+pub(crate) async fn to_sentinel_with_pushes(
+    config: &Config,
+    address: &Address,
+    on_push: PushHandler,
+) -> Result<MultiplexedConnection> {
+    open(config, address, &config.sentinel_login, 0, Some(on_push)).await
 }
 
 async fn open(
@@ -38,7 +46,7 @@ async fn open(
     address: &Address,
     login: &Login,
     db: u32,
-    hear: Option<Hear>,
+    on_push: Option<PushHandler>,
 ) -> Result<MultiplexedConnection> {
     let client = client(config, address, login, db)?;
     // The caller of a step limits how long it waits for an answer; the connection does not.
@@ -46,13 +54,13 @@ async fn open(
         .set_connection_timeout(Some(config.connect_timeout))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(1024);
-    if let Some(hear) = hear {
+    if let Some(hear) = on_push {
         options = options.set_push_sender(move |message: PushInfo| {
             hear(message);
             Ok::<(), std::convert::Infallible>(())
         });
     }
-    let connecting = config.dial.connect(&client, address, options);
+    let connecting = config.transport.connect(&client, address, options);
     // The connection timeout of redis-rs does not cover the handshakes of TLS and of the protocol.
     let most = config.connect_timeout + Duration::from_secs(1);
     let connected = config.clock.timeout(most, connecting).await;
@@ -60,7 +68,7 @@ async fn open(
     let connected = connected.map_err(|_| error::unreachable(address, &format!("no answer within {most:?}{tls}")))?;
     connected.map_err(|cause| match cause.is_timeout() {
         true => error::unreachable(address, &format!("no answer within {:?}{tls}", config.connect_timeout)),
-        false => error::connecting(address, cause),
+        false => error::connect_error(address, cause),
     })
 }
 
@@ -78,13 +86,13 @@ fn client(config: &Config, address: &Address, login: &Login, db: u32) -> Result<
     if let Some(password) = &login.password {
         settings = settings.set_password(password);
     }
-    let info = place.into_connection_info().map_err(|cause| error::connecting(address, cause))?;
+    let info = place.into_connection_info().map_err(|cause| error::connect_error(address, cause))?;
     let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
     match &config.tls {
-        None => Client::open(info).map_err(|cause| error::connecting(address, cause)),
+        None => Client::open(info).map_err(|cause| error::connect_error(address, cause)),
         Some(tls) => Client::build_with_tls(info, certificates(tls)?).map_err(|cause| {
             let message =
-                format!("ca, cert and cert-key must be PEM files with what they say ({})", error::plain(&cause));
+                format!("ca, cert and cert-key must be PEM files with what they say ({})", error::one_line(&cause));
             Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
         }),
     }

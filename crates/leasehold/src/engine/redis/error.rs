@@ -20,18 +20,18 @@ pub(crate) fn read_only(address: &Address) -> Error {
 }
 
 /// A connection could not be made: the server has received no request.
-pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
+pub(crate) fn connect_error(address: &Address, cause: RedisError) -> Error {
     let code = cause.code().unwrap_or_default();
     let text = cause.to_string();
     let denied = matches!(code, "WRONGPASS" | "NOAUTH" | "NOPERM")
         || cause.kind() == Native::AuthenticationFailed
         || text.contains("WRONGPASS");
     if denied {
-        let message = format!("{address} refuses the user or the password ({})", plain(&cause));
+        let message = format!("{address} refuses the user or the password ({})", one_line(&cause));
         return Error::new(ErrorKind::Denied, message).at_engine(NAME);
     }
     if text.contains("no permissions to") {
-        let message = format!("{address} does not let us ({})", plain(&cause));
+        let message = format!("{address} does not let us ({})", one_line(&cause));
         return Error::new(ErrorKind::Denied, message).at_engine(NAME);
     }
     if cause.kind() == Native::RESP3NotSupported || text.contains("unknown command 'HELLO'") {
@@ -50,7 +50,7 @@ pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
         return Error::new(ErrorKind::Unavailable, message).retryable().at_engine(NAME);
     }
     if cause.is_connection_dropped() && !cause.is_connection_refusal() {
-        let why = format!("it closed the connection before it answered ({}); is it Redis?", plain(&cause));
+        let why = format!("it closed the connection before it answered ({}); is it Redis?", one_line(&cause));
         return unreachable(address, &why);
     }
     let hint = if text.contains("invalid peer certificate") {
@@ -60,15 +60,15 @@ pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
     } else {
         ""
     };
-    unreachable(address, &format!("{}{hint}", plain(&cause)))
+    unreachable(address, &format!("{}{hint}", one_line(&cause)))
 }
 
 /// A step failed. If the connection broke, the server may have done the step before.
-pub(crate) fn step(address: &Address, cause: RedisError) -> Error {
-    let said = plain(&cause);
+pub(crate) fn step_error(address: &Address, cause: RedisError) -> Error {
+    let said = one_line(&cause);
     match cause.kind() {
         // redis-rs calls codes that it does not know "extensions".
-        Native::Server(_) | Native::Extension => refused(address, code(&cause, &said), &said),
+        Native::Server(_) | Native::Extension => refusal_error(address, code(&cause, &said), &said),
         Native::AuthenticationFailed => {
             let message = format!("{address} refuses the user or the password ({said})");
             Error::new(ErrorKind::Denied, message)
@@ -87,16 +87,16 @@ pub(crate) fn step(address: &Address, cause: RedisError) -> Error {
 /// The code of a server's refusal. Before Redis 7, a code from within a script is somewhere in the
 /// text.
 fn code<'a>(cause: &'a RedisError, said: &str) -> &'a str {
-    const INSIDE: [&str; 6] = ["WRONGTYPE", "OOM", "NOREPLICAS", "MISCONF", "READONLY", "NOPERM"];
+    const CODES_IN_SCRIPTS: [&str; 6] = ["WRONGTYPE", "OOM", "NOREPLICAS", "MISCONF", "READONLY", "NOPERM"];
     let code = cause.code().unwrap_or_default();
-    let inside = INSIDE.into_iter().find(|inside| code == "ERR" && said.contains(&format!("-{inside} ")));
+    let inside = CODES_IN_SCRIPTS.into_iter().find(|inside| code == "ERR" && said.contains(&format!("-{inside} ")));
     inside.unwrap_or(code)
 }
 
 /// Redis 7.0 does not name the command that a script may not run, only its line: this finds the
 /// command.
-pub(crate) fn inside(cause: RedisError, script: &Cmd) -> RedisError {
-    let said = plain(&cause);
+pub(crate) fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
+    let said = one_line(&cause);
     let Some((what, place)) = said.split_once(" script: ").filter(|(what, _)| what.contains(FORBIDDEN)) else {
         return cause;
     };
@@ -115,7 +115,7 @@ pub(crate) fn inside(cause: RedisError, script: &Cmd) -> RedisError {
 const FORBIDDEN: &str = "The user executing the script can't";
 
 /// The server refuses the step. A refusal before the script's first write had no effect.
-fn refused(address: &Address, code: &str, said: &str) -> Error {
+fn refusal_error(address: &Address, code: &str, said: &str) -> Error {
     use ErrorKind::{Corrupt, Denied, Full, Unavailable};
     let later = |kind, message: String| Error::new(kind, message).retryable();
     match code {
@@ -150,18 +150,18 @@ fn refused(address: &Address, code: &str, said: &str) -> Error {
 
 /// Whether the server refuses a request for several keys because their slot is moving; a request
 /// for each key works.
-pub(crate) fn is_split(error: &Error) -> bool {
-    error.said().contains("TRYAGAIN")
+pub(crate) fn is_slot_moving(error: &Error) -> bool {
+    error.message_without_location().contains("TRYAGAIN")
 }
 
 /// Whether the server redirects us to another one.
-pub(crate) fn is_elsewhere(cause: &RedisError) -> bool {
+pub(crate) fn is_redirect(cause: &RedisError) -> bool {
     matches!(cause.kind(), Native::Server(ServerErrorKind::Moved | ServerErrorKind::Ask))
 }
 
 /// An answer that none of our scripts returns. Its text is not shown: it may contain claims and
 /// owners.
-pub(crate) fn odd(address: &Address, answer: &redis::Value) -> Error {
+pub(crate) fn unexpected_answer(address: &Address, answer: &redis::Value) -> Error {
     let kind = match answer {
         redis::Value::Array(parts) => format!("an array of {}", parts.len()),
         redis::Value::BulkString(text) => format!("{} bytes", text.len()),
@@ -174,7 +174,7 @@ pub(crate) fn odd(address: &Address, answer: &redis::Value) -> Error {
 }
 
 /// The error in one line, without the names that redis-rs has for it.
-pub(crate) fn plain(cause: &RedisError) -> String {
+pub(crate) fn one_line(cause: &RedisError) -> String {
     let text = match (cause.code(), cause.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (_, Some(detail)) => detail.to_owned(),

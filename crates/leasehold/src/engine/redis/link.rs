@@ -16,21 +16,21 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::config::{Address, Config};
-use super::sentinel::{self, Elected, Sentinels};
-use super::wire::{RUN, Stored};
+use super::sentinel::{self, ElectedMaster, Sentinels};
+use super::wire::{CachedScript, RUN_DIGITS};
 use super::{connect, error};
-use crate::clock::Moment;
+use crate::clock::Instant;
 use crate::error::{Error, ErrorKind, Result};
-use crate::logic::backoff::{self, Urgency};
+use crate::logic::backoff::{self, RenewalUrgency};
 
 /// A connection that lasted this long counts as a success, however it ended.
-const LASTING: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// The longest pause between two attempts to connect, if no lease waits for the next one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a connection may be idle before its liveness is checked.
-const QUIET: Duration = Duration::from_secs(5);
+const IDLE_BEFORE_PING: Duration = Duration::from_secs(5);
 
 /// The server that a link connects to.
 #[derive(Clone, Debug)]
@@ -42,32 +42,32 @@ pub(crate) enum Target {
 }
 
 /// A connection that is up.
-pub(crate) type Live = Arc<Connected>;
+pub(crate) type LiveConnection = Arc<Connection>;
 
 /// A connection, and its server.
-pub(crate) struct Connected {
+pub(crate) struct Connection {
     connection: MultiplexedConnection,
     pub(crate) address: Address,
     /// The election that made its server the master, if there are elections.
-    elected: Option<Elected>,
+    elected: Option<ElectedMaster>,
     /// The server's run, with the number of the election; empty if it is not needed.
-    pub(crate) run: Arc<str>,
+    pub(crate) run_id: Arc<str>,
     /// Numbers the connections of this link.
     pub(crate) number: u64,
 }
 
 #[derive(Clone)]
-enum State {
+enum LinkState {
     /// Not connected, and the first attempt is not over.
     Connecting,
-    Up(Live),
+    Up(LiveConnection),
     /// The last attempt failed.
     Down(ErrorKind, Arc<str>, bool),
 }
 
-impl State {
+impl LinkState {
     /// The connection, or why there is none; `None` if that is not known yet.
-    fn known(&self) -> Option<Result<Live>> {
+    fn outcome(&self) -> Option<Result<LiveConnection>> {
         match self {
             Self::Connecting => None,
             Self::Up(live) => Some(Ok(Arc::clone(live))),
@@ -78,21 +78,21 @@ impl State {
         }
     }
 
-    fn down(error: &Error) -> Self {
-        Self::Down(error.kind(), error.said().into(), error.is_retryable())
+    fn from_error(error: &Error) -> Self {
+        Self::Down(error.kind(), error.message_without_location().into(), error.is_retryable())
     }
 }
 
 /// What a link reports to its owner.
-pub(crate) trait Owner: Send + Sync + 'static {
+pub(crate) trait LinkListener: Send + Sync + 'static {
     /// A message for us arrived.
-    fn message(&self, info: PushInfo);
-    /// The connection is up; `again`: it was up before, and messages in between are lost.
-    fn up(&self, live: &Live, again: bool);
+    fn on_message(&self, info: PushInfo);
+    /// The connection is up; `is_reconnect`: it was up before, and messages in between are lost.
+    fn on_connected(&self, live: &LiveConnection, is_reconnect: bool);
     /// The connection went down, or an attempt to reconnect failed.
-    fn down(&self);
+    fn on_disconnected(&self);
     /// The cluster's slots have moved.
-    fn moved(&self);
+    fn on_slots_moved(&self);
     /// Whether the link is of no use without its inbox, which a server may refuse.
     fn needs_inbox(&self) -> bool {
         true
@@ -108,54 +108,54 @@ pub(crate) struct Link {
 struct Inner {
     config: Arc<Config>,
     target: Target,
-    scripts: Vec<Arc<Stored>>,
+    scripts: Vec<Arc<CachedScript>>,
     inbox: String,
     /// Whether the server's run must be known.
-    wants_run: bool,
-    owner: Arc<dyn Owner>,
-    state: Mutex<State>,
+    needs_run_id: bool,
+    listener: Arc<dyn LinkListener>,
+    state: Mutex<LinkState>,
     /// Notified when the state changes. Requests that wait go on in the order in which they came.
-    changed: Notify,
+    state_changed: Notify,
     /// The number of the last connection on which a step succeeded.
-    useful: AtomicU64,
+    last_useful: AtomicU64,
     /// The number of the last connection whose server refused writes.
-    read_only: AtomicU64,
+    last_read_only: AtomicU64,
     /// The number of the last connection that is known to be broken.
-    broken: AtomicU64,
-    breaks: Notify,
+    last_broken: AtomicU64,
+    broke: Notify,
     /// Which leases wait for a connection.
-    urgency: Mutex<Urgency>,
+    urgency: Mutex<RenewalUrgency>,
     /// Notified when a request had no answer.
-    suspicion: Notify,
+    ping_needed: Notify,
 }
 
 impl Link {
-    /// Begins to connect. `wants_run`: the server's run must be known.
+    /// Begins to connect. `needs_run_id`: the server's run must be known.
     pub(crate) fn new(
         config: &Arc<Config>,
         target: Target,
-        scripts: &[Arc<Stored>],
+        scripts: &[Arc<CachedScript>],
         inbox: &str,
-        wants_run: bool,
-        owner: Arc<dyn Owner>,
+        needs_run_id: bool,
+        listener: Arc<dyn LinkListener>,
     ) -> Self {
         let inner = Arc::new(Inner {
             config: Arc::clone(config),
             target,
             scripts: scripts.to_vec(),
             inbox: inbox.to_owned(),
-            wants_run,
-            owner,
-            state: Mutex::new(State::Connecting),
-            changed: Notify::new(),
-            useful: AtomicU64::new(0),
-            read_only: AtomicU64::new(0),
-            broken: AtomicU64::new(0),
-            breaks: Notify::new(),
+            needs_run_id,
+            listener,
+            state: Mutex::new(LinkState::Connecting),
+            state_changed: Notify::new(),
+            last_useful: AtomicU64::new(0),
+            last_read_only: AtomicU64::new(0),
+            last_broken: AtomicU64::new(0),
+            broke: Notify::new(),
             urgency: Mutex::default(),
-            suspicion: Notify::new(),
+            ping_needed: Notify::new(),
         });
-        let task = tokio::spawn(tend(Arc::clone(&inner)));
+        let task = tokio::spawn(keep_connected(Arc::clone(&inner)));
         Self { inner, task }
     }
 
@@ -163,14 +163,14 @@ impl Link {
     ///
     /// # Errors
     /// The reason, if it is down.
-    pub(crate) async fn live(&self) -> Result<Live> {
-        if let Some(known) = self.inner.state().known() {
+    pub(crate) async fn connection(&self) -> Result<LiveConnection> {
+        if let Some(known) = self.inner.state().outcome() {
             return known;
         }
         loop {
-            let mut changed = pin!(self.inner.changed.notified());
+            let mut changed = pin!(self.inner.state_changed.notified());
             changed.as_mut().enable();
-            if let Some(known) = self.inner.state().known() {
+            if let Some(known) = self.inner.state().outcome() {
                 return known;
             }
             changed.await;
@@ -179,67 +179,72 @@ impl Link {
 
     /// Records that a lease with this TTL, which ends at `deadline`, is due for renewal over this
     /// connection. Until then the pauses between attempts to connect stay short beside the TTL.
-    pub(crate) fn renews(&self, ttl: Duration, deadline: Moment) {
-        self.inner.urgency().renews(self.inner.config.clock.now(), ttl, deadline);
+    pub(crate) fn note_renewal_due(&self, ttl: Duration, deadline: Instant) {
+        self.inner.urgency().note_renewal(self.inner.config.clock.now(), ttl, deadline);
     }
 
     /// Whether the connection is up.
     pub(crate) fn is_up(&self) -> bool {
-        matches!(*self.inner.state(), State::Up(_))
+        matches!(*self.inner.state(), LinkState::Up(_))
     }
 
     /// Runs a script; sends its text if the server has dropped it. `fill` adds the keys and the
     /// arguments.
-    pub(crate) async fn script(
+    pub(crate) async fn run_script(
         &self,
-        live: &Live,
-        script: &Stored,
+        live: &LiveConnection,
+        script: &CachedScript,
         keys: usize,
         fill: &(dyn Fn(&mut Cmd) + Send + Sync),
     ) -> RedisResult<Value> {
-        let mut command = script.by_digest(keys);
+        let mut command = script.evalsha(keys);
         fill(&mut command);
-        let result = match self.command(live, &command).await {
+        let result = match self.send_command(live, &command).await {
             Err(cause) if cause.kind() == Native::Server(ServerErrorKind::NoScript) => {
-                let mut command = script.by_text(keys);
+                let mut command = script.eval(keys);
                 fill(&mut command);
-                self.command(live, &command).await
+                self.send_command(live, &command).await
             }
             other => other,
         };
-        result.map_err(|cause| error::inside(cause, &script.load()))
+        result.map_err(|cause| error::name_forbidden_command(cause, &script.script_load()))
     }
 
     /// Sends one command.
-    pub(crate) async fn command(&self, live: &Live, command: &Cmd) -> RedisResult<Value> {
+    pub(crate) async fn send_command(&self, live: &LiveConnection, command: &Cmd) -> RedisResult<Value> {
         let mut connection = live.connection.clone();
-        let waiting = Waiting(self);
+        let waiting = UnansweredRequest(self);
         let result = connection.send_packed_command(command).await.and_then(Value::extract_error);
-        self.answered(live, waiting, result)
+        self.record_answer(live, waiting, result)
     }
 
     /// Sends several commands in a row, with nothing between them.
-    pub(crate) async fn commands(&self, live: &Live, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
+    pub(crate) async fn send_commands(&self, live: &LiveConnection, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
         let mut connection = live.connection.clone();
-        let waiting = Waiting(self);
+        let waiting = UnansweredRequest(self);
         let result = connection.send_packed_commands(pipeline, 0, pipeline.len()).await;
-        self.answered(live, waiting, result)
+        self.record_answer(live, waiting, result)
     }
 
-    fn answered<T>(&self, live: &Live, waiting: Waiting<'_>, result: RedisResult<T>) -> RedisResult<T> {
+    fn record_answer<T>(
+        &self,
+        live: &LiveConnection,
+        waiting: UnansweredRequest<'_>,
+        result: RedisResult<T>,
+    ) -> RedisResult<T> {
         std::mem::forget(waiting);
         match &result {
             // Reconnects: the address may lead to a master next time.
             Err(cause) if cause.kind() == Native::Server(ServerErrorKind::ReadOnly) => {
-                self.inner.read_only.fetch_max(live.number, Ordering::SeqCst);
-                self.inner.broke(live.number);
+                self.inner.last_read_only.fetch_max(live.number, Ordering::SeqCst);
+                self.inner.mark_broken(live.number);
             }
-            Err(cause) if is_broken(cause) => self.inner.broke(live.number),
+            Err(cause) if is_broken(cause) => self.inner.mark_broken(live.number),
             // A refusal does not prove that the server is of use.
             Err(_) => {}
             // A server that hung and continues answers requests that are no longer wanted.
-            Ok(_) if self.inner.is_broken(live.number) => return Err(given_up()),
-            Ok(_) => self.inner.answers(live.number),
+            Ok(_) if self.inner.is_broken(live.number) => return Err(abandoned_error()),
+            Ok(_) => self.inner.mark_useful(live.number),
         }
         result
     }
@@ -259,15 +264,15 @@ impl fmt::Debug for Link {
 
 /// A request without an answer so far: if its caller drops it, the connection's liveness is
 /// checked.
-struct Waiting<'a>(&'a Link);
+struct UnansweredRequest<'a>(&'a Link);
 
-impl Drop for Waiting<'_> {
+impl Drop for UnansweredRequest<'_> {
     fn drop(&mut self) {
-        self.0.inner.suspicion.notify_one();
+        self.0.inner.ping_needed.notify_one();
     }
 }
 
-fn given_up() -> RedisError {
+fn abandoned_error() -> RedisError {
     std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "it was given up before the answer came").into()
 }
 
@@ -276,15 +281,15 @@ fn is_broken(cause: &RedisError) -> bool {
 }
 
 /// Keeps the connection up, for ever.
-async fn tend(inner: Arc<Inner>) {
+async fn keep_connected(inner: Arc<Inner>) {
     let (mut number, mut failures, mut again) = (0, 0_u32, false);
     loop {
         number += 1;
         match inner.connect(number).await {
             Ok(live) => {
                 let made = inner.config.clock.now();
-                inner.enter(State::Up(Arc::clone(&live)));
-                inner.owner.up(&live, again);
+                inner.set_state(LinkState::Up(Arc::clone(&live)));
+                inner.listener.on_connected(&live, again);
                 again = true;
                 tokio::select! {
                     biased;
@@ -292,24 +297,24 @@ async fn tend(inner: Arc<Inner>) {
                     () = inner.until_replaced(&live) => {}
                 }
                 // Later answers do not count: the server may no longer be the master.
-                inner.broken.fetch_max(number, Ordering::SeqCst);
+                inner.last_broken.fetch_max(number, Ordering::SeqCst);
                 tracing::debug!(target = ?inner.target, "connection lost");
                 // Two kinds of server must not be reconnected to without a pause: one that accepts
                 // a connection and closes it before a step succeeds, and one that answers but
                 // refuses writes.
                 failures = if inner.is_useful(number, made) { 0 } else { failures.saturating_add(1) };
-                inner.enter(match failures {
-                    0..=1 => State::Connecting,
-                    _ => State::down(&inner.useless(&live)),
+                inner.set_state(match failures {
+                    0..=1 => LinkState::Connecting,
+                    _ => LinkState::from_error(&inner.useless_error(&live)),
                 });
-                inner.owner.down();
+                inner.listener.on_disconnected();
                 drop(live);
-                inner.config.clock.sleep_until(made.after(inner.pause(failures))).await;
+                inner.config.clock.sleep_until(made.saturating_add(inner.pause(failures))).await;
             }
             Err(error) => {
                 tracing::debug!(%error, failures, "no connection");
-                inner.enter(State::down(&error));
-                inner.owner.down();
+                inner.set_state(LinkState::from_error(&error));
+                inner.listener.on_disconnected();
                 inner.config.clock.sleep(inner.pause(failures)).await;
                 failures = failures.saturating_add(1);
             }
@@ -318,77 +323,77 @@ async fn tend(inner: Arc<Inner>) {
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn urgency(&self) -> MutexGuard<'_, Urgency> {
+    fn urgency(&self) -> MutexGuard<'_, RenewalUrgency> {
         self.urgency.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The shortest time between two attempts to connect.
     fn pause(&self, failures: u32) -> Duration {
-        let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-        let longest = self.urgency().longest(self.config.clock.now(), LONGEST_PAUSE);
-        backoff::pause(failures, Duration::from_millis(20), longest, dice)
+        let rng = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+        let longest = self.urgency().max_pause(self.config.clock.now(), LONGEST_PAUSE);
+        backoff::pause(failures, Duration::from_millis(20), longest, rng)
     }
 
-    fn enter(&self, state: State) {
+    fn set_state(&self, state: LinkState) {
         *self.state() = state;
-        self.changed.notify_waiters();
+        self.state_changed.notify_waiters();
     }
 
     /// A step succeeded on this connection.
-    fn answers(&self, number: u64) {
-        self.useful.store(number, Ordering::Relaxed);
+    fn mark_useful(&self, number: u64) {
+        self.last_useful.store(number, Ordering::Relaxed);
     }
 
     fn is_read_only(&self, number: u64) -> bool {
-        self.read_only.load(Ordering::SeqCst) >= number
+        self.last_read_only.load(Ordering::SeqCst) >= number
     }
 
     /// Whether the connection was of use: it lasted, or a step succeeded. A read does not count on
     /// a server that refuses writes.
-    fn is_useful(&self, number: u64, made: Moment) -> bool {
-        let lasted = self.config.clock.now().since(made) >= LASTING;
-        lasted || self.useful.load(Ordering::Relaxed) >= number && !self.is_read_only(number)
+    fn is_useful(&self, number: u64, made: Instant) -> bool {
+        let lasted = self.config.clock.now().duration_since(made) >= STABLE_AFTER;
+        lasted || self.last_useful.load(Ordering::Relaxed) >= number && !self.is_read_only(number)
     }
 
     /// Why the link does not reconnect at once.
-    fn useless(&self, live: &Live) -> Error {
+    fn useless_error(&self, live: &LiveConnection) -> Error {
         match self.is_read_only(live.number) {
             true => error::read_only(&live.address),
             false => error::unreachable(&live.address, "it ends each connection before it answers"),
         }
     }
 
-    fn broke(&self, number: u64) {
-        self.broken.fetch_max(number, Ordering::SeqCst);
-        self.breaks.notify_one();
+    fn mark_broken(&self, number: u64) {
+        self.last_broken.fetch_max(number, Ordering::SeqCst);
+        self.broke.notify_one();
     }
 
     fn is_broken(&self, number: u64) -> bool {
-        self.broken.load(Ordering::SeqCst) >= number
+        self.last_broken.load(Ordering::SeqCst) >= number
     }
 
-    async fn connect(self: &Arc<Self>, number: u64) -> Result<Live> {
+    async fn connect(self: &Arc<Self>, number: u64) -> Result<LiveConnection> {
         let (address, elected) = match &self.target {
             Target::Fixed(address) => (address.clone(), None),
             Target::Master(sentinels) => {
-                let elected = sentinels.elected(&self.config).await?;
+                let elected = sentinels.find_master(&self.config).await?;
                 (elected.master.clone(), Some(elected))
             }
         };
         let weak = Arc::downgrade(self);
-        let hear: connect::Hear = Arc::new(move |info: PushInfo| {
+        let hear: connect::PushHandler = Arc::new(move |info: PushInfo| {
             let Some(inner) = weak.upgrade() else { return };
             if info.kind == PushKind::Disconnection {
-                inner.broke(number);
+                inner.mark_broken(number);
             } else if !inner.is_broken(number) {
-                inner.owner.message(info);
+                inner.listener.on_message(info);
             }
         });
-        let mut connection = connect::node(&self.config, &address, Some(hear)).await?;
+        let mut connection = connect::to_node(&self.config, &address, Some(hear)).await?;
         let most = self.config.connect_timeout;
         let set_up = self.config.clock.timeout(most, self.set_up(&mut connection, &address)).await;
         let run = set_up.map_err(|_| error::unreachable(&address, &format!("no answer within {most:?}")))??;
@@ -398,43 +403,45 @@ impl Inner {
             Some(elected) if !run.is_empty() => format!("{run}:{}", elected.number).into(),
             _ => run,
         };
-        Ok(Arc::new(Connected { connection, address, elected, run, number }))
+        Ok(Arc::new(Connection { connection, address, elected, run_id: run, number }))
     }
 
     /// Subscribes to our inbox, stores the scripts, and checks that this is the server we want.
     async fn set_up(&self, connection: &mut MultiplexedConnection, address: &Address) -> Result<Arc<str>> {
-        let failed = |cause| error::step(address, cause);
+        let failed = |cause| error::step_error(address, cause);
         if matches!(self.target, Target::Master(..)) {
-            sentinel::is_master(connection, address).await?;
+            sentinel::ensure_master(connection, address).await?;
         }
         if !self.inbox.is_empty() {
             match connection.subscribe(&self.inbox).await {
-                Err(cause) if self.owner.needs_inbox() || cause.code() != Some("NOPERM") => return Err(failed(cause)),
+                Err(cause) if self.listener.needs_inbox() || cause.code() != Some("NOPERM") => {
+                    return Err(failed(cause));
+                }
                 Err(cause) => tracing::debug!(%cause, "no messages reach us from this server"),
                 Ok(()) => {}
             }
         }
         let mut load = Pipeline::new();
         for script in &self.scripts {
-            load.add_command(script.load());
+            load.add_command(script.script_load());
         }
         // A client that may not store scripts may still run them from their text.
         if let Err(cause) = connection.send_packed_commands(&load, 0, load.len()).await {
             tracing::debug!(%cause, "the scripts could not be stored");
         }
-        if !self.wants_run {
+        if !self.needs_run_id {
             return Ok("".into());
         }
         let info: String = redis::cmd("INFO").arg("server").query_async(connection).await.map_err(failed)?;
         let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::trim);
-        run.filter(|run| run.len() >= RUN).map(Into::into).ok_or_else(|| {
+        run.filter(|run| run.len() >= RUN_DIGITS).map(Into::into).ok_or_else(|| {
             let message = format!("{address}: leases need the server's run_id, and INFO does not tell it");
             Error::new(ErrorKind::Unsupported, message).at_engine(error::NAME)
         })
     }
 
     /// Returns when the Sentinels have held a new election.
-    async fn until_replaced(&self, live: &Live) {
+    async fn until_replaced(&self, live: &LiveConnection) {
         match (&self.target, &live.elected) {
             (Target::Master(sentinels), Some(current)) => sentinels.until_replaced(&self.config, current).await,
             _ => std::future::pending().await,
@@ -443,14 +450,14 @@ impl Inner {
 
     /// Returns when the connection ends. Checks its liveness when it is idle, or when a request had
     /// no answer.
-    async fn until_broken(&self, live: &Live) {
+    async fn until_broken(&self, live: &LiveConnection) {
         let patience = self.config.connect_timeout;
         loop {
             let quiet = tokio::select! {
                 biased;
-                () = self.breaks.notified() => false,
-                () = self.suspicion.notified() => true,
-                () = self.config.clock.sleep(QUIET) => true,
+                () = self.broke.notified() => false,
+                () = self.ping_needed.notified() => true,
+                () = self.config.clock.sleep(IDLE_BEFORE_PING) => true,
             };
             if self.is_broken(live.number) {
                 return;
@@ -468,7 +475,7 @@ impl Inner {
                         return;
                     }
                 }
-                () = self.breaks.notified() => self.breaks.notify_one(),
+                () = self.broke.notified() => self.broke.notify_one(),
             }
         }
     }

@@ -3,7 +3,7 @@
 //! # The protocol
 //! A lock is **one key**, a hash, so that one script works in one slot and a slot can move under
 //! load. Every step is **one script**. It does to the hash what
-//! [`Table`](crate::logic::table::Table) does in memory; a model test compares the two.
+//! [`LockTable`](crate::logic::table::LockTable) does in memory; a model test compares the two.
 //! `scripts/table.lua` describes the stored format. Names, claims and texts are only ever arguments
 //! of a script.
 //!
@@ -23,7 +23,7 @@
 //!   serves the queue if a lease has ended. The first waiter sends another `look` when the holder's
 //!   lease ends.
 //! - **Renew**: one script renews up to 128 leases, and several scripts run side by side. Many
-//!   leases of one TTL are renewed as a group (`bundles`).
+//!   leases of one TTL are renewed as a group (`renewal_groups`).
 //! - **Force release** (`evict`): the script removes the claim and sends a message to its client.
 //!   The token rises if the claim was the only holder. The message voids a grant that the client
 //!   has received but not used: one server delivers messages in order. A copy of the grant that
@@ -67,7 +67,7 @@
 //! | slot is half moved, in strict mode (whose own key may be on the other node: `TRYAGAIN`) | held locks are renewed and released without that key; no new grants |
 //! | slot moves to a node that a waiter's client does not know yet | the waiter counts as inherited, and is not skipped for want of a subscriber there; it receives its grant over the cluster bus, or at its next `look` |
 //! | new server's clock is ahead or behind (promoted, restarted, new node of a slot) | another run: what other runs wrote counts from when the new run first sees it |
-//! | Sentinels name different masters | the newest election counts: [`election`](crate::logic::election) |
+//! | Sentinels name different masters | the newest election counts: [`election`](crate::logic::sentinel_election) |
 //! | one master of a cluster hangs | each node's leases are renewed by calls of their own: the other nodes' renewals go on |
 //! | server refuses writes (`READONLY`) | its connection is replaced, after growing pauses, see below |
 //! | server's clock is set back | a timestamp in the future counts as now: leases last one TTL from then; tokens still rise for locks whose record exists |
@@ -85,27 +85,27 @@
 //! - *A server refuses writes.* A successful read does not reset the pauses. No pause is longer
 //!   than a tenth of the TTL of a lease that waits for its renewal.
 
-mod all;
-mod bundles;
+mod acquire_all;
 pub(crate) mod config;
 pub(super) mod connect;
-mod dial;
 pub(crate) mod doctor;
-mod ears;
 mod engine;
 pub(crate) mod error;
 pub(super) mod inspect;
 pub(crate) mod link;
-mod mailbox;
 pub(crate) mod nodes;
+mod pending_grants;
 mod records;
 mod renew;
+mod renewal_groups;
 mod replicas;
 #[cfg(test)]
-mod scripted;
+mod scripted_server_tests;
 mod sentinel;
 pub mod simple;
 mod strict;
+mod subscriber;
+mod transport;
 pub(crate) mod wire;
 
 use std::sync::Arc;
@@ -121,20 +121,20 @@ use crate::error::Result;
 pub const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     permits: true,
-    reentry: true,
+    reentrancy: true,
     fairness: Fairness::Fifo,
     fencing: Fencing::Durable,
     inspection: true,
-    eviction: true,
+    force_release: true,
     records: true,
-    survives: "any client's crash, cut or pause; a restart of the server with its data; lost messages and replies",
-    breaks: "a fail-over or restart that forgets a grant (strict mode waits it out), a server clock that jumps forward",
+    tolerates: "any client's crash, cut or pause; a restart of the server with its data; lost messages and replies",
+    fails_when: "a fail-over or restart that forgets a grant (strict mode waits it out), a server clock that jumps forward",
     ..Capabilities::exclusive_only("redis")
 };
 
 /// Opens the engine for the URL, with the protocol that it names.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
-    let config = Config::read(url)?.on(clock);
+    let config = Config::read(url)?.with_clock(clock);
     match config.protocol {
         Protocol::Full => Ok(RedisEngine::open(config, clock).await?),
         Protocol::Simple => Ok(simple::SimpleEngine::open(config, clock).await?),

@@ -14,14 +14,14 @@ use tokio::task::JoinHandle;
 
 use super::config::{Address, Config, Topology};
 use super::error;
-use super::link::{Link, Live, Owner, Target};
+use super::link::{Link, LinkListener, LiveConnection, Target};
 use super::sentinel::Sentinels;
-use super::wire::{self, SLOTS, Stored};
+use super::wire::{self, CachedScript, SLOTS};
 use crate::claim::Claim;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many redirects of the cluster a request follows at most.
-const REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 /// How long to wait for one node's map before the next node is asked, too.
 const HEAD_START: Duration = Duration::from_millis(100);
 /// The shortest pause between two reads of the cluster's map.
@@ -30,54 +30,54 @@ const MAP_PAUSE: Duration = Duration::from_millis(100);
 /// The servers.
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    kind: Kind,
+    routing: Routing,
 }
 
 #[derive(Debug)]
-enum Kind {
-    One(Arc<Link>),
-    Cluster(Arc<Map>, JoinHandle<()>),
+enum Routing {
+    Single(Arc<Link>),
+    Cluster(Arc<ClusterMap>, JoinHandle<()>),
 }
 
 /// What is needed to open a link.
 #[derive(Clone)]
-pub(crate) struct Maker {
+pub(crate) struct LinkFactory {
     pub(crate) config: Arc<Config>,
-    pub(crate) scripts: Vec<Arc<Stored>>,
+    pub(crate) scripts: Vec<Arc<CachedScript>>,
     /// Notified when a cluster's map is found to be wrong.
-    pub(crate) stale: Arc<Notify>,
+    pub(crate) map_stale: Arc<Notify>,
     pub(crate) inbox: String,
     /// Whether scripts need the server's run.
-    pub(crate) wants_run: bool,
-    pub(crate) owner: Arc<dyn Owner>,
+    pub(crate) needs_run_id: bool,
+    pub(crate) listener: Arc<dyn LinkListener>,
 }
 
-impl Maker {
-    fn link(&self, target: Target) -> Arc<Link> {
-        let owner = Arc::clone(&self.owner);
-        Arc::new(Link::new(&self.config, target, &self.scripts, &self.inbox, self.wants_run, owner))
+impl LinkFactory {
+    fn open_link(&self, target: Target) -> Arc<Link> {
+        let owner = Arc::clone(&self.listener);
+        Arc::new(Link::new(&self.config, target, &self.scripts, &self.inbox, self.needs_run_id, owner))
     }
 }
 
 /// A cluster's map, as far as this client knows it.
-struct Map {
-    maker: Maker,
+struct ClusterMap {
+    link_factory: LinkFactory,
     seeds: Vec<Address>,
-    places: Mutex<Places>,
+    slot_table: Mutex<SlotTable>,
 }
 
 #[derive(Default)]
-struct Places {
+struct SlotTable {
     /// Which node has each slot.
     slots: Vec<Option<Address>>,
     /// Whether a slot has moved since the owner was last notified.
-    moved: bool,
+    has_moved: bool,
     links: HashMap<Address, Arc<Link>>,
 }
 
-impl std::fmt::Debug for Map {
+impl std::fmt::Debug for ClusterMap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.places().links.keys()).finish()
+        f.debug_list().entries(self.slot_table().links.keys()).finish()
     }
 }
 
@@ -86,10 +86,10 @@ impl Nodes {
     ///
     /// # Errors
     /// If no server responds.
-    pub(crate) async fn open(maker: Maker) -> Result<Self> {
-        let nodes = Self::begin(maker).await?;
-        if let Kind::One(link) = &nodes.kind {
-            link.live().await?;
+    pub(crate) async fn open(link_factory: LinkFactory) -> Result<Self> {
+        let nodes = Self::start(link_factory).await?;
+        if let Routing::Single(link) = &nodes.routing {
+            link.connection().await?;
         }
         Ok(nodes)
     }
@@ -98,104 +98,104 @@ impl Nodes {
     ///
     /// # Errors
     /// If no node of the cluster responds.
-    pub(crate) async fn begin(maker: Maker) -> Result<Self> {
-        let target = match &maker.config.topology {
+    pub(crate) async fn start(link_factory: LinkFactory) -> Result<Self> {
+        let target = match &link_factory.config.topology {
             Topology::Single(address) => Target::Fixed(address.clone()),
             Topology::Sentinel(addresses, name) => Target::Master(Arc::new(Sentinels::new(addresses, name))),
             Topology::Cluster(seeds) => {
                 let seeds = seeds.clone();
-                let map = Arc::new(Map { maker, seeds, places: Mutex::default() });
+                let map = Arc::new(ClusterMap { link_factory, seeds, slot_table: Mutex::default() });
                 map.refresh().await?;
-                let task = tokio::spawn(keep_fresh(Arc::clone(&map)));
-                return Ok(Self { kind: Kind::Cluster(map, task) });
+                let task = tokio::spawn(refresh_when_stale(Arc::clone(&map)));
+                return Ok(Self { routing: Routing::Cluster(map, task) });
             }
         };
-        Ok(Self { kind: Kind::One(maker.link(target)) })
+        Ok(Self { routing: Routing::Single(link_factory.open_link(target)) })
     }
 
     /// The slot of a key; `None` without a cluster.
     pub(crate) fn slot(&self, key: &str) -> Option<u16> {
-        matches!(self.kind, Kind::Cluster(..)).then(|| wire::slot(key))
+        matches!(self.routing, Routing::Cluster(..)).then(|| wire::slot(key))
     }
 
     /// The link to the server that has this slot.
     pub(crate) fn link(&self, slot: Option<u16>) -> Result<Arc<Link>> {
-        match &self.kind {
-            Kind::One(link) => Ok(Arc::clone(link)),
-            Kind::Cluster(map, _) => map.link(slot.unwrap_or_default()),
+        match &self.routing {
+            Routing::Single(link) => Ok(Arc::clone(link)),
+            Routing::Cluster(map, _) => map.link(slot.unwrap_or_default()),
         }
     }
 
     /// Records that a claim's lease is due for renewal at the server that has its key.
-    pub(crate) fn renews(&self, key: &str, claim: &Claim) {
+    pub(crate) fn note_renewal_due(&self, key: &str, claim: &Claim) {
         if let Ok(link) = self.link(self.slot(key)) {
-            link.renews(claim.terms.ttl, claim.deadline());
+            link.note_renewal_due(claim.options.ttl, claim.deadline());
         }
     }
 
     /// Identifies the server that has this slot.
-    pub(crate) fn place(&self, slot: Option<u16>) -> u64 {
-        let Kind::Cluster(map, _) = &self.kind else { return 0 };
+    pub(crate) fn server_id(&self, slot: Option<u16>) -> u64 {
+        let Routing::Cluster(map, _) = &self.routing else { return 0 };
         let mut place = DefaultHasher::new();
-        map.places().slots.get(usize::from(slot.unwrap_or_default())).hash(&mut place);
+        map.slot_table().slots.get(usize::from(slot.unwrap_or_default())).hash(&mut place);
         place.finish()
     }
 
     /// A link to every server that has locks.
     pub(crate) fn links(&self) -> Vec<Arc<Link>> {
-        match &self.kind {
-            Kind::One(link) => vec![Arc::clone(link)],
-            Kind::Cluster(map, _) => map.places().links.values().cloned().collect(),
+        match &self.routing {
+            Routing::Single(link) => vec![Arc::clone(link)],
+            Routing::Cluster(map, _) => map.slot_table().links.values().cloned().collect(),
         }
     }
 
     /// The slots of the server at this address.
     pub(crate) fn slots_of(&self, address: &Address) -> Vec<u16> {
-        match &self.kind {
-            Kind::One(_) => Vec::new(),
-            Kind::Cluster(map, _) => map.places().slots_of(address),
+        match &self.routing {
+            Routing::Single(_) => Vec::new(),
+            Routing::Cluster(map, _) => map.slot_table().slots_of(address),
         }
     }
 
     /// A server is unreachable, or has become a replica: reads the map again.
-    pub(crate) fn is_stale(&self) {
-        if let Kind::Cluster(map, _) = &self.kind {
-            map.maker.stale.notify_one();
+    pub(crate) fn mark_stale(&self) {
+        if let Routing::Cluster(map, _) = &self.routing {
+            map.link_factory.map_stale.notify_one();
         }
     }
 
     /// Runs a script on the server that has the slot. `fill` adds the keys and the arguments, for
     /// this connection.
-    pub(crate) async fn script(
+    pub(crate) async fn run_script(
         &self,
         slot: Option<u16>,
-        script: &Stored,
+        script: &CachedScript,
         keys: usize,
-        fill: &(dyn Fn(&mut Cmd, &Live) + Send + Sync),
-    ) -> Result<(Value, Live)> {
+        fill: &(dyn Fn(&mut Cmd, &LiveConnection) + Send + Sync),
+    ) -> Result<(Value, LiveConnection)> {
         let mut link = self.link(slot)?;
         let mut asking = false;
-        for _ in 0..REDIRECTS {
-            let live = match link.live().await {
+        for _ in 0..MAX_REDIRECTS {
+            let live = match link.connection().await {
                 Ok(live) => live,
                 Err(error) => {
-                    self.is_stale();
+                    self.mark_stale();
                     return Err(error);
                 }
             };
             let filled = |command: &mut Cmd| fill(command, &live);
             let result = if asking {
-                ask(&link, &live, script, keys, &filled).await
+                run_script_asking(&link, &live, script, keys, &filled).await
             } else {
-                link.script(&live, script, keys, &filled).await
+                link.run_script(&live, script, keys, &filled).await
             };
             let cause = match result {
                 Ok(value) => return Ok((value, live)),
                 Err(cause) => cause,
             };
-            match self.elsewhere(&cause, &live.address) {
+            match self.redirect_target(&cause, &live.address) {
                 Some((next, only_once)) => (link, asking) = (next, only_once),
-                None => return Err(error::step(&live.address, cause)),
+                None => return Err(error::step_error(&live.address, cause)),
             }
         }
         let message = "the cluster sends us in circles: its nodes do not agree who has the slot";
@@ -203,64 +203,65 @@ impl Nodes {
     }
 
     /// Which node the cluster redirects us to, and whether for this request only.
-    fn elsewhere(&self, cause: &RedisError, asked: &Address) -> Option<(Arc<Link>, bool)> {
-        let Kind::Cluster(map, _) = &self.kind else { return None };
+    fn redirect_target(&self, cause: &RedisError, asked: &Address) -> Option<(Arc<Link>, bool)> {
+        let Routing::Cluster(map, _) = &self.routing else { return None };
         let only_once = match cause.kind() {
             Native::Server(ServerErrorKind::Moved) => false,
             Native::Server(ServerErrorKind::Ask) => true,
             Native::Server(ServerErrorKind::ClusterDown | ServerErrorKind::ReadOnly) => {
-                map.maker.stale.notify_one();
+                map.link_factory.map_stale.notify_one();
                 return None;
             }
             Native::Server(_) => return None,
             _ => {
-                map.maker.stale.notify_one();
+                map.link_factory.map_stale.notify_one();
                 return None;
             }
         };
         let (place, slot) = cause.redirect_node()?;
         let (host, port) = place.rsplit_once(':')?;
-        let address = Address { host: named(host, asked), port: port.parse().ok()? };
-        let mut places = map.places();
+        let address = Address { host: host_or_asked(host, asked), port: port.parse().ok()? };
+        let mut places = map.slot_table();
         if !only_once {
             places.set(slot, &address);
-            map.maker.stale.notify_one();
+            map.link_factory.map_stale.notify_one();
         }
-        let link = places.links.entry(address.clone()).or_insert_with(|| map.maker.link(Target::Fixed(address)));
+        let link =
+            places.links.entry(address.clone()).or_insert_with(|| map.link_factory.open_link(Target::Fixed(address)));
         Some((Arc::clone(link), only_once))
     }
 }
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        if let Kind::Cluster(_, task) = &self.kind {
+        if let Routing::Cluster(_, task) = &self.routing {
             task.abort();
         }
     }
 }
 
 /// Runs a script on a node that is importing the slot, for one request.
-async fn ask(
+async fn run_script_asking(
     link: &Link,
-    live: &Live,
-    script: &Stored,
+    live: &LiveConnection,
+    script: &CachedScript,
     keys: usize,
     fill: &(dyn Fn(&mut Cmd) + Send + Sync),
 ) -> redis::RedisResult<Value> {
-    let mut command = script.by_text(keys);
+    let mut command = script.eval(keys);
     fill(&mut command);
     let mut both = Pipeline::new();
     both.cmd("ASKING").add_command(command);
     let mut last = Value::Nil;
-    for answer in link.commands(live, &both).await? {
-        last = answer.extract_error().map_err(|cause| error::inside(cause, &script.load()))?;
+    for answer in link.send_commands(live, &both).await? {
+        last = answer.extract_error().map_err(|cause| error::name_forbidden_command(cause, &script.script_load()))?;
     }
     Ok(last)
 }
 
 /// The host of a node, as a node names it. A node that does not know its own host name is the one
 /// that was asked.
-fn named(host: &str, asked: &Address) -> String {
+fn host_or_asked(host: &str, asked: &Address) -> String {
     match host.trim_matches(['[', ']']) {
         "" | "?" => asked.host.clone(),
         host => host.to_owned(),
@@ -268,21 +269,21 @@ fn named(host: &str, asked: &Address) -> String {
 }
 
 /// Reads the cluster's map again whenever it is found to be wrong.
-async fn keep_fresh(map: Arc<Map>) {
+async fn refresh_when_stale(map: Arc<ClusterMap>) {
     loop {
-        map.maker.stale.notified().await;
+        map.link_factory.map_stale.notified().await;
         if let Err(error) = map.refresh().await {
             tracing::debug!(%error, "the cluster's map is not to be had");
         }
-        map.maker.config.clock.sleep(MAP_PAUSE).await;
+        map.link_factory.config.clock.sleep(MAP_PAUSE).await;
     }
 }
 
-impl Places {
+impl SlotTable {
     fn set(&mut self, slot: u16, address: &Address) {
         if let Some(place) = self.slots.get_mut(usize::from(slot)).filter(|place| place.as_ref() != Some(address)) {
             *place = Some(address.clone());
-            self.moved = true;
+            self.has_moved = true;
         }
     }
 
@@ -293,19 +294,20 @@ impl Places {
     }
 }
 
-impl Map {
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+impl ClusterMap {
+    fn slot_table(&self) -> MutexGuard<'_, SlotTable> {
+        self.slot_table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn link(&self, slot: u16) -> Result<Arc<Link>> {
-        let mut places = self.places();
+        let mut places = self.slot_table();
         let Some(address) = places.slots.get(usize::from(slot)).cloned().flatten() else {
-            self.maker.stale.notify_one();
+            self.link_factory.map_stale.notify_one();
             let message = format!("no node of the cluster serves slot {slot} at present");
             return Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME));
         };
-        let link = places.links.entry(address.clone()).or_insert_with(|| self.maker.link(Target::Fixed(address)));
+        let link =
+            places.links.entry(address.clone()).or_insert_with(|| self.link_factory.open_link(Target::Fixed(address)));
         Ok(Arc::clone(link))
     }
 
@@ -314,15 +316,15 @@ impl Map {
     /// other node has a better one.
     async fn refresh(&self) -> Result<()> {
         let mut known: Vec<Address> =
-            self.places().links.iter().filter(|(_, link)| link.is_up()).map(|(at, _)| at.clone()).collect();
+            self.slot_table().links.iter().filter(|(_, link)| link.is_up()).map(|(at, _)| at.clone()).collect();
         known.extend(self.seeds.iter().filter(|seed| !known.contains(seed)).cloned().collect::<Vec<_>>());
         let (mut failed, mut doubtful) = (None, None);
         let (mut next, mut asked) = (known.iter(), FuturesUnordered::new());
         loop {
-            let more = next.next().map(|address| asked.push(self.ask_map(address))).is_some();
+            let more = next.next().map(|address| asked.push(self.fetch_map(address))).is_some();
             // A node that hangs does not delay the answers of the others.
             let most = if more { HEAD_START } else { Duration::MAX };
-            let answer = match self.maker.config.clock.timeout(most, asked.next()).await {
+            let answer = match self.link_factory.config.clock.timeout(most, asked.next()).await {
                 Ok(Some(answer)) => answer,
                 Ok(None) => break,
                 Err(_) => continue,
@@ -338,7 +340,7 @@ impl Map {
         }
         match (doubtful, failed) {
             // The map that we have is as good.
-            (Some(slots), _) if self.places().slots.is_empty() => {
+            (Some(slots), _) if self.slot_table().slots.is_empty() => {
                 self.adopt(slots);
                 Ok(())
             }
@@ -348,22 +350,22 @@ impl Map {
     }
 
     /// A node's map, and whether the node reports the cluster's state as good.
-    async fn ask_map(&self, address: &Address) -> Result<(Vec<Option<Address>>, bool)> {
-        let most = self.maker.config.connect_timeout;
+    async fn fetch_map(&self, address: &Address) -> Result<(Vec<Option<Address>>, bool)> {
+        let most = self.link_factory.config.connect_timeout;
         let asking = async {
-            let mut connection = super::connect::node(&self.maker.config, address, None).await?;
+            let mut connection = super::connect::to_node(&self.link_factory.config, address, None).await?;
             let mut both = Pipeline::new();
             both.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
             let answers = connection.send_packed_commands(&both, 0, 2).await;
-            let mut answers = answers.map_err(|cause| no_cluster(address, cause))?.into_iter();
+            let mut answers = answers.map_err(|cause| cluster_error(address, cause))?.into_iter();
             let slots = answers.next().unwrap_or(Value::Nil).extract_error();
-            let slots = slots.map_err(|cause| no_cluster(address, cause))?;
+            let slots = slots.map_err(|cause| cluster_error(address, cause))?;
             Ok((slots, answers.next().unwrap_or(Value::Nil)))
         };
-        let answer = self.maker.config.clock.timeout(most, asking).await;
+        let answer = self.link_factory.config.clock.timeout(most, asking).await;
         let (slots, info) =
             answer.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))?;
-        let slots = read_slots(&slots, address).ok_or_else(|| error::odd(address, &slots))?;
+        let slots = parse_slots(&slots, address).ok_or_else(|| error::unexpected_answer(address, &slots))?;
         if slots.iter().all(Option::is_none) {
             let message = format!("{address} serves no slots, and knows nobody who does");
             return Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME));
@@ -375,34 +377,34 @@ impl Map {
 
     /// Uses a new map: opens links to new nodes, and closes those to nodes without slots.
     fn adopt(&self, slots: Vec<Option<Address>>) {
-        let mut places = self.places();
-        let moved = std::mem::take(&mut places.moved) || places.slots != slots && !places.slots.is_empty();
+        let mut places = self.slot_table();
+        let moved = std::mem::take(&mut places.has_moved) || places.slots != slots && !places.slots.is_empty();
         places.slots = slots;
         let mut current: Vec<Address> = places.slots.iter().flatten().cloned().collect();
         current.sort();
         current.dedup();
         places.links.retain(|address, _| current.contains(address));
         for address in current {
-            places.links.entry(address.clone()).or_insert_with(|| self.maker.link(Target::Fixed(address)));
+            places.links.entry(address.clone()).or_insert_with(|| self.link_factory.open_link(Target::Fixed(address)));
         }
         drop(places);
         if moved {
-            self.maker.owner.moved();
+            self.link_factory.listener.on_slots_moved();
         }
     }
 }
 
-fn no_cluster(address: &Address, cause: RedisError) -> Error {
+fn cluster_error(address: &Address, cause: RedisError) -> Error {
     if cause.to_string().contains("cluster support disabled") {
         let message = format!("{address} is not a node of a cluster; for one server write redis://{address}");
         return Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME);
     }
-    error::step(address, cause)
+    error::step_error(address, cause)
 }
 
 /// The node of each slot, from `CLUSTER SLOTS`. A node that does not know its own address is the
 /// one that was asked.
-pub(super) fn read_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
+pub(super) fn parse_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
     let Value::Array(ranges) = answer else { return None };
     let mut slots = vec![None; SLOTS.into()];
     for range in ranges {
@@ -410,7 +412,7 @@ pub(super) fn read_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<A
         let [from, to, master, ..] = &parts[..] else { return None };
         let Value::Array(master) = master else { return None };
         let host = master.first().and_then(wire::bytes).map(String::from_utf8_lossy).unwrap_or_default();
-        let host = named(&host, asked);
+        let host = host_or_asked(&host, asked);
         let port = master.get(1).and_then(wire::integer)?.try_into().ok()?;
         let (from, to) = (wire::integer(from)?.try_into().ok()?, wire::integer(to)?.try_into().ok()?);
         slots.get_mut::<std::ops::RangeInclusive<usize>>(from..=to)?.fill(Some(Address { host, port }));

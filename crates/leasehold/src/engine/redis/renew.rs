@@ -6,42 +6,42 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::Cmd;
 
-use super::bundles::{Bundle, FEWEST, Turn};
-use super::engine::{RedisEngine, seconds};
-use super::link::Live;
+use super::engine::{RedisEngine, secs_rounded_up};
+use super::link::LiveConnection;
+use super::renewal_groups::{LeaseCheck, MIN_GROUP_SIZE, RenewalGroup};
 use super::{error, wire};
 use crate::claim::{Claim, Mode};
-use crate::clock::Moment;
-use crate::engine::Renewal;
+use crate::clock::Instant;
+use crate::engine::RenewReply;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::{self as rules, Validity};
 
 /// One lease of a batch: its index in the answer, its claim and its key.
-struct Lease {
+struct LeaseToRenew {
     at: usize,
     claim: Arc<Claim>,
     key: String,
 }
 
 /// Leases that one script can renew; with a `ttl` they may become a bundle.
-struct Group {
+struct LeaseBatch {
     slot: Option<u16>,
     ttl: Option<Duration>,
-    leases: Vec<Lease>,
+    leases: Vec<LeaseToRenew>,
 }
 
 /// Renews a batch; one answer per claim, in order.
-pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Result<Vec<Renewal>> {
-    let mut answers = vec![Renewal::Unknown; claims.len()];
+pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Result<Vec<RenewReply>> {
+    let mut answers = vec![RenewReply::Unknown; claims.len()];
     let leases = claims.into_iter().enumerate().map(|(at, claim)| {
         let key = engine.key(claim.name());
-        engine.nodes.renews(&key, &claim);
-        Lease { at, key, claim }
+        engine.nodes.note_renewal_due(&key, &claim);
+        LeaseToRenew { at, key, claim }
     });
-    let leases = if engine.can_bundle() {
-        let (loose, failed) = bundled(engine, leases.collect(), &mut answers).await;
+    let leases = if engine.can_group_renewals() {
+        let (loose, failed) = renew_grouped(engine, leases.collect(), &mut answers).await;
         match failed {
-            Some(error) if loose.is_empty() && all_unknown(&answers) => return Err(error),
+            Some(error) if loose.is_empty() && are_all_unknown(&answers) => return Err(error),
             Some(error) => tracing::warn!(%error, "some leases could not be renewed; trying again"),
             None => {}
         }
@@ -49,50 +49,59 @@ pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Resu
     } else {
         leases.collect()
     };
-    let groups = groups(engine, leases);
+    let groups = split_into_batches(engine, leases);
     let only_one = groups.len() == 1;
     // A slot may be moving to a server that hangs: it must not delay the answers of the others.
-    let most = rules::renewal_timeout(groups.iter().flat_map(|group| &group.leases).map(|lease| lease.claim.terms.ttl));
+    let most =
+        rules::renewal_timeout(groups.iter().flat_map(|group| &group.leases).map(|lease| lease.claim.options.ttl));
     let bounded = |group| async move {
         match only_one {
-            true => extend(engine, group).await,
-            false => engine.clock.timeout(most, extend(engine, group)).await.unwrap_or_else(|_| Err(no_answer(most))),
+            true => renew_batch(engine, group).await,
+            false => engine
+                .clock
+                .timeout(most, renew_batch(engine, group))
+                .await
+                .unwrap_or_else(|_| Err(timeout_error(most))),
         }
     };
     let extended = join_all(groups.iter().map(bounded)).await;
     for (group, extended) in groups.iter().zip(extended) {
         match extended {
             Ok(some) => group.leases.iter().zip(some).for_each(|(lease, answer)| answers[lease.at] = answer),
-            Err(error) if only_one && all_unknown(&answers) => return Err(error),
+            Err(error) if only_one && are_all_unknown(&answers) => return Err(error),
             Err(error) => tracing::warn!(%error, "some leases could not be renewed; trying again"),
         }
     }
     Ok(answers)
 }
 
-fn no_answer(most: Duration) -> Error {
+fn timeout_error(most: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, format!("no answer within {most:?}")).retryable().effect_unknown()
 }
 
-fn all_unknown(answers: &[Renewal]) -> bool {
-    answers.iter().all(|answer| *answer == Renewal::Unknown)
+fn are_all_unknown(answers: &[RenewReply]) -> bool {
+    answers.iter().all(|answer| *answer == RenewReply::Unknown)
 }
 
 /// Renews the leases that are in bundles; returns those that are not, or not any more.
-async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewal]) -> (Vec<Lease>, Option<Error>) {
+async fn renew_grouped(
+    engine: &RedisEngine,
+    leases: Vec<LeaseToRenew>,
+    answers: &mut [RenewReply],
+) -> (Vec<LeaseToRenew>, Option<Error>) {
     let now = engine.clock.now();
     let (mut loose, mut tied, mut due) = (Vec::new(), Vec::new(), Vec::new());
-    let mut stale: Vec<Arc<Bundle>> = Vec::new();
+    let mut stale: Vec<Arc<RenewalGroup>> = Vec::new();
     for lease in leases {
-        match engine.ears.bundles.find(&lease.claim, now) {
+        match engine.subscriber.renewal_groups.find(&lease.claim, now) {
             None => loose.push(lease),
             Some((bundle, turn)) => {
-                if (turn == Turn::InDoubt || !bundle.is_fresh(now))
+                if (turn == LeaseCheck::Resync || !bundle.is_fresh(now))
                     && !stale.iter().any(|known| Arc::ptr_eq(known, &bundle))
                 {
                     stale.push(Arc::clone(&bundle));
                 }
-                if turn != Turn::Later {
+                if turn != LeaseCheck::NotDue {
                     due.push(tied.len());
                 }
                 tied.push((lease, bundle));
@@ -100,8 +109,11 @@ async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewa
         }
     }
     let asked: Vec<_> = due.iter().map(|at| &tied[*at]).collect();
-    let (beaten, found) = futures_util::future::join(beat(engine, &stale), look(engine, &asked)).await;
-    let failed = beaten.err().or(found.as_ref().err().map(|error| Error::new(error.kind(), error.said()).retryable()));
+    let (beaten, found) =
+        futures_util::future::join(renew_groups(engine, &stale), check_group_members(engine, &asked)).await;
+    let failed = beaten
+        .err()
+        .or(found.as_ref().err().map(|error| Error::new(error.kind(), error.message_without_location()).retryable()));
     // A lease that was due for its own check, and was not checked after all, must not be renewed by
     // its bundle alone.
     let unasked = if found.is_err() { due.clone() } else { Vec::new() };
@@ -112,20 +124,21 @@ async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewa
         match mark {
             // The lease is not in its bundle as expected: it is renewed on its own.
             Some(b'0') => {
-                engine.ears.bundles.forget(lease.claim.id);
-                bundle.give_up();
+                engine.subscriber.renewal_groups.remove(lease.claim.id);
+                bundle.mark_broken();
                 loose.push(lease);
             }
             _ if bundle.is_broken() => {
-                engine.ears.bundles.forget(lease.claim.id);
+                engine.subscriber.renewal_groups.remove(lease.claim.id);
                 loose.push(lease);
             }
             mark => {
                 if mark.is_some() {
-                    engine.ears.bundles.seen(lease.claim.id, now);
+                    engine.subscriber.renewal_groups.record_check(lease.claim.id, now);
                 }
                 if bundle.is_fresh(now) && unasked.binary_search(&at).is_err() {
-                    answers[lease.at] = Renewal::Renewed(Validity::Until(bundle.renewed().after(bundle.ttl)));
+                    answers[lease.at] =
+                        RenewReply::Renewed(Validity::Until(bundle.renewed_at().saturating_add(bundle.ttl)));
                 }
             }
         }
@@ -134,38 +147,38 @@ async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewa
 }
 
 /// Renews bundles.
-async fn beat(engine: &RedisEngine, bundles: &[Arc<Bundle>]) -> Result<()> {
-    if bundles.is_empty() {
+async fn renew_groups(engine: &RedisEngine, groups: &[Arc<RenewalGroup>]) -> Result<()> {
+    if groups.is_empty() {
         return Ok(());
     }
-    let fill = |command: &mut Cmd, live: &Live| {
-        for bundle in bundles {
+    let fill = |command: &mut Cmd, live: &LiveConnection| {
+        for bundle in groups {
             command.arg(&bundle.key);
         }
-        for bundle in bundles {
-            command.arg(bundle.ttl.as_micros() as u64).arg(format!("{:010}", bundle.leases()));
-            command.arg(seconds(bundle.ttl) + engine.retention);
+        for bundle in groups {
+            command.arg(bundle.ttl.as_micros() as u64).arg(format!("{:010}", bundle.lease_count()));
+            command.arg(secs_rounded_up(bundle.ttl) + engine.retention_secs);
         }
-        command.arg(wire::short_run(&live.run));
+        command.arg(wire::short_run(&live.run_id));
     };
     let sent = engine.clock.now();
-    let (answer, live) = engine.nodes.script(None, &engine.scripts.beat, bundles.len(), &fill).await?;
-    let marks = wire::bytes(&answer).filter(|marks| marks.len() == bundles.len());
-    let marks = marks.ok_or_else(|| error::odd(&live.address, &answer))?;
-    engine.replicated(&live.address).await?;
-    for (bundle, mark) in bundles.iter().zip(marks) {
-        if *mark == b'1' { bundle.extend(sent) } else { bundle.give_up() }
+    let (answer, live) = engine.nodes.run_script(None, &engine.scripts.renew_groups, groups.len(), &fill).await?;
+    let marks = wire::bytes(&answer).filter(|marks| marks.len() == groups.len());
+    let marks = marks.ok_or_else(|| error::unexpected_answer(&live.address, &answer))?;
+    engine.wait_for_replicas(&live.address).await?;
+    for (bundle, mark) in groups.iter().zip(marks) {
+        if *mark == b'1' { bundle.record_renewal(sent) } else { bundle.mark_broken() }
     }
     Ok(())
 }
 
 /// Checks whether leases are in their bundles.
-async fn look(engine: &RedisEngine, leases: &[&(Lease, Arc<Bundle>)]) -> Result<Vec<u8>> {
+async fn check_group_members(engine: &RedisEngine, leases: &[&(LeaseToRenew, Arc<RenewalGroup>)]) -> Result<Vec<u8>> {
     if leases.is_empty() {
         return Ok(Vec::new());
     }
-    let longest = leases.iter().map(|(lease, _)| seconds(lease.claim.terms.ttl)).max().unwrap_or_default();
-    let fill = |command: &mut Cmd, _: &Live| {
+    let longest = leases.iter().map(|(lease, _)| secs_rounded_up(lease.claim.options.ttl)).max().unwrap_or_default();
+    let fill = |command: &mut Cmd, _: &LiveConnection| {
         for (lease, _) in leases {
             command.arg(&lease.key);
         }
@@ -173,24 +186,25 @@ async fn look(engine: &RedisEngine, leases: &[&(Lease, Arc<Bundle>)]) -> Result<
         // one more TTL.
         command.arg(longest * 3);
         for (lease, bundle) in leases {
-            command.arg(wire::in_bundle(lease.claim.id, &bundle.key));
+            command.arg(wire::group_membership(lease.claim.id, &bundle.key));
         }
     };
-    let (answer, live) = engine.nodes.script(None, &engine.scripts.seen, leases.len(), &fill).await?;
+    let (answer, live) =
+        engine.nodes.run_script(None, &engine.scripts.check_group_members, leases.len(), &fill).await?;
     let marks = wire::bytes(&answer).filter(|marks| marks.len() == leases.len());
-    Ok(marks.ok_or_else(|| error::odd(&live.address, &answer))?.to_vec())
+    Ok(marks.ok_or_else(|| error::unexpected_answer(&live.address, &answer))?.to_vec())
 }
 
 /// Groups leases by what one script can renew.
-fn groups(engine: &RedisEngine, leases: Vec<Lease>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn split_into_batches(engine: &RedisEngine, leases: Vec<LeaseToRenew>) -> Vec<LeaseBatch> {
+    let mut groups: Vec<LeaseBatch> = Vec::new();
     for lease in leases {
         let slot = engine.nodes.slot(&lease.key);
-        let tie = engine.can_bundle() && lease.claim.terms.mode == Mode::Exclusive;
-        let ttl = tie.then_some(lease.claim.terms.ttl);
+        let tie = engine.can_group_renewals() && lease.claim.options.mode == Mode::Exclusive;
+        let ttl = tie.then_some(lease.claim.options.ttl);
         match groups.iter_mut().find(|group| (group.slot, group.ttl) == (slot, ttl)) {
             Some(group) => group.leases.push(lease),
-            None => groups.push(Group { slot, ttl, leases: vec![lease] }),
+            None => groups.push(LeaseBatch { slot, ttl, leases: vec![lease] }),
         }
     }
     groups
@@ -198,14 +212,14 @@ fn groups(engine: &RedisEngine, leases: Vec<Lease>) -> Vec<Group> {
 
 /// Renews a group. Locks of a slot that is moving may be on two nodes: then each is renewed by a
 /// request of its own.
-async fn extend(engine: &RedisEngine, group: &Group) -> Result<Vec<Renewal>> {
-    let leases: Vec<&Lease> = group.leases.iter().collect();
-    match extend_all(engine, &leases, group.slot, group.ttl).await {
-        Err(error) if leases.len() > 1 && error::is_split(&error) => {
-            let each = leases.chunks(1).map(|one| extend_all(engine, one, group.slot, group.ttl));
-            let answer = |extended: Result<Vec<Renewal>>| match extended.as_deref() {
+async fn renew_batch(engine: &RedisEngine, batch: &LeaseBatch) -> Result<Vec<RenewReply>> {
+    let leases: Vec<&LeaseToRenew> = batch.leases.iter().collect();
+    match renew_in_one_script(engine, &leases, batch.slot, batch.ttl).await {
+        Err(error) if leases.len() > 1 && error::is_slot_moving(&error) => {
+            let each = leases.chunks(1).map(|one| renew_in_one_script(engine, one, batch.slot, batch.ttl));
+            let answer = |extended: Result<Vec<RenewReply>>| match extended.as_deref() {
                 Ok([answer]) => *answer,
-                _ => Renewal::Unknown,
+                _ => RenewReply::Unknown,
             };
             Ok(join_all(each).await.into_iter().map(answer).collect())
         }
@@ -214,20 +228,20 @@ async fn extend(engine: &RedisEngine, group: &Group) -> Result<Vec<Renewal>> {
 }
 
 /// Renews leases with one script; many of one kind become a bundle.
-async fn extend_all(
+async fn renew_in_one_script(
     engine: &RedisEngine,
-    leases: &[&Lease],
+    leases: &[&LeaseToRenew],
     slot: Option<u16>,
     ttl: Option<Duration>,
-) -> Result<Vec<Renewal>> {
+) -> Result<Vec<RenewReply>> {
     let bundle = match ttl {
-        Some(ttl) if leases.len() >= FEWEST => Some(engine.new_bundle(ttl)),
+        Some(ttl) if leases.len() >= MIN_GROUP_SIZE => Some(engine.new_renewal_group(ttl)),
         _ => None,
     };
     let key = bundle.as_ref().map_or("", |bundle| &bundle.key);
     let sent = engine.clock.now();
-    let (marks, live) = ask(engine, leases, slot, key).await?;
-    let replicated = match engine.replicated(&live.address).await {
+    let (marks, live) = run_renew_script(engine, leases, slot, key).await?;
+    let replicated = match engine.wait_for_replicas(&live.address).await {
         Ok(()) => true,
         Err(error) => {
             tracing::warn!(%error, "renewed, but not extended");
@@ -236,36 +250,41 @@ async fn extend_all(
     };
     if let Some(bundle) = &bundle {
         let joined = leases.iter().zip(&marks).filter(|(_, mark)| **mark == b'2');
-        engine.ears.bundles.join(bundle, joined.map(|(lease, _)| &lease.claim), sent);
+        engine.subscriber.renewal_groups.join(bundle, joined.map(|(lease, _)| &lease.claim), sent);
         // Without the replicas the renewal does not count: the next round repeats it.
         if replicated {
-            bundle.extend(sent);
+            bundle.record_renewal(sent);
         }
     }
-    let renewal = |(mark, lease): (&u8, &&Lease)| match mark {
-        b'1' | b'2' if replicated => Renewal::Renewed(until(sent, lease)),
-        b'1' | b'2' => Renewal::Held,
-        _ => Renewal::Lost,
+    let renewal = |(mark, lease): (&u8, &&LeaseToRenew)| match mark {
+        b'1' | b'2' if replicated => RenewReply::Renewed(validity(sent, lease)),
+        b'1' | b'2' => RenewReply::Held,
+        _ => RenewReply::Lost,
     };
     Ok(marks.iter().zip(leases).map(renewal).collect())
 }
 
-fn until(sent: Moment, lease: &Lease) -> Validity {
-    Validity::Until(sent.after(lease.claim.terms.ttl))
+fn validity(sent: Instant, lease: &LeaseToRenew) -> Validity {
+    Validity::Until(sent.saturating_add(lease.claim.options.ttl))
 }
 
 /// Runs the script; one mark for each lease.
-async fn ask(engine: &RedisEngine, leases: &[&Lease], slot: Option<u16>, bundle: &str) -> Result<(Vec<u8>, Live)> {
-    let longest = leases.iter().map(|lease| seconds(lease.claim.terms.ttl)).max().unwrap_or_default();
+async fn run_renew_script(
+    engine: &RedisEngine,
+    leases: &[&LeaseToRenew],
+    slot: Option<u16>,
+    group: &str,
+) -> Result<(Vec<u8>, LiveConnection)> {
+    let longest = leases.iter().map(|lease| secs_rounded_up(lease.claim.options.ttl)).max().unwrap_or_default();
     let keys: Vec<&str> = leases.iter().map(|lease| &*lease.key).collect();
     let then = |command: &mut Cmd| {
-        command.arg("").arg(bundle).arg(engine.retention).arg(longest);
+        command.arg("").arg(group).arg(engine.retention_secs).arg(longest);
         for lease in leases {
             command.arg(&lease.claim.id.bits().to_be_bytes());
         }
     };
-    let (answer, live) = engine.script(slot, |scripts| &scripts.renew, &keys, &then).await?;
+    let (answer, live) = engine.run_script(slot, |scripts| &scripts.renew, &keys, &then).await?;
     let marks = wire::bytes(&answer).filter(|marks| marks.len() == leases.len());
-    let marks = marks.ok_or_else(|| error::odd(&live.address, &answer))?.to_vec();
+    let marks = marks.ok_or_else(|| error::unexpected_answer(&live.address, &answer))?.to_vec();
     Ok((marks, live))
 }

@@ -17,102 +17,106 @@ use super::{connect, error, nodes, wire};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long replicas may take.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ACK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The requests that wait for replicas, by server.
 #[derive(Debug)]
-pub(crate) struct Replicas {
+pub(crate) struct ReplicaAcks {
     config: Arc<Config>,
-    lines: Mutex<HashMap<Address, Arc<Line>>>,
+    servers: Mutex<HashMap<Address, Arc<AckServer>>>,
 }
 
 /// One server.
 #[derive(Debug)]
-struct Line {
+struct AckServer {
     address: Address,
-    pen: tokio::sync::Mutex<Option<Pen>>,
-    queue: Mutex<Queue>,
+    wait_connection: tokio::sync::Mutex<Option<WaitConnection>>,
+    pending: Mutex<PendingWaits>,
 }
 
 /// A connection, and a key on this server to write. In a cluster the key is in any slot of the
 /// node, but not in the lock's: that slot may be moving.
 #[derive(Debug)]
-struct Pen {
+struct WaitConnection {
     connection: MultiplexedConnection,
     key: String,
 }
 
 /// Why the number of replicas is unknown.
 #[derive(Clone, Debug)]
-struct No {
+struct AckError {
     kind: ErrorKind,
-    why: String,
+    message: String,
     retryable: bool,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    running: bool,
-    waiting: Vec<oneshot::Sender<std::result::Result<i64, No>>>,
+struct PendingWaits {
+    is_running: bool,
+    waiting: Vec<oneshot::Sender<std::result::Result<i64, AckError>>>,
 }
 
-impl Replicas {
+impl ReplicaAcks {
     /// `None` without `replicas=`.
     pub(crate) fn new(config: &Arc<Config>) -> Option<Self> {
-        (config.replicas > 0).then(|| Self { config: Arc::clone(config), lines: Mutex::default() })
+        (config.replicas > 0).then(|| Self { config: Arc::clone(config), servers: Mutex::default() })
     }
 
     /// Waits until enough replicas have everything that this server has answered so far.
     ///
     /// # Errors
     /// `Unavailable` if they do not in time: the write stands, but may be lost with the server.
-    pub(crate) async fn have_it(&self, address: &Address, otherwise: &str) -> Result<()> {
-        let line = self.line(address);
+    pub(crate) async fn wait_acknowledged(&self, address: &Address, consequence: &str) -> Result<()> {
+        let line = self.server(address);
         let (told, heard) = oneshot::channel();
         let start = {
-            let mut queue = line.queue();
+            let mut queue = line.pending();
             queue.waiting.push(told);
-            !std::mem::replace(&mut queue.running, true)
+            !std::mem::replace(&mut queue.is_running, true)
         };
         if start {
-            tokio::spawn(serve(Arc::clone(&self.config), Arc::clone(&line)));
+            tokio::spawn(serve_waits(Arc::clone(&self.config), Arc::clone(&line)));
         }
         let wanted = self.config.replicas;
-        let unsure = |no: No| {
-            let message = format!("{address}: {}; with replicas={wanted} {otherwise}", no.why);
+        let unsure = |no: AckError| {
+            let message = format!("{address}: {}; with replicas={wanted} {consequence}", no.message);
             let error = Error::new(no.kind, message).effect_unknown().at_engine(error::NAME);
             if no.retryable { error.retryable() } else { error }
         };
-        let too_few = |why| No { kind: ErrorKind::Unavailable, why, retryable: true };
+        let too_few = |why| AckError { kind: ErrorKind::Unavailable, message: why, retryable: true };
         match heard.await {
             Ok(Ok(have)) if have >= i64::from(wanted) => Ok(()),
             Ok(Ok(have)) => {
-                Err(unsure(too_few(format!("{have} of {wanted} replicas acknowledged it within {PATIENCE:?}"))))
+                Err(unsure(too_few(format!("{have} of {wanted} replicas acknowledged it within {ACK_TIMEOUT:?}"))))
             }
             Ok(Err(no)) => Err(unsure(no)),
             Err(_) => Err(unsure(too_few("nobody asked the replicas".to_owned()))),
         }
     }
 
-    fn line(&self, address: &Address) -> Arc<Line> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Line { address: address.clone(), pen: tokio::sync::Mutex::default(), queue: Mutex::default() };
+    fn server(&self, address: &Address) -> Arc<AckServer> {
+        let mut lines = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || AckServer {
+            address: address.clone(),
+            wait_connection: tokio::sync::Mutex::default(),
+            pending: Mutex::default(),
+        };
         Arc::clone(lines.entry(address.clone()).or_insert_with(|| Arc::new(new())))
     }
 }
 
-impl Line {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+impl AckServer {
+    fn pending(&self) -> MutexGuard<'_, PendingWaits> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Serves all requests that wait, again and again until there are none.
-async fn serve(config: Arc<Config>, line: Arc<Line>) {
+async fn serve_waits(config: Arc<Config>, line: Arc<AckServer>) {
     loop {
         let waiting = {
-            let mut queue = line.queue();
-            queue.running = !queue.waiting.is_empty();
+            let mut queue = line.pending();
+            queue.is_running = !queue.waiting.is_empty();
             std::mem::take(&mut queue.waiting)
         };
         if waiting.is_empty() {
@@ -120,8 +124,12 @@ async fn serve(config: Arc<Config>, line: Arc<Line>) {
         }
         // All failures but a missing permission may be temporary.
         let retryable = |error: &Error| error.kind() != ErrorKind::Denied;
-        let no = |error: Error| No { kind: error.kind(), retryable: retryable(&error), why: error.said() };
-        let answer = ask(&config, &line).await.map_err(no);
+        let no = |error: Error| AckError {
+            kind: error.kind(),
+            retryable: retryable(&error),
+            message: error.message_without_location(),
+        };
+        let answer = count_acknowledged(&config, &line).await.map_err(no);
         for told in waiting {
             // The request may have timed out.
             let _ = told.send(answer.clone());
@@ -130,46 +138,46 @@ async fn serve(config: Arc<Config>, line: Arc<Line>) {
 }
 
 /// How many replicas have the present state.
-async fn ask(config: &Config, line: &Line) -> Result<i64> {
-    let mut kept = line.pen.lock().await;
+async fn count_acknowledged(config: &Config, line: &AckServer) -> Result<i64> {
+    let mut kept = line.wait_connection.lock().await;
     let mut pen = match kept.take() {
         Some(pen) => pen,
-        None => pick_up(config, &line.address).await?,
+        None => open_wait_connection(config, &line.address).await?,
     };
     let mut both = Pipeline::new();
     both.cmd("SET").arg(&pen.key).arg(1).arg("PX").arg(60_000);
-    both.cmd("WAIT").arg(config.replicas).arg(PATIENCE.as_millis() as u64);
-    let answers = config.clock.timeout(PATIENCE * 2, pen.connection.send_packed_commands(&both, 0, 2)).await;
+    both.cmd("WAIT").arg(config.replicas).arg(ACK_TIMEOUT.as_millis() as u64);
+    let answers = config.clock.timeout(ACK_TIMEOUT * 2, pen.connection.send_packed_commands(&both, 0, 2)).await;
     let answers = answers.map_err(|_| error::unreachable(&line.address, "no answer to WAIT"))?;
-    let answers = answers.map_err(|cause| error::step(&line.address, cause))?;
+    let answers = answers.map_err(|cause| error::step_error(&line.address, cause))?;
     let answers = answers.into_iter().map(Value::extract_error).collect::<redis::RedisResult<Vec<_>>>();
     // If the key's slot has moved to another node, the next call chooses another slot.
-    let answers = answers.map_err(|cause| error::step(&line.address, cause))?;
+    let answers = answers.map_err(|cause| error::step_error(&line.address, cause))?;
     *kept = Some(pen);
     let have = answers.last().and_then(wire::integer);
     have.ok_or_else(|| Error::new(ErrorKind::Corrupt, "WAIT answered no number"))
 }
 
-async fn pick_up(config: &Config, address: &Address) -> Result<Pen> {
-    let mut connection = connect::node(config, address, None).await?;
+async fn open_wait_connection(config: &Config, address: &Address) -> Result<WaitConnection> {
+    let mut connection = connect::to_node(config, address, None).await?;
     let slot = match config.topology {
         Topology::Cluster(_) => Some(own_slot(config, &mut connection, address).await?),
         _ => None,
     };
-    Ok(Pen { connection, key: wire::beside(&config.prefix, 's', slot) })
+    Ok(WaitConnection { connection, key: wire::auxiliary_key(&config.prefix, 's', slot) })
 }
 
 /// Any slot of the node.
 async fn own_slot(config: &Config, connection: &mut MultiplexedConnection, address: &Address) -> Result<u16> {
     let mut ask = redis::cmd("CLUSTER");
     ask.arg("SLOTS");
-    let asked = config.clock.timeout(PATIENCE, connection.send_packed_command(&ask)).await;
+    let asked = config.clock.timeout(ACK_TIMEOUT, connection.send_packed_command(&ask)).await;
     let answer = asked.map_err(|_| error::unreachable(address, "no answer to CLUSTER SLOTS"))?;
-    let answer = answer.and_then(Value::extract_error).map_err(|cause| error::step(address, cause))?;
-    let slots = nodes::read_slots(&answer, address).ok_or_else(|| error::odd(address, &answer))?;
+    let answer = answer.and_then(Value::extract_error).map_err(|cause| error::step_error(address, cause))?;
+    let slots = nodes::parse_slots(&answer, address).ok_or_else(|| error::unexpected_answer(address, &answer))?;
     let own: Vec<u16> = (0..).zip(slots).filter(|(_, at)| at.as_ref() == Some(address)).map(|(slot, _)| slot).collect();
-    let dice = crate::random::bits() % own.len().max(1) as u128;
-    own.get(dice as usize)
+    let rng = crate::random::random_bits() % own.len().max(1) as u128;
+    own.get(rng as usize)
         .copied()
         .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{address} has no slots (any more)")).retryable())
 }

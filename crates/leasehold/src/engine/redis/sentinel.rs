@@ -1,4 +1,4 @@
-//! Which server is the master, according to the Sentinels. [`election`](crate::logic::election)
+//! Which server is the master, according to the Sentinels. [`election`](crate::logic::sentinel_election)
 //! describes which Sentinel counts if they disagree, and what happens if one hangs, dies, answers
 //! wrongly or is deployed again.
 
@@ -16,14 +16,14 @@ use tokio::sync::Notify;
 use super::config::{Address, Config};
 use super::{connect, error, wire};
 use crate::error::{Error, ErrorKind, Result};
-use crate::logic::election::{Choice, Followed, Named};
+use crate::logic::sentinel_election::{FollowedMaster, MasterChoice, MasterReport};
 
 /// Events that Sentinels publish when a master is replaced: at the end of the fail-over, and as
 /// soon as the new server is the master.
-const NEWS: [&str; 2] = ["+switch-master", "+promoted-slave"];
+const MASTER_CHANGE_CHANNELS: [&str; 2] = ["+switch-master", "+promoted-slave"];
 /// How often a Sentinel that publishes nothing is asked, and how long to wait before a failed one
 /// is tried again.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// How much longer to wait for the other Sentinels once most have answered.
 const GRACE: Duration = Duration::from_millis(200);
 
@@ -32,23 +32,23 @@ const GRACE: Duration = Duration::from_millis(200);
 pub(crate) struct Sentinels {
     addresses: Vec<Address>,
     name: String,
-    followed: Mutex<Followed<Address>>,
+    followed: Mutex<FollowedMaster<Address>>,
 }
 
-/// The master, and the number of the election that made it so; see [`Followed::number`].
+/// The master, and the number of the election that made it so; see [`FollowedMaster::election_number`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Elected {
+pub(crate) struct ElectedMaster {
     pub(crate) master: Address,
     pub(crate) number: u64,
 }
 
 impl Sentinels {
     pub(crate) fn new(addresses: &[Address], name: &str) -> Self {
-        let followed = Mutex::new(Followed::new(addresses.len()));
+        let followed = Mutex::new(FollowedMaster::new(addresses.len()));
         Self { addresses: addresses.to_vec(), name: name.to_owned(), followed }
     }
 
-    fn followed(&self) -> MutexGuard<'_, Followed<Address>> {
+    fn followed(&self) -> MutexGuard<'_, FollowedMaster<Address>> {
         lock(&self.followed)
     }
 
@@ -60,12 +60,12 @@ impl Sentinels {
     ///   cannot tell an old one from the newest. Once most have answered, it waits for a quarter of
     ///   the connect timeout at most, because one Sentinel that hangs must not keep the client out.
     ///
-    /// [`election`](crate::logic::election) describes which one counts.
+    /// [`election`](crate::logic::sentinel_election) describes which one counts.
     ///
     /// # Errors
     /// `Unavailable` if no Sentinel responds, or if those that do name an older election than the
     /// one that was followed.
-    pub(crate) async fn elected(&self, config: &Config) -> Result<Elected> {
+    pub(crate) async fn find_master(&self, config: &Config) -> Result<ElectedMaster> {
         let asked = self.addresses.iter().map(|address| self.connect_and_ask(config, address));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut named, mut failed) = (Vec::new(), None);
@@ -73,14 +73,16 @@ impl Sentinels {
         loop {
             let (enough, first) = {
                 let followed = self.followed();
-                (followed.is_enough(&named), followed.current().is_none())
+                (followed.has_enough_answers(&named), followed.current().is_none())
             };
             if first && named.len() > self.addresses.len() / 2 {
                 most_have_answered.get_or_insert_with(|| config.clock.now());
             }
             let patience = match most_have_answered {
                 _ if enough => Some(GRACE),
-                Some(since) => Some((since.after(config.connect_timeout / 4)).since(config.clock.now())),
+                Some(since) => {
+                    Some((since.saturating_add(config.connect_timeout / 4)).duration_since(config.clock.now()))
+                }
                 None => None,
             };
             let next = match patience {
@@ -94,21 +96,21 @@ impl Sentinels {
             }
         }
         if named.is_empty() {
-            return Err(self.no_answer(failed));
+            return Err(self.no_answer_error(failed));
         }
         let mut followed = self.followed();
-        let choice = followed.hear(config.clock.now(), &named);
+        let choice = followed.choose(config.clock.now(), &named);
         match followed.current() {
-            Some(current) if choice != Choice::Older => {
-                Ok(Elected { master: current.master.clone(), number: followed.number() })
+            Some(current) if choice != MasterChoice::WaitForMajority => {
+                Ok(ElectedMaster { master: current.master.clone(), number: followed.election_number() })
             }
-            current => Err(self.older(current, &named)),
+            current => Err(self.older_election_error(current, &named)),
         }
     }
 
-    fn no_answer(&self, failed: Option<Error>) -> Error {
-        let (kind, cause) =
-            failed.map_or((ErrorKind::Unavailable, String::new()), |error| (error.kind(), error.said()));
+    fn no_answer_error(&self, failed: Option<Error>) -> Error {
+        let (kind, cause) = failed
+            .map_or((ErrorKind::Unavailable, String::new()), |error| (error.kind(), error.message_without_location()));
         let message = format!("no Sentinel could say which server is the master {:?} ({cause})", self.name);
         match kind {
             ErrorKind::Denied => Error::new(kind, message),
@@ -117,8 +119,8 @@ impl Sentinels {
         .at_engine(error::NAME)
     }
 
-    fn older(&self, current: Option<&Named<Address>>, named: &[Named<Address>]) -> Error {
-        let epoch = |one: &Named<Address>| one.epoch.map_or("?".to_owned(), |epoch| epoch.to_string());
+    fn older_election_error(&self, current: Option<&MasterReport<Address>>, named: &[MasterReport<Address>]) -> Error {
+        let epoch = |one: &MasterReport<Address>| one.epoch.map_or("?".to_owned(), |epoch| epoch.to_string());
         let said: Vec<_> = named.iter().map(|one| format!("{} (epoch {})", one.master, epoch(one))).collect();
         let known = current.map(|one| format!("{} (epoch {})", one.master, epoch(one))).unwrap_or_default();
         let message = format!(
@@ -130,28 +132,29 @@ impl Sentinels {
         Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME)
     }
 
-    async fn connect_and_ask(&self, config: &Config, address: &Address) -> Result<Named<Address>> {
-        let asking = async { ask(&mut connect::sentinel(config, address).await?, address, &self.name).await };
-        bounded(config, address, asking).await
+    async fn connect_and_ask(&self, config: &Config, address: &Address) -> Result<MasterReport<Address>> {
+        let asking =
+            async { query_master(&mut connect::to_sentinel(config, address).await?, address, &self.name).await };
+        with_timeout(config, address, asking).await
     }
 
     /// Returns when the Sentinels have held a new election. The old master may still be alive, and
     /// accept writes that will be lost. It may also be the new master, and have missed the writes
     /// in between.
-    pub(crate) async fn until_replaced(&self, config: &Config, current: &Elected) {
-        let said: Said = Mutex::new(vec![None; self.addresses.len()]);
+    pub(crate) async fn until_replaced(&self, config: &Config, current: &ElectedMaster) {
+        let said: LastAnswers = Mutex::new(vec![None; self.addresses.len()]);
         let change = Notify::new();
         let mut listening: FuturesUnordered<_> =
-            (0..self.addresses.len()).map(|at| self.listen(config, at, &said, &change)).collect();
+            (0..self.addresses.len()).map(|at| self.watch_sentinel(config, at, &said, &change)).collect();
         loop {
             tokio::select! {
                 Some(never) = listening.next() => match never {},
                 () = change.notified() => {
                     let named: Vec<_> = lock(&said).iter().flatten().cloned().collect();
                     let mut followed = self.followed();
-                    let _ = followed.hear(config.clock.now(), &named);
+                    let _ = followed.choose(config.clock.now(), &named);
                     let same = followed.current().is_some_and(|now| now.master == current.master);
-                    if !same || followed.number() != current.number {
+                    if !same || followed.election_number() != current.number {
                         return;
                     }
                 }
@@ -160,57 +163,73 @@ impl Sentinels {
     }
 
     /// Keeps the last answer of this Sentinel up to date, for ever.
-    async fn listen(&self, config: &Config, at: usize, said: &Said, change: &Notify) -> Infallible {
+    async fn watch_sentinel(
+        &self,
+        config: &Config,
+        at: usize,
+        last_answers: &LastAnswers,
+        change: &Notify,
+    ) -> Infallible {
         loop {
-            let Err(error) = self.listen_once(config, at, said, change).await;
+            let Err(error) = self.watch_sentinel_once(config, at, last_answers, change).await;
             // Its last answer may be long out of date.
-            lock(said)[at] = None;
+            lock(last_answers)[at] = None;
             tracing::debug!(%error, "a Sentinel cannot be listened to");
-            config.clock.sleep(LOOK).await;
+            config.clock.sleep(POLL_INTERVAL).await;
         }
     }
 
-    async fn listen_once(&self, config: &Config, at: usize, said: &Said, change: &Notify) -> Result<Infallible> {
+    async fn watch_sentinel_once(
+        &self,
+        config: &Config,
+        at: usize,
+        last_answers: &LastAnswers,
+        change: &Notify,
+    ) -> Result<Infallible> {
         let address = &self.addresses[at];
         let news = Arc::new(Notify::new());
         let told = Arc::clone(&news);
-        let hear: connect::Hear = Arc::new(move |_: PushInfo| told.notify_one());
-        let mut connection = bounded(config, address, async {
-            let mut connection = connect::telling_sentinel(config, address, hear).await?;
-            for channel in NEWS {
-                connection.subscribe(channel).await.map_err(|cause| error::step(address, cause))?;
+        let hear: connect::PushHandler = Arc::new(move |_: PushInfo| told.notify_one());
+        let mut connection = with_timeout(config, address, async {
+            let mut connection = connect::to_sentinel_with_pushes(config, address, hear).await?;
+            for channel in MASTER_CHANGE_CHANNELS {
+                connection.subscribe(channel).await.map_err(|cause| error::step_error(address, cause))?;
             }
             Ok(connection)
         })
         .await?;
         loop {
-            let named = bounded(config, address, ask(&mut connection, address, &self.name)).await?;
-            lock(said)[at] = Some(named);
+            let named = with_timeout(config, address, query_master(&mut connection, address, &self.name)).await?;
+            lock(last_answers)[at] = Some(named);
             change.notify_one();
             // Any message, and the end of the connection as well, is a reason to ask again.
-            let _ = config.clock.timeout(LOOK, news.notified()).await;
+            let _ = config.clock.timeout(POLL_INTERVAL, news.notified()).await;
         }
     }
 }
 
 /// The last answer of each Sentinel.
-type Said = Mutex<Vec<Option<Named<Address>>>>;
+type LastAnswers = Mutex<Vec<Option<MasterReport<Address>>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn bounded<T>(config: &Config, address: &Address, asking: impl Future<Output = Result<T>>) -> Result<T> {
+async fn with_timeout<T>(config: &Config, address: &Address, request: impl Future<Output = Result<T>>) -> Result<T> {
     let most = config.connect_timeout;
-    let asked = config.clock.timeout(most, asking).await;
+    let asked = config.clock.timeout(most, request).await;
     asked.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))
 }
 
-async fn ask(connection: &mut MultiplexedConnection, address: &Address, name: &str) -> Result<Named<Address>> {
+async fn query_master(
+    connection: &mut MultiplexedConnection,
+    address: &Address,
+    name: &str,
+) -> Result<MasterReport<Address>> {
     let mut both = Pipeline::new();
     both.cmd("SENTINEL").arg("get-master-addr-by-name").arg(name);
     both.cmd("SENTINEL").arg("MASTER").arg(name);
-    let failed = |cause| error::step(address, cause);
+    let failed = |cause| error::step_error(address, cause);
     let answers = connection.send_packed_commands(&both, 0, 2).await.map_err(failed)?;
     let mut answers = answers.into_iter();
     let named = answers.next().unwrap_or(Value::Nil).extract_error().map_err(failed)?;
@@ -220,14 +239,14 @@ async fn ask(connection: &mut MultiplexedConnection, address: &Address, name: &s
     // A Sentinel that does not report its epoch counts less than those that do.
     let facts = answers.next().and_then(|facts| redis::from_redis_value::<HashMap<String, String>>(facts).ok());
     let epoch = facts.and_then(|facts| facts.get("config-epoch")?.parse().ok());
-    Ok(Named { master: Address { host, port }, epoch })
+    Ok(MasterReport { master: Address { host, port }, epoch })
 }
 
 /// Refuses a server that is not a master: the Sentinels, or the server itself, may not have noticed
 /// a fail-over yet.
-pub(crate) async fn is_master(connection: &mut MultiplexedConnection, address: &Address) -> Result<()> {
+pub(crate) async fn ensure_master(connection: &mut MultiplexedConnection, address: &Address) -> Result<()> {
     let role = connection.send_packed_command(&redis::cmd("ROLE")).await;
-    let role = role.and_then(Value::extract_error).map_err(|cause| error::step(address, cause))?;
+    let role = role.and_then(Value::extract_error).map_err(|cause| error::step_error(address, cause))?;
     let master = matches!(&role, Value::Array(parts) if parts.first().and_then(wire::bytes) == Some(b"master"));
     if master {
         return Ok(());

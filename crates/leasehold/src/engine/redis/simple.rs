@@ -13,15 +13,17 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 
 use super::config::Config;
-use super::ears::Ears;
 use super::error;
-use super::link::Live;
-use super::nodes::{Maker, Nodes};
-use super::records::Shelf;
-use super::wire::{self, Stored};
+use super::link::LiveConnection;
+use super::nodes::{LinkFactory, Nodes};
+use super::records::StoredRecords;
+use super::subscriber::Subscriber;
+use super::wire::{self, CachedScript};
 use crate::claim::{Claim, Token};
 use crate::clock::Clock;
-use crate::engine::{Answer, Capabilities, Engine, Grant, Losses, Record, RecordStore, Released, Renewal, Step};
+use crate::engine::{
+    AcquireReply, Capabilities, Engine, Grant, LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
+};
 use crate::error::Result;
 use crate::logic::lease::Validity;
 use crate::name::LockName;
@@ -29,8 +31,8 @@ use crate::name::LockName;
 /// Capabilities of `redis:` with `protocol=simple`.
 pub const CAPABILITIES: Capabilities = Capabilities {
     records: true,
-    survives: "any client's crash, cut or pause; a restart of the server with its data",
-    breaks: "a fail-over or restart that forgets a grant, a server clock that jumps, a program that deletes what is not its own",
+    tolerates: "any client's crash, cut or pause; a restart of the server with its data",
+    fails_when: "a fail-over or restart that forgets a grant, a server clock that jumps, a program that deletes what is not its own",
     ..Capabilities::exclusive_only("redis-simple")
 };
 
@@ -40,38 +42,47 @@ pub(crate) struct SimpleEngine {
     config: Arc<Config>,
     clock: Clock,
     nodes: Nodes,
-    ears: Arc<Ears>,
-    take: Arc<Stored>,
-    keep: Arc<Stored>,
-    give: Arc<Stored>,
-    records: Shelf,
+    subscriber: Arc<Subscriber>,
+    acquire: Arc<CachedScript>,
+    renew: Arc<CachedScript>,
+    release: Arc<CachedScript>,
+    records: StoredRecords,
 }
 
 /// Precedes the letter in the keys of records: no lock's name may contain it, and a lock's key is
 /// its name.
-const APART: char = '\u{1f}';
+const RECORD_SEPARATOR: char = '\u{1f}';
 
 impl SimpleEngine {
     /// Connects.
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
-        let script = |text: &str| Stored::new(text.to_owned());
+        let script = |text: &str| CachedScript::new(text.to_owned());
         let take = script(include_str!("scripts/simple_take.lua"));
         let keep = script(include_str!("scripts/simple_keep.lua"));
         let give = script(include_str!("scripts/simple_give.lua"));
-        let ears = Arc::new(Ears::new(clock, "", None));
-        let records = Shelf::new(format!("{}{APART}", config.prefix));
+        let listener = Arc::new(Subscriber::new(clock, "", None));
+        let records = StoredRecords::new(format!("{}{RECORD_SEPARATOR}", config.prefix));
         let locks = [&take, &keep, &give].map(Arc::clone);
-        let maker = Maker {
+        let maker = LinkFactory {
             config: Arc::clone(&config),
             scripts: locks.into_iter().chain(records.scripts()).collect(),
             inbox: String::new(),
-            wants_run: false,
-            owner: Arc::clone(&ears) as _,
-            stale: Arc::clone(&ears.stale),
+            needs_run_id: false,
+            listener: Arc::clone(&listener) as _,
+            map_stale: Arc::clone(&listener.map_stale),
         };
         let nodes = Nodes::open(maker).await?;
-        Ok(Arc::new(Self { config, clock: clock.clone(), nodes, ears, take, keep, give, records }))
+        Ok(Arc::new(Self {
+            config,
+            clock: clock.clone(),
+            nodes,
+            subscriber: listener,
+            acquire: take,
+            renew: keep,
+            release: give,
+            records,
+        }))
     }
 
     fn key(&self, claim: &Claim) -> String {
@@ -79,19 +90,19 @@ impl SimpleEngine {
     }
 
     /// Runs a script on a claim's lock.
-    async fn run(&self, script: &Stored, claim: &Claim) -> Result<(Value, Live)> {
+    async fn run_script(&self, script: &CachedScript, claim: &Claim) -> Result<(Value, LiveConnection)> {
         let key = self.key(claim);
-        let fill = |command: &mut Cmd, _: &Live| {
-            command.arg(&key).arg(format!("{:032x}", claim.id.bits())).arg(claim.terms.ttl.as_millis() as u64);
+        let fill = |command: &mut Cmd, _: &LiveConnection| {
+            command.arg(&key).arg(format!("{:032x}", claim.id.bits())).arg(claim.options.ttl.as_millis() as u64);
         };
-        self.nodes.script(self.nodes.slot(&key), script, 1, &fill).await
+        self.nodes.run_script(self.nodes.slot(&key), script, 1, &fill).await
     }
 
-    async fn done(&self, script: &Stored, claim: &Claim) -> Result<bool> {
-        let (answer, live) = self.run(script, claim).await?;
+    async fn run_and_test(&self, script: &CachedScript, claim: &Claim) -> Result<bool> {
+        let (answer, live) = self.run_script(script, claim).await?;
         match answer {
             Value::Int(done @ 0..=1) => Ok(done == 1),
-            odd => Err(error::odd(&live.address, &odd)),
+            odd => Err(error::unexpected_answer(&live.address, &odd)),
         }
     }
 }
@@ -102,56 +113,56 @@ impl Engine for SimpleEngine {
     }
 
     fn url(&self) -> String {
-        self.config.shown.clone()
+        self.config.redacted_url.clone()
     }
 
-    fn attempt(self: Arc<Self>, claim: Arc<Claim>, _queue: bool) -> Step<Answer> {
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, _queue: bool) -> Step<AcquireReply> {
         Step::new(async move {
             let sent = self.clock.now();
-            let (answer, live) = self.run(&self.take, &claim).await?;
+            let (answer, live) = self.run_script(&self.acquire, &claim).await?;
             let read = || match &answer {
                 Value::Int(token) => {
-                    let validity = Validity::Until(sent.after(claim.terms.ttl));
-                    Some(Answer::Granted(Grant { token: Token(u64::try_from(*token).ok()?), validity }))
+                    let validity = Validity::Until(sent.saturating_add(claim.options.ttl));
+                    Some(AcquireReply::Granted(Grant { token: Token(u64::try_from(*token).ok()?), validity }))
                 }
                 Value::Array(parts) => {
                     let left = parts.get(1).and_then(wire::integer)?;
-                    Some(Answer::Busy { recheck: u64::try_from(left).ok().map(Duration::from_millis) })
+                    Some(AcquireReply::Busy { recheck_after: u64::try_from(left).ok().map(Duration::from_millis) })
                 }
                 _ => None,
             };
-            read().ok_or_else(|| error::odd(&live.address, &answer))
+            read().ok_or_else(|| error::unexpected_answer(&live.address, &answer))
         })
     }
 
-    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
         Step::new(async move {
-            claims.iter().for_each(|claim| self.nodes.renews(&self.key(claim), claim));
-            let answers = join_all(claims.iter().map(|claim| self.done(&self.keep, claim))).await;
+            claims.iter().for_each(|claim| self.nodes.note_renewal_due(&self.key(claim), claim));
+            let answers = join_all(claims.iter().map(|claim| self.run_and_test(&self.renew, claim))).await;
             let renewal = |(claim, answer): (&Arc<Claim>, Result<bool>)| match answer {
-                Ok(true) => Renewal::Renewed(Validity::FromSend(claim.terms.ttl)),
-                Ok(false) => Renewal::Lost,
+                Ok(true) => RenewReply::Renewed(Validity::FromSend(claim.options.ttl)),
+                Ok(false) => RenewReply::Lost,
                 Err(error) => {
                     tracing::warn!(%error, name = %claim.name(), "a lease could not be renewed; trying again");
-                    Renewal::Unknown
+                    RenewReply::Unknown
                 }
             };
             Ok(claims.iter().zip(answers).map(renewal).collect())
         })
     }
 
-    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         Step::new(async move {
-            let ours = self.done(&self.give, &claim).await?;
-            Ok(if ours { Released::Released } else { Released::Absent })
+            let ours = self.run_and_test(&self.release, &claim).await?;
+            Ok(if ours { ReleaseReply::Released } else { ReleaseReply::Absent })
         })
     }
 
-    fn losses(&self) -> Losses {
-        self.ears.losses.listen()
+    fn loss_events(&self) -> LossEvents {
+        self.subscriber.losses.subscribe()
     }
 
-    fn farewell(self: Arc<Self>) -> Step<()> {
+    fn shutdown(self: Arc<Self>) -> Step<()> {
         Step::ready(Ok(()))
     }
 
@@ -162,14 +173,14 @@ impl Engine for SimpleEngine {
 
 impl RecordStore for SimpleEngine {
     fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
-        Step::new(async move { self.records.read(&self.nodes, &name).await })
+        Step::new(async move { self.records.get(&self.nodes, &name).await })
     }
 
     fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { Ok(self.records.write(&self.nodes, &name, over, value).await?.0) })
+        Step::new(async move { Ok(self.records.compare_and_set(&self.nodes, &name, over, value).await?.0) })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
-        Step::new(async move { self.records.names(&self.nodes, &prefix).await })
+        Step::new(async move { self.records.list(&self.nodes, &prefix).await })
     }
 }

@@ -10,20 +10,24 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::config::Address;
 use super::engine::RedisEngine;
-use super::link::Live;
+use super::link::LiveConnection;
 use super::wire::SLOTS;
 use crate::clock::Clock;
 
 /// How many slots are touched at once.
-const AT_ONCE: usize = 512;
+const MAX_CONCURRENT_SLOTS: usize = 512;
 /// How often a server is touched while it stays reached. The key of strict mode expires after a
 /// day, and without it the cool-down would start again.
-const AGAIN: Duration = Duration::from_secs(6 * 3600);
+const EPOCH_REFRESH_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
 /// Touches each server that is reached, in all its slots, while the engine exists.
-pub(super) async fn keep_warm(engine: Weak<RedisEngine>, clock: Clock, mut reached: UnboundedReceiver<Address>) {
+pub(super) async fn keep_epochs_fresh(
+    engine: Weak<RedisEngine>,
+    clock: Clock,
+    mut reached: UnboundedReceiver<Address>,
+) {
     loop {
-        let address = match clock.timeout(AGAIN, reached.recv()).await {
+        let address = match clock.timeout(EPOCH_REFRESH_INTERVAL, reached.recv()).await {
             Ok(Some(address)) => Some(address),
             Ok(None) => return,
             Err(_) => None,
@@ -34,8 +38,8 @@ pub(super) async fn keep_warm(engine: Weak<RedisEngine>, clock: Clock, mut reach
             (Some(address), Some(_)) => engine.nodes.slots_of(address).into_iter().map(Some).collect(),
             (None, Some(_)) => (0..SLOTS).map(Some).collect(),
         };
-        for some in slots.chunks(AT_ONCE) {
-            for touched in join_all(some.iter().map(|slot| touch(&engine, *slot))).await {
+        for some in slots.chunks(MAX_CONCURRENT_SLOTS) {
+            for touched in join_all(some.iter().map(|slot| refresh_epoch(&engine, *slot))).await {
                 if let Err(error) = touched {
                     tracing::debug!(%error, ?address, "strict mode could not begin to wait");
                 }
@@ -44,10 +48,10 @@ pub(super) async fn keep_warm(engine: Weak<RedisEngine>, clock: Clock, mut reach
     }
 }
 
-async fn touch(engine: &RedisEngine, slot: Option<u16>) -> crate::error::Result<()> {
-    let fill = |command: &mut Cmd, live: &Live| {
-        engine.epoch_key(command, slot);
-        engine.run_arguments(command, live);
+async fn refresh_epoch(engine: &RedisEngine, slot: Option<u16>) -> crate::error::Result<()> {
+    let fill = |command: &mut Cmd, live: &LiveConnection| {
+        engine.add_epoch_key(command, slot);
+        engine.add_run_arguments(command, live);
     };
-    engine.nodes.script(slot, &engine.scripts.touch, 1, &fill).await.map(drop)
+    engine.nodes.run_script(slot, &engine.scripts.refresh_epoch, 1, &fill).await.map(drop)
 }

@@ -17,24 +17,24 @@ use std::time::Duration;
 
 use redis::{Cmd, Script, Value};
 
-use crate::claim::{ClaimId, Holder, Mode, Terms, Token};
+use crate::claim::{ClaimId, Holder, LockOptions, Mode, Token};
 use crate::name::LockName;
 
 /// A lock's key. Each name has one key, and no two names share one. A name with a hash tag keeps
 /// it, so that locks with the same tag share a node.
 pub(crate) fn lock_key(prefix: &str, name: &str) -> String {
-    named_key(prefix, LOCK, name)
+    named_key(prefix, LOCK_LETTER, name)
 }
 
 /// A record's key, made as a lock's is.
 pub(crate) fn record_key(prefix: &str, name: &str) -> String {
-    named_key(prefix, RECORD, name)
+    named_key(prefix, RECORD_LETTER, name)
 }
 
 /// The letter after the prefix in a lock's key.
-pub(crate) const LOCK: char = 'l';
+pub(crate) const LOCK_LETTER: char = 'l';
 /// The letter after the prefix in a record's key.
-pub(crate) const RECORD: char = 'r';
+pub(crate) const RECORD_LETTER: char = 'r';
 
 /// The key of this name, with this letter for its kind.
 pub(crate) fn named_key(prefix: &str, letter: char, name: &str) -> String {
@@ -58,7 +58,7 @@ pub(crate) fn name_of(prefix: &str, letter: char, found: &str) -> Option<LockNam
     LockName::new(name).ok().filter(|name| named_key(prefix, letter, name.as_str()) == found)
 }
 
-/// A pattern that matches all keys that begin with `start`.
+/// A pattern that matches all keys that begin with `eval_command`.
 pub(crate) fn pattern(start: &str) -> String {
     let mut pattern = String::new();
     for letter in start.chars() {
@@ -92,15 +92,15 @@ pub(crate) fn slot(key: &str) -> u16 {
 }
 
 /// A key that belongs to no lock; in a cluster, one in this slot.
-pub(crate) fn beside(prefix: &str, letter: char, slot: Option<u16>) -> String {
+pub(crate) fn auxiliary_key(prefix: &str, letter: char, slot: Option<u16>) -> String {
     match slot {
-        Some(slot) => format!("{prefix}{letter}{{{}}}", tag_of(slot)),
+        Some(slot) => format!("{prefix}{letter}{{{}}}", hash_tag_of_slot(slot)),
         None => format!("{prefix}{letter}"),
     }
 }
 
 /// A hash tag of this slot.
-fn tag_of(slot: u16) -> u32 {
+fn hash_tag_of_slot(slot: u16) -> u32 {
     static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         let mut tags = vec![u32::MAX; SLOTS.into()];
         let mut found = 0;
@@ -122,27 +122,27 @@ fn tag_of(slot: u16) -> u32 {
 /// The scripts of one engine.
 #[derive(Debug)]
 pub(crate) struct Scripts {
-    pub(crate) attempt: Arc<Stored>,
-    pub(crate) look: Arc<Stored>,
-    pub(crate) release: Arc<Stored>,
-    pub(crate) renew: Arc<Stored>,
-    pub(crate) beat: Arc<Stored>,
-    pub(crate) seen: Arc<Stored>,
-    pub(crate) evict: Arc<Stored>,
-    pub(crate) all: Arc<Stored>,
-    pub(crate) inspect: Arc<Stored>,
+    pub(crate) attempt: Arc<CachedScript>,
+    pub(crate) heartbeat: Arc<CachedScript>,
+    pub(crate) release: Arc<CachedScript>,
+    pub(crate) renew: Arc<CachedScript>,
+    pub(crate) renew_groups: Arc<CachedScript>,
+    pub(crate) check_group_members: Arc<CachedScript>,
+    pub(crate) force_release: Arc<CachedScript>,
+    pub(crate) acquire_all: Arc<CachedScript>,
+    pub(crate) inspect: Arc<CachedScript>,
     /// Runs only the first part of strict mode.
-    pub(crate) touch: Arc<Stored>,
+    pub(crate) refresh_epoch: Arc<CachedScript>,
 }
 
 /// A script that the server may have stored.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct CachedScript {
     sha: String,
     text: String,
 }
 
-impl Stored {
+impl CachedScript {
     pub(crate) fn new(text: String) -> Arc<Self> {
         Arc::new(Self { sha: Script::new(&text).get_hash().to_owned(), text })
     }
@@ -154,24 +154,24 @@ impl Stored {
     }
 
     /// Runs the script by its digest: the server must have stored it.
-    pub(crate) fn by_digest(&self, keys: usize) -> Cmd {
-        start("EVALSHA", &self.sha, keys)
+    pub(crate) fn evalsha(&self, keys: usize) -> Cmd {
+        eval_command("EVALSHA", &self.sha, keys)
     }
 
     /// Runs the script from its text, and thereby stores it.
-    pub(crate) fn by_text(&self, keys: usize) -> Cmd {
-        start("EVAL", &self.text, keys)
+    pub(crate) fn eval(&self, keys: usize) -> Cmd {
+        eval_command("EVAL", &self.text, keys)
     }
 
     /// Loads the script into the server.
-    pub(crate) fn load(&self) -> Cmd {
+    pub(crate) fn script_load(&self) -> Cmd {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(&self.text);
         load
     }
 }
 
-fn start(how: &str, script: &str, keys: usize) -> Cmd {
+fn eval_command(how: &str, script: &str, keys: usize) -> Cmd {
     let mut cmd = Cmd::with_capacity(12, script.len() + 320);
     cmd.arg(how).arg(script).arg(keys);
     cmd
@@ -179,13 +179,13 @@ fn start(how: &str, script: &str, keys: usize) -> Cmd {
 
 /// Parts that the scripts of other engines on Redis share.
 pub(crate) mod lua {
-    pub(crate) const WORDS: &str = include_str!("scripts/words.lua");
-    pub(crate) const HEAD: &str = include_str!("scripts/head.lua");
-    pub(crate) const LAX: &str = include_str!("scripts/lax.lua");
-    pub(crate) const LAX_RUN: &str = include_str!("scripts/lax_run.lua");
+    pub(crate) const PRELUDE: &str = include_str!("scripts/words.lua");
+    pub(crate) const SERVER_TIME: &str = include_str!("scripts/head.lua");
+    pub(crate) const STRICT_OFF: &str = include_str!("scripts/lax.lua");
+    pub(crate) const STRICT_OFF_WITH_RUN: &str = include_str!("scripts/lax_run.lua");
     pub(crate) const STRICT: &str = include_str!("scripts/strict.lua");
     pub(crate) const STRICT_RUN: &str = include_str!("scripts/strict_run.lua");
-    pub(crate) const SPLIT: &str = include_str!("scripts/split.lua");
+    pub(crate) const STRICT_SLOT_MOVING: &str = include_str!("scripts/split.lua");
 }
 
 macro_rules! lua {
@@ -196,89 +196,105 @@ macro_rules! lua {
 
 impl Scripts {
     pub(crate) fn new(strict: bool) -> Self {
-        Self::behind(&if strict { [lua::STRICT, lua::STRICT_RUN].concat() } else { lua::LAX_RUN.to_owned() })
+        Self::assemble(&if strict {
+            [lua::STRICT, lua::STRICT_RUN].concat()
+        } else {
+            lua::STRICT_OFF_WITH_RUN.to_owned()
+        })
     }
 
     /// The scripts of strict mode for locks of a slot that is moving: they do without the key of
     /// strict mode.
-    pub(crate) fn split() -> Self {
-        Self::behind(&[lua::SPLIT, lua::STRICT_RUN].concat())
+    pub(crate) fn for_moving_slot() -> Self {
+        Self::assemble(&[lua::STRICT_SLOT_MOVING, lua::STRICT_RUN].concat())
     }
 
-    fn behind(guard: &str) -> Self {
+    fn assemble(prologue: &str) -> Self {
         // The first part of a script handles the common case alone.
-        let full =
-            |first: &str, rest: &str| Stored::new([lua::WORDS, lua::HEAD, guard, first, lua!("table"), rest].concat());
+        let full = |first: &str, rest: &str| {
+            CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, prologue, first, lua!("table"), rest].concat())
+        };
         // Most releases do not need the time.
-        let start = [lua::WORDS, lua!("release"), lua::HEAD, guard, lua!("release_handover")].concat();
+        let start = [lua::PRELUDE, lua!("release"), lua::SERVER_TIME, prologue, lua!("release_handover")].concat();
         let release = [&start, lua!("table"), lua!("release_end")].concat();
         Self {
             attempt: full(lua!("attempt"), lua!("attempt_end")),
-            look: full(lua!("look"), lua!("look_end")),
-            release: Stored::new(release),
+            heartbeat: full(lua!("look"), lua!("look_end")),
+            release: CachedScript::new(release),
             renew: full(lua!("renew"), lua!("renew_end")),
-            beat: Stored::new([lua::WORDS, lua::HEAD, lua!("beat")].concat()),
-            seen: Stored::new([lua::WORDS, lua::HEAD, lua!("seen")].concat()),
-            evict: full("", lua!("evict")),
-            all: full("", lua!("all")),
-            inspect: Stored::new(lua!("inspect").to_owned()),
-            touch: Stored::new([lua::WORDS, lua::HEAD, guard, "return 0"].concat()),
+            renew_groups: CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, lua!("beat")].concat()),
+            check_group_members: CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, lua!("seen")].concat()),
+            force_release: full("", lua!("evict")),
+            acquire_all: full("", lua!("all")),
+            inspect: CachedScript::new(lua!("inspect").to_owned()),
+            refresh_epoch: CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, prologue, "return 0"].concat()),
         }
     }
 
     /// All scripts, for a server to store.
-    pub(crate) fn each(&self) -> Vec<Arc<Stored>> {
-        let Self { attempt, look, release, renew, beat, seen, evict, all, inspect, touch } = self;
+    pub(crate) fn all_scripts(&self) -> Vec<Arc<CachedScript>> {
+        let Self {
+            attempt,
+            heartbeat: look,
+            release,
+            renew,
+            renew_groups: beat,
+            check_group_members: seen,
+            force_release: evict,
+            acquire_all: all,
+            inspect,
+            refresh_epoch: touch,
+        } = self;
         [attempt, look, release, renew, beat, seen, evict, all, inspect, touch].map(Arc::clone).to_vec()
     }
 }
 
 /// How many digits of a server's run are stored.
-pub(crate) const RUN: usize = 8;
+pub(crate) const RUN_DIGITS: usize = 8;
 
 /// A server's run, as it is stored.
 pub(crate) fn short_run(run: &str) -> &str {
-    run.get(..RUN).unwrap_or(run)
+    run.get(..RUN_DIGITS).unwrap_or(run)
 }
 
 /// The length of an inbox's number.
-pub(crate) const INBOX: usize = 16;
+pub(crate) const INBOX_DIGITS: usize = 16;
 
 /// The channel of an inbox.
-pub(crate) fn channel(prefix: &str, inbox: &str) -> String {
+pub(crate) fn inbox_channel(prefix: &str, inbox: &str) -> String {
     format!("{prefix}i{inbox}")
 }
 
 /// Describes a claim for the scripts, see `scripts/table.lua`.
-pub(crate) fn party(terms: &Terms, prefix: &str, inbox: &str) -> Vec<u8> {
+pub(crate) fn encode_contender(terms: &LockOptions, prefix: &str, inbox: &str) -> Vec<u8> {
     let mode = match terms.mode {
         Mode::Exclusive => b'E',
         Mode::Shared => b'S',
         Mode::Permits { .. } => b'P',
     };
     let holder = &terms.holder;
-    let mut text = Vec::with_capacity(96 + holder.host.len() + holder.program.len() + holder.text.len());
+    let mut text = Vec::with_capacity(96 + holder.host.len() + holder.program.len() + holder.description.len());
     text.push(mode);
-    digits(&mut text, terms.ttl.as_micros() as u64, 12);
+    push_digits(&mut text, terms.ttl.as_micros() as u64, 12);
     // Zero means no owner; an owner whose bits are zero gets another number.
     text.extend(terms.owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() }).to_be_bytes());
-    digits(&mut text, prefix.len() as u64, 3);
+    push_digits(&mut text, prefix.len() as u64, 3);
     text.extend(inbox.as_bytes());
     if let Mode::Permits { n, limit } = terms.mode {
-        digits(&mut text, n.into(), 10);
-        digits(&mut text, limit.into(), 10);
+        push_digits(&mut text, n.into(), 10);
+        push_digits(&mut text, limit.into(), 10);
     }
-    digits(&mut text, holder.pid.into(), 10);
+    push_digits(&mut text, holder.pid.into(), 10);
     for part in [&holder.host, &holder.program] {
-        digits(&mut text, part.len() as u64, 5);
+        push_digits(&mut text, part.len() as u64, 5);
         text.extend(part.as_bytes());
     }
-    text.extend(holder.text.as_bytes());
+    text.extend(holder.description.as_bytes());
     text
 }
 
 /// Appends a number with `count` digits.
-fn digits(text: &mut Vec<u8>, mut number: u64, count: usize) {
+fn push_digits(text: &mut Vec<u8>, mut number: u64, count: usize) {
     let start = text.len();
     text.resize(start + count, b'0');
     for place in text[start..].iter_mut().rev() {
@@ -289,7 +305,7 @@ fn digits(text: &mut Vec<u8>, mut number: u64, count: usize) {
 
 /// A claim, parsed from its stored description.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Party {
+pub(crate) struct Contender {
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) holder: Holder,
@@ -316,13 +332,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Party {
+impl Contender {
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let mut reader = Reader(text);
         let mode = reader.bytes(1)?[0];
         let ttl = Duration::from_micros(reader.number(12)?);
         reader.bytes(16)?;
-        let inbox = (reader.number(3)? as usize, reader.text(INBOX)?.to_owned());
+        let inbox = (reader.number(3)? as usize, reader.text(INBOX_DIGITS)?.to_owned());
         // A mode in lower case is inherited from another run of the server.
         let mode = match mode.to_ascii_uppercase() {
             b'E' => Mode::Exclusive,
@@ -352,18 +368,18 @@ impl Party {
 
 /// A claim's stored record: its party, and what changes while it holds or waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct ClaimRecord {
     pub(crate) claim: ClaimId,
     /// Zero for a waiter.
     pub(crate) token: Token,
     /// When it expires, in us of the server's clock.
-    pub(crate) until: u64,
+    pub(crate) expires_at: u64,
     /// The time and the order of its arrival or its grant.
-    pub(crate) place: u64,
-    pub(crate) party: Party,
+    pub(crate) position: u64,
+    pub(crate) contender: Contender,
 }
 
-impl Record {
+impl ClaimRecord {
     /// Reads a claim's own field.
     pub(crate) fn read(claim: &[u8], text: &[u8]) -> Option<Self> {
         let mut reader = Reader(text);
@@ -373,38 +389,44 @@ impl Record {
     }
 
     fn new(claim: &[u8], token: u64, since: u64, place: u64, party: &[u8]) -> Option<Self> {
-        let party = Party::read(party)?;
+        let party = Contender::read(party)?;
         let claim = ClaimId::from_bits(u128::from_be_bytes(claim.try_into().ok()?));
-        Some(Self { claim, token: Token(token), until: since + party.ttl.as_micros() as u64, place, party })
+        Some(Self {
+            claim,
+            token: Token(token),
+            expires_at: since + party.ttl.as_micros() as u64,
+            position: place,
+            contender: party,
+        })
     }
 
-    /// Counts the claim's TTL from `moment`.
-    fn since(mut self, moment: u64) -> Self {
-        self.until = moment.saturating_add(self.party.ttl.as_micros() as u64);
+    /// Counts the claim's TTL from `start`.
+    fn restart_ttl(mut self, start: u64) -> Self {
+        self.expires_at = start.saturating_add(self.contender.ttl.as_micros() as u64);
         self
     }
 
     /// Counts the claim's TTL from `latest` at the latest.
-    fn from(mut self, latest: u64) -> Self {
-        self.until = self.until.min(latest.saturating_add(self.party.ttl.as_micros() as u64));
+    fn cap_ttl_start(mut self, latest: u64) -> Self {
+        self.expires_at = self.expires_at.min(latest.saturating_add(self.contender.ttl.as_micros() as u64));
         self
     }
 }
 
 /// A field of a lock's hash, and its value.
-pub(crate) type Field = (Vec<u8>, Vec<u8>);
+pub(crate) type HashField = (Vec<u8>, Vec<u8>);
 
 /// A lock, as stored.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stock {
+pub(crate) struct StoredLock {
     pub(crate) last_token: Option<Token>,
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Vec<ClaimRecord>,
 }
 
-impl Stock {
+impl StoredLock {
     /// Reads all fields of a lock's hash, as a server with this time and this run reads them;
     /// `None` if a script did not write them.
-    pub(crate) fn read(fields: &[Field], bundle: Option<&[u8]>, now: u64, run: &str) -> Option<Self> {
+    pub(crate) fn read(fields: &[HashField], group: Option<&[u8]>, now: u64, run: &str) -> Option<Self> {
         let Some((_, main)) = fields.iter().find(|(field, _)| field == b"m") else {
             return fields.is_empty().then(Self::default);
         };
@@ -417,37 +439,37 @@ impl Stock {
             b'H' => {
                 let since = reader.number(16)?;
                 let claim = reader.bytes(16)?;
-                let (party, written) = reader.0.split_at_checked(reader.0.len().checked_sub(RUN)?)?;
-                (vec![Record::new(claim, token, since, token, party)?], ours(written))
+                let (party, written) = reader.0.split_at_checked(reader.0.len().checked_sub(RUN_DIGITS)?)?;
+                (vec![ClaimRecord::new(claim, token, since, token, party)?], ours(written))
             }
             b'B' => {
                 let size = reader.number(16)?;
                 let claim = reader.bytes(16)?;
                 reader.bytes(size as usize)?;
                 // Without its bundle the lease has expired.
-                let since = bundle.map_or(Some(0), |bundle| Reader(bundle).number(16))?;
-                let written = bundle.is_none_or(|bundle| bundle.get(26..).is_some_and(ours));
-                (vec![Record::new(claim, token, since, token, reader.0)?], written)
+                let since = group.map_or(Some(0), |group| Reader(group).number(16))?;
+                let written = group.is_none_or(|group| group.get(26..).is_some_and(ours));
+                (vec![ClaimRecord::new(claim, token, since, token, reader.0)?], written)
             }
             b'R' => {
                 let parties = fields.iter().filter(|(field, _)| field != b"m" && field != b"x");
-                let records = parties.map(|(claim, text)| Record::read(claim, text)).collect::<Option<_>>()?;
+                let records = parties.map(|(claim, text)| ClaimRecord::read(claim, text)).collect::<Option<_>>()?;
                 (records, main.get(195..).is_some_and(ours))
             }
             _ => return None,
         };
         // What another run wrote, or a clock that was ahead, counts from now on.
-        let since = |record: Record| if ours { record.from(now) } else { record.since(now) };
+        let since = |record: ClaimRecord| if ours { record.cap_ttl_start(now) } else { record.restart_ttl(now) };
         Some(Self { last_token: Some(Token(token)), records: records.into_iter().map(since).collect() })
     }
 }
 
 /// What the field of a lease in a bundle contains from its 28th byte on.
-pub(crate) fn in_bundle(claim: ClaimId, bundle: &str) -> Vec<u8> {
-    let mut text = Vec::with_capacity(32 + bundle.len());
-    digits(&mut text, bundle.len() as u64, 16);
+pub(crate) fn group_membership(claim: ClaimId, group: &str) -> Vec<u8> {
+    let mut text = Vec::with_capacity(32 + group.len());
+    push_digits(&mut text, group.len() as u64, 16);
     text.extend(claim.bits().to_be_bytes());
-    text.extend(bundle.as_bytes());
+    text.extend(group.as_bytes());
     text
 }
 
@@ -456,10 +478,10 @@ pub(crate) fn in_bundle(claim: ClaimId, bundle: &str) -> Vec<u8> {
 pub(crate) enum Message {
     /// The claim, which waited at this position, is granted.
     Granted(ClaimId, Token, u64),
-    /// The claim should send a `look`.
-    Look(ClaimId),
+    /// The claim should send a `heartbeat`.
+    Recheck(ClaimId),
     /// The claim, which had this position, was force released for this reason.
-    Evicted(ClaimId, u64, String),
+    ForceReleased(ClaimId, u64, String),
     /// An operator asks the claim's holder to release it, for this reason.
     ReleaseRequested(ClaimId, String),
 }
@@ -471,10 +493,10 @@ impl Message {
         let claim = ClaimId::from_bits(u128::from_be_bytes(reader.bytes(16)?.try_into().ok()?));
         match kind {
             b'G' => Some(Self::Granted(claim, Token(reader.number(16)?), reader.number(16)?)),
-            b'L' => Some(Self::Look(claim)),
+            b'L' => Some(Self::Recheck(claim)),
             b'X' => {
                 let place = reader.number(16)?;
-                Some(Self::Evicted(claim, place, String::from_utf8_lossy(reader.0).into_owned()))
+                Some(Self::ForceReleased(claim, place, String::from_utf8_lossy(reader.0).into_owned()))
             }
             b'R' => Some(Self::ReleaseRequested(claim, String::from_utf8_lossy(reader.0).into_owned())),
             _ => None,
@@ -513,7 +535,7 @@ mod tests {
     use crate::claim::Owner;
 
     #[test]
-    fn slots_are_the_servers() {
+    fn slots_match_the_servers() {
         for (key, expected) in
             [("123456789", 12_739), ("foo", 12_182), ("{user1000}.following", 3443), ("foo{}{bar}", 8363)]
         {
@@ -522,28 +544,28 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_means_what_it_says() {
+    fn special_characters_in_a_pattern_are_escaped() {
         assert_eq!(pattern("a*[b]:"), "a\\*\\[b\\]:*");
     }
 
     #[test]
-    fn locks_with_a_tag_share_a_slot_and_what_is_beside_a_lock_does() {
+    fn locks_with_a_tag_and_their_auxiliary_keys_share_a_slot() {
         let (a, b) = (lock_key("p:", "{order 7}:stock"), lock_key("p:", "{order 7}:mail"));
         assert_ne!(a, b);
         assert_eq!(slot(&a), slot(&b));
         for name in ["a", "}a", "a}b", "{}x", "{", "{a", "a{b}c"] {
             let key = lock_key("p:", name);
             assert!(hash_tag(&key).is_some(), "{key}");
-            assert_eq!(slot(&beside("p:", 'e', Some(slot(&key)))), slot(&key), "{key}");
+            assert_eq!(slot(&auxiliary_key("p:", 'e', Some(slot(&key)))), slot(&key), "{key}");
         }
     }
 
     proptest! {
         #[test]
-        fn one_name_has_one_key_and_is_read_back_from_it(name in "[{}a=~x%l]{1,8}", prefix in "[a-z*?:]{1,4}") {
+        fn a_name_is_parsed_back_from_its_only_key(name in "[{}a=~x%l]{1,8}", prefix in "[a-z*?:]{1,4}") {
             let key = lock_key(&prefix, &name);
-            prop_assert_eq!(name_of(&prefix, LOCK, &key).map(|found| found.to_string()), Some(name.clone()));
-            prop_assert_eq!(name_of(&prefix, RECORD, &key), None);
+            prop_assert_eq!(name_of(&prefix, LOCK_LETTER, &key).map(|found| found.to_string()), Some(name.clone()));
+            prop_assert_eq!(name_of(&prefix, RECORD_LETTER, &key), None);
             prop_assert_ne!(record_key(&prefix, &name), key);
         }
 
@@ -553,7 +575,7 @@ mod tests {
         }
 
         #[test]
-        fn a_party_is_read_back_as_it_was_written(
+        fn a_contender_is_parsed_back_as_it_was_encoded(
             host in "\\PC{0,40}", program in "\\PC{0,20}", text in "\\PC{0,60}", pid: u32, ms in 1u64..86_400_001, n: u32, limit: u32,
             mode in 0..3usize, inbox in "[a-z]{16}",
         ) {
@@ -561,17 +583,17 @@ mod tests {
             let holder = Arc::new(Holder::new(&host, pid, &program, &text));
             let ttl = Duration::from_millis(ms);
             let name = LockName::new("a").unwrap();
-            let terms = Terms::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder));
-            let written = party(&terms, "p:", &inbox);
-            let read = Party::read(&written).unwrap();
+            let terms = LockOptions::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder));
+            let written = encode_contender(&terms, "p:", &inbox);
+            let read = Contender::read(&written).unwrap();
             prop_assert_eq!(read.channel("p:qlock").unwrap(), format!("p:i{inbox}"));
-            prop_assert_eq!(&read, &Party { mode, ttl, holder: (*holder).clone(), inbox: (2, inbox.clone()) });
+            prop_assert_eq!(&read, &Contender { mode, ttl, holder: (*holder).clone(), inbox: (2, inbox.clone()) });
         }
 
         #[test]
-        fn any_stored_text_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (Party::read(&text), Message::read(&text), Record::read(&[0; 16], &text));
-            let _ = Stock::read(&[(b"m".to_vec(), text.clone())], Some(&text), 1, "12345678");
+        fn any_stored_text_is_parsed_or_rejected(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (Contender::read(&text), Message::read(&text), ClaimRecord::read(&[0; 16], &text));
+            let _ = StoredLock::read(&[(b"m".to_vec(), text.clone())], Some(&text), 1, "12345678");
         }
     }
 }

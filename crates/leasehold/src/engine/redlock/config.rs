@@ -11,15 +11,16 @@ use crate::logic::lease::Drift;
 use crate::logic::quorum::Quorum;
 
 /// The options that apply to each node on its own.
-const SHARED: [&str; 9] = ["prefix", "db", "strict", "retention", "connect-timeout", "tls", "ca", "cert", "cert-key"];
+const NODE_OPTIONS: [&str; 9] =
+    ["prefix", "db", "strict", "retention", "connect-timeout", "tls", "ca", "cert", "cert-key"];
 /// The options that only TLS needs.
-const FOR_TLS: [&str; 3] = ["ca", "cert", "cert-key"];
+const TLS_OPTIONS: [&str; 3] = ["ca", "cert", "cert-key"];
 /// The options of all nodes together.
-const OWN: [&str; 5] = ["node-timeout", "drift", "drift-fixed", "even", "second-round"];
+const QUORUM_OPTIONS: [&str; 5] = ["node-timeout", "drift", "drift-fixed", "even", "second-round"];
 /// The default for how long to wait for a node's answer.
 const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 /// More nodes than this make everything slower and nothing safer.
-const MOST: usize = 15;
+const MAX_NODES: usize = 15;
 
 /// All settings of the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,15 +32,15 @@ pub(crate) struct Config {
     /// Whether every acquire has a second round, even if the first one has stored the token.
     pub(crate) always_two_rounds: bool,
     /// The URL without secrets.
-    pub(crate) shown: String,
+    pub(crate) redacted_url: String,
 }
 
 impl Config {
     pub(crate) fn read(url: &EngineUrl) -> Result<Self> {
-        let (config, even_allowed) = Self::read_any(url)?;
+        let (config, even_allowed) = Self::read_any_count(url)?;
         let count = config.nodes.len();
         if count.is_multiple_of(2) && !even_allowed {
-            return Err(bad(&format!(
+            return Err(invalid_url(&format!(
                 "{count} nodes survive no more failures than {}: name one more or one less, or say even=allowed",
                 count - 1
             )));
@@ -48,16 +49,16 @@ impl Config {
     }
 
     /// The same, with this clock.
-    pub(crate) fn on(mut self, clock: &Clock) -> Self {
-        self.nodes = self.nodes.iter().map(|node| Arc::new(Node::clone(node).on(clock))).collect();
+    pub(crate) fn with_clock(mut self, clock: &Clock) -> Self {
+        self.nodes = self.nodes.iter().map(|node| Arc::new(Node::clone(node).with_clock(clock))).collect();
         self
     }
 
     /// The same for any number of nodes, and whether the URL allows an even one.
-    pub(crate) fn read_any(url: &EngineUrl) -> Result<(Self, bool)> {
-        url.only_options(&[&SHARED[..], &OWN].concat())?;
+    pub(crate) fn read_any_count(url: &EngineUrl) -> Result<(Self, bool)> {
+        url.refuse_unknown_options(&[&NODE_OPTIONS[..], &QUORUM_OPTIONS].concat())?;
         if url.hosts.is_empty() {
-            return Err(bad("name the servers: redlock://h1,h2,h3,h4,h5"));
+            return Err(invalid_url("name the servers: redlock://h1,h2,h3,h4,h5"));
         }
         // A login before the first host alone is for all hosts, as in the other URLs.
         let logins: Vec<_> = url.hosts.iter().map(|part| part.rsplit_once('@').map(|(login, _)| login)).collect();
@@ -65,39 +66,42 @@ impl Config {
             [Some(first), rest @ ..] if !first.contains("://") && rest.iter().all(Option::is_none) => Some(*first),
             _ => None,
         };
-        let nodes = url.hosts.iter().map(|part| node(url, part, for_all).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        let nodes =
+            url.hosts.iter().map(|part| parse_node(url, part, for_all).map(Arc::new)).collect::<Result<Vec<_>>>()?;
         let config = Self {
-            quorum: Quorum::of(nodes.len()),
+            quorum: Quorum::from_node_count(nodes.len()),
             nodes,
             node_timeout: url.duration("node-timeout")?.unwrap_or(NODE_TIMEOUT),
-            drift: Drift { ppm: share(url)?, fixed: url.duration("drift-fixed")?.unwrap_or(Drift::REMOTE.fixed) },
+            drift: Drift { ppm: drift_ppm(url)?, fixed: url.duration("drift-fixed")?.unwrap_or(Drift::REMOTE.fixed) },
             always_two_rounds: match url.option("second-round") {
                 None | Some("needed") => false,
                 Some("always") => true,
-                Some(other) => return Err(bad(&format!("second-round is `needed` or `always`, and not {other:?}"))),
+                Some(other) => {
+                    return Err(invalid_url(&format!("second-round is `needed` or `always`, and not {other:?}")));
+                }
             },
-            shown: url.to_string(),
+            redacted_url: url.to_string(),
         };
         let even_allowed = match url.option("even") {
             None | Some("refused") => false,
             Some("allowed") => true,
-            Some(other) => return Err(bad(&format!("even is `allowed` or `refused`, and not {other:?}"))),
+            Some(other) => return Err(invalid_url(&format!("even is `allowed` or `refused`, and not {other:?}"))),
         };
         Ok((config.check()?, even_allowed))
     }
 
     fn check(self) -> Result<Self> {
         let count = self.nodes.len();
-        if count > MOST {
-            return Err(bad(&format!("{count} nodes are too many; five are usual, {MOST} the most")));
+        if count > MAX_NODES {
+            return Err(invalid_url(&format!("{count} nodes are too many; five are usual, {MAX_NODES} the most")));
         }
         for (at, address) in self.addresses().enumerate() {
             if self.addresses().take(at).any(|other| other == address) {
-                return Err(bad(&format!("{address} is named twice: a majority is of independent servers")));
+                return Err(invalid_url(&format!("{address} is named twice: a majority is of independent servers")));
             }
         }
         if self.node_timeout < Duration::from_millis(1) {
-            return Err(bad("node-timeout is 1 ms at least"));
+            return Err(invalid_url("node-timeout is 1 ms at least"));
         }
         Ok(self)
     }
@@ -111,17 +115,17 @@ impl Config {
     }
 }
 
-fn bad(message: &str) -> Error {
+fn invalid_url(message: &str) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
 /// One part: `[redis[s]://][user:password@]host[:port][/db]`.
-fn node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node> {
+fn parse_node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node> {
     let text = match (part.split_once("://"), for_all) {
         (Some(("redis" | "rediss", _)), _) => part.to_owned(),
         (Some((other, _)), _) => {
             let message = format!("a node is one Redis server, redis:// or rediss://, and not {other}://");
-            return Err(bad(&message));
+            return Err(invalid_url(&message));
         }
         (None, Some(login)) if !part.contains('@') => format!("redis://{login}@{part}"),
         (None, _) => format!("redis://{part}"),
@@ -129,10 +133,10 @@ fn node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node> {
     // If only some parts use TLS, its files are for those parts.
     let secure = |part: &str| part.starts_with("rediss://");
     let plain = !secure(&text) && url.option("tls").is_none() && url.hosts.iter().any(|part| secure(part));
-    let wanted = |key: &str| SHARED.contains(&key) && !(plain && FOR_TLS.contains(&key));
+    let wanted = |key: &str| NODE_OPTIONS.contains(&key) && !(plain && TLS_OPTIONS.contains(&key));
     let mut node = EngineUrl::parse(&text)?;
     if node.hosts.is_empty() {
-        return Err(bad("one of the nodes has no host: redlock://h1,h2,h3"));
+        return Err(invalid_url("one of the nodes has no host: redlock://h1,h2,h3"));
     }
     // From `password-file=`: for all that have no password of their own.
     node.password = node.password.or_else(|| url.password.clone());
@@ -141,10 +145,11 @@ fn node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node> {
 }
 
 /// The share of a lease by which clocks may differ, in parts per million: `drift=0.01`.
-fn share(url: &EngineUrl) -> Result<u32> {
+fn drift_ppm(url: &EngineUrl) -> Result<u32> {
     let Some(text) = url.option("drift") else { return Ok(Drift::REMOTE.ppm) };
     let share: Option<f64> = text.parse().ok().filter(|share| (0.0..0.5).contains(share));
-    let share = share.ok_or_else(|| bad(&format!("drift is a share of the TTL like 0.01, and not {text:?}")))?;
+    let share =
+        share.ok_or_else(|| invalid_url(&format!("drift is a share of the TTL like 0.01, and not {text:?}")))?;
     Ok((share * 1e6).round() as u32)
 }
 
@@ -166,7 +171,7 @@ mod tests {
         assert_eq!((nodes[0].db, nodes[0].login.password.as_deref()), (2, Some("p,1")));
         assert_eq!((nodes[1].tls.is_some(), nodes[1].login.password.as_deref()), (true, Some("s@x")));
         assert_eq!((nodes[2].login.password.as_deref(), nodes[2].prefix.as_str()), (None, "x:"));
-        assert_eq!(config.quorum, Quorum { nodes: 3, needed: 2 });
+        assert_eq!(config.quorum, Quorum { node_count: 3, majority: 2 });
         assert_eq!(config.drift, Drift { ppm: 20_000, fixed: Duration::from_millis(5) });
     }
 
@@ -189,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn errors_name_the_problem() {
         for (url, says) in [
             ("redlock:", "name the servers"),
             ("redlock://h1,h2", "even=allowed"),
@@ -207,14 +212,14 @@ mod tests {
             let error = read(url).expect_err(url);
             assert!(error.to_string().contains(says), "{url}: {error}");
         }
-        assert_eq!(read("redlock://h1,h2?even=allowed").unwrap().quorum.needed, 2);
+        assert_eq!(read("redlock://h1,h2?even=allowed").unwrap().quorum.majority, 2);
     }
 
     #[test]
     fn an_even_number_can_be_looked_at() {
-        let any = |url: &str| Config::read_any(&EngineUrl::parse(url).unwrap());
+        let any = |url: &str| Config::read_any_count(&EngineUrl::parse(url).unwrap());
         let (config, allowed) = any("redlock://h1,h2,h3,h4").unwrap();
-        assert_eq!((config.quorum, allowed), (Quorum { nodes: 4, needed: 3 }, false));
+        assert_eq!((config.quorum, allowed), (Quorum { node_count: 4, majority: 3 }, false));
         assert!(any("redlock://h1,h2?even=allowed").unwrap().1);
         assert!(any("redlock://h1,h1").unwrap_err().to_string().contains("named twice"));
     }
@@ -223,7 +228,7 @@ mod tests {
     fn never_shows_a_secret() {
         for url in ["redlock://u:hunter2@h1,rediss://:hunter3@h2,h3", "redlock://u:hunter2@h1,h2?even=allowed"] {
             let config = read(url).unwrap();
-            let shown = format!("{config:?} {config:#?} {} {:?}", config.shown, EngineUrl::parse(url));
+            let shown = format!("{config:?} {config:#?} {} {:?}", config.redacted_url, EngineUrl::parse(url));
             assert!(!shown.contains("hunter") && shown.contains("u:***@h1"), "{shown}");
         }
     }

@@ -9,45 +9,47 @@ use redis::{Pipeline, Value};
 use super::engine::RedlockEngine;
 use super::error;
 use super::node::Node;
-use super::server::{Request, What};
-use super::wire::{self, Record, Stock};
+use super::server::{Request, RequestKind};
+use super::wire::{self, ClaimRecord, StoredLock};
 use crate::claim::{ClaimId, Token};
-use crate::engine::redis::error::odd;
-use crate::engine::redis::inspect::scanned;
+use crate::engine::redis::error::unexpected_answer;
+use crate::engine::redis::inspect::parse_scan;
 use crate::engine::redis::wire::{Message, Reader, bytes, integer, pattern};
-use crate::engine::{Evicted, LockView, PartyView};
+use crate::engine::{ContenderView, ForceReleaseOutcome, LockView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::fence;
 use crate::name::LockName;
 
 /// How many tokens are tried before a force release fails, each higher than the last.
-const WRITES: usize = 4;
+const MAX_TOKEN_ATTEMPTS: usize = 4;
 
 /// How many locks are read at once.
-const AT_ONCE: usize = 128;
+const MAX_CONCURRENT_READS: usize = 128;
 
 /// One lock, as a majority reports it, or all nodes that respond.
-pub(super) async fn one(engine: &RedlockEngine, name: &LockName) -> Result<LockView> {
-    let answers = engine.all_who_answer(|node| async move { stock(engine, name, &node).await });
-    let (stocks, said) = sort(answers.await);
+pub(super) async fn inspect_lock(engine: &RedlockEngine, name: &LockName) -> Result<LockView> {
+    let answers = engine.ask_responsive(|node| async move { read_lock(engine, name, &node).await });
+    let (stocks, said) = partition_results(answers.await);
     let damaged = said.iter().find(|error| error.kind() == ErrorKind::Corrupt);
-    if stocks.len() < engine.config.quorum.needed {
+    if stocks.len() < engine.config.quorum.majority {
         return match damaged {
-            Some(error) => Ok(LockView { trouble: Some(error.said()), ..LockView::free(name.clone()) }),
-            None => Err(error::too_few(&engine.config, &said)),
+            Some(error) => {
+                Ok(LockView { damage: Some(error.message_without_location()), ..LockView::free(name.clone()) })
+            }
+            None => Err(error::no_majority(&engine.config, &said)),
         };
     }
-    Ok(merged(engine, name, &stocks))
+    Ok(merge(engine, name, &stocks))
 }
 
 /// What one node has stored of a lock.
-async fn stock(engine: &RedlockEngine, name: &LockName, node: &Node) -> Result<Stock> {
+async fn read_lock(engine: &RedlockEngine, name: &LockName, node: &Node) -> Result<StoredLock> {
     let mut commands = Pipeline::new();
     commands.cmd("TIME").cmd("GET").arg(engine.key(name));
-    let mut answers = node.commands(&commands, patience(engine)).await?;
+    let mut answers = node.send_commands(&commands, node_timeout(engine)).await?;
     let text = answers.pop().unwrap_or(Value::Nil);
-    let text = text.extract_error().map_err(|cause| crate::engine::redis::error::step(&node.address, cause))?;
-    let stock = answers.first().and_then(|time| Stock::read(time, &text));
+    let text = text.extract_error().map_err(|cause| crate::engine::redis::error::step_error(&node.address, cause))?;
+    let stock = answers.first().and_then(|time| StoredLock::read(time, &text));
     stock.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))
 }
 
@@ -58,36 +60,36 @@ pub(super) async fn request_release(
     name: &LockName,
     claim: ClaimId,
     reason: &str,
-) -> Result<Option<PartyView>> {
-    let holder = one(engine, name).await?.holders.into_iter().find(|holder| holder.claim == claim);
+) -> Result<Option<ContenderView>> {
+    let holder = inspect_lock(engine, name).await?.holders.into_iter().find(|holder| holder.claim == claim);
     if holder.is_none() {
         return Ok(None);
     }
     let (key, message) = (engine.key(name), Message::request_release(claim, reason));
     let (key, message) = (&key, &message);
-    let answers = engine.all_who_answer(|node| async move {
-        let stock = stock(engine, name, &node).await?;
+    let answers = engine.ask_responsive(|node| async move {
+        let stock = read_lock(engine, name, &node).await?;
         let record = stock.records.iter().find(|record| record.claim == claim);
-        if let Some(channel) = record.and_then(|record| record.party.channel(key)) {
+        if let Some(channel) = record.and_then(|record| record.contender.channel(key)) {
             let mut publish = Pipeline::new();
             publish.cmd("PUBLISH").arg(channel).arg(message);
-            node.commands(&publish, patience(engine)).await?;
+            node.send_commands(&publish, node_timeout(engine)).await?;
         }
         Ok(())
     });
-    let (asked, said) = sort(answers.await);
-    if asked.is_empty() { Err(error::too_few(&engine.config, &said)) } else { Ok(holder) }
+    let (asked, said) = partition_results(answers.await);
+    if asked.is_empty() { Err(error::no_majority(&engine.config, &said)) } else { Ok(holder) }
 }
 
 /// Shows every claim that may hold: one that could have a majority if the nodes that did not
 /// respond have it, too.
-fn merged(engine: &RedlockEngine, name: &LockName, stocks: &[Stock]) -> LockView {
+fn merge(engine: &RedlockEngine, name: &LockName, stocks: &[StoredLock]) -> LockView {
     let quorum = engine.config.quorum;
-    let unknown = quorum.nodes - stocks.len();
-    let mut found: BTreeMap<ClaimId, Vec<(&Record, Duration)>> = BTreeMap::new();
+    let unknown = quorum.node_count - stocks.len();
+    let mut found: BTreeMap<ClaimId, Vec<(&ClaimRecord, Duration)>> = BTreeMap::new();
     for stock in stocks {
         for record in &stock.records {
-            let left = Duration::from_micros(record.ends - stock.now);
+            let left = Duration::from_micros(record.expires_at - stock.now);
             found.entry(record.claim).or_default().push((record, left));
         }
     }
@@ -95,26 +97,26 @@ fn merged(engine: &RedlockEngine, name: &LockName, stocks: &[Stock]) -> LockView
     let mut holders = Vec::new();
     for (claim, mut records) in found {
         let token = records.iter().map(|(record, _)| record.token).max().unwrap_or_default();
-        if records.len() + unknown < quorum.needed || token == Token::default() {
+        if records.len() + unknown < quorum.majority || token == Token::default() {
             continue;
         }
         // It is held until it no longer has a majority.
         records.sort_by_key(|(_, left)| std::cmp::Reverse(*left));
-        let Some((record, left)) = records.get(quorum.needed - 1).or(records.last()) else { continue };
+        let Some((record, left)) = records.get(quorum.majority - 1).or(records.last()) else { continue };
         let age = Duration::from_micros(now.saturating_sub(token.0));
-        let holder = record.party.holder.clone();
-        holders.push(PartyView::new(claim, record.party.mode, Some(token), holder, age, *left));
+        let holder = record.contender.holder.clone();
+        holders.push(ContenderView::new(claim, record.contender.mode, Some(token), holder, age, *left));
     }
     holders.sort_by_key(|holder| holder.token);
-    let last = stocks.iter().map(|stock| stock.last).max().filter(|last| *last > Token::default());
+    let last = stocks.iter().map(|stock| stock.last_token).max().filter(|last| *last > Token::default());
     LockView { holders, last_token: last, ..LockView::free(name.clone()) }
 }
 
-fn patience(engine: &RedlockEngine) -> Duration {
+fn node_timeout(engine: &RedlockEngine) -> Duration {
     engine.config.node_timeout
 }
 
-fn sort<T>(answers: Vec<Result<T>>) -> (Vec<T>, Vec<Error>) {
+fn partition_results<T>(answers: Vec<Result<T>>) -> (Vec<T>, Vec<Error>) {
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for answer in answers {
         match answer {
@@ -127,32 +129,34 @@ fn sort<T>(answers: Vec<Result<T>>) -> (Vec<T>, Vec<Error>) {
 
 /// All locks that are held.
 pub(super) async fn list(engine: &RedlockEngine, prefix: &str) -> Result<Vec<LockView>> {
-    let (names, said) = sort(engine.all_who_answer(|node| async move { names(engine, &node).await }).await);
-    if names.len() < engine.config.quorum.needed {
-        return Err(error::too_few(&engine.config, &said));
+    let (names, said) =
+        partition_results(engine.ask_responsive(|node| async move { scan_names(engine, &node).await }).await);
+    if names.len() < engine.config.quorum.majority {
+        return Err(error::no_majority(&engine.config, &said));
     }
     let mut names: Vec<_> = names.into_iter().flatten().filter(|name| name.as_str().starts_with(prefix)).collect();
     names.sort();
     names.dedup();
     let mut views = Vec::new();
-    for some in names.chunks(AT_ONCE) {
-        views.extend(try_join_all(some.iter().map(|name| one(engine, name))).await?);
+    for some in names.chunks(MAX_CONCURRENT_READS) {
+        views.extend(try_join_all(some.iter().map(|name| inspect_lock(engine, name))).await?);
     }
-    views.retain(|view| !view.holders.is_empty() || view.trouble.is_some());
+    views.retain(|view| !view.holders.is_empty() || view.damage.is_some());
     Ok(views)
 }
 
 /// All lock names on a node.
-async fn names(engine: &RedlockEngine, node: &Node) -> Result<Vec<LockName>> {
+async fn scan_names(engine: &RedlockEngine, node: &Node) -> Result<Vec<LockName>> {
     let prefix = &engine.config.nodes[0].prefix;
     let (mut names, mut cursor) = (Vec::new(), "0".to_owned());
     loop {
         let mut scan = Pipeline::new();
         scan.cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern(&format!("{prefix}q"))).arg("COUNT").arg(1000);
-        let answer = node.commands(&scan, patience(engine)).await?.pop().unwrap_or(Value::Nil);
-        let answer = answer.extract_error().map_err(|cause| crate::engine::redis::error::step(&node.address, cause))?;
-        let (next, keys) = scanned(&answer, &node.address)?;
-        names.extend(keys.iter().filter_map(|key| wire::name(prefix, key)));
+        let answer = node.send_commands(&scan, node_timeout(engine)).await?.pop().unwrap_or(Value::Nil);
+        let answer =
+            answer.extract_error().map_err(|cause| crate::engine::redis::error::step_error(&node.address, cause))?;
+        let (next, keys) = parse_scan(&answer, &node.address)?;
+        names.extend(keys.iter().filter_map(|key| wire::name_of(prefix, key)));
         if next == "0" {
             return Ok(names);
         }
@@ -161,43 +165,48 @@ async fn names(engine: &RedlockEngine, node: &Node) -> Result<Vec<LockName>> {
 }
 
 /// A node's answer to a force release.
-struct Ousted {
+struct NodeForceRelease {
     /// Whether it stored the token.
-    stored: bool,
+    is_token_stored: bool,
     /// The highest token that it had.
-    last: Token,
+    last_token: Token,
     /// Whether the claim was there.
-    there: bool,
+    was_present: bool,
     /// Whether other claims stay: those of the same owner, with the same token.
-    others: bool,
-    party: Option<PartyView>,
+    has_others: bool,
+    view: Option<ContenderView>,
 }
 
 /// Force releases a claim on a majority, and stores a token there that is higher than any before.
 /// If no node has the claim, nothing changes: the first round stores the token only on nodes that
 /// have it.
-pub(super) async fn evict(engine: &RedlockEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
+pub(super) async fn force_release(
+    engine: &RedlockEngine,
+    name: &LockName,
+    claim: ClaimId,
+    reason: &str,
+) -> Result<ForceReleaseOutcome> {
     let mut token = Token(engine.guess().0.max(1));
     let (mut party, mut there, mut others) = (None, false, false);
-    for _ in 0..WRITES {
-        let (answers, said) = sort(ask_to_evict(engine, name, claim, token, there).await);
-        if answers.len() < engine.config.quorum.needed {
-            return Err(error::too_few(&engine.config, &said));
+    for _ in 0..MAX_TOKEN_ATTEMPTS {
+        let (answers, said) = partition_results(ask_force_release(engine, name, claim, token, there).await);
+        if answers.len() < engine.config.quorum.majority {
+            return Err(error::no_majority(&engine.config, &said));
         }
-        let stored = answers.iter().filter(|answer| answer.stored).count();
-        let highest = answers.iter().map(|answer| answer.last).fold(token, Token::max);
-        there |= answers.iter().any(|answer| answer.there);
-        others |= answers.iter().any(|answer| answer.others);
-        party = party.or_else(|| answers.into_iter().find_map(|answer| answer.party));
+        let stored = answers.iter().filter(|answer| answer.is_token_stored).count();
+        let highest = answers.iter().map(|answer| answer.last_token).fold(token, Token::max);
+        there |= answers.iter().any(|answer| answer.was_present);
+        others |= answers.iter().any(|answer| answer.has_others);
+        party = party.or_else(|| answers.into_iter().find_map(|answer| answer.view));
         if !there {
-            return Ok(Evicted::new(None, None));
+            return Ok(ForceReleaseOutcome::new(None, None));
         }
-        if stored >= engine.config.quorum.needed {
+        if stored >= engine.config.quorum.majority {
             tracing::warn!(%name, ?claim, reason, "evicted");
-            let held = party.as_ref().map_or(Token::default(), |party: &PartyView| party.token.unwrap_or_default());
+            let held = party.as_ref().map_or(Token::default(), |party: &ContenderView| party.token.unwrap_or_default());
             // Other holders have the same owner, and so the same token.
-            let advised = fence::advice(Some(held), others.then_some(held), token);
-            return Ok(Evicted::new(party, advised));
+            let advised = fence::force_release_token(Some(held), others.then_some(held), token);
+            return Ok(ForceReleaseOutcome::new(party, advised));
         }
         token = token.max(Token(highest.0 + 1));
     }
@@ -205,44 +214,57 @@ pub(super) async fn evict(engine: &RedlockEngine, name: &LockName, claim: ClaimI
     Err(Error::new(ErrorKind::Unavailable, message).at_engine(error::NAME).retryable())
 }
 
-/// Asks all nodes to force release a claim. `always`: store the token also where the claim is not.
-async fn ask_to_evict(
+/// Asks all nodes to force release a claim. `store_always`: store the token also where the claim is not.
+async fn ask_force_release(
     engine: &RedlockEngine,
     name: &LockName,
     claim: ClaimId,
     token: Token,
-    always: bool,
-) -> Vec<Result<Ousted>> {
+    store_always: bool,
+) -> Vec<Result<NodeForceRelease>> {
     let arguments = vec![
         claim.bits().to_be_bytes().to_vec(),
         Vec::new(),
         engine.config.nodes[0].retention.as_secs().to_string().into_bytes(),
         wire::digits(token.0).into_bytes(),
-        vec![if always { b'1' } else { b'0' }],
+        vec![if store_always { b'1' } else { b'0' }],
     ];
-    let request = Request::new(What::Evict, vec![engine.key(name)], arguments);
-    let (request, most) = (&request, patience(engine));
-    let answers = engine.all(|node| async move {
-        let answer = node.ask(request, most).await?;
-        ousted(&answer, claim).ok_or_else(|| odd(&node.address, &answer))
+    let request = Request::new(RequestKind::ForceRelease, vec![engine.key(name)], arguments);
+    let (request, most) = (&request, node_timeout(engine));
+    let answers = engine.ask_all(|node| async move {
+        let answer = node.send(request, most).await?;
+        parse_force_release(&answer, claim).ok_or_else(|| unexpected_answer(&node.address, &answer))
     });
     answers.await
 }
 
-fn ousted(answer: &Value, claim: ClaimId) -> Option<Ousted> {
+fn parse_force_release(answer: &Value, claim: ClaimId) -> Option<NodeForceRelease> {
     let Value::Array(parts) = answer else { return None };
     let [stored, last, now, record, there, others] = &parts[..] else { return None };
     let now = u64::try_from(integer(now)?).ok()?;
     let party = match bytes(record)? {
         b"" => None,
         record => {
-            let record = Record::read(&mut Reader(record), now)?;
+            let record = ClaimRecord::read(&mut Reader(record), now)?;
             let age = Duration::from_micros(now.saturating_sub(record.token.0));
-            let left = Duration::from_micros(record.ends.saturating_sub(now));
-            Some(PartyView::new(claim, record.party.mode, Some(record.token), record.party.holder, age, left))
+            let left = Duration::from_micros(record.expires_at.saturating_sub(now));
+            Some(ContenderView::new(
+                claim,
+                record.contender.mode,
+                Some(record.token),
+                record.contender.holder,
+                age,
+                left,
+            ))
         }
     };
     let yes = |value| integer(value).map(|number| number == 1);
     let last = Token(u64::try_from(integer(last)?).ok()?);
-    Some(Ousted { stored: yes(stored)?, last, there: yes(there)?, others: yes(others)?, party })
+    Some(NodeForceRelease {
+        is_token_stored: yes(stored)?,
+        last_token: last,
+        was_present: yes(there)?,
+        has_others: yes(others)?,
+        view: party,
+    })
 }

@@ -3,7 +3,7 @@
 //! # The protocol
 //! N servers (five, as a rule) do not know each other: no replication, no cluster. On each of them
 //! a lock is one string, and every step is one script. A node grants the lock to one owner at a
-//! time, by its own clock ([`Ballots`](crate::logic::ballots::Ballots) specifies it). Only the
+//! time, by its own clock ([`AcceptorState`](crate::logic::acceptor::AcceptorState) specifies it). Only the
 //! answer of a majority counts ([`quorum`](crate::logic::quorum)).
 //!
 //! - **Acquire.** The client asks all nodes at once. Each has a timeout that is much smaller than
@@ -110,16 +110,16 @@ use crate::error::Result;
 
 /// Capabilities of `redlock:`.
 pub const CAPABILITIES: Capabilities = Capabilities {
-    reentry: true,
+    reentrancy: true,
     fencing: Fencing::Durable,
     inspection: true,
-    eviction: true,
-    survives: "any client's crash, cut or pause; the death, hang or cut of any minority of its servers",
-    breaks: "servers that restart without their data (strict makes them abstain), clocks that jump forward on nodes that, with those that had not voted, are a majority",
+    force_release: true,
+    tolerates: "any client's crash, cut or pause; the death, hang or cut of any minority of its servers",
+    fails_when: "servers that restart without their data (strict makes them abstain), clocks that jump forward on nodes that, with those that had not voted, are a majority",
     ..Capabilities::exclusive_only("redlock")
 };
 
 /// Opens the engine for the URL.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
-    Ok(RedlockEngine::open(Config::read(url)?.on(clock), clock).await?)
+    Ok(RedlockEngine::open(Config::read(url)?.with_clock(clock), clock).await?)
 }

@@ -9,10 +9,10 @@ use redis::{Pipeline, Value};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::server::{Request, Server, What, address};
+use super::server::{Request, RequestKind, Server, address_of};
 use crate::claim::{Claim, ClaimId};
-use crate::clock::{Clock, Moment};
-use crate::engine::LossBoard;
+use crate::clock::{Clock, Instant};
+use crate::engine::LossBroadcaster;
 use crate::engine::redis::config::{Address, Config};
 use crate::engine::redis::error;
 use crate::engine::redis::wire::{Reader, bytes};
@@ -20,11 +20,11 @@ use crate::error::Result;
 use crate::logic::backoff;
 
 /// How many undelivered releases are kept for a node: claims beyond that end with their TTL.
-const MOST_DEBTS: usize = 10_000;
+const MAX_PENDING_RELEASES: usize = 10_000;
 
 /// How often a node is touched that stays reached: its clock drifts from ours, and the key of
 /// strict mode expires after a day.
-const AGAIN: Duration = Duration::from_secs(60);
+const PROBE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// One server.
 pub(super) struct Node {
@@ -32,46 +32,46 @@ pub(super) struct Node {
     config: Arc<Config>,
     clock: Clock,
     server: Box<dyn Server>,
-    ears: Arc<Ears>,
+    listener: Arc<NodeListener>,
     /// By how many us its clock is ahead of ours; zero if it is unknown.
-    ahead: AtomicU64,
-    debts: Mutex<VecDeque<Debt>>,
-    tender: Mutex<Option<JoinHandle<()>>>,
+    clock_ahead_us: AtomicU64,
+    pending_releases: Mutex<VecDeque<PendingRelease>>,
+    probe_task: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// A release that a node has not received yet.
-struct Debt {
+struct PendingRelease {
     request: Arc<Request>,
     /// When the claim has expired.
-    until: Moment,
+    expires_at: Instant,
 }
 
 /// Receives what the connection to a node reports.
-pub(super) struct Ears {
-    losses: Arc<LossBoard>,
+pub(super) struct NodeListener {
+    losses: Arc<LossBroadcaster>,
     /// The node missed a timeout, and has not responded since.
-    silent: AtomicBool,
+    is_unresponsive: AtomicBool,
     /// Notified when the node is reached, and when it stops responding.
-    change: Notify,
+    changed: Notify,
 }
 
-impl Ears {
+impl NodeListener {
     /// The node has force released a claim of ours.
-    pub(super) fn evicted(&self, claim: ClaimId) {
-        self.losses.check(claim);
+    pub(super) fn on_force_released(&self, claim: ClaimId) {
+        self.losses.report_maybe_lost(claim);
     }
 
     /// An operator asks for the release of a claim of ours. Each node that has the claim sends
     /// this; once is enough.
-    pub(super) fn release_requested(&self, claim: ClaimId) {
-        self.losses.request_release(claim);
+    pub(super) fn on_release_requested(&self, claim: ClaimId) {
+        self.losses.report_release_request(claim);
     }
 
     /// The node is reached. It may have lost our claims, or not have been asked for them so far.
-    pub(super) fn reached(&self) {
-        self.silent.store(false, Ordering::SeqCst);
-        self.change.notify_one();
-        self.losses.doubt();
+    pub(super) fn on_reached(&self) {
+        self.is_unresponsive.store(false, Ordering::SeqCst);
+        self.changed.notify_one();
+        self.losses.report_resync();
     }
 }
 
@@ -80,109 +80,113 @@ impl Node {
     pub(super) fn new(
         config: &Arc<Config>,
         clock: &Clock,
-        losses: &Arc<LossBoard>,
-        reach: &impl Fn(&Arc<Config>, Arc<Ears>) -> Box<dyn Server>,
+        losses: &Arc<LossBroadcaster>,
+        connect: &impl Fn(&Arc<Config>, Arc<NodeListener>) -> Box<dyn Server>,
     ) -> Arc<Self> {
-        let ears = Arc::new(Ears { losses: Arc::clone(losses), silent: AtomicBool::new(false), change: Notify::new() });
+        let listener = Arc::new(NodeListener {
+            losses: Arc::clone(losses),
+            is_unresponsive: AtomicBool::new(false),
+            changed: Notify::new(),
+        });
         let node = Arc::new(Self {
-            address: address(config),
+            address: address_of(config),
             config: Arc::clone(config),
             clock: clock.clone(),
-            server: reach(config, Arc::clone(&ears)),
-            ears: Arc::clone(&ears),
-            ahead: AtomicU64::new(0),
-            debts: Mutex::default(),
-            tender: Mutex::default(),
+            server: connect(config, Arc::clone(&listener)),
+            listener: Arc::clone(&listener),
+            clock_ahead_us: AtomicU64::new(0),
+            pending_releases: Mutex::default(),
+            probe_task: Mutex::default(),
         });
-        let touch = Request::new(What::Touch, Vec::new(), Vec::new());
-        let tender = tokio::spawn(tend(Arc::downgrade(&node), clock.clone(), ears, touch));
-        *node.tender.lock().unwrap_or_else(PoisonError::into_inner) = Some(tender);
+        let touch = Request::new(RequestKind::Probe, Vec::new(), Vec::new());
+        let tender = tokio::spawn(keep_probing(Arc::downgrade(&node), clock.clone(), listener, touch));
+        *node.probe_task.lock().unwrap_or_else(PoisonError::into_inner) = Some(tender);
         node
     }
 
     /// Waits until the node is reached, or the reason why not is known.
-    pub(super) async fn reached(&self) -> Result<()> {
-        self.server.reached().await
+    pub(super) async fn wait_reached(&self) -> Result<()> {
+        self.server.wait_reached().await
     }
 
     /// Notes the node's clock, in us.
-    pub(super) fn saw_time(&self, micros: u64) {
-        self.ahead.store(micros.saturating_sub(self.clock.now().as_nanos() / 1000), Ordering::SeqCst);
+    pub(super) fn observe_clock(&self, micros: u64) {
+        self.clock_ahead_us.store(micros.saturating_sub(self.clock.now().as_nanos() / 1000), Ordering::SeqCst);
     }
 
     /// The node's clock by now, in us, as far as it is known; zero if it is unknown.
-    pub(super) fn time(&self) -> u64 {
-        match self.ahead.load(Ordering::SeqCst) {
+    pub(super) fn clock_us(&self) -> u64 {
+        match self.clock_ahead_us.load(Ordering::SeqCst) {
             0 => 0,
             ahead => ahead.saturating_add(self.clock.now().as_nanos() / 1000),
         }
     }
 
     /// Whether the node has missed a timeout and not responded since: it is not worth waiting for.
-    pub(super) fn is_silent(&self) -> bool {
-        self.ears.silent.load(Ordering::SeqCst)
+    pub(super) fn is_unresponsive(&self) -> bool {
+        self.listener.is_unresponsive.load(Ordering::SeqCst)
     }
 
     /// Records that a claim's lease is due for renewal.
-    pub(super) fn renews(&self, claim: &Claim) {
-        self.server.renews(claim.terms.ttl, claim.deadline());
+    pub(super) fn note_renewal_due(&self, claim: &Claim) {
+        self.server.note_renewal_due(claim.options.ttl, claim.deadline());
     }
 
     /// Sends a request. A node that does not answer in time counts as not responding until it does.
-    pub(super) async fn ask(&self, request: &Arc<Request>, most: Duration) -> Result<Value> {
-        self.in_time(self.server.ask(request), most).await
+    pub(super) async fn send(&self, request: &Arc<Request>, timeout: Duration) -> Result<Value> {
+        self.with_timeout(self.server.send(request), timeout).await
     }
 
     /// Sends commands in a row.
-    pub(super) async fn commands(&self, pipeline: &Pipeline, most: Duration) -> Result<Vec<Value>> {
-        self.in_time(self.server.commands(pipeline), most).await
+    pub(super) async fn send_commands(&self, pipeline: &Pipeline, timeout: Duration) -> Result<Vec<Value>> {
+        self.with_timeout(self.server.send_commands(pipeline), timeout).await
     }
 
-    async fn in_time<T>(&self, asking: impl Future<Output = Result<T>>, most: Duration) -> Result<T> {
-        match self.clock.timeout(most, asking).await {
+    async fn with_timeout<T>(&self, request: impl Future<Output = Result<T>>, timeout: Duration) -> Result<T> {
+        match self.clock.timeout(timeout, request).await {
             Ok(answer) => answer,
             Err(_) => {
-                self.ears.silent.store(true, Ordering::SeqCst);
-                self.ears.change.notify_one();
-                Err(error::unreachable(&self.address, &format!("no answer within {most:?}")).effect_unknown())
+                self.listener.is_unresponsive.store(true, Ordering::SeqCst);
+                self.listener.changed.notify_one();
+                Err(error::unreachable(&self.address, &format!("no answer within {timeout:?}")).effect_unknown())
             }
         }
     }
 
     /// Sends the release of a claim. If it fails, the node gets it when it is reached again.
-    pub(super) async fn end(&self, request: Arc<Request>, most: Duration, ttl: Duration) -> Result<Value> {
-        let answer = self.ask(&request, most).await;
+    pub(super) async fn send_release(&self, request: Arc<Request>, timeout: Duration, ttl: Duration) -> Result<Value> {
+        let answer = self.send(&request, timeout).await;
         if answer.is_err() {
-            self.owe(request, ttl);
+            self.keep_release(request, ttl);
             // The node may have answered other requests meanwhile: then no other notification would
             // deliver this release.
-            if self.server.is_up() && !self.is_silent() {
-                self.ears.change.notify_one();
+            if self.server.is_up() && !self.is_unresponsive() {
+                self.listener.changed.notify_one();
             }
         }
         answer
     }
 
-    fn owe(&self, request: Arc<Request>, ttl: Duration) {
+    fn keep_release(&self, request: Arc<Request>, ttl: Duration) {
         let now = self.clock.now();
-        let mut debts = self.debts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut debts = self.pending_releases.lock().unwrap_or_else(PoisonError::into_inner);
         // Releases of one TTL are in the order of their ends: to scan all of them each time would
         // cost more than the rest.
-        while debts.front().is_some_and(|debt| debt.until <= now) {
+        while debts.front().is_some_and(|debt| debt.expires_at <= now) {
             debts.pop_front();
         }
-        if debts.len() < MOST_DEBTS {
-            debts.push_back(Debt { request, until: now.after(ttl) });
+        if debts.len() < MAX_PENDING_RELEASES {
+            debts.push_back(PendingRelease { request, expires_at: now.saturating_add(ttl) });
         }
     }
 
     /// Sends the releases that the node has not received yet.
-    async fn pay(&self) {
-        let debts = std::mem::take(&mut *self.debts.lock().unwrap_or_else(PoisonError::into_inner));
+    async fn deliver_releases(&self) {
+        let debts = std::mem::take(&mut *self.pending_releases.lock().unwrap_or_else(PoisonError::into_inner));
         for debt in debts {
             let now = self.clock.now();
-            if debt.until > now && self.ask(&debt.request, self.config.connect_timeout).await.is_err() {
-                self.owe(debt.request, debt.until.since(now));
+            if debt.expires_at > now && self.send(&debt.request, self.config.connect_timeout).await.is_err() {
+                self.keep_release(debt.request, debt.expires_at.duration_since(now));
             }
         }
     }
@@ -190,7 +194,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if let Some(tender) = self.tender.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(tender) = self.probe_task.lock().unwrap_or_else(PoisonError::into_inner).take() {
             tender.abort();
         }
     }
@@ -198,36 +202,36 @@ impl Drop for Node {
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Node({}, {})", self.address, if self.is_silent() { "silent" } else { "in touch" })
+        write!(f, "Node({}, {})", self.address, if self.is_unresponsive() { "silent" } else { "in touch" })
     }
 }
 
 /// Probes a node that does not respond until it does, starts strict mode's cool-down where it has
 /// restarted, and delivers pending releases; ends with the node.
-async fn tend(node: Weak<Node>, clock: Clock, ears: Arc<Ears>, touch: Arc<Request>) {
+async fn keep_probing(node: Weak<Node>, clock: Clock, listener: Arc<NodeListener>, probe: Arc<Request>) {
     let mut failures = 0;
     loop {
         if failures == 0 {
-            let _ = clock.timeout(AGAIN, ears.change.notified()).await;
+            let _ = clock.timeout(PROBE_INTERVAL, listener.changed.notified()).await;
         } else {
-            let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-            let pause = backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice);
+            let rng = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+            let pause = backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), rng);
             clock.sleep(pause).await;
         }
         let Some(node) = node.upgrade() else { return };
-        let was_silent = node.is_silent();
-        match node.ask(&touch, node.config.connect_timeout).await {
+        let was_silent = node.is_unresponsive();
+        match node.send(&probe, node.config.connect_timeout).await {
             Ok(time) => {
                 failures = 0;
                 if let Some(micros) = bytes(&time).and_then(|digits| Reader(digits).number(16)) {
-                    node.saw_time(micros);
+                    node.observe_clock(micros);
                 }
-                ears.silent.store(false, Ordering::SeqCst);
+                listener.is_unresponsive.store(false, Ordering::SeqCst);
                 if was_silent {
                     tracing::debug!(address = %node.address, "answers again");
-                    ears.losses.doubt();
+                    listener.losses.report_resync();
                 }
-                node.pay().await;
+                node.deliver_releases().await;
             }
             Err(error) => {
                 tracing::debug!(%error, address = %node.address, "does not answer");

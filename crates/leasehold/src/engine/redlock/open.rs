@@ -10,29 +10,29 @@ use redis::{Pipeline, Value};
 use super::engine::RedlockEngine;
 use super::error;
 use super::node::Node;
-use super::wire::micros;
+use super::wire::parse_time;
 use crate::engine::redis::wire::bytes;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How much longer to wait for the other nodes once a majority is reached.
-const REST: Duration = Duration::from_millis(250);
+const STRAGGLER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Waits until a majority is reached, checks that no two of them are one server, and reads their
 /// clocks.
-pub(super) async fn meet(engine: &RedlockEngine) -> Result<()> {
+pub(super) async fn connect_majority(engine: &RedlockEngine) -> Result<()> {
     let quorum = engine.config.quorum;
-    let reach = |node| async move { (node, Node::reached(node).await) };
+    let reach = |node| async move { (node, Node::wait_reached(node).await) };
     let mut reaching: FuturesUnordered<_> = engine.nodes.iter().map(|node| reach(&**node)).collect();
     let (mut reached, mut said) = (Vec::new(), Vec::new());
-    while reached.len() < quorum.needed && said.len() <= quorum.spare() {
+    while reached.len() < quorum.majority && said.len() <= quorum.tolerated_failures() {
         match reaching.next().await {
             Some((node, Ok(()))) => reached.push(node),
             Some((_, Err(error))) => said.push(error),
             None => break,
         }
     }
-    if reached.len() < quorum.needed {
-        return Err(error::too_few(&engine.config, &said));
+    if reached.len() < quorum.majority {
+        return Err(error::no_majority(&engine.config, &said));
     }
     // Most often the others follow at once.
     let rest = async {
@@ -42,27 +42,27 @@ pub(super) async fn meet(engine: &RedlockEngine) -> Result<()> {
             }
         }
     };
-    let _ = engine.clock.timeout(REST, rest).await;
-    independent(&reached).await
+    let _ = engine.clock.timeout(STRAGGLER_TIMEOUT, rest).await;
+    check_independent(&reached).await
 }
 
 /// Refuses two addresses of one server, which would vote twice. It does not wait again for nodes
 /// that were not reached.
-async fn independent(reached: &[&Node]) -> Result<()> {
+async fn check_independent(reached: &[&Node]) -> Result<()> {
     let mut both = Pipeline::new();
     both.cmd("TIME").cmd("INFO").arg("server");
     let both = &both;
     let answers = join_all(reached.iter().map(|node| async move {
-        let answers = node.commands(both, REST).await?;
-        if let Some(time) = answers.first().and_then(micros) {
-            node.saw_time(time);
+        let answers = node.send_commands(both, STRAGGLER_TIMEOUT).await?;
+        if let Some(time) = answers.first().and_then(parse_time) {
+            node.observe_clock(time);
         }
         Ok::<_, Error>((&node.address, answers))
     }));
     let mut known: Vec<(String, String)> = Vec::new();
     // A node that does not respond now is not compared; `doctor` compares again.
     for (address, answers) in answers.await.into_iter().flatten() {
-        let Some(run) = answers.get(1).and_then(run_id) else { continue };
+        let Some(run) = answers.get(1).and_then(parse_run_id) else { continue };
         if let Some((_, other)) = known.iter().find(|(known, _)| *known == run) {
             let message =
                 format!("{other} and {address} are one server, which would vote twice: name independent ones");
@@ -73,7 +73,7 @@ async fn independent(reached: &[&Node]) -> Result<()> {
     Ok(())
 }
 
-fn run_id(answer: &Value) -> Option<String> {
+fn parse_run_id(answer: &Value) -> Option<String> {
     let text = match answer {
         Value::VerbatimString { text, .. } => text.clone(),
         other => String::from_utf8_lossy(bytes(other)?).into_owned(),

@@ -11,13 +11,13 @@ use crate::engine::url::host_and_port;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The beginning of our tables' names.
-pub(super) const TABLE: &str = "leasehold";
+pub(super) const DEFAULT_TABLE: &str = "leasehold";
 /// The most connections, unless the URL sets another limit.
-const CONNECTIONS: usize = 10;
+const DEFAULT_CONNECTIONS: usize = 10;
 /// Poll interval of a waiter when no notification can wake it.
-const POLL: Duration = Duration::from_millis(100);
+const DEFAULT_POLL: Duration = Duration::from_millis(100);
 /// The longest interval at which MySQL is asked whether the holders' sessions still exist.
-const LATEST_LOOK: Duration = Duration::from_secs(1);
+const MAX_SESSION_POLL: Duration = Duration::from_secs(1);
 
 /// The options that the URL may have.
 const OPTIONS: [&str; 13] = [
@@ -60,7 +60,7 @@ impl Technique {
 
 /// What wakes a waiter of the lease table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wake {
+pub(crate) enum WakeMode {
     /// A notification or a wake-up lock, where the server has them.
     Auto,
     /// Nothing: the waiter polls.
@@ -82,7 +82,7 @@ impl fmt::Debug for Login {
 
 /// TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tls {
+pub(crate) struct TlsConfig {
     /// The trusted authorities: a PEM file.
     pub(crate) ca: PathBuf,
     /// Our own certificate and its key, both PEM files.
@@ -102,72 +102,72 @@ pub(crate) struct Config {
     pub(crate) schema: Option<String>,
     /// The most connections.
     pub(crate) connections: usize,
-    pub(crate) wake: Wake,
+    pub(crate) wake: WakeMode,
     pub(crate) poll: Duration,
     /// Whether a pooler between us and the server gives each transaction another session: then
     /// nothing is kept in one.
-    pub(crate) pooler: bool,
+    pub(crate) has_transaction_pooler: bool,
     pub(crate) connect_timeout: Duration,
     /// Whether nothing will be locked, so that a server that accepts no writes is enough.
-    pub(crate) only_looks: bool,
+    pub(crate) allows_read_only: bool,
     /// The allowed difference between the clocks of servers that all accept writes.
     pub(crate) clock_skew: Duration,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<TlsConfig>,
     /// The clock for connections and pauses.
     pub(crate) clock: Clock,
     /// The URL without secrets.
-    pub(crate) shown: String,
+    pub(crate) redacted_url: String,
 }
 
 impl Config {
-    pub(crate) fn read(dialect: Dialect, url: &EngineUrl) -> Result<Self> {
+    pub(crate) fn from_url(dialect: Dialect, url: &EngineUrl) -> Result<Self> {
         if url.option("sslmode").is_some() || url.option("ssl-mode").is_some() {
-            return Err(bad(
-                "TLS is spoken with tls=on&ca=/path/to/ca.pem, and the server's name is always checked".into()
+            return Err(invalid_url(
+                "TLS is spoken with tls=on&ca=/path/to/ca.pem, and the server's name is always checked".into(),
             ));
         }
-        url.only_options(&OPTIONS)?;
+        url.refuse_unknown_options(&OPTIONS)?;
         let technique = match url.option("technique") {
             None | Some("row") => Technique::Row,
             Some("for-update") => Technique::ForUpdate,
             Some("session") => Technique::Session,
             Some(other) => {
-                return Err(bad(format!("technique is `row`, `for-update` or `session`, and not {other:?}")));
+                return Err(invalid_url(format!("technique is `row`, `for-update` or `session`, and not {other:?}")));
             }
         };
         let pooler = match url.option("pooler") {
             Some("transaction") => true,
             Some("session") => false,
-            _ => on_or_off(url, "pooler")?.unwrap_or(false),
+            _ => parse_switch(url, "pooler")?.unwrap_or(false),
         };
         if pooler && dialect == Dialect::MySql {
-            return Err(bad("pooler=transaction is for PostgreSQL: before MySQL, let each of our connections be one session of the server \
+            return Err(invalid_url("pooler=transaction is for PostgreSQL: before MySQL, let each of our connections be one session of the server \
                 (ProxySQL: no multiplexing for our user), or connect to the server itself"
                 .into()));
         }
         let wake = match url.option("wake") {
-            None | Some("auto") if pooler => Wake::Poll,
-            None | Some("auto") => Wake::Auto,
-            Some("poll") => Wake::Poll,
-            Some(other) => return Err(bad(format!("wake is `auto` or `poll`, and not {other:?}"))),
+            None | Some("auto") if pooler => WakeMode::Poll,
+            None | Some("auto") => WakeMode::Auto,
+            Some("poll") => WakeMode::Poll,
+            Some(other) => return Err(invalid_url(format!("wake is `auto` or `poll`, and not {other:?}"))),
         };
         if pooler && technique != Technique::Row {
             let technique = technique.as_str();
-            return Err(bad(format!(
+            return Err(invalid_url(format!(
                 "technique={technique} keeps the lock in one session, and a pooler in transaction mode gives each transaction \
                  another: use technique=row, or connect to the server itself"
             )));
         }
         let connections = match url.option("connections") {
-            None => CONNECTIONS,
+            None => DEFAULT_CONNECTIONS,
             Some(text) => match text.parse() {
                 Ok(number @ 2..=1000) => number,
-                _ => return Err(bad(format!("connections is a number from 2 to 1000, and not {text:?}"))),
+                _ => return Err(invalid_url(format!("connections is a number from 2 to 1000, and not {text:?}"))),
             },
         };
         let connect_timeout = url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(5));
         if connect_timeout < Duration::from_millis(10) {
-            return Err(bad("connect-timeout is 10 ms at least".into()));
+            return Err(invalid_url("connect-timeout is 10 ms at least".into()));
         }
         Ok(Self {
             dialect,
@@ -175,43 +175,43 @@ impl Config {
             login: login(dialect, url)?,
             database: database(dialect, url)?,
             technique,
-            table: identifier(url, "table")?.unwrap_or_else(|| TABLE.to_owned()),
+            table: identifier(url, "table")?.unwrap_or_else(|| DEFAULT_TABLE.to_owned()),
             schema: schema(dialect, url)?,
             connections,
             wake,
-            poll: poll(dialect, technique, url)?,
-            pooler,
+            poll: parse_poll(dialect, technique, url)?,
+            has_transaction_pooler: pooler,
             connect_timeout,
-            only_looks: false,
+            allows_read_only: false,
             clock_skew: url.duration("clock-skew")?.unwrap_or(Duration::ZERO),
             tls: tls(url)?,
             clock: Clock::system(),
-            shown: url.to_string(),
+            redacted_url: url.to_string(),
         })
     }
 }
 
-fn bad(message: String) -> Error {
+fn invalid_url(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
-fn on_or_off(url: &EngineUrl, key: &str) -> Result<Option<bool>> {
+fn parse_switch(url: &EngineUrl, key: &str) -> Result<Option<bool>> {
     match url.option(key) {
         None => Ok(None),
         Some("" | "on" | "true") => Ok(Some(true)),
         Some("off" | "false") => Ok(Some(false)),
-        Some(other) => Err(bad(format!("{key} is `on` or `off`, and not {other:?}"))),
+        Some(other) => Err(invalid_url(format!("{key} is `on` or `off`, and not {other:?}"))),
     }
 }
 
-fn poll(dialect: Dialect, technique: Technique, url: &EngineUrl) -> Result<Duration> {
-    let poll = url.duration("poll")?.unwrap_or(POLL);
+fn parse_poll(dialect: Dialect, technique: Technique, url: &EngineUrl) -> Result<Duration> {
+    let poll = url.duration("poll")?.unwrap_or(DEFAULT_POLL);
     if poll < Duration::from_millis(1) {
-        return Err(bad("poll is 1 ms at least".into()));
+        return Err(invalid_url("poll is 1 ms at least".into()));
     }
-    if dialect == Dialect::MySql && technique != Technique::Row && poll > LATEST_LOOK {
+    if dialect == Dialect::MySql && technique != Technique::Row && poll > MAX_SESSION_POLL {
         let technique = technique.as_str();
-        return Err(bad(format!(
+        return Err(invalid_url(format!(
             "with technique={technique} on MySQL, poll is 1 s at most: it is how late a holder learns that the server has ended its session, \
              whose lock is free from then on"
         )));
@@ -229,7 +229,7 @@ fn servers(dialect: Dialect, url: &EngineUrl) -> Result<Vec<(String, u16)>> {
 fn login(dialect: Dialect, url: &EngineUrl) -> Result<Login> {
     let user = url.user.clone().ok_or_else(|| {
         let scheme = dialect.name();
-        bad(format!("a database needs a user: {scheme}://user:password@host/database"))
+        invalid_url(format!("a database needs a user: {scheme}://user:password@host/database"))
     })?;
     Ok(Login { user, password: url.password.clone() })
 }
@@ -238,57 +238,59 @@ fn database(dialect: Dialect, url: &EngineUrl) -> Result<String> {
     let path = url.path.trim_matches('/');
     if path.is_empty() || path.contains('/') {
         let scheme = dialect.name();
-        return Err(bad(format!("name the database that our table is in: {scheme}://user:password@host/database")));
+        return Err(invalid_url(format!(
+            "name the database that our table is in: {scheme}://user:password@host/database"
+        )));
     }
     Ok(path.to_owned())
 }
 
 fn identifier(url: &EngineUrl, key: &str) -> Result<Option<String>> {
-    url.option(key).map(|text| plain_name(key, text)).transpose()
+    url.option(key).map(|text| check_identifier(key, text)).transpose()
 }
 
 /// A name that needs no quoting anywhere.
-pub(super) fn plain_name(key: &str, text: &str) -> Result<String> {
+pub(super) fn check_identifier(key: &str, text: &str) -> Result<String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     // Our other tables add a suffix, and PostgreSQL's names end at 63 bytes.
     if text.is_empty() || text.len() > 40 || !text.chars().all(plain) || text.starts_with(|c: char| c.is_ascii_digit())
     {
-        return Err(bad(format!("{key} is up to 40 lower-case letters, digits and `_`, and not {text:?}")));
+        return Err(invalid_url(format!("{key} is up to 40 lower-case letters, digits and `_`, and not {text:?}")));
     }
     Ok(text.to_owned())
 }
 
 fn schema(dialect: Dialect, url: &EngineUrl) -> Result<Option<String>> {
     let schema = identifier(url, "schema")?;
-    may_have_schema(dialect, schema.as_deref())?;
+    check_schema(dialect, schema.as_deref())?;
     Ok(schema)
 }
 
-pub(super) fn may_have_schema(dialect: Dialect, schema: Option<&str>) -> Result<()> {
+pub(super) fn check_schema(dialect: Dialect, schema: Option<&str>) -> Result<()> {
     if schema.is_some() && dialect == Dialect::MySql {
-        return Err(bad("a MySQL schema is the database itself: mysql://user:password@host/database".into()));
+        return Err(invalid_url("a MySQL schema is the database itself: mysql://user:password@host/database".into()));
     }
     Ok(())
 }
 
-fn tls(url: &EngineUrl) -> Result<Option<Tls>> {
+fn tls(url: &EngineUrl) -> Result<Option<TlsConfig>> {
     let file = |key| url.option(key).map(PathBuf::from);
-    let on = on_or_off(url, "tls")?.unwrap_or_else(|| file("ca").is_some());
+    let on = parse_switch(url, "tls")?.unwrap_or_else(|| file("ca").is_some());
     let identity = match (file("cert"), file("cert-key")) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
-        _ => return Err(bad("cert and cert-key come together, both PEM files".into())),
+        _ => return Err(invalid_url("cert and cert-key come together, both PEM files".into())),
     };
     if !on {
         if identity.is_some() || file("ca").is_some() {
-            return Err(bad("ca, cert and cert-key are for TLS: tls=on".into()));
+            return Err(invalid_url("ca, cert and cert-key are for TLS: tls=on".into()));
         }
         return Ok(None);
     }
     let ca = file("ca").ok_or_else(|| {
-        bad("TLS needs ca=, the PEM file of the authority that signed the server's certificate".into())
+        invalid_url("TLS needs ca=, the PEM file of the authority that signed the server's certificate".into())
     })?;
-    Ok(Some(Tls { ca, identity }))
+    Ok(Some(TlsConfig { ca, identity }))
 }
 
 #[cfg(test)]
@@ -297,11 +299,11 @@ mod tests {
 
     fn read(url: &str) -> Result<Config> {
         let url = EngineUrl::parse(url)?;
-        Config::read(if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres }, &url)
+        Config::from_url(if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres }, &url)
     }
 
     #[test]
-    fn a_url_says_where_and_who_and_how() {
+    fn a_url_sets_servers_login_and_technique() {
         let config =
             read("postgres://u:p%40@h1,h2:99/shop?technique=session&table=locks&schema=ops&connections=4").unwrap();
         assert_eq!(config.servers, [("h1".to_owned(), 5432), ("h2".to_owned(), 99)]);
@@ -310,14 +312,14 @@ mod tests {
         assert_eq!((config.technique, config.login.password.as_deref()), (Technique::Session, Some("p@")));
         assert!(!format!("{config:?}").contains("p@"));
         let config = read("mysql://u@h/shop").unwrap();
-        assert_eq!((config.servers[0].1, config.technique, config.wake), (3306, Technique::Row, Wake::Auto));
-        assert_eq!(read("postgres://u@h/d?pooler=transaction").unwrap().wake, Wake::Poll);
+        assert_eq!((config.servers[0].1, config.technique, config.wake), (3306, Technique::Row, WakeMode::Auto));
+        assert_eq!(read("postgres://u@h/d?pooler=transaction").unwrap().wake, WakeMode::Poll);
         assert!(read("postgres://u@h/d?ca=/c").unwrap().tls.is_some());
         assert!(read("mysql://u@h/d?poll=1h").is_ok() && read("postgres://u@h/d?technique=session&poll=1h").is_ok());
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn an_invalid_url_is_refused() {
         for (url, says) in [
             ("mysql://h/d", "user:password@host"),
             ("mysql://u@h", "name the database"),

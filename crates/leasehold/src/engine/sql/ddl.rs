@@ -27,7 +27,7 @@ impl Tables {
         Self { leases: named(""), rows: named("_rows"), tokens: named("_tokens"), records: named("_records") }
     }
 
-    pub(super) fn of(config: &Config) -> Self {
+    pub(super) fn from_config(config: &Config) -> Self {
         Self::new(config.dialect, config.schema.as_deref(), &config.table)
     }
 }
@@ -75,14 +75,14 @@ pub(super) fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
 }
 
 /// The statement that creates the table of records, which every technique may use.
-pub(super) fn records(config: &Config) -> String {
-    statements(config.dialect, &Tables::of(config)).pop().unwrap_or_default()
+pub(super) fn records_table_statement(config: &Config) -> String {
+    statements(config.dialect, &Tables::from_config(config)).pop().unwrap_or_default()
 }
 
 /// The statements for the tables that a technique needs for its locks.
-pub(super) fn needed(config: &Config) -> Vec<String> {
+pub(super) fn lock_table_statements(config: &Config) -> Vec<String> {
     let [leases, rows, tokens, _]: [String; 4] =
-        statements(config.dialect, &Tables::of(config)).try_into().unwrap_or_default();
+        statements(config.dialect, &Tables::from_config(config)).try_into().unwrap_or_default();
     match config.technique {
         super::config::Technique::Row => vec![leases],
         super::config::Technique::ForUpdate => vec![rows, tokens],
@@ -106,9 +106,9 @@ pub(super) fn needed(config: &Config) -> Vec<String> {
 /// # Errors
 /// `InvalidUrl` for a name that the URL would not accept either.
 pub fn ddl(dialect: Dialect, table: Option<&str>, schema: Option<&str>) -> Result<String> {
-    let table = config::plain_name("table", table.unwrap_or(config::TABLE))?;
-    let schema = schema.map(|schema| config::plain_name("schema", schema)).transpose()?;
-    config::may_have_schema(dialect, schema.as_deref())?;
+    let table = config::check_identifier("table", table.unwrap_or(config::DEFAULT_TABLE))?;
+    let schema = schema.map(|schema| config::check_identifier("schema", schema)).transpose()?;
+    config::check_schema(dialect, schema.as_deref())?;
     let tables = Tables::new(dialect, schema.as_deref(), &table);
     let user = if dialect == Dialect::MySql { "'user'@'%'" } else { "\"user\"" };
     let mut text = String::new();
@@ -134,7 +134,7 @@ pub fn ddl(dialect: Dialect, table: Option<&str>, schema: Option<&str>) -> Resul
 /// The command that shows these tables.
 pub(super) fn command(config: &Config) -> String {
     let mut command = format!("leasehold engines --ddl {}", config.dialect.name());
-    if config.table != config::TABLE {
+    if config.table != config::DEFAULT_TABLE {
         command.push_str(&format!(" --table {}", config.table));
     }
     if let Some(schema) = &config.schema {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_administrator_is_shown() {
+    fn the_ddl_lists_grants_and_tables() {
         let text = ddl(Dialect::MySql, Some("locks"), None).unwrap();
         assert!(text.contains("-- GRANT SELECT, INSERT, UPDATE ON `locks` TO 'user'@'%';\nCREATE TABLE"), "{text}");
         assert_eq!(text.matches("CREATE TABLE IF NOT EXISTS `locks").count(), 4);

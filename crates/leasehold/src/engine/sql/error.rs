@@ -10,15 +10,15 @@ pub(super) enum Failure {
     /// No connection could be opened: the statement was not sent.
     Unreachable(String),
     /// The server is not a database of this kind.
-    Stranger(String),
+    WrongProtocol(String),
     /// The connection broke: the statement may have taken effect.
-    Broken(String),
+    ConnectionLost(String),
     /// The server refuses: the statement had no effect.
-    Refused { code: String, said: String },
+    Refused { code: String, message: String },
     /// The answer is not one that the statement can have.
-    Strange(String),
+    UnexpectedReply(String),
     /// The stored state of a lock cannot be parsed.
-    Damaged(String),
+    CorruptRow(String),
     /// There is no room for more.
     Full(String),
     /// Other clients wrote first each time.
@@ -29,68 +29,77 @@ pub(super) enum Failure {
 
 /// The meaning of a server's error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum ErrorClass {
     /// Two statements conflicted: retry at once.
-    Collision,
+    Conflict,
     /// Another transaction keeps our row locked.
-    Occupied,
+    RowLocked,
     ReadOnly,
     Denied,
     NoDatabase,
     NoTable,
-    OtherTable,
-    Crowded,
+    WrongTable,
+    TooManyConnections,
     /// Temporary: starting, shutting down, or a cluster without a majority.
-    NotNow,
+    TemporarilyUnavailable,
     /// An administrator or the server ended the statement or its session.
-    Killed,
+    Terminated,
     Full,
     /// A pooler gives us another session each time.
-    Pooled,
+    TransactionPooler,
     /// The server does not support named locks.
-    NoBell,
+    NoNamedLocks,
     Other,
 }
 
 impl Failure {
     pub(super) fn refused(code: impl ToString, said: impl Into<String>) -> Self {
-        Self::Refused { code: code.to_string(), said: said.into() }
+        Self::Refused { code: code.to_string(), message: said.into() }
     }
 
     /// No answer within this time: the connection counts as broken.
-    pub(super) fn silent(within: std::time::Duration) -> Self {
-        Self::Broken(format!("no answer within {within:?}"))
+    pub(super) fn timed_out(within: std::time::Duration) -> Self {
+        Self::ConnectionLost(format!("no answer within {within:?}"))
     }
 
-    pub(super) fn meaning(&self, dialect: Dialect) -> Option<Meaning> {
-        let Self::Refused { code, said } = self else { return None };
+    pub(super) fn class(&self, dialect: Dialect) -> Option<ErrorClass> {
+        let Self::Refused { code, message: said } = self else { return None };
         Some(match dialect {
-            Dialect::MySql => my_meaning(code, said),
-            Dialect::Postgres => pg_meaning(code),
+            Dialect::MySql => mysql_class(code, said),
+            Dialect::Postgres => postgres_class(code),
         })
     }
 
     /// Whether this connection cannot be used any more.
-    pub(super) fn is_end(&self, dialect: Dialect) -> bool {
+    pub(super) fn ends_connection(&self, dialect: Dialect) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Stranger(_) | Self::Broken(_) | Self::Strange(_) | Self::Closed => true,
-            Self::Damaged(_) | Self::Full(_) | Self::Contended(_) => false,
+            Self::Unreachable(_)
+            | Self::WrongProtocol(_)
+            | Self::ConnectionLost(_)
+            | Self::UnexpectedReply(_)
+            | Self::Closed => true,
+            Self::CorruptRow(_) | Self::Full(_) | Self::Contended(_) => false,
             Self::Refused { .. } => {
                 matches!(
-                    self.meaning(dialect),
-                    Some(Meaning::Killed | Meaning::NotNow | Meaning::ReadOnly | Meaning::Pooled)
+                    self.class(dialect),
+                    Some(
+                        ErrorClass::Terminated
+                            | ErrorClass::TemporarilyUnavailable
+                            | ErrorClass::ReadOnly
+                            | ErrorClass::TransactionPooler
+                    )
                 )
             }
         }
     }
 
     /// Whether the connection ended during the statement, for any reason: another one may work.
-    pub(super) fn is_lost_line(&self, dialect: Dialect) -> bool {
-        matches!(self, Self::Broken(_)) || self.meaning(dialect) == Some(Meaning::Killed)
+    pub(super) fn is_connection_lost(&self, dialect: Dialect) -> bool {
+        matches!(self, Self::ConnectionLost(_)) || self.class(dialect) == Some(ErrorClass::Terminated)
     }
 
     /// Converts it to the library's error.
-    pub(super) fn tell(&self, dialect: Dialect, server: &str) -> Error {
+    pub(super) fn to_error(&self, dialect: Dialect, server: &str) -> Error {
         use ErrorKind::{Corrupt, Full, Unavailable};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         let error = match self {
@@ -98,39 +107,39 @@ impl Failure {
                 later(Unavailable, format!("{server} cannot be reached: {why}{}", hint(dialect, why)))
             }
             // Retrying does not turn it into one.
-            Self::Stranger(why) => {
+            Self::WrongProtocol(why) => {
                 let message =
                     format!("{server} answered, but is not {}: check host and port ({why})", dialect.product());
                 Error::new(Unavailable, message)
             }
-            Self::Broken(why) => {
+            Self::ConnectionLost(why) => {
                 later(Unavailable, format!("the connection to {server} was lost ({why})")).effect_unknown()
             }
-            Self::Damaged(what) => Error::new(Corrupt, what.clone()),
+            Self::CorruptRow(what) => Error::new(Corrupt, what.clone()),
             Self::Full(what) => Error::new(Full, what.clone()),
             Self::Contended(what) => later(Unavailable, what.clone()),
             Self::Closed => Error::new(ErrorKind::Closed, "this engine was closed"),
-            Self::Strange(what) => {
+            Self::UnexpectedReply(what) => {
                 Error::new(Corrupt, format!("{server} answered something that is not understood ({what})"))
                     .effect_unknown()
             }
-            Self::Refused { code, said } => {
-                let meaning = self.meaning(dialect).unwrap_or(Meaning::Other);
-                meaning.tell(dialect, server, &format!("{code}: {said}"))
+            Self::Refused { code, message: said } => {
+                let meaning = self.class(dialect).unwrap_or(ErrorClass::Other);
+                meaning.to_error(dialect, server, &format!("{code}: {said}"))
             }
         };
         error.at_engine(dialect.name())
     }
 }
 
-impl Meaning {
+impl ErrorClass {
     /// Converts a refusal to the library's error.
-    fn tell(self, dialect: Dialect, server: &str, said: &str) -> Error {
+    fn to_error(self, dialect: Dialect, server: &str, said: &str) -> Error {
         use ErrorKind::{Corrupt, Denied, Full, InvalidUrl, Unavailable, Unsupported};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         match self {
-            Self::Collision => later(Unavailable, format!("{server} ended a statement for another's sake ({said})")),
-            Self::Occupied => later(
+            Self::Conflict => later(Unavailable, format!("{server} ended a statement for another's sake ({said})")),
+            Self::RowLocked => later(
                 Unavailable,
                 format!("somebody keeps our row locked at {server}: is a transaction open on our table? ({said})"),
             ),
@@ -152,25 +161,27 @@ impl Meaning {
                 ),
             )
             .retryable(),
-            Self::OtherTable => {
+            Self::WrongTable => {
                 Error::new(Corrupt, format!("a table of our name is not ours; choose another with table= ({said})"))
             }
-            Self::Crowded => later(
+            Self::TooManyConnections => later(
                 Unavailable,
                 format!(
                     "{server} has no connection to spare: lower connections=, or raise the server's limit ({said})"
                 ),
             ),
-            Self::NotNow => {
+            Self::TemporarilyUnavailable => {
                 later(Unavailable, format!("{server} does not answer at present ({said})")).effect_unknown()
             }
-            Self::Killed => later(Unavailable, format!("{server} ended our statement ({said})")).effect_unknown(),
+            Self::Terminated => later(Unavailable, format!("{server} ended our statement ({said})")).effect_unknown(),
             Self::Full => later(Full, format!("{server} has no room left ({said})")),
-            Self::Pooled => Error::new(
+            Self::TransactionPooler => Error::new(
                 Unsupported,
                 format!("a pooler stands before {server} and changes sessions under us: pooler=transaction ({said})"),
             ),
-            Self::NoBell => Error::new(Unsupported, format!("{server} has no named locks here: wake=poll ({said})")),
+            Self::NoNamedLocks => {
+                Error::new(Unsupported, format!("{server} has no named locks here: wake=poll ({said})"))
+            }
             Self::Other => Error::new(Unavailable, format!("{server} refuses a statement ({said})")),
         }
     }
@@ -191,7 +202,7 @@ fn hint(dialect: Dialect, why: &str) -> String {
 }
 
 /// The root cause, without what the client library adds to it.
-pub(super) fn plain(error: &dyn std::error::Error) -> String {
+pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;
@@ -200,7 +211,7 @@ pub(super) fn plain(error: &dyn std::error::Error) -> String {
 }
 
 /// Whether the client library could not parse the answer, because the server uses another protocol.
-pub(super) fn is_stranger(why: &str) -> bool {
+pub(super) fn is_wrong_protocol(why: &str) -> bool {
     const SIGNS: [&str; 10] = [
         "bytes remaining on stream",
         "unknown message tag",
@@ -217,40 +228,40 @@ pub(super) fn is_stranger(why: &str) -> bool {
     SIGNS.iter().any(|sign| why.contains(sign))
 }
 
-fn my_meaning(code: &str, said: &str) -> Meaning {
+fn mysql_class(code: &str, said: &str) -> ErrorClass {
     match code {
-        "1213" | "1020" | "1613" => Meaning::Collision,
-        "1205" => Meaning::Occupied,
-        "1290" if said.contains("read-only") || said.contains("read_only") => Meaning::ReadOnly,
-        "1836" | "1792" | "3100" => Meaning::ReadOnly,
-        "1045" | "1142" | "1143" | "1227" | "1370" | "1698" | "3118" | "4151" => Meaning::Denied,
-        "1044" | "1049" => Meaning::NoDatabase,
-        "1146" => Meaning::NoTable,
-        "1054" | "1136" | "1267" | "1364" | "1366" | "1406" => Meaning::OtherTable,
-        "1040" | "1203" | "1226" => Meaning::Crowded,
-        "1047" | "1053" | "1077" | "1079" | "3169" => Meaning::NotNow,
-        "1317" | "1927" | "1969" | "1152" | "1184" | "4031" | "3024" => Meaning::Killed,
-        "1021" | "1041" | "1037" | "1114" => Meaning::Full,
-        "1235" if said.contains("GET_LOCK") || said.contains("wsrep") => Meaning::NoBell,
-        _ => Meaning::Other,
+        "1213" | "1020" | "1613" => ErrorClass::Conflict,
+        "1205" => ErrorClass::RowLocked,
+        "1290" if said.contains("read-only") || said.contains("read_only") => ErrorClass::ReadOnly,
+        "1836" | "1792" | "3100" => ErrorClass::ReadOnly,
+        "1045" | "1142" | "1143" | "1227" | "1370" | "1698" | "3118" | "4151" => ErrorClass::Denied,
+        "1044" | "1049" => ErrorClass::NoDatabase,
+        "1146" => ErrorClass::NoTable,
+        "1054" | "1136" | "1267" | "1364" | "1366" | "1406" => ErrorClass::WrongTable,
+        "1040" | "1203" | "1226" => ErrorClass::TooManyConnections,
+        "1047" | "1053" | "1077" | "1079" | "3169" => ErrorClass::TemporarilyUnavailable,
+        "1317" | "1927" | "1969" | "1152" | "1184" | "4031" | "3024" => ErrorClass::Terminated,
+        "1021" | "1041" | "1037" | "1114" => ErrorClass::Full,
+        "1235" if said.contains("GET_LOCK") || said.contains("wsrep") => ErrorClass::NoNamedLocks,
+        _ => ErrorClass::Other,
     }
 }
 
-fn pg_meaning(code: &str) -> Meaning {
+fn postgres_class(code: &str) -> ErrorClass {
     match code {
-        "40P01" | "40001" => Meaning::Collision,
-        "55P03" => Meaning::Occupied,
-        "25006" => Meaning::ReadOnly,
-        "28P01" | "28000" | "42501" => Meaning::Denied,
-        "3D000" => Meaning::NoDatabase,
-        "42P01" | "3F000" => Meaning::NoTable,
-        "42703" | "42804" | "42883" | "22P02" | "22001" | "42P10" => Meaning::OtherTable,
-        "53300" => Meaning::Crowded,
-        "57P02" | "57P03" => Meaning::NotNow,
-        "57P01" | "57P05" | "57014" | "25P03" | "25P04" => Meaning::Killed,
-        "53000" | "53100" | "53200" => Meaning::Full,
-        "26000" | "42P05" | "08P01" | "42P08" => Meaning::Pooled,
-        _ => Meaning::Other,
+        "40P01" | "40001" => ErrorClass::Conflict,
+        "55P03" => ErrorClass::RowLocked,
+        "25006" => ErrorClass::ReadOnly,
+        "28P01" | "28000" | "42501" => ErrorClass::Denied,
+        "3D000" => ErrorClass::NoDatabase,
+        "42P01" | "3F000" => ErrorClass::NoTable,
+        "42703" | "42804" | "42883" | "22P02" | "22001" | "42P10" => ErrorClass::WrongTable,
+        "53300" => ErrorClass::TooManyConnections,
+        "57P02" | "57P03" => ErrorClass::TemporarilyUnavailable,
+        "57P01" | "57P05" | "57014" | "25P03" | "25P04" => ErrorClass::Terminated,
+        "53000" | "53100" | "53200" => ErrorClass::Full,
+        "26000" | "42P05" | "08P01" | "42P08" => ErrorClass::TransactionPooler,
+        _ => ErrorClass::Other,
     }
 }
 
@@ -260,7 +271,7 @@ mod tests {
     use crate::error::Effect;
 
     #[test]
-    fn what_may_help_again_says_so_and_what_may_be_done_is_unknown() {
+    fn errors_state_whether_to_retry_and_their_effect() {
         let table = [
             (Dialect::MySql, Failure::refused(1213, "deadlock"), ErrorKind::Unavailable, true, Effect::None),
             (Dialect::Postgres, Failure::refused("40P01", "deadlock"), ErrorKind::Unavailable, true, Effect::None),
@@ -268,15 +279,15 @@ mod tests {
             (Dialect::Postgres, Failure::refused("25006", "read only"), ErrorKind::Unavailable, true, Effect::None),
             (Dialect::MySql, Failure::refused(1045, "denied"), ErrorKind::Denied, false, Effect::None),
             (Dialect::Postgres, Failure::refused("57P01", "terminated"), ErrorKind::Unavailable, true, Effect::Unknown),
-            (Dialect::Postgres, Failure::Broken("eof".into()), ErrorKind::Unavailable, true, Effect::Unknown),
+            (Dialect::Postgres, Failure::ConnectionLost("eof".into()), ErrorKind::Unavailable, true, Effect::Unknown),
             (Dialect::Postgres, Failure::Unreachable("no".into()), ErrorKind::Unavailable, true, Effect::None),
             (Dialect::MySql, Failure::refused(1049, "no db"), ErrorKind::InvalidUrl, false, Effect::None),
             (Dialect::MySql, Failure::refused(1044, "no db"), ErrorKind::InvalidUrl, false, Effect::None),
             (Dialect::Postgres, Failure::refused("3D000", "no db"), ErrorKind::InvalidUrl, false, Effect::None),
-            (Dialect::MySql, Failure::Stranger("?".into()), ErrorKind::Unavailable, false, Effect::None),
+            (Dialect::MySql, Failure::WrongProtocol("?".into()), ErrorKind::Unavailable, false, Effect::None),
         ];
         for (dialect, failure, kind, retry, effect) in table {
-            let error = failure.tell(dialect, "h:1");
+            let error = failure.to_error(dialect, "h:1");
             assert_eq!((error.kind(), error.is_retryable(), error.effect()), (kind, retry, effect), "{failure:?}");
         }
     }

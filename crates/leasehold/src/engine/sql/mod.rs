@@ -1,17 +1,16 @@
 //! Locks between machines, in a database that you already run: MySQL or MariaDB, or PostgreSQL.
 //!
 //! `lease/` is the default, a table of leases. `held/` has the two techniques that keep the lock in
-//! an open session. Both use either database through `link` and `pool`. Every statement is in a
+//! an open session. Both use either database through `connection` and `pool`. Every statement is in a
 //! `wire.rs`; those on `records` are beside their code. Users read docs/sql.md.
 
 mod config;
+mod connection;
+mod connection_load;
 mod ddl;
 pub(crate) mod doctor;
 mod error;
-pub mod held;
 mod lease;
-mod link;
-mod load;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod pool;
@@ -19,6 +18,7 @@ mod pooler;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod records;
+pub mod session_locks;
 #[cfg(feature = "postgres")]
 mod tls;
 
@@ -28,31 +28,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::config::{Config, Technique};
-use self::error::{Failure, Meaning};
-use self::link::{Reply, Value};
-use self::pool::Pooled;
+use self::connection::{Reply, Value};
+use self::error::{ErrorClass, Failure};
+use self::pool::PooledConnection;
 use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
 use crate::error::Result;
 
 /// Capabilities of the lease table in MySQL and MariaDB.
-pub const MYSQL: Capabilities = lease("mysql");
+pub const MYSQL: Capabilities = lease_table_capabilities("mysql");
 /// Capabilities of the lease table in PostgreSQL.
-pub const POSTGRES: Capabilities = lease("postgres");
+pub const POSTGRES: Capabilities = lease_table_capabilities("postgres");
 
-const fn lease(engine: &'static str) -> Capabilities {
+const fn lease_table_capabilities(engine: &'static str) -> Capabilities {
     Capabilities {
         shared: true,
         permits: true,
-        reentry: true,
+        reentrancy: true,
         fairness: Fairness::Fifo,
         fencing: Fencing::Durable,
         inspection: true,
-        eviction: true,
+        force_release: true,
         records: true,
         min_ttl: Duration::from_secs(1),
-        survives: "restarts and crashes of server and clients, broken connections, poolers, clocks that are set back",
-        breaks: "a fail-over that loses commits; the server's clock set forward while a lock is held",
+        tolerates: "restarts and crashes of server and clients, broken connections, poolers, clocks that are set back",
+        fails_when: "a fail-over that loses commits; the server's clock set forward while a lock is held",
         ..Capabilities::exclusive_only(engine)
     }
 }
@@ -60,49 +60,54 @@ const fn lease(engine: &'static str) -> Capabilities {
 /// Opens `mysql:` or `postgres:`.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let dialect = if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres };
-    let config = Config { clock: clock.clone(), ..Config::read(dialect, url)? };
+    let config = Config { clock: clock.clone(), ..Config::from_url(dialect, url)? };
     let can = if dialect == Dialect::MySql { MYSQL } else { POSTGRES };
     match config.technique {
         Technique::Row => Ok(lease::LeaseEngine::open(config, can, clock).await?),
-        Technique::ForUpdate | Technique::Session => held::open(config, clock).await,
+        Technique::ForUpdate | Technique::Session => session_locks::open(config, clock).await,
     }
 }
 
 /// Creates the tables that do not exist. A user without that right gets the statements from
 /// `leasehold engines --ddl`.
-async fn make_tables(config: &Config, link: &mut Pooled) -> Result<(), Failure> {
-    let tables = ddl::Tables::of(config);
+async fn create_tables(config: &Config, link: &mut PooledConnection) -> Result<(), Failure> {
+    let tables = ddl::Tables::from_config(config);
     let needed = match config.technique {
         Technique::Row => vec![&tables.leases],
         Technique::ForUpdate => vec![&tables.rows, &tables.tokens],
         Technique::Session => vec![&tables.tokens],
     };
-    for (table, statement) in needed.into_iter().zip(ddl::needed(config)) {
-        make_table(config, link, table, &statement).await.map_err(|failure| with_hint(failure, config))?;
+    for (table, statement) in needed.into_iter().zip(ddl::lock_table_statements(config)) {
+        create_table(config, link, table, &statement).await.map_err(|failure| with_hint(failure, config))?;
     }
     // A user that may not create or use this table still has locks; requests for records fail.
-    match make_records(config, link).await {
-        Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Denied | Meaning::Other)) => Ok(()),
+    match create_records_table(config, link).await {
+        Err(failure) if matches!(failure.class(config.dialect), Some(ErrorClass::Denied | ErrorClass::Other)) => Ok(()),
         made => made,
     }
 }
 
 /// Creates the table of records, unless it exists.
-async fn make_records(config: &Config, link: &mut Pooled) -> Result<(), Failure> {
-    make_table(config, link, &ddl::Tables::of(config).records, &ddl::records(config)).await
+async fn create_records_table(config: &Config, link: &mut PooledConnection) -> Result<(), Failure> {
+    create_table(config, link, &ddl::Tables::from_config(config).records, &ddl::records_table_statement(config)).await
 }
 
-async fn make_table(config: &Config, link: &mut Pooled, table: &str, statement: &str) -> Result<(), Failure> {
+async fn create_table(
+    config: &Config,
+    link: &mut PooledConnection,
+    table: &str,
+    statement: &str,
+) -> Result<(), Failure> {
     let there = format!("SELECT 1 FROM {table} WHERE name = 'none'");
     let mut refused = None;
     for _ in 0..3 {
         match link.script(&there).await {
-            Err(failure) if failure.meaning(config.dialect) == Some(Meaning::NoTable) => {}
+            Err(failure) if failure.class(config.dialect) == Some(ErrorClass::NoTable) => {}
             found => return found,
         }
         // Another client may create it at the same time, which PostgreSQL refuses.
         refused = match link.script(statement).await {
-            Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Other | Meaning::Collision)) => {
+            Err(failure) if matches!(failure.class(config.dialect), Some(ErrorClass::Other | ErrorClass::Conflict)) => {
                 Some(failure)
             }
             made => made.map(|()| None)?,
@@ -115,14 +120,14 @@ async fn make_table(config: &Config, link: &mut Pooled, table: &str, statement: 
 }
 
 /// Asks whether several servers accept writes here, each with sessions and named locks of its own.
-const IS_GALERA: &str = "SELECT @@wsrep_on";
+const IS_GALERA_QUERY: &str = "SELECT @@wsrep_on";
 
-/// The answer to [`IS_GALERA`]. Only some servers have the variable. A connection that ends before
+/// The answer to [`IS_GALERA_QUERY`]. Only some servers have the variable. A connection that ends before
 /// the answer is an error: the server may have it.
-fn is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
+fn parse_is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
     match asked {
         Ok(reply) => Ok(reply.value().and_then(Value::int) == Some(1)),
-        Err(failure) if failure.is_end(Dialect::MySql) => Err(failure),
+        Err(failure) if failure.ends_connection(Dialect::MySql) => Err(failure),
         Err(_) => Ok(false),
     }
 }
@@ -130,8 +135,8 @@ fn is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
 /// Adds to the failure what to do if our table is missing or closed to us, and we may not create
 /// it.
 fn with_hint(failure: Failure, config: &Config) -> Failure {
-    match (failure.meaning(config.dialect), failure) {
-        (Some(Meaning::Denied), Failure::Refused { code, said }) => {
+    match (failure.class(config.dialect), failure) {
+        (Some(ErrorClass::Denied), Failure::Refused { code, message: said }) => {
             let command = ddl::command(config);
             let hint = "our table must be made, and we must be let use it: have an administrator run what";
             Failure::refused(code, format!("{said}; {hint} `{command}` prints, and grant the rights named there"))
@@ -150,7 +155,7 @@ fn with_hint(failure: Failure, config: &Config) -> Failure {
 /// time of the acquire.
 #[doc(hidden)]
 pub fn bare_statements(dialect: Dialect, table: &str) -> [String; 2] {
-    lease::take_and_clear(dialect, table)
+    lease::acquire_and_release_statements(dialect, table)
 }
 
 /// The kind of database.

@@ -7,13 +7,13 @@ use mysql_async::{
 };
 
 use super::config::Config;
-use super::error::{Failure, is_stranger, plain};
-use super::link::{Reply, Value};
+use super::connection::{Reply, Value};
+use super::error::{Failure, is_wrong_protocol, root_cause};
 
 /// A connection, set up as our statements need it.
-pub(super) struct MyLink {
+pub(super) struct MySqlConnection {
     conn: Conn,
-    closed: bool,
+    is_closed: bool,
     /// Our prepared statements: the driver would parse the text each time. `None`: there are too
     /// many.
     prepared: Option<Vec<(String, Statement)>>,
@@ -21,12 +21,12 @@ pub(super) struct MyLink {
 
 /// How many statements of a connection are kept here: fewer than the driver keeps, which closes
 /// those that it drops.
-const MOST_PREPARED: usize = 12;
+const MAX_PREPARED: usize = 12;
 
 /// The settings of every session:
 /// - a time zone without summer time, so that `NOW` is unambiguous;
 /// - lock timeouts that end a statement before the client stops waiting for it
-///   ([`LOCK_WAIT`](super::link::LOCK_WAIT); there are only whole seconds);
+///   ([`ROW_LOCK_TIMEOUT`](super::connection::ROW_LOCK_TIMEOUT); there are only whole seconds);
 /// - no gap locks;
 /// - no other time limit for statements, because waiting on a wake-up lock is a statement of
 ///   several seconds. (MariaDB and MySQL name that setting differently, and each skips the
@@ -35,11 +35,11 @@ const SETUP: &str = "SET NAMES utf8mb4; SET SESSION time_zone = '+00:00', autoco
     innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 28800 \
     /*M!100101 , max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
-impl MyLink {
+impl MySqlConnection {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
         let mut last = Failure::Unreachable("the URL names no server".into());
         for (host, port) in &config.servers {
-            match config.clock.timeout(config.connect_timeout, Self::to(config, host, *port)).await {
+            match config.clock.timeout(config.connect_timeout, Self::connect(config, host, *port)).await {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(failure)) => last = failure,
                 Err(_) => last = Failure::Unreachable(format!("no answer within {:?}", config.connect_timeout)),
@@ -48,15 +48,15 @@ impl MyLink {
         Err(last)
     }
 
-    async fn to(config: &Config, host: &str, port: u16) -> Result<Self, Failure> {
+    async fn connect(config: &Config, host: &str, port: u16) -> Result<Self, Failure> {
         if config.tls.is_some() {
             // The client library uses the process-wide provider; the first one installed stays.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let conn = Conn::new(options(config, host, port)).await.map_err(unreachable)?;
-        let mut link = Self { conn, closed: false, prepared: Some(Vec::new()) };
-        link.script(SETUP).await?;
-        if !config.only_looks && link.is_read_only().await? {
+        let conn = Conn::new(options(config, host, port)).await.map_err(connect_failure)?;
+        let mut link = Self { conn, is_closed: false, prepared: Some(Vec::new()) };
+        link.execute_batch(SETUP).await?;
+        if !config.allows_read_only && link.is_read_only().await? {
             return Err(Failure::refused(1290, "the server is read-only"));
         }
         Ok(link)
@@ -78,22 +78,24 @@ impl MyLink {
         };
         let params =
             if values.is_empty() { Params::Empty } else { Params::Positional(values.iter().map(cell).collect()) };
-        let result = self.ask(sql, params).await;
+        let result = self.query(sql, params).await;
         if let Err(failure) = &result {
-            self.closed |= matches!(failure, Failure::Broken(_));
+            self.is_closed |= matches!(failure, Failure::ConnectionLost(_));
         }
         result
     }
 
     /// A statement without values is sent as text: it is not prepared, and the server shows it as
     /// it is.
-    async fn ask(&mut self, sql: &str, params: Params) -> Result<Reply, Failure> {
+    async fn query(&mut self, sql: &str, params: Params) -> Result<Reply, Failure> {
         if matches!(params, Params::Empty) {
-            return gather(self.conn.query_iter(sql).await.map_err(failed)?).await;
+            return collect_reply(self.conn.query_iter(sql).await.map_err(statement_failure)?).await;
         }
         match self.prepare(sql).await? {
-            Some(statement) => gather(self.conn.exec_iter(statement, params).await.map_err(failed)?).await,
-            None => gather(self.conn.exec_iter(sql, params).await.map_err(failed)?).await,
+            Some(statement) => {
+                collect_reply(self.conn.exec_iter(statement, params).await.map_err(statement_failure)?).await
+            }
+            None => collect_reply(self.conn.exec_iter(sql, params).await.map_err(statement_failure)?).await,
         }
     }
 
@@ -103,20 +105,20 @@ impl MyLink {
         if let Some((_, statement)) = prepared.iter().find(|(text, _)| text == sql) {
             return Ok(Some(statement.clone()));
         }
-        if prepared.len() == MOST_PREPARED {
+        if prepared.len() == MAX_PREPARED {
             // From now on the driver keeps track of which statements still exist.
             self.prepared = None;
             return Ok(None);
         }
-        let statement = self.conn.prep(sql).await.map_err(failed)?;
+        let statement = self.conn.prep(sql).await.map_err(statement_failure)?;
         prepared.push((sql.to_owned(), statement.clone()));
         Ok(Some(statement))
     }
 
-    pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
-        let result = self.conn.query_drop(sql).await.map_err(failed);
+    pub(super) async fn execute_batch(&mut self, sql: &str) -> Result<(), Failure> {
+        let result = self.conn.query_drop(sql).await.map_err(statement_failure);
         if let Err(failure) = &result {
-            self.closed |= matches!(failure, Failure::Broken(_));
+            self.is_closed |= matches!(failure, Failure::ConnectionLost(_));
         }
         result
     }
@@ -126,7 +128,7 @@ impl MyLink {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.closed
+        self.is_closed
     }
 
     pub(super) async fn close(self) {
@@ -136,11 +138,12 @@ impl MyLink {
     }
 }
 
-async fn gather<P: Protocol>(mut result: QueryResult<'_, '_, P>) -> Result<Reply, Failure> {
+async fn collect_reply<P: Protocol>(mut result: QueryResult<'_, '_, P>) -> Result<Reply, Failure> {
     let (changed, insert_id) = (result.affected_rows(), result.last_insert_id().unwrap_or(0));
-    let rows: Vec<Row> = if result.is_empty() { Vec::new() } else { result.collect().await.map_err(failed)? };
-    result.drop_result().await.map_err(failed)?;
-    Ok(Reply { rows: rows.into_iter().map(row).collect(), changed, insert_id })
+    let rows: Vec<Row> =
+        if result.is_empty() { Vec::new() } else { result.collect().await.map_err(statement_failure)? };
+    result.drop_result().await.map_err(statement_failure)?;
+    Ok(Reply { rows: rows.into_iter().map(row).collect(), rows_changed: changed, insert_id })
 }
 
 fn options(config: &Config, host: &str, port: u16) -> Opts {
@@ -178,17 +181,19 @@ fn row(row: Row) -> Vec<Value> {
     row.unwrap().into_iter().map(cell).collect()
 }
 
-fn failed(error: Native) -> Failure {
+fn statement_failure(error: Native) -> Failure {
     match error {
         Native::Server(error) => Failure::refused(error.code, error.message),
-        other => Failure::Broken(plain(&other)),
+        other => Failure::ConnectionLost(root_cause(&other)),
     }
 }
 
-fn unreachable(error: Native) -> Failure {
+fn connect_failure(error: Native) -> Failure {
     match error {
         Native::Server(error) => Failure::refused(error.code, error.message),
-        other if is_stranger(&other.to_string()) || is_stranger(&plain(&other)) => Failure::Stranger(plain(&other)),
-        other => Failure::Unreachable(plain(&other)),
+        other if is_wrong_protocol(&other.to_string()) || is_wrong_protocol(&root_cause(&other)) => {
+            Failure::WrongProtocol(root_cause(&other))
+        }
+        other => Failure::Unreachable(root_cause(&other)),
     }
 }

@@ -13,29 +13,29 @@ use tokio_postgres::{
 };
 
 use super::config::{Config, Technique};
-use super::error::{Failure, Meaning, is_stranger, plain};
-use super::link::{LOCK_WAIT, Reply, Value};
+use super::connection::{ROW_LOCK_TIMEOUT, Reply, Value};
+use super::error::{ErrorClass, Failure, is_wrong_protocol, root_cause};
 use super::tls::Tls;
 use crate::clock::Clock;
 
 /// A connection, set up as our statements need it.
-pub(super) struct PgLink {
+pub(super) struct PostgresConnection {
     client: Client,
     id: i64,
     /// Prepared statements. `None` if the session may belong to another program next time.
     prepared: Option<HashMap<String, Statement>>,
     driver: JoinHandle<()>,
-    news: Option<UnboundedReceiver<String>>,
+    notifications: Option<UnboundedReceiver<String>>,
     clock: Clock,
 }
 
 /// The start of a session: statements that end before the client stops waiting for them
-/// ([`LOCK_WAIT`]), each a transaction of its own. It is part of the login, so nothing is ever
+/// ([`ROW_LOCK_TIMEOUT`]), each a transaction of its own. It is part of the login, so nothing is ever
 /// *set* in a session. A pooler refuses or ignores it, and no other program inherits it.
 ///
 /// `default_transaction_read_only` is left alone: an administrator may have set it on a former
 /// primary.
-const BEGINS: &str = "-c lock_timeout=1s -c default_transaction_isolation=read\\ committed";
+const STARTUP_OPTIONS: &str = "-c lock_timeout=1s -c default_transaction_isolation=read\\ committed";
 
 /// The same for a session that certainly belongs to this client, if a pooler in session mode
 /// refused it at the login.
@@ -45,17 +45,19 @@ const SETUP: &str = "SET SESSION lock_timeout = '1s'; SET SESSION default_transa
 /// given up after twice that.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-impl PgLink {
+impl PostgresConnection {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
-        if config.pooler {
-            return Self::login(config, false).await;
+        if config.has_transaction_pooler {
+            return Self::log_in(config, false).await;
         }
-        match Self::login(config, true).await {
+        match Self::log_in(config, true).await {
             // A pooler refuses a login with options with an error of its own.
-            Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Pooled | Meaning::Other)) => {
-                let mut link = Self::login(config, false).await?;
+            Err(failure)
+                if matches!(failure.class(config.dialect), Some(ErrorClass::TransactionPooler | ErrorClass::Other)) =>
+            {
+                let mut link = Self::log_in(config, false).await?;
                 if config.technique != Technique::Row {
-                    link.script(SETUP).await?;
+                    link.execute_batch(SETUP).await?;
                 }
                 Ok(link)
             }
@@ -63,41 +65,41 @@ impl PgLink {
         }
     }
 
-    /// Connects and logs in; `begins`: with [`BEGINS`].
-    async fn login(config: &Config, begins: bool) -> Result<Self, Failure> {
+    /// Connects and logs in; `with_startup_options`: with [`STARTUP_OPTIONS`].
+    async fn log_in(config: &Config, with_startup_options: bool) -> Result<Self, Failure> {
         let mut options = options(config);
-        if begins {
-            options.options(BEGINS);
+        if with_startup_options {
+            options.options(STARTUP_OPTIONS);
         }
         let tls = Tls::new(config.tls.as_ref()).map_err(Failure::Unreachable)?;
         let most = config.connect_timeout * u32::try_from(config.servers.len()).unwrap_or(1);
         let connected = config.clock.timeout(most, options.connect(tls)).await;
         let late = || Failure::Unreachable(format!("no answer within {most:?}"));
-        let (client, mut connection) = connected.map_err(|_| late())?.map_err(unreachable)?;
+        let (client, mut connection) = connected.map_err(|_| late())?.map_err(connect_failure)?;
         let (sender, news) = unbounded_channel();
         let driver = tokio::spawn(async move {
             let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
             drive(&mut messages, &sender).await;
         });
         // The lease table first finds out whether the session is its own.
-        let prepared = (!config.pooler && config.technique != Technique::Row).then(HashMap::new);
-        let mut link = Self { client, id: 0, prepared, driver, news: Some(news), clock: config.clock.clone() };
+        let prepared = (!config.has_transaction_pooler && config.technique != Technique::Row).then(HashMap::new);
+        let mut link = Self { client, id: 0, prepared, driver, notifications: Some(news), clock: config.clock.clone() };
         let within = config.connect_timeout;
         // A pooler accepts a login even if it has no connection to give.
         let mute = format!(
             "logged in, and no answer within {within:?}: is a pooler before it, and are all its connections in use?"
         );
-        match config.clock.timeout(within, link.find_id()).await {
+        match config.clock.timeout(within, link.fetch_id()).await {
             Ok(Ok(())) => Ok(link),
             Ok(Err(failure)) => Err(failure),
             Err(_) => {
-                link.cut();
+                link.abort();
                 Err(Failure::Unreachable(mute))
             }
         }
     }
 
-    async fn find_id(&mut self) -> Result<(), Failure> {
+    async fn fetch_id(&mut self) -> Result<(), Failure> {
         let reply = self.run("SELECT pg_backend_pid()::bigint", &[]).await?;
         self.id = reply.value().and_then(Value::int).unwrap_or(0);
         Ok(())
@@ -105,7 +107,7 @@ impl PgLink {
 
     /// Notes that the session belongs to this connection alone: statements are prepared from now
     /// on.
-    pub(super) fn own_session(&mut self) {
+    pub(super) fn mark_own_session(&mut self) {
         self.prepared.get_or_insert_default();
     }
 
@@ -119,28 +121,28 @@ impl PgLink {
             })
             .collect();
         let Some(prepared) = &mut self.prepared else {
-            return gather(self.client.query_typed_raw(sql, cells).await.map_err(failed)?).await;
+            return collect_reply(self.client.query_typed_raw(sql, cells).await.map_err(statement_failure)?).await;
         };
         let statement = match prepared.get(sql) {
             Some(statement) => statement.clone(),
             None => {
                 let types: Vec<Type> = cells.iter().map(|(_, of)| of.clone()).collect();
-                let statement = self.client.prepare_typed(sql, &types).await.map_err(failed)?;
+                let statement = self.client.prepare_typed(sql, &types).await.map_err(statement_failure)?;
                 prepared.insert(sql.to_owned(), statement.clone());
                 statement
             }
         };
         let cells = cells.into_iter().map(|(cell, _)| cell);
-        gather(self.client.query_raw(&statement, cells).await.map_err(failed)?).await
+        collect_reply(self.client.query_raw(&statement, cells).await.map_err(statement_failure)?).await
     }
 
-    pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
-        self.client.batch_execute(sql).await.map_err(failed)
+    pub(super) async fn execute_batch(&mut self, sql: &str) -> Result<(), Failure> {
+        self.client.batch_execute(sql).await.map_err(statement_failure)
     }
 
     /// The notifications of the channels that this connection listens on; returned once.
-    pub(super) fn news(&mut self) -> Option<UnboundedReceiver<String>> {
-        self.news.take()
+    pub(super) fn take_notifications(&mut self) -> Option<UnboundedReceiver<String>> {
+        self.notifications.take()
     }
 
     pub(super) fn id(&self) -> i64 {
@@ -152,7 +154,7 @@ impl PgLink {
     }
 
     /// Returns when the connection has ended.
-    pub(super) async fn ended(&mut self) {
+    pub(super) async fn wait_closed(&mut self) {
         if !self.driver.is_finished() {
             // However it ended.
             let _ = (&mut self.driver).await;
@@ -160,12 +162,12 @@ impl PgLink {
     }
 
     /// The handle that ends this connection's current statement from another connection.
-    pub(super) fn stopper(&self) -> CancelToken {
+    pub(super) fn cancel_token(&self) -> CancelToken {
         self.client.cancel_token()
     }
 
     /// Cuts the connection at once, even during a statement.
-    pub(super) fn cut(self) {
+    pub(super) fn abort(self) {
         self.driver.abort();
     }
 
@@ -174,7 +176,7 @@ impl PgLink {
         // not respond is not waited for.
         let (client, driver) = (self.client, &mut self.driver);
         drop(client);
-        let _ = self.clock.timeout(LOCK_WAIT, driver).await;
+        let _ = self.clock.timeout(ROW_LOCK_TIMEOUT, driver).await;
     }
 }
 
@@ -225,18 +227,18 @@ where
     }
 }
 
-async fn gather(answer: RowStream) -> Result<Reply, Failure> {
+async fn collect_reply(answer: RowStream) -> Result<Reply, Failure> {
     let mut answer = std::pin::pin!(answer);
     let mut rows = Vec::new();
     while let Some(found) = answer.next().await {
-        rows.push(row(&found.map_err(failed)?)?);
+        rows.push(row(&found.map_err(statement_failure)?)?);
     }
-    Ok(Reply { rows, changed: answer.rows_affected().unwrap_or(0), insert_id: 0 })
+    Ok(Reply { rows, rows_changed: answer.rows_affected().unwrap_or(0), insert_id: 0 })
 }
 
 fn row(row: &Row) -> Result<Vec<Value>, Failure> {
     let cell = |(index, column): (usize, &tokio_postgres::Column)| {
-        let strange = |error: Native| Failure::Strange(error.to_string());
+        let strange = |error: Native| Failure::UnexpectedReply(error.to_string());
         Ok(match *column.type_() {
             Type::INT8 => row.try_get::<_, Option<i64>>(index).map_err(strange)?.map_or(Value::Null, Value::Int),
             Type::INT4 => {
@@ -253,17 +255,19 @@ fn row(row: &Row) -> Result<Vec<Value>, Failure> {
     row.columns().iter().enumerate().map(cell).collect()
 }
 
-fn failed(error: Native) -> Failure {
+fn statement_failure(error: Native) -> Failure {
     match error.as_db_error() {
         Some(said) => Failure::refused(said.code().code(), said.message()),
-        None => Failure::Broken(plain(&error)),
+        None => Failure::ConnectionLost(root_cause(&error)),
     }
 }
 
-fn unreachable(error: Native) -> Failure {
+fn connect_failure(error: Native) -> Failure {
     match error.as_db_error() {
         Some(said) => Failure::refused(said.code().code(), said.message()),
-        None if is_stranger(&error.to_string()) || is_stranger(&plain(&error)) => Failure::Stranger(plain(&error)),
-        None => Failure::Unreachable(plain(&error)),
+        None if is_wrong_protocol(&error.to_string()) || is_wrong_protocol(&root_cause(&error)) => {
+            Failure::WrongProtocol(root_cause(&error))
+        }
+        None => Failure::Unreachable(root_cause(&error)),
     }
 }

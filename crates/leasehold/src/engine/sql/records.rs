@@ -17,77 +17,86 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Dialect;
+use super::connection::{Reply, Value};
 use super::ddl::Tables;
-use super::error::{Failure, Meaning};
-use super::link::{Reply, Value};
-use super::pool::{Pool, Pooled};
+use super::error::{ErrorClass, Failure};
+use super::pool::{Pool, PooledConnection};
 use crate::engine::Record;
 use crate::error::Result;
 use crate::name::LockName;
 
 /// How many times a statement is tried that others blocked.
-const TRIES: u32 = 5;
+const MAX_TRIES: u32 = 5;
 
 /// The records of one engine.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct StoredRecords {
     pool: Arc<Pool>,
-    sql: Statements,
+    sql: RecordStatements,
 }
 
-impl Shelf {
+impl StoredRecords {
     pub(super) fn new(pool: &Arc<Pool>) -> Self {
         let config = &pool.config;
-        Self { pool: Arc::clone(pool), sql: Statements::new(config.dialect, &Tables::of(config).records) }
+        Self {
+            pool: Arc::clone(pool),
+            sql: RecordStatements::new(config.dialect, &Tables::from_config(config).records),
+        }
     }
 
-    pub(super) async fn read(&self, name: &LockName) -> Result<Record> {
+    pub(super) async fn get(&self, name: &LockName) -> Result<Record> {
         let mut tries = 0;
         loop {
-            let mut link = self.pool.take().await?;
-            match self.sql.read(&mut link, name).await {
+            let mut link = self.pool.borrow_or_error().await?;
+            match self.sql.get(&mut link, name).await {
                 Ok(found) => return Ok(found),
-                Err(failure) => self.again(link, failure, &mut tries, true).await?,
+                Err(failure) => self.retry_or_fail(link, failure, &mut tries, true).await?,
             }
         }
     }
 
-    pub(super) async fn write(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
+    pub(super) async fn compare_and_set(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
         let Ok(over) = i64::try_from(over) else { return Ok(None) };
         let mut tries = 0;
         loop {
-            let mut link = self.pool.take().await?;
-            match self.sql.write(&mut link, name, over, &value).await {
+            let mut link = self.pool.borrow_or_error().await?;
+            match self.sql.compare_and_set(&mut link, name, over, &value).await {
                 Ok(written) => return Ok(written),
-                Err(failure) => self.again(link, failure, &mut tries, false).await?,
+                Err(failure) => self.retry_or_fail(link, failure, &mut tries, false).await?,
             }
         }
     }
 
-    pub(super) async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         let mut tries = 0;
         loop {
-            let mut link = self.pool.take().await?;
-            match self.sql.names(&mut link, prefix).await {
+            let mut link = self.pool.borrow_or_error().await?;
+            match self.sql.list(&mut link, prefix).await {
                 Ok(names) => return Ok(names),
-                Err(failure) => self.again(link, failure, &mut tries, true).await?,
+                Err(failure) => self.retry_or_fail(link, failure, &mut tries, true).await?,
             }
         }
     }
 
     /// Decides whether a statement is tried again: it had no effect, or it only reads. Creates a
     /// missing table.
-    async fn again(&self, mut link: Pooled, failure: Failure, tries: &mut u32, reads: bool) -> Result<()> {
+    async fn retry_or_fail(
+        &self,
+        mut link: PooledConnection,
+        failure: Failure,
+        tries: &mut u32,
+        reads: bool,
+    ) -> Result<()> {
         let config = &self.pool.config;
         *tries += 1;
-        let tell = |failure| self.pool.tell(&super::with_hint(failure, config));
-        match failure.meaning(config.dialect) {
-            _ if *tries >= TRIES => Err(tell(failure)),
-            Some(Meaning::Collision) => Ok(()),
-            Some(Meaning::NoTable) => super::make_records(config, &mut link).await.map_err(tell),
+        let tell = |failure| self.pool.to_error(&super::with_hint(failure, config));
+        match failure.class(config.dialect) {
+            _ if *tries >= MAX_TRIES => Err(tell(failure)),
+            Some(ErrorClass::Conflict) => Ok(()),
+            Some(ErrorClass::NoTable) => super::create_records_table(config, &mut link).await.map_err(tell),
             // An idle connection had ended; the others may have, too.
-            _ if reads && *tries == 1 && failure.is_lost_line(config.dialect) => {
-                self.pool.forget_idle();
+            _ if reads && *tries == 1 && failure.is_connection_lost(config.dialect) => {
+                self.pool.discard_idle();
                 Ok(())
             }
             _ => Err(tell(failure)),
@@ -97,20 +106,20 @@ impl Shelf {
 
 /// Every statement on the table.
 #[derive(Clone, Debug)]
-struct Statements {
+struct RecordStatements {
     dialect: Dialect,
     /// The version, the value and the time, even without a row. Parameter: name.
     read: String,
     /// Writes a record that does not exist. Parameters: name, value.
-    make: String,
+    insert: String,
     /// Writes over a version. Parameters: value, name, version.
-    change: String,
+    update: String,
     /// The names that start with a prefix. Parameter: prefix.
     names: String,
     clock: String,
 }
 
-impl Statements {
+impl RecordStatements {
     fn new(dialect: Dialect, table: &str) -> Self {
         match dialect {
             Dialect::MySql => mysql(table),
@@ -118,69 +127,71 @@ impl Statements {
         }
     }
 
-    async fn read(&self, link: &mut Pooled, name: &LockName) -> Result<Record, Failure> {
+    async fn get(&self, link: &mut PooledConnection, name: &LockName) -> Result<Record, Failure> {
         let reply = link.run(&self.read, &[name.as_str().into()]).await?;
-        let Some([version, value, now]) = reply.row() else { return Err(strange()) };
-        let now = time(now.int())?;
+        let Some([version, value, now]) = reply.row() else { return Err(unexpected_reply()) };
+        let now = duration_from_micros(now.int())?;
         match (version, value) {
             (Value::Null, Value::Null) => Ok(Record::absent(now)),
             (version, Value::Text(value)) if value.is_empty() => {
-                version.int().map(|_| Record::absent(now)).ok_or_else(strange)
+                version.int().map(|_| Record::absent(now)).ok_or_else(unexpected_reply)
             }
             (version, Value::Text(value)) => {
-                let version = version.int().and_then(|version| u64::try_from(version).ok()).ok_or_else(strange)?;
-                Ok(Record { version, value: self.text(value)?, now })
+                let version =
+                    version.int().and_then(|version| u64::try_from(version).ok()).ok_or_else(unexpected_reply)?;
+                Ok(Record { version, value: self.decode(value)?, engine_time: now })
             }
-            _ => Err(strange()),
+            _ => Err(unexpected_reply()),
         }
     }
 
-    async fn write(
+    async fn compare_and_set(
         &self,
-        link: &mut Pooled,
+        link: &mut PooledConnection,
         name: &LockName,
         over: i64,
         value: &str,
     ) -> Result<Option<Record>, Failure> {
         if over == 0 && value.is_empty() {
-            return Ok(Some(self.read(link, name).await?).filter(|found| found.version == 0));
+            return Ok(Some(self.get(link, name).await?).filter(|found| found.version == 0));
         }
-        let (name, stored) = (name.as_str(), self.stored(value));
+        let (name, stored) = (name.as_str(), self.encode(value));
         let reply = if over == 0 {
-            link.run(&self.make, &[name.into(), stored]).await?
+            link.run(&self.insert, &[name.into(), stored]).await?
         } else {
-            link.run(&self.change, &[stored, name.into(), over.into()]).await?
+            link.run(&self.update, &[stored, name.into(), over.into()]).await?
         };
-        if reply.changed == 0 {
+        if reply.rows_changed == 0 {
             return Ok(None);
         }
-        let (version, now) = self.written(link, &reply).await?;
+        let (version, now) = self.written_version(link, &reply).await?;
         if value.is_empty() {
             return Ok(Some(Record::absent(now)));
         }
-        Ok(Some(Record { version, value: value.to_owned(), now }))
+        Ok(Some(Record { version, value: value.to_owned(), engine_time: now }))
     }
 
     /// The version that was written, and the time.
-    async fn written(&self, link: &mut Pooled, reply: &Reply) -> Result<(u64, Duration), Failure> {
+    async fn written_version(&self, link: &mut PooledConnection, reply: &Reply) -> Result<(u64, Duration), Failure> {
         match self.dialect {
             Dialect::MySql => {
                 // Whatever goes wrong here, the write was made.
                 let clock = link.run(&self.clock, &[]).await.map_err(|failure| match failure {
-                    Failure::Refused { code, said } => Failure::Broken(format!("{code}: {said}")),
+                    Failure::Refused { code, message: said } => Failure::ConnectionLost(format!("{code}: {said}")),
                     failure => failure,
                 })?;
-                Ok((reply.insert_id, time(clock.value().and_then(Value::int))?))
+                Ok((reply.insert_id, duration_from_micros(clock.value().and_then(Value::int))?))
             }
             Dialect::Postgres => {
-                let Some([version, now]) = reply.row() else { return Err(strange()) };
-                let version = version.int().and_then(|version| u64::try_from(version).ok()).ok_or_else(strange)?;
-                Ok((version, time(now.int())?))
+                let Some([version, now]) = reply.row() else { return Err(unexpected_reply()) };
+                let version =
+                    version.int().and_then(|version| u64::try_from(version).ok()).ok_or_else(unexpected_reply)?;
+                Ok((version, duration_from_micros(now.int())?))
             }
         }
     }
 
-    async fn names(&self, link: &mut Pooled, prefix: &str) -> Result<Vec<LockName>, Failure> {
+    async fn list(&self, link: &mut PooledConnection, prefix: &str) -> Result<Vec<LockName>, Failure> {
         let values = match self.dialect {
             // The prefix appears twice.
             Dialect::MySql => vec![prefix.into(), prefix.into()],
@@ -193,50 +204,50 @@ impl Statements {
 
     /// A value as it is sent. PostgreSQL's texts have no zero character, so they are sent as hex
     /// digits.
-    fn stored(&self, value: &str) -> Value {
+    fn encode(&self, value: &str) -> Value {
         match self.dialect {
             Dialect::MySql => value.into(),
             Dialect::Postgres => value.bytes().map(|byte| format!("{byte:02x}")).collect::<String>().into(),
         }
     }
 
-    fn text(&self, stored: &str) -> Result<String, Failure> {
+    fn decode(&self, stored: &str) -> Result<String, Failure> {
         match self.dialect {
             Dialect::MySql => Ok(stored.to_owned()),
-            Dialect::Postgres => from_digits(stored).ok_or_else(strange),
+            Dialect::Postgres => from_hex(stored).ok_or_else(unexpected_reply),
         }
     }
 }
 
-fn from_digits(digits: &str) -> Option<String> {
+fn from_hex(digits: &str) -> Option<String> {
     let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };
     let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     String::from_utf8(pairs.iter().map(byte).collect::<Option<_>>()?).ok()
 }
 
-fn time(micros: Option<i64>) -> Result<Duration, Failure> {
-    micros.and_then(|micros| u64::try_from(micros).ok()).map(Duration::from_micros).ok_or_else(strange)
+fn duration_from_micros(micros: Option<i64>) -> Result<Duration, Failure> {
+    micros.and_then(|micros| u64::try_from(micros).ok()).map(Duration::from_micros).ok_or_else(unexpected_reply)
 }
 
-fn strange() -> Failure {
-    Failure::Strange("a record that none of our statements gives".into())
+fn unexpected_reply() -> Failure {
+    Failure::UnexpectedReply("a record that none of our statements gives".into())
 }
 
-fn mysql(table: &str) -> Statements {
+fn mysql(table: &str) -> RecordStatements {
     const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
     // LAST_INSERT_ID returns the version. Columns are assigned from left to right: before its own
     // assignment, `value` is the old one.
     let next = format!("LAST_INSERT_ID(GREATEST(version + 1, {NOW}))");
-    Statements {
+    RecordStatements {
         dialect: Dialect::MySql,
         read: format!(
             "SELECT r.version, r.value, c.now_us FROM (SELECT {NOW} AS now_us) AS c LEFT JOIN {table} AS r ON r.name = ?"
         ),
-        make: format!(
+        insert: format!(
             "INSERT INTO {table} (name, version, value) VALUES (?, LAST_INSERT_ID({NOW}), ?) ON DUPLICATE KEY UPDATE \
              version = IF(value = '', {next}, version), value = IF(value = '', VALUES(value), value)"
         ),
-        change: format!(
+        update: format!(
             "UPDATE {table} SET version = {next}, value = ? WHERE name = ? AND version = ? AND value <> ''"
         ),
         names: format!("SELECT name FROM {table} WHERE value <> '' AND LEFT(name, LENGTH(?)) = ? ORDER BY name"),
@@ -244,20 +255,20 @@ fn mysql(table: &str) -> Statements {
     }
 }
 
-fn postgres(table: &str) -> Statements {
+fn postgres(table: &str) -> RecordStatements {
     // Evaluated at each use: even after waiting for a locked row.
     const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    Statements {
+    RecordStatements {
         dialect: Dialect::Postgres,
         read: format!(
             "SELECT r.version, encode(r.value, 'hex'), {NOW} FROM (SELECT 1) AS c LEFT JOIN {table} AS r ON r.name = $1"
         ),
-        make: format!(
+        insert: format!(
             "INSERT INTO {table} AS r (name, version, value) VALUES ($1, {NOW}, decode($2, 'hex')) \
              ON CONFLICT (name) DO UPDATE SET version = greatest(r.version + 1, {NOW}), value = excluded.value \
              WHERE r.value = '' RETURNING r.version, {NOW}"
         ),
-        change: format!(
+        update: format!(
             "UPDATE {table} AS r SET version = greatest(r.version + 1, {NOW}), value = decode($1, 'hex') \
              WHERE r.name = $2 AND r.version = $3 AND r.value <> '' RETURNING r.version, {NOW}"
         ),
@@ -273,17 +284,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_value_comes_back(value: String) {
+        fn any_value_round_trips(value: String) {
             for dialect in [Dialect::MySql, Dialect::Postgres] {
-                let sql = Statements::new(dialect, "t");
-                let stored = sql.stored(&value);
-                prop_assert_eq!(sql.text(stored.text().unwrap()), Ok(value.clone()));
+                let sql = RecordStatements::new(dialect, "t");
+                let stored = sql.encode(&value);
+                prop_assert_eq!(sql.decode(stored.text().unwrap()), Ok(value.clone()));
             }
         }
 
         #[test]
-        fn what_is_no_value_is_refused(stored in ".{0,20}") {
-            let _ = Statements::new(Dialect::Postgres, "t").text(&stored);
+        fn decoding_any_text_does_not_panic(stored in ".{0,20}") {
+            let _ = RecordStatements::new(Dialect::Postgres, "t").decode(&stored);
         }
     }
 }

@@ -22,11 +22,11 @@ pub(super) struct Tls(Option<TlsConnector>);
 
 impl Tls {
     /// Reads the certificates. The error names the file that is wrong.
-    pub(super) fn new(config: Option<&config::Tls>) -> Result<Self, String> {
+    pub(super) fn new(config: Option<&config::TlsConfig>) -> Result<Self, String> {
         let Some(tls) = config else { return Ok(Self(None)) };
         let mut roots = RootCertStore::empty();
         for certificate in certificates(&tls.ca)? {
-            roots.add(certificate).map_err(|error| wrong(&tls.ca, &error))?;
+            roots.add(certificate).map_err(|error| file_error(&tls.ca, &error))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
@@ -36,8 +36,8 @@ impl Tls {
         let client = match &tls.identity {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
-                let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
-                builder.with_client_auth_cert(certificates(cert)?, secret).map_err(|error| wrong(cert, &error))?
+                let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error(key, &error))?;
+                builder.with_client_auth_cert(certificates(cert)?, secret).map_err(|error| file_error(cert, &error))?
             }
         };
         Ok(Self(Some(TlsConnector::from(Arc::new(client)))))
@@ -45,12 +45,12 @@ impl Tls {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = CertificateDer::pem_file_iter(path).map_err(|error| wrong(path, &error))?;
-    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| wrong(path, &error))?;
+    let read = CertificateDer::pem_file_iter(path).map_err(|error| file_error(path, &error))?;
+    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| file_error(path, &error))?;
     if all.is_empty() { Err(format!("{} has no certificate in it", path.display())) } else { Ok(all) }
 }
 
-fn wrong(path: &Path, error: &dyn std::fmt::Display) -> String {
+fn file_error(path: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{} cannot be used: {error}", path.display())
 }
 

@@ -11,9 +11,9 @@ use crate::engine::url::host_and_port;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The path of our nodes, unless the URL has one.
-const BASE: &str = "/leasehold";
+const DEFAULT_BASE: &str = "/leasehold";
 /// The default port of a server.
-const PORT: u16 = 2181;
+const DEFAULT_PORT: u16 = 2181;
 
 /// The options that the URL may have.
 const OPTIONS: [&str; 9] =
@@ -44,7 +44,7 @@ impl fmt::Debug for Login {
 
 /// TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tls {
+pub(super) struct TlsConfig {
     /// The trusted authorities: a PEM file.
     pub(super) ca: PathBuf,
     /// Our own certificate and its key, both PEM files.
@@ -89,47 +89,47 @@ pub(crate) struct Config {
     pub(super) base: String,
     pub(super) login: Option<Login>,
     pub(super) access: Access,
-    pub(super) tls: Option<Tls>,
+    pub(super) tls: Option<TlsConfig>,
     /// One session for each claim, instead of a few for all.
-    pub(super) own_sessions: bool,
+    pub(super) has_session_per_claim: bool,
     /// The timeout of all sessions. Without it, a session's timeout is at most the TTL.
     pub(super) session_timeout: Option<Duration>,
     pub(super) connect_timeout: Duration,
     /// The URL without secrets.
-    pub(super) shown: String,
+    pub(super) redacted_url: String,
 }
 
 impl Config {
-    pub(crate) fn read(url: &EngineUrl) -> Result<Self> {
-        url.only_options(&OPTIONS)?;
+    pub(crate) fn from_url(url: &EngineUrl) -> Result<Self> {
+        url.refuse_unknown_options(&OPTIONS)?;
         let servers = servers(url)?;
         let hosts: Vec<String> = servers.iter().map(|(host, port)| address(host, *port)).collect();
         let login = login(url)?;
         let own_sessions = match url.option("session") {
             None | Some("shared") => false,
             Some("own") => true,
-            Some(other) => return Err(bad(format!("session is `shared` or `own`, and not {other:?}"))),
+            Some(other) => return Err(invalid_url(format!("session is `shared` or `own`, and not {other:?}"))),
         };
         let access = match (url.option("acl"), &login, tls(url)?.is_some_and(|tls| tls.identity.is_some())) {
             (Some("open"), _, _) | (None, None, false) => Access::Open,
             (None, _, _) | (Some("creator"), Some(_), _) | (Some("creator"), _, true) => Access::Creator,
             (Some("readable"), Some(_), _) | (Some("readable"), _, true) => Access::Readable,
             (Some("creator" | "readable"), None, false) => {
-                return Err(bad(
-                    "acl=creator and acl=readable need to know who we are: user:password@host, or cert=".into()
+                return Err(invalid_url(
+                    "acl=creator and acl=readable need to know who we are: user:password@host, or cert=".into(),
                 ));
             }
             (Some(other), _, _) => {
-                return Err(bad(format!("acl is `open`, `creator` or `readable`, and not {other:?}")));
+                return Err(invalid_url(format!("acl is `open`, `creator` or `readable`, and not {other:?}")));
             }
         };
         let session_timeout = url.duration("session-timeout")?;
         if session_timeout.is_some_and(|timeout| timeout < super::MIN_TTL) {
-            return Err(bad(format!("session-timeout is {:?} at least", super::MIN_TTL)));
+            return Err(invalid_url(format!("session-timeout is {:?} at least", super::MIN_TTL)));
         }
         let connect_timeout = url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(10));
         if connect_timeout < Duration::from_millis(10) {
-            return Err(bad("connect-timeout is 10 ms at least".into()));
+            return Err(invalid_url("connect-timeout is 10 ms at least".into()));
         }
         Ok(Self {
             shown_hosts: hosts.join(","),
@@ -139,10 +139,10 @@ impl Config {
             login,
             access,
             tls: tls(url)?,
-            own_sessions,
+            has_session_per_claim: own_sessions,
             session_timeout,
             connect_timeout,
-            shown: url.to_string(),
+            redacted_url: url.to_string(),
         })
     }
 }
@@ -151,21 +151,21 @@ pub(super) fn address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-fn bad(message: String) -> Error {
+fn invalid_url(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
 fn servers(url: &EngineUrl) -> Result<Vec<(String, u16)>> {
     if url.hosts.is_empty() {
-        return Ok(vec![("127.0.0.1".to_owned(), PORT)]);
+        return Ok(vec![("127.0.0.1".to_owned(), DEFAULT_PORT)]);
     }
-    url.hosts.iter().map(|text| host_and_port(text, PORT, "zk1.example")).collect()
+    url.hosts.iter().map(|text| host_and_port(text, DEFAULT_PORT, "zk1.example")).collect()
 }
 
 /// The path, if ZooKeeper allows it.
 fn base(path: &str) -> Result<String> {
     if path.is_empty() {
-        return Ok(BASE.to_owned());
+        return Ok(DEFAULT_BASE.to_owned());
     }
     let path = path.trim_end_matches('/');
     let wrong = |part: &str| {
@@ -176,7 +176,7 @@ fn base(path: &str) -> Result<String> {
     };
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     if parts.iter().any(|part| wrong(part)) || parts.first() == Some(&"zookeeper") {
-        return Err(bad(format!("{path:?} is no path for our nodes; it is like /locks or /apps/billing")));
+        return Err(invalid_url(format!("{path:?} is no path for our nodes; it is like /locks or /apps/billing")));
     }
     Ok(path.to_owned())
 }
@@ -185,37 +185,37 @@ fn login(url: &EngineUrl) -> Result<Option<Login>> {
     let scheme = match url.option("auth") {
         None | Some("digest") => Scheme::Digest,
         Some("sasl") => Scheme::Sasl,
-        Some(other) => return Err(bad(format!("auth is `digest` or `sasl`, and not {other:?}"))),
+        Some(other) => return Err(invalid_url(format!("auth is `digest` or `sasl`, and not {other:?}"))),
     };
     match (&url.user, &url.password) {
         (Some(user), Some(password)) => Ok(Some(Login { scheme, user: user.clone(), password: password.clone() })),
         (None, None) if url.option("auth").is_none() => Ok(None),
-        _ => Err(bad("a login is a user and a password: zookeeper://user:password@host".into())),
+        _ => Err(invalid_url("a login is a user and a password: zookeeper://user:password@host".into())),
     }
 }
 
-fn tls(url: &EngineUrl) -> Result<Option<Tls>> {
+fn tls(url: &EngineUrl) -> Result<Option<TlsConfig>> {
     let file = |key| url.option(key).map(PathBuf::from);
     let on = match url.option("tls") {
         Some("" | "true" | "on") => true,
         Some("false" | "off") => false,
         None => file("ca").is_some(),
-        Some(other) => return Err(bad(format!("tls is `on` or `off`, and not {other:?}"))),
+        Some(other) => return Err(invalid_url(format!("tls is `on` or `off`, and not {other:?}"))),
     };
     let identity = match (file("cert"), file("cert-key")) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
-        _ => return Err(bad("cert and cert-key come together, both PEM files".into())),
+        _ => return Err(invalid_url("cert and cert-key come together, both PEM files".into())),
     };
     if !on {
         if identity.is_some() || file("ca").is_some() {
-            return Err(bad("ca, cert and cert-key are for TLS: tls=on".into()));
+            return Err(invalid_url("ca, cert and cert-key are for TLS: tls=on".into()));
         }
         return Ok(None);
     }
-    let ca =
-        file("ca").ok_or_else(|| bad("TLS needs ca=, the PEM file of the authority that signed the servers".into()))?;
-    Ok(Some(Tls { ca, identity }))
+    let ca = file("ca")
+        .ok_or_else(|| invalid_url("TLS needs ca=, the PEM file of the authority that signed the servers".into()))?;
+    Ok(Some(TlsConfig { ca, identity }))
 }
 
 #[cfg(test)]
@@ -223,15 +223,15 @@ mod tests {
     use super::*;
 
     fn read(url: &str) -> Result<Config> {
-        Config::read(&EngineUrl::parse(url).unwrap())
+        Config::from_url(&EngineUrl::parse(url).unwrap())
     }
 
     #[test]
-    fn a_url_says_where_and_who_and_how() {
+    fn a_url_sets_servers_login_and_sessions() {
         let config =
             read("zookeeper://u:p%40@h1,h2:99,[::1]/apps/locks?session-timeout=10s&session=own&auth=sasl").unwrap();
         assert_eq!((config.hosts.as_str(), config.base.as_str()), ("h1:2181,h2:99,[::1]:2181", "/apps/locks"));
-        assert_eq!((config.session_timeout, config.own_sessions), (Some(Duration::from_secs(10)), true));
+        assert_eq!((config.session_timeout, config.has_session_per_claim), (Some(Duration::from_secs(10)), true));
         assert_eq!(
             config.login.as_ref().map(|login| (login.scheme, login.password.as_str())),
             Some((Scheme::Sasl, "p@"))
@@ -246,11 +246,14 @@ mod tests {
         assert_eq!(read("zookeeper://h/").unwrap().base, "");
         assert_eq!(read("zookeeper://h/a/").unwrap().base, "/a");
         assert_eq!(read("zookeeper://u:p@h?acl=readable").unwrap().access, Access::Readable);
-        assert_eq!(read("zookeeper://h?tls=on&ca=/c").unwrap().tls, Some(Tls { ca: "/c".into(), identity: None }));
+        assert_eq!(
+            read("zookeeper://h?tls=on&ca=/c").unwrap().tls,
+            Some(TlsConfig { ca: "/c".into(), identity: None })
+        );
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn an_invalid_url_is_refused() {
         for (url, says) in [
             ("zookeeper://h?sesion=own", "session-timeout"),
             ("zookeeper://h?session=mine", "`own`"),

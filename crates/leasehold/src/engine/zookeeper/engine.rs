@@ -7,47 +7,47 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use leasehold_zookeeper::MultiWriteError;
 
+use super::claim_registry::{ClaimEntry, ClaimNode, ClaimRegistry, NodeStage};
 use super::config::Config;
-use super::endings::Past;
-use super::seats::{Own, Seat, Seats, Stage};
-use super::session::{Guarded, Session};
-use super::sessions::Sessions;
-use super::steps::Look;
-use super::{error, inspect, records, sessions, steps, wire};
+use super::ended_holds::PastSessions;
+use super::session::{GuardedNode, Session};
+use super::session_pool::SessionPool;
+use super::steps::ClaimStatus;
+use super::{error, inspect, records, session_pool, steps, wire};
 use crate::claim::{Claim, ClaimId};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Instant};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, RecordStore,
-    Released, Renewal, Step,
+    AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, Grant, LockView, LossBroadcaster,
+    LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::name::LockName;
 
 /// How many folders are remembered as existing.
-const FOLDERS: usize = 4096;
+const MAX_KNOWN_FOLDERS: usize = 4096;
 
 /// Holding claims on one session: the index of each in the request, and the path of its node.
-type Held = Vec<(usize, String)>;
+type HeldNodes = Vec<(usize, String)>;
 
 /// Locks in a ZooKeeper ensemble.
 #[derive(Debug)]
 pub struct ZookeeperEngine {
     pub(super) config: Config,
     pub(super) clock: Clock,
-    can: Capabilities,
-    board: Arc<LossBoard>,
-    pub(super) seats: Arc<Seats>,
-    pub(super) sessions: Sessions,
-    pub(super) past: Past,
+    capabilities: Capabilities,
+    losses: Arc<LossBroadcaster>,
+    pub(super) claims: Arc<ClaimRegistry>,
+    pub(super) sessions: SessionPool,
+    pub(super) past_sessions: PastSessions,
     /// Sessions live on the runtime that opened the engine.
     runtime: tokio::runtime::Handle,
-    folders: Mutex<HashSet<LockName>>,
+    known_folders: Mutex<HashSet<LockName>>,
 }
 
 /// Runs a call that goes on while it is not polled, and ends when it is dropped. It blocks other
 /// steps of the claim, including the one that removes the claim when its TTL is over.
-async fn on<T: Send + 'static>(
+async fn run_on<T: Send + 'static>(
     runtime: tokio::runtime::Handle,
     call: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
@@ -68,27 +68,27 @@ impl ZookeeperEngine {
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let engine = Arc::new(Self {
             clock: clock.clone(),
-            can: super::CAPABILITIES,
-            board: Arc::default(),
-            seats: Arc::default(),
-            sessions: Sessions::default(),
-            past: Past::default(),
+            capabilities: super::CAPABILITIES,
+            losses: Arc::default(),
+            claims: Arc::default(),
+            sessions: SessionPool::default(),
+            past_sessions: PastSessions::default(),
             runtime: tokio::runtime::Handle::current(),
-            folders: Mutex::default(),
+            known_folders: Mutex::default(),
             config,
         });
         engine.any_session().await?;
-        tokio::spawn(sessions::tidy(Arc::downgrade(&engine), clock.clone()));
+        tokio::spawn(session_pool::close_idle_sessions(Arc::downgrade(&engine), clock.clone()));
         Ok(engine)
     }
 
     /// The session for claims of this TTL.
     async fn session_for(&self, claim: &Claim) -> Result<Arc<Session>> {
-        let ttl = claim.terms.ttl;
+        let ttl = claim.options.ttl;
         let timeout = self.config.session_timeout.unwrap_or(ttl);
         let session = if timeout > ttl {
             Err(timeout)
-        } else if self.config.own_sessions {
+        } else if self.config.has_session_per_claim {
             Ok(self.new_session(timeout).await?)
         } else {
             Ok(self.shared_session(ttl).await?)
@@ -108,94 +108,94 @@ impl ZookeeperEngine {
 
     pub(super) async fn new_session(&self, timeout: Duration) -> Result<Arc<Session>> {
         let (config, clock) = (self.config.clone(), self.clock.clone());
-        let (board, seats) = (Arc::clone(&self.board), Arc::clone(&self.seats));
+        let (board, seats) = (Arc::clone(&self.losses), Arc::clone(&self.claims));
         let opening = async move { Session::open(&config, timeout, &clock, &board, &seats).await };
-        let session = on(self.runtime.clone(), opening).await?;
-        self.past.note(&session);
+        let session = run_on(self.runtime.clone(), opening).await?;
+        self.past_sessions.add(&session);
         Ok(session)
     }
 
     /// The folder of a lock.
     pub(super) fn folder(&self, name: &LockName) -> String {
-        format!("{}/{}", self.config.base, wire::escaped(name.as_str()))
+        format!("{}/{}", self.config.base, wire::escape_name(name.as_str()))
     }
 
     /// The folder of the records.
-    pub(super) fn records(&self) -> String {
+    pub(super) fn records_folder(&self) -> String {
         format!("{}/{}", self.config.base, wire::RECORDS)
     }
 
     /// The folder of the marks that force releases leave.
-    pub(super) fn marks(&self) -> String {
-        format!("{}/{}", self.config.base, wire::EVICTED)
+    pub(super) fn marks_folder(&self) -> String {
+        format!("{}/{}", self.config.base, wire::MARKS_FOLDER)
     }
 
     /// The mark of a claim that was force released.
-    pub(super) fn mark(&self, claim: ClaimId) -> String {
-        format!("{}/{:032x}", self.marks(), claim.bits())
+    pub(super) fn mark_path(&self, claim: ClaimId) -> String {
+        format!("{}/{:032x}", self.marks_folder(), claim.bits())
     }
 
     /// The note that a claim was released after an operator asked for it.
     pub(super) fn release_note(&self, claim: ClaimId) -> String {
-        format!("{}-released", self.mark(claim))
+        format!("{}-released", self.mark_path(claim))
     }
 
     /// The node of a record.
     pub(super) fn record_path(&self, name: &LockName) -> String {
-        format!("{}/{}", self.records(), wire::escaped(name.as_str()))
+        format!("{}/{}", self.records_folder(), wire::escape_name(name.as_str()))
     }
 
     /// Whether the folder of this lock existed lately.
-    pub(super) fn knows_folder(&self, name: &LockName) -> bool {
-        self.folders.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+    pub(super) fn is_folder_known(&self, name: &LockName) -> bool {
+        self.known_folders.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
-    pub(super) fn note_folder(&self, name: &LockName, there: bool) {
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn set_folder_known(&self, name: &LockName, there: bool) {
+        let mut folders = self.known_folders.lock().unwrap_or_else(PoisonError::into_inner);
         if !there {
             folders.remove(name);
         } else if !folders.contains(name) {
-            if folders.len() >= FOLDERS {
+            if folders.len() >= MAX_KNOWN_FOLDERS {
                 folders.clear();
             }
             folders.insert(name.clone());
         }
     }
 
-    pub(super) fn failed(&self, cause: leasehold_zookeeper::Error) -> Error {
-        error::step(&self.config, cause)
+    pub(super) fn request_error(&self, cause: leasehold_zookeeper::Error) -> Error {
+        error::request_error(&self.config, cause)
     }
 
     /// The claim's entry, on a session that lives.
-    async fn seat(&self, claim: &Arc<Claim>) -> Result<Arc<Seat>> {
-        if let Some(seat) = self.seats.find(claim.id) {
+    async fn claim_entry(&self, claim: &Arc<Claim>) -> Result<Arc<ClaimEntry>> {
+        if let Some(seat) = self.claims.find(claim.id) {
             if !seat.session.is_over() {
                 return Ok(seat);
             }
-            self.seats.note_unresolved(&seat);
-            self.seats.leave(&seat);
+            self.claims.note_unresolved(&seat);
+            self.claims.remove(&seat);
         }
         let session = self.session_for(claim).await?;
-        Ok(self.seats.take(claim, self.folder(claim.name()), &session))
+        Ok(self.claims.get_or_insert(claim, self.folder(claim.name()), &session))
     }
 
-    async fn do_attempt(&self, claim: &Arc<Claim>, queue: bool, sent: Moment) -> Result<Answer> {
-        let seat = self.seat(claim).await?;
-        let mut place = seat.place.lock().await;
-        if !self.seats.has(&seat) {
+    async fn do_attempt(&self, claim: &Arc<Claim>, queue: bool, sent: Instant) -> Result<AcquireReply> {
+        let seat = self.claim_entry(claim).await?;
+        let mut place = seat.remote.lock().await;
+        if !self.claims.is_current(&seat) {
             // The claim was removed meanwhile, because no caller wanted it for a TTL: the caller
             // tries again.
-            return Ok(Answer::Busy { recheck: None });
+            return Ok(AcquireReply::Busy { recheck_after: None });
         }
         let known = place.node().map(str::to_owned);
-        seat.show();
-        seat.set_leaving(false);
-        let look = match steps::ask(self, &seat, claim, &mut place).await {
+        seat.mark_wanted();
+        seat.set_releasing(false);
+        let look = match steps::request_lock(self, &seat, claim, &mut place).await {
             Ok(look) => look,
             Err(error) => {
                 // Refused for good: it has no node, and needs no session.
-                if matches!(place.stage, Stage::New) && !error.is_retryable() {
-                    self.seats.leave(&seat);
+                if matches!(place.stage, NodeStage::New) && !error.is_retryable() {
+                    self.claims.remove(&seat);
                 }
                 return Err(error);
             }
@@ -203,31 +203,33 @@ impl ZookeeperEngine {
         // A claim that is queued already stays in the queue.
         let queued = queue || (known.is_some() && known.as_deref() == place.node());
         let answer = match look {
-            Look::Holds => {
+            ClaimStatus::Held => {
                 // Other clients may have seen it wait.
-                let seen = known.is_some() || place.id().is_some_and(|id| place.line.has_behind(id));
+                let seen = known.is_some() || place.id().is_some_and(|id| place.queue.has_node_behind(id));
                 match self.grant(claim, &seat, &mut place, sent, seen) {
-                    busy @ Answer::Busy { .. } if !queued => busy,
+                    busy @ AcquireReply::Busy { .. } if !queued => busy,
                     answer => return Ok(answer),
                 }
             }
-            Look::Waits(ahead) if queued => return Ok(Answer::Queued { ahead, recheck: None, cooling: None }),
-            Look::Waits(_) => Answer::Busy { recheck: None },
-            Look::Refused(refusal) => Answer::Refused(refusal),
+            ClaimStatus::Waiting(ahead) if queued => {
+                return Ok(AcquireReply::Queued { ahead, recheck_after: None, cool_down: None });
+            }
+            ClaimStatus::Waiting(_) => AcquireReply::Busy { recheck_after: None },
+            ClaimStatus::Refused(refusal) => AcquireReply::Refused(refusal),
             // It stays so until the claim is released: this answer may be lost.
-            Look::Evicted => return Ok(Answer::Evicted),
+            ClaimStatus::Evicted => return Ok(AcquireReply::ForceReleased),
         };
-        steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
+        steps::remove_claim(&self.claims, &seat, &mut place).await.map_err(|cause| self.request_error(cause))?;
         Ok(answer)
     }
 
     /// Acquires all of them in one round trip, or none.
-    async fn do_attempt_all(&self, claims: &[Arc<Claim>], sent: Moment) -> Result<Option<Vec<Grant>>> {
+    async fn do_attempt_all(&self, claims: &[Arc<Claim>], sent: Instant) -> Result<Option<Vec<Grant>>> {
         let answers = try_join_all(claims.iter().map(|claim| self.do_attempt(claim, false, sent))).await?;
         let grants: Option<Vec<Grant>> = answers
             .iter()
             .map(|answer| match answer {
-                Answer::Granted(grant) => Some(*grant),
+                AcquireReply::Granted(grant) => Some(*grant),
                 _ => None,
             })
             .collect();
@@ -237,30 +239,32 @@ impl ZookeeperEngine {
         Ok(grants)
     }
 
-    async fn do_wait(&self, claim: &Claim, patience: Duration, sent: Moment) -> Result<Answer> {
+    async fn do_wait(&self, claim: &Claim, patience: Duration, sent: Instant) -> Result<AcquireReply> {
         // A claim that is not in the queue cannot be granted: the caller tries again.
-        let absent = Answer::Busy { recheck: None };
-        let Some(seat) = self.seats.find(claim.id).filter(|seat| !seat.is_gone()) else { return Ok(absent) };
-        let mut place = seat.place.lock().await;
-        if !self.seats.has(&seat) {
+        let absent = AcquireReply::Busy { recheck_after: None };
+        let Some(seat) = self.claims.find(claim.id).filter(|seat| !seat.is_gone()) else { return Ok(absent) };
+        let mut place = seat.remote.lock().await;
+        if !self.claims.is_current(&seat) {
             return Ok(absent);
         }
-        seat.show();
+        seat.mark_wanted();
         if seat.is_held() {
             return Ok(self.grant(claim, &seat, &mut place, sent, false));
         }
         // A session may be shorter than the TTL: the leader must confirm it often enough.
         let patience = patience.min(seat.session.timeout / 3);
-        let mut found = steps::wait(self, &seat, claim, &mut place, sent.after(patience)).await?;
-        seat.show();
-        if matches!(found, Some(Look::Holds)) && seat.session.runs_low() {
-            found = Some(steps::ask(self, &seat, claim, &mut place).await?);
+        let mut found = steps::wait_for_grant(self, &seat, claim, &mut place, sent.saturating_add(patience)).await?;
+        seat.mark_wanted();
+        if matches!(found, Some(ClaimStatus::Held)) && seat.session.is_running_low() {
+            found = Some(steps::request_lock(self, &seat, claim, &mut place).await?);
         }
         match found {
-            Some(Look::Holds) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
-            Some(Look::Waits(ahead)) => Ok(Answer::Queued { ahead, recheck: None, cooling: None }),
-            Some(Look::Evicted) => Ok(Answer::Evicted),
-            Some(Look::Refused(_)) | None => Ok(absent),
+            Some(ClaimStatus::Held) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
+            Some(ClaimStatus::Waiting(ahead)) => {
+                Ok(AcquireReply::Queued { ahead, recheck_after: None, cool_down: None })
+            }
+            Some(ClaimStatus::Evicted) => Ok(AcquireReply::ForceReleased),
+            Some(ClaimStatus::Refused(_)) | None => Ok(absent),
         }
     }
 
@@ -268,40 +272,46 @@ impl ZookeeperEngine {
     fn grant(
         &self,
         claim: &Claim,
-        seat: &Arc<Seat>,
-        place: &mut super::seats::Place,
-        sent: Moment,
+        seat: &Arc<ClaimEntry>,
+        place: &mut super::claim_registry::RemoteState,
+        sent: Instant,
         waited: bool,
-    ) -> Answer {
-        let Stage::In(own) = &place.stage else { return Answer::Busy { recheck: None } };
-        let own: Own = own.clone();
+    ) -> AcquireReply {
+        let NodeStage::Created(own) = &place.stage else { return AcquireReply::Busy { recheck_after: None } };
+        let own: ClaimNode = own.clone();
         let path = seat.path(&own);
-        place.armed = None;
-        let event = place.own.take();
+        place.armed_watch = None;
+        let event = place.own_watch.take();
         let session = &seat.session;
-        seat.note_granted();
+        seat.mark_granted();
         if !seat.set_held(Some(path.clone())) {
-            let news = waited.then(|| super::wire::record(&claim.terms.holder, claim.terms.ttl));
+            let news = waited.then(|| super::wire::holder_data(&claim.options.holder, claim.options.ttl));
             // A waiter behind it may be compatible: it is notified at once.
-            let soon = own.stand.owner.is_some() || matches!(own.stand.mode, crate::claim::Mode::Permits { .. });
-            session.guard(Guarded { claim: claim.id, path, event, news, soon: waited && soon });
+            let soon = own.entry.owner.is_some() || matches!(own.entry.mode, crate::claim::Mode::Permits { .. });
+            session.watch_node(GuardedNode {
+                claim: claim.id,
+                path,
+                watch: event,
+                grant_data: news,
+                is_urgent: waited && soon,
+            });
         }
-        let left = session.until().since(sent);
-        if session.runs_low() {
+        let left = session.deadline().duration_since(sent);
+        if session.is_running_low() {
             // The last proof of the session is too old: the caller asks again when there is a newer
             // one.
-            return Answer::Busy { recheck: Some(session.timeout / 8) };
+            return AcquireReply::Busy { recheck_after: Some(session.timeout / 8) };
         }
-        Answer::Granted(Grant { token: own.token(), validity: Validity::FromSend(left) })
+        AcquireReply::Granted(Grant { token: own.token(), validity: Validity::FromSend(left) })
     }
 
-    async fn do_renew(&self, claims: &[Arc<Claim>], sent: Moment) -> Result<Vec<Renewal>> {
-        let mut answers = vec![Renewal::Lost; claims.len()];
-        let mut by_session: Vec<(Arc<Session>, Held)> = Vec::new();
+    async fn do_renew(&self, claims: &[Arc<Claim>], sent: Instant) -> Result<Vec<RenewReply>> {
+        let mut answers = vec![RenewReply::Lost; claims.len()];
+        let mut by_session: Vec<(Arc<Session>, HeldNodes)> = Vec::new();
         for (index, claim) in claims.iter().enumerate() {
-            let Some(seat) = self.seats.find(claim.id).filter(|seat| !seat.is_gone()) else { continue };
+            let Some(seat) = self.claims.find(claim.id).filter(|seat| !seat.is_gone()) else { continue };
             let Some(path) = seat.held_path() else { continue };
-            seat.show();
+            seat.mark_wanted();
             match by_session.iter_mut().find(|(session, _)| Arc::ptr_eq(session, &seat.session)) {
                 Some((_, held)) => held.push((index, path)),
                 None => by_session.push((Arc::clone(&seat.session), vec![(index, path)])),
@@ -318,7 +328,7 @@ impl ZookeeperEngine {
                     }
                 }
                 Err(error) => {
-                    held.iter().for_each(|(index, _)| answers[*index] = Renewal::Unknown);
+                    held.iter().for_each(|(index, _)| answers[*index] = RenewReply::Unknown);
                     failed = Some(error);
                 }
             }
@@ -330,73 +340,74 @@ impl ZookeeperEngine {
     }
 
     /// Checks all nodes in one transaction, and repeats it without those that are gone.
-    async fn check(&self, session: &Arc<Session>, held: &Held, sent: Moment) -> Result<Vec<Renewal>> {
+    async fn check(&self, session: &Arc<Session>, held: &HeldNodes, sent: Instant) -> Result<Vec<RenewReply>> {
         let mut there: Vec<usize> = (0..held.len()).collect();
-        let mut answers = vec![Renewal::Lost; held.len()];
+        let mut answers = vec![RenewReply::Lost; held.len()];
         while !there.is_empty() {
             let asked = session.now();
             let mut checks = session.client.new_multi_writer();
             for index in &there {
-                checks.add_check_version(&held[*index].1, -1).map_err(|cause| self.failed(cause))?;
+                checks.add_check_version(&held[*index].1, -1).map_err(|cause| self.request_error(cause))?;
             }
             let result = checks.commit().await;
-            session.wrote(asked, &result);
+            session.note_write(asked, &result);
             match result {
                 Ok(_) => {
-                    let lasts = Validity::FromSend(session.until().since(sent));
-                    there.drain(..).for_each(|index| answers[index] = Renewal::Renewed(lasts));
+                    let lasts = Validity::FromSend(session.deadline().duration_since(sent));
+                    there.drain(..).for_each(|index| answers[index] = RenewReply::Renewed(lasts));
                 }
                 Err(MultiWriteError::OperationFailed { index, source: leasehold_zookeeper::Error::NoNode }) => {
                     there.remove(index);
                 }
-                Err(other) => return Err(self.failed(error::cause(other))),
+                Err(other) => return Err(self.request_error(error::into_cause(other))),
             }
         }
         Ok(answers)
     }
 
-    async fn do_release(&self, claim: &Claim) -> Result<Released> {
-        let Some(seat) = self.seats.find(claim.id) else {
-            self.seats.resolve(claim.id);
-            return Ok(Released::Absent);
+    async fn do_release(&self, claim: &Claim) -> Result<ReleaseReply> {
+        let Some(seat) = self.claims.find(claim.id) else {
+            self.claims.resolve(claim.id);
+            return Ok(ReleaseReply::Absent);
         };
         // Set whatever the outcome: no claim may re-enter with it any more.
-        seat.set_leaving(true);
-        let mut place = seat.place.lock().await;
-        let noted = matches!(place.stage, Stage::In(_)) && claim.is_released_on_request();
+        seat.set_releasing(true);
+        let mut place = seat.remote.lock().await;
+        let noted = matches!(place.stage, NodeStage::Created(_)) && claim.is_released_on_request();
         if noted {
             // Before its node is deleted: an operator waits for that, and then reads the note.
             inspect::note_release(self, &seat.session, claim.id).await;
-        } else if matches!(place.stage, Stage::Evicted) {
+        } else if matches!(place.stage, NodeStage::Evicted) {
             inspect::delete_mark(self, &seat.session, claim.id).await;
         }
         let held = seat.was_granted();
-        let there = steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
-        self.seats.resolve(claim.id);
+        let there =
+            steps::remove_claim(&self.claims, &seat, &mut place).await.map_err(|cause| self.request_error(cause))?;
+        self.claims.resolve(claim.id);
         if noted {
-            inspect::sweep(self, &seat.session, &self.release_note(claim.id)).await;
+            inspect::delete_old_marks(self, &seat.session, &self.release_note(claim.id)).await;
         }
         Ok(match (there, held) {
-            (false, _) => Released::Absent,
-            (true, true) => Released::Released,
-            (true, false) => Released::LeftQueue,
+            (false, _) => ReleaseReply::Absent,
+            (true, true) => ReleaseReply::Released,
+            (true, false) => ReleaseReply::LeftQueue,
         })
     }
 }
 
 impl Engine for ZookeeperEngine {
     fn capabilities(&self) -> &Capabilities {
-        &self.can
+        &self.capabilities
     }
 
     fn url(&self) -> String {
-        self.config.shown.clone()
+        self.config.redacted_url.clone()
     }
 
-    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply> {
         let sent = self.clock.now();
         let runtime = self.runtime.clone();
-        Step::new(on(runtime, async move { self.do_attempt(&claim, queue, sent).await }))
+        Step::new(run_on(runtime, async move { self.do_attempt(&claim, queue, sent).await }))
     }
 
     fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
@@ -404,23 +415,23 @@ impl Engine for ZookeeperEngine {
         Step::new(async move { self.do_attempt_all(&claims, sent).await })
     }
 
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
         let sent = self.clock.now();
         let runtime = self.runtime.clone();
-        Step::new(on(runtime, async move { self.do_wait(&claim, patience, sent).await }))
+        Step::new(run_on(runtime, async move { self.do_wait(&claim, patience, sent).await }))
     }
 
-    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
         let sent = self.clock.now();
         Step::new(async move { self.do_renew(&claims, sent).await })
     }
 
-    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         Step::new(async move { self.do_release(&claim).await })
     }
 
-    fn losses(&self) -> Losses {
-        self.board.listen()
+    fn loss_events(&self) -> LossEvents {
+        self.losses.subscribe()
     }
 
     fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
@@ -428,18 +439,18 @@ impl Engine for ZookeeperEngine {
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
-        Step::new(async move { inspect::one(&self, &name).await })
+        Step::new(async move { inspect::inspect_lock(&self, &name).await })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
-        Step::new(async move { inspect::list(&self, &prefix).await })
+        Step::new(async move { inspect::list_locks(&self, &prefix).await })
     }
 
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
-        Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
+    fn force_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<ForceReleaseOutcome> {
+        Step::new(async move { inspect::force_release(&self, &name, claim, &reason).await })
     }
 
-    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<ContenderView>> {
         Step::new(async move { inspect::request_release(&self, &name, claim, &reason).await })
     }
 
@@ -447,7 +458,7 @@ impl Engine for ZookeeperEngine {
         Step::new(async move { inspect::was_released(&self, claim).await.map(Some) })
     }
 
-    fn farewell(self: Arc<Self>) -> Step<()> {
+    fn shutdown(self: Arc<Self>) -> Step<()> {
         Step::new(async move {
             for session in self.sessions.take_all().await {
                 session.close().await;
@@ -463,14 +474,14 @@ impl Engine for ZookeeperEngine {
 
 impl RecordStore for ZookeeperEngine {
     fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
-        Step::new(async move { records::read(&self, &name).await })
+        Step::new(async move { records::get(&self, &name).await })
     }
 
     fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { records::write(&self, &name, over, value).await })
+        Step::new(async move { records::compare_and_set(&self, &name, over, value).await })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
-        Step::new(async move { records::names(&self, &prefix).await })
+        Step::new(async move { records::list(&self, &prefix).await })
     }
 }

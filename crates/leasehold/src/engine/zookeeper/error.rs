@@ -9,14 +9,14 @@ use crate::error::{Error, ErrorKind};
 pub(super) const NAME: &str = "zookeeper";
 
 /// Converts a failed request. Unless it was certainly refused, it may have taken effect.
-pub(super) fn step(config: &Config, cause: Cause) -> Error {
+pub(super) fn request_error(config: &Config, cause: Cause) -> Error {
     let hosts = &config.shown_hosts;
     let (kind, said) = match &cause {
         Cause::NoAuth => (
             ErrorKind::Denied,
-            format!("{hosts} does not let us do that below {}: {}", shown_base(config), no_auth(config)),
+            format!("{hosts} does not let us do that below {}: {}", shown_base(config), no_auth_hint(config)),
         ),
-        Cause::AuthFailed => (ErrorKind::Denied, refused_login(config)),
+        Cause::AuthFailed => (ErrorKind::Denied, refused_login_message(config)),
         Cause::InvalidAcl => (ErrorKind::Denied, format!("{hosts} refused the ACL: {INVALID_ACL}")),
         Cause::QuotaExceeded => (ErrorKind::Full, format!("the quota of {} at {hosts} is used up", shown_base(config))),
         Cause::NotReadOnly => (ErrorKind::Unavailable, format!("{hosts} is read-only: it has lost its majority")),
@@ -53,7 +53,7 @@ fn shown_base(config: &Config) -> &str {
 }
 
 /// What to do if a request is not allowed.
-fn no_auth(config: &Config) -> &'static str {
+fn no_auth_hint(config: &Config) -> &'static str {
     match config.login.as_ref().map(|login| login.scheme) {
         None => "log in as user:password@, or have its ACL changed; `leasehold doctor` shows it",
         // The server accepts any user and password, and compares them only with the ACL.
@@ -70,12 +70,12 @@ fn no_auth(config: &Config) -> &'static str {
 const INVALID_ACL: &str = "acl=creator and acl=readable need a login that the server knows";
 
 /// The cause of a failed transaction.
-pub(super) fn cause(error: MultiWriteError) -> Cause {
+pub(super) fn into_cause(error: MultiWriteError) -> Cause {
     error.into()
 }
 
 /// What to do if the login is refused.
-fn refused_login(config: &Config) -> String {
+fn refused_login_message(config: &Config) -> String {
     let hosts = &config.shown_hosts;
     match config.login.as_ref().map(|login| login.scheme) {
         None => {
@@ -91,9 +91,9 @@ fn refused_login(config: &Config) -> String {
 }
 
 /// Converts the failure to open a session.
-pub(super) fn unreachable(config: &Config, cause: Cause) -> Error {
+pub(super) fn open_error(config: &Config, cause: Cause) -> Error {
     if matches!(cause, Cause::AuthFailed) {
-        return step(config, cause);
+        return request_error(config, cause);
     }
     let hint = match &config.tls {
         None => "; if they speak TLS on this port: tls=on&ca=/path/to/ca.pem",

@@ -9,64 +9,64 @@ use super::engine::ZookeeperEngine;
 use super::session::Session;
 use super::{error, steps, wire};
 use crate::claim::{ClaimId, Token};
-use crate::engine::{Evicted, LockView, PartyView, Step};
+use crate::engine::{ContenderView, ForceReleaseOutcome, LockView, Step};
 use crate::error::Result;
 use crate::logic::fence;
-use crate::logic::line::{Line, Stand};
+use crate::logic::node_queue::{NodeQueue, QueueNode};
 use crate::name::LockName;
 
 /// How many locks are read at the same time.
-pub(super) const AT_ONCE: usize = 64;
+pub(super) const MAX_CONCURRENT: usize = 64;
 
 /// How long the mark of a force release is kept at least, in ms of the servers' clock.
-const MARKED_MS: i64 = 3_600_000;
+const MARK_RETENTION_MILLIS: i64 = 3_600_000;
 
 /// One lock.
-pub(super) async fn one(engine: &ZookeeperEngine, name: &LockName) -> Result<LockView> {
+pub(super) async fn inspect_lock(engine: &ZookeeperEngine, name: &LockName) -> Result<LockView> {
     let session = engine.any_session().await?;
     view(engine, &session, name).await
 }
 
 async fn view(engine: &ZookeeperEngine, session: &Session, name: &LockName) -> Result<LockView> {
     let folder = engine.folder(name);
-    let line = steps::read_line(engine, session, &folder).await?;
-    let found = line.stands().iter().map(|stand| async {
-        match session.client.get_data(&format!("{folder}/{}", wire::node(stand))).await {
+    let line = steps::read_queue(engine, session, &folder).await?;
+    let found = line.nodes().iter().map(|stand| async {
+        match session.client.get_data(&format!("{folder}/{}", wire::node_name(stand))).await {
             Ok((data, stat)) => Ok(Some((data, stat))),
             // It has left meanwhile.
             Err(Cause::NoNode) => Ok(None),
-            Err(cause) => Err(engine.failed(cause)),
+            Err(cause) => Err(engine.request_error(cause)),
         }
     });
     let found = try_join_all(found).await?;
-    let holders = line.holders();
+    let holders = line.holder_count();
     let mut view = LockView::free(name.clone());
-    for (at, (stand, found)) in line.stands().iter().zip(found).enumerate() {
+    for (at, (stand, found)) in line.nodes().iter().zip(found).enumerate() {
         let Some((data, stat)) = found else { continue };
-        let party = party(stand, &data, &stat, at < holders);
+        let party = to_contender_view(stand, &data, &stat, at < holders);
         view.last_token = view.last_token.max(party.token);
         if at < holders { view.holders.push(party) } else { view.waiters.push(party) }
     }
     Ok(view)
 }
 
-fn token(stand: &Stand, stat: &Stat) -> Token {
-    Token(stand.ride.map_or(stat.czxid.cast_unsigned(), |ride| ride.token))
+fn token(stand: &QueueNode, stat: &Stat) -> Token {
+    Token(stand.reentry.map_or(stat.czxid.cast_unsigned(), |ride| ride.token))
 }
 
 #[allow(
     clippy::disallowed_methods,
     reason = "the server's clock against ours, only for people to read: nothing is decided by it"
 )]
-fn party(stand: &Stand, data: &[u8], stat: &Stat, holds: bool) -> PartyView {
-    let (holder, ttl) = wire::read_record(data);
+fn to_contender_view(stand: &QueueNode, data: &[u8], stat: &Stat, holds: bool) -> ContenderView {
+    let (holder, ttl) = wire::parse_holder_data(data);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let age = now.saturating_sub(Duration::from_millis(stat.ctime.max(0).cast_unsigned()));
-    PartyView::new(stand.claim, stand.mode, holds.then(|| token(stand, stat)), holder, age, ttl)
+    ContenderView::new(stand.claim, stand.mode, holds.then(|| token(stand, stat)), holder, age, ttl)
 }
 
 /// The names in a folder that begin with `prefix`, in order.
-pub(super) async fn names(
+pub(super) async fn list_names(
     engine: &ZookeeperEngine,
     session: &Session,
     folder: &str,
@@ -76,21 +76,21 @@ pub(super) async fn names(
     let nodes = match synced.and(listed) {
         Ok(nodes) => nodes,
         Err(Cause::NoNode) => return Ok(Vec::new()),
-        Err(cause) => return Err(engine.failed(cause)),
+        Err(cause) => return Err(engine.request_error(cause)),
     };
-    let ours = |node: &String| wire::unescaped(node).filter(|name| name.as_str().starts_with(prefix));
+    let ours = |node: &String| wire::unescape_name(node).filter(|name| name.as_str().starts_with(prefix));
     let mut names: Vec<LockName> = nodes.iter().filter_map(ours).collect();
     names.sort();
     Ok(names)
 }
 
 /// All locks with a holder or a waiter.
-pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<LockView>> {
+pub(super) async fn list_locks(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<LockView>> {
     let session = engine.any_session().await?;
     let base = if engine.config.base.is_empty() { "/" } else { &engine.config.base };
-    let names = names(engine, &session, base, prefix).await?;
+    let names = list_names(engine, &session, base, prefix).await?;
     let mut views = Vec::new();
-    for some in names.chunks(AT_ONCE) {
+    for some in names.chunks(MAX_CONCURRENT) {
         views.extend(try_join_all(some.iter().map(|name| view(engine, &session, name))).await?);
     }
     views.retain(|view| !view.holders.is_empty() || !view.waiters.is_empty());
@@ -98,29 +98,35 @@ pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<L
 }
 
 /// The nodes of a lock's folder that a force release needs.
-struct Found {
+struct ForceReleaseNodes {
     /// The claim's nodes, and the version of each. There are several if its client has replaced an
     /// ended session that the servers still have.
     nodes: Vec<(String, i32)>,
     /// The claim's inspection view, by its first node.
-    party: Option<PartyView>,
+    party: Option<ContenderView>,
     /// The tokens of the other holders and of the first waiter; later waiters have higher ones.
     others: Vec<Token>,
 }
 
-async fn find(engine: &ZookeeperEngine, session: &Session, folder: &str, line: &Line, id: ClaimId) -> Result<Found> {
-    let mut found = Found { nodes: Vec::new(), party: None, others: Vec::new() };
-    let (holders, mut waits) = (line.holders(), false);
-    for (at, stand) in line.stands().iter().enumerate() {
+async fn find_nodes(
+    engine: &ZookeeperEngine,
+    session: &Session,
+    folder: &str,
+    line: &NodeQueue,
+    id: ClaimId,
+) -> Result<ForceReleaseNodes> {
+    let mut found = ForceReleaseNodes { nodes: Vec::new(), party: None, others: Vec::new() };
+    let (holders, mut waits) = (line.holder_count(), false);
+    for (at, stand) in line.nodes().iter().enumerate() {
         let holds = at < holders;
         if waits && stand.claim != id {
             continue;
         }
-        let path = format!("{folder}/{}", wire::node(stand));
+        let path = format!("{folder}/{}", wire::node_name(stand));
         match session.client.get_data(&path).await {
             Ok((data, stat)) if stand.claim == id => {
                 found.nodes.push((path, stat.version));
-                found.party.get_or_insert_with(|| party(stand, &data, &stat, holds));
+                found.party.get_or_insert_with(|| to_contender_view(stand, &data, &stat, holds));
             }
             Ok((_, stat)) => {
                 found.others.push(token(stand, &stat));
@@ -128,7 +134,7 @@ async fn find(engine: &ZookeeperEngine, session: &Session, folder: &str, line: &
             }
             // It has left meanwhile.
             Err(Cause::NoNode) => {}
-            Err(cause) => return Err(engine.failed(cause)),
+            Err(cause) => return Err(engine.request_error(cause)),
         }
     }
     Ok(found)
@@ -142,12 +148,17 @@ async fn find(engine: &ZookeeperEngine, session: &Session, folder: &str, line: &
 /// refuses a token that it has seen without an owner, or with another's, so the first waiter's own
 /// number would refuse that waiter. Tokens are numbers of transactions, each used once. So the
 /// number before the first waiter's is free, unless it is the released holder's. In that case no
-/// number lies between, and none is advised ([`fence::advice`]). Without other claims, the token is
+/// number lies between, and none is advised ([`fence::force_release_token`]). Without other claims, the token is
 /// the number of the transaction that force releases: every later claim has a higher one.
 ///
 /// The deletion names the versions of the nodes that were read: an owner that re-enters meanwhile
 /// changes it, and stays with the same token.
-pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
+pub(super) async fn force_release(
+    engine: &ZookeeperEngine,
+    name: &LockName,
+    claim: ClaimId,
+    reason: &str,
+) -> Result<ForceReleaseOutcome> {
     let session = engine.any_session().await?;
     let (client, folder) = (&session.client, engine.folder(name));
     // Whether a mark exists already.
@@ -156,23 +167,23 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
         let (synced, listed) = join(client.sync(&folder), client.get_children(&folder)).await;
         let (nodes, seen) = match synced.and(listed) {
             Ok(found) => found,
-            Err(Cause::NoNode) => return Ok(Evicted::new(None, None)),
-            Err(cause) => return Err(engine.failed(cause)),
+            Err(Cause::NoNode) => return Ok(ForceReleaseOutcome::new(None, None)),
+            Err(cause) => return Err(engine.request_error(cause)),
         };
-        let line = steps::line(&session, &folder, &nodes).await.map_err(|cause| engine.failed(cause))?;
-        let Found { nodes, party, others } = find(engine, &session, &folder, &line, claim).await?;
-        let Some(party) = party else { return Ok(Evicted::new(None, None)) };
+        let line = steps::build_queue(&session, &folder, &nodes).await.map_err(|cause| engine.request_error(cause))?;
+        let ForceReleaseNodes { nodes, party, others } = find_nodes(engine, &session, &folder, &line, claim).await?;
+        let Some(party) = party else { return Ok(ForceReleaseOutcome::new(None, None)) };
         let mut all = client.new_multi_writer();
         let mut added = nodes.iter().try_for_each(|(path, version)| all.add_delete(path, Some(*version)));
         if !marked {
             let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
-            added = added.and_then(|()| all.add_create(&engine.mark(claim), reason.as_bytes(), &persistent));
+            added = added.and_then(|()| all.add_create(&engine.mark_path(claim), reason.as_bytes(), &persistent));
         }
         // Only if no claim was added since the list was read: a new claim changes the folder.
         if others.is_empty() {
             added = added.and_then(|()| all.add_set_data(&folder, name.as_str().as_bytes(), Some(seen.version)));
         }
-        added.map_err(|cause| engine.failed(cause))?;
+        added.map_err(|cause| engine.request_error(cause))?;
         let fresh = match all.commit().await.as_deref() {
             Ok([.., MultiWriteResult::SetData { stat }]) => Token(stat.mzxid.cast_unsigned()),
             Ok(_) => Token::default(),
@@ -183,16 +194,16 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
             Err(MultiWriteError::OperationFailed { index, source: Cause::NoNode })
                 if *index == nodes.len() && !marked =>
             {
-                steps::make_persistent(engine, &session, &engine.marks()).await?;
+                steps::create_persistent(engine, &session, &engine.marks_folder()).await?;
                 continue;
             }
             Err(MultiWriteError::OperationFailed { source: Cause::NoNode | Cause::BadVersion, .. }) => continue,
-            Err(other) => return Err(engine.failed(error::cause(other.clone()))),
+            Err(other) => return Err(engine.request_error(error::into_cause(other.clone()))),
         };
         tracing::info!(%name, ?claim, reason, "evicted");
-        sweep(engine, &session, &engine.mark(claim)).await;
-        let advised = fence::advice(party.token, others, fresh);
-        return Ok(Evicted::new(Some(party), advised));
+        delete_old_marks(engine, &session, &engine.mark_path(claim)).await;
+        let advised = fence::force_release_token(party.token, others, fresh);
+        return Ok(ForceReleaseOutcome::new(Some(party), advised));
     }
 }
 
@@ -202,28 +213,28 @@ pub(super) async fn request_release(
     name: &LockName,
     claim: ClaimId,
     reason: &str,
-) -> Result<Option<PartyView>> {
+) -> Result<Option<ContenderView>> {
     let session = engine.any_session().await?;
     let (client, folder) = (&session.client, engine.folder(name));
     loop {
-        let line = steps::read_line(engine, &session, &folder).await?;
-        let holders = line.stands().iter().take(line.holders());
+        let line = steps::read_queue(engine, &session, &folder).await?;
+        let holders = line.nodes().iter().take(line.holder_count());
         let Some(stand) = holders.into_iter().find(|stand| stand.claim == claim) else { return Ok(None) };
-        let path = format!("{folder}/{}", wire::node(stand));
+        let path = format!("{folder}/{}", wire::node_name(stand));
         let (mut data, stat) = match client.get_data(&path).await {
             Ok(found) => found,
             Err(Cause::NoNode) => return Ok(None),
-            Err(cause) => return Err(engine.failed(cause)),
+            Err(cause) => return Err(engine.request_error(cause)),
         };
-        let holder = party(stand, &data, &stat, true);
+        let holder = to_contender_view(stand, &data, &stat, true);
         if !wire::is_release_requested(&data) {
-            data.extend_from_slice(wire::RELEASE_REQUESTED.as_bytes());
+            data.extend_from_slice(wire::RELEASE_REQUESTED_LINE.as_bytes());
             match client.set_data(&path, &data, Some(stat.version)).await {
                 Ok(_) => {}
                 Err(Cause::NoNode) => return Ok(None),
                 // Its client has written to the node meanwhile: try again over the new version.
                 Err(Cause::BadVersion) => continue,
-                Err(cause) => return Err(engine.failed(cause)),
+                Err(cause) => return Err(engine.request_error(cause)),
             }
         }
         tracing::info!(%name, ?claim, reason, "release requested");
@@ -234,14 +245,14 @@ pub(super) async fn request_release(
 /// Whether a claim whose node is gone was force released: the same transaction created a mark, so
 /// the session that saw the one sees the other. The mark stays until the claim is released: the
 /// answer may be lost.
-pub(super) async fn was_evicted(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) -> Result<bool> {
-    let mark = session.client.check_stat(&engine.mark(claim)).await;
-    Ok(mark.map_err(|cause| engine.failed(cause))?.is_some())
+pub(super) async fn was_force_released(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) -> Result<bool> {
+    let mark = session.client.check_stat(&engine.mark_path(claim)).await;
+    Ok(mark.map_err(|cause| engine.request_error(cause))?.is_some())
 }
 
 /// Deletes a claim's mark. A later force release deletes what this leaves.
 pub(super) async fn delete_mark(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
-    if let Err(cause) = session.client.delete(&engine.mark(claim), None).await {
+    if let Err(cause) = session.client.delete(&engine.mark_path(claim), None).await {
         tracing::debug!(%cause, ?claim, "the mark of an eviction stays");
     }
 }
@@ -252,7 +263,9 @@ pub(super) async fn note_release(engine: &ZookeeperEngine, session: &Session, cl
     let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
     let path = engine.release_note(claim);
     let mut noted = session.client.create(&path, b"", &persistent).await.map(drop);
-    if matches!(noted, Err(Cause::NoNode)) && steps::make_persistent(engine, session, &engine.marks()).await.is_ok() {
+    if matches!(noted, Err(Cause::NoNode))
+        && steps::create_persistent(engine, session, &engine.marks_folder()).await.is_ok()
+    {
         noted = session.client.create(&path, b"", &persistent).await.map(drop);
     }
     if let Err(cause) = noted {
@@ -265,7 +278,7 @@ pub(super) async fn was_released(engine: &ZookeeperEngine, claim: ClaimId) -> Re
     let session = engine.any_session().await?;
     let (client, note) = (&session.client, engine.release_note(claim));
     let (synced, found) = join(client.sync(&note), client.check_stat(&note)).await;
-    let noted = synced.and(found).map_err(|cause| engine.failed(cause))?.is_some();
+    let noted = synced.and(found).map_err(|cause| engine.request_error(cause))?.is_some();
     if noted && let Err(cause) = client.delete(&note, None).await {
         tracing::debug!(%cause, ?claim, "the note of a release stays");
     }
@@ -274,15 +287,15 @@ pub(super) async fn was_released(engine: &ZookeeperEngine, claim: ClaimId) -> Re
 
 /// Deletes marks and notes that are much older than this one: their waiters and operators are gone.
 /// The next one retries what fails here.
-pub(super) async fn sweep(engine: &ZookeeperEngine, session: &Session, latest: &str) {
+pub(super) async fn delete_old_marks(engine: &ZookeeperEngine, session: &Session, latest: &str) {
     let client = &session.client;
     let made = async |path: &str| client.check_stat(path).await.ok().flatten().map(|stat| stat.ctime);
-    let (Some(latest), Ok(marks)) = (made(latest).await, client.list_children(&engine.marks()).await) else {
+    let (Some(latest), Ok(marks)) = (made(latest).await, client.list_children(&engine.marks_folder()).await) else {
         return;
     };
-    for mark in marks.iter().take(AT_ONCE) {
-        let path = format!("{}/{mark}", engine.marks());
-        if made(&path).await.is_some_and(|at| latest - at > MARKED_MS) {
+    for mark in marks.iter().take(MAX_CONCURRENT) {
+        let path = format!("{}/{mark}", engine.marks_folder());
+        if made(&path).await.is_some_and(|at| latest - at > MARK_RETENTION_MILLIS) {
             let _ = client.delete(&path, None).await;
         }
     }
@@ -298,9 +311,9 @@ pub(super) async fn watch(engine: &ZookeeperEngine, name: &LockName, patience: D
             // The folder was created meanwhile.
             Ok((Some(_), _)) => return Ok(Step::ready(Ok(()))),
             Ok((None, watcher)) => watcher,
-            Err(cause) => return Err(engine.failed(cause)),
+            Err(cause) => return Err(engine.request_error(cause)),
         },
-        Err(cause) => return Err(engine.failed(cause)),
+        Err(cause) => return Err(engine.request_error(cause)),
     };
     let clock = engine.clock.clone();
     Ok(Step::new(async move {

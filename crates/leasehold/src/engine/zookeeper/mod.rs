@@ -2,7 +2,7 @@
 //!
 //! # The protocol
 //! A lock is a folder; a claim is an ephemeral, sequential node in it. Every client reads the
-//! holders from the names alone, and all read the same ([`line`](crate::logic::line)): the longest
+//! holders from the names alone, and all read the same ([`line`](crate::logic::node_queue)): the longest
 //! prefix of the sorted list whose claims can hold together.
 //!
 //! - **Acquire.** One transaction creates the node *and* touches the folder. Its answer has the
@@ -36,14 +36,14 @@
 //! by a **write** (a transaction that checks the nodes of all claims), which only the leader can
 //! commit. The deadline does not count from that write, but from the last request that was answered
 //! a quarter of the timeout before it: the leader knew of that one by then
-//! ([`Proof`](crate::logic::session::Proof)). Between renewals, a read every sixth of the timeout
+//! ([`SessionLifetime`](crate::logic::session_lifetime::SessionLifetime)). Between renewals, a read every sixth of the timeout
 //! keeps that recent.
 //!
 //! A claim's TTL limits the timeout of its session:
 //! - The first three TTLs of a client have sessions of exactly that timeout.
 //! - Claims of further TTLs share the longest session that is not too long and has at least half of
 //!   their TTL. If there is none, they share one of a power of two seconds
-//!   ([`sharing`](crate::logic::sharing)).
+//!   ([`sharing`](crate::logic::session_sharing)).
 //! - With `session=own`, each claim has its own session.
 //! - A session that no claim has needed for half a minute is closed, except the one used last.
 //! - A server that allows only shorter sessions gives shorter ones, which are renewed more often.
@@ -82,16 +82,16 @@
 //!   otherwise.
 //! - While a claim is in a lock's folder, fewer than 2^31 others are created there.
 
+mod claim_registry;
 mod config;
 pub(crate) mod doctor;
-mod endings;
+mod ended_holds;
 mod engine;
 mod error;
 mod inspect;
 mod records;
-mod seats;
 mod session;
-mod sessions;
+mod session_pool;
 mod steps;
 mod tls;
 mod wire;
@@ -115,22 +115,22 @@ const MIN_TTL: Duration = Duration::from_secs(2);
 pub const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     permits: true,
-    reentry: true,
+    reentrancy: true,
     fairness: Fairness::Fifo,
     fencing: Fencing::Durable,
     inspection: true,
-    eviction: true,
+    force_release: true,
     records: true,
     min_ttl: MIN_TTL,
     // The engine subtracts the clock drift within a session, since a session may be shorter than
     // the TTL.
     drift: Drift { ppm: 0, fixed: Duration::from_millis(2) },
-    survives: "any client's crash, cut or pause; the death or cut of any minority of its servers, the leader too",
-    breaks: "a leader whose clock runs more than 1 % fast, a server told to allow sessions shorter than two ticks",
+    tolerates: "any client's crash, cut or pause; the death or cut of any minority of its servers, the leader too",
+    fails_when: "a leader whose clock runs more than 1 % fast, a server told to allow sessions shorter than two ticks",
     ..Capabilities::exclusive_only("zookeeper")
 };
 
 /// Opens the engine of the URL.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
-    Ok(ZookeeperEngine::open(Config::read(url)?, clock).await?)
+    Ok(ZookeeperEngine::open(Config::from_url(url)?, clock).await?)
 }

@@ -29,19 +29,19 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 
 /// Reads a record, and the leader's clock.
-pub(super) async fn read(engine: &ZookeeperEngine, name: &LockName) -> Result<Record> {
+pub(super) async fn get(engine: &ZookeeperEngine, name: &LockName) -> Result<Record> {
     let session = engine.any_session().await?;
-    let (path, folder) = (engine.record_path(name), engine.records());
+    let (path, folder) = (engine.record_path(name), engine.records_folder());
     let (touched, mut found) = join(session.client.set_data(&folder, b"", None), session.client.get_data(&path)).await;
     let now = match touched {
         Ok(stat) => time(stat.mtime),
         Err(Cause::NoNode) => {
-            let now = clock(engine, &session).await?;
+            let now = leader_time(engine, &session).await?;
             // Another client may have created the folder, and the record, meanwhile.
             found = session.client.get_data(&path).await;
             now
         }
-        Err(cause) => return Err(engine.failed(cause)),
+        Err(cause) => return Err(engine.request_error(cause)),
     };
     match found {
         Ok((value, stat)) if !value.is_empty() => {
@@ -49,15 +49,15 @@ pub(super) async fn read(engine: &ZookeeperEngine, name: &LockName) -> Result<Re
                 let message = format!("{path} is not a record: it is not UTF-8. Delete the node to start without it");
                 Error::new(ErrorKind::Corrupt, message)
             })?;
-            Ok(Record { version: stat.mzxid.cast_unsigned(), value, now })
+            Ok(Record { version: stat.mzxid.cast_unsigned(), value, engine_time: now })
         }
         Ok(_) | Err(Cause::NoNode) => Ok(Record::absent(now)),
-        Err(cause) => Err(engine.failed(cause)),
+        Err(cause) => Err(engine.request_error(cause)),
     }
 }
 
 /// Writes a record over a version.
-pub(super) async fn write(
+pub(super) async fn compare_and_set(
     engine: &ZookeeperEngine,
     name: &LockName,
     over: u64,
@@ -69,13 +69,13 @@ pub(super) async fn write(
     if version(there.as_ref()) != over {
         // The server may lag behind: `sync` makes it catch up first.
         let (synced, looked) = join(session.client.sync(&path), session.client.check_stat(&path)).await;
-        there = synced.and(looked).map_err(|cause| engine.failed(cause))?;
+        there = synced.and(looked).map_err(|cause| engine.request_error(cause))?;
         if version(there.as_ref()) != over {
             return Ok(None);
         }
     }
     if over == 0 && value.is_empty() {
-        return Ok(Some(Record::absent(clock(engine, &session).await?)));
+        return Ok(Some(Record::absent(leader_time(engine, &session).await?)));
     }
     let written = match there {
         Some(stat) => session.client.set_data(&path, value.as_bytes(), Some(stat.version)).await,
@@ -83,18 +83,18 @@ pub(super) async fn write(
     };
     match written {
         Ok(stat) if value.is_empty() => Ok(Some(Record::absent(time(stat.mtime)))),
-        Ok(stat) => Ok(Some(Record { version: stat.mzxid.cast_unsigned(), value, now: time(stat.mtime) })),
+        Ok(stat) => Ok(Some(Record { version: stat.mzxid.cast_unsigned(), value, engine_time: time(stat.mtime) })),
         Err(Cause::BadVersion | Cause::NodeExists | Cause::NoNode) => Ok(None),
-        Err(cause) => Err(engine.failed(cause)),
+        Err(cause) => Err(engine.request_error(cause)),
     }
 }
 
 /// The names of all records that begin with `prefix`, in order.
-pub(super) async fn names(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<LockName>> {
+pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<LockName>> {
     let session = engine.any_session().await?;
-    let names = inspect::names(engine, &session, &engine.records(), prefix).await?;
+    let names = inspect::list_names(engine, &session, &engine.records_folder(), prefix).await?;
     let mut there = Vec::new();
-    for some in names.chunks(inspect::AT_ONCE) {
+    for some in names.chunks(inspect::MAX_CONCURRENT) {
         let paths: Vec<String> = some.iter().map(|name| engine.record_path(name)).collect();
         let stats = try_join_all(paths.iter().map(|path| stat(engine, &session, path))).await?;
         let kept = some.iter().zip(stats).filter(|(_, stat)| version(stat.as_ref()) > 0);
@@ -104,7 +104,7 @@ pub(super) async fn names(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<
 }
 
 async fn stat(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result<Option<Stat>> {
-    session.client.check_stat(path).await.map_err(|cause| engine.failed(cause))
+    session.client.check_stat(path).await.map_err(|cause| engine.request_error(cause))
 }
 
 /// The version of a node's record; an empty one has been removed.
@@ -127,7 +127,7 @@ async fn create(
     let made = session.client.create(path, value.as_bytes(), &options).await;
     let made = match made {
         Err(Cause::NoNode) => {
-            steps::make_persistent(engine, session, &engine.records()).await?;
+            steps::create_persistent(engine, session, &engine.records_folder()).await?;
             session.client.create(path, value.as_bytes(), &options).await
         }
         made => made,
@@ -136,14 +136,14 @@ async fn create(
 }
 
 /// The leader's time, if nothing else is written. Creates the folder if it is missing.
-async fn clock(engine: &ZookeeperEngine, session: &Session) -> Result<Duration> {
-    let folder = engine.records();
+async fn leader_time(engine: &ZookeeperEngine, session: &Session) -> Result<Duration> {
+    let folder = engine.records_folder();
     let touched = match session.client.set_data(&folder, b"", None).await {
         Err(Cause::NoNode) => {
-            steps::make_persistent(engine, session, &folder).await?;
+            steps::create_persistent(engine, session, &folder).await?;
             session.client.set_data(&folder, b"", None).await
         }
         touched => touched,
     };
-    touched.map(|stat| time(stat.mtime)).map_err(|cause| engine.failed(cause))
+    touched.map(|stat| time(stat.mtime)).map_err(|cause| engine.request_error(cause))
 }

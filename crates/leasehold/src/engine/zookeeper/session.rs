@@ -12,27 +12,27 @@ use futures_util::{FutureExt, StreamExt};
 use leasehold_zookeeper::{Client, Error as Cause, EventType, SaslOptions, SessionState, StateWatcher, WatchedEvent};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::claim_registry::ClaimRegistry;
 use super::config::{Config, Scheme};
-use super::seats::Seats;
 use super::{error, steps, tls, wire};
 use crate::claim::ClaimId;
-use crate::clock::{Clock, Moment};
-use crate::engine::LossBoard;
+use crate::clock::{Clock, Instant};
+use crate::engine::LossBroadcaster;
 use crate::error::Result;
-use crate::logic::session::Proof;
+use crate::logic::session_lifetime::SessionLifetime;
 
 /// An event to wait for.
-pub(super) type Event = BoxFuture<'static, WatchedEvent>;
+pub(super) type WatchFuture = BoxFuture<'static, WatchedEvent>;
 
 /// How long a lock is held before its own node is watched and the waiter behind it notified. Most
 /// are released sooner, and need neither.
-const SETTLED: Duration = Duration::from_millis(50);
+const MIN_HOLD_TIME: Duration = Duration::from_millis(50);
 
 /// How long closing waits for the end of a session, which would expire anyway.
-const FAREWELL: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The longest time without an answer before another server is tried.
-const SILENCE: Duration = Duration::from_secs(4);
+const MAX_CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// One session.
 pub(super) struct Session {
@@ -40,23 +40,23 @@ pub(super) struct Session {
     /// How long it outlives its client, as granted by the server.
     pub(super) timeout: Duration,
     clock: Clock,
-    proof: Mutex<Proof>,
-    over: AtomicBool,
+    proof: Mutex<SessionLifetime>,
+    is_over: AtomicBool,
     /// How often the state of the connection has changed.
-    breaks: Arc<AtomicU64>,
-    guarded: UnboundedSender<Guarded>,
+    connection_changes: Arc<AtomicU64>,
+    guard_requests: UnboundedSender<GuardedNode>,
 }
 
 /// A holding claim's own node.
-pub(super) struct Guarded {
+pub(super) struct GuardedNode {
     pub(super) claim: ClaimId,
     pub(super) path: String,
     /// The watch on it, if there is one already.
-    pub(super) event: Option<Event>,
+    pub(super) watch: Option<WatchFuture>,
     /// The data to write to it, which notifies the waiter behind it of the grant.
-    pub(super) news: Option<String>,
+    pub(super) grant_data: Option<String>,
     /// Whether that is urgent.
-    pub(super) soon: bool,
+    pub(super) is_urgent: bool,
 }
 
 impl fmt::Debug for Session {
@@ -72,21 +72,30 @@ impl Session {
         config: &Config,
         timeout: Duration,
         clock: &Clock,
-        board: &Arc<LossBoard>,
-        seats: &Arc<Seats>,
+        board: &Arc<LossBroadcaster>,
+        seats: &Arc<ClaimRegistry>,
     ) -> Result<Arc<Self>> {
         let asked = clock.now();
         let connecting = connect(config, timeout);
         let client = clock.timeout(config.connect_timeout, connecting).await;
-        let client = client.unwrap_or(Err(Cause::Timeout).map_err(|cause| error::unreachable(config, cause)))?;
+        let client = client.unwrap_or(Err(Cause::Timeout).map_err(|cause| error::open_error(config, cause)))?;
         let timeout = client.session_timeout();
         // By default a session is at least two ticks long, and a follower reports twice a tick.
-        let proof = Proof::new(asked, timeout, timeout / 4);
+        let proof = SessionLifetime::new(asked, timeout, timeout / 4);
         let (guarded, requests) = unbounded_channel();
         let (proof, over) = (Mutex::new(proof), AtomicBool::new(false));
-        let breaks = client.changes();
-        let session = Arc::new(Self { client, timeout, clock: clock.clone(), proof, over, breaks, guarded });
-        let care = Care { session: Arc::downgrade(&session), seats: Arc::downgrade(seats), board: Arc::clone(board) };
+        let breaks = client.state_changes();
+        let session = Arc::new(Self {
+            client,
+            timeout,
+            clock: clock.clone(),
+            proof,
+            is_over: over,
+            connection_changes: breaks,
+            guard_requests: guarded,
+        });
+        let care =
+            SessionTask { session: Arc::downgrade(&session), seats: Arc::downgrade(seats), losses: Arc::clone(board) };
         tokio::spawn(care.run(clock.clone(), requests, session.client.state_watcher(), timeout));
         Ok(session)
     }
@@ -96,69 +105,70 @@ impl Session {
     pub(super) async fn close(self: Arc<Self>) {
         let (states, clock) = (self.client.state_watcher(), self.clock.clone());
         drop(self);
-        let end = clock.now().after(FAREWELL);
+        let end = clock.now().saturating_add(CLOSE_TIMEOUT);
         while !states.peek_state().is_terminated() && clock.now() < end {
-            clock.sleep_until(clock.now().after(Duration::from_millis(2))).await;
+            clock.sleep_until(clock.now().saturating_add(Duration::from_millis(2))).await;
         }
     }
 
     /// The count of the connection's state changes: the live counter, and its value now.
-    pub(super) fn breaks(&self) -> (Arc<AtomicU64>, u64) {
-        (Arc::clone(&self.breaks), self.breaks.load(Ordering::Acquire))
+    pub(super) fn connection_changes(&self) -> (Arc<AtomicU64>, u64) {
+        (Arc::clone(&self.connection_changes), self.connection_changes.load(Ordering::Acquire))
     }
 
     /// Whether no request can be sent any more.
     pub(super) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire) || self.client.state().is_terminated()
+        self.is_over.load(Ordering::Acquire) || self.client.state().is_terminated()
     }
 
     pub(super) fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    pub(super) fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    fn proof(&self) -> MutexGuard<'_, Proof> {
+    fn proof(&self) -> MutexGuard<'_, SessionLifetime> {
         self.proof.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the end of a read that was sent at `sent`.
-    pub(super) fn read<T>(&self, sent: Moment, result: &std::result::Result<T, Cause>) {
+    pub(super) fn note_read<T>(&self, sent: Instant, result: &std::result::Result<T, Cause>) {
         if result.is_ok() {
-            self.proof().heard(sent, self.clock.now());
+            self.proof().record_answer(sent, self.clock.now());
         }
     }
 
     /// Notes the end of a write that was sent at `sent`.
-    pub(super) fn wrote<T, E>(&self, sent: Moment, result: &std::result::Result<T, E>) {
+    pub(super) fn note_write<T, E>(&self, sent: Instant, result: &std::result::Result<T, E>) {
         if result.is_ok() {
-            self.proof().committed(sent, self.clock.now());
+            self.proof().record_commit(sent, self.clock.now());
         }
     }
 
     /// The session certainly lives until then, even if the leader's clock runs 1 % faster than
     /// ours.
-    pub(super) fn until(&self) -> Moment {
-        self.proof().until().before(self.timeout / 100)
+    pub(super) fn deadline(&self) -> Instant {
+        self.proof().lives_until().saturating_sub(self.timeout / 100)
     }
 
     /// Whether the certain time left is too short for a new grant.
-    pub(super) fn runs_low(&self) -> bool {
-        self.until().since(self.now()) < self.timeout / 8
+    pub(super) fn is_running_low(&self) -> bool {
+        self.deadline().duration_since(self.now()) < self.timeout / 8
     }
 
     /// Requests a watch on a holding claim's own node.
-    pub(super) fn guard(&self, guarded: Guarded) {
+    pub(super) fn watch_node(&self, guarded: GuardedNode) {
         // There is no receiver after the end of the session; its claims are lost anyway.
-        let _ = self.guarded.send(guarded);
+        let _ = self.guard_requests.send(guarded);
     }
 }
 
 async fn connect(config: &Config, timeout: Duration) -> Result<Client> {
-    let mut connector =
-        Client::connector().with_session_timeout(timeout).with_connection_timeout((timeout * 2 / 5).min(SILENCE));
+    let mut connector = Client::connector()
+        .with_session_timeout(timeout)
+        .with_connection_timeout((timeout * 2 / 5).min(MAX_CONNECTION_TIMEOUT));
     if config.servers.len() == 1 {
         // There is no other server to try: errors are reported at once.
         connector = connector.with_fail_eagerly();
@@ -170,44 +180,44 @@ async fn connect(config: &Config, timeout: Duration) -> Result<Client> {
         };
     }
     if let Some(tls) = &config.tls {
-        connector = connector.with_tls(tls::read(tls)?);
+        connector = connector.with_tls(tls::client_config(tls)?);
     }
-    connector.connect(&config.hosts).await.map_err(|cause| error::unreachable(config, cause))
+    connector.connect(&config.hosts).await.map_err(|cause| error::open_error(config, cause))
 }
 
 /// Looks after a session as long as it is in use.
-struct Care {
+struct SessionTask {
     session: Weak<Session>,
-    seats: Weak<Seats>,
-    board: Arc<LossBoard>,
+    seats: Weak<ClaimRegistry>,
+    losses: Arc<LossBroadcaster>,
 }
 
 /// A holding claim's own node, and the state found.
-type Told = (Guarded, Fate);
+type NodeResult = (GuardedNode, NodeStatus);
 
-enum Fate {
+enum NodeStatus {
     /// It is gone.
     Gone,
     /// It exists, and this is the watch on it.
-    Watched(Event),
+    Watched(WatchFuture),
     /// The same, and an operator requests its release.
-    Requested(Event),
+    ReleaseRequested(WatchFuture),
     /// It exists, and must be read again.
     Changed,
 }
 
-impl Care {
+impl SessionTask {
     async fn run(
         self,
         clock: Clock,
-        mut requests: UnboundedReceiver<Guarded>,
+        mut requests: UnboundedReceiver<GuardedNode>,
         mut states: StateWatcher,
         timeout: Duration,
     ) {
-        let mut watched: FuturesUnordered<BoxFuture<'static, Told>> = FuturesUnordered::new();
-        let mut waiting: VecDeque<(Moment, Guarded)> = VecDeque::new();
+        let mut watched: FuturesUnordered<BoxFuture<'static, NodeResult>> = FuturesUnordered::new();
+        let mut waiting: VecDeque<(Instant, GuardedNode)> = VecDeque::new();
         let mut beat: Option<BoxFuture<'static, ()>> = None;
-        let mut next_beat = clock.now().after(timeout / 6);
+        let mut next_beat = clock.now().saturating_add(timeout / 6);
         loop {
             let alarm = waiting.front().map_or(next_beat, |(at, _)| (*at).min(next_beat));
             tokio::select! {
@@ -216,24 +226,24 @@ impl Care {
                     SessionState::Disconnected => {}
                     state if state.is_terminated() => break,
                     // Whatever happened meanwhile: check that all claims are still ours.
-                    _ => self.board.doubt(),
+                    _ => self.losses.report_resync(),
                 },
                 request = requests.recv() => match request {
                     None => return,
-                    Some(guarded) if guarded.soon => watched.push(arm(self.session.clone(), guarded).boxed()),
-                    Some(guarded) => waiting.push_back((clock.now().after(SETTLED), guarded)),
+                    Some(guarded) if guarded.is_urgent => watched.push(arm_watch(self.session.clone(), guarded).boxed()),
+                    Some(guarded) => waiting.push_back((clock.now().saturating_add(MIN_HOLD_TIME), guarded)),
                 },
                 Some((guarded, fate)) = watched.next(), if !watched.is_empty() => match fate {
-                    Fate::Gone => self.lost(&guarded),
-                    Fate::Changed if self.holds(&guarded) => {
-                        watched.push(arm(self.session.clone(), guarded).boxed());
+                    NodeStatus::Gone => self.report_loss(&guarded),
+                    NodeStatus::Changed if self.holds(&guarded) => {
+                        watched.push(arm_watch(self.session.clone(), guarded).boxed());
                     }
-                    Fate::Changed => {}
-                    Fate::Requested(event) => {
-                        self.board.request_release(guarded.claim);
-                        watched.push(watch(guarded, event).boxed());
+                    NodeStatus::Changed => {}
+                    NodeStatus::ReleaseRequested(event) => {
+                        self.losses.report_release_request(guarded.claim);
+                        watched.push(wait_for_change(guarded, event).boxed());
                     }
-                    Fate::Watched(event) => watched.push(watch(guarded, event).boxed()),
+                    NodeStatus::Watched(event) => watched.push(wait_for_change(guarded, event).boxed()),
                 },
                 () = async { if let Some(beat) = &mut beat { beat.await } }, if beat.is_some() => beat = None,
                 () = clock.sleep_until(alarm) => {
@@ -241,45 +251,45 @@ impl Care {
                     while waiting.front().is_some_and(|(at, _)| *at <= now) {
                         let Some((_, guarded)) = waiting.pop_front() else { break };
                         if self.holds(&guarded) {
-                            watched.push(arm(self.session.clone(), guarded).boxed());
+                            watched.push(arm_watch(self.session.clone(), guarded).boxed());
                         }
                     }
                     if now >= next_beat {
-                        self.reap();
-                        next_beat = now.after(timeout / 6);
-                        beat.get_or_insert_with(|| look(self.session.clone()).boxed());
+                        self.remove_unwanted();
+                        next_beat = now.saturating_add(timeout / 6);
+                        beat.get_or_insert_with(|| send_heartbeat(self.session.clone()).boxed());
                     }
                 }
             }
         }
-        self.end();
+        self.end_claims();
     }
 
-    fn holds(&self, guarded: &Guarded) -> bool {
-        self.seats.upgrade().is_some_and(|seats| seats.holds(guarded.claim, &guarded.path))
+    fn holds(&self, guarded: &GuardedNode) -> bool {
+        self.seats.upgrade().is_some_and(|seats| seats.is_held_by(guarded.claim, &guarded.path))
     }
 
-    fn lost(&self, guarded: &Guarded) {
+    fn report_loss(&self, guarded: &GuardedNode) {
         if self.holds(guarded) {
-            self.board.post(guarded.claim);
+            self.losses.report_lost(guarded.claim);
         }
     }
 
     /// Removes claims that no caller wants any more: their TTL is over, though the session lives.
-    fn reap(&self) {
+    fn remove_unwanted(&self) {
         let Some(seats) = self.seats.upgrade() else { return };
-        for seat in seats.stale(&self.session) {
-            let (seats, board) = (Arc::clone(&seats), Arc::clone(&self.board));
+        for seat in seats.unwanted_on(&self.session) {
+            let (seats, board) = (Arc::clone(&seats), Arc::clone(&self.losses));
             tokio::spawn(async move {
-                let mut place = seat.place.lock().await;
-                if !seat.is_stale() {
+                let mut place = seat.remote.lock().await;
+                if !seat.is_unwanted() {
                     return;
                 }
                 if seat.is_held() {
-                    board.post(seat.claim);
+                    board.report_lost(seat.claim);
                 }
                 seats.note_unresolved(&seat);
-                match steps::leave(&seats, &seat, &mut place).await {
+                match steps::remove_claim(&seats, &seat, &mut place).await {
                     // No other client deleted its node before, so it was not evicted.
                     Ok(true) => seats.resolve(seat.claim),
                     Ok(false) => {}
@@ -291,70 +301,70 @@ impl Care {
     }
 
     /// Ends the claims of a session that is over.
-    fn end(&self) {
+    fn end_claims(&self) {
         let Some(session) = self.session.upgrade() else { return };
-        session.over.store(true, Ordering::Release);
+        session.is_over.store(true, Ordering::Release);
         let Some(seats) = self.seats.upgrade() else { return };
-        for claim in seats.clear(&session) {
-            self.board.post(claim);
+        for claim in seats.remove_session(&session) {
+            self.losses.report_lost(claim);
         }
     }
 }
 
 /// Waits for an event on a holding claim's own node.
-async fn watch(guarded: Guarded, event: Event) -> Told {
+async fn wait_for_change(guarded: GuardedNode, event: WatchFuture) -> NodeResult {
     let fate = match event.await.event_type {
-        EventType::NodeDeleted => Fate::Gone,
+        EventType::NodeDeleted => NodeStatus::Gone,
         // The watcher of the session's state reports its end.
-        EventType::Session => Fate::Watched(futures_util::future::pending().boxed()),
-        _ => Fate::Changed,
+        EventType::Session => NodeStatus::Watched(futures_util::future::pending().boxed()),
+        _ => NodeStatus::Changed,
     };
     (guarded, fate)
 }
 
 /// Notifies the waiter behind a holder, if required, and watches the holder's own node from now on.
-async fn arm(session: Weak<Session>, mut guarded: Guarded) -> Told {
+async fn arm_watch(session: Weak<Session>, mut guarded: GuardedNode) -> NodeResult {
     let Some(session) = session.upgrade() else {
-        return (guarded, Fate::Watched(futures_util::future::pending().boxed()));
+        return (guarded, NodeStatus::Watched(futures_util::future::pending().boxed()));
     };
-    if let Some(news) = &guarded.news {
+    if let Some(news) = &guarded.grant_data {
         let sent = session.now();
         // Only over what was written when the node was made: whatever was written since has told the one behind, too, and must not be lost.
         let result = session.client.set_data(&guarded.path, news.as_bytes(), Some(0)).await;
-        session.wrote(sent, &result);
+        session.note_write(sent, &result);
         match result {
-            Ok(_) | Err(Cause::BadVersion) => guarded.news = None,
-            Err(Cause::NoNode) => return (guarded, Fate::Gone),
+            Ok(_) | Err(Cause::BadVersion) => guarded.grant_data = None,
+            Err(Cause::NoNode) => return (guarded, NodeStatus::Gone),
             // The connection broke: try again.
-            Err(_) => return again(&session, guarded).await,
+            Err(_) => return retry_later(&session, guarded).await,
         }
     }
-    if let Some(event) = guarded.event.take() {
-        return (guarded, Fate::Watched(event));
+    if let Some(event) = guarded.watch.take() {
+        return (guarded, NodeStatus::Watched(event));
     }
     let sent = session.now();
     let result = session.client.get_and_watch_data(&guarded.path).await;
-    session.read(sent, &result);
+    session.note_read(sent, &result);
     match result {
         Ok((data, _, watcher)) if wire::is_release_requested(&data) => {
-            (guarded, Fate::Requested(watcher.changed().boxed()))
+            (guarded, NodeStatus::ReleaseRequested(watcher.changed().boxed()))
         }
-        Ok((_, _, watcher)) => (guarded, Fate::Watched(watcher.changed().boxed())),
-        Err(Cause::NoNode) => (guarded, Fate::Gone),
-        Err(_) => again(&session, guarded).await,
+        Ok((_, _, watcher)) => (guarded, NodeStatus::Watched(watcher.changed().boxed())),
+        Err(Cause::NoNode) => (guarded, NodeStatus::Gone),
+        Err(_) => retry_later(&session, guarded).await,
     }
 }
 
 /// After a pause, since a failure at once would repeat.
-async fn again(session: &Session, guarded: Guarded) -> Told {
-    session.clock.sleep_until(session.clock.now().after(SETTLED)).await;
-    (guarded, Fate::Changed)
+async fn retry_later(session: &Session, guarded: GuardedNode) -> NodeResult {
+    session.clock.sleep_until(session.clock.now().saturating_add(MIN_HOLD_TIME)).await;
+    (guarded, NodeStatus::Changed)
 }
 
 /// A heartbeat: shows the server our activity, and us that the server responds.
-async fn look(session: Weak<Session>) {
+async fn send_heartbeat(session: Weak<Session>) {
     let Some(session) = session.upgrade() else { return };
     let sent = session.now();
     let result = session.client.check_stat("/").await;
-    session.read(sent, &result);
+    session.note_read(sent, &result);
 }

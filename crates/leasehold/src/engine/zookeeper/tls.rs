@@ -8,27 +8,27 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::config::Tls;
+use super::config::TlsConfig;
 use super::error;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Reads the files. The error names the one that is wrong.
-pub(super) fn read(tls: &Tls) -> Result<Arc<ClientConfig>> {
+pub(super) fn client_config(tls: &TlsConfig) -> Result<Arc<ClientConfig>> {
     let (roots, revoked) = authorities(&tls.ca)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     // Checks the host name of the URL, as without revocation lists; in addition, no certificate of
     // the chain may be revoked.
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-    let verifier = verifier.with_crls(revoked).build().map_err(|cause| no_pem(&tls.ca, &cause))?;
+    let verifier = verifier.with_crls(revoked).build().map_err(|cause| pem_error(&tls.ca, &cause))?;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|cause| bad(format!("TLS cannot be spoken: {cause}")))?
+        .map_err(|cause| invalid_url(format!("TLS cannot be spoken: {cause}")))?
         .with_webpki_verifier(verifier);
     let Some((cert, key)) = &tls.identity else { return Ok(Arc::new(builder.with_no_client_auth())) };
     let (cert_text, key_text) = (text(cert)?, text(key)?);
     let apart = |cause: &dyn std::fmt::Display| {
         let files = format!("{} and {}", cert.display(), key.display());
-        bad(format!("{files} are no PEM files of a certificate and its key: {cause}"))
+        invalid_url(format!("{files} are no PEM files of a certificate and its key: {cause}"))
     };
     let certs: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert_text.as_bytes()).collect();
     let certs = certs.map_err(|cause| apart(&cause))?;
@@ -43,21 +43,21 @@ fn authorities(path: &Path) -> Result<(RootCertStore, Vec<CertificateRevocationL
     let revoked: std::result::Result<Vec<_>, _> =
         CertificateRevocationListDer::pem_slice_iter(text.as_bytes()).collect();
     let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(certs.map_err(|cause| no_pem(path, &cause))?);
+    let (added, _) = roots.add_parsable_certificates(certs.map_err(|cause| pem_error(path, &cause))?);
     if added == 0 {
-        return Err(no_pem(path, &"there is no authority in it"));
+        return Err(pem_error(path, &"there is no authority in it"));
     }
-    Ok((roots, revoked.map_err(|cause| no_pem(path, &cause))?))
+    Ok((roots, revoked.map_err(|cause| pem_error(path, &cause))?))
 }
 
 fn text(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|cause| bad(format!("{} cannot be read: {cause}", path.display())))
+    std::fs::read_to_string(path).map_err(|cause| invalid_url(format!("{} cannot be read: {cause}", path.display())))
 }
 
-fn no_pem(path: &Path, cause: &dyn std::fmt::Display) -> Error {
-    bad(format!("{} is no PEM file of this kind: {cause}", path.display()))
+fn pem_error(path: &Path, cause: &dyn std::fmt::Display) -> Error {
+    invalid_url(format!("{} is no PEM file of this kind: {cause}", path.display()))
 }
 
-fn bad(message: String) -> Error {
+fn invalid_url(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
 }

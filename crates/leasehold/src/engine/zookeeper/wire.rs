@@ -16,7 +16,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::claim::{ClaimId, Holder, Mode, Owner};
-use crate::logic::line::{Line, Ride, Stand};
+use crate::logic::node_queue::{NodeQueue, QueueNode, ReentryLink};
 use crate::name::LockName;
 
 /// Stands for no owner, or no re-entry.
@@ -26,11 +26,11 @@ const NONE: &str = "0";
 pub(super) const RECORDS: &str = "%records";
 
 /// The folder of the marks that force releases leave.
-pub(super) const EVICTED: &str = "%evicted";
+pub(super) const MARKS_FOLDER: &str = "%evicted";
 
 /// A lock name as a node's name. Letters, digits and a few signs stay; every other byte becomes `%`
 /// and two hex digits. No two names get the same node, and no server refuses or reserves one.
-pub(super) fn escaped(name: &str) -> String {
+pub(super) fn escape_name(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for (at, byte) in name.bytes().enumerate() {
         let plain = byte.is_ascii_alphanumeric() || b"-_:@+=,~".contains(&byte) || (byte == b'.' && at > 0);
@@ -44,7 +44,7 @@ pub(super) fn escaped(name: &str) -> String {
 }
 
 /// The lock of a node's name; `None` if it is not ours.
-pub(super) fn unescaped(node: &str) -> Option<LockName> {
+pub(super) fn unescape_name(node: &str) -> Option<LockName> {
     let (mut bytes, mut rest) = (Vec::with_capacity(node.len()), node.as_bytes());
     while let Some((&first, tail)) = rest.split_first() {
         if first == b'%' {
@@ -58,11 +58,11 @@ pub(super) fn unescaped(node: &str) -> Option<LockName> {
     }
     let name = LockName::new(String::from_utf8(bytes).ok()?).ok()?;
     // We would have written this name differently, so it is not ours.
-    (escaped(name.as_str()) == node).then_some(name)
+    (escape_name(name.as_str()) == node).then_some(name)
 }
 
 /// An owner as names show it: hashed, so that seeing it does not allow others to re-enter.
-pub(super) fn owner(owner: Option<Owner>) -> Option<u64> {
+pub(super) fn hash_owner(owner: Option<Owner>) -> Option<u64> {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(owner?.bits().to_be_bytes());
     let mut bits = [0; 8];
@@ -71,24 +71,24 @@ pub(super) fn owner(owner: Option<Owner>) -> Option<u64> {
 }
 
 /// The name of a claim's node, up to the number that the server adds.
-pub(super) fn prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: Option<Ride>) -> String {
+pub(super) fn node_prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: Option<ReentryLink>) -> String {
     let mode = match mode {
         Mode::Exclusive => "x".to_owned(),
         Mode::Shared => "s".to_owned(),
         Mode::Permits { n, limit } => format!("p{n}.{limit}"),
     };
     let owner = owner.map_or(NONE.to_owned(), |owner| format!("{owner:016x}"));
-    let ride = ride.map_or(NONE.to_owned(), |ride| format!("{:08x}.{:x}", ride.under, ride.token));
+    let ride = ride.map_or(NONE.to_owned(), |ride| format!("{:08x}.{:x}", ride.parent_position, ride.token));
     format!("{:032x}-{mode}-{owner}-{ride}-", claim.bits())
 }
 
 /// The name of a claim's node.
-pub(super) fn node(stand: &Stand) -> String {
-    format!("{}{:010}", prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq)
+pub(super) fn node_name(stand: &QueueNode) -> String {
+    format!("{}{:010}", node_prefix(stand.claim, stand.mode, stand.owner, stand.reentry), stand.sequence)
 }
 
 /// The claim of a node's name; `None` if it is not ours.
-pub(super) fn stand(node: &str) -> Option<Stand> {
+pub(super) fn parse_node_name(node: &str) -> Option<QueueNode> {
     let mut parts = node.splitn(5, '-');
     let mut part = || parts.next();
     let (claim, mode, owner, ride, seq) = (part()?, part()?, part()?, part()?, part()?);
@@ -106,58 +106,58 @@ pub(super) fn stand(node: &str) -> Option<Stand> {
     } else {
         let (under, token) = ride.split_once('.')?;
         let under = u32::from_str_radix(under, 16).ok()?.cast_signed();
-        Some(Ride { under, token: u64::from_str_radix(token, 16).ok()? })
+        Some(ReentryLink { parent_position: under, token: u64::from_str_radix(token, 16).ok()? })
     };
     let claim = ClaimId::from_bits(u128::from_str_radix(claim, 16).ok()?);
-    let stand = Stand { claim, mode, owner, ride, seq: seq.parse().ok()? };
+    let stand = QueueNode { claim, mode, owner, reentry: ride, sequence: seq.parse().ok()? };
     // We would have written this name differently, so it is not ours.
-    (self::node(&stand) == node).then_some(stand)
+    (self::node_name(&stand) == node).then_some(stand)
 }
 
 /// The claims in a list of nodes.
-pub(super) fn stands(nodes: &[String]) -> Vec<Stand> {
-    nodes.iter().filter_map(|node| stand(node)).collect()
+pub(super) fn parse_node_names(nodes: &[String]) -> Vec<QueueNode> {
+    nodes.iter().filter_map(|node| parse_node_name(node)).collect()
 }
 
 /// Whether a claim's number gives its position. A server counts with 31 bits. When they are used
 /// up, it repeats the last number. In between, a node that is created while another is still being
 /// written gets a negative one.
-pub(super) fn is_in_order(stand: &Stand) -> bool {
-    (0..i32::MAX).contains(&stand.seq)
+pub(super) fn has_ordered_sequence(stand: &QueueNode) -> bool {
+    (0..i32::MAX).contains(&stand.sequence)
 }
 
 /// The queue of claims whose numbers do not give the order. Each comes with the transaction that
 /// created its node.
-pub(super) fn line_of_transactions(mut stands: Vec<(i64, Stand)>) -> Line {
+pub(super) fn queue_by_transaction(mut stands: Vec<(i64, QueueNode)>) -> NodeQueue {
     stands.sort_by_key(|(made, stand)| {
         let made = made.cast_unsigned();
-        (stand.ride.map_or(made, |ride| ride.token), stand.ride.is_some(), made)
+        (stand.reentry.map_or(made, |ride| ride.token), stand.reentry.is_some(), made)
     });
-    Line::in_order(stands.into_iter().map(|(_, stand)| stand).collect())
+    NodeQueue::from_sorted(stands.into_iter().map(|(_, stand)| stand).collect())
 }
 
 /// The data of a claim's node.
-pub(super) fn record(holder: &Holder, ttl: Duration) -> String {
+pub(super) fn holder_data(holder: &Holder, ttl: Duration) -> String {
     format!(
         "host={}\npid={}\nprogram={}\nttl-ms={}\ntext={}\n",
-        line_of(&holder.host),
+        escape_line(&holder.host),
         holder.pid,
-        line_of(&holder.program),
+        escape_line(&holder.program),
         ttl.as_millis(),
-        line_of(&holder.text)
+        escape_line(&holder.description)
     )
 }
 
 /// The line of that data by which an operator requests the claim's release.
-pub(super) const RELEASE_REQUESTED: &str = "release=requested\n";
+pub(super) const RELEASE_REQUESTED_LINE: &str = "release=requested\n";
 
 /// Whether an operator requests the claim's release.
 pub(super) fn is_release_requested(data: &[u8]) -> bool {
-    String::from_utf8_lossy(data).lines().any(|line| line == RELEASE_REQUESTED.trim_end())
+    String::from_utf8_lossy(data).lines().any(|line| line == RELEASE_REQUESTED_LINE.trim_end())
 }
 
 /// Reads a node's data; missing fields stay empty.
-pub(super) fn read_record(data: &[u8]) -> (Holder, Duration) {
+pub(super) fn parse_holder_data(data: &[u8]) -> (Holder, Duration) {
     let text = String::from_utf8_lossy(data);
     let value = |key: &str| {
         let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -168,7 +168,7 @@ pub(super) fn read_record(data: &[u8]) -> (Holder, Duration) {
     (Holder::new(&value("host"), pid, &value("program"), &value("text")), ttl)
 }
 
-fn line_of(text: &str) -> String {
+fn escape_line(text: &str) -> String {
     text.replace('%', "%25").replace('\n', "%0A").replace('\r', "%0D")
 }
 
@@ -179,58 +179,58 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_come_back_and_never_meet(one in "[^\\p{Cc}]{1,40}", other in "[^\\p{Cc}]{1,40}") {
-            let node = escaped(&one);
+        fn names_round_trip_and_never_collide(one in "[^\\p{Cc}]{1,40}", other in "[^\\p{Cc}]{1,40}") {
+            let node = escape_name(&one);
             prop_assert!(node.is_ascii() && !node.contains('/') && node != "." && node != ".." && node != "zookeeper");
-            prop_assert_eq!(unescaped(&node).map(|name| name.as_str().to_owned()), Some(one.clone()));
-            prop_assert_eq!(one == other, node == escaped(&other));
+            prop_assert_eq!(unescape_name(&node).map(|name| name.as_str().to_owned()), Some(one.clone()));
+            prop_assert_eq!(one == other, node == escape_name(&other));
         }
 
         #[test]
-        fn claims_come_back(
+        fn claims_round_trip(
             claim: u128, seq: i32, owner: Option<u64>, ride: Option<(i32, u64)>, mode in 0u8..3, n: u32, limit: u32,
         ) {
             let mode = [Mode::Exclusive, Mode::Shared, Mode::Permits { n, limit }][usize::from(mode)];
-            let ride = ride.map(|(under, token)| Ride { under, token });
+            let ride = ride.map(|(under, token)| ReentryLink { parent_position: under, token });
             let claim = ClaimId::from_bits(claim);
             // As the server writes it.
-            let node = format!("{}{seq:010}", prefix(claim, mode, owner, ride));
-            let found = Stand { claim, mode, owner, ride, seq };
-            prop_assert_eq!(&self::node(&found), &node);
-            prop_assert_eq!(stand(&node), Some(found));
+            let node = format!("{}{seq:010}", node_prefix(claim, mode, owner, ride));
+            let found = QueueNode { claim, mode, owner, reentry: ride, sequence: seq };
+            prop_assert_eq!(&self::node_name(&found), &node);
+            prop_assert_eq!(parse_node_name(&node), Some(found));
         }
 
         #[test]
-        fn records_come_back(host in ".{0,20}", pid: u32, program in ".{0,20}", text in "(?s).{0,40}", ms in 0u64..1 << 50) {
+        fn holder_data_round_trips(host in ".{0,20}", pid: u32, program in ".{0,20}", text in "(?s).{0,40}", ms in 0u64..1 << 50) {
             let holder = Holder::new(&host.replace(['\n', '\r'], ""), pid, &program.replace(['\n', '\r'], ""), &text);
             let ttl = Duration::from_millis(ms);
-            prop_assert_eq!(read_record(record(&holder, ttl).as_bytes()), (holder, ttl));
+            prop_assert_eq!(parse_holder_data(holder_data(&holder, ttl).as_bytes()), (holder, ttl));
         }
     }
 
     #[test]
-    fn numbers_that_are_used_up_tell_nothing() {
-        let stand = |claim: u128, seq, ride: Option<Ride>| {
+    fn exhausted_sequence_numbers_do_not_give_the_order() {
+        let stand = |claim: u128, seq, ride: Option<ReentryLink>| {
             let (claim, mode) = (ClaimId::from_bits(claim), Mode::Exclusive);
-            Stand { claim, mode, owner: ride.map(|_| 7), ride, seq }
+            QueueNode { claim, mode, owner: ride.map(|_| 7), reentry: ride, sequence: seq }
         };
         for (seq, tells) in [(0, true), (i32::MAX - 1, true), (i32::MAX, false), (i32::MIN, false), (-1, false)] {
-            assert_eq!(is_in_order(&stand(1, seq, None)), tells, "{seq}");
+            assert_eq!(has_ordered_sequence(&stand(1, seq, None)), tells, "{seq}");
         }
-        let ride = Ride { under: i32::MAX, token: 5 };
-        let line = line_of_transactions(vec![
+        let ride = ReentryLink { parent_position: i32::MAX, token: 5 };
+        let line = queue_by_transaction(vec![
             (9, stand(1, i32::MAX, None)),
             (11, stand(2, i32::MAX, Some(ride))),
             (7, stand(3, i32::MIN, None)),
             (5, stand(4, i32::MAX, None)),
             (12, stand(5, i32::MIN, Some(ride))),
         ]);
-        let order: Vec<u128> = line.stands().iter().map(|stand| stand.claim.bits()).collect();
+        let order: Vec<u128> = line.nodes().iter().map(|stand| stand.claim.bits()).collect();
         assert_eq!(order, [4, 2, 5, 3, 1]);
     }
 
     #[test]
-    fn strangers_are_not_ours() {
+    fn foreign_nodes_are_not_parsed() {
         for node in [
             "",
             "lock-0000000001",
@@ -242,9 +242,13 @@ mod tests {
             "a/b",
             "%zz",
             RECORDS,
-            EVICTED,
+            MARKS_FOLDER,
         ] {
-            assert_eq!((stand(node), unescaped(node).filter(|name| name.as_str() != node)), (None, None), "{node}");
+            assert_eq!(
+                (parse_node_name(node), unescape_name(node).filter(|name| name.as_str() != node)),
+                (None, None),
+                "{node}"
+            );
         }
     }
 }

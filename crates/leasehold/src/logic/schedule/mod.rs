@@ -5,31 +5,31 @@
 //! chosen to run and have not begun are in the record's queue. So a tick cannot fire twice,
 //! whichever node looks, however late and however often.
 //!
-//! - [`state`]: the content of a job's record, including the server run in which it was decided. A
+//! - [`job_record`]: the content of a job's record, including the server run in which it was decided. A
 //!   read in another server run may miss entries that were lost.
-//! - [`mod@look`]: whether there is work, before a node requests the lock.
+//! - [`mod@pending_work`]: whether there is work, before a node requests the lock.
 //! - [`mod@decide`]: what to do, while holding the lock.
-//! - [`seen`]: what a node remembers of the record, in case the engine loses it.
+//! - [`seen_state`]: what a node remembers of the record, in case the engine loses it.
 //! - [`ticks`]: the nominal times.
 
 pub mod decide;
-pub mod look;
-pub mod seen;
-pub mod state;
+pub mod job_record;
+pub mod pending_work;
+pub mod seen_state;
 pub mod ticks;
 
 #[cfg(test)]
-mod decide_tests;
+mod data_loss_tests;
 #[cfg(test)]
-mod forget_tests;
+mod decide_tests;
 #[cfg(test)]
 mod simulation;
 
-pub use self::decide::{Action, Decision, Note, Scene, decide};
-pub use self::look::{Work, look};
-pub use self::seen::Seen;
-pub use self::state::{Entry, Outcome, Running, State, VERSION, Wanted};
-pub use self::ticks::{Due, Ticks, due};
+pub use self::decide::{Action, Decision, DecisionEvent, DecisionInput, decide};
+pub use self::job_record::{ActiveRun, HistoryEntry, JobRecord, LAYOUT_VERSION, OperatorRequest, TickOutcome};
+pub use self::pending_work::{PendingWork, pending_work};
+pub use self::seen_state::SeenState;
+pub use self::ticks::{DueTicks, Ticks, due_ticks};
 
 /// What happens to a run whose holder died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub enum Overlap {
     Queue,
     /// They run concurrently.
     Allow {
-        /// The maximum number of concurrent runs; at most [`MOST_BESIDE`].
+        /// The maximum number of concurrent runs; at most [`MAX_CONCURRENT_RUNS`].
         max: u32,
     },
 }
@@ -86,10 +86,10 @@ pub struct Policy {
 }
 
 /// The maximum number of past ticks that are considered, and that wait.
-pub const MOST_TICKS: usize = 1000;
+pub const MAX_TICKS: usize = 1000;
 
 /// The maximum number of concurrent runs: the record lists each of them and has at most 64 KiB.
-pub const MOST_BESIDE: u32 = 64;
+pub const MAX_CONCURRENT_RUNS: u32 = 64;
 
 /// By how many seconds a watermark may be ahead of the engine's clock before this is reported.
-pub const AHEAD: i64 = 60;
+pub const MAX_WATERMARK_AHEAD: i64 = 60;

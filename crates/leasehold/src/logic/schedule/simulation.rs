@@ -11,7 +11,7 @@ use super::ticks::tests::Every;
 use super::*;
 
 const PERIOD: i64 = 10;
-const TIMETABLE: Every = Every(PERIOD);
+const SCHEDULE: Every = Every(PERIOD);
 const NAME: (&str, &str) = ("@every 10s", "UTC");
 const NODES: usize = 3;
 
@@ -19,25 +19,25 @@ const NODES: usize = 3;
 #[derive(Clone, Debug)]
 enum Step {
     /// Reads the record, without a lock.
-    Look,
+    ReadWithoutLock,
     /// Waits for the lock.
-    Line,
+    WaitForLock,
     /// Holds it with this token, and reads.
-    Read {
+    ReadRecord {
         token: u64,
     },
     /// Has read this version, and looks for concurrent holders.
-    Beside {
+    ListHolders {
         token: u64,
-        over: u64,
-        state: Option<Box<State>>,
+        expected_version: u64,
+        state: Option<Box<JobRecord>>,
         /// The server run in which that was read.
         run: (String, i64),
     },
     /// Has decided over this version, and writes.
     Write {
         token: u64,
-        over: u64,
+        expected_version: u64,
         /// In this server run only.
         run: (String, i64),
         decision: Box<Decision>,
@@ -45,7 +45,7 @@ enum Step {
     /// Has written, and begins unless the lock is lost.
     Begin {
         token: u64,
-        run: Running,
+        run: ActiveRun,
     },
     Run {
         token: u64,
@@ -57,8 +57,8 @@ enum Step {
     },
     WriteEnd {
         token: u64,
-        over: u64,
-        state: Box<State>,
+        expected_version: u64,
+        state: Box<JobRecord>,
     },
     Release {
         token: u64,
@@ -76,68 +76,68 @@ enum Event {
     /// The engine's clock advances, or goes back.
     Clock { by: i64 },
     /// The server begins a new run, without its last `writes` writes.
-    Forget { writes: usize },
+    LoseWrites { writes: usize },
 }
 
 struct World {
     policy: Policy,
     now: i64,
-    record: Option<(u64, State)>,
+    record: Option<(u64, JobRecord)>,
     /// All writes that are not lost, oldest first.
-    written: Vec<(u64, State)>,
+    writes: Vec<(u64, JobRecord)>,
     /// The highest version: it is never used again.
-    versions: u64,
+    highest_version: u64,
     /// The name of the server run, and when it began.
-    run: (String, i64),
+    server_run: (String, i64),
     /// Whether the engine reports that.
-    tells: bool,
+    reports_server_run: bool,
     /// Nodes and their tokens; more than one only with `Overlap::Allow`.
     holders: Vec<(usize, u64)>,
     token: u64,
     nodes: Vec<(Step, i64)>,
     /// Every start: tick and token.
-    begun: Vec<(i64, u64)>,
+    starts: Vec<(i64, u64)>,
     watermark: i64,
 }
 
 impl World {
     fn new(policy: Policy) -> Self {
         let now = 1000;
-        let nodes = vec![(Step::Look, now); NODES];
+        let nodes = vec![(Step::ReadWithoutLock, now); NODES];
         // Created by the first node.
         let run = ("1".to_owned(), now);
-        let record = Some((1, State { run: run.0.clone(), ..State::new(NAME.0, NAME.1, now) }));
+        let record = Some((1, JobRecord { run: run.0.clone(), ..JobRecord::new(NAME.0, NAME.1, now) }));
         let written = Vec::from_iter(record.clone());
         Self {
             policy,
             now,
             record,
-            written,
-            versions: 1,
-            run,
-            tells: true,
+            writes: written,
+            highest_version: 1,
+            server_run: run,
+            reports_server_run: true,
             holders: Vec::new(),
             token: 0,
             nodes,
-            begun: Vec::new(),
+            starts: Vec::new(),
             watermark: now,
         }
     }
 
-    fn read(&self) -> (u64, Option<&State>) {
+    fn read(&self) -> (u64, Option<&JobRecord>) {
         self.record.as_ref().map_or((0, None), |(version, state)| (*version, Some(state)))
     }
 
     /// Compare and set; a lost reply looks like a refusal.
-    fn write(&mut self, over: u64, state: &State, lost: bool) -> Option<bool> {
+    fn write(&mut self, over: u64, state: &JobRecord, lost: bool) -> Option<bool> {
         let fits = self.read().0 == over;
         if fits {
             assert!(state.watermark >= self.watermark, "the watermark fell");
             self.watermark = state.watermark;
-            let version = self.versions + 1;
-            self.versions = version;
+            let version = self.highest_version + 1;
+            self.highest_version = version;
             self.record = Some((version, state.clone()));
-            self.written.extend(self.record.clone());
+            self.writes.extend(self.record.clone());
         }
         if lost { None } else { Some(fits) }
     }
@@ -154,82 +154,116 @@ impl World {
         self.holders.len() >= most
     }
 
-    fn happen(&mut self, event: Event) {
+    fn apply(&mut self, event: Event) {
         match event {
             Event::Step { node, lost } => self.step(node, lost),
             Event::Kill { node } => {
-                self.free(node);
-                self.nodes[node] = (Step::Look, self.now);
+                self.release(node);
+                self.nodes[node] = (Step::ReadWithoutLock, self.now);
             }
-            Event::Stall { node } => self.free(node),
+            Event::Stall { node } => self.release(node),
             Event::Clock { by } => self.now = (self.now + by).max(0),
-            Event::Forget { writes } => self.forget(writes),
+            Event::LoseWrites { writes } => self.lose_writes(writes),
         }
     }
 
     /// A holder continues by its own clock; until its lease is over, the lock is not granted to
     /// others.
-    fn forget(&mut self, writes: usize) {
-        self.written.truncate(self.written.len().saturating_sub(writes));
-        self.record = self.written.last().cloned();
+    fn lose_writes(&mut self, writes: usize) {
+        self.writes.truncate(self.writes.len().saturating_sub(writes));
+        self.record = self.writes.last().cloned();
         self.watermark = self.record.as_ref().map_or(0, |(_, state)| state.watermark);
-        let number: u64 = self.run.0.parse().unwrap();
-        self.run = ((number + 1).to_string(), self.now);
+        let number: u64 = self.server_run.0.parse().unwrap();
+        self.server_run = ((number + 1).to_string(), self.now);
     }
 
-    fn free(&mut self, node: usize) {
+    fn release(&mut self, node: usize) {
         self.holders.retain(|(holder, _)| *holder != node);
     }
 
-    fn scene<'a>(&'a self, token: u64, since: i64, beside: &'a [u64]) -> Scene<'a> {
+    fn input<'a>(&'a self, token: u64, since: i64, beside: &'a [u64]) -> DecisionInput<'a> {
         let now = u64::try_from(self.now).unwrap() * 1000;
         let (schedule, policy) = (NAME, &self.policy);
-        Scene { schedule, timetable: &TIMETABLE, policy, since, seen: None, run: None, now, token, node: "n", beside }
+        DecisionInput {
+            schedule,
+            ticks: &SCHEDULE,
+            policy,
+            since,
+            seen: None,
+            server_run: None,
+            now,
+            token,
+            node: "n",
+            concurrent_tokens: beside,
+        }
+    }
+
+    /// Prepares the record of a run's end, or releases if the record shows another run.
+    fn finish(&self, token: u64) -> Step {
+        let (over, state) = self.read();
+        let now = u64::try_from(self.now).unwrap() * 1000;
+        match state.and_then(|state| state.with_run_ended(token, TickOutcome::Done, "", now)) {
+            Some(state) => Step::WriteEnd { token, expected_version: over, state: Box::new(state) },
+            None => Step::Release { token },
+        }
     }
 
     fn step(&mut self, node: usize, lost: bool) {
         let (step, since) = self.nodes[node].clone();
         let next = match step {
-            Step::Look => {
-                let work = self.read().1.map(|state| look(state, &TIMETABLE, NAME, &self.policy, since, self.now));
+            Step::ReadWithoutLock => {
+                let work =
+                    self.read().1.map(|state| pending_work(state, &SCHEDULE, NAME, &self.policy, since, self.now));
                 // A node that finds no record creates one.
-                if matches!(work, None | Some(Work::Now | Work::Watch)) { Step::Line } else { Step::Look }
+                if matches!(work, None | Some(PendingWork::Due | PendingWork::WatchRun)) {
+                    Step::WaitForLock
+                } else {
+                    Step::ReadWithoutLock
+                }
             }
-            Step::Line if self.is_full() => Step::Line,
-            Step::Line => {
+            Step::WaitForLock if self.is_full() => Step::WaitForLock,
+            Step::WaitForLock => {
                 self.token += 1;
                 self.holders.push((node, self.token));
-                Step::Read { token: self.token }
+                Step::ReadRecord { token: self.token }
             }
-            Step::Read { token } => {
+            Step::ReadRecord { token } => {
                 let (over, state) = self.read();
-                Step::Beside { token, over, state: state.cloned().map(Box::new), run: self.run.clone() }
+                Step::ListHolders {
+                    token,
+                    expected_version: over,
+                    state: state.cloned().map(Box::new),
+                    run: self.server_run.clone(),
+                }
             }
-            Step::Beside { token, over, state, run } => {
+            Step::ListHolders { token, expected_version: over, state, run } => {
                 let beside: Vec<u64> = match self.policy.overlap {
                     Overlap::Allow { .. } => self.holders.iter().map(|(_, token)| *token).collect(),
                     _ => Vec::new(),
                 };
-                let told = self.tells.then_some((run.0.as_str(), run.1));
-                let decision = decide(state.as_deref(), &Scene { run: told, ..self.scene(token, since, &beside) });
+                let told = self.reports_server_run.then_some((run.0.as_str(), run.1));
+                let decision =
+                    decide(state.as_deref(), &DecisionInput { server_run: told, ..self.input(token, since, &beside) });
                 match decision.action {
-                    Action::Stale(_) => Step::Release { token },
+                    Action::Superseded(_) => Step::Release { token },
                     // With concurrent runs, writes that change nothing would block others forever.
-                    _ if !decision.is_to_be_written_over(state.as_deref()) => Step::Release { token },
-                    _ => Step::Write { token, over, run, decision: Box::new(decision) },
+                    _ if !decision.must_be_written(state.as_deref()) => Step::Release { token },
+                    _ => Step::Write { token, expected_version: over, run, decision: Box::new(decision) },
                 }
             }
-            Step::Write { token, run, .. } if self.tells && run != self.run => Step::Read { token },
-            Step::Write { token, over, decision, .. } => {
+            Step::Write { token, run, .. } if self.reports_server_run && run != self.server_run => {
+                Step::ReadRecord { token }
+            }
+            Step::Write { token, expected_version: over, decision, .. } => {
                 match (self.write(over, &decision.state, lost), decision.action) {
                     (Some(true), Action::Start(run)) => Step::Begin { token, run },
                     (Some(true), _) => Step::Release { token },
                     // Read again: the token shows whether the write was ours.
-                    _ => Step::Read { token },
+                    _ => Step::ReadRecord { token },
                 }
             }
             Step::Begin { token, run } if self.holds(node, token) => {
-                self.begun.push((run.tick, run.token));
+                self.starts.push((run.tick, run.token));
                 Step::Run { token, left: 2 }
             }
             Step::Begin { token, .. } => Step::Release { token },
@@ -237,36 +271,29 @@ impl World {
             Step::Run { token, .. } if !self.holds(node, token) => Step::Release { token },
             Step::Run { token, left: 0 } => Step::Finish { token },
             Step::Run { token, left } => Step::Run { token, left: left - 1 },
-            Step::Finish { token } => {
-                let (over, state) = self.read();
-                let now = u64::try_from(self.now).unwrap() * 1000;
-                match state.and_then(|state| state.finished(token, Outcome::Done, "", now)) {
-                    Some(state) => Step::WriteEnd { token, over, state: Box::new(state) },
-                    None => Step::Release { token },
-                }
-            }
-            Step::WriteEnd { token, over, state } => match self.write(over, &state, lost) {
+            Step::Finish { token } => self.finish(token),
+            Step::WriteEnd { token, expected_version: over, state } => match self.write(over, &state, lost) {
                 Some(true) => Step::Release { token },
                 _ => Step::Finish { token },
             },
             Step::Release { token } => {
                 self.holders.retain(|holder| *holder != (node, token));
-                Step::Look
+                Step::ReadWithoutLock
             }
         };
         self.nodes[node].0 = next;
     }
 
     /// Lets all nodes continue undisturbed, for long enough.
-    fn settle(&mut self) {
+    fn run_undisturbed(&mut self) {
         for round in 0..20_000 {
             self.step(round % NODES, false);
         }
     }
 
-    fn begins(&self) -> BTreeMap<i64, Vec<u64>> {
+    fn starts_by_tick(&self) -> BTreeMap<i64, Vec<u64>> {
         let mut all: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
-        for (tick, token) in &self.begun {
+        for (tick, token) in &self.starts {
             all.entry(*tick).or_default().push(*token);
         }
         all
@@ -274,9 +301,9 @@ impl World {
 }
 
 /// With a server that loses writes.
-fn losses() -> impl Strategy<Value = Vec<Event>> {
-    let forget = (0usize..6).prop_map(|writes| Event::Forget { writes });
-    let wipe = Just(Event::Forget { writes: usize::MAX });
+fn events_with_data_loss() -> impl Strategy<Value = Vec<Event>> {
+    let forget = (0usize..6).prop_map(|writes| Event::LoseWrites { writes });
+    let wipe = Just(Event::LoseWrites { writes: usize::MAX });
     let losses = prop::collection::vec((any::<prop::sample::Index>(), prop_oneof![4 => forget, 1 => wipe]), 1..4);
     (events(false), losses).prop_map(|(mut events, losses)| {
         for (at, loss) in losses {
@@ -316,36 +343,36 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 600 } else { 150 }))]
 
     #[test]
-    fn no_tick_begins_twice_but_by_policy_and_then_with_a_higher_token(policy in policies(), events in events(true)) {
+    fn a_tick_starts_twice_only_by_policy_and_with_a_higher_token(policy in policies(), events in events(true)) {
         let mut world = World::new(policy);
         for event in events {
-            world.happen(event);
+            world.apply(event);
         }
-        world.settle();
+        world.run_undisturbed();
         let most = match policy.crash {
             Crash::AtMostOnce => 1,
             Crash::Retry { attempts } => attempts as usize,
         };
-        for (tick, tokens) in world.begins() {
+        for (tick, tokens) in world.starts_by_tick() {
             prop_assert!(tick % PERIOD == 0 && tick > 1000, "{} is no tick", tick);
             prop_assert!(tokens.len() <= most, "{} began with {:?}", tick, tokens);
             prop_assert!(tokens.is_sorted_by(|a, b| a < b), "{} began with {:?}", tick, tokens);
         }
-        let order: Vec<_> = world.begun.iter().map(|(tick, _)| *tick).collect();
+        let order: Vec<_> = world.starts.iter().map(|(tick, _)| *tick).collect();
         let beside = matches!(policy.overlap, Overlap::Allow { .. });
         prop_assert!(beside || order.is_sorted(), "out of order: {:?}", order);
     }
 
     #[test]
-    fn what_the_server_forgets_is_not_begun_again_but_by_policy_and_then_with_a_higher_token(
-        policy in policies(), events in losses(),
+    fn after_a_data_loss_a_tick_starts_again_only_by_policy_and_with_a_higher_token(
+        policy in policies(), events in events_with_data_loss(),
     ) {
         let mut world = World::new(policy);
         for event in events {
-            world.happen(event);
+            world.apply(event);
         }
-        world.settle();
-        for (tick, tokens) in world.begins() {
+        world.run_undisturbed();
+        for (tick, tokens) in world.starts_by_tick() {
             // With retries, the number of lost starts is unknown.
             let once = policy.crash == Crash::AtMostOnce || policy.crash == Crash::Retry { attempts: 1 };
             prop_assert!(!once || tokens.len() == 1, "{} began with {:?}", tick, tokens);
@@ -357,22 +384,22 @@ proptest! {
     }
 
     #[test]
-    fn with_every_policy_open_each_tick_is_run(events in events(false), beside in 0u32..4) {
+    fn with_the_most_permissive_policies_each_tick_is_run(events in events(false), beside in 0u32..4) {
         let overlap = if beside == 0 { Overlap::Queue } else { Overlap::Allow { max: beside } };
         let policy = Policy {
             crash: Crash::Retry { attempts: u32::MAX }, missed: Missed::All { limit: 1000 }, overlap, grace: 5,
         };
         let mut world = World::new(policy);
         for event in events {
-            world.happen(event);
+            world.apply(event);
         }
-        world.settle();
+        world.run_undisturbed();
         let wanted: Vec<i64> = (1001..=world.now).filter(|tick| tick % PERIOD == 0).collect();
         let (_, state) = world.record.clone().unwrap();
-        let done: Vec<i64> = world.begins().into_keys().collect();
+        let done: Vec<i64> = world.starts_by_tick().into_keys().collect();
         prop_assert_eq!(done, wanted);
         prop_assert!(state.running.is_empty() && state.queue.is_empty());
-        let mut ends: Vec<_> = state.history.iter().filter(|entry| entry.outcome == Outcome::Done).map(|e| e.tick).collect();
+        let mut ends: Vec<_> = state.history.iter().filter(|entry| entry.outcome == TickOutcome::Done).map(|e| e.tick).collect();
         if beside > 0 {
             ends.sort_unstable();
         }
@@ -382,18 +409,18 @@ proptest! {
 
 /// If the engine does not report its server runs, the same loss runs a tick again.
 #[test]
-fn a_server_that_forgets_and_does_not_tell_has_a_tick_begin_twice() {
+fn an_unreported_data_loss_makes_a_tick_start_twice() {
     let policy = Policy { crash: Crash::AtMostOnce, missed: Missed::Skip, overlap: Overlap::Skip, grace: 20 };
     for tells in [false, true] {
-        let mut world = World { tells, ..World::new(policy) };
-        world.happen(Event::Clock { by: PERIOD });
+        let mut world = World { reports_server_run: tells, ..World::new(policy) };
+        world.apply(Event::Clock { by: PERIOD });
         // All writes but the first are lost once the tick has run.
         for _ in 0..40 {
             world.step(0, false);
         }
-        world.happen(Event::Forget { writes: 2 });
-        world.settle();
-        let begins: Vec<usize> = world.begins().values().map(Vec::len).collect();
+        world.apply(Event::LoseWrites { writes: 2 });
+        world.run_undisturbed();
+        let begins: Vec<usize> = world.starts_by_tick().values().map(Vec::len).collect();
         assert_eq!(begins, [if tells { 1 } else { 2 }]);
     }
 }

@@ -8,31 +8,31 @@ pub trait Ticks {
 
 /// Ticks that are due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct DueTicks {
     /// The newest of them, in ascending order.
     pub ticks: Vec<i64>,
     /// Whether older ones were left out.
-    pub more: bool,
+    pub has_more: bool,
 }
 
-/// The newest `most` ticks after `after` and up to `until`. Examines few more than it returns,
+/// The newest `limit` ticks after `after` and up to `until`. Examines few more than it returns,
 /// however long that time is.
-pub fn due(timetable: &dyn Ticks, after: i64, until: i64, most: usize) -> Due {
+pub fn due_ticks(schedule: &dyn Ticks, after: i64, until: i64, limit: usize) -> DueTicks {
     let mut window = 3600;
     loop {
         let from = until.saturating_sub(window).max(after);
         let mut ticks = Vec::new();
         let mut last = from;
-        while let Some(next) = timetable.next(last).filter(|next| *next <= until && *next > last) {
+        while let Some(next) = schedule.next(last).filter(|next| *next <= until && *next > last) {
             ticks.push(next);
             last = next;
         }
-        if from == after || ticks.len() >= most {
-            let surplus = ticks.len().saturating_sub(most);
+        if from == after || ticks.len() >= limit {
+            let surplus = ticks.len().saturating_sub(limit);
             let first = ticks.drain(..surplus).next();
             let oldest = ticks.first().copied().unwrap_or(until);
-            let more = first.is_some() || timetable.next(after).is_some_and(|next| next < oldest && next <= until);
-            return Due { ticks, more };
+            let more = first.is_some() || schedule.next(after).is_some_and(|next| next < oldest && next <= until);
+            return DueTicks { ticks, has_more: more };
         }
         window = window.saturating_mul(2);
     }
@@ -53,29 +53,29 @@ pub(crate) mod tests {
         }
     }
 
-    struct Never;
+    struct NoTicks;
 
-    impl Ticks for Never {
+    impl Ticks for NoTicks {
         fn next(&self, _: i64) -> Option<i64> {
             None
         }
     }
 
     #[test]
-    fn the_end_of_a_timetable_is_no_tick() {
-        assert_eq!(due(&Never, 0, 100_000, 5), Due::default());
+    fn the_end_of_a_schedule_is_no_tick() {
+        assert_eq!(due_ticks(&NoTicks, 0, 100_000, 5), DueTicks::default());
     }
 
     proptest! {
         #[test]
-        fn the_newest_are_given_and_the_rest_is_told(
+        fn the_newest_ticks_are_returned_and_omissions_are_reported(
             period in 1i64..5000, after in -50_000i64..50_000, length in 0i64..100_000, most in 1usize..50,
         ) {
             let all: Vec<i64> = (after + 1..=after + length).filter(|t| t.rem_euclid(period) == 0).collect();
-            let found = due(&Every(period), after, after + length, most);
+            let found = due_ticks(&Every(period), after, after + length, most);
             let newest = &all[all.len().saturating_sub(most)..];
             prop_assert_eq!(&found.ticks[..], newest);
-            prop_assert_eq!(found.more, all.len() > most);
+            prop_assert_eq!(found.has_more, all.len() > most);
         }
     }
 }

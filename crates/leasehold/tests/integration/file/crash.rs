@@ -8,15 +8,15 @@ use std::process::{Command, Output};
 
 use leasehold::Locks;
 
-use crate::BOUND;
-use crate::file::{TASK, URL, again, lines, started_again_name};
+use crate::TEST_TIMEOUT;
+use crate::file::{TASK, URL, child_command, child_task_test_name, lines};
 
 /// Acquires and releases three times, and prints each token at once.
 pub(crate) async fn cycle(url: &str) {
     let locks = Locks::open(url).await.unwrap();
     for _ in 0..3 {
-        let guard = locks.mutex("a").wait(BOUND).lock().await.unwrap();
-        say(guard.token().0);
+        let guard = locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.unwrap();
+        print_token(guard.token().0);
         let _ = guard.release().await.unwrap();
     }
     // No clean-up: the next process finds the state as it is.
@@ -24,11 +24,11 @@ pub(crate) async fn cycle(url: &str) {
 }
 
 /// Holds while another client waits, then hands off.
-pub(crate) async fn hand_over(url: &str) {
+pub(crate) async fn hand_off(url: &str) {
     let (one, two) = (Locks::open(url).await.unwrap(), Locks::open(url).await.unwrap());
-    let first = one.mutex("a").wait(BOUND).lock().await.unwrap();
-    say(first.token().0);
-    let waiting = two.mutex("a").wait(BOUND);
+    let first = one.mutex("a").timeout(TEST_TIMEOUT).lock().await.unwrap();
+    print_token(first.token().0);
+    let waiting = two.mutex("a").timeout(TEST_TIMEOUT);
     let (second, released) = tokio::join!(waiting.lock(), async {
         while two.inspect("a").await.unwrap().waiters.is_empty() {
             tokio::task::yield_now().await;
@@ -36,44 +36,44 @@ pub(crate) async fn hand_over(url: &str) {
         first.release().await
     });
     let _ = released.unwrap();
-    say(second.unwrap().token().0);
+    print_token(second.unwrap().token().0);
     std::process::exit(0);
 }
 
-fn say(token: u64) {
+fn print_token(token: u64) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\ntoken {token}").unwrap();
     out.flush().unwrap();
 }
 
 /// Runs a task and kills it on entry to the `nth` call of `syscall`.
-fn killed_at(task: &str, url: &str, syscall: &str, nth: u32) -> Output {
+fn run_killed_at(task: &str, url: &str, syscall: &str, nth: u32) -> Output {
     let exe = std::env::current_exe().unwrap();
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={syscall}")]);
     strace.args(["-e", &format!("inject={syscall}:signal=SIGKILL:when={nth}")]).arg(exe);
-    strace.args(["--exact", started_again_name(), "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
+    strace.args(["--exact", child_task_test_name(), "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
     strace.output().expect("strace is not installed; it is in the Debian package `strace`: apt-get install strace")
 }
 
 /// Every run, killed or not, must get tokens above all earlier ones, which also shows that it
 /// acquired the lock.
-fn survives_every_kill(task: &str) {
+fn assert_survives_every_kill(task: &str) {
     let home = tempfile::tempdir().unwrap();
     let url = format!("file://{}", home.path().join("locks").display());
     let mut seen: BTreeSet<u64> = BTreeSet::new();
     let mut kills = 0;
     for syscall in ["pwrite64", "flock", "fdatasync", "fsync", "linkat,link", "unlink,unlinkat", "openat", "sendto"] {
         for nth in 1..40 {
-            let output = killed_at(task, &url, syscall, nth);
-            note(&mut seen, &output.stdout, syscall, nth);
-            let after = again("cycle", &url).output().unwrap();
+            let output = run_killed_at(task, &url, syscall, nth);
+            check_tokens(&mut seen, &output.stdout, syscall, nth);
+            let after = child_command("cycle", &url).output().unwrap();
             assert!(
                 after.status.success(),
                 "after a kill at {syscall} {nth}: {}",
                 String::from_utf8_lossy(&after.stderr)
             );
-            note(&mut seen, &after.stdout, syscall, nth);
+            check_tokens(&mut seen, &after.stdout, syscall, nth);
             if output.status.success() {
                 break;
             }
@@ -84,7 +84,7 @@ fn survives_every_kill(task: &str) {
     assert!(Path::new(home.path()).exists());
 }
 
-fn note(seen: &mut BTreeSet<u64>, output: &[u8], syscall: &str, nth: u32) {
+fn check_tokens(seen: &mut BTreeSet<u64>, output: &[u8], syscall: &str, nth: u32) {
     for token in lines(output, "token ") {
         let token: u64 = token.parse().unwrap();
         let highest = seen.last().copied().unwrap_or(0);
@@ -95,10 +95,10 @@ fn note(seen: &mut BTreeSet<u64>, output: &[u8], syscall: &str, nth: u32) {
 
 #[test]
 fn a_kill_at_any_system_call_of_a_cycle_repeats_no_token() {
-    survives_every_kill("cycle");
+    assert_survives_every_kill("cycle");
 }
 
 #[test]
-fn a_kill_at_any_system_call_of_a_hand_over_repeats_no_token() {
-    survives_every_kill("hand-over");
+fn a_kill_at_any_system_call_of_a_hand_off_repeats_no_token() {
+    assert_survives_every_kill("hand-over");
 }

@@ -8,7 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test")]
 
 mod crash;
-mod places;
+mod permissions_and_space;
 mod records;
 mod waiting;
 
@@ -19,12 +19,12 @@ const TASK: &str = "LEASEHOLD_TEST_TASK";
 const URL: &str = "LEASEHOLD_TEST_URL";
 
 /// The test that runs the task of a started process.
-fn started_again_name() -> &'static str {
-    crate::test_name(concat!(module_path!(), "::started_again"))
+fn child_task_test_name() -> &'static str {
+    crate::test_name(concat!(module_path!(), "::child_task"))
 }
 
 /// Waits until the condition returns a value.
-async fn until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
+async fn wait_until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
     let waiting = async {
         loop {
             match condition().await {
@@ -33,30 +33,30 @@ async fn until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
             }
         }
     };
-    tokio::time::timeout(crate::BOUND, waiting)
+    tokio::time::timeout(crate::TEST_TIMEOUT, waiting)
         .await
-        .unwrap_or_else(|_| panic!("not within {:?}: {what}", crate::BOUND))
+        .unwrap_or_else(|_| panic!("not within {:?}: {what}", crate::TEST_TIMEOUT))
 }
 
 /// This test binary, to be started again for a task.
-fn again(task: &str, url: &str) -> Command {
+fn child_command(task: &str, url: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", started_again_name(), "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
+    command.args(["--exact", child_task_test_name(), "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
     command
 }
 
 /// The task of a started process; does nothing in an ordinary run.
 #[test]
-fn started_again() {
+fn child_task() {
     let (Ok(task), Ok(url)) = (std::env::var(TASK), std::env::var(URL)) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     match task.as_str() {
         "cycle" => runtime.block_on(crash::cycle(&url)),
-        "hand-over" => runtime.block_on(crash::hand_over(&url)),
-        "wait" => runtime.block_on(waiting::wait(&url)),
-        "permit" => runtime.block_on(waiting::permit(&url)),
-        "open" => runtime.block_on(places::open(&url)),
-        "fill" => runtime.block_on(places::fill(&url)),
+        "hand-over" => runtime.block_on(crash::hand_off(&url)),
+        "wait" => runtime.block_on(waiting::wait_for_lock(&url)),
+        "permit" => runtime.block_on(waiting::hold_permit(&url)),
+        "open" => runtime.block_on(permissions_and_space::open_and_report(&url)),
+        "fill" => runtime.block_on(permissions_and_space::fill_disk(&url)),
         other => panic!("no task {other}"),
     }
 }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use leasehold::{ErrorKind, Locks, Records};
 use rustix::fs::{FlockOperation, flock};
 
-async fn records(dir: &tempfile::TempDir) -> Records {
+async fn open_records(dir: &tempfile::TempDir) -> Records {
     Locks::open(&format!("file://{}", dir.path().display())).await.unwrap().records().unwrap()
 }
 
@@ -13,7 +13,7 @@ async fn records(dir: &tempfile::TempDir) -> Records {
 #[tokio::test]
 async fn a_damaged_record_is_refused_and_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let records = records(&dir).await;
+    let records = open_records(&dir).await;
     let made = records.compare_and_set("a", 0, "every minute").await.unwrap().unwrap();
     let path = dir.path().join("records/a");
     let whole = fs::read(&path).unwrap();
@@ -39,9 +39,9 @@ async fn a_damaged_record_is_refused_and_kept() {
 
 /// A killed writer's draft is no record, and does not hinder later writers.
 #[tokio::test]
-async fn a_draft_that_was_left_is_no_record() {
+async fn a_leftover_draft_is_not_a_record() {
     let dir = tempfile::tempdir().unwrap();
-    let records = records(&dir).await;
+    let records = open_records(&dir).await;
     let made = records.compare_and_set("a", 0, "first").await.unwrap().unwrap();
     fs::write(dir.path().join("records/.new"), "half").unwrap();
     assert_eq!(records.list("").await.unwrap().len(), 1);
@@ -54,7 +54,7 @@ async fn a_draft_that_was_left_is_no_record() {
 #[tokio::test]
 async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     let dir = tempfile::tempdir().unwrap();
-    let before = records(&dir).await;
+    let before = open_records(&dir).await;
     let made = before.compare_and_set("a", 0, "first").await.unwrap().unwrap();
     let future = made.version + 3_600_000_000;
     before.compare_and_set("a", made.version, "").await.unwrap().unwrap();
@@ -62,7 +62,7 @@ async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     assert_eq!(fs::read_to_string(&floor).unwrap().trim(), made.version.to_string());
     // As if it was removed an hour from now.
     fs::write(&floor, future.to_string()).unwrap();
-    let again = records(&dir).await.compare_and_set("a", 0, "second").await.unwrap().unwrap();
+    let again = open_records(&dir).await.compare_and_set("a", 0, "second").await.unwrap().unwrap();
     assert_eq!(again.version, future + 1);
     fs::write(&floor, "x").unwrap();
     assert_eq!(before.compare_and_set("b", 0, "x").await.unwrap_err().kind(), ErrorKind::Corrupt);
@@ -71,9 +71,9 @@ async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
 /// A writer that is stopped in the middle of a write blocks other writers, which get an error with
 /// that reason, but no readers.
 #[tokio::test]
-async fn a_writer_that_stands_still_is_said() {
+async fn a_stopped_writer_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    let records = records(&dir).await;
+    let records = open_records(&dir).await;
     let made = records.compare_and_set("a", 0, "first").await.unwrap().unwrap();
     let latch = File::open(dir.path().join("records")).unwrap();
     flock(&latch, FlockOperation::LockExclusive).unwrap();

@@ -6,41 +6,41 @@ use std::time::Duration;
 
 use leasehold::Locks;
 
-use crate::file::{again, until};
-use crate::{BOUND, LASTING};
+use crate::file::{child_command, wait_until};
+use crate::{LONG_TTL, TEST_TIMEOUT};
 
 /// Waits for the lock.
-pub(crate) async fn wait(url: &str) {
+pub(crate) async fn wait_for_lock(url: &str) {
     let locks = Locks::open(url).await.unwrap();
-    let _ = locks.mutex("a").ttl(LASTING).lock().await.unwrap().release().await.unwrap();
+    let _ = locks.mutex("a").ttl(LONG_TTL).lock().await.unwrap().release().await.unwrap();
     std::process::exit(0);
 }
 
 /// Acquires one of two permits, and keeps it until it is killed.
-pub(crate) async fn permit(url: &str) {
+pub(crate) async fn hold_permit(url: &str) {
     let locks = Locks::open(url).await.unwrap();
-    let _guard = locks.semaphore("s", 2).ttl(LASTING).acquire(1).await.unwrap();
+    let _guard = locks.semaphore("s", 2).ttl(LONG_TTL).acquire(1).await.unwrap();
     std::future::pending().await
 }
 
 #[tokio::test]
-async fn the_death_of_any_holder_of_permits_is_noticed_at_once() {
+async fn the_death_of_any_permit_holder_is_detected_at_once() {
     for killed in [0, 1] {
         let home = tempfile::tempdir().unwrap();
         let url = format!("file://{}", home.path().join("locks").display());
         let locks = Locks::open(&url).await.unwrap();
         let mut holders: Vec<Child> = Vec::new();
         for count in 1..=2 {
-            holders.push(again("permit", &url).stdout(Stdio::null()).spawn().unwrap());
+            holders.push(child_command("permit", &url).stdout(Stdio::null()).spawn().unwrap());
             let held = async || (locks.inspect("s").await.unwrap().holders.len() == count).then_some(());
-            until("a holder", held).await;
+            wait_until("a holder", held).await;
         }
         // Neither a lease nor the waiter's own heartbeat (a third of its TTL) ends within the
         // bound.
-        let waiting = locks.semaphore("s", 2).ttl(LASTING).wait(BOUND);
+        let waiting = locks.semaphore("s", 2).ttl(LONG_TTL).timeout(TEST_TIMEOUT);
         let (granted, ()) = tokio::join!(waiting.acquire(1), async {
             let waits = async || locks.inspect("s").await.unwrap().waiters.first().map(drop);
-            until("a waiter", waits).await;
+            wait_until("a waiter", waits).await;
             holders[killed].kill().unwrap();
         });
         let _ = granted.unwrap().release().await.unwrap();
@@ -52,7 +52,7 @@ async fn the_death_of_any_holder_of_permits_is_noticed_at_once() {
 }
 
 /// How often the threads of a process gave up the processor to wait.
-fn waits(child: &Child) -> u64 {
+fn voluntary_switches(child: &Child) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     tasks
         .map(|task| {
@@ -67,15 +67,16 @@ fn waits(child: &Child) -> u64 {
 async fn a_waiter_sleeps_until_it_is_woken() {
     let home = tempfile::tempdir().unwrap();
     let url = format!("file://{}", home.path().join("locks").display());
-    let locks = Locks::builder().ttl(LASTING).open(&url).await.unwrap();
+    let locks = Locks::builder().ttl(LONG_TTL).open(&url).await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
-    let mut waiters: Vec<Child> = (0..2).map(|_| again("wait", &url).stdout(Stdio::null()).spawn().unwrap()).collect();
-    until("two waiters", async || (locks.inspect("a").await.unwrap().waiters.len() == 2).then_some(())).await;
+    let mut waiters: Vec<Child> =
+        (0..2).map(|_| child_command("wait", &url).stdout(Stdio::null()).spawn().unwrap()).collect();
+    wait_until("two waiters", async || (locks.inspect("a").await.unwrap().waiters.len() == 2).then_some(())).await;
     // Once the waiters are asleep, nothing wakes them. A poll every 100 ms would show as ten waits
     // each per second, or more if it takes longer.
-    let all = || waiters.iter().map(waits).collect::<Vec<u64>>();
+    let all = || waiters.iter().map(voluntary_switches).collect::<Vec<u64>>();
     let second = Duration::from_secs(1);
-    until("a second in which nobody wakes more than now and then", async || {
+    wait_until("a second in which nobody wakes more than now and then", async || {
         let before = all();
         tokio::time::sleep(second).await;
         all().iter().zip(&before).all(|(after, before)| after - before <= 4).then_some(())

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use leasehold::{Effect, Error, ErrorKind, Locks};
 
-use crate::library::renewal::spied;
-use crate::library::spy::{Call, Play};
-use crate::library::time::{TTL, quiet, still, walk};
+use crate::library::renewal::locks_with_spy;
+use crate::library::spy::{Call, ScriptedReply};
+use crate::library::time::{TTL, advance_in_steps, locks_on_manual_clock, run_until_idle};
 
 /// What a program can query of an error.
 fn facts(error: &Error) -> (ErrorKind, bool, Effect, Option<&'static str>, Option<&str>) {
@@ -15,23 +15,23 @@ fn facts(error: &Error) -> (ErrorKind, bool, Effect, Option<&'static str>, Optio
 
 #[tokio::test]
 async fn a_timeout_may_be_tried_again_and_names_engine_and_lock() {
-    let (_hand, locks) = still().await;
+    let (_hand, locks) = locks_on_manual_clock().await;
     let _guard = locks.mutex("a").lock().await.unwrap();
-    let error = locks.mutex("a").wait(Duration::ZERO).lock().await.unwrap_err();
+    let error = locks.mutex("a").timeout(Duration::ZERO).lock().await.unwrap_err();
     assert_eq!(facts(&error), (ErrorKind::Timeout, true, Effect::None, Some("memory"), Some("a")));
 }
 
 #[tokio::test]
 async fn a_conflict_is_final_and_names_engine_and_lock() {
-    let (_hand, locks) = still().await;
+    let (_hand, locks) = locks_on_manual_clock().await;
     let _guard = locks.semaphore("a", 3).acquire(1).await.unwrap();
     let error = locks.semaphore("a", 4).acquire(1).await.unwrap_err();
     assert_eq!(facts(&error), (ErrorKind::Conflict, false, Effect::None, Some("memory"), Some("a")));
 }
 
 #[tokio::test]
-async fn bad_options_are_final_and_ask_the_engine_for_nothing() {
-    let (_hand, spy, locks) = spied().await;
+async fn invalid_options_are_final_and_make_no_engine_call() {
+    let (_hand, spy, locks) = locks_with_spy().await;
     for error in [
         locks.mutex("a").ttl(Duration::from_millis(1)).lock().await.unwrap_err(),
         locks.mutex("a").ttl(Duration::MAX).lock().await.unwrap_err(),
@@ -47,8 +47,8 @@ async fn bad_options_are_final_and_ask_the_engine_for_nothing() {
 }
 
 #[tokio::test]
-async fn a_bad_name_is_refused_everywhere() {
-    let (_hand, locks) = still().await;
+async fn an_invalid_name_is_refused_everywhere() {
+    let (_hand, locks) = locks_on_manual_clock().await;
     let long = "x".repeat(513);
     for name in ["", "a\0b", &long] {
         for error in [
@@ -56,7 +56,7 @@ async fn a_bad_name_is_refused_everywhere() {
             locks.rwlock(name).try_read().await.unwrap_err(),
             locks.semaphore(name, 1).acquire(1).await.unwrap_err(),
             locks.inspect(name).await.unwrap_err(),
-            locks.evict(name, leasehold::ClaimId::random()).await.unwrap_err(),
+            locks.force_release(name, leasehold::ClaimId::random()).await.unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
         }
@@ -64,46 +64,46 @@ async fn a_bad_name_is_refused_everywhere() {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_silent_for_a_ttl_is_unavailable_with_an_unknown_effect() {
-    let (hand, spy, locks) = spied().await;
-    spy.always(Call::Attempt, Play::Silence);
+async fn an_engine_that_does_not_respond_for_a_ttl_is_unavailable_with_an_unknown_effect() {
+    let (hand, spy, locks) = locks_with_spy().await;
+    spy.reply_always(Call::Attempt, ScriptedReply::NoResponse);
     let request = tokio::spawn({
         let mutex = locks.mutex("a");
         async move { mutex.lock().await }
     });
-    walk(&hand, TTL - Duration::from_secs(1), Duration::from_millis(200)).await;
+    advance_in_steps(&hand, TTL - Duration::from_secs(1), Duration::from_millis(200)).await;
     assert!(!request.is_finished(), "it keeps trying for a TTL");
-    walk(&hand, TTL, Duration::from_millis(200)).await;
+    advance_in_steps(&hand, TTL, Duration::from_millis(200)).await;
     let error = request.await.unwrap().unwrap_err();
     assert_eq!(facts(&error), (ErrorKind::Unavailable, true, Effect::Unknown, Some("memory"), Some("a")));
     assert!(spy.count(Call::Attempt) > 2);
 }
 
 #[tokio::test]
-async fn a_refusal_that_no_retry_mends_comes_at_once_and_is_not_cleaned_up_after() {
-    let (_hand, spy, locks) = spied().await;
-    spy.next(Call::Attempt, Play::Fail(false));
+async fn a_permanent_refusal_comes_at_once_and_needs_no_release() {
+    let (_hand, spy, locks) = locks_with_spy().await;
+    spy.reply_next(Call::Attempt, ScriptedReply::Fail(false));
     let error = locks.mutex("a").lock().await.unwrap_err();
     assert_eq!(facts(&error), (ErrorKind::Unavailable, false, Effect::None, Some("memory"), Some("a")));
-    quiet().await;
+    run_until_idle().await;
     assert_eq!((spy.count(Call::Attempt), spy.count(Call::Release)), (1, 0));
 }
 
 #[tokio::test]
-async fn a_try_with_an_unknown_effect_is_not_repeated_but_cleaned_up() {
-    let (_hand, spy, locks) = spied().await;
-    spy.next(Call::Attempt, Play::LoseReply);
+async fn a_try_with_an_unknown_effect_is_not_repeated_but_released() {
+    let (_hand, spy, locks) = locks_with_spy().await;
+    spy.reply_next(Call::Attempt, ScriptedReply::LoseReply);
     let error = locks.mutex("a").try_lock().await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
-    quiet().await;
+    run_until_idle().await;
     assert_eq!((spy.count(Call::Attempt), spy.count(Call::Release)), (1, 1));
     assert!(locks.inspect("a").await.unwrap().holders.is_empty());
 }
 
 #[tokio::test]
 async fn a_failed_inspection_names_engine_and_lock() {
-    let (_hand, spy, locks) = spied().await;
-    spy.next(Call::Inspect, Play::Fail(true));
+    let (_hand, spy, locks) = locks_with_spy().await;
+    spy.reply_next(Call::Inspect, ScriptedReply::Fail(true));
     let error = locks.inspect("a").await.unwrap_err();
     assert_eq!(facts(&error), (ErrorKind::Unavailable, true, Effect::None, Some("memory"), Some("a")));
 }
@@ -111,12 +111,12 @@ async fn a_failed_inspection_names_engine_and_lock() {
 /// Whichever call an error comes from, it names the engine's URL, and the lock if there is one.
 #[tokio::test]
 async fn every_call_names_engine_and_lock() {
-    let (hand, spy, locks) = spied().await;
-    spy.next(Call::Attempt, Play::Fail(false));
+    let (hand, spy, locks) = locks_with_spy().await;
+    spy.reply_next(Call::Attempt, ScriptedReply::Fail(false));
     let failed = locks.mutex("a").try_lock().await.unwrap_err();
     let guard = locks.mutex("a").max_hold(Duration::from_secs(1)).lock().await.unwrap();
-    let late = locks.mutex("a").wait(Duration::ZERO).lock().await.unwrap_err();
-    spy.next(Call::Inspect, Play::Fail(false));
+    let late = locks.mutex("a").timeout(Duration::ZERO).lock().await.unwrap_err();
+    spy.reply_next(Call::Inspect, ScriptedReply::Fail(false));
     let unseen = locks.inspect("a").await.unwrap_err();
     hand.advance(Duration::from_secs(2));
     let lost = guard.protect(async {}).await.unwrap_err();
@@ -136,9 +136,9 @@ async fn every_call_names_engine_and_lock() {
 }
 
 #[tokio::test]
-async fn an_error_reads_as_a_sentence_with_its_place_and_its_cause() {
+async fn an_error_message_has_its_location_and_its_cause() {
     let error = Error::new(ErrorKind::Denied, "may not write").at_engine("file").caused_by("permission denied");
-    let error = error.about(&leasehold::LockName::new("a").unwrap());
+    let error = error.about_lock(&leasehold::LockName::new("a").unwrap());
     assert_eq!(error.to_string(), "lock \"a\" on file: may not write: permission denied");
     assert!(std::error::Error::source(&error).is_some());
     for (url, message, reads) in [

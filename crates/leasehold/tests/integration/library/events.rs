@@ -7,41 +7,41 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::library::renewal::spied;
-use crate::library::spy::{Call, Play};
-use crate::library::time::{TTL, quiet, still, walk};
+use crate::library::renewal::locks_with_spy;
+use crate::library::spy::{Call, ScriptedReply};
+use crate::library::time::{TTL, advance_in_steps, locks_on_manual_clock, run_until_idle};
 
 /// Stores spans and events as lines.
 #[derive(Clone, Default)]
-struct Ear(Arc<Mutex<Vec<String>>>);
+struct LogCapture(Arc<Mutex<Vec<String>>>);
 
-struct Line(String);
+struct LogLine(String);
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         let _ = write!(self.0, " {}={value:?}", field.name());
     }
 }
 
-impl Ear {
-    fn note(&self, what: &str, metadata: &Metadata<'_>, fields: impl FnOnce(&mut Line)) {
-        let mut line = Line(format!("{what} {} {}", metadata.level(), metadata.name()));
+impl LogCapture {
+    fn record_line(&self, what: &str, metadata: &Metadata<'_>, fields: impl FnOnce(&mut LogLine)) {
+        let mut line = LogLine(format!("{what} {} {}", metadata.level(), metadata.name()));
         fields(&mut line);
         self.0.lock().unwrap().push(line.0);
     }
 
-    fn heard(&self, parts: &[&str]) -> bool {
+    fn contains(&self, parts: &[&str]) -> bool {
         self.0.lock().unwrap().iter().any(|line| parts.iter().all(|part| line.contains(part)))
     }
 }
 
-impl Subscriber for Ear {
+impl Subscriber for LogCapture {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("leasehold")
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        self.note("span", span.metadata(), |line| span.record(line));
+        self.record_line("span", span.metadata(), |line| span.record(line));
         Id::from_u64(self.0.lock().unwrap().len() as u64)
     }
 
@@ -51,13 +51,13 @@ impl Subscriber for Ear {
     fn exit(&self, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        self.note("event", event.metadata(), |line| event.record(line));
+        self.record_line("event", event.metadata(), |line| event.record(line));
     }
 }
 
 /// Whether only the test at `path` runs in this process. If not, starts such a process, which must
 /// succeed. Beside tests without a subscriber, `tracing` may disable events for all threads.
-fn alone(path: &'static str) -> bool {
+fn runs_alone(path: &'static str) -> bool {
     const ALONE: &str = "LEASEHOLD_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return true;
@@ -70,48 +70,56 @@ fn alone(path: &'static str) -> bool {
 }
 
 #[tokio::test]
-async fn requests_losses_failures_and_evictions_are_heard() {
-    if !alone(concat!(module_path!(), "::requests_losses_failures_and_evictions_are_heard")) {
+async fn requests_losses_failures_and_force_releases_are_logged() {
+    if !runs_alone(concat!(module_path!(), "::requests_losses_failures_and_force_releases_are_logged")) {
         return;
     }
-    let ear = Ear::default();
+    let ear = LogCapture::default();
     let _listening = tracing::subscriber::set_default(ear.clone());
-    let (hand, spy, locks) = spied().await;
+    let (hand, spy, locks) = locks_with_spy().await;
     let guard = locks.mutex("stock:42").lock().await.unwrap();
-    assert!(ear.heard(&["span DEBUG acquire", "name=stock:42", "mode=exclusive", "engine=\"memory\""]), "{:?}", ear.0);
+    assert!(
+        ear.contains(&["span DEBUG acquire", "name=stock:42", "mode=exclusive", "engine=\"memory\""]),
+        "{:?}",
+        ear.0
+    );
 
-    spy.next(Call::Renew, Play::Fail(true));
-    walk(&hand, TTL / 3, std::time::Duration::from_millis(100)).await;
-    assert!(ear.heard(&["event WARN", "could not be renewed", "leases=1"]), "{:?}", ear.0);
+    spy.reply_next(Call::Renew, ScriptedReply::Fail(true));
+    advance_in_steps(&hand, TTL / 3, std::time::Duration::from_millis(100)).await;
+    assert!(ear.contains(&["event WARN", "could not be renewed", "leases=1"]), "{:?}", ear.0);
 
-    assert!(!ear.heard(&["lock lost"]));
+    assert!(!ear.contains(&["lock lost"]));
     hand.advance(TTL);
-    quiet().await;
+    run_until_idle().await;
     assert!(!guard.is_held());
-    assert!(ear.heard(&["event WARN", "lock lost", "name=stock:42", "token=1", "reason=\"expired\""]), "{:?}", ear.0);
+    assert!(
+        ear.contains(&["event WARN", "lock lost", "name=stock:42", "token=1", "reason=\"expired\""]),
+        "{:?}",
+        ear.0
+    );
 
     let evicted = locks.mutex("b").lock().await.unwrap();
     let claim = locks.inspect("b").await.unwrap().holders[0].claim;
-    locks.evict("b", claim).await.unwrap();
-    assert!(ear.heard(&["event WARN", "claim evicted", "name=b"]), "{:?}", ear.0);
+    locks.force_release("b", claim).await.unwrap();
+    assert!(ear.contains(&["event WARN", "claim evicted", "name=b"]), "{:?}", ear.0);
     drop(evicted);
 }
 
 #[tokio::test]
-async fn secrets_are_not_heard() {
-    if !alone(concat!(module_path!(), "::secrets_are_not_heard")) {
+async fn secrets_are_not_logged() {
+    if !runs_alone(concat!(module_path!(), "::secrets_are_not_logged")) {
         return;
     }
-    let ear = Ear::default();
+    let ear = LogCapture::default();
     let _listening = tracing::subscriber::set_default(ear.clone());
-    let (_hand, locks) = still().await;
+    let (_hand, locks) = locks_on_manual_clock().await;
     let owner = leasehold::Owner::new();
     let guard = locks.mutex("a").owner(&owner).lock().await.unwrap();
     let claim = locks.inspect("a").await.unwrap().holders[0].claim;
-    locks.evict("a", claim).await.unwrap();
-    quiet().await;
-    assert!(ear.heard(&["claim evicted"]));
+    locks.force_release("a", claim).await.unwrap();
+    run_until_idle().await;
+    assert!(ear.contains(&["claim evicted"]));
     let full = format!("{:032x}", claim.bits());
-    assert!(!ear.heard(&[&full]) && !ear.heard(&[&owner.to_string()]), "whoever knows these could take the lock");
+    assert!(!ear.contains(&[&full]) && !ear.contains(&[&owner.to_string()]), "whoever knows these could take the lock");
     drop(guard);
 }

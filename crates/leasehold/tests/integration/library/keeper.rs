@@ -5,93 +5,95 @@ use std::time::Duration;
 
 use leasehold::LostReason;
 
-use crate::library::renewal::spied;
-use crate::library::spy::{Call, Play};
-use crate::library::time::{DRIFT, TTL, give_back, lasting, pass, quiet, still, walk};
+use crate::library::renewal::locks_with_spy;
+use crate::library::spy::{Call, ScriptedReply};
+use crate::library::time::{
+    DRIFT, TTL, advance, advance_in_steps, locks_on_manual_clock, open_with_long_ttl, release_held, run_until_idle,
+};
 
 #[tokio::test]
 async fn max_hold_ends_the_renewals_and_then_the_hold() {
-    let (hand, spy, locks) = spied().await;
+    let (hand, spy, locks) = locks_with_spy().await;
     let most = TTL * 2;
     let guard = locks.mutex("a").max_hold(most).lock().await.unwrap();
-    walk(&hand, most - Duration::from_nanos(1), Duration::from_millis(100)).await;
+    advance_in_steps(&hand, most - Duration::from_nanos(1), Duration::from_millis(100)).await;
     assert!(guard.is_held(), "held for as long as it may");
-    let renewals = spy.notes(Call::Renew);
+    let renewals = spy.calls(Call::Renew);
     let last = renewals.last().unwrap().at;
-    assert!(locks.clock().now().since(last) > TTL / 2, "not renewed once its lease reaches the maximum");
-    pass(&hand, Duration::from_nanos(1)).await;
+    assert!(locks.clock().now().duration_since(last) > TTL / 2, "not renewed once its lease reaches the maximum");
+    advance(&hand, Duration::from_nanos(1)).await;
     assert_eq!(guard.lost_reason(), Some(LostReason::MaxHold));
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none(), "the signal has its time to arrive");
-    pass(&hand, DRIFT).await;
+    advance(&hand, DRIFT).await;
     assert!(locks.mutex("a").try_lock().await.unwrap().is_some(), "and then the lock is free");
 }
 
 #[tokio::test]
 async fn a_max_hold_below_the_ttl_is_never_renewed() {
-    let (hand, spy, locks) = spied().await;
+    let (hand, spy, locks) = locks_with_spy().await;
     let guard = locks.mutex("a").max_hold(TTL / 2).lock().await.unwrap();
-    walk(&hand, TTL / 2, Duration::from_millis(100)).await;
+    advance_in_steps(&hand, TTL / 2, Duration::from_millis(100)).await;
     assert_eq!((guard.lost_reason(), spy.count(Call::Renew)), (Some(LostReason::MaxHold), 0));
 }
 
 #[tokio::test]
 async fn max_hold_counts_from_the_grant_and_not_from_the_waiting() {
-    let (hand, locks) = still().await;
+    let (hand, locks) = locks_on_manual_clock().await;
     let first = locks.mutex("a").lock().await.unwrap();
     let most = Duration::from_secs(10);
     let waiter = tokio::spawn({
         let next = locks.mutex("a").max_hold(most);
         async move { next.lock().await }
     });
-    quiet().await;
+    run_until_idle().await;
     // Waited for nine seconds, within one heartbeat.
-    pass(&hand, Duration::from_secs(9)).await;
-    give_back(first).await;
-    quiet().await;
+    advance(&hand, Duration::from_secs(9)).await;
+    release_held(first).await;
+    run_until_idle().await;
     let second = waiter.await.unwrap().unwrap();
     assert!(second.remaining() >= most - Duration::from_millis(1), "only {:?} of {most:?}", second.remaining());
 }
 
 #[tokio::test]
 async fn an_eviction_is_signalled_at_once() {
-    let (_hand, locks) = still().await;
+    let (_hand, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").lock().await.unwrap();
-    quiet().await;
+    run_until_idle().await;
     let claim = locks.inspect("a").await.unwrap().holders[0].claim;
-    let evicted = locks.evict("a", claim).await.unwrap();
-    quiet().await;
-    assert_eq!(guard.lost_reason(), Some(LostReason::Taken));
-    let fence = evicted.token.unwrap();
+    let evicted = locks.force_release("a", claim).await.unwrap();
+    run_until_idle().await;
+    assert_eq!(guard.lost_reason(), Some(LostReason::Revoked));
+    let fence = evicted.fence_token.unwrap();
     assert!(fence > guard.token(), "the fence stands above the evicted holder");
     let next = locks.mutex("a").try_lock().await.unwrap().unwrap();
     assert!(next.token() > fence);
 }
 
 #[tokio::test]
-async fn every_eviction_is_signalled_at_once_also_right_after_opening_and_one_after_the_other() {
-    let (_hand, locks) = still().await;
+async fn consecutive_evictions_right_after_opening_are_each_signalled_at_once() {
+    let (_hand, locks) = locks_on_manual_clock().await;
     let mut guards = Vec::new();
     for name in ["a", "b", "c"] {
         guards.push(locks.mutex(name).lock().await.unwrap());
     }
     for name in ["a", "b", "c"] {
         let claim = locks.inspect(name).await.unwrap().holders[0].claim;
-        locks.evict(name, claim).await.unwrap();
+        locks.force_release(name, claim).await.unwrap();
     }
-    quiet().await;
+    run_until_idle().await;
     let reasons: Vec<_> = guards.iter().map(leasehold::Guard::lost_reason).collect();
-    assert_eq!(reasons, [Some(LostReason::Taken); 3]);
+    assert_eq!(reasons, [Some(LostReason::Revoked); 3]);
 }
 
 #[tokio::test]
-async fn an_engine_without_a_queue_is_asked_less_and_less_often() {
-    let (hand, spy, locks) = spied().await;
-    spy.always(Call::Attempt, Play::Busy);
+async fn an_engine_without_a_queue_is_polled_with_growing_pauses() {
+    let (hand, spy, locks) = locks_with_spy().await;
+    spy.reply_always(Call::Attempt, ScriptedReply::Busy);
     let waiter = tokio::spawn({
         let mutex = locks.mutex("a");
         async move { mutex.lock().await }
     });
-    walk(&hand, Duration::from_secs(10), Duration::from_millis(5)).await;
+    advance_in_steps(&hand, Duration::from_secs(10), Duration::from_millis(5)).await;
     let asked = spy.count(Call::Attempt);
     // The pauses soon grow to between an eighth and a quarter of a second.
     assert!((40..=120).contains(&asked), "asked {asked} times in ten seconds");
@@ -102,21 +104,21 @@ async fn an_engine_without_a_queue_is_asked_less_and_less_often() {
 async fn one_keeper_task_serves_all_leases_and_ends_with_the_last_user() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     assert_eq!(tasks(), 0);
-    let locks = lasting("memory:").await;
+    let locks = open_with_long_ttl("memory:").await;
     let mut guards = Vec::new();
     for index in 0..50 {
         guards.push(locks.mutex(format!("lock {index}")).lock().await.unwrap());
     }
     let clone = locks.clone();
-    quiet().await;
+    run_until_idle().await;
     assert_eq!(tasks(), 1, "one keeper");
     drop((locks, clone));
-    quiet().await;
+    run_until_idle().await;
     assert_eq!(tasks(), 1, "the guards still need it");
     guards.truncate(1);
-    quiet().await;
+    run_until_idle().await;
     assert_eq!((tasks(), guards[0].is_held()), (1, true));
     guards.clear();
-    quiet().await;
+    run_until_idle().await;
     assert_eq!(tasks(), 0, "nobody needs it any more");
 }

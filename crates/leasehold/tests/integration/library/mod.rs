@@ -3,19 +3,19 @@
 #![cfg(feature = "memory")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-mod all;
 mod cancel;
 mod election;
-mod ending;
 mod errors;
 mod events;
 mod guard;
 mod keeper;
-mod meter;
+mod metrics;
+mod multi_lock;
 mod open;
 mod primitives;
 mod records;
 mod renewal;
+mod shutdown;
 mod spy;
-mod stopped;
+mod stopped_process;
 mod time;

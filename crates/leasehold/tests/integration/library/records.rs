@@ -7,23 +7,23 @@ use leasehold::{ErrorKind, Locks};
 
 /// The clock of `memory:` is the injected one, and starts at the time of day.
 #[tokio::test]
-async fn the_time_goes_as_the_clock_does() {
+async fn the_engine_time_follows_the_clock() {
     let hand = ManualClock::new();
     let records = Locks::builder().clock(hand.clock()).open("memory:").await.unwrap().records().unwrap();
-    let start = records.get("a").await.unwrap().now;
+    let start = records.get("a").await.unwrap().engine_time;
     assert!(start > Duration::from_secs(1_700_000_000), "{start:?}");
     let hour = Duration::from_secs(3600);
     hand.advance(hour);
     let made = records.update("a", |_, now| Some(format!("{now:?}"))).await.unwrap();
-    assert_eq!(made.now, start + hour);
+    assert_eq!(made.engine_time, start + hour);
     assert_eq!(made.value, format!("{:?}", start + hour));
     hand.advance(hour);
-    assert_eq!(records.get("a").await.unwrap().now, start + 2 * hour);
+    assert_eq!(records.get("a").await.unwrap().engine_time, start + 2 * hour);
 }
 
 /// Versions rise even if records are written faster than the clock runs, also across removals.
 #[tokio::test]
-async fn versions_rise_while_the_clock_stands_still() {
+async fn versions_rise_while_the_clock_is_stopped() {
     let hand = ManualClock::new();
     let records = Locks::builder().clock(hand.clock()).open("memory:").await.unwrap().records().unwrap();
     let mut last = 0;
@@ -37,7 +37,7 @@ async fn versions_rise_while_the_clock_stands_still() {
 }
 
 #[tokio::test]
-async fn an_update_may_leave_it_as_it_is_or_remove_it() {
+async fn an_update_may_leave_a_record_unchanged_or_remove_it() {
     let records = Locks::open("memory:").await.unwrap().records().unwrap();
     let made = records.update("a", |value, _| Some(format!("{value}x"))).await.unwrap();
     let kept = records.update("a", |_, _| None).await.unwrap();
@@ -48,7 +48,7 @@ async fn an_update_may_leave_it_as_it_is_or_remove_it() {
 }
 
 #[tokio::test]
-async fn whoever_was_closed_reads_and_writes_nothing() {
+async fn closed_locks_read_and_write_no_records() {
     let locks = Locks::open("memory:").await.unwrap();
     let records = locks.records().unwrap();
     locks.close().await.unwrap();

@@ -4,38 +4,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::ManualClock;
-use leasehold::engine::Renewal;
+use leasehold::engine::RenewReply;
 use leasehold::{Guard, Locks, LostReason};
 
-use crate::library::spy::{Call, Play, Spy};
-use crate::library::time::{DRIFT, TTL, on, pass, quiet, walk};
+use crate::library::spy::{Call, ScriptedReply, Spy};
+use crate::library::time::{DRIFT, TTL, advance, advance_in_steps, builder_with_clock, run_until_idle};
 
-pub(crate) async fn spied() -> (ManualClock, Arc<Spy>, Locks) {
+pub(crate) async fn locks_with_spy() -> (ManualClock, Arc<Spy>, Locks) {
     let hand = ManualClock::new();
     let spy = Spy::new(&hand.clock()).await;
-    let locks = on(&hand).open_engine(spy.clone());
+    let locks = builder_with_clock(&hand).open_engine(spy.clone());
     (hand, spy, locks)
 }
 
 /// Observes a lease whose renewals all get this answer: the moves of its deadline, and its end.
-async fn answered(play: Play) -> (ManualClock, Arc<Spy>, Locks, Guard) {
-    let (hand, spy, locks) = spied().await;
-    spy.always(Call::Renew, play);
+async fn lease_with_renew_reply(play: ScriptedReply) -> (ManualClock, Arc<Spy>, Locks, Guard) {
+    let (hand, spy, locks) = locks_with_spy().await;
+    spy.reply_always(Call::Renew, play);
     let guard = locks.mutex("a").lock().await.unwrap();
     (hand, spy, locks, guard)
 }
 
 #[tokio::test]
 async fn a_lease_is_renewed_at_about_a_third_of_its_ttl() {
-    let (hand, spy, locks) = spied().await;
+    let (hand, spy, locks) = locks_with_spy().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     let (start, step) = (locks.clock().now(), Duration::from_millis(250));
-    walk(&hand, TTL * 10, step).await;
+    advance_in_steps(&hand, TTL * 10, step).await;
     assert!(guard.is_held());
     let mut last = start;
-    let notes = spy.notes(Call::Renew);
+    let notes = spy.calls(Call::Renew);
     for note in &notes {
-        let gap = note.at.since(last);
+        let gap = note.at.duration_since(last);
         assert!(gap >= TTL / 4 && gap <= TTL / 3 + step, "a renewal came {gap:?} after the one before");
         last = note.at;
     }
@@ -44,13 +44,13 @@ async fn a_lease_is_renewed_at_about_a_third_of_its_ttl() {
 
 #[tokio::test]
 async fn many_leases_are_renewed_in_few_batches_of_at_most_128() {
-    let (hand, spy, locks) = spied().await;
+    let (hand, spy, locks) = locks_with_spy().await;
     let mut guards = Vec::new();
     for index in 0..300 {
         guards.push(locks.mutex(format!("lock {index}")).lock().await.unwrap());
     }
-    walk(&hand, TTL / 3, Duration::from_millis(50)).await;
-    let sizes: Vec<_> = spy.notes(Call::Renew).iter().map(|note| note.claims).collect();
+    advance_in_steps(&hand, TTL / 3, Duration::from_millis(50)).await;
+    let sizes: Vec<_> = spy.calls(Call::Renew).iter().map(|note| note.claims).collect();
     assert_eq!(sizes.iter().sum::<usize>(), 300, "{sizes:?}");
     assert!(sizes.iter().all(|size| *size <= 128), "{sizes:?}");
     assert!(sizes.len() <= 6, "{sizes:?}");
@@ -58,118 +58,128 @@ async fn many_leases_are_renewed_in_few_batches_of_at_most_128() {
 
 #[tokio::test]
 async fn each_lease_is_renewed_by_its_own_ttl() {
-    let (hand, spy, locks) = spied().await;
+    let (hand, spy, locks) = locks_with_spy().await;
     let long = locks.mutex("long").ttl(TTL * 100).lock().await.unwrap();
     let short = locks.mutex("short").ttl(TTL / 10).lock().await.unwrap();
-    walk(&hand, TTL, Duration::from_millis(100)).await;
+    advance_in_steps(&hand, TTL, Duration::from_millis(100)).await;
     assert!(short.is_held() && long.is_held());
     assert!((30..=40).contains(&spy.count(Call::Renew)), "{}", spy.count(Call::Renew));
 }
 
 #[tokio::test]
-async fn an_unknown_answer_runs_the_deadline_down_and_is_retried_sooner() {
-    for play in [Play::Fail(true), Play::Say(Renewal::Unknown), Play::LoseReply, Play::Silence] {
-        let (hand, spy, locks, guard) = answered(play).await;
+async fn an_unknown_answer_does_not_extend_the_lease_and_is_retried_sooner() {
+    for play in [
+        ScriptedReply::Fail(true),
+        ScriptedReply::RenewAs(RenewReply::Unknown),
+        ScriptedReply::LoseReply,
+        ScriptedReply::NoResponse,
+    ] {
+        let (hand, spy, locks, guard) = lease_with_renew_reply(play).await;
         let deadline = guard.deadline();
         let tick = Duration::from_millis(1);
-        walk(&hand, deadline.since(locks.clock().now()) - tick, Duration::from_millis(20)).await;
+        advance_in_steps(&hand, deadline.duration_since(locks.clock().now()) - tick, Duration::from_millis(20)).await;
         assert!(guard.is_held(), "it neither kills");
         assert_eq!(guard.deadline(), deadline, "nor extends");
-        let notes = spy.notes(Call::Renew);
+        let notes = spy.calls(Call::Renew);
         assert!(notes.len() >= 4, "several tries fit: {}", notes.len());
         for pair in notes.windows(2) {
-            let gap = pair[1].at.since(pair[0].at);
+            let gap = pair[1].at.duration_since(pair[0].at);
             // The keeper waits for an unresponsive engine: a third of the TTL, but at most five
             // seconds.
             assert!(gap <= TTL / 10 + Duration::from_secs(5) + Duration::from_millis(40), "{gap:?}");
         }
-        pass(&hand, tick).await;
+        advance(&hand, tick).await;
         assert_eq!(guard.lost_reason(), Some(LostReason::Expired));
     }
 }
 
 #[tokio::test]
-async fn after_an_unknown_answer_a_renewal_goes_on_as_before() {
-    let (hand, spy, locks) = spied().await;
+async fn renewals_resume_normally_after_an_unknown_answer() {
+    let (hand, spy, locks) = locks_with_spy().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     let first = guard.deadline();
-    spy.next(Call::Renew, Play::Fail(true));
-    spy.next(Call::Renew, Play::LoseReply);
-    walk(&hand, TTL * 2, Duration::from_millis(50)).await;
+    spy.reply_next(Call::Renew, ScriptedReply::Fail(true));
+    spy.reply_next(Call::Renew, ScriptedReply::LoseReply);
+    advance_in_steps(&hand, TTL * 2, Duration::from_millis(50)).await;
     assert!(guard.is_held());
     assert!(guard.deadline() > first);
 }
 
 #[tokio::test]
 async fn held_neither_extends_nor_loses() {
-    let (hand, spy, locks, guard) = answered(Play::Say(Renewal::Held)).await;
+    let (hand, spy, locks, guard) = lease_with_renew_reply(ScriptedReply::RenewAs(RenewReply::Held)).await;
     let deadline = guard.deadline();
-    walk(&hand, deadline.since(locks.clock().now()) - Duration::from_nanos(1), Duration::from_millis(100)).await;
+    advance_in_steps(
+        &hand,
+        deadline.duration_since(locks.clock().now()) - Duration::from_nanos(1),
+        Duration::from_millis(100),
+    )
+    .await;
     assert!(spy.count(Call::Renew) > 3);
     assert!(guard.is_held());
     assert_eq!(guard.deadline(), deadline);
-    pass(&hand, Duration::from_nanos(1)).await;
+    advance(&hand, Duration::from_nanos(1)).await;
     assert_eq!(guard.lost_reason(), Some(LostReason::Expired));
 }
 
 #[tokio::test]
 async fn lost_is_signalled_at_once() {
-    let (hand, spy, locks, guard) = answered(Play::Say(Renewal::Lost)).await;
-    let watch = guard.watch();
+    let (hand, spy, locks, guard) = lease_with_renew_reply(ScriptedReply::RenewAs(RenewReply::Lost)).await;
+    let watch = guard.watcher();
     let told = tokio::spawn(async move { watch.lost().await });
-    walk(&hand, TTL / 3, Duration::from_millis(100)).await;
+    advance_in_steps(&hand, TTL / 3, Duration::from_millis(100)).await;
     assert_eq!(spy.count(Call::Renew), 1);
     assert!(locks.clock().now() < guard.deadline());
     assert!(told.is_finished(), "the waiting task was told, long before the deadline");
-    assert_eq!(told.await.unwrap(), LostReason::Taken);
+    assert_eq!(told.await.unwrap(), LostReason::Revoked);
     assert!(!guard.is_held());
     assert_eq!(guard.remaining(), Duration::ZERO);
-    assert_eq!(locks.held(), 0);
+    assert_eq!(locks.held_count(), 0);
 }
 
 #[tokio::test]
-async fn too_few_answers_count_as_unknown_and_kill_nobody() {
-    let (hand, spy, locks) = spied().await;
+async fn missing_answers_count_as_unknown_and_lose_no_lease() {
+    let (hand, spy, locks) = locks_with_spy().await;
     let guards = [locks.mutex("a").lock().await.unwrap(), locks.mutex("b").lock().await.unwrap()];
-    spy.next(Call::Renew, Play::Short);
+    spy.reply_next(Call::Renew, ScriptedReply::TooFewAnswers);
     let deadlines = guards.each_ref().map(Guard::deadline);
-    pass(&hand, TTL / 3).await;
+    advance(&hand, TTL / 3).await;
     assert_eq!(guards.each_ref().map(Guard::deadline), deadlines, "nothing was extended");
-    walk(&hand, TTL * 2, Duration::from_millis(100)).await;
+    advance_in_steps(&hand, TTL * 2, Duration::from_millis(100)).await;
     assert!(guards.iter().all(Guard::is_held));
 }
 
 #[tokio::test]
 async fn the_loss_is_signalled_exactly_at_the_deadline() {
-    let (hand, _spy, locks, guard) = answered(Play::Silence).await;
-    let watch = guard.watch();
+    let (hand, _spy, locks, guard) = lease_with_renew_reply(ScriptedReply::NoResponse).await;
+    let watch = guard.watcher();
     let told = tokio::spawn(async move { watch.lost().await });
     let tick = Duration::from_nanos(1);
-    assert_eq!(guard.deadline(), locks.clock().now().after(TTL - DRIFT));
-    pass(&hand, TTL - DRIFT - tick).await;
+    assert_eq!(guard.deadline(), locks.clock().now().saturating_add(TTL - DRIFT));
+    advance(&hand, TTL - DRIFT - tick).await;
     assert!(guard.is_held() && !told.is_finished(), "not one tick before");
     assert_eq!(guard.remaining(), tick);
-    pass(&hand, tick).await;
+    advance(&hand, tick).await;
     assert!(!guard.is_held() && told.is_finished(), "and not one after");
     assert_eq!(told.await.unwrap(), LostReason::Expired);
 }
 
 #[tokio::test]
-async fn a_reply_that_comes_after_the_deadline_does_not_revive() {
-    let (hand, spy, locks) = spied().await;
+async fn a_reply_after_the_deadline_does_not_restore_the_lease() {
+    let (hand, spy, locks) = locks_with_spy().await;
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let guard = locks.mutex("a").lock().await.unwrap();
-    pass(&hand, TTL - DRIFT - Duration::from_secs(1)).await;
+    advance(&hand, TTL - DRIFT - Duration::from_secs(1)).await;
     assert_eq!(spy.count(Call::Renew), 1, "the first renewal, late because nobody ran");
     let first = guard.deadline();
-    assert!(first > locks.clock().now().after(TTL / 2));
+    assert!(first > locks.clock().now().saturating_add(TTL / 2));
     // The engine does the next renewal in time, but no task runs until the deadline has passed.
-    spy.always(Call::Renew, Play::Late(Arc::clone(&gate)));
-    walk(&hand, TTL / 3, Duration::from_millis(500)).await;
+    spy.reply_always(Call::Renew, ScriptedReply::AfterGate(Arc::clone(&gate)));
+    advance_in_steps(&hand, TTL / 3, Duration::from_millis(500)).await;
     assert!(spy.count(Call::Renew) > 1);
     gate.add_permits(100);
     hand.advance(TTL);
-    quiet().await;
+    run_until_idle().await;
     assert_eq!(guard.lost_reason(), Some(LostReason::Expired));
     assert_eq!(guard.deadline(), first, "the late reply moved nothing");
     assert!(!guard.is_held());

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::clock::{Clock, Moment};
+use leasehold::clock::{Clock, Instant};
 use leasehold::engine::{
-    Answer, Capabilities, Engine, Evicted, LockView, Losses, PartyView, RecordStore, Released, Renewal, Step,
+    AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, LockView, LossEvents, RecordStore,
+    ReleaseReply, RenewReply, Step,
 };
 use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
 use tokio::sync::Semaphore;
@@ -23,13 +24,13 @@ pub(crate) enum Call {
 
 /// The outcome of one call.
 #[derive(Clone)]
-pub(crate) enum Play {
+pub(crate) enum ScriptedReply {
     /// The real engine's answer.
-    Pass,
+    Forward,
     /// This answer for every lease of the renewal, without calling the engine.
-    Say(Renewal),
+    RenewAs(RenewReply),
     /// An answer to a renewal that covers none of its leases.
-    Short,
+    TooFewAnswers,
     /// Not free, without calling the engine.
     Busy,
     /// Refused without effect; `true`: retryable.
@@ -37,16 +38,16 @@ pub(crate) enum Play {
     /// Done by the engine, but the reply is lost.
     LoseReply,
     /// Done by the engine, but the reply comes when the gate opens.
-    Late(Arc<Semaphore>),
+    AfterGate(Arc<Semaphore>),
     /// Never arrives, never answers.
-    Silence,
+    NoResponse,
 }
 
 /// One recorded call.
 #[derive(Clone, Debug)]
-pub(crate) struct Note {
+pub(crate) struct RecordedCall {
     pub(crate) call: Call,
-    pub(crate) at: Moment,
+    pub(crate) at: Instant,
     /// How many claims it was about.
     pub(crate) claims: usize,
 }
@@ -55,17 +56,17 @@ pub(crate) struct Note {
 pub(crate) struct Spy {
     inner: Arc<dyn Engine>,
     clock: Clock,
-    notes: Mutex<Vec<Note>>,
-    plays: Mutex<Plays>,
+    calls: Mutex<Vec<RecordedCall>>,
+    replies: Mutex<ScriptedReplies>,
 }
 
 #[derive(Default)]
-struct Plays {
-    next: VecDeque<(Call, Play)>,
-    always: Vec<(Call, Play)>,
+struct ScriptedReplies {
+    next: VecDeque<(Call, ScriptedReply)>,
+    always: Vec<(Call, ScriptedReply)>,
 }
 
-impl std::fmt::Debug for Plays {
+impl std::fmt::Debug for ScriptedReplies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} plays", self.next.len())
     }
@@ -75,63 +76,69 @@ impl Spy {
     /// A spy on a new memory engine.
     pub(crate) async fn new(clock: &Clock) -> Arc<Self> {
         let inner = leasehold::engine::open("memory:", clock).await.unwrap();
-        Arc::new(Self { inner, clock: clock.clone(), notes: Mutex::default(), plays: Mutex::default() })
+        Arc::new(Self { inner, clock: clock.clone(), calls: Mutex::default(), replies: Mutex::default() })
     }
 
     /// Sets the outcome of the next call of this kind.
-    pub(crate) fn next(&self, call: Call, play: Play) {
-        self.plays.lock().unwrap().next.push_back((call, play));
+    pub(crate) fn reply_next(&self, call: Call, play: ScriptedReply) {
+        self.replies.lock().unwrap().next.push_back((call, play));
     }
 
     /// Sets the outcome of all calls of this kind from now on.
-    pub(crate) fn always(&self, call: Call, play: Play) {
-        let mut plays = self.plays.lock().unwrap();
+    pub(crate) fn reply_always(&self, call: Call, play: ScriptedReply) {
+        let mut plays = self.replies.lock().unwrap();
         plays.always.retain(|(known, _)| *known != call);
         plays.always.push((call, play));
     }
 
     /// The calls of this kind so far.
-    pub(crate) fn notes(&self, call: Call) -> Vec<Note> {
-        self.notes.lock().unwrap().iter().filter(|note| note.call == call).cloned().collect()
+    pub(crate) fn calls(&self, call: Call) -> Vec<RecordedCall> {
+        self.calls.lock().unwrap().iter().filter(|note| note.call == call).cloned().collect()
     }
 
     /// How many calls of this kind there were so far.
     pub(crate) fn count(&self, call: Call) -> usize {
-        self.notes(call).len()
+        self.calls(call).len()
     }
 
-    fn note(&self, call: Call, claims: usize) -> Play {
-        self.notes.lock().unwrap().push(Note { call, at: self.clock.now(), claims });
-        let mut plays = self.plays.lock().unwrap();
+    fn record_call(&self, call: Call, claims: usize) -> ScriptedReply {
+        self.calls.lock().unwrap().push(RecordedCall { call, at: self.clock.now(), claims });
+        let mut plays = self.replies.lock().unwrap();
         if let Some(index) = plays.next.iter().position(|(planned, _)| *planned == call) {
             return plays.next.remove(index).unwrap().1;
         }
-        plays.always.iter().find(|(planned, _)| *planned == call).map_or(Play::Pass, |(_, play)| play.clone())
+        plays
+            .always
+            .iter()
+            .find(|(planned, _)| *planned == call)
+            .map_or(ScriptedReply::Forward, |(_, play)| play.clone())
     }
 
-    fn play<T: Send + 'static>(
+    fn reply<T: Send + 'static>(
         &self,
         call: Call,
         claims: usize,
-        told: impl FnOnce(&Play) -> Option<T>,
+        told: impl FnOnce(&ScriptedReply) -> Option<T>,
         ask: impl FnOnce() -> Step<T>,
     ) -> Step<T> {
-        let play = self.note(call, claims);
+        let play = self.record_call(call, claims);
         if let Some(answer) = told(&play) {
             return Step::ready(Ok(answer));
         }
         match play {
-            Play::Pass | Play::Say(_) | Play::Short | Play::Busy => ask(),
-            Play::Fail(again) => Step::ready(Err(refused(again))),
-            Play::Silence => Step::new(std::future::pending()),
-            Play::LoseReply => {
+            ScriptedReply::Forward | ScriptedReply::RenewAs(_) | ScriptedReply::TooFewAnswers | ScriptedReply::Busy => {
+                ask()
+            }
+            ScriptedReply::Fail(again) => Step::ready(Err(scripted_error(again))),
+            ScriptedReply::NoResponse => Step::new(std::future::pending()),
+            ScriptedReply::LoseReply => {
                 let step = ask();
                 Step::new(async move {
                     step.await?;
-                    Err(refused(true).effect_unknown())
+                    Err(scripted_error(true).effect_unknown())
                 })
             }
-            Play::Late(gate) => {
+            ScriptedReply::AfterGate(gate) => {
                 let step = ask();
                 Step::new(async move {
                     let answer = step.await;
@@ -144,9 +151,9 @@ impl Spy {
 }
 
 /// The error of a spy that has to fail.
-fn refused(again: bool) -> Error {
+fn scripted_error(is_retryable: bool) -> Error {
     let error = Error::new(ErrorKind::Unavailable, "the spy was told to fail");
-    if again { error.retryable() } else { error }
+    if is_retryable { error.retryable() } else { error }
 }
 
 impl Engine for Spy {
@@ -158,31 +165,33 @@ impl Engine for Spy {
         "spy:".into()
     }
 
-    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
-        let told = |play: &Play| matches!(play, Play::Busy).then_some(Answer::Busy { recheck: None });
-        self.play(Call::Attempt, 1, told, || Arc::clone(&self.inner).attempt(claim, queue))
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply> {
+        let told = |play: &ScriptedReply| {
+            matches!(play, ScriptedReply::Busy).then_some(AcquireReply::Busy { recheck_after: None })
+        };
+        self.reply(Call::Attempt, 1, told, || Arc::clone(&self.inner).attempt(claim, queue))
     }
 
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
-        self.play(Call::Wait, 1, |_| None, || Arc::clone(&self.inner).wait(claim, patience))
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
+        self.reply(Call::Wait, 1, |_| None, || Arc::clone(&self.inner).wait(claim, patience))
     }
 
-    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
         let count = claims.len();
-        let told = |play: &Play| match play {
-            Play::Say(answer) => Some(vec![*answer; count]),
-            Play::Short => Some(Vec::new()),
+        let told = |play: &ScriptedReply| match play {
+            ScriptedReply::RenewAs(answer) => Some(vec![*answer; count]),
+            ScriptedReply::TooFewAnswers => Some(Vec::new()),
             _ => None,
         };
-        self.play(Call::Renew, count, told, || Arc::clone(&self.inner).renew(claims))
+        self.reply(Call::Renew, count, told, || Arc::clone(&self.inner).renew(claims))
     }
 
-    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
-        self.play(Call::Release, 1, |_| None, || Arc::clone(&self.inner).release(claim))
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
+        self.reply(Call::Release, 1, |_| None, || Arc::clone(&self.inner).release(claim))
     }
 
-    fn losses(&self) -> Losses {
-        self.inner.losses()
+    fn loss_events(&self) -> LossEvents {
+        self.inner.loss_events()
     }
 
     fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
@@ -190,23 +199,23 @@ impl Engine for Spy {
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
-        self.play(Call::Inspect, 1, |_| None, || Arc::clone(&self.inner).inspect(name))
+        self.reply(Call::Inspect, 1, |_| None, || Arc::clone(&self.inner).inspect(name))
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
         Arc::clone(&self.inner).list(prefix)
     }
 
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
-        Arc::clone(&self.inner).evict(name, claim, reason)
+    fn force_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<ForceReleaseOutcome> {
+        Arc::clone(&self.inner).force_release(name, claim, reason)
     }
 
-    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<ContenderView>> {
         Arc::clone(&self.inner).request_release(name, claim, reason)
     }
 
-    fn farewell(self: Arc<Self>) -> Step<()> {
-        Arc::clone(&self.inner).farewell()
+    fn shutdown(self: Arc<Self>) -> Step<()> {
+        Arc::clone(&self.inner).shutdown()
     }
 
     fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use leasehold::clock::Moment;
-use leasehold::logic::ballots::{Ask, Ballots};
+use leasehold::clock::Instant;
+use leasehold::logic::acceptor::{AcceptorState, ClaimRequest};
 use leasehold::logic::lease::Drift;
-use leasehold::logic::quorum::{Move, Outcome, Quorum, Taking, Tally, Vote, Written, validity};
+use leasehold::logic::quorum::{
+    AttemptAction, Quorum, QuorumAttempt, QuorumOutcome, QuorumTally, Vote, WriteReply, validity,
+};
 use leasehold::{ClaimId, Owner, Token};
 
 /// A request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Order {
-    Take(Token),
+pub(crate) enum NodeCommand {
+    Acquire(Token),
     Write(Token),
     Renew(Token),
     Release,
@@ -21,30 +23,30 @@ pub(crate) enum Order {
 /// A message to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Request {
-    pub(crate) ask: Ask,
-    pub(crate) order: Order,
+    pub(crate) claim_request: ClaimRequest,
+    pub(crate) command: NodeCommand,
 }
 
 /// A node's answer. Releases and withdrawals have none, because no client waits for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Vote(Vote),
-    Wrote(Token, Written),
+    WriteReply(Token, WriteReply),
     Renewed(Option<bool>),
 }
 
 /// Lets a node handle a message.
-pub(crate) fn serve(node: &mut Ballots, now: u64, request: &Request) -> Option<Answer> {
-    let ask = request.ask;
-    match request.order {
-        Order::Take(guess) => Some(Answer::Vote(node.take(now, ask, guess))),
-        Order::Write(token) => Some(Answer::Wrote(token, node.write(now, ask, token))),
-        Order::Renew(token) => Some(Answer::Renewed(node.renew(now, ask, token))),
-        Order::Release => {
+pub(crate) fn handle_request(node: &mut AcceptorState, now: u64, request: &Request) -> Option<Answer> {
+    let ask = request.claim_request;
+    match request.command {
+        NodeCommand::Acquire(guess) => Some(Answer::Vote(node.acquire(now, ask, guess))),
+        NodeCommand::Write(token) => Some(Answer::WriteReply(token, node.write_token(now, ask, token))),
+        NodeCommand::Renew(token) => Some(Answer::Renewed(node.renew(now, ask, token))),
+        NodeCommand::Release => {
             node.release(ask.claim, u64::MAX);
             None
         }
-        Order::Withdraw => {
+        NodeCommand::Withdraw => {
             node.withdraw(ask.claim, ask.attempt);
             None
         }
@@ -53,7 +55,7 @@ pub(crate) fn serve(node: &mut Ballots, now: u64, request: &Request) -> Option<A
 
 /// The outcome of a step for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Event {
+pub(crate) enum ClaimOutcome {
     Granted(Token),
     Extended,
     Failed,
@@ -63,23 +65,23 @@ pub(crate) enum Event {
 /// The effects of a client's step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Effects {
-    pub(crate) sends: Vec<(usize, Request)>,
-    pub(crate) event: Option<Event>,
+    pub(crate) requests: Vec<(usize, Request)>,
+    pub(crate) event: Option<ClaimOutcome>,
 }
 
 /// A renewal in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Renewal {
     attempt: u64,
-    sent: Moment,
-    tally: Tally,
+    sent: Instant,
+    tally: QuorumTally,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Phase {
+pub(crate) enum ClaimPhase {
     Idle,
-    Taking { attempt: u64, sent: Moment, taking: Taking, asked: Vec<Option<Token>> },
-    Held { token: Token, until: Moment, renewal: Option<Renewal> },
+    Acquiring { attempt: u64, sent: Instant, taking: QuorumAttempt, asked: Vec<Option<Token>> },
+    Held { token: Token, until: Instant, renewal: Option<Renewal> },
 }
 
 /// One claim.
@@ -88,14 +90,14 @@ pub(crate) struct Client {
     pub(crate) claim: ClaimId,
     pub(crate) owner: Option<Owner>,
     pub(crate) quorum: Quorum,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ClaimPhase,
     /// For each node, the request that it has not answered yet.
-    pub(crate) open: Vec<Option<Order>>,
+    pub(crate) unanswered: Vec<Option<NodeCommand>>,
 }
 
 /// The duration of leases; one node's tick is this many nanoseconds of the client's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseTimes {
     pub(crate) ttl: Duration,
     pub(crate) node_ttl: u64,
     pub(crate) drift: Drift,
@@ -104,110 +106,128 @@ pub(crate) struct Terms {
 impl Client {
     pub(crate) fn new(claim: u128, owner: Option<u128>, nodes: usize) -> Self {
         let (claim, owner) = (ClaimId::from_bits(claim), owner.map(Owner::from_bits));
-        Self { claim, owner, quorum: Quorum::of(nodes), phase: Phase::Idle, open: vec![None; nodes] }
+        Self {
+            claim,
+            owner,
+            quorum: Quorum::from_node_count(nodes),
+            phase: ClaimPhase::Idle,
+            unanswered: vec![None; nodes],
+        }
     }
 
     /// The token of the held lock, and until when it is held, on the client's own clock.
-    pub(crate) fn held(&self) -> Option<(Token, Moment)> {
+    pub(crate) fn held_lease(&self) -> Option<(Token, Instant)> {
         match &self.phase {
-            Phase::Held { token, until, .. } => Some((*token, *until)),
+            ClaimPhase::Held { token, until, .. } => Some((*token, *until)),
             _ => None,
         }
     }
 
-    fn to_all(&self, terms: &Terms, attempt: u64, order: Order) -> Vec<(usize, Request)> {
-        (0..self.quorum.nodes).map(|node| (node, self.request(terms, attempt, order))).collect()
+    fn requests_to_all(&self, options: &LeaseTimes, attempt: u64, order: NodeCommand) -> Vec<(usize, Request)> {
+        (0..self.quorum.node_count).map(|node| (node, self.request(options, attempt, order))).collect()
     }
 
-    fn request(&self, terms: &Terms, attempt: u64, order: Order) -> Request {
-        Request { ask: Ask { claim: self.claim, attempt, owner: self.owner, ttl: terms.node_ttl }, order }
+    fn request(&self, options: &LeaseTimes, attempt: u64, order: NodeCommand) -> Request {
+        Request {
+            claim_request: ClaimRequest { claim: self.claim, attempt, owner: self.owner, ttl: options.node_ttl },
+            command: order,
+        }
     }
 
     /// Sends requests, and records which answers are open.
-    fn sends(&mut self, sends: Vec<(usize, Request)>, event: Option<Event>) -> Effects {
+    fn send(&mut self, sends: Vec<(usize, Request)>, event: Option<ClaimOutcome>) -> Effects {
         for (node, request) in &sends {
-            self.open[*node] = Some(request.order).filter(|order| !matches!(order, Order::Release | Order::Withdraw));
+            self.unanswered[*node] =
+                Some(request.command).filter(|order| !matches!(order, NodeCommand::Release | NodeCommand::Withdraw));
         }
-        Effects { sends, event }
+        Effects { requests: sends, event }
     }
 
     /// Whether the client waits for this answer.
-    pub(crate) fn expects(&self, node: usize, attempt: u64, answer: Answer) -> bool {
-        self.waiting() == Some(attempt)
-            && match (self.open[node], answer) {
-                (Some(Order::Take(_)), Answer::Vote(_)) | (Some(Order::Renew(_)), Answer::Renewed(_)) => true,
-                (Some(Order::Write(token)), Answer::Wrote(other, _)) => token == other,
+    pub(crate) fn is_waiting_for(&self, node: usize, attempt: u64, answer: Answer) -> bool {
+        self.pending_attempt() == Some(attempt)
+            && match (self.unanswered[node], answer) {
+                (Some(NodeCommand::Acquire(_)), Answer::Vote(_))
+                | (Some(NodeCommand::Renew(_)), Answer::Renewed(_)) => true,
+                (Some(NodeCommand::Write(token)), Answer::WriteReply(other, _)) => token == other,
                 _ => false,
             }
     }
 
     /// Begins an attempt.
-    pub(crate) fn start(&mut self, terms: &Terms, now: Moment, attempt: u64, guess: Token) -> Effects {
+    pub(crate) fn start(&mut self, options: &LeaseTimes, now: Instant, attempt: u64, guess: Token) -> Effects {
         let guess = if self.owner.is_some() { Token::default() } else { guess };
-        let (taking, asked) = (Taking::new(self.quorum), vec![None; self.quorum.nodes]);
-        self.phase = Phase::Taking { attempt, sent: now, taking, asked };
-        self.sends(self.to_all(terms, attempt, Order::Take(guess)), None)
+        let (taking, asked) = (QuorumAttempt::new(self.quorum), vec![None; self.quorum.node_count]);
+        self.phase = ClaimPhase::Acquiring { attempt, sent: now, taking, asked };
+        self.send(self.requests_to_all(options, attempt, NodeCommand::Acquire(guess)), None)
     }
 
     /// Begins a renewal.
-    pub(crate) fn renew(&mut self, terms: &Terms, now: Moment, attempt: u64) -> Effects {
-        let Phase::Held { token, renewal, .. } = &mut self.phase else { return Effects::default() };
-        *renewal = Some(Renewal { attempt, sent: now, tally: Tally::new(self.quorum) });
-        let order = Order::Renew(*token);
-        self.sends(self.to_all(terms, attempt, order), None)
+    pub(crate) fn renew(&mut self, options: &LeaseTimes, now: Instant, attempt: u64) -> Effects {
+        let ClaimPhase::Held { token, renewal, .. } = &mut self.phase else { return Effects::default() };
+        *renewal = Some(Renewal { attempt, sent: now, tally: QuorumTally::new(self.quorum) });
+        let order = NodeCommand::Renew(*token);
+        self.send(self.requests_to_all(options, attempt, order), None)
     }
 
     /// Releases the lock, or gives up the attempt.
-    pub(crate) fn release(&mut self, terms: &Terms) -> Effects {
-        self.phase = Phase::Idle;
-        self.sends(self.to_all(terms, u64::MAX, Order::Release), None)
+    pub(crate) fn release(&mut self, options: &LeaseTimes) -> Effects {
+        self.phase = ClaimPhase::Idle;
+        self.send(self.requests_to_all(options, u64::MAX, NodeCommand::Release), None)
     }
 
     /// Handles the end of the lease.
-    pub(crate) fn expire(&mut self, terms: &Terms, now: Moment) -> Effects {
-        match self.held() {
-            Some((_, until)) if until <= now => Effects { event: Some(Event::Lost), ..self.release(terms) },
+    pub(crate) fn expire(&mut self, options: &LeaseTimes, now: Instant) -> Effects {
+        match self.held_lease() {
+            Some((_, until)) if until <= now => Effects { event: Some(ClaimOutcome::Lost), ..self.release(options) },
             _ => Effects::default(),
         }
     }
 
     /// The attempt or renewal that waits for answers.
-    pub(crate) fn waiting(&self) -> Option<u64> {
+    pub(crate) fn pending_attempt(&self) -> Option<u64> {
         match &self.phase {
-            Phase::Taking { attempt, .. } => Some(*attempt),
-            Phase::Held { renewal: Some(renewal), .. } => Some(renewal.attempt),
+            ClaimPhase::Acquiring { attempt, .. } => Some(*attempt),
+            ClaimPhase::Held { renewal: Some(renewal), .. } => Some(renewal.attempt),
             _ => None,
         }
     }
 
     /// Handles a node's answer to this attempt or renewal.
-    pub(crate) fn hear(&mut self, terms: &Terms, now: Moment, node: usize, attempt: u64, answer: Answer) -> Effects {
-        if !self.expects(node, attempt, answer) {
+    pub(crate) fn handle_answer(
+        &mut self,
+        options: &LeaseTimes,
+        now: Instant,
+        node: usize,
+        attempt: u64,
+        answer: Answer,
+    ) -> Effects {
+        if !self.is_waiting_for(node, attempt, answer) {
             return Effects::default();
         }
-        self.open[node] = None;
+        self.unanswered[node] = None;
         match (&mut self.phase, answer) {
-            (Phase::Taking { taking, .. }, Answer::Vote(vote)) => {
+            (ClaimPhase::Acquiring { taking, .. }, Answer::Vote(vote)) => {
                 let next = taking.vote(node, vote);
-                self.go_on(terms, now, next)
+                self.apply_action(options, now, next)
             }
-            (Phase::Taking { taking, .. }, Answer::Wrote(token, written)) => {
-                let next = taking.wrote(node, token, written);
-                self.go_on(terms, now, next)
+            (ClaimPhase::Acquiring { taking, .. }, Answer::WriteReply(token, written)) => {
+                let next = taking.write_reply(node, token, written);
+                self.apply_action(options, now, next)
             }
-            (Phase::Held { .. }, Answer::Renewed(answer)) => self.renewed(terms, now, node, answer),
+            (ClaimPhase::Held { .. }, Answer::Renewed(answer)) => self.handle_renew_answer(options, now, node, answer),
             _ => Effects::default(),
         }
     }
 
-    fn go_on(&mut self, terms: &Terms, now: Moment, next: Move) -> Effects {
-        let Phase::Taking { attempt, sent, taking, asked } = &mut self.phase else { return Effects::default() };
+    fn apply_action(&mut self, options: &LeaseTimes, now: Instant, next: AttemptAction) -> Effects {
+        let ClaimPhase::Acquiring { attempt, sent, taking, asked } = &mut self.phase else { return Effects::default() };
         let (attempt, sent) = (*attempt, *sent);
         match next {
-            Move::Wait | Move::Write(_) => {
-                let Some(token) = taking.writing() else { return Effects::default() };
+            AttemptAction::Wait | AttemptAction::Write(_) => {
+                let Some(token) = taking.pending_token() else { return Effects::default() };
                 let due =
-                    |(node, asked): &(usize, &mut Option<Token>)| taking.said_yes(*node) && **asked != Some(token);
+                    |(node, asked): &(usize, &mut Option<Token>)| taking.has_yes_vote(*node) && **asked != Some(token);
                 let nodes: Vec<usize> = asked
                     .iter_mut()
                     .enumerate()
@@ -217,40 +237,48 @@ impl Client {
                         node
                     })
                     .collect();
-                let request = self.request(terms, attempt, Order::Write(token));
-                self.sends(nodes.into_iter().map(|node| (node, request)).collect(), None)
+                let request = self.request(options, attempt, NodeCommand::Write(token));
+                self.send(nodes.into_iter().map(|node| (node, request)).collect(), None)
             }
-            Move::Held(token) => match validity(sent, now, terms.ttl, terms.drift) {
+            AttemptAction::Held(token) => match validity(sent, now, options.ttl, options.drift) {
                 Some(left) => {
-                    self.phase = Phase::Held { token, until: now.after(left), renewal: None };
-                    self.open.fill(None);
-                    Effects { sends: Vec::new(), event: Some(Event::Granted(token)) }
+                    self.phase = ClaimPhase::Held { token, until: now.saturating_add(left), renewal: None };
+                    self.unanswered.fill(None);
+                    Effects { requests: Vec::new(), event: Some(ClaimOutcome::Granted(token)) }
                 }
-                None => self.give_up(terms, attempt),
+                None => self.withdraw(options, attempt),
             },
-            Move::Failed(_) => self.give_up(terms, attempt),
+            AttemptAction::Failed(_) => self.withdraw(options, attempt),
         }
     }
 
-    fn give_up(&mut self, terms: &Terms, attempt: u64) -> Effects {
-        self.phase = Phase::Idle;
-        self.sends(self.to_all(terms, attempt, Order::Withdraw), Some(Event::Failed))
+    fn withdraw(&mut self, options: &LeaseTimes, attempt: u64) -> Effects {
+        self.phase = ClaimPhase::Idle;
+        self.send(self.requests_to_all(options, attempt, NodeCommand::Withdraw), Some(ClaimOutcome::Failed))
     }
 
-    fn renewed(&mut self, terms: &Terms, now: Moment, node: usize, answer: Option<bool>) -> Effects {
-        let Phase::Held { until, renewal, .. } = &mut self.phase else { return Effects::default() };
+    fn handle_renew_answer(
+        &mut self,
+        options: &LeaseTimes,
+        now: Instant,
+        node: usize,
+        answer: Option<bool>,
+    ) -> Effects {
+        let ClaimPhase::Held { until, renewal, .. } = &mut self.phase else { return Effects::default() };
         let Some(Renewal { sent, tally, .. }) = renewal else { return Effects::default() };
-        match tally.hear(node, answer) {
-            Outcome::Open => Effects::default(),
-            Outcome::Done if now < *until => {
-                let left = validity(*sent, now, terms.ttl, terms.drift);
-                *until = left.map_or(*until, |left| now.after(left).max(*until));
+        match tally.record_answer(node, answer) {
+            QuorumOutcome::Pending => Effects::default(),
+            QuorumOutcome::Done if now < *until => {
+                let left = validity(*sent, now, options.ttl, options.drift);
+                *until = left.map_or(*until, |left| now.saturating_add(left).max(*until));
                 *renewal = None;
-                self.open.fill(None);
-                Effects { sends: Vec::new(), event: Some(Event::Extended) }
+                self.unanswered.fill(None);
+                Effects { requests: Vec::new(), event: Some(ClaimOutcome::Extended) }
             }
-            Outcome::Done | Outcome::Refused => Effects { event: Some(Event::Lost), ..self.release(terms) },
-            Outcome::Unknown => {
+            QuorumOutcome::Done | QuorumOutcome::Refused => {
+                Effects { event: Some(ClaimOutcome::Lost), ..self.release(options) }
+            }
+            QuorumOutcome::Unknown => {
                 *renewal = None;
                 Effects::default()
             }

@@ -6,13 +6,15 @@ use std::fmt;
 use std::time::Duration;
 
 use leasehold::Token;
-use leasehold::clock::Moment;
-use leasehold::logic::ballots::Ballots;
+use leasehold::clock::Instant;
+use leasehold::logic::acceptor::AcceptorState;
 use leasehold::logic::lease::Drift;
-use leasehold::logic::quorum::{Vote, Written};
+use leasehold::logic::quorum::{Vote, WriteReply};
 use stateright::{Checker, Model, Property};
 
-use crate::quorum::client::{Answer, Client, Effects, Event, Order, Phase, Request, Terms, serve};
+use crate::quorum::client::{
+    Answer, ClaimOutcome, ClaimPhase, Client, Effects, LeaseTimes, NodeCommand, Request, handle_request,
+};
 
 const NODES: usize = 3;
 /// One tick of the common clock. Tokens use the same unit, as in production: a tick has space for
@@ -26,11 +28,11 @@ const TTL: u64 = TICK;
 enum Flaw {
     None,
     /// A node that restarts has lost all data, and continues.
-    Forgets,
+    LosesData,
     /// A node claims that it stored a token that is not higher than all others.
     StoresAny,
     /// A node forgets the token of a released claim.
-    ForgetsTokens,
+    LosesTokens,
     /// A client accepts a majority of votes, and does not write the token.
     OneRound,
 }
@@ -50,154 +52,170 @@ struct Bounds {
     ticks: u64,
     guesses: bool,
     /// Whether an answer arrives at once.
-    prompt: bool,
+    answers_arrive_at_once: bool,
     /// All clients have the same bounds.
-    alike: bool,
+    are_symmetric: bool,
     flaw: Flaw,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Message {
-    Ask { client: usize, node: usize, request: Request },
-    Tell { client: usize, node: usize, attempt: u64, answer: Answer },
+    Request { client: usize, node: usize, request: Request },
+    Answer { client: usize, node: usize, attempt: u64, answer: Answer },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     now: u64,
-    nodes: Vec<Ballots>,
+    nodes: Vec<AcceptorState>,
     clients: Vec<Client>,
     attempts: Vec<u64>,
     /// In the order of sending; any message may arrive next, or never.
-    wire: Vec<Message>,
+    in_flight: Vec<Message>,
     renewals: usize,
     restarts: usize,
     /// The clients that were granted the lock, in this order.
     grants: Vec<(usize, Token)>,
     /// Whether a grant resulted from a second round, and whether a lease was renewed.
-    wrote: bool,
-    extended: bool,
+    had_second_round: bool,
+    had_renewal: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Action {
     Start(usize),
     /// The message at this position of the wire arrives.
-    Arrives(usize),
+    Deliver(usize),
     /// A client stops waiting for a node.
-    TimesOut(usize, usize),
+    TimeOut(usize, usize),
     Renew(usize),
     Release(usize),
     Restart(usize),
     Tick,
 }
 
-fn terms() -> Terms {
+fn lease_times() -> LeaseTimes {
     let drift = Drift { ppm: 0, fixed: Duration::ZERO };
-    Terms { ttl: Duration::from_nanos(TTL), node_ttl: TTL, drift }
+    LeaseTimes { ttl: Duration::from_nanos(TTL), node_ttl: TTL, drift }
 }
 
 /// Lets a node with this flaw handle a message.
-fn serve_with(flaw: Flaw, node: &mut Ballots, now: u64, request: &Request) -> Option<Answer> {
-    let order = match request.order {
-        Order::Release if flaw == Flaw::ForgetsTokens => Order::Withdraw,
+fn serve_with(flaw: Flaw, node: &mut AcceptorState, now: u64, request: &Request) -> Option<Answer> {
+    let order = match request.command {
+        NodeCommand::Release if flaw == Flaw::LosesTokens => NodeCommand::Withdraw,
         order => order,
     };
-    let answer = serve(node, now, &Request { order, ..*request });
+    let answer = handle_request(node, now, &Request { command: order, ..*request });
     match (answer, order) {
-        (Some(Answer::Vote(Vote::Yes { last, own: Token(0), bound })), Order::Take(own)) if flaw == Flaw::StoresAny => {
-            Some(Answer::Vote(Vote::Yes { last, own, bound }))
+        (
+            Some(Answer::Vote(Vote::Yes { last_token: last, own_token: Token(0), owner_token: bound })),
+            NodeCommand::Acquire(own),
+        ) if flaw == Flaw::StoresAny => {
+            Some(Answer::Vote(Vote::Yes { last_token: last, own_token: own, owner_token: bound }))
         }
         _ => answer,
     }
 }
 
 impl State {
-    fn moment(&self) -> Moment {
-        Moment::from_nanos(self.now)
+    fn now_on_client_clock(&self) -> Instant {
+        Instant::from_nanos(self.now)
     }
 
     /// The token of a client that holds the lock now.
-    fn holds(&self, client: usize) -> Option<Token> {
-        self.clients[client].held().filter(|(_, until)| *until > self.moment()).map(|(token, _)| token)
+    fn held_token(&self, client: usize) -> Option<Token> {
+        self.clients[client]
+            .held_lease()
+            .filter(|(_, until)| *until > self.now_on_client_clock())
+            .map(|(token, _)| token)
     }
 
-    fn follow(&mut self, client: usize, effects: Effects) {
+    fn apply_effects(&mut self, client: usize, effects: Effects) {
         match effects.event {
-            Some(Event::Granted(token)) => self.grants.push((client, token)),
-            Some(Event::Extended) => self.extended = true,
+            Some(ClaimOutcome::Granted(token)) => self.grants.push((client, token)),
+            Some(ClaimOutcome::Extended) => self.had_renewal = true,
             _ => {}
         }
-        self.wire.extend(effects.sends.into_iter().map(|(node, request)| Message::Ask { client, node, request }));
+        self.in_flight.extend(effects.requests.into_iter().map(|(node, request)| Message::Request {
+            client,
+            node,
+            request,
+        }));
         let clients = &self.clients;
         // An answer that no client waits for might as well be lost.
-        self.wire.retain(|message| match message {
-            Message::Tell { client, node, attempt, answer } => clients[*client].expects(*node, *attempt, *answer),
-            Message::Ask { .. } => true,
+        self.in_flight.retain(|message| match message {
+            Message::Answer { client, node, attempt, answer } => {
+                clients[*client].is_waiting_for(*node, *attempt, *answer)
+            }
+            Message::Request { .. } => true,
         });
     }
 
-    fn hear(&mut self, flaw: Flaw, client: usize, node: usize, attempt: u64, answer: Answer) {
-        let now = self.moment();
-        let writes = matches!(answer, Answer::Wrote(..));
-        let mut effects = self.clients[client].hear(&terms(), now, node, attempt, answer);
-        if let (Flaw::OneRound, Phase::Taking { taking, sent, .. }) = (flaw, &self.clients[client].phase)
-            && let Some(token) = taking.writing()
+    fn handle_answer(&mut self, flaw: Flaw, client: usize, node: usize, attempt: u64, answer: Answer) {
+        let now = self.now_on_client_clock();
+        let writes = matches!(answer, Answer::WriteReply(..));
+        let mut effects = self.clients[client].handle_answer(&lease_times(), now, node, attempt, answer);
+        if let (Flaw::OneRound, ClaimPhase::Acquiring { taking, sent, .. }) = (flaw, &self.clients[client].phase)
+            && let Some(token) = taking.pending_token()
         {
-            let until = sent.after(terms().ttl);
-            self.clients[client].phase = Phase::Held { token, until, renewal: None };
-            effects = Effects { sends: Vec::new(), event: Some(Event::Granted(token)) };
+            let until = sent.saturating_add(lease_times().ttl);
+            self.clients[client].phase = ClaimPhase::Held { token, until, renewal: None };
+            effects = Effects { requests: Vec::new(), event: Some(ClaimOutcome::Granted(token)) };
         }
-        self.wrote |= writes && matches!(effects.event, Some(Event::Granted(_)));
-        self.follow(client, effects);
+        self.had_second_round |= writes && matches!(effects.event, Some(ClaimOutcome::Granted(_)));
+        self.apply_effects(client, effects);
     }
 
-    fn arrives(&mut self, bounds: &Bounds, place: usize) {
-        match self.wire.remove(place) {
-            Message::Tell { client, node, attempt, answer } => self.hear(bounds.flaw, client, node, attempt, answer),
-            Message::Ask { client, node, request } => {
+    fn deliver(&mut self, bounds: &Bounds, index: usize) {
+        match self.in_flight.remove(index) {
+            Message::Answer { client, node, attempt, answer } => {
+                self.handle_answer(bounds.flaw, client, node, attempt, answer)
+            }
+            Message::Request { client, node, request } => {
                 let answer = serve_with(bounds.flaw, &mut self.nodes[node], self.now, &request);
-                let attempt = request.ask.attempt;
+                let attempt = request.claim_request.attempt;
                 if let Some(answer) = answer
-                    && self.clients[client].expects(node, attempt, answer)
+                    && self.clients[client].is_waiting_for(node, attempt, answer)
                 {
-                    if bounds.prompt {
-                        return self.hear(bounds.flaw, client, node, attempt, answer);
+                    if bounds.answers_arrive_at_once {
+                        return self.handle_answer(bounds.flaw, client, node, attempt, answer);
                     }
-                    self.wire.push(Message::Tell { client, node, attempt, answer });
+                    self.in_flight.push(Message::Answer { client, node, attempt, answer });
                 }
             }
         }
     }
 
-    fn times_out(&mut self, flaw: Flaw, client: usize, node: usize) {
-        let answer = match self.clients[client].open[node] {
-            Some(Order::Take(_)) => Answer::Vote(Vote::Silent),
-            Some(Order::Write(token)) => Answer::Wrote(token, Written::Silent),
+    fn time_out(&mut self, flaw: Flaw, client: usize, node: usize) {
+        let answer = match self.clients[client].unanswered[node] {
+            Some(NodeCommand::Acquire(_)) => Answer::Vote(Vote::NoResponse),
+            Some(NodeCommand::Write(token)) => Answer::WriteReply(token, WriteReply::NoResponse),
             _ => Answer::Renewed(None),
         };
-        let attempt = self.clients[client].waiting().unwrap_or_default();
-        self.hear(flaw, client, node, attempt, answer);
+        let attempt = self.clients[client].pending_attempt().unwrap_or_default();
+        self.handle_answer(flaw, client, node, attempt, answer);
     }
 
     fn tick(&mut self) {
         self.now += TICK;
         for client in 0..self.clients.len() {
-            let now = self.moment();
-            let effects = self.clients[client].expire(&terms(), now);
-            self.follow(client, effects);
+            let now = self.now_on_client_clock();
+            let effects = self.clients[client].expire(&lease_times(), now);
+            self.apply_effects(client, effects);
         }
     }
 
     /// The order on the wire does not matter: states that differ only in it are the same.
-    fn settle(&mut self) {
-        self.wire.sort_by_key(|message| match message {
-            Message::Ask { client, node, request } => (0, *client, *node, request.ask.attempt, request.order),
-            Message::Tell { client, node, attempt, answer } => {
+    fn canonicalize(&mut self) {
+        self.in_flight.sort_by_key(|message| match message {
+            Message::Request { client, node, request } => {
+                (0, *client, *node, request.claim_request.attempt, request.command)
+            }
+            Message::Answer { client, node, attempt, answer } => {
                 let to = match answer {
-                    Answer::Vote(_) => Order::Take(Token::default()),
-                    Answer::Wrote(token, _) => Order::Write(*token),
-                    Answer::Renewed(_) => Order::Renew(Token::default()),
+                    Answer::Vote(_) => NodeCommand::Acquire(Token::default()),
+                    Answer::WriteReply(token, _) => NodeCommand::Write(*token),
+                    Answer::Renewed(_) => NodeCommand::Renew(Token::default()),
                 };
                 (1, *client, *node, *attempt, to)
             }
@@ -213,26 +231,26 @@ impl Model for Bounds {
         let client = |(id, owner): (usize, &Option<u128>)| Client::new(id as u128 + 1, *owner, NODES);
         vec![State {
             now: TICK,
-            nodes: vec![Ballots::default(); NODES],
+            nodes: vec![AcceptorState::default(); NODES],
             clients: self.owners.iter().enumerate().map(client).collect(),
             attempts: vec![0; self.owners.len()],
-            wire: Vec::new(),
+            in_flight: Vec::new(),
             renewals: 0,
             restarts: 0,
             grants: Vec::new(),
-            wrote: false,
-            extended: false,
+            had_second_round: false,
+            had_renewal: false,
         }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, client) in state.clients.iter().enumerate() {
             // Identical clients start in their order.
-            let first = id == 0 || !self.alike || state.attempts[id - 1] > 0;
+            let first = id == 0 || !self.are_symmetric || state.attempts[id - 1] > 0;
             match &client.phase {
-                Phase::Idle if first && state.attempts[id] < self.attempts[id] => actions.push(Action::Start(id)),
-                Phase::Idle | Phase::Taking { .. } => {}
-                Phase::Held { renewal, .. } => {
+                ClaimPhase::Idle if first && state.attempts[id] < self.attempts[id] => actions.push(Action::Start(id)),
+                ClaimPhase::Idle | ClaimPhase::Acquiring { .. } => {}
+                ClaimPhase::Held { renewal, .. } => {
                     if self.releases {
                         actions.push(Action::Release(id));
                     }
@@ -242,11 +260,11 @@ impl Model for Bounds {
                 }
             }
             if self.time_outs {
-                let open = client.open.iter().enumerate().filter(|(_, open)| open.is_some());
-                actions.extend(open.map(|(node, _)| Action::TimesOut(id, node)));
+                let open = client.unanswered.iter().enumerate().filter(|(_, open)| open.is_some());
+                actions.extend(open.map(|(node, _)| Action::TimeOut(id, node)));
             }
         }
-        actions.extend((0..state.wire.len()).map(Action::Arrives));
+        actions.extend((0..state.in_flight.len()).map(Action::Deliver));
         if state.restarts < self.restarts {
             // The nodes are identical: it might as well be the first.
             actions.push(Action::Restart(0));
@@ -258,64 +276,72 @@ impl Model for Bounds {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
-        let now = state.moment();
+        let now = state.now_on_client_clock();
         match action {
             Action::Start(client) => {
                 state.attempts[client] += 1;
                 let guess = if self.guesses { Token(state.now) } else { Token::default() };
                 let attempt = state.attempts[client];
-                let effects = state.clients[client].start(&terms(), now, attempt, guess);
-                state.follow(client, effects);
+                let effects = state.clients[client].start(&lease_times(), now, attempt, guess);
+                state.apply_effects(client, effects);
             }
-            Action::Arrives(place) => state.arrives(self, place),
-            Action::TimesOut(client, node) => state.times_out(self.flaw, client, node),
+            Action::Deliver(place) => state.deliver(self, place),
+            Action::TimeOut(client, node) => state.time_out(self.flaw, client, node),
             Action::Renew(client) => {
                 state.renewals += 1;
                 // Later than any attempt.
                 let attempt = 100 + state.renewals as u64;
-                let effects = state.clients[client].renew(&terms(), now, attempt);
-                state.follow(client, effects);
+                let effects = state.clients[client].renew(&lease_times(), now, attempt);
+                state.apply_effects(client, effects);
             }
             Action::Release(client) => {
-                let effects = state.clients[client].release(&terms());
-                state.follow(client, effects);
+                let effects = state.clients[client].release(&lease_times());
+                state.apply_effects(client, effects);
             }
             Action::Restart(node) => {
                 state.restarts += 1;
                 state.nodes[node] = match self.flaw {
-                    Flaw::Forgets => Ballots::default(),
-                    _ => Ballots::abstaining(state.now + TTL),
+                    Flaw::LosesData => AcceptorState::default(),
+                    _ => AcceptorState::cooling_down(state.now + TTL),
                 };
             }
             Action::Tick => state.tick(),
         }
-        state.settle();
+        state.canonicalize();
         Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(ONE_OWNER, |model, state| model.pairs(state).all(|(a, b, _, _)| model.same(a, b))),
+            Property::always(ONE_OWNER, |model, state| {
+                model.holder_pairs(state).all(|(a, b, _, _)| model.have_same_owner(a, b))
+            }),
             Property::always(ONE_TOKEN, |model, state: &State| {
-                model.pairs(state).all(|(a, b, t, u)| !model.same(a, b) || t == u)
+                model.holder_pairs(state).all(|(a, b, t, u)| !model.have_same_owner(a, b) || t == u)
             }),
             Property::always(TOKENS_RISE, |model, state: &State| {
                 let grants = || state.grants.iter().enumerate();
                 let rises = |i: usize, a: &(usize, Token), j: usize, b: &(usize, Token)| {
-                    i >= j || model.same(a.0, b.0) || a.1 < b.1
+                    i >= j || model.have_same_owner(a.0, b.0) || a.1 < b.1
                 };
                 grants().all(|(i, a)| grants().all(|(j, b)| rises(i, a, j, b)))
             }),
             Property::always(NO_HANG, |_, state: &State| {
-                let waits = |client: &Client| client.open.iter().any(Option::is_some);
-                state.clients.iter().all(|client| !matches!(client.phase, Phase::Taking { .. }) || waits(client))
+                let waits = |client: &Client| client.unanswered.iter().any(Option::is_some);
+                state
+                    .clients
+                    .iter()
+                    .all(|client| !matches!(client.phase, ClaimPhase::Acquiring { .. }) || waits(client))
             }),
             Property::sometimes(IN_TURN, |model, state: &State| {
-                state.grants.iter().any(|(a, _)| state.grants.iter().any(|(b, _)| a != b && !model.same(*a, *b)))
+                state
+                    .grants
+                    .iter()
+                    .any(|(a, _)| state.grants.iter().any(|(b, _)| a != b && !model.have_same_owner(*a, *b)))
             }),
-            Property::sometimes(TOGETHER, |model, state| model.pairs(state).next().is_some()),
-            Property::sometimes(SECOND_ROUND, |_, state: &State| state.wrote),
-            Property::sometimes(RENEWED, |_, state: &State| state.extended),
+            Property::sometimes(TOGETHER, |model, state| model.holder_pairs(state).next().is_some()),
+            Property::sometimes(SECOND_ROUND, |_, state: &State| state.had_second_round),
+            Property::sometimes(RENEWED, |_, state: &State| state.had_renewal),
             Property::sometimes(RESTARTED, |_, state: &State| state.restarts > 0 && !state.grants.is_empty()),
         ]
     }
@@ -333,13 +359,13 @@ const NO_HANG: &str = "whoever waits, waits for something";
 
 impl Bounds {
     /// Whether two clients have the same owner.
-    fn same(&self, a: usize, b: usize) -> bool {
+    fn have_same_owner(&self, a: usize, b: usize) -> bool {
         a == b || self.owners[a].is_some() && self.owners[a] == self.owners[b]
     }
 
     /// All pairs of clients that hold the lock now, with their tokens.
-    fn pairs(&self, state: &State) -> impl Iterator<Item = (usize, usize, Token, Token)> {
-        let held: Vec<_> = (0..state.clients.len()).filter_map(|id| Some((id, state.holds(id)?))).collect();
+    fn holder_pairs(&self, state: &State) -> impl Iterator<Item = (usize, usize, Token, Token)> {
+        let held: Vec<_> = (0..state.clients.len()).filter_map(|id| Some((id, state.held_token(id)?))).collect();
         let pair = |(i, (a, t)): (usize, &(usize, Token))| {
             held[i + 1..].iter().map(|(b, u)| (*a, *b, *t, *u)).collect::<Vec<_>>()
         };
@@ -354,14 +380,14 @@ impl Bounds {
         let mut lines = vec![format!("{name}: broken by")];
         for (state, action) in path.into_vec() {
             if let Some(action) = action {
-                lines.push(format!("  {}", Told(&state, action)));
+                lines.push(format!("  {}", ReadableStep(&state, action)));
             }
         }
         lines.join("\n")
     }
 
     /// Searches all states and requires that no property fails. Returns the number of states.
-    fn exhaust(&self, sights: &[&'static str]) -> usize {
+    fn check_all_states(&self, expected_sightings: &[&'static str]) -> usize {
         let checker = self.clone().checker().threads(2).spawn_bfs().join();
         println!("{} states, {} steps deep: {self:?}", checker.unique_state_count(), checker.max_depth());
         for name in [ONE_OWNER, ONE_TOKEN, TOKENS_RISE, NO_HANG] {
@@ -369,7 +395,7 @@ impl Bounds {
                 panic!("{}", self.trace(name));
             }
         }
-        for name in sights {
+        for name in expected_sightings {
             assert!(checker.discovery(name).is_some(), "never {name}: {self:?}");
         }
         checker.unique_state_count()
@@ -377,23 +403,23 @@ impl Bounds {
 }
 
 /// A step as people read it.
-struct Told<'a>(&'a State, Action);
+struct ReadableStep<'a>(&'a State, Action);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for ReadableStep<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(state, action) = self;
         write!(f, "at {:>2}: ", state.now)?;
         match action {
             Action::Start(client) => write!(f, "client {client} begins"),
-            Action::Arrives(place) => match &state.wire[*place] {
-                Message::Ask { client, node, request } => {
-                    write!(f, "node {node} gets from client {client}: {:?}", request.order)
+            Action::Deliver(place) => match &state.in_flight[*place] {
+                Message::Request { client, node, request } => {
+                    write!(f, "node {node} gets from client {client}: {:?}", request.command)
                 }
-                Message::Tell { client, node, answer, .. } => {
+                Message::Answer { client, node, answer, .. } => {
                     write!(f, "client {client} hears from node {node}: {answer:?}")
                 }
             },
-            Action::TimesOut(client, node) => write!(f, "client {client} waits no longer for node {node}"),
+            Action::TimeOut(client, node) => write!(f, "client {client} waits no longer for node {node}"),
             Action::Renew(client) => write!(f, "client {client} renews"),
             Action::Release(client) => write!(f, "client {client} gives back"),
             Action::Restart(node) => write!(f, "node {node} restarts"),
@@ -402,7 +428,7 @@ impl fmt::Display for Told<'_> {
     }
 }
 
-fn two() -> Bounds {
+fn two_clients() -> Bounds {
     Bounds {
         owners: vec![None, None],
         attempts: vec![1, 1],
@@ -412,21 +438,21 @@ fn two() -> Bounds {
         releases: false,
         ticks: 1,
         guesses: true,
-        prompt: false,
-        alike: true,
+        answers_arrive_at_once: false,
+        are_symmetric: true,
         flaw: Flaw::None,
     }
 }
 
 /// Three clients: one that fails leaves state behind that the others run into.
-fn three() -> Bounds {
-    Bounds { owners: vec![None; 3], attempts: vec![1; 3], prompt: true, ..two() }
+fn three_clients() -> Bounds {
+    Bounds { owners: vec![None; 3], attempts: vec![1; 3], answers_arrive_at_once: true, ..two_clients() }
 }
 
 #[test]
-fn a_node_that_forgets_lets_two_in() {
-    for bounds in [two(), three()] {
-        let trace = Bounds { restarts: 1, flaw: Flaw::Forgets, ..bounds }.trace(ONE_OWNER);
+fn a_node_that_loses_its_data_admits_two_holders() {
+    for bounds in [two_clients(), three_clients()] {
+        let trace = Bounds { restarts: 1, flaw: Flaw::LosesData, ..bounds }.trace(ONE_OWNER);
         println!("{trace}");
         assert!(trace.contains("restarts"), "{trace}");
     }
@@ -434,56 +460,61 @@ fn a_node_that_forgets_lets_two_in() {
 
 /// The smallest bounds in which each property can be violated; the larger ones take minutes.
 #[test]
-fn within_narrow_bounds_every_promise_holds() {
-    let restarts = Bounds { restarts: 1, prompt: true, ..two() }.exhaust(&[RESTARTED]);
-    let rounds = Bounds { guesses: false, prompt: true, ..two() }.exhaust(&[SECOND_ROUND]);
-    let together = Bounds { owners: vec![Some(1); 2], prompt: true, ..two() }.exhaust(&[TOGETHER]);
-    let renewed = Bounds { renewals: 1, prompt: true, ..two() }.exhaust(&[RENEWED]);
+fn within_narrow_bounds_every_guarantee_holds() {
+    let restarts = Bounds { restarts: 1, answers_arrive_at_once: true, ..two_clients() }.check_all_states(&[RESTARTED]);
+    let rounds =
+        Bounds { guesses: false, answers_arrive_at_once: true, ..two_clients() }.check_all_states(&[SECOND_ROUND]);
+    let together = Bounds { owners: vec![Some(1); 2], answers_arrive_at_once: true, ..two_clients() }
+        .check_all_states(&[TOGETHER]);
+    let renewed = Bounds { renewals: 1, answers_arrive_at_once: true, ..two_clients() }.check_all_states(&[RENEWED]);
     println!("{restarts}, {rounds}, {together}, {renewed}");
     assert!([restarts, rounds, together, renewed].iter().all(|states| *states > 500));
 }
 
 #[cfg(feature = "nightly")]
 #[test]
-fn nodes_that_abstain_let_one_in() {
-    let late = Bounds { restarts: 1, time_outs: true, ..two() }.exhaust(&[RESTARTED]);
-    let long = Bounds { restarts: 1, ticks: 2, releases: true, prompt: true, ..two() }.exhaust(&[IN_TURN, RESTARTED]);
+fn nodes_that_cool_down_admit_one_holder() {
+    let late = Bounds { restarts: 1, time_outs: true, ..two_clients() }.check_all_states(&[RESTARTED]);
+    let long = Bounds { restarts: 1, ticks: 2, releases: true, answers_arrive_at_once: true, ..two_clients() }
+        .check_all_states(&[IN_TURN, RESTARTED]);
     assert!(late > 50_000 && long > 50_000, "{late}, {long}");
 }
 
 #[cfg(feature = "nightly")]
 #[test]
-fn three_clients_meet_nobody() {
-    let restarts = Bounds { restarts: 1, ..three() }.exhaust(&[RESTARTED]);
-    let rounds = Bounds { guesses: false, ..three() }.exhaust(&[SECOND_ROUND]);
+fn three_clients_never_hold_together() {
+    let restarts = Bounds { restarts: 1, ..three_clients() }.check_all_states(&[RESTARTED]);
+    let rounds = Bounds { guesses: false, ..three_clients() }.check_all_states(&[SECOND_ROUND]);
     assert!(restarts > 50_000 && rounds > 50_000, "{restarts}, {rounds}");
 }
 
 #[cfg(feature = "nightly")]
 #[test]
-fn tokens_rise_over_losses_releases_and_second_rounds() {
-    let lossy = Bounds { time_outs: true, releases: true, guesses: false, ..two() };
-    let states = lossy.exhaust(&[IN_TURN, SECOND_ROUND]);
+fn tokens_rise_across_losses_releases_and_second_rounds() {
+    let lossy = Bounds { time_outs: true, releases: true, guesses: false, ..two_clients() };
+    let states = lossy.check_all_states(&[IN_TURN, SECOND_ROUND]);
     assert!(states > 400_000, "{states}");
 }
 
 #[cfg(feature = "nightly")]
 #[test]
 fn claims_of_one_owner_share_their_token() {
-    let states = Bounds { owners: vec![Some(1); 2], releases: true, ..two() }.exhaust(&[TOGETHER, SECOND_ROUND]);
+    let states = Bounds { owners: vec![Some(1); 2], releases: true, ..two_clients() }
+        .check_all_states(&[TOGETHER, SECOND_ROUND]);
     assert!(states > 100_000, "{states}");
 }
 
 #[cfg(feature = "nightly")]
 #[test]
-fn a_renewed_lease_is_as_good() {
-    let states = Bounds { renewals: 1, ticks: 2, prompt: true, ..two() }.exhaust(&[IN_TURN, RENEWED]);
+fn a_renewed_lease_excludes_others() {
+    let states = Bounds { renewals: 1, ticks: 2, answers_arrive_at_once: true, ..two_clients() }
+        .check_all_states(&[IN_TURN, RENEWED]);
     assert!(states > 50_000, "{states}");
 }
 
 #[test]
 fn the_checker_finds_tokens_that_do_not_rise() {
-    for (flaw, guesses) in [(Flaw::StoresAny, true), (Flaw::ForgetsTokens, false), (Flaw::OneRound, false)] {
-        println!("{flaw:?}: {}", Bounds { releases: true, guesses, flaw, ..two() }.trace(TOKENS_RISE));
+    for (flaw, guesses) in [(Flaw::StoresAny, true), (Flaw::LosesTokens, false), (Flaw::OneRound, false)] {
+        println!("{flaw:?}: {}", Bounds { releases: true, guesses, flaw, ..two_clients() }.trace(TOKENS_RISE));
     }
 }

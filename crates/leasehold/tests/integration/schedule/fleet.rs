@@ -5,27 +5,27 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::Locks;
-use leasehold::schedule::{self, Job, Overlap, Scheduler, Stop};
+use leasehold::schedule::{self, Job, Overlap, Scheduler, StopHandle};
 
 /// A bound against hanging.
-const BOUND: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// No lease ends during a test, and no tick is too late.
-const LASTING: Duration = Duration::from_secs(600);
+const LONG_TTL: Duration = Duration::from_secs(600);
 
 #[tokio::test]
 async fn every_second_runs_once_among_five_engines_in_one_folder() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("file://{}", dir.path().display());
     let runs: Arc<Mutex<BTreeMap<i64, Vec<u64>>>> = Arc::default();
-    let stop = Stop::new();
+    let stop = StopHandle::new();
     let mut nodes = Vec::new();
     for _ in 0..5 {
-        let locks = Locks::builder().ttl(LASTING).open(&url).await.unwrap();
+        let locks = Locks::builder().ttl(LONG_TTL).open(&url).await.unwrap();
         let (runs, stop) = (Arc::clone(&runs), stop.clone());
         nodes.push(tokio::spawn(async move {
             // Ticks that come due during a run are run after it, even if the machine pauses for a
             // second.
-            let job = Job::new("each-second", "* * * * * *").unwrap().overlap(Overlap::Queue).grace(LASTING);
+            let job = Job::new("each-second", "* * * * * *").unwrap().overlap(Overlap::Queue).grace(LONG_TTL);
             schedule::run_until(&locks, job, &stop, |run| {
                 runs.lock().unwrap().entry(run.tick().unix()).or_default().push(run.token().0);
                 async { Ok::<(), String>(()) }
@@ -38,7 +38,7 @@ async fn every_second_runs_once_among_five_engines_in_one_folder() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(BOUND, enough).await.expect("four ticks");
+    tokio::time::timeout(TEST_TIMEOUT, enough).await.expect("four ticks");
     stop.stop();
     for node in nodes {
         node.await.unwrap().unwrap();
@@ -65,7 +65,7 @@ async fn a_scheduler_runs_many_jobs_and_refuses_two_of_one_name() {
     }
     let twice = scheduler.add(Job::new("a", "@daily").unwrap(), |_| async { Ok::<(), String>(()) });
     assert!(twice.unwrap_err().to_string().contains("two jobs named \"a\""));
-    let stop = scheduler.stop();
+    let stop = scheduler.stop_handle();
     let both = async {
         let has = |name: &str| seen.lock().unwrap().iter().any(|seen| seen == name);
         while !(has("a") && has("b")) {
@@ -74,5 +74,5 @@ async fn a_scheduler_runs_many_jobs_and_refuses_two_of_one_name() {
         stop.stop();
     };
     let run = scheduler.run(|job, error| panic!("{job}: {error}"));
-    tokio::time::timeout(BOUND, async { tokio::join!(run, both) }).await.expect("both");
+    tokio::time::timeout(TEST_TIMEOUT, async { tokio::join!(run, both) }).await.expect("both");
 }

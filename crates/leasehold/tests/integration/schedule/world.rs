@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::clock::ManualClock;
-use leasehold::schedule::{self, Event, Job, Jobs, Status, Stop, Tick};
+use leasehold::schedule::{self, Job, JobEvent, JobStatus, Jobs, StopHandle, Tick};
 use leasehold::{Locks, Result};
 use tokio::task::JoinHandle;
 
@@ -12,27 +12,27 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 /// A run: tick, token, attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ran {
+pub(crate) struct CompletedRun {
     pub(crate) tick: i64,
     pub(crate) token: u64,
     pub(crate) attempt: u32,
 }
 
 /// The runs of all nodes.
-pub(crate) type Book = Arc<Mutex<Vec<Ran>>>;
+pub(crate) type RunLog = Arc<Mutex<Vec<CompletedRun>>>;
 
 pub(crate) struct World {
-    pub(crate) hand: ManualClock,
+    pub(crate) clock: ManualClock,
     pub(crate) locks: Locks,
-    pub(crate) book: Book,
-    pub(crate) events: Arc<Mutex<Vec<Event>>>,
+    pub(crate) runs: RunLog,
+    pub(crate) events: Arc<Mutex<Vec<JobEvent>>>,
 }
 
 impl World {
     pub(crate) async fn new() -> Self {
         let hand = ManualClock::new();
         let locks = Locks::builder().clock(hand.clock()).ttl(TTL).open("memory:").await.unwrap();
-        Self { hand, locks, book: Book::default(), events: Arc::default() }
+        Self { clock: hand, locks, runs: RunLog::default(), events: Arc::default() }
     }
 
     /// A job every minute, whose events are stored.
@@ -44,24 +44,24 @@ impl World {
 
     /// The engine's time.
     pub(crate) async fn now(&self) -> i64 {
-        i64::try_from(self.locks.records().unwrap().get("clock").await.unwrap().now.as_secs()).unwrap()
+        i64::try_from(self.locks.records().unwrap().get("clock").await.unwrap().engine_time.as_secs()).unwrap()
     }
 
     /// A node that runs `job`, each run taking `time` on the clock.
-    pub(crate) fn node(&self, job: Job, time: Duration) -> Node {
-        let (locks, book, stop) = (self.locks.clone(), Arc::clone(&self.book), Stop::new());
+    pub(crate) fn start_node(&self, job: Job, time: Duration) -> Node {
+        let (locks, book, stop) = (self.locks.clone(), Arc::clone(&self.runs), StopHandle::new());
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
             let clock = locks.clock().clone();
             schedule::run_until(&locks, job, &stopped, |run| {
-                book.lock().unwrap().push(Ran {
+                book.lock().unwrap().push(CompletedRun {
                     tick: run.tick().unix(),
                     token: run.token().0,
                     attempt: run.attempt(),
                 });
                 let clock = clock.clone();
                 async move {
-                    clock.sleep_until(clock.now().after(time)).await;
+                    clock.sleep_until(clock.now().saturating_add(time)).await;
                     Ok::<(), String>(())
                 }
             })
@@ -71,33 +71,33 @@ impl World {
     }
 
     /// Advances time in small steps.
-    pub(crate) async fn pass(&self, seconds: u64) {
+    pub(crate) async fn advance(&self, seconds: u64) {
         for _ in 0..seconds {
-            quiet().await;
-            self.hand.advance(Duration::from_secs(1));
+            run_until_idle().await;
+            self.clock.advance(Duration::from_secs(1));
         }
-        quiet().await;
+        run_until_idle().await;
     }
 
     /// Advances time until just after the next full minute of the engine's clock, and returns that
     /// minute.
-    pub(crate) async fn to_next_minute(&self) -> i64 {
+    pub(crate) async fn advance_to_next_minute(&self) -> i64 {
         let now = self.now().await;
         let next = (now / 60 + 1) * 60;
-        self.pass(u64::try_from(next - now).unwrap() + 1).await;
+        self.advance(u64::try_from(next - now).unwrap() + 1).await;
         next
     }
 
-    pub(crate) fn ran(&self) -> Vec<Ran> {
-        self.book.lock().unwrap().clone()
+    pub(crate) fn completed_runs(&self) -> Vec<CompletedRun> {
+        self.runs.lock().unwrap().clone()
     }
 
-    pub(crate) fn ticks(&self) -> Vec<i64> {
-        self.ran().iter().map(|ran| ran.tick).collect()
+    pub(crate) fn completed_ticks(&self) -> Vec<i64> {
+        self.completed_runs().iter().map(|ran| ran.tick).collect()
     }
 
-    pub(crate) async fn status(&self) -> Status {
-        Jobs::of(&self.locks).unwrap().status("job").await.unwrap().unwrap()
+    pub(crate) async fn status(&self) -> JobStatus {
+        Jobs::new(&self.locks).unwrap().status("job").await.unwrap().unwrap()
     }
 
     /// The outcomes in the history.
@@ -108,7 +108,7 @@ impl World {
 
 pub(crate) struct Node {
     task: JoinHandle<Result<()>>,
-    stop: Stop,
+    stop: StopHandle,
 }
 
 impl Node {
@@ -116,7 +116,7 @@ impl Node {
     pub(crate) async fn kill(self) {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
-        quiet().await;
+        run_until_idle().await;
     }
 
     /// Stops the node after its present work.
@@ -127,7 +127,7 @@ impl Node {
 }
 
 /// Lets every task of this (current-thread) runtime run until all are idle.
-pub(crate) async fn quiet() {
+pub(crate) async fn run_until_idle() {
     for _ in 0..80 {
         tokio::task::yield_now().await;
     }

@@ -1,14 +1,14 @@
 //! Servers whose clocks are minutes apart, and all majorities one after the other.
 
-use crate::redlock_faults::clocks::{ALIVE, tokens_rise};
-use crate::redlock_faults::site::PATIENT;
+use crate::redlock_faults::clocks::{ALIVE_SETS, assert_tokens_rise};
+use crate::redlock_faults::fixture::PATIENT;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_any_majorities() {
-    tokens_rise(PATIENT, &ALIVE).await;
+    assert_tokens_rise(PATIENT, &ALIVE_SETS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_any_majorities_with_two_rounds_always() {
-    tokens_rise(&format!("second-round=always&{PATIENT}"), &ALIVE).await;
+    assert_tokens_rise(&format!("second-round=always&{PATIENT}"), &ALIVE_SETS).await;
 }

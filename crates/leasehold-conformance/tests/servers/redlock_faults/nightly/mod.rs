@@ -1,11 +1,11 @@
 //! What takes many seconds, and variants of what the other modules show.
 
 mod clocks;
+mod empty_restarts;
 mod eviction;
-mod forgetful;
-mod hung;
-mod lines;
+mod hung_nodes;
 mod options;
-mod pairs;
+mod proxied_connections;
 mod reentry;
-mod review;
+mod review_findings;
+mod two_dead_nodes;

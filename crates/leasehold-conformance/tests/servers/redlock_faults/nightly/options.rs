@@ -2,31 +2,31 @@
 
 use std::time::Duration;
 
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
 
-use crate::redlock_faults::site::{Site, give_back, guard, lock, spawn_lock};
+use crate::redlock_faults::fixture::{Fixture, await_guard, lock, release, spawn_lock};
 
 /// Whoever waits asks less and less often: after pauses that double, up to a quarter of a second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_asks_with_growing_pauses() {
-    let site = Site::new().await;
+async fn a_waiter_retries_with_growing_pauses() {
+    let site = Fixture::new().await;
     let (holds, waits) = (site.locks().await, site.locks().await);
     let held = lock(&holds, "a").await;
-    let before = site.scripts(0).await;
+    let before = site.script_calls(0).await;
     // Each attempt asks, and withdraws.
-    let attempts = async || (site.scripts(0).await - before) / 2;
-    waits.mutex("a").wait(Duration::from_secs(3)).lock().await.expect_err("it is held");
+    let attempts = async || (site.script_calls(0).await - before) / 2;
+    waits.mutex("a").timeout(Duration::from_secs(3)).lock().await.expect_err("it is held");
     // The first six take a third of a second; with those pauses it would go on to ask hundreds of times.
     let some = attempts().await;
     assert!((1..=40).contains(&some), "{some} attempts in three seconds");
     // It does go on to ask.
     let waiting = spawn_lock(&waits, "a");
-    eventually(SOON, || async {
+    eventually(TEST_TIMEOUT, || async {
         let more = attempts().await - some;
         if more > 6 { Ok(()) } else { Err(format!("{more} attempts")) }
     })
     .await;
-    give_back(held).await;
-    give_back(guard(waiting).await).await;
+    release(held).await;
+    release(await_guard(waiting).await).await;
 }

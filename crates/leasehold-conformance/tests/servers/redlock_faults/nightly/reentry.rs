@@ -3,37 +3,37 @@
 use leasehold::Owner;
 use leasehold_testbed::Data;
 
-use crate::redlock_faults::reentry::{enter, is_taken};
-use crate::redlock_faults::site::{Ahead, LASTING, NODES, Site, give_back, lock};
+use crate::redlock_faults::fixture::{Fixture, LASTING, NODES, ShiftedClock, lock, release};
+use crate::redlock_faults::reentry::{acquire, assert_held};
 
 /// A server is dead while an owner enters again, and comes back: it learns of the claim that goes on, also where the first one
 /// was given back meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_was_away_learns_of_the_claim_that_goes_on() {
-    let mut site = Site::durable().await;
-    let ahead = Ahead::new();
-    let (locks, other) = (site.locks_on(&ahead).await, site.locks_on(&ahead).await);
+async fn a_recovered_server_receives_the_claim_that_still_holds() {
+    let mut site = Fixture::durable().await;
+    let ahead = ShiftedClock::new();
+    let (locks, other) = (site.locks_with_clock(&ahead).await, site.locks_with_clock(&ahead).await);
     let owner = Owner::new();
     for away in 0..NODES {
-        let first = enter(&locks, &owner).await;
-        site.until_told(&ahead, &[&first], "a", 1).await;
+        let first = acquire(&locks, &owner).await;
+        site.renew_until_claim_counts(&ahead, &[&first], "a", 1).await;
         site.kill(&[away]);
-        let second = enter(&other, &owner).await;
+        let second = acquire(&other, &owner).await;
         assert_eq!(first.token(), second.token());
         site.restart(&[away], Data::Keep).await;
-        give_back(first).await;
-        ahead.renewed(&[&second], LASTING).await;
-        is_taken(&locks).await;
-        site.until_told(&ahead, &[&second], "a", 1).await;
+        release(first).await;
+        ahead.renew_now(&[&second], LASTING).await;
+        assert_held(&locks).await;
+        site.renew_until_claim_counts(&ahead, &[&second], "a", 1).await;
         // Its two others may die now.
         let two = [(away + 1) % NODES, (away + 2) % NODES];
         site.kill(&two);
-        ahead.renewed(&[&second], LASTING).await;
+        ahead.renew_now(&[&second], LASTING).await;
         let token = second.token();
-        give_back(second).await;
+        release(second).await;
         let next = lock(&locks, "a").await;
         assert!(next.token() > token);
-        give_back(next).await;
+        release(next).await;
         site.restart(&two, Data::Keep).await;
     }
 }

@@ -1,7 +1,7 @@
 //! What takes many seconds, or several database servers.
 
-mod lines;
-mod places;
+mod connections;
+mod deployments;
 mod records;
 mod rows;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold::Guard;
 
 /// None of them is lost for so long.
-async fn stay_held(guards: &[Guard], time: Duration) {
+async fn assert_stay_held(guards: &[Guard], time: Duration) {
     let lost = futures_util::future::select_all(guards.iter().map(|guard| Box::pin(guard.lost())));
     let lost = tokio::time::timeout(time, lost).await;
     assert!(lost.is_err() && guards.iter().all(Guard::is_held), "one was lost");

@@ -3,20 +3,23 @@
 use leasehold_testbed::WallClock;
 use leasehold_testbed::postgres::{self, PgBouncer, PoolMode};
 
-use crate::sql_faults::records::{add, of};
-use crate::sql_faults::site::{BOTH, LASTING, Site, locks};
+use crate::sql_faults::fixture::{BOTH, Fixture, LASTING, open_locks};
+use crate::sql_faults::records::{increment, open_records};
 
 /// The database's clock is set back by an hour: what is read goes back, and versions rise all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_set_back_repeats_no_version() {
     for kind in BOTH {
         let clock = WallClock::new().expect("a clock");
-        let site = Site::with_clock(kind, &clock).await;
-        let records = of(&site.locks(LASTING).await);
+        let site = Fixture::with_clock(kind, &clock).await;
+        let records = open_records(&site.open_locks(LASTING).await);
         let made = records.compare_and_set("a", 0, "x").await.expect("an answer").expect("none was there");
-        clock.move_to(-3600).expect("a clock");
+        clock.set_offset(-3600).expect("a clock");
         let back = records.get("a").await.expect("a record");
-        assert!(back.now + std::time::Duration::from_secs(1800) < made.now, "{kind:?}: the server's clock: {back:?}");
+        assert!(
+            back.engine_time + std::time::Duration::from_secs(1800) < made.engine_time,
+            "{kind:?}: the server's clock: {back:?}"
+        );
         let next = records.compare_and_set("a", made.version, "y").await.expect("an answer").expect("it is as it was");
         assert_eq!(next.version, made.version + 1, "{kind:?}");
         let _ = records.compare_and_set("a", next.version, "").await.expect("an answer").expect("it is as it was");
@@ -34,15 +37,15 @@ async fn records_through_a_pooler() {
     let url = format!("{}?pooler=transaction", pooler.url());
     let mut clients = Vec::new();
     for _ in 0..4 {
-        let locks = locks(&url, LASTING).await;
+        let locks = open_locks(&url, LASTING).await;
         clients.push(tokio::spawn(async move {
             for _ in 0..10 {
-                add(&of(&locks), "a").await;
+                increment(&open_records(&locks), "a").await;
             }
         }));
     }
     for client in clients {
         client.await.expect("a client");
     }
-    assert_eq!(of(&locks(&server.url(), LASTING).await).get("a").await.expect("a record").value, "40");
+    assert_eq!(open_records(&open_locks(&server.url(), LASTING).await).get("a").await.expect("a record").value, "40");
 }

@@ -3,27 +3,27 @@
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold::engine::Renewal;
-use leasehold_conformance::world::{SOON, granted};
+use leasehold::engine::RenewReply;
+use leasehold_conformance::test_context::{TEST_TIMEOUT, acquire_claim};
 use leasehold_testbed::eventually;
 use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres};
 
-use super::stay_held;
-use crate::sql_faults::site::{BOTH, Hand, Kind, LASTING, SHORT, Site, lock, locks as open};
+use super::assert_stay_held;
+use crate::sql_faults::fixture::{BOTH, DatabaseKind, Fixture, LASTING, ManualTransaction, SHORT, acquire, open_locks};
 
 /// However many statements are stuck at rows that somebody keeps locked, and however soon we stop waiting for them: there are never more connections
 /// than the URL says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_that_stay_locked_cost_no_more_connections() {
+async fn locked_rows_never_exceed_the_connection_limit() {
     for kind in BOTH {
-        let site = Site::new(kind).await;
-        let locks = open(&format!("{}?connections=4&wake=poll", site.url()), SHORT).await;
+        let site = Fixture::new(kind).await;
+        let locks = open_locks(&format!("{}?connections=4&wake=poll", site.url()), SHORT).await;
         let names = ["a", "b", "c", "d", "e", "f"];
         for name in names {
             let guard = locks.mutex(name).ttl(LASTING).lock().await.expect("a lock");
             let _ = guard.release().await.expect("a release");
         }
-        let hand = Hand::lock(&site.home, "SELECT * FROM leasehold FOR UPDATE").await;
+        let hand = ManualTransaction::begin(&site.database, "SELECT * FROM leasehold FOR UPDATE").await;
         let mut tries = tokio::task::JoinSet::new();
         for name in names {
             let locks = locks.clone();
@@ -39,7 +39,7 @@ async fn rows_that_stay_locked_cost_no_more_connections() {
                 ended.expect("no panic");
             }
             // Ours, and the one by hand.
-            most = most.max(site.at_most(4, 4 + 1).await);
+            most = most.max(site.assert_at_most(4, 4 + 1).await);
         }
         assert!(most > 0, "{kind:?}: no statement was seen");
         hand.commit().await;
@@ -53,65 +53,68 @@ async fn rows_that_stay_locked_cost_no_more_connections() {
 /// One row is kept locked for longer than its holder's renewals wait: that one is lost in time, and the client's others are not. MySQL gives up
 /// too late for this TTL, and behind a pooler PostgreSQL never does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_stays_locked_costs_no_other_lock() {
-    for (kind, ttl) in [(Kind::MariaDb, Duration::from_millis(3500)), (Kind::Postgres, Duration::from_secs(9))] {
-        let site = Site::alone(kind).await;
+async fn a_locked_row_loses_no_other_lease() {
+    for (kind, ttl) in
+        [(DatabaseKind::MariaDb, Duration::from_millis(3500)), (DatabaseKind::Postgres, Duration::from_secs(9))]
+    {
+        let site = Fixture::on_own_server(kind).await;
         let pooler = match kind {
-            Kind::MariaDb => None,
-            Kind::Postgres => {
+            DatabaseKind::MariaDb => None,
+            DatabaseKind::Postgres => {
                 let pooler = PgBouncer::new(site.server(), PoolMode::Transaction).pool_size(8);
                 Some(pooler.start().await.expect("a pooler"))
             }
         };
         let url = pooler.as_ref().map_or_else(|| site.url(), |pooler| format!("{}?pooler=transaction", pooler.url()));
-        let locks = open(&url, ttl).await;
-        let stuck = lock(&locks, "a").await;
+        let locks = open_locks(&url, ttl).await;
+        let stuck = acquire(&locks, "a").await;
         let mut kept = Vec::new();
         for name in ["b", "c", "d", "e", "f", "g"] {
-            kept.push(lock(&locks, name).await);
+            kept.push(acquire(&locks, name).await);
         }
-        let hand = Hand::lock(&site.home, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
-        tokio::time::timeout(SOON, stuck.lost()).await.expect("it cannot be renewed");
-        stay_held(&kept, ttl * 2).await;
+        let hand =
+            ManualTransaction::begin(&site.database, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
+        tokio::time::timeout(TEST_TIMEOUT, stuck.lost()).await.expect("it cannot be renewed");
+        assert_stay_held(&kept, ttl * 2).await;
         hand.commit().await;
-        assert!(lock(&locks, "a").await.is_held(), "{kind:?}");
+        assert!(acquire(&locks, "a").await.is_held(), "{kind:?}");
     }
 }
 
 /// The same as the keeper asks: whoever is renewed together with the one whose row is locked is answered while the row is still locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_waits_for_no_other() {
+async fn a_renewal_does_not_wait_for_a_locked_row_of_another() {
     let ttl = Duration::from_secs(15);
-    let site = Site::alone(Kind::Postgres).await;
+    let site = Fixture::on_own_server(DatabaseKind::Postgres).await;
     let pooler = PgBouncer::new(site.server(), PoolMode::Transaction).pool_size(8).start().await.expect("a pooler");
     let url = format!("{}?pooler=transaction", pooler.url());
     let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
-    let (stuck, kept) = (granted(&engine, "a", ttl).await, granted(&engine, "b", ttl).await);
-    let hand = Hand::lock(&site.home, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
-    let renewals = tokio::time::timeout(SOON, engine.renew(vec![stuck, kept])).await;
+    let (stuck, kept) = (acquire_claim(&engine, "a", ttl).await, acquire_claim(&engine, "b", ttl).await);
+    let hand = ManualTransaction::begin(&site.database, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
+    let renewals = tokio::time::timeout(TEST_TIMEOUT, engine.renew(vec![stuck, kept])).await;
     // The row is locked still.
     let renewals = renewals.expect("an answer").expect("answers");
-    assert!(matches!(renewals[..], [Renewal::Unknown, Renewal::Renewed(_)]), "{renewals:?}");
+    assert!(matches!(renewals[..], [RenewReply::Unknown, RenewReply::Renewed(_)]), "{renewals:?}");
     hand.commit().await;
 }
 
 /// Statements that the server refuses because another was first (40001) are asked again, and nobody notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn statements_that_meet_are_asked_again() {
+async fn conflicting_statements_are_retried() {
     let strict = Postgres::new().setting("default_transaction_isolation", "repeatable read");
-    let site = Site::of(Kind::Postgres, strict.start().await.expect("a server"));
+    let site = Fixture::on_server(DatabaseKind::Postgres, strict.start().await.expect("a server"));
     // Nothing is set for the session then, so that the server's own isolation level counts.
     let url = format!("{}?pooler=transaction&poll=1ms", site.url());
     let refused = async || site.number("SELECT xact_rollback FROM pg_stat_database WHERE datname = 'test'").await;
     let before = refused().await;
-    eventually(SOON, || async {
+    eventually(TEST_TIMEOUT, || async {
         let mut clients = tokio::task::JoinSet::new();
         for _ in 0..8 {
             let url = url.clone();
             clients.spawn(async move {
-                let locks = open(&url, LASTING).await;
+                let locks = open_locks(&url, LASTING).await;
                 for _ in 0..10 {
-                    let _ = lock(&locks, "a").await.release().await.expect("a release");
+                    let _ = acquire(&locks, "a").await.release().await.expect("a release");
                 }
             });
         }
@@ -123,6 +126,6 @@ async fn statements_that_meet_are_asked_again() {
 
 /// PostgreSQL says in time for a short TTL, too, that somebody keeps our row locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_stays_locked_is_said_in_time_for_a_short_ttl() {
-    crate::sql_faults::rows::is_said_and_waited_for(Kind::Postgres, Duration::from_secs(5)).await;
+async fn a_locked_row_is_reported_in_time_for_a_short_ttl() {
+    crate::sql_faults::rows::check_locked_row(DatabaseKind::Postgres, Duration::from_secs(5)).await;
 }

@@ -4,22 +4,22 @@
 //! leave nothing behind. Everything else is read only and limited: at most 100 pings, 128 entries
 //! of the slow log, and 2000 keys of ours among 300,000 of all.
 
-mod ask;
 mod cluster;
 mod facts;
 mod gather;
 mod keys;
-mod name;
+mod measure;
 mod probe;
+mod probe_name;
+mod query;
+pub(in crate::engine) mod redlock;
 mod rules;
-mod sample;
 mod sentinel;
-pub(in crate::engine) mod voters;
 
 use std::time::Duration;
 
-use self::facts::{Aim, Kind};
-use self::rules::Expected;
+use self::facts::{Deployment, Requirements};
+use self::rules::ExpectedRole;
 use super::config::{Config, Topology};
 use crate::doctor::Finding;
 use crate::engine::EngineUrl;
@@ -28,16 +28,18 @@ use crate::error::Result;
 /// Examines one server, a master with its Sentinels, or a cluster.
 pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
     let config = Config::read(url)?;
-    let aim = |kind| Aim::new(&config, ttl, kind);
+    let aim = |kind| Requirements::new(&config, ttl, kind);
     Ok(match &config.topology {
         Topology::Single(address) => {
             let replicas = gather::replicas(&config, address).await;
-            let replicas = replicas.into_iter().map(|replica| (replica, Expected::Replica, Vec::new()));
+            let replicas = replicas.into_iter().map(|replica| (replica, ExpectedRole::Replica, Vec::new()));
             let servers: Vec<_> =
-                [(address.clone(), Expected::Master, Vec::new())].into_iter().chain(replicas).collect();
-            gather::servers(&config, &servers, &aim(Kind::Single), None).await
+                [(address.clone(), ExpectedRole::Master, Vec::new())].into_iter().chain(replicas).collect();
+            gather::examine_servers(&config, &servers, &aim(Deployment::Single), None).await
         }
-        Topology::Sentinel(sentinels, name) => sentinel::examine(&config, sentinels, name, &aim(Kind::Sentinel)).await,
-        Topology::Cluster(nodes) => cluster::examine(&config, nodes, &aim(Kind::Cluster)).await,
+        Topology::Sentinel(sentinels, name) => {
+            sentinel::examine(&config, sentinels, name, &aim(Deployment::Sentinel)).await
+        }
+        Topology::Cluster(nodes) => cluster::examine(&config, nodes, &aim(Deployment::Cluster)).await,
     })
 }

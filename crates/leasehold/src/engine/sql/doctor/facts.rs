@@ -9,65 +9,67 @@ use super::super::{Dialect, error};
 
 /// Why something is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum No {
+pub(super) enum UnknownReason {
     /// The server denies this user access to it.
     Denied(String),
     /// It is unreachable, or did not respond.
-    Lost(String),
+    Unreachable(String),
     /// The server does not reveal it.
-    Missing(String),
+    NotReported(String),
     /// It was not asked because of another finding.
-    Unasked(&'static str),
+    Skipped(&'static str),
 }
 
-impl No {
-    pub(super) fn missing(what: &str) -> Self {
-        Self::Missing(format!("it does not tell {what}"))
+impl UnknownReason {
+    pub(super) fn not_reported(what: &str) -> Self {
+        Self::NotReported(format!("it does not tell {what}"))
     }
 
-    pub(super) fn of(failure: &error::Failure, dialect: Dialect) -> Self {
-        match (failure, failure.meaning(dialect)) {
-            (error::Failure::Refused { code, said }, Some(error::Meaning::Denied)) => {
+    pub(super) fn from_failure(failure: &error::Failure, dialect: Dialect) -> Self {
+        match (failure, failure.class(dialect)) {
+            (error::Failure::Refused { code, message: said }, Some(error::ErrorClass::Denied)) => {
                 Self::Denied(format!("{code}: {said}"))
             }
-            (error::Failure::Refused { code, said }, _) => Self::Missing(format!("{code}: {said}")),
-            (error::Failure::Unreachable(why) | error::Failure::Broken(why), _) => Self::Lost(why.clone()),
-            (other, _) => Self::Missing(other.tell(dialect, "it").said()),
+            (error::Failure::Refused { code, message: said }, _) => Self::NotReported(format!("{code}: {said}")),
+            (error::Failure::Unreachable(why) | error::Failure::ConnectionLost(why), _) => {
+                Self::Unreachable(why.clone())
+            }
+            (other, _) => Self::NotReported(other.to_error(dialect, "it").message_without_location()),
         }
     }
 }
 
-impl fmt::Display for No {
+impl fmt::Display for UnknownReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Denied(why) | Self::Lost(why) | Self::Missing(why) => f.write_str(why),
-            Self::Unasked(why) => write!(f, "not asked, because {why}"),
+            Self::Denied(why) | Self::Unreachable(why) | Self::NotReported(why) => f.write_str(why),
+            Self::Skipped(why) => write!(f, "not asked, because {why}"),
         }
     }
 }
 
 /// A fact, or why it is not known.
-pub(super) type Known<T> = Result<T, No>;
+pub(super) type Fact<T> = Result<T, UnknownReason>;
 
 /// The user's requirements of the database.
 #[derive(Clone, Debug)]
-pub(super) struct Aim {
+pub(super) struct Requirements {
     pub(super) dialect: Dialect,
     pub(super) ttl: Duration,
     pub(super) technique: Technique,
     pub(super) connections: u64,
     /// `pooler=transaction`: nothing is kept or set in a session.
-    pub(super) pooler: bool,
+    pub(super) has_transaction_pooler: bool,
     /// Waiters poll: `wake=poll`.
-    pub(super) polls: bool,
+    pub(super) is_polling: bool,
     pub(super) clock_skew: Duration,
     /// The command that prints the statements that create the tables.
-    pub(super) ddl: String,
+    pub(super) ddl_command: String,
 }
 
-impl Aim {
+impl Requirements {
     /// How often a lease is renewed.
-    pub(super) fn renewal(&self) -> Duration {
+    pub(super) fn renewal_interval(&self) -> Duration {
         self.ttl / 3
     }
 
@@ -80,7 +82,7 @@ impl Aim {
 /// All facts.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    pub(super) aim: Aim,
+    pub(super) requirements: Requirements,
     pub(super) servers: Vec<Server>,
 }
 
@@ -88,16 +90,16 @@ pub(super) struct Facts {
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) address: String,
-    pub(super) seen: Result<Seen, Closed>,
+    pub(super) facts: Result<ServerFacts, ConnectFailure>,
 }
 
 /// Why a server accepted no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Closed {
-    Away(String),
+pub(super) enum ConnectFailure {
+    Unreachable(String),
     Denied(String),
     NoDatabase(String),
-    Crowded(String),
+    TooManyConnections(String),
 }
 
 /// Names and values, from `SHOW VARIABLES`, `SHOW STATUS` or `pg_settings`.
@@ -105,62 +107,62 @@ pub(super) enum Closed {
 pub(super) struct Values(pub(super) BTreeMap<String, String>);
 
 impl Values {
-    pub(super) fn text(&self, key: &str) -> Known<&str> {
-        self.0.get(key).map(String::as_str).ok_or_else(|| No::missing(key))
+    pub(super) fn text(&self, key: &str) -> Fact<&str> {
+        self.0.get(key).map(String::as_str).ok_or_else(|| UnknownReason::not_reported(key))
     }
 
     /// A number; the integer part if it has a fraction.
-    pub(super) fn number(&self, key: &str) -> Known<i64> {
+    pub(super) fn number(&self, key: &str) -> Fact<i64> {
         let text = self.text(key)?;
-        text.split('.').next().unwrap_or_default().parse().map_err(|_| No::missing(key))
+        text.split('.').next().unwrap_or_default().parse().map_err(|_| UnknownReason::not_reported(key))
     }
 
-    pub(super) fn is_on(&self, key: &str) -> Known<bool> {
+    pub(super) fn is_on(&self, key: &str) -> Fact<bool> {
         Ok(matches!(self.text(key)?.to_ascii_lowercase().as_str(), "on" | "1" | "yes" | "true"))
     }
 }
 
 /// The facts of a server that accepted a connection.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) version: Known<String>,
-    pub(super) settings: Known<Values>,
+pub(super) struct ServerFacts {
+    pub(super) version: Fact<String>,
+    pub(super) settings: Fact<Values>,
     /// MySQL only: `SHOW GLOBAL STATUS`.
-    pub(super) status: Known<Values>,
+    pub(super) status: Fact<Values>,
     /// The identity of the server, whatever its address.
-    pub(super) identity: Known<String>,
+    pub(super) identity: Fact<String>,
     /// PostgreSQL only: whether it is a standby.
-    pub(super) in_recovery: Known<bool>,
+    pub(super) is_in_recovery: Fact<bool>,
     /// The number of connections of all users.
-    pub(super) in_use: Known<i64>,
+    pub(super) in_use: Fact<i64>,
     /// The number of connected replicas.
-    pub(super) replicas: Known<i64>,
+    pub(super) replicas: Fact<i64>,
     /// The pooler or proxy before the server.
-    pub(super) between: Known<Between>,
-    pub(super) clock: Known<ClockGap>,
-    pub(super) trips: Known<Trips>,
+    pub(super) intermediary: Fact<Intermediary>,
+    pub(super) clock: Fact<ClockOffset>,
+    pub(super) round_trips: Fact<RoundTrips>,
     /// The tables that the technique needs.
     pub(super) tables: Vec<Table>,
     /// The result of a lock that was acquired and rolled back.
-    pub(super) trial: Known<()>,
-    pub(super) rows: Known<Rows>,
+    pub(super) dry_run: Fact<()>,
+    pub(super) row_stats: Fact<RowStats>,
 }
 
-impl Seen {
-    pub(super) fn setting(&self, key: &str) -> Known<&str> {
-        self.settings.as_ref().map_err(No::clone)?.text(key)
+impl ServerFacts {
+    pub(super) fn setting(&self, key: &str) -> Fact<&str> {
+        self.settings.as_ref().map_err(UnknownReason::clone)?.text(key)
     }
 
-    pub(super) fn number(&self, key: &str) -> Known<i64> {
-        self.settings.as_ref().map_err(No::clone)?.number(key)
+    pub(super) fn number(&self, key: &str) -> Fact<i64> {
+        self.settings.as_ref().map_err(UnknownReason::clone)?.number(key)
     }
 
-    pub(super) fn is_on(&self, key: &str) -> Known<bool> {
-        self.settings.as_ref().map_err(No::clone)?.is_on(key)
+    pub(super) fn is_on(&self, key: &str) -> Fact<bool> {
+        self.settings.as_ref().map_err(UnknownReason::clone)?.is_on(key)
     }
 
-    pub(super) fn status(&self, key: &str) -> Known<&str> {
-        self.status.as_ref().map_err(No::clone)?.text(key)
+    pub(super) fn status(&self, key: &str) -> Fact<&str> {
+        self.status.as_ref().map_err(UnknownReason::clone)?.text(key)
     }
 
     /// Whether it is a node of a Galera cluster.
@@ -169,9 +171,9 @@ impl Seen {
     }
 
     /// What makes the server read-only, if anything does.
-    pub(super) fn read_only(&self, dialect: Dialect) -> Known<Option<String>> {
+    pub(super) fn read_only(&self, dialect: Dialect) -> Fact<Option<String>> {
         if dialect == Dialect::Postgres {
-            if self.in_recovery.clone()? {
+            if self.is_in_recovery.clone()? {
                 return Ok(Some("it is a standby (pg_is_in_recovery)".into()));
             }
             let marked = self.is_on("default_transaction_read_only") == Ok(true);
@@ -191,17 +193,17 @@ impl Seen {
 
 /// The pooler or proxy before the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Between {
-    Nothing,
+pub(super) enum Intermediary {
+    Direct,
     /// A pooler that may use another session for each transaction.
-    Transactions,
+    TransactionPooler,
     /// A proxy with this name.
     Proxy(&'static str),
 }
 
 /// The difference between a server's clock and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ClockGap {
+pub(super) struct ClockOffset {
     /// How many microseconds it is ahead of ours.
     pub(super) ahead: i64,
     /// The error of that: half of the shortest round trip.
@@ -210,14 +212,14 @@ pub(super) struct ClockGap {
 
 /// The durations of queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Trips {
+pub(super) struct RoundTrips {
     pub(super) count: usize,
     pub(super) p50: Duration,
     pub(super) p99: Duration,
 }
 
-impl Trips {
-    pub(super) fn of(mut times: Vec<Duration>) -> Option<Self> {
+impl RoundTrips {
+    pub(super) fn from_samples(mut times: Vec<Duration>) -> Option<Self> {
         times.sort_unstable();
         let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
         Some(Self { count: times.len(), p50: *at(50)?, p99: *at(99)? })
@@ -229,31 +231,31 @@ impl Trips {
 pub(super) struct Table {
     pub(super) name: String,
     /// The columns that it needs besides its name.
-    pub(super) wanted: &'static [&'static str],
-    pub(super) found: Known<Found>,
+    pub(super) required_columns: &'static [&'static str],
+    pub(super) state: Fact<TableState>,
 }
 
 /// The state of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum TableState {
     /// It does not exist; whether we may create it.
     Missing {
-        may_make: Known<()>,
+        can_create: Fact<()>,
     },
-    There(Shape),
+    Exists(TableDefinition),
 }
 
 /// The definition of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct TableDefinition {
     /// InnoDB, or PostgreSQL's `relpersistence` as a word.
     pub(super) engine: String,
     pub(super) columns: Vec<Column>,
     /// Whether names are unique.
-    pub(super) unique_name: bool,
+    pub(super) is_name_unique: bool,
 }
 
-impl Shape {
+impl TableDefinition {
     pub(super) fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|column| column.name == name)
     }
@@ -264,31 +266,31 @@ impl Shape {
 pub(super) struct Column {
     pub(super) name: String,
     /// `bigint`, `varbinary`, `text`, …
-    pub(super) of: String,
+    pub(super) data_type: String,
     /// `utf8mb4_general_ci`, `C`; empty if it has none.
     pub(super) collation: String,
     /// PostgreSQL: whether its collation treats names with different bytes as equal.
-    pub(super) is_loose: bool,
+    pub(super) has_loose_collation: bool,
 }
 
 /// The content of the lease table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rows {
-    /// How many rows were counted, at most [`Self::MOST`].
+pub(super) struct RowStats {
+    /// How many rows were counted, at most [`Self::MAX_COUNTED`].
     pub(super) count: i64,
     /// How many rows have holders or waiters at present.
-    pub(super) busy: i64,
+    pub(super) active: i64,
     /// How many rows have holders or waiters that did not leave before their end.
-    pub(super) ended: i64,
+    pub(super) expired: i64,
     /// How many rows claim an end later than any lease can last.
-    pub(super) endless: i64,
+    pub(super) never_expiring: i64,
     /// How many rows were read and parsed.
-    pub(super) read: usize,
+    pub(super) parsed: usize,
     /// Names of locks whose rows cannot be parsed, and why.
-    pub(super) damaged: Vec<(String, &'static str)>,
+    pub(super) corrupt: Vec<(String, &'static str)>,
 }
 
-impl Rows {
-    pub(super) const MOST: i64 = 100_000;
-    pub(super) const READ: usize = 500;
+impl RowStats {
+    pub(super) const MAX_COUNTED: i64 = 100_000;
+    pub(super) const MAX_PARSED: usize = 500;
 }

@@ -4,32 +4,34 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::super::config::{Config, Technique, Wake};
+use super::super::config::{Config, Technique, WakeMode};
+use super::super::connection::{Connection, Reply, Value};
 use super::super::ddl::{self, Tables};
-use super::super::error::{Failure, Meaning};
-use super::super::link::{Link, Reply, Value};
-use super::super::{Dialect, held, lease};
-use super::facts::{Aim, Closed, Facts, Found, Known, No, Rows, Seen, Server, Table, Values};
-use super::{my, pg, probe};
+use super::super::error::{ErrorClass, Failure};
+use super::super::{Dialect, lease, session_locks};
+use super::facts::{
+    ConnectFailure, Fact, Facts, Requirements, RowStats, Server, ServerFacts, Table, TableState, UnknownReason, Values,
+};
+use super::{mysql, postgres, probe};
 use crate::clock::Clock;
 
 /// Timeout of a small query.
-const PATIENCE: Duration = Duration::from_secs(5);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A little more than the longest lease, in microseconds.
-const LONGEST: i64 = 25 * 3600 * 1_000_000;
+const MAX_LEASE_MICROS: i64 = 25 * 3600 * 1_000_000;
 
 /// A connection for small queries, one after the other.
 #[derive(Debug)]
-pub(super) struct Asker {
+pub(super) struct QueryClient {
     /// `None` after a timeout: the next reply could belong to the query before.
-    link: Option<Link>,
+    link: Option<Connection>,
     clock: Clock,
     pub(super) dialect: Dialect,
 }
 
-impl Asker {
+impl QueryClient {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
-        match config.clock.timeout(config.connect_timeout + PATIENCE, Link::open(config)).await {
+        match config.clock.timeout(config.connect_timeout + QUERY_TIMEOUT, Connection::open(config)).await {
             Ok(link) => Ok(Self { link: Some(link?), clock: config.clock.clone(), dialect: config.dialect }),
             Err(_) => Err(Failure::Unreachable(format!("no answer within {:?}", config.connect_timeout))),
         }
@@ -37,41 +39,45 @@ impl Asker {
 
     /// The server's id of this connection, from the handshake.
     pub(super) fn id(&self) -> Option<i64> {
-        self.link.as_ref().map(Link::id)
+        self.link.as_ref().map(Connection::id)
     }
 
-    pub(super) async fn ask(&mut self, sql: &str) -> Known<Reply> {
-        self.ask_with(sql, &[]).await
+    pub(super) async fn query(&mut self, sql: &str) -> Fact<Reply> {
+        self.query_with(sql, &[]).await
     }
 
-    pub(super) async fn ask_with(&mut self, sql: &str, values: &[Value]) -> Known<Reply> {
+    pub(super) async fn query_with(&mut self, sql: &str, values: &[Value]) -> Fact<Reply> {
         let dialect = self.dialect;
-        self.answered(async |link| link.run(sql, values).await).await?.map_err(|failure| No::of(&failure, dialect))
+        self.with_timeout(async |link| link.run(sql, values).await)
+            .await?
+            .map_err(|failure| UnknownReason::from_failure(&failure, dialect))
     }
 
     /// Runs statements without rows.
-    pub(super) async fn tell(&mut self, sql: &str) -> Known<()> {
+    pub(super) async fn execute(&mut self, sql: &str) -> Fact<()> {
         let dialect = self.dialect;
-        self.answered(async |link| link.script(sql).await).await?.map_err(|failure| No::of(&failure, dialect))
+        self.with_timeout(async |link| link.execute_batch(sql).await)
+            .await?
+            .map_err(|failure| UnknownReason::from_failure(&failure, dialect))
     }
 
     /// The single value of the single row.
-    pub(super) async fn value(&mut self, sql: &str) -> Known<Value> {
-        let reply = self.ask(sql).await?;
-        reply.value().cloned().ok_or_else(|| No::missing("it"))
+    pub(super) async fn value(&mut self, sql: &str) -> Fact<Value> {
+        let reply = self.query(sql).await?;
+        reply.value().cloned().ok_or_else(|| UnknownReason::not_reported("it"))
     }
 
-    pub(super) async fn number(&mut self, sql: &str) -> Known<i64> {
-        self.value(sql).await?.int().ok_or_else(|| No::missing("a number"))
+    pub(super) async fn number(&mut self, sql: &str) -> Fact<i64> {
+        self.value(sql).await?.int().ok_or_else(|| UnknownReason::not_reported("a number"))
     }
 
-    pub(super) async fn text(&mut self, sql: &str) -> Known<String> {
-        self.value(sql).await?.text().map(ToOwned::to_owned).ok_or_else(|| No::missing("it"))
+    pub(super) async fn text(&mut self, sql: &str) -> Fact<String> {
+        self.value(sql).await?.text().map(ToOwned::to_owned).ok_or_else(|| UnknownReason::not_reported("it"))
     }
 
     /// Rows with a name and a value.
-    pub(super) async fn values(&mut self, sql: &str) -> Known<Values> {
-        let reply = self.ask(sql).await?;
+    pub(super) async fn values(&mut self, sql: &str) -> Fact<Values> {
+        let reply = self.query(sql).await?;
         let pair = |row: &Vec<Value>| match &row[..] {
             [Value::Text(name), Value::Text(value)] => Some((name.to_ascii_lowercase(), value.clone())),
             [Value::Text(name), Value::Int(value)] => Some((name.to_ascii_lowercase(), value.to_string())),
@@ -80,12 +86,12 @@ impl Asker {
         Ok(Values(reply.rows.iter().filter_map(pair).collect()))
     }
 
-    async fn answered<T>(
+    async fn with_timeout<T>(
         &mut self,
-        asking: impl AsyncFnOnce(&mut Link) -> Result<T, Failure>,
-    ) -> Known<Result<T, Failure>> {
-        let Some(link) = &mut self.link else { return Err(No::Lost("it fell silent".into())) };
-        match self.clock.timeout(PATIENCE, asking(link)).await {
+        asking: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
+    ) -> Fact<Result<T, Failure>> {
+        let Some(link) = &mut self.link else { return Err(UnknownReason::Unreachable("it fell silent".into())) };
+        match self.clock.timeout(QUERY_TIMEOUT, asking(link)).await {
             Ok(answer) => {
                 // After a refusal, the next query may succeed.
                 if answer.as_ref().is_err_and(|failure| !matches!(failure, Failure::Refused { .. })) {
@@ -95,7 +101,7 @@ impl Asker {
             }
             Err(_) => {
                 self.link = None;
-                Err(No::Lost(format!("no answer within {PATIENCE:?}")))
+                Err(UnknownReason::Unreachable(format!("no answer within {QUERY_TIMEOUT:?}")))
             }
         }
     }
@@ -108,90 +114,95 @@ impl Asker {
 }
 
 /// Asks for all facts.
-pub(super) async fn all(config: &Config, ttl: Duration) -> Facts {
-    let aim = Aim {
+pub(super) async fn gather_facts(config: &Config, ttl: Duration) -> Facts {
+    let aim = Requirements {
         dialect: config.dialect,
         ttl,
         technique: config.technique,
         connections: config.connections as u64,
-        pooler: config.pooler,
-        polls: config.wake == Wake::Poll,
+        has_transaction_pooler: config.has_transaction_pooler,
+        is_polling: config.wake == WakeMode::Poll,
         clock_skew: config.clock_skew,
-        ddl: ddl::command(config),
+        ddl_command: ddl::command(config),
     };
-    let servers = join_all(config.servers.iter().map(|place| server(config, place))).await;
-    Facts { aim, servers }
+    let servers = join_all(config.servers.iter().map(|place| gather_server(config, place))).await;
+    Facts { requirements: aim, servers }
 }
 
-async fn server(config: &Config, (host, port): &(String, u16)) -> Server {
+async fn gather_server(config: &Config, (host, port): &(String, u16)) -> Server {
     let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     // As behind a pooler: we set and prepare nothing, so that we see the settings of other clients.
-    let alone = Config { servers: vec![(host.clone(), *port)], pooler: true, only_looks: true, ..config.clone() };
-    let seen = match Asker::open(&alone).await {
+    let alone = Config {
+        servers: vec![(host.clone(), *port)],
+        has_transaction_pooler: true,
+        allows_read_only: true,
+        ..config.clone()
+    };
+    let seen = match QueryClient::open(&alone).await {
         Ok(mut asker) => {
-            let seen = look(&mut asker, &alone).await;
+            let seen = gather_server_facts(&mut asker, &alone).await;
             asker.close().await;
             Ok(seen)
         }
-        Err(failure) => Err(closed(&failure, config.dialect)),
+        Err(failure) => Err(connect_failure(&failure, config.dialect)),
     };
-    Server { address, seen }
+    Server { address, facts: seen }
 }
 
-fn closed(failure: &Failure, dialect: Dialect) -> Closed {
+fn connect_failure(failure: &Failure, dialect: Dialect) -> ConnectFailure {
     let said = match failure {
-        Failure::Refused { code, said } => format!("{code}: {said}"),
-        Failure::Unreachable(why) | Failure::Broken(why) => why.clone(),
-        other => other.tell(dialect, "it").said(),
+        Failure::Refused { code, message: said } => format!("{code}: {said}"),
+        Failure::Unreachable(why) | Failure::ConnectionLost(why) => why.clone(),
+        other => other.to_error(dialect, "it").message_without_location(),
     };
-    match failure.meaning(dialect) {
-        Some(Meaning::Denied) => Closed::Denied(said),
-        Some(Meaning::NoDatabase) => Closed::NoDatabase(said),
-        Some(Meaning::Crowded) => Closed::Crowded(said),
-        _ => Closed::Away(said),
+    match failure.class(dialect) {
+        Some(ErrorClass::Denied) => ConnectFailure::Denied(said),
+        Some(ErrorClass::NoDatabase) => ConnectFailure::NoDatabase(said),
+        Some(ErrorClass::TooManyConnections) => ConnectFailure::TooManyConnections(said),
+        _ => ConnectFailure::Unreachable(said),
     }
 }
 
-async fn look(asker: &mut Asker, config: &Config) -> Seen {
-    let unasked = || No::Unasked("it is another kind of server");
-    let mut seen = Seen {
+async fn gather_server_facts(asker: &mut QueryClient, config: &Config) -> ServerFacts {
+    let unasked = || UnknownReason::Skipped("it is another kind of server");
+    let mut seen = ServerFacts {
         version: Err(unasked()),
         settings: Err(unasked()),
         status: Err(unasked()),
         identity: Err(unasked()),
-        in_recovery: Err(unasked()),
+        is_in_recovery: Err(unasked()),
         in_use: Err(unasked()),
         replicas: Err(unasked()),
-        between: Err(unasked()),
+        intermediary: Err(unasked()),
         clock: Err(unasked()),
-        trips: Err(unasked()),
+        round_trips: Err(unasked()),
         tables: Vec::new(),
-        trial: Err(unasked()),
-        rows: Err(unasked()),
+        dry_run: Err(unasked()),
+        row_stats: Err(unasked()),
     };
     match config.dialect {
-        Dialect::MySql => my::look(asker, &mut seen).await,
-        Dialect::Postgres => pg::look(asker, config, &mut seen).await,
+        Dialect::MySql => mysql::query_facts(asker, &mut seen).await,
+        Dialect::Postgres => postgres::query_facts(asker, config, &mut seen).await,
     }
-    (seen.clock, seen.trips) = probe::time(asker).await;
-    for (name, wanted, statement) in needed(config) {
+    (seen.clock, seen.round_trips) = probe::measure_clock(asker).await;
+    for (name, wanted, statement) in required_tables(config) {
         let found = match config.dialect {
-            Dialect::MySql => my::table(asker, &name, &statement).await,
-            Dialect::Postgres => pg::table(asker, config.schema.as_deref(), &name).await,
+            Dialect::MySql => mysql::table(asker, &name, &statement).await,
+            Dialect::Postgres => postgres::table(asker, config.schema.as_deref(), &name).await,
         };
-        seen.tables.push(Table { name, wanted, found });
+        seen.tables.push(Table { name, required_columns: wanted, state: found });
     }
-    seen.trial = trial(asker, config, &seen).await;
-    seen.rows = match seen.tables.first().map(|table| &table.found) {
-        Some(Ok(Found::There(_))) if config.technique == Technique::Row => rows(asker, config).await,
+    seen.dry_run = run_dry_run(asker, config, &seen).await;
+    seen.row_stats = match seen.tables.first().map(|table| &table.state) {
+        Some(Ok(TableState::Exists(_))) if config.technique == Technique::Row => count_rows(asker, config).await,
         Some(Err(no)) => Err(no.clone()),
-        _ => Err(No::Unasked("there is no lease table")),
+        _ => Err(UnknownReason::Skipped("there is no lease table")),
     };
     seen
 }
 
 /// The tables that the technique needs, with their columns and the statements that create them.
-fn needed(config: &Config) -> Vec<(String, &'static [&'static str], String)> {
+fn required_tables(config: &Config) -> Vec<(String, &'static [&'static str], String)> {
     const LEASE: &[&str] = &["version", "token", "busy", "state"];
     let of = |suffix: &str, wanted| (format!("{}{suffix}", config.table), wanted);
     let tables: Vec<(String, &'static [&'static str])> = match config.technique {
@@ -199,36 +210,40 @@ fn needed(config: &Config) -> Vec<(String, &'static [&'static str], String)> {
         Technique::ForUpdate => vec![of("_rows", &[]), of("_tokens", &["token"])],
         Technique::Session => vec![of("_tokens", &["token"])],
     };
-    tables.into_iter().zip(ddl::needed(config)).map(|((name, wanted), made)| (name, wanted, made)).collect()
+    tables
+        .into_iter()
+        .zip(ddl::lock_table_statements(config))
+        .map(|((name, wanted), made)| (name, wanted, made))
+        .collect()
 }
 
 /// Does what a lock does, where it can be rolled back.
-async fn trial(asker: &mut Asker, config: &Config, seen: &Seen) -> Known<()> {
+async fn run_dry_run(asker: &mut QueryClient, config: &Config, seen: &ServerFacts) -> Fact<()> {
     if seen.read_only(config.dialect).is_ok_and(|read_only| read_only.is_some()) {
-        return Err(No::Unasked("it takes no writes"));
+        return Err(UnknownReason::Skipped("it takes no writes"));
     }
     for table in &seen.tables {
-        match &table.found {
-            Ok(Found::There(shape)) if super::rules::rolls_back(shape) => {}
-            Ok(Found::There(_)) => return Err(No::Unasked("its table cannot roll back")),
-            Ok(Found::Missing { .. }) => return Err(No::Unasked("its table is not there")),
-            Err(_) => return Err(No::Unasked("its table could not be looked at")),
+        match &table.state {
+            Ok(TableState::Exists(shape)) if super::rules::is_transactional(shape) => {}
+            Ok(TableState::Exists(_)) => return Err(UnknownReason::Skipped("its table cannot roll back")),
+            Ok(TableState::Missing { .. }) => return Err(UnknownReason::Skipped("its table is not there")),
+            Err(_) => return Err(UnknownReason::Skipped("its table could not be looked at")),
         }
     }
     let dialect = asker.dialect;
     asker
-        .answered(async |link| match config.technique {
-            Technique::Row => lease::take_back(link, config).await,
-            Technique::ForUpdate | Technique::Session => held::take_back(link, config).await,
+        .with_timeout(async |link| match config.technique {
+            Technique::Row => lease::dry_run(link, config).await,
+            Technique::ForUpdate | Technique::Session => session_locks::dry_run(link, config).await,
         })
         .await?
-        .map_err(|failure| No::of(&failure, dialect))
+        .map_err(|failure| UnknownReason::from_failure(&failure, dialect))
 }
 
-async fn rows(asker: &mut Asker, config: &Config) -> Known<Rows> {
-    let table = Tables::of(config).leases;
-    let now = probe::clock_of(config.dialect);
-    let most = Rows::MOST;
+async fn count_rows(asker: &mut QueryClient, config: &Config) -> Fact<RowStats> {
+    let table = Tables::from_config(config).leases;
+    let now = probe::clock_expression(config.dialect);
+    let most = RowStats::MAX_COUNTED;
     let (long, one) = match config.dialect {
         Dialect::MySql => ("SIGNED", "1, 0"),
         Dialect::Postgres => ("bigint", "1 ELSE 0 END"),
@@ -241,19 +256,22 @@ async fn rows(asker: &mut Asker, config: &Config) -> Known<Rows> {
         "SELECT COUNT(*), {}, {}, {} FROM (SELECT busy, {now} AS now FROM {table} LIMIT {most}) AS counted",
         sum("busy > now"),
         sum("busy > 0 AND busy <= now"),
-        sum(&format!("busy > now + {LONGEST}")),
+        sum(&format!("busy > now + {MAX_LEASE_MICROS}")),
     );
-    let reply = asker.ask(&sql).await?;
+    let reply = asker.query(&sql).await?;
     let numbers: Vec<i64> = reply.row().unwrap_or_default().iter().filter_map(Value::int).collect();
-    let [count, busy, ended, endless] = numbers[..] else { return Err(No::missing("how many rows there are")) };
-    let sql = format!("SELECT name, version, token, state FROM {table} ORDER BY busy DESC LIMIT {}", Rows::READ);
+    let [count, busy, ended, endless] = numbers[..] else {
+        return Err(UnknownReason::not_reported("how many rows there are"));
+    };
+    let sql =
+        format!("SELECT name, version, token, state FROM {table} ORDER BY busy DESC LIMIT {}", RowStats::MAX_PARSED);
     // Rows may be large, and there may be no index: read them only if their number is known to be
     // below the limit.
-    let reply = if count < most { asker.ask(&sql).await? } else { Reply::default() };
+    let reply = if count < most { asker.query(&sql).await? } else { Reply::default() };
     let damaged = |row: &Vec<Value>| match &row[..] {
         [name, version, token, state] => {
             let why = match (version.int(), token.int(), state.text()) {
-                (Some(0..), Some(0..), Some(state)) => lease::damage(state)?,
+                (Some(0..), Some(0..), Some(state)) => lease::corruption(state)?,
                 _ => "its version or token is none",
             };
             Some((name.text().unwrap_or_default().to_owned(), why))
@@ -261,5 +279,12 @@ async fn rows(asker: &mut Asker, config: &Config) -> Known<Rows> {
         _ => None,
     };
     let read = reply.rows.len();
-    Ok(Rows { count, busy, ended, endless, read, damaged: reply.rows.iter().filter_map(damaged).collect() })
+    Ok(RowStats {
+        count,
+        active: busy,
+        expired: ended,
+        never_expiring: endless,
+        parsed: read,
+        corrupt: reply.rows.iter().filter_map(damaged).collect(),
+    })
 }

@@ -6,8 +6,8 @@
 
 mod facts;
 mod gather;
-mod my;
-mod pg;
+mod mysql;
+mod postgres;
 mod probe;
 mod rules;
 
@@ -22,6 +22,6 @@ use crate::error::Result;
 /// Examines a database.
 pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
     let dialect = if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres };
-    let config = Config::read(dialect, url)?;
-    Ok(rules::all(&gather::all(&config, ttl).await))
+    let config = Config::from_url(dialect, url)?;
+    Ok(rules::check_all(&gather::gather_facts(&config, ttl).await))
 }

@@ -14,7 +14,7 @@
 //!   database's clock. Its time `x = greatest(token + 1, version + 1, microseconds of that clock)`
 //!   is the new version, the token and the start of the lease. So the reply is one number: from
 //!   `RETURNING`, or from MySQL's `LAST_INSERT_ID(…)`, which needs no second statement either.
-//! - **Everything else** is decided by the client: [`Table`](crate::logic::table::Table) (the
+//! - **Everything else** is decided by the client: [`LockTable`](crate::logic::table::LockTable) (the
 //!   specification of all engines) works on the row as it was read. The result is written with
 //!   `UPDATE … WHERE version = (the version read)`. If another client wrote first, the update
 //!   changes nothing; the client reads the row and decides again. No transaction stays open between
@@ -31,18 +31,18 @@
 //!   has certainly elapsed.
 //! - **Hand-off.** The releasing client grants the lock to the next waiter in the same write.
 //!   PostgreSQL notifies the waiter in the same statement (`pg_notify` to the client's own channel;
-//!   one connection listens). MySQL has no notifications: see [`bells`]. Where neither works (a
+//!   one connection listens). MySQL has no notifications: see [`wakeup_locks`]. Where neither works (a
 //!   pooler, Galera, `wake=poll`), one waiter of each client polls every `poll`. All of these are
 //!   hints. Behind them, a timer fires when the holder's lease ends and at a third of the TTL.
 //! - **Force releases.** PostgreSQL notifies the client in the same statement. Without
-//!   notifications, each client reads the versions of its rows five times a second (`pulse`) and
+//!   notifications, each client reads the versions of its rows five times a second (`version_poll`) and
 //!   reads every row that others have written.
 //! - **Force releases of clients that are away.** The row keeps the latest evictions
 //!   ([`evictions`](crate::logic::evictions)), each for the claim's TTL. A claim that is looked up or
 //!   requested again finds its own there, and does not queue again. While the row keeps one, `busy`
 //!   has not passed, so an acquire does not overwrite the list: it costs a read and a write more. The
 //!   release that ends the evicted request removes its entry.
-//! - **Local hand-offs** ([`cohort`](crate::logic::cohort)). They apply if the next waiters belong
+//! - **Local hand-offs** ([`cohort`](crate::logic::local_hand_off)). They apply if the next waiters belong
 //!   to the holder's client, are exclusive, have no owner and have the holder's TTL. The write that
 //!   finds them reserves a token for each. They then hold the lock one after the other without a
 //!   statement. The row still names the first of them as holder, so no other client acquires the
@@ -78,21 +78,21 @@
 //! | a pooler changes sessions | detected before anything is kept in a session, and refused; with `pooler=transaction`, nothing is kept in a session and no statement is prepared |
 //! | the server is short of connections | a client that holds nothing closes its own and polls ([`connections`](crate::logic::connections)); a waiting client that is refused one keeps waiting |
 
-mod bells;
+mod dry_run;
 mod engine;
 mod inspect;
-mod lot;
-mod news;
-mod pulse;
+mod lock_state;
+mod notifications;
 mod round;
-mod settle;
+mod round_outcome;
 mod state;
 mod step;
-mod trial;
-mod watch;
+mod version_poll;
+mod wait_task;
+mod wakeup_locks;
 mod wire;
 
-pub(super) use self::wire::take_and_clear;
+pub(super) use self::wire::acquire_and_release_statements;
 
+pub(super) use self::dry_run::{corruption, dry_run};
 pub(super) use self::engine::LeaseEngine;
-pub(super) use self::trial::{damage, take_back};

@@ -4,87 +4,92 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::engine::LeaseEngine;
-use super::lot::{Asked, Lot, Reading, Row, lock};
-use super::settle::Basis;
-use super::state::{self, Content, Note, Parties, micros, moment};
-use super::step::{self, Op, Out};
-use super::wire::{self, Stored, Swap};
+use super::lock_state::{CachedRow, ClockReading, LockState, PendingOp, lock};
+use super::round_outcome::RoundBasis;
+use super::state::{self, ContenderDetails, Contenders, Content, instant_from_micros, to_micros};
+use super::step::{self, Op, OpOutcome};
+use super::wire::{self, StoredRow, Swap};
 use crate::claim::{Claim, ClaimId, Token};
-use crate::clock::Moment;
-use crate::engine::sql::error::{Failure, Meaning};
-use crate::engine::sql::link::{Reply, Value, lock_wait};
-use crate::engine::sql::pool::Pooled;
+use crate::clock::Instant;
+use crate::engine::sql::connection::{Reply, Value, row_lock_timeout};
+use crate::engine::sql::error::{ErrorClass, Failure};
+use crate::engine::sql::pool::PooledConnection;
 use crate::error::{Error, ErrorKind};
-use crate::logic::cohort::{Cohort, Tokens};
 use crate::logic::lease as rules;
-use crate::logic::table::{Departure, Party, Table};
+use crate::logic::local_hand_off::{LocalHandOff, ReservedTokens};
+use crate::logic::table::{Contender, LockTable, ReleaseEffect};
 
 /// How often a round is decided again because another client wrote first, before the caller has to
 /// retry.
-const COLLISIONS: usize = 64;
+const MAX_CONFLICTS: usize = 64;
 
 /// How many parties may hold or wait.
-const MOST_PARTIES: usize = 10_000;
+const MAX_CONTENDERS: usize = 10_000;
 
 /// A task runs rounds at this lock. If it ends half-way because its runtime did, the next request
 /// starts afresh.
-struct AtWork {
-    lot: Arc<Lot>,
-    ended: bool,
+struct RoundGuard {
+    lot: Arc<LockState>,
+    is_finished: bool,
 }
 
-impl AtWork {
-    fn begin(lot: Arc<Lot>) -> Self {
-        Self { lot, ended: false }
+impl RoundGuard {
+    fn new(lot: Arc<LockState>) -> Self {
+        Self { lot, is_finished: false }
     }
 }
 
-impl Drop for AtWork {
+impl Drop for RoundGuard {
     fn drop(&mut self) {
-        if self.ended {
+        if self.is_finished {
             return;
         }
         let mut inside = self.lot.lock();
-        inside.at_work = false;
+        inside.is_running_rounds = false;
         inside.row = None;
-        inside.uncertain = true;
-        inside.freeze();
-        inside.asked.clear();
+        inside.has_uncertain_write = true;
+        inside.stop_local_hand_offs();
+        inside.pending.clear();
     }
 }
 
 impl LeaseEngine {
     /// Queues a request for a lock, and returns its outcome.
-    pub(super) async fn ask(self: &Arc<Self>, lot: &Arc<Lot>, op: Op, ttl: Duration) -> super::lot::Answered {
+    pub(super) async fn submit(
+        self: &Arc<Self>,
+        lot: &Arc<LockState>,
+        op: Op,
+        ttl: Duration,
+    ) -> super::lock_state::OpResult {
         let (tell, told) = tokio::sync::oneshot::channel();
         let mut lot = Arc::clone(lot);
         let start = loop {
             let mut inside = lot.lock();
-            if inside.gone {
+            if inside.is_removed {
                 drop(inside);
-                lot = self.lot(&lot.name.clone());
+                lot = self.lock_state(&lot.name.clone());
                 continue;
             }
-            if let Op::Depart(claim) = op {
-                if inside.pass_on(claim, self.clock.now()) {
-                    let start = !std::mem::replace(&mut inside.at_work, true);
+            if let Op::Release(claim) = op {
+                if inside.hand_off_locally(claim, self.clock.now()) {
+                    let start = !std::mem::replace(&mut inside.is_running_rounds, true);
                     drop(inside);
                     if start {
-                        tokio::spawn(Arc::clone(self).work(AtWork::begin(lot)));
+                        tokio::spawn(Arc::clone(self).run_rounds(RoundGuard::new(lot)));
                     }
-                    return Ok((Out::Departed(Departure::Released), Reading::default()));
+                    return Ok((OpOutcome::Released(ReleaseEffect::Released), ClockReading::default()));
                 }
-                if let Some(ear) = inside.ears.get(&claim) {
-                    ear.leave();
+                if let Some(ear) = inside.waiters.get(&claim) {
+                    ear.mark_releasing();
                 }
             }
-            inside.asked.push(Asked { op, within: rules::call_timeout(ttl), tell });
-            break !std::mem::replace(&mut inside.at_work, true);
+            inside.pending.push(PendingOp { op, timeout: rules::call_timeout(ttl), reply: tell });
+            break !std::mem::replace(&mut inside.is_running_rounds, true);
         };
         // In a task of its own: the caller may stop waiting while other callers wait for the same
         // rounds.
         if start {
-            tokio::spawn(Arc::clone(self).work(AtWork::begin(lot)));
+            tokio::spawn(Arc::clone(self).run_rounds(RoundGuard::new(lot)));
         }
         match told.await {
             Ok(answer) => answer,
@@ -93,35 +98,35 @@ impl LeaseEngine {
     }
 
     /// Runs rounds while there is anything to do.
-    async fn work(self: Arc<Self>, mut work: AtWork) {
+    async fn run_rounds(self: Arc<Self>, mut work: RoundGuard) {
         let lot = &work.lot;
         loop {
             let asked = {
                 let mut inside = lot.lock();
                 // No caller waits for these any more; a separate step cleans up what they may have
                 // done.
-                inside.asked.retain(|asked| !asked.tell.is_closed() || matches!(asked.op, Op::Depart(_)));
-                let asked = std::mem::take(&mut inside.asked);
-                if asked.iter().any(|asked| matches!(asked.op, Op::Depart(_) | Op::Evict(_))) {
-                    inside.freeze();
+                inside.pending.retain(|asked| !asked.reply.is_closed() || matches!(asked.op, Op::Release(_)));
+                let asked = std::mem::take(&mut inside.pending);
+                if asked.iter().any(|asked| matches!(asked.op, Op::Release(_) | Op::ForceRelease(_))) {
+                    inside.stop_local_hand_offs();
                 }
-                if asked.is_empty() && !inside.is_behind() {
-                    inside.at_work = false;
-                    work.ended = true;
+                if asked.is_empty() && !inside.has_unwritten_holder() {
+                    inside.is_running_rounds = false;
+                    work.is_finished = true;
                     drop(inside);
-                    self.tidy(lot);
+                    self.remove_if_idle(lot);
                     return;
                 }
                 asked
             };
-            let within = asked.iter().map(|asked| asked.within).min();
-            let within = within.unwrap_or_else(|| lot.lock().cohort_timeout());
-            let (ops, tells): (Vec<Op>, Vec<_>) = asked.into_iter().map(|asked| (asked.op, asked.tell)).unzip();
-            let result = match self.clock.timeout(within, self.round(lot, &ops, within)).await {
+            let within = asked.iter().map(|asked| asked.timeout).min();
+            let within = within.unwrap_or_else(|| lot.lock().write_timeout());
+            let (ops, tells): (Vec<Op>, Vec<_>) = asked.into_iter().map(|asked| (asked.op, asked.reply)).unzip();
+            let result = match self.clock.timeout(within, self.run_round(lot, &ops, within)).await {
                 Ok(result) => result,
                 Err(_) => {
                     lot.lock().row = None;
-                    Err(Failure::silent(within))
+                    Err(Failure::timed_out(within))
                 }
             };
             match result {
@@ -133,18 +138,18 @@ impl LeaseEngine {
                 Err(failure) => {
                     // The next renewal at the latest writes the current holder.
                     let mut inside = lot.lock();
-                    inside.uncertain = true;
-                    inside.freeze();
-                    let ends = tells.is_empty() && inside.asked.is_empty();
-                    inside.at_work = !ends;
-                    work.ended = ends;
+                    inside.has_uncertain_write = true;
+                    inside.stop_local_hand_offs();
+                    let ends = tells.is_empty() && inside.pending.is_empty();
+                    inside.is_running_rounds = !ends;
+                    work.is_finished = ends;
                     drop(inside);
                     if ends {
                         tracing::warn!(?failure, name = %lot.name, "who has the lock could not be written down yet");
                         return;
                     }
                     for tell in tells {
-                        let _ = tell.send(Err(self.pool.tell(&failure)));
+                        let _ = tell.send(Err(self.pool.to_error(&failure)));
                     }
                 }
             }
@@ -153,45 +158,46 @@ impl LeaseEngine {
 
     /// Runs one round. If the connection turns out to be dead, it tries once more on a new one: the
     /// server may have restarted, and every step may run twice.
-    async fn round(
+    async fn run_round(
         self: &Arc<Self>,
-        lot: &Arc<Lot>,
+        lot: &Arc<LockState>,
         ops: &[Op],
         within: Duration,
-    ) -> Result<(Vec<Out>, Reading), Failure> {
+    ) -> Result<(Vec<OpOutcome>, ClockReading), Failure> {
         // Which of the claims that leave are ours to release.
         let ours: Vec<ClaimId> = {
             let inside = lot.lock();
-            let passed = inside.cohort.as_ref().and_then(Cohort::current);
+            let passed = inside.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder);
             let is_ours = |claim: ClaimId| {
                 passed == Some(claim)
                     || inside.row.as_ref().is_some_and(|row| row.content.table.holder(claim).is_some())
             };
-            ops.iter().filter_map(Op::departs).filter(|claim| is_ours(*claim)).collect()
+            ops.iter().filter_map(Op::released_claim).filter(|claim| is_ours(*claim)).collect()
         };
-        let writes = lot.lock().writes;
+        let writes = lot.lock().writes_begun;
         match self.decide(lot, ops, within).await {
-            Err(failure) if failure.is_lost_line(self.pool.config.dialect) => {
+            Err(failure) if failure.is_connection_lost(self.pool.config.dialect) => {
                 tracing::debug!(?failure, name = %lot.name, "again, on another connection");
                 {
                     let mut inside = lot.lock();
                     inside.row = None;
-                    inside.uncertain = true;
-                    inside.freeze();
+                    inside.has_uncertain_write = true;
+                    inside.stop_local_hand_offs();
                 }
-                self.pool.forget_idle();
-                let wrote = lot.lock().writes > writes;
+                self.pool.discard_idle();
+                let wrote = lot.lock().writes_begun > writes;
                 let (mut outs, reading) = Box::pin(self.decide(lot, ops, within)).await?;
                 // The claim was ours and is gone: our first try released it.
                 for (op, out) in ops.iter().zip(&mut outs) {
-                    if let (Op::Depart(claim), Out::Departed(departure @ Departure::Absent)) = (op, &mut *out)
+                    if let (Op::Release(claim), OpOutcome::Released(departure @ ReleaseEffect::Absent)) =
+                        (op, &mut *out)
                         && ours.contains(claim)
                     {
-                        *departure = Departure::Released;
+                        *departure = ReleaseEffect::Released;
                     }
                     // Another client's claim is gone: our first try may have removed it, or it left.
-                    if wrote && *out == Out::Evicted(None, None) {
-                        *out = Out::Unknown;
+                    if wrote && *out == OpOutcome::ForceReleaseDone(None, None) {
+                        *out = OpOutcome::Unknown;
                     }
                 }
                 Ok((outs, reading))
@@ -202,111 +208,112 @@ impl LeaseEngine {
 
     async fn decide(
         self: &Arc<Self>,
-        lot: &Arc<Lot>,
+        lot: &Arc<LockState>,
         ops: &[Op],
         within: Duration,
-    ) -> Result<(Vec<Out>, Reading), Failure> {
+    ) -> Result<(Vec<OpOutcome>, ClockReading), Failure> {
         let mut link = self.pool.borrow().await?;
-        let wait = lock_wait(within);
+        let wait = row_lock_timeout(within);
         let mut row = lot.lock().row.take();
         // A row read before these requests came decides only a write that is conditional on it.
         let mut fresh = false;
-        let mut free = row.is_none() && !lot.lock().is_behind();
-        for _ in 0..COLLISIONS {
-            let heard = lot.lock().heard;
+        let mut free = row.is_none() && !lot.lock().has_unwritten_holder();
+        for _ in 0..MAX_CONFLICTS {
+            let heard = lot.lock().foreign_changes;
             let found = match row.take() {
                 Some(row) => row,
-                None => match self.find(lot, ops, &wait, &mut link, &mut free, &mut fresh).await? {
+                None => match self.acquire_or_read(lot, ops, &wait, &mut link, &mut free, &mut fresh).await? {
                     Some(row) => row,
                     None => continue,
                 },
             };
             if !fresh && free && ops.len() == 1 {
-                return Ok(self.keep(lot, found));
+                return Ok(self.cache_and_grant(lot, found));
             }
             let local = self.clock.now();
-            let now = if fresh { found.reading.shown } else { found.reading.at_least(local) };
-            let now = now.before(self.pool.config.clock_skew);
+            let now = if fresh { found.reading.server_time } else { found.reading.min_server_time(local) };
+            let now = now.saturating_sub(self.pool.config.clock_skew);
             let mut content = found.content.clone();
             let mut last = found.token;
-            let cohort = self.catch_up(lot, ops, &mut content.table, last, now);
-            let alive = |claim: ClaimId| lot.lock().ears.get(&claim).is_some_and(|ear| ear.is_used(local));
+            let cohort = self.apply_local_hand_offs(lot, ops, &mut content.table, last, now);
+            let alive = |claim: ClaimId| lot.lock().waiters.get(&claim).is_some_and(|ear| ear.is_polled(local));
             let (mut outs, effects) =
-                step::play(ops, &found.content, &mut content, &mut last, now, &self.inbox, &alive);
+                step::apply_all(ops, &found.content, &mut content, &mut last, now, &self.client_id, &alive);
             let table = &content.table;
             check_room(table)?;
-            let changed = content != found.content || last != found.token || found.healed;
+            let changed = content != found.content || last != found.token || found.needs_rewrite;
             if !changed && !fresh {
                 // There is nothing to write, so the row must be read now to be sure.
                 continue;
             }
             if !changed || found.version < 0 {
                 let reading = found.reading;
-                let tokens = Tokens::left(cohort.as_ref(), last);
-                self.settle(lot, found, Basis { tokens, heard, wrote: false }, &effects, &outs, ops);
+                let tokens = ReservedTokens::remaining(cohort.as_ref(), last);
+                let basis = RoundBasis { tokens, foreign_changes: heard, has_written: false };
+                self.apply_outcome(lot, found, basis, &effects, &outs, ops);
                 return Ok((outs, reading));
             }
-            let ours = |party: &Party<Note>| party.note.inbox == self.inbox;
-            let tokens = Tokens::reserve(cohort.as_ref(), table, ours, &mut last);
-            let messages = self.messages(&lot.name, table, &effects);
-            let swap =
-                Swap { lock_wait: &wait, ..swap(lot.name.as_str(), found.version, last, &content, now, &messages) };
+            let ours = |party: &Contender<ContenderDetails>| party.details.client_id == self.client_id;
+            let tokens = ReservedTokens::reserve(cohort.as_ref(), table, ours, &mut last);
+            let messages = self.notifications(&lot.name, table, &effects);
+            let swap = Swap {
+                row_lock_timeout: &wait,
+                ..swap(lot.name.as_str(), found.version, last, &content, now, &messages)
+            };
             // If no party and no eviction is left, no reply needs a time.
-            let clears =
-                content.is_empty() && messages.is_empty() && outs.iter().all(|out| matches!(out, Out::Departed(_)));
-            {
-                let mut inside = lot.lock();
-                inside.sent = inside.sent.max(last);
-                inside.writes += 1;
-            }
+            let clears = content.is_empty()
+                && messages.is_empty()
+                && outs.iter().all(|out| matches!(out, OpOutcome::Released(_)));
+            lot.lock().record_write(last);
             let sent = self.clock.now();
             let Some(at) = self.write(&mut link, &swap, clears.then_some(now)).await? else { continue };
-            let reading = Reading { sent, heard: self.clock.now(), shown: at };
-            let written = Row {
+            let reading = ClockReading { sent, received: self.clock.now(), server_time: at };
+            let written = CachedRow {
                 version: found.version + 1,
                 token: last,
-                content: rebased(content, now, at),
-                healed: false,
+                content: rebase_leases(content, now, at),
+                needs_rewrite: false,
                 reading,
             };
-            step::dated(&mut outs, ops, &written.content.table);
-            self.settle(lot, written, Basis { tokens, heard, wrote: true }, &effects, &outs, ops);
+            step::set_deadlines(&mut outs, ops, &written.content.table);
+            let basis = RoundBasis { tokens, foreign_changes: heard, has_written: true };
+            self.apply_outcome(lot, written, basis, &effects, &outs, ops);
             return Ok((outs, reading));
         }
-        Err(Failure::Contended(format!("others wrote first {COLLISIONS} times in a row")))
+        Err(Failure::Contended(format!("others wrote first {MAX_CONFLICTS} times in a row")))
     }
 
     /// Writes the decision over the row that was read; with `clears`, without a time of its own.
     /// Returns the time of the write on the database's clock. `None`: another client wrote first.
     async fn write(
         &self,
-        link: &mut Pooled,
+        link: &mut PooledConnection,
         swap: &Swap<'_>,
-        clears: Option<Moment>,
-    ) -> Result<Option<Moment>, Failure> {
+        clears: Option<Instant>,
+    ) -> Result<Option<Instant>, Failure> {
         let Some(now) = clears else {
             let (sql, values) = self.sql.swap(swap);
             let reply = self.run(link, sql, &values).await?;
-            return Ok(self.sql.made(&reply).map_err(strange)?.map(moment));
+            return Ok(self.sql.write_time(&reply).map_err(unexpected_reply)?.map(instant_from_micros));
         };
         let (sql, values) = self.sql.clear(swap);
-        Ok((self.run(link, sql, &values).await?.changed > 0).then_some(now))
+        Ok((self.run(link, sql, &values).await?.rows_changed > 0).then_some(now))
     }
 
     /// Acquires the lock if it may be free, or reads its row. `None`: there was no row, and a
     /// request wants the lock.
-    async fn find(
+    async fn acquire_or_read(
         &self,
-        lot: &Lot,
+        lot: &LockState,
         ops: &[Op],
         wait: &str,
-        link: &mut Pooled,
+        link: &mut PooledConnection,
         free: &mut bool,
         fresh: &mut bool,
-    ) -> Result<Option<Row>, Failure> {
+    ) -> Result<Option<CachedRow>, Failure> {
         let wanted = ops.iter().find_map(|op| if let Op::Attempt { claim, .. } = op { Some(claim) } else { None });
         if let Some(claim) = wanted.filter(|_| *free)
-            && let Some(taken) = self.take_free(lot, claim, wait, link).await?
+            && let Some(taken) = self.acquire_free(lot, claim, wait, link).await?
         {
             return Ok(Some(taken));
         }
@@ -325,22 +332,22 @@ impl LeaseEngine {
         // token is above all earlier ones.
         let sent = self.clock.now();
         let reply = self.run(link, self.sql.clock(), &[]).await?;
-        let shown = reply.value().and_then(Value::int).ok_or_else(|| strange("no time"))?;
-        let reading = Reading { sent, heard: self.clock.now(), shown: moment(shown) };
-        Ok(Some(Row { version: -1, token: 0, content: Content::default(), healed: false, reading }))
+        let shown = reply.value().and_then(Value::int).ok_or_else(|| unexpected_reply("no time"))?;
+        let reading = ClockReading { sent, received: self.clock.now(), server_time: instant_from_micros(shown) };
+        Ok(Some(CachedRow { version: -1, token: 0, content: Content::default(), needs_rewrite: false, reading }))
     }
 
     /// Runs one statement; creates the table if it does not exist.
-    pub(super) async fn run(&self, link: &mut Pooled, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+    pub(super) async fn run(&self, link: &mut PooledConnection, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
         let (mut collisions, mut made) = (0, false);
         loop {
             match link.run(sql, values).await {
-                Err(failure) => match failure.meaning(self.pool.config.dialect) {
+                Err(failure) => match failure.class(self.pool.config.dialect) {
                     // The server chose this transaction to give way: no effect.
-                    Some(Meaning::Collision) if collisions < 8 => collisions += 1,
-                    Some(Meaning::NoTable) if !made => {
+                    Some(ErrorClass::Conflict) if collisions < 8 => collisions += 1,
+                    Some(ErrorClass::NoTable) if !made => {
                         made = true;
-                        Box::pin(super::super::make_tables(&self.pool.config, link)).await?;
+                        Box::pin(super::super::create_tables(&self.pool.config, link)).await?;
                     }
                     _ => return Err(failure),
                 },
@@ -350,82 +357,105 @@ impl LeaseEngine {
     }
 
     /// Acquires the lock for a claim if it is free.
-    async fn take_free(&self, lot: &Lot, claim: &Claim, wait: &str, link: &mut Pooled) -> Result<Option<Row>, Failure> {
-        let mut party = step::party(claim, &self.inbox);
+    async fn acquire_free(
+        &self,
+        lot: &LockState,
+        claim: &Claim,
+        wait: &str,
+        link: &mut PooledConnection,
+    ) -> Result<Option<CachedRow>, Failure> {
+        let mut party = step::new_contender(claim, &self.client_id);
         // Placeholders for what the statement returns.
-        party.until = Moment::default().after(party.ttl);
+        party.expires_at = Instant::default().saturating_add(party.ttl);
         party.token = Token(u64::MAX);
-        party.place = 1;
-        let mut content = Content::from(Table { holders: vec![party], waiters: Default::default() });
-        let text = state::write(&content, Moment::default());
-        let ttl = i64::try_from(claim.terms.ttl.as_micros()).unwrap_or(i64::MAX / 4);
+        party.order = 1;
+        let mut content = Content::from(LockTable { holders: vec![party], waiters: Default::default() });
+        let text = state::write(&content, Instant::default());
+        let ttl = i64::try_from(claim.options.ttl.as_micros()).unwrap_or(i64::MAX / 4);
         let skew = i64::try_from(self.pool.config.clock_skew.as_micros()).unwrap_or(0);
-        let (sql, values) = self.sql.take(lot.name.as_str(), ttl, &text, skew, wait);
+        let (sql, values) = self.sql.acquire(lot.name.as_str(), ttl, &text, skew, wait);
         let sent = self.clock.now();
         let reply = self.run(link, sql, &values).await?;
-        let Some(at) = self.sql.made(&reply).map_err(strange)? else { return Ok(None) };
-        let token = u64::try_from(at).map_err(|_| strange("a moment below zero"))?;
-        if let Some(lost) = lot.lock().cohort.take().filter(Cohort::is_behind).and_then(|cohort| cohort.current()) {
-            self.losses.post(lost);
+        let Some(at) = self.sql.write_time(&reply).map_err(unexpected_reply)? else { return Ok(None) };
+        let token = u64::try_from(at).map_err(|_| unexpected_reply("a moment below zero"))?;
+        if let Some(lost) = lot
+            .lock()
+            .local_hand_offs
+            .take()
+            .filter(LocalHandOff::has_unwritten_hand_off)
+            .and_then(|cohort| cohort.current_holder())
+        {
+            self.losses.report_lost(lost);
         }
-        let reading = Reading { sent, heard: self.clock.now(), shown: moment(at) };
+        let reading = ClockReading { sent, received: self.clock.now(), server_time: instant_from_micros(at) };
         for party in &mut content.table.holders {
             party.token = Token(token);
-            party.until = moment(at).after(party.ttl);
-            party.note.since = Some(moment(at));
+            party.expires_at = instant_from_micros(at).saturating_add(party.ttl);
+            party.details.since = Some(instant_from_micros(at));
         }
-        Ok(Some(Row { version: at, token, content, healed: false, reading }))
+        Ok(Some(CachedRow { version: at, token, content, needs_rewrite: false, reading }))
     }
 
     /// Remembers a row that holds only the requesting claim, and answers with its grant.
-    fn keep(&self, lot: &Lot, row: Row) -> (Vec<Out>, Reading) {
+    fn cache_and_grant(&self, lot: &LockState, row: CachedRow) -> (Vec<OpOutcome>, ClockReading) {
         let reading = row.reading;
-        let out = row.content.table.holders.first().map(|party| Out::Granted(party.token, party.until));
-        self.put(&mut lot.lock(), row);
+        let out = row.content.table.holders.first().map(|party| OpOutcome::Granted(party.token, party.expires_at));
+        self.cache_row(&mut lot.lock(), row);
         (out.into_iter().collect(), reading)
     }
 
     /// Reads the row. `None`: the lock was never acquired, or its row was deleted by hand.
-    pub(super) async fn read(&self, lot: &Lot, link: &mut Pooled) -> Result<Option<Row>, Failure> {
+    pub(super) async fn read(
+        &self,
+        lot: &LockState,
+        link: &mut PooledConnection,
+    ) -> Result<Option<CachedRow>, Failure> {
         let (sql, values) = self.sql.read(lot.name.as_str());
         let sent = self.clock.now();
         let reply = self.run(link, sql, &values).await?;
         let heard = self.clock.now();
         let Some(found) = reply.row() else { return Ok(None) };
-        let Stored { version, token, now, state } = wire::stored(found).map_err(strange)?;
-        let shown = moment(now);
-        let (content, healed) = state::read_and_heal(&state, shown).map_err(|why| damaged(lot.name.as_str(), why))?;
-        Ok(Some(Row { version, token, content, healed, reading: Reading { sent, heard, shown } }))
+        let StoredRow { version, token, now, state } = wire::parse_row(found).map_err(unexpected_reply)?;
+        let shown = instant_from_micros(now);
+        let (content, healed) =
+            state::read_and_correct(&state, shown).map_err(|why| corrupt_row(lot.name.as_str(), why))?;
+        Ok(Some(CachedRow {
+            version,
+            token,
+            content,
+            needs_rewrite: healed,
+            reading: ClockReading { sent, received: heard, server_time: shown },
+        }))
     }
 
     /// Drops the entry of a lock that none of our claims uses.
-    pub(super) fn tidy(&self, lot: &Arc<Lot>) {
-        let mut lots = lock(&self.lots);
+    pub(super) fn remove_if_idle(&self, lot: &Arc<LockState>) {
+        let mut lots = lock(&self.lock_states);
         let mut inside = lot.lock();
         if inside.is_idle() && lots.get(&lot.name).is_some_and(|kept| Arc::ptr_eq(kept, lot)) {
-            inside.gone = true;
-            if let Some(bells) = &self.bells {
-                bells.order(inside.hung.now(std::iter::empty()).into_iter());
+            inside.is_removed = true;
+            if let Some(bells) = &self.wakeup_locks {
+                bells.submit(inside.wakeups.update(std::iter::empty()).into_iter());
             }
             lots.remove(&lot.name);
         }
     }
 }
 
-pub(super) fn damaged(name: &str, why: &str) -> Failure {
-    Failure::Damaged(format!(
+pub(super) fn corrupt_row(name: &str, why: &str) -> Failure {
+    Failure::CorruptRow(format!(
         "what is stored of {name:?} cannot be understood ({why}); it is freed by deleting its row"
     ))
 }
 
-pub(super) fn strange(what: &'static str) -> Failure {
-    Failure::Strange(what.to_owned())
+pub(super) fn unexpected_reply(what: &'static str) -> Failure {
+    Failure::UnexpectedReply(what.to_owned())
 }
 
 /// Refuses a row with too many parties.
-fn check_room(table: &Parties) -> Result<(), Failure> {
-    if table.holders.len() + table.waiters.len() > MOST_PARTIES {
-        return Err(Failure::Full(format!("{MOST_PARTIES} hold or wait already, and there is no room for more")));
+fn check_room(table: &Contenders) -> Result<(), Failure> {
+    if table.holders.len() + table.waiters.len() > MAX_CONTENDERS {
+        return Err(Failure::Full(format!("{MAX_CONTENDERS} hold or wait already, and there is no room for more")));
     }
     Ok(())
 }
@@ -435,34 +465,43 @@ fn swap<'a>(
     version: i64,
     token: u64,
     content: &Content,
-    now: Moment,
+    now: Instant,
     messages: &'a [(String, String)],
 ) -> Swap<'a> {
     let Content { table, evictions } = content;
     let ends = || {
-        let parties = table.holders.iter().chain(&table.waiters).map(|party| (party.ttl, party.until));
+        let parties = table.holders.iter().chain(&table.waiters).map(|party| (party.ttl, party.expires_at));
         // Evictions count, too: the statement that acquires a free lock would overwrite them.
         parties.chain(evictions.iter().map(|eviction| (eviction.ttl, eviction.until)))
     };
-    let begins = |(ttl, until): &(Duration, Moment)| *until == now.after(*ttl);
+    let begins = |(ttl, until): &(Duration, Instant)| *until == now.saturating_add(*ttl);
     let fresh = ends().filter(begins).map(|(ttl, _)| ttl).max();
     let fresh = fresh.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX / 4));
-    let busy = ends().filter(|end| !begins(end)).map(|(_, until)| micros(until)).max().unwrap_or(0);
-    Swap { name, version, token, busy, fresh, state: state::write(content, now), messages, lock_wait: "" }
+    let busy = ends().filter(|end| !begins(end)).map(|(_, until)| to_micros(until)).max().unwrap_or(0);
+    Swap {
+        name,
+        version,
+        token,
+        busy,
+        max_new_ttl: fresh,
+        state: state::write(content, now),
+        notifications: messages,
+        row_lock_timeout: "",
+    }
 }
 
 /// The content as written at `at`, after it was decided at `now`.
-fn rebased(mut content: Content, now: Moment, at: Moment) -> Content {
+fn rebase_leases(mut content: Content, now: Instant, at: Instant) -> Content {
     // Nothing lasts longer than its TTL from here: the clock may have been set back since the row
     // was read.
-    let rebase = |until: &mut Moment, ttl| {
-        let most = at.after(ttl);
-        *until = if *until == now.after(ttl) { most } else { (*until).min(most) };
+    let rebase = |until: &mut Instant, ttl| {
+        let most = at.saturating_add(ttl);
+        *until = if *until == now.saturating_add(ttl) { most } else { (*until).min(most) };
     };
     let Content { table, evictions } = &mut content;
     for party in table.holders.iter_mut().chain(&mut table.waiters) {
-        rebase(&mut party.until, party.ttl);
-        party.note.since.get_or_insert(at);
+        rebase(&mut party.expires_at, party.ttl);
+        party.details.since.get_or_insert(at);
     }
     for eviction in evictions.iter_mut() {
         rebase(&mut eviction.until, eviction.ttl);

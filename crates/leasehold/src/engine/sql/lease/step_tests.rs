@@ -1,17 +1,17 @@
 use super::*;
-use crate::claim::{Mode, Terms};
+use crate::claim::{LockOptions, Mode};
 use crate::name::LockName;
 
 const TTL: Duration = Duration::from_secs(10);
 
-fn at(seconds: u64) -> Moment {
-    Moment::from_nanos(seconds * 1_000_000_000)
+fn at(seconds: u64) -> Instant {
+    Instant::from_nanos(seconds * 1_000_000_000)
 }
 
 fn claim() -> Arc<Claim> {
     let name = LockName::new("a").unwrap();
     let holder = Arc::new(Holder::this_process());
-    Arc::new(Claim::new(Arc::new(Terms::new(name, Mode::Exclusive, None, TTL, holder))))
+    Arc::new(Claim::new(Arc::new(LockOptions::new(name, Mode::Exclusive, None, TTL, holder))))
 }
 
 fn attempt(claim: &Arc<Claim>) -> Op {
@@ -27,10 +27,10 @@ struct Played {
 
 impl Played {
     /// The outcome of one request, and whether the row must be written.
-    fn one(&mut self, op: Op, now: Moment) -> (Out, bool) {
+    fn one(&mut self, op: Op, now: Instant) -> (OpOutcome, bool) {
         let before = self.content.clone();
         let me = "0123456789abcdef".into();
-        let (mut outs, _) = play(&[op], &before, &mut self.content, &mut self.last, now, &me, &|_| false);
+        let (mut outs, _) = apply_all(&[op], &before, &mut self.content, &mut self.last, now, &me, &|_| false);
         (outs.remove(0), self.content != before)
     }
 }
@@ -38,25 +38,25 @@ impl Played {
 /// A holder, a waiter that was evicted, and their row.
 fn evicted() -> (Played, Arc<Claim>, Arc<Claim>) {
     let (mut played, holds, waits) = (Played::default(), claim(), claim());
-    assert!(matches!(played.one(attempt(&holds), at(1)).0, Out::Granted(..)));
-    assert!(matches!(played.one(attempt(&waits), at(1)).0, Out::Queued { ahead: 0, .. }));
-    assert!(matches!(played.one(Op::Evict(waits.id), at(2)).0, Out::Evicted(Some(_), None)));
+    assert!(matches!(played.one(attempt(&holds), at(1)).0, OpOutcome::Granted(..)));
+    assert!(matches!(played.one(attempt(&waits), at(1)).0, OpOutcome::Queued { ahead: 0, .. }));
+    assert!(matches!(played.one(Op::ForceRelease(waits.id), at(2)).0, OpOutcome::ForceReleaseDone(Some(_), None)));
     (played, holds, waits)
 }
 
 #[test]
 fn an_evicted_waiter_that_asks_again_is_told_as_often_as_it_asks() {
     let (mut played, holds, waits) = evicted();
-    for op in [attempt(&waits), Op::Look(waits.id), attempt(&waits)] {
-        assert_eq!(played.one(op, at(3)), (Out::ForceReleased, false));
+    for op in [attempt(&waits), Op::LookUp(waits.id), attempt(&waits)] {
+        assert_eq!(played.one(op, at(3)), (OpOutcome::ForceReleased, false));
     }
     // The lock is free by then: the same.
-    assert_eq!(played.one(Op::Depart(holds.id), at(4)).0, Out::Departed(Departure::Released));
+    assert_eq!(played.one(Op::Release(holds.id), at(4)).0, OpOutcome::Released(ReleaseEffect::Released));
     assert!(!played.content.is_empty(), "an acquire in one statement would overwrite the eviction");
-    assert_eq!(played.one(attempt(&waits), at(5)), (Out::ForceReleased, false));
-    assert_eq!(played.one(Op::Depart(waits.id), at(6)), (Out::Departed(Departure::Absent), true));
+    assert_eq!(played.one(attempt(&waits), at(5)), (OpOutcome::ForceReleased, false));
+    assert_eq!(played.one(Op::Release(waits.id), at(6)), (OpOutcome::Released(ReleaseEffect::Absent), true));
     assert!(played.content.is_empty());
-    assert_eq!(played.one(Op::Depart(waits.id), at(6)), (Out::Departed(Departure::Absent), false));
+    assert_eq!(played.one(Op::Release(waits.id), at(6)), (OpOutcome::Released(ReleaseEffect::Absent), false));
 }
 
 #[test]
@@ -64,9 +64,9 @@ fn an_evicted_holder_that_asks_again_is_told_and_the_next_has_the_lock() {
     let (mut played, holds, next) = (Played::default(), claim(), claim());
     played.one(attempt(&holds), at(1));
     played.one(attempt(&next), at(1));
-    assert!(matches!(played.one(Op::Evict(holds.id), at(2)).0, Out::Evicted(Some(_), Some(_))));
-    assert_eq!(played.one(attempt(&holds), at(3)).0, Out::ForceReleased);
-    assert!(matches!(played.one(Op::Look(next.id), at(3)).0, Out::Granted(..)));
+    assert!(matches!(played.one(Op::ForceRelease(holds.id), at(2)).0, OpOutcome::ForceReleaseDone(Some(_), Some(_))));
+    assert_eq!(played.one(attempt(&holds), at(3)).0, OpOutcome::ForceReleased);
+    assert!(matches!(played.one(Op::LookUp(next.id), at(3)).0, OpOutcome::Granted(..)));
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn a_position_that_expired_is_no_eviction() {
     played.one(attempt(&holds), at(1));
     played.one(attempt(&waits), at(1));
     played.one(Op::Renew(holds.id), at(9));
-    assert!(matches!(played.one(Op::Depart(holds.id), at(12)).0, Out::Departed(Departure::Released)));
-    assert!(matches!(played.one(Op::Look(waits.id), at(12)).0, Out::Busy { .. }));
-    assert!(matches!(played.one(attempt(&waits), at(12)).0, Out::Granted(..)));
+    assert!(matches!(played.one(Op::Release(holds.id), at(12)).0, OpOutcome::Released(ReleaseEffect::Released)));
+    assert!(matches!(played.one(Op::LookUp(waits.id), at(12)).0, OpOutcome::Busy { .. }));
+    assert!(matches!(played.one(attempt(&waits), at(12)).0, OpOutcome::Granted(..)));
 }
 
 /// No write is made only for that.
@@ -85,8 +85,8 @@ fn a_position_that_expired_is_no_eviction() {
 fn an_eviction_is_dropped_after_its_ttl_with_the_next_write() {
     let (mut played, holds, waits) = evicted();
     played.one(Op::Renew(holds.id), at(9));
-    assert_eq!(played.one(Op::Check, at(13)), (Out::Checked, false));
+    assert_eq!(played.one(Op::Check, at(13)), (OpOutcome::Checked, false));
     assert!(played.content.evictions.has(waits.id));
-    assert_eq!(played.one(Op::Renew(holds.id), at(14)).0, Out::Renewed(Some(at(24))));
+    assert_eq!(played.one(Op::Renew(holds.id), at(14)).0, OpOutcome::Renewed(Some(at(24))));
     assert!(!played.content.evictions.has(waits.id));
 }

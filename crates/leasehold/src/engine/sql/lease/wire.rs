@@ -7,20 +7,20 @@
 //! microseconds of the database's clock.
 
 use super::super::Dialect;
+use super::super::connection::{Reply, Value};
 use super::super::ddl::Tables;
-use super::super::link::{Reply, Value};
 
 /// The statements of one engine.
 #[derive(Clone, Debug)]
-pub(super) struct Statements {
+pub(super) struct LeaseStatements {
     dialect: Dialect,
     /// Acquires a free lock. Parameters: name, TTL, state, skew. PostgreSQL's ends, as all its
     /// writes do, with the row-lock timeout.
-    take: String,
+    acquire: String,
     /// Writes over the version that was read: see [`Swap`].
     swap: String,
     /// The same, and sends notifications: PostgreSQL only.
-    swap_loudly: String,
+    swap_and_notify: String,
     /// The same for a row without parties and without notifications: it needs no time.
     clear: String,
     read: String,
@@ -32,7 +32,7 @@ pub(super) struct Statements {
 
 /// A row, as it was at `now`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredRow {
     pub(super) version: i64,
     pub(super) token: u64,
     pub(super) now: i64,
@@ -48,24 +48,24 @@ pub(super) struct Swap<'a> {
     /// When the last lease, position or eviction ends that does not begin now.
     pub(super) busy: i64,
     /// The longest TTL of those that begin now, if there are any.
-    pub(super) fresh: Option<i64>,
+    pub(super) max_new_ttl: Option<i64>,
     pub(super) state: String,
     /// Notifications to send: a channel and a text each.
-    pub(super) messages: &'a [(String, String)],
+    pub(super) notifications: &'a [(String, String)],
     /// The row-lock timeout.
-    pub(super) lock_wait: &'a str,
+    pub(super) row_lock_timeout: &'a str,
 }
 
 /// Acquiring a free lock, and the release that leaves it free, on a table of that name.
-pub(in crate::engine::sql) fn take_and_clear(dialect: Dialect, table: &str) -> [String; 2] {
+pub(in crate::engine::sql) fn acquire_and_release_statements(dialect: Dialect, table: &str) -> [String; 2] {
     let all = match dialect {
         Dialect::MySql => mysql(table),
         Dialect::Postgres => postgres(table),
     };
-    [all.take, all.clear]
+    [all.acquire, all.clear]
 }
 
-impl Statements {
+impl LeaseStatements {
     pub(super) fn new(dialect: Dialect, tables: &Tables) -> Self {
         match dialect {
             Dialect::MySql => mysql(&tables.leases),
@@ -74,7 +74,7 @@ impl Statements {
     }
 
     /// Acquires a free lock.
-    pub(super) fn take(&self, name: &str, ttl: i64, state: &str, skew: i64, lock_wait: &str) -> (&str, Vec<Value>) {
+    pub(super) fn acquire(&self, name: &str, ttl: i64, state: &str, skew: i64, lock_wait: &str) -> (&str, Vec<Value>) {
         let values = match self.dialect {
             Dialect::MySql => {
                 // The condition appears once for each column.
@@ -83,11 +83,11 @@ impl Statements {
             }
             Dialect::Postgres => vec![name.into(), ttl.into(), state.into(), skew.into(), lock_wait.into()],
         };
-        (&self.take, values)
+        (&self.acquire, values)
     }
 
     pub(super) fn swap(&self, swap: &Swap<'_>) -> (&str, Vec<Value>) {
-        let fresh = swap.fresh.unwrap_or(-1);
+        let fresh = swap.max_new_ttl.unwrap_or(-1);
         let token = i64::try_from(swap.token).unwrap_or(i64::MAX);
         let state = swap.state.as_str();
         match self.dialect {
@@ -112,15 +112,15 @@ impl Statements {
                     swap.busy.into(),
                     fresh.into(),
                     state.into(),
-                    swap.lock_wait.into(),
+                    swap.row_lock_timeout.into(),
                 ];
-                if swap.messages.is_empty() {
+                if swap.notifications.is_empty() {
                     return (&self.swap, values);
                 }
                 let lines: Vec<String> =
-                    swap.messages.iter().map(|(channel, text)| format!("{channel} {text}")).collect();
+                    swap.notifications.iter().map(|(channel, text)| format!("{channel} {text}")).collect();
                 values.push(lines.join("\n").into());
-                (&self.swap_loudly, values)
+                (&self.swap_and_notify, values)
             }
         }
     }
@@ -132,7 +132,7 @@ impl Statements {
         let values = match self.dialect {
             Dialect::MySql => vec![token.into(), state.into(), swap.name.into(), swap.version.into()],
             Dialect::Postgres => {
-                vec![swap.name.into(), swap.version.into(), token.into(), state.into(), swap.lock_wait.into()]
+                vec![swap.name.into(), swap.version.into(), token.into(), state.into(), swap.row_lock_timeout.into()]
             }
         };
         (&self.clear, values)
@@ -140,9 +140,9 @@ impl Statements {
 
     /// The time of an acquire or a write. `None`: it was not made, because the lock is not free or
     /// the version is another one. The time of an acquire is also its version and its token.
-    pub(super) fn made(&self, reply: &Reply) -> Result<Option<i64>, &'static str> {
+    pub(super) fn write_time(&self, reply: &Reply) -> Result<Option<i64>, &'static str> {
         match self.dialect {
-            Dialect::MySql if reply.changed == 0 => Ok(None),
+            Dialect::MySql if reply.rows_changed == 0 => Ok(None),
             Dialect::MySql => i64::try_from(reply.insert_id).ok().filter(|now| *now > 0).map(Some).ok_or("no time"),
             Dialect::Postgres => reply.value().map(|now| now.int().ok_or("no time")).transpose(),
         }
@@ -187,9 +187,9 @@ impl Statements {
 }
 
 /// Reads version, token, state, now.
-pub(super) fn stored(row: &[Value]) -> Result<Stored, &'static str> {
+pub(super) fn parse_row(row: &[Value]) -> Result<StoredRow, &'static str> {
     let [version, token, state, now] = row else { return Err("a row of another length") };
-    Ok(Stored {
+    Ok(StoredRow {
         version: version.int().ok_or("no version")?,
         token: token.int().and_then(|token| token.try_into().ok()).ok_or("no token")?,
         state: state.text().ok_or("no state")?.to_owned(),
@@ -197,7 +197,7 @@ pub(super) fn stored(row: &[Value]) -> Result<Stored, &'static str> {
     })
 }
 
-fn mysql(table: &str) -> Statements {
+fn mysql(table: &str) -> LeaseStatements {
     // One time for the whole statement; the session's time zone has no summer time.
     const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
     let put = |text: &str, mark: u8, value: &str| format!("REPLACE({text}, CHAR({mark} USING utf8mb4), {value})");
@@ -224,10 +224,10 @@ fn mysql(table: &str) -> Statements {
          busy = IF(? < 0, ?, GREATEST(?, {NOW} + ?)) WHERE name = ? AND version = ?",
         put("?", 1, &format!("LAST_INSERT_ID({NOW})")),
     );
-    Statements {
+    LeaseStatements {
         dialect: Dialect::MySql,
-        take,
-        swap_loudly: String::new(),
+        acquire: take,
+        swap_and_notify: String::new(),
         swap,
         clear: format!(
             "UPDATE {table} SET version = version + 1, token = ?, busy = 0, state = ? WHERE name = ? AND version = ?"
@@ -242,7 +242,7 @@ fn mysql(table: &str) -> Statements {
     }
 }
 
-fn postgres(table: &str) -> Statements {
+fn postgres(table: &str) -> LeaseStatements {
     const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
     // One time for the whole statement: when it arrived. A double has room for the microseconds
     // until the year 2242, and is faster.
@@ -275,11 +275,11 @@ fn postgres(table: &str) -> Statements {
          SELECT u.now, (SELECT count(pg_notify(split_part(m, ' ', 1), substr(m, strpos(m, ' ') + 1) || ' ' || u.now)) \
           FROM unnest(string_to_array($8, chr(10))) AS m) FROM u"
     );
-    Statements {
+    LeaseStatements {
         dialect: Dialect::Postgres,
-        take,
+        acquire: take,
         swap: update,
-        swap_loudly,
+        swap_and_notify: swap_loudly,
         clear: format!(
             "UPDATE {table} AS l SET version = l.version + 1, token = $3, busy = 0, state = $4 FROM {} \
              WHERE l.name = $1 AND l.version = $2",

@@ -6,11 +6,11 @@
 //! limited: 1000 locks, 10,000 claims.
 
 mod facts;
+mod four_letter_words;
 mod gather;
 mod probe;
 mod rules;
 mod walk;
-mod words;
 
 use std::time::Duration;
 
@@ -21,6 +21,6 @@ use crate::error::Result;
 
 /// Examines an ensemble.
 pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
-    let config = Config::read(url)?;
-    Ok(rules::all(&gather::all(&config, ttl).await?))
+    let config = Config::from_url(url)?;
+    Ok(rules::check_all(&gather::gather_facts(&config, ttl).await?))
 }

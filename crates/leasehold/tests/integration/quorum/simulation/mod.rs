@@ -1,21 +1,21 @@
 //! Long random runs, each determined by its seed. `LEASEHOLD_SEED=7 cargo test -p leasehold --test
-//! integration quorum::simulation::every_promise_holds -- --nocapture` does only this run, and
+//! integration quorum::simulation::every_guarantee_holds -- --nocapture` does only this run, and
 //! shows it event by event.
 
 mod actor;
-mod chance;
-mod judge;
+mod checker;
 mod plan;
+mod rng;
 mod world;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use self::actor::Actor;
-use self::chance::Dice;
-use self::judge::Breach;
+use self::checker::Violation;
 use self::plan::{Plan, Restart};
-use self::world::{Happening, World};
+use self::rng::Rng;
+use self::world::{SimulatedEvent, World};
 use leasehold::logic::lease::Drift;
 
 /// The ordinary tests do one in this many runs; `--features nightly` does all.
@@ -28,35 +28,37 @@ struct Report {
     shared: usize,
     fenced_off: usize,
     events: u64,
-    breaches: Vec<(Breach, String)>,
+    violations: Vec<(Violation, String)>,
     log: Vec<String>,
 }
 
-fn step(world: &mut World, actors: &mut [Actor], what: Happening) {
+fn step(world: &mut World, actors: &mut [Actor], what: SimulatedEvent) {
     let of = match what {
-        Happening::Answers { actor, .. } | Happening::GivesUp { actor, .. } | Happening::Acts { actor, .. } => {
-            Some(actor)
-        }
+        SimulatedEvent::Answers { actor, .. }
+        | SimulatedEvent::GivesUp { actor, .. }
+        | SimulatedEvent::Acts { actor, .. } => Some(actor),
         _ => None,
     };
     // A paused actor receives everything that came meanwhile when it resumes.
     if let Some(until) = of.map(|actor| actors[actor].paused_until).filter(|until| *until > world.now) {
-        return world.at(until, what);
+        return world.schedule_at(until, what);
     }
     match what {
-        Happening::Answers { actor, node, attempt, answer, clock } => {
-            actors[actor].hear(world, node, attempt, answer, Some(clock));
+        SimulatedEvent::Answers { actor, node, attempt, answer, clock } => {
+            actors[actor].handle_answer(world, node, attempt, answer, Some(clock));
         }
-        Happening::GivesUp { actor, node, attempt, answer } => actors[actor].hear(world, node, attempt, answer, None),
-        Happening::Acts { actor, turn, act } => actors[actor].act(world, turn, act),
-        Happening::Writes { actor, grant } => {
-            let passes = world.judge.writes(grant);
-            world.say(|| {
+        SimulatedEvent::GivesUp { actor, node, attempt, answer } => {
+            actors[actor].handle_answer(world, node, attempt, answer, None)
+        }
+        SimulatedEvent::Acts { actor, turn, act } => actors[actor].act(world, turn, act),
+        SimulatedEvent::Writes { actor, grant } => {
+            let passes = world.checker.check_write(grant);
+            world.log_line(|| {
                 format!("the resource gets a write of {actor}, which {}", if passes { "passes" } else { "is refused" })
             });
         }
-        Happening::Pauses { actor, lasts } if !world.calm => {
-            world.say(|| format!("{actor} stops for {lasts} µs"));
+        SimulatedEvent::Pauses { actor, lasts } if !world.is_fault_free => {
+            world.log_line(|| format!("{actor} stops for {lasts} µs"));
             actors[actor].paused_until = world.now + lasts;
         }
         other => world.node_step(other),
@@ -64,72 +66,72 @@ fn step(world: &mut World, actors: &mut [Actor], what: Happening) {
 }
 
 fn run(seed: u64, logs: bool, adjust: fn(&mut Plan)) -> Report {
-    let mut dice = Dice::new(seed);
-    let mut plan = Plan::draw(&mut dice);
+    let mut random = Rng::new(seed);
+    let mut plan = Plan::random(&mut random);
     adjust(&mut plan);
-    let mut world = World::new(plan, dice, logs);
-    world.say(|| format!("{plan:?}"));
+    let mut world = World::new(plan, random, logs);
+    world.log_line(|| format!("{plan:?}"));
     let mut actors: Vec<Actor> = (0..plan.actors).map(|id| Actor::new(id, &mut world)).collect();
-    while let Some(what) = world.next(plan.lasts) {
+    while let Some(what) = world.next_event(plan.fault_time) {
         step(&mut world, &mut actors, what);
     }
-    afterwards(&mut world, &mut actors);
-    let judge = world.judge;
-    let (grants, shared, fenced_off) = (judge.grants.len(), judge.shared, judge.fenced_off);
+    check_recovery(&mut world, &mut actors);
+    let judge = world.checker;
+    let (grants, shared, fenced_off) = (judge.grants.len(), judge.shared_tokens, judge.refused_writes);
     let log = world.log.unwrap_or_default();
-    Report { grants, shared, fenced_off, events: world.events, breaches: judge.breaches, log }
+    Report { grants, shared, fenced_off, events: world.events, violations: judge.violations, log }
 }
 
 /// After the faults end, an actor acquires the lock soon, and nothing is left in the end.
-fn afterwards(world: &mut World, actors: &mut [Actor]) {
-    world.say(|| "all faults are over".into());
-    world.calm = true;
+fn check_recovery(world: &mut World, actors: &mut [Actor]) {
+    world.log_line(|| "all faults are over".into());
+    world.is_fault_free = true;
     let ttl = world.plan.ttl;
     // Late and stopped participants are back within two TTLs. A node that restarted at that time is
     // back after one more, and what late messages left there expires after another one. A clock
     // that jumped may keep such data for longer.
     let end = world.now + ttl * (6 + world.plan.jumps * 2);
-    let before = world.judge.grants.len();
-    while let Some(what) = world.next(end) {
+    let before = world.checker.grants.len();
+    while let Some(what) = world.next_event(end) {
         step(world, actors, what);
     }
-    if world.judge.grants.len() == before {
-        world.judge.stuck("nobody got the lock after all faults were over");
+    if world.checker.grants.len() == before {
+        world.checker.report_stuck("nobody got the lock after all faults were over");
     }
     for actor in actors.iter_mut() {
         actor.retired = true;
     }
     let end = world.now + ttl * 6;
-    while let Some(what) = world.next(end) {
+    while let Some(what) = world.next_event(end) {
         step(world, actors, what);
     }
     if actors.iter().any(Actor::holds) {
-        world.judge.stuck("somebody still holds the lock");
+        world.checker.report_stuck("somebody still holds the lock");
     }
     for node in 0..world.plan.nodes {
-        if world.plan.jumps == 0 && !world.lets_in(node, &actors[0]) {
-            let what = format!("node {node}: {:?}", world.nodes[node].ballots);
-            world.judge.left_over(what);
+        if world.plan.jumps == 0 && !world.would_grant(node, &actors[0]) {
+            let what = format!("node {node}: {:?}", world.nodes[node].acceptor);
+            world.checker.report_left_over(what);
         }
     }
 }
 
 /// The one run that is requested, if any.
-fn wanted() -> Option<u64> {
+fn requested_seed() -> Option<u64> {
     std::env::var("LEASEHOLD_SEED").ok().map(|seed| seed.parse().expect("LEASEHOLD_SEED is a number"))
 }
 
 /// The result of many runs.
-struct Many {
+struct RunSummary {
     total: Report,
-    bad: BTreeMap<u64, Vec<(Breach, String)>>,
+    failed_seeds: BTreeMap<u64, Vec<(Violation, String)>>,
     /// Only one run was requested, and shown: its counts are not checked.
-    one: bool,
+    is_single_run: bool,
 }
 
 /// Runs many seeds on two threads, or the requested one, and adds up the results.
-fn many(test: &str, seeds: u64, adjust: fn(&mut Plan)) -> Many {
-    let (wanted, seeds) = (wanted(), seeds.div_ceil(ONE_IN));
+fn run_many(test: &str, seeds: u64, adjust: fn(&mut Plan)) -> RunSummary {
+    let (wanted, seeds) = (requested_seed(), seeds.div_ceil(ONE_IN));
     let reports: Vec<(u64, Report)> = match wanted {
         Some(seed) => {
             let report = run(seed, true, adjust);
@@ -146,29 +148,30 @@ fn many(test: &str, seeds: u64, adjust: fn(&mut Plan)) -> Many {
             })
         }
     };
-    let mut many = Many { total: Report::default(), bad: BTreeMap::new(), one: wanted.is_some() };
+    let mut many =
+        RunSummary { total: Report::default(), failed_seeds: BTreeMap::new(), is_single_run: wanted.is_some() };
     let runs = reports.len();
     for (seed, report) in reports {
         many.total.grants += report.grants;
         many.total.shared += report.shared;
         many.total.fenced_off += report.fenced_off;
         many.total.events += report.events;
-        if !report.breaches.is_empty() {
-            many.bad.insert(seed, report.breaches);
+        if !report.violations.is_empty() {
+            many.failed_seeds.insert(seed, report.violations);
         }
     }
     let Report { grants, shared, fenced_off, events, .. } = many.total;
     println!(
         "{test}: {runs} runs, {events} events, {grants} grants, {shared} of them shared, {fenced_off} late writes fenced off, \
          {} runs with a breach",
-        many.bad.len()
+        many.failed_seeds.len()
     );
     many
 }
 
 /// No run may have a breach; and enough must have happened that a breach would show.
-fn all_hold(test: &str, seeds: u64, adjust: fn(&mut Plan), enough: fn(&Report) -> bool) {
-    let Many { total, bad, one } = many(test, seeds, adjust);
+fn assert_all_hold(test: &str, seeds: u64, adjust: fn(&mut Plan), enough: fn(&Report) -> bool) {
+    let RunSummary { total, failed_seeds: bad, is_single_run: one } = run_many(test, seeds, adjust);
     let kinds = bad.values().flatten().fold(BTreeMap::<String, usize>::new(), |mut kinds, (breach, _)| {
         *kinds.entry(format!("{breach:?}")).or_default() += 1;
         kinds
@@ -185,8 +188,8 @@ fn all_hold(test: &str, seeds: u64, adjust: fn(&mut Plan), enough: fn(&Report) -
 }
 
 /// Some run must have this breach: otherwise the simulation could not detect it.
-fn some_break(test: &str, seeds: u64, adjust: fn(&mut Plan), breach: Breach) {
-    let Many { bad, one, .. } = many(test, seeds, adjust);
+fn assert_some_violation(test: &str, seeds: u64, adjust: fn(&mut Plan), breach: Violation) {
+    let RunSummary { failed_seeds: bad, is_single_run: one, .. } = run_many(test, seeds, adjust);
     let broken = bad.values().flatten().filter(|(kind, _)| *kind == breach);
     match one {
         true => broken.for_each(|(kind, what)| println!("{kind:?}: {what}")),
@@ -195,7 +198,7 @@ fn some_break(test: &str, seeds: u64, adjust: fn(&mut Plan), breach: Breach) {
 }
 
 #[test]
-fn one_seed_is_one_run() {
+fn one_seed_determines_one_run() {
     for seed in 0..20_u64.div_ceil(ONE_IN) {
         let (one, again, other) = (run(seed, true, |_| {}), run(seed, true, |_| {}), run(seed + 1, true, |_| {}));
         assert!(one.log.len() > 50, "{} events", one.log.len());
@@ -207,12 +210,12 @@ fn one_seed_is_one_run() {
 }
 
 #[test]
-fn every_promise_holds() {
+fn every_guarantee_holds() {
     let enough = |total: &Report| {
         let one_in = ONE_IN as usize;
         total.grants > 10_000 / one_in && total.shared > 500 / one_in && total.fenced_off > 100 / one_in
     };
-    all_hold("every_promise_holds", 2500, |_| {}, enough);
+    assert_all_hold("every_guarantee_holds", 2500, |_| {}, enough);
 }
 
 #[test]
@@ -221,25 +224,30 @@ fn tokens_need_no_clock() {
         plan.jumps = 4;
         plan.restart = Restart::Durable;
     };
-    all_hold("tokens_need_no_clock", 1500, jumps, |total| total.grants > 5_000 / ONE_IN as usize);
+    assert_all_hold("tokens_need_no_clock", 1500, jumps, |total| total.grants > 5_000 / ONE_IN as usize);
 }
 
 #[test]
-fn nodes_that_forget_and_do_not_abstain_let_two_in() {
+fn nodes_that_lose_data_without_a_cool_down_admit_two_holders() {
     let forgetful = |plan: &mut Plan| {
-        plan.restart = Restart::Forgetful;
+        plan.restart = Restart::EmptyWithoutCoolDown;
         plan.restarts = 12;
     };
-    some_break("nodes_that_forget_and_do_not_abstain_let_two_in", 300, forgetful, Breach::TwoHolders);
+    assert_some_violation(
+        "nodes_that_lose_data_without_a_cool_down_admit_two_holders",
+        300,
+        forgetful,
+        Violation::TwoHolders,
+    );
 }
 
 #[test]
-fn the_allowance_for_drift_is_needed_and_enough() {
-    const TEST: &str = "the_allowance_for_drift_is_needed_and_enough";
-    all_hold(TEST, 25, Plan::only_clocks, |total| total.grants > 100 / ONE_IN as usize);
+fn the_drift_margin_is_necessary_and_sufficient() {
+    const TEST: &str = "the_drift_margin_is_necessary_and_sufficient";
+    assert_all_hold(TEST, 25, Plan::keep_only_clock_faults, |total| total.grants > 100 / ONE_IN as usize);
     let without = |plan: &mut Plan| {
-        plan.only_clocks();
+        plan.keep_only_clock_faults();
         plan.drift = Drift { ppm: 0, fixed: Duration::ZERO };
     };
-    some_break(TEST, 25, without, Breach::TwoHolders);
+    assert_some_violation(TEST, 25, without, Violation::TwoHolders);
 }

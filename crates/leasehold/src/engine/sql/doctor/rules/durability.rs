@@ -1,7 +1,7 @@
 //! What a crash or a failover loses.
 
 use super::super::super::Dialect;
-use super::super::facts::{Aim, Known, Seen};
+use super::super::facts::{Fact, Requirements, ServerFacts};
 use super::{many, ok, unknown, warn};
 use crate::doctor::Finding;
 
@@ -9,7 +9,7 @@ const TOKENS: &str =
     "tokens still rise, because they are never below the clock's microseconds, unless the clock went back, too";
 
 /// Which settings let the server answer a commit before it is on disk.
-fn loose(seen: &Seen, aim: &Aim) -> Known<Vec<String>> {
+fn unsafe_settings(seen: &ServerFacts, aim: &Requirements) -> Fact<Vec<String>> {
     let mut loose = Vec::new();
     match aim.dialect {
         Dialect::MySql => {
@@ -34,27 +34,27 @@ fn loose(seen: &Seen, aim: &Aim) -> Known<Vec<String>> {
     Ok(loose)
 }
 
-pub(super) fn on_disk(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+pub(super) fn on_disk(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "durability";
     let fix = match aim.dialect {
         Dialect::MySql => "innodb_flush_log_at_trx_commit=1 and sync_binlog=1",
         Dialect::Postgres => "fsync=on; synchronous_commit=on, at least for the user of the locks (ALTER ROLE … SET)",
     };
-    match loose(seen, aim) {
+    match unsafe_settings(seen, aim) {
         Ok(loose) if loose.is_empty() => {
-            ok(check, at, "each commit is on disk before it is answered").means("a crash forgets no lock")
+            ok(check, at, "each commit is on disk before it is answered").impact("a crash forgets no lock")
         }
         Ok(loose) => warn(check, at, loose.join(", "))
-            .means(format!(
+            .impact(format!(
                 "a machine that crashes forgets the latest commits: locks taken then are granted to others while they are held; {TOKENS}"
             ))
             .fix(fix),
-        Err(no) => unknown(check, at, &no).means("a machine that crashes may forget locks that are held").fix(fix),
+        Err(no) => unknown(check, at, &no).impact("a machine that crashes may forget locks that are held").fix(fix),
     }
 }
 
 /// Whether a commit waits for a replica, and how that is set.
-fn waits(seen: &Seen, aim: &Aim) -> Known<Option<String>> {
+fn synchronous_replication(seen: &ServerFacts, aim: &Requirements) -> Fact<Option<String>> {
     if aim.dialect == Dialect::Postgres {
         let names = seen.setting("synchronous_standby_names")?;
         let commit = seen.setting("synchronous_commit")?;
@@ -75,7 +75,7 @@ fn waits(seen: &Seen, aim: &Aim) -> Known<Option<String>> {
 }
 
 /// What a failover loses.
-pub(super) fn replicas(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+pub(super) fn replicas(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "replication";
     let means = "a fail-over to a replica that has not got the latest commits forgets locks that are held, and grants them to others";
     let fix = match aim.dialect {
@@ -87,58 +87,58 @@ pub(super) fn replicas(at: &str, seen: &Seen, aim: &Aim) -> Finding {
         }
     };
     if seen.is_galera() {
-        return ok(check, at, "a cluster that certifies each commit").means("what one node has granted, all have got");
+        return ok(check, at, "a cluster that certifies each commit").impact("what one node has granted, all have got");
     }
-    match (seen.replicas.clone(), waits(seen, aim)) {
+    match (seen.replicas.clone(), synchronous_replication(seen, aim)) {
         (Ok(0), _) => {
-            ok(check, at, "no replica takes what it writes").means("there is no fail-over that could forget locks")
+            ok(check, at, "no replica takes what it writes").impact("there is no fail-over that could forget locks")
         }
         (Ok(count), Ok(Some(how))) => ok(check, at, format!("{}; {how}", many(count, "replica")))
-            .means("a grant is on a replica before it is answered"),
+            .impact("a grant is on a replica before it is answered"),
         (Ok(count), Ok(None)) => warn(check, at, format!("{}, asynchronous", many(count, "replica")))
-            .means(format!("{means}; {TOKENS}"))
+            .impact(format!("{means}; {TOKENS}"))
             .fix(fix),
-        (Err(no), _) | (_, Err(no)) => unknown(check, at, &no).means(means).fix(fix),
+        (Err(no), _) | (_, Err(no)) => unknown(check, at, &no).impact(means).fix(fix),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::No;
-    use super::super::sample::{aim, assert_level, mariadb, mute, postgres};
+    use super::super::super::facts::UnknownReason;
+    use super::super::sample::{assert_level, mariadb, opaque_server, postgres, requirements};
     use super::*;
     use crate::doctor::Level::{Ok as Good, Unknown, Warn};
 
     #[test]
-    fn only_each_commit_on_disk_forgets_nothing() {
-        let (my, pg) = (aim(Dialect::MySql), aim(Dialect::Postgres));
+    fn every_commit_must_be_flushed_to_disk() {
+        let (my, pg) = (requirements(Dialect::MySql), requirements(Dialect::Postgres));
         assert_level(&on_disk("h", &mariadb(), &my), Good, "forgets no lock");
-        let lazy = mariadb().set("innodb_flush_log_at_trx_commit", "2");
+        let lazy = mariadb().with_setting("innodb_flush_log_at_trx_commit", "2");
         assert_level(&on_disk("h", &lazy, &my), Warn, "innodb_flush_log_at_trx_commit=2");
-        let logged = mariadb().set("log_bin", "ON");
+        let logged = mariadb().with_setting("log_bin", "ON");
         assert_level(&on_disk("h", &logged, &my), Warn, "sync_binlog=0");
-        assert_level(&on_disk("h", &logged.set("sync_binlog", "1"), &my), Good, "on disk");
+        assert_level(&on_disk("h", &logged.with_setting("sync_binlog", "1"), &my), Good, "on disk");
         assert_level(&on_disk("h", &postgres(), &pg), Good, "on disk");
-        assert_level(&on_disk("h", &postgres().set("fsync", "off"), &pg), Warn, "fsync=off");
-        assert_level(&on_disk("h", &postgres().set("synchronous_commit", "off"), &pg), Warn, "microseconds");
-        assert_level(&on_disk("h", &postgres().set("synchronous_commit", "local"), &pg), Good, "on disk");
-        assert_level(&on_disk("h", &mute(&No::missing("it")), &pg), Unknown, "crashes");
+        assert_level(&on_disk("h", &postgres().with_setting("fsync", "off"), &pg), Warn, "fsync=off");
+        assert_level(&on_disk("h", &postgres().with_setting("synchronous_commit", "off"), &pg), Warn, "microseconds");
+        assert_level(&on_disk("h", &postgres().with_setting("synchronous_commit", "local"), &pg), Good, "on disk");
+        assert_level(&on_disk("h", &opaque_server(&UnknownReason::not_reported("it")), &pg), Unknown, "crashes");
     }
 
     #[test]
-    fn replicas_that_lag() {
-        let (my, pg) = (aim(Dialect::MySql), aim(Dialect::Postgres));
+    fn asynchronous_replicas_are_a_warning() {
+        let (my, pg) = (requirements(Dialect::MySql), requirements(Dialect::Postgres));
         assert_level(&replicas("h", &mariadb(), &my), Good, "no replica");
-        let two = Seen { replicas: Ok(2), ..postgres() };
+        let two = ServerFacts { replicas: Ok(2), ..postgres() };
         assert_level(&replicas("h", &two, &pg), Warn, "2 replicas, asynchronous");
-        let waits = two.set("synchronous_standby_names", "*");
+        let waits = two.with_setting("synchronous_standby_names", "*");
         assert_level(&replicas("h", &waits, &pg), Good, "before it is answered");
-        assert_level(&replicas("h", &waits.set("synchronous_commit", "local"), &pg), Warn, "ANY 1");
-        let semi = Seen { replicas: Ok(1), ..mariadb() }.set("rpl_semi_sync_master_enabled", "ON");
+        assert_level(&replicas("h", &waits.with_setting("synchronous_commit", "local"), &pg), Warn, "ANY 1");
+        let semi = ServerFacts { replicas: Ok(1), ..mariadb() }.with_setting("rpl_semi_sync_master_enabled", "ON");
         assert_level(&replicas("h", &semi, &my), Warn, "AFTER_SYNC");
-        let semi = semi.set("rpl_semi_sync_master_wait_point", "AFTER_SYNC");
+        let semi = semi.with_setting("rpl_semi_sync_master_wait_point", "AFTER_SYNC");
         assert_level(&replicas("h", &semi, &my), Good, "semi-synchronous");
         assert_level(&replicas("h", &semi.with_status("rpl_semi_sync_master_status", "OFF"), &my), Warn, "1 replica");
-        assert_level(&replicas("h", &mute(&No::Denied("1227".into())), &my), Unknown, "fail-over");
+        assert_level(&replicas("h", &opaque_server(&UnknownReason::Denied("1227".into())), &my), Unknown, "fail-over");
     }
 }

@@ -1,9 +1,9 @@
 //! The rules: facts in, findings out, without queries. A fact that is not known is unknown, never
 //! ok.
 
-mod between;
 mod durability;
 mod galera;
+mod intermediary;
 mod limits;
 mod rows;
 #[cfg(test)]
@@ -14,25 +14,28 @@ mod table;
 mod timing;
 mod writers;
 
-pub(super) use self::table::rolls_back;
+pub(super) use self::table::is_transactional;
 use super::super::Dialect;
-use super::facts::{Facts, No, Seen};
-use crate::doctor::{Finding, Level, fail, ok, short, warn};
+use super::facts::{Facts, ServerFacts, UnknownReason};
+use crate::doctor::{Finding, Level, fail, format_short, ok, warn};
 
 /// All findings about a database.
-pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let aim = &facts.aim;
+pub(super) fn check_all(facts: &Facts) -> Vec<Finding> {
+    let aim = &facts.requirements;
     let mut findings: Vec<Finding> = facts.servers.iter().map(|server| server::reachable(server, facts)).collect();
-    let seen: Vec<(&str, &Seen)> =
-        facts.servers.iter().filter_map(|server| Some((server.address.as_str(), server.seen.as_ref().ok()?))).collect();
+    let seen: Vec<(&str, &ServerFacts)> = facts
+        .servers
+        .iter()
+        .filter_map(|server| Some((server.address.as_str(), server.facts.as_ref().ok()?)))
+        .collect();
     if seen.is_empty() {
         return findings;
     }
     findings.extend(seen.iter().map(|(at, seen)| server::version(at, seen, aim)));
-    findings.extend(writers::writes(facts));
-    findings.extend(writers::identities(&seen));
-    for (at, seen) in seen.iter().filter(|(_, seen)| writers::takes_writes(seen, aim) != Some(false)) {
-        findings.push(between::pooler(at, seen, aim));
+    findings.extend(writers::writable_servers(facts));
+    findings.extend(writers::duplicate_servers(&seen));
+    for (at, seen) in seen.iter().filter(|(_, seen)| writers::accepts_writes(seen, aim) != Some(false)) {
+        findings.push(intermediary::pooler(at, seen, aim));
         if aim.dialect == Dialect::MySql {
             findings.extend([galera::cluster(at, seen, aim), session::binlog_format(at, seen)]);
             findings.push(limits::packet(at, seen));
@@ -43,8 +46,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         findings.extend([session::lock_timeout(at, seen, aim), session::idle_timeout(at, seen, aim)]);
         findings.push(limits::connections(at, seen, aim));
         findings.extend([durability::on_disk(at, seen, aim), durability::replicas(at, seen, aim)]);
-        findings.extend(table::all(at, seen, aim));
-        findings.extend(rows::all(at, seen, aim));
+        findings.extend(table::check_tables(at, seen, aim));
+        findings.extend(rows::check_rows(at, seen, aim));
         findings.push(timing::round_trip(at, seen, aim));
     }
     findings.extend(seen.iter().map(|(at, seen)| timing::clock(at, seen)));
@@ -53,17 +56,17 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
 }
 
 /// A finding for a fact that is not known.
-fn unknown(check: &'static str, subject: &str, why: &No) -> Finding {
-    Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(cure(why))
+fn unknown(check: &'static str, subject: &str, why: &UnknownReason) -> Finding {
+    Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(remedy(why))
 }
 
 /// How to make the fact known.
-fn cure(no: &No) -> String {
+fn remedy(no: &UnknownReason) -> String {
     match no {
-        No::Denied(_) => "let this user see it, or examine it as an administrator".into(),
-        No::Lost(_) => "look at what the server is doing, and examine it again".into(),
-        No::Missing(_) => "ask its administrator; another version of the server may tell".into(),
-        No::Unasked(_) => "mend what was found besides, and examine it again".into(),
+        UnknownReason::Denied(_) => "let this user see it, or examine it as an administrator".into(),
+        UnknownReason::Unreachable(_) => "look at what the server is doing, and examine it again".into(),
+        UnknownReason::NotReported(_) => "ask its administrator; another version of the server may tell".into(),
+        UnknownReason::Skipped(_) => "mend what was found besides, and examine it again".into(),
     }
 }
 
@@ -76,46 +79,51 @@ fn many(count: i64, noun: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::facts::{Closed, Server};
+    use super::super::facts::{ConnectFailure, Server};
     use super::*;
 
     #[test]
-    fn a_healthy_database_has_nothing_to_mend() {
+    fn a_healthy_database_yields_only_ok_findings() {
         for facts in [sample::facts(sample::mariadb()), sample::facts(sample::postgres())] {
-            let findings = all(&facts);
+            let findings = check_all(&facts);
             for finding in &findings {
                 assert_eq!((finding.level, finding.fix.as_str()), (Level::Ok, ""), "{finding:?}");
-                assert!(!finding.found.is_empty() && !finding.means.is_empty(), "{finding:?}");
+                assert!(!finding.found.is_empty() && !finding.impact.is_empty(), "{finding:?}");
             }
             assert!(findings.len() > 15, "{}", findings.len());
         }
     }
 
     #[test]
-    fn nothing_is_ok_of_a_database_that_tells_nothing() {
-        for no in [No::missing("it"), No::Denied("42501: no".into()), No::Lost("silence".into())] {
+    fn unknown_facts_never_yield_ok() {
+        for no in [
+            UnknownReason::not_reported("it"),
+            UnknownReason::Denied("42501: no".into()),
+            UnknownReason::Unreachable("silence".into()),
+        ] {
             for mut facts in [sample::facts(sample::mariadb()), sample::facts(sample::postgres())] {
-                facts.servers[0].seen = Ok(sample::mute(&no));
-                for finding in all(&facts).iter().filter(|finding| finding.check != "reachable") {
+                facts.servers[0].facts = Ok(sample::opaque_server(&no));
+                for finding in check_all(&facts).iter().filter(|finding| finding.check != "reachable") {
                     assert_ne!(finding.level, Level::Ok, "{finding:?}");
-                    assert!(!finding.means.is_empty() && !finding.fix.is_empty(), "{finding:?}");
+                    assert!(!finding.impact.is_empty() && !finding.fix.is_empty(), "{finding:?}");
                 }
             }
         }
     }
 
     #[test]
-    fn of_a_database_that_is_away_only_that_is_said() {
+    fn an_unreachable_database_yields_only_that_finding() {
         let mut facts = sample::facts(sample::postgres());
-        facts.servers = vec![Server { address: "h:1".into(), seen: Err(Closed::Away("refused".into())) }];
-        let findings = all(&facts);
+        facts.servers =
+            vec![Server { address: "h:1".into(), facts: Err(ConnectFailure::Unreachable("refused".into())) }];
+        let findings = check_all(&facts);
         assert_eq!((findings.len(), findings[0].level), (1, Level::Fail));
     }
 
     #[test]
-    fn figures_are_short() {
+    fn durations_are_printed_short() {
         let said: Vec<_> = [250, 1500, 25_000, 2_000_000, 2_500_000, 180_000_000]
-            .map(|micros| short(Duration::from_micros(micros)))
+            .map(|micros| format_short(Duration::from_micros(micros)))
             .into();
         assert_eq!(said, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::super::super::Dialect;
 use super::super::super::config::Technique;
 use super::super::facts::{
-    Aim, Between, ClockGap, Column, Facts, Found, Known, No, Rows, Seen, Server, Shape, Table, Trips, Values,
+    ClockOffset, Column, Fact, Facts, Intermediary, Requirements, RoundTrips, RowStats, Server, ServerFacts, Table,
+    TableDefinition, TableState, UnknownReason, Values,
 };
 use crate::doctor::{Finding, Level};
 
@@ -59,110 +60,110 @@ fn values(text: &str) -> Values {
     Values(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
-pub(super) fn aim(dialect: Dialect) -> Aim {
-    Aim {
+pub(super) fn requirements(dialect: Dialect) -> Requirements {
+    Requirements {
         dialect,
         ttl: Duration::from_secs(30),
         technique: Technique::Row,
         connections: 10,
-        pooler: false,
-        polls: false,
+        has_transaction_pooler: false,
+        is_polling: false,
         clock_skew: Duration::ZERO,
-        ddl: format!("leasehold engines --ddl {}", dialect.name()),
+        ddl_command: format!("leasehold engines --ddl {}", dialect.name()),
     }
 }
 
 /// A database with this single server.
-pub(super) fn facts(seen: Seen) -> Facts {
+pub(super) fn facts(seen: ServerFacts) -> Facts {
     let dialect = if seen.status.is_ok() { Dialect::MySql } else { Dialect::Postgres };
-    Facts { aim: aim(dialect), servers: vec![server("h1:1", seen)] }
+    Facts { requirements: requirements(dialect), servers: vec![server("h1:1", seen)] }
 }
 
-pub(super) fn server(address: &str, seen: Seen) -> Server {
-    Server { address: address.into(), seen: Ok(seen) }
+pub(super) fn server(address: &str, seen: ServerFacts) -> Server {
+    Server { address: address.into(), facts: Ok(seen) }
 }
 
 fn column(name: &str, of: &str, collation: &str) -> Column {
-    Column { name: name.into(), of: of.into(), collation: collation.into(), is_loose: false }
+    Column { name: name.into(), data_type: of.into(), collation: collation.into(), has_loose_collation: false }
 }
 
 fn table(engine: &str, name: Column, long: &str) -> Table {
     let mut columns = vec![name];
     columns.extend(["version", "token", "busy"].map(|name| column(name, "bigint", "")));
-    columns.push(Column { is_loose: engine == "InnoDB", ..column("state", long, "utf8mb4_bin") });
-    let shape = Shape { engine: engine.into(), columns, unique_name: true };
+    columns.push(Column { has_loose_collation: engine == "InnoDB", ..column("state", long, "utf8mb4_bin") });
+    let shape = TableDefinition { engine: engine.into(), columns, is_name_unique: true };
     let wanted = &["version", "token", "busy", "state"];
-    Table { name: "leasehold".into(), wanted, found: Ok(Found::There(shape)) }
+    Table { name: "leasehold".into(), required_columns: wanted, state: Ok(TableState::Exists(shape)) }
 }
 
-fn seen() -> Seen {
-    Seen {
+fn server_facts() -> ServerFacts {
+    ServerFacts {
         in_use: Ok(2),
         replicas: Ok(0),
         identity: Ok("one".into()),
-        between: Ok(Between::Nothing),
-        clock: Ok(ClockGap { ahead: 0, error: Duration::from_micros(50) }),
-        trips: Ok(Trips { count: 50, p50: Duration::from_micros(90), p99: Duration::from_micros(200) }),
-        trial: Ok(()),
-        rows: Ok(Rows { count: 9, busy: 1, read: 9, ..Rows::default() }),
-        ..mute(&No::missing("it"))
+        intermediary: Ok(Intermediary::Direct),
+        clock: Ok(ClockOffset { ahead: 0, error: Duration::from_micros(50) }),
+        round_trips: Ok(RoundTrips { count: 50, p50: Duration::from_micros(90), p99: Duration::from_micros(200) }),
+        dry_run: Ok(()),
+        row_stats: Ok(RowStats { count: 9, active: 1, parsed: 9, ..RowStats::default() }),
+        ..opaque_server(&UnknownReason::not_reported("it"))
     }
 }
 
 /// A MariaDB server with correct settings.
-pub(super) fn mariadb() -> Seen {
-    Seen {
+pub(super) fn mariadb() -> ServerFacts {
+    ServerFacts {
         version: Ok("10.11.19-MariaDB-0+deb12u1".into()),
         settings: Ok(values(MARIADB)),
         status: Ok(values(STATUS)),
         tables: vec![table("InnoDB", column("name", "varbinary", ""), "mediumtext")],
-        ..seen()
+        ..server_facts()
     }
 }
 
 /// A PostgreSQL server with correct settings.
-pub(super) fn postgres() -> Seen {
-    Seen {
+pub(super) fn postgres() -> ServerFacts {
+    ServerFacts {
         version: Ok("PostgreSQL 15.18 (Debian 15.18-0+deb12u1) on x86_64-pc-linux-gnu".into()),
         settings: Ok(values(POSTGRES)),
-        in_recovery: Ok(false),
+        is_in_recovery: Ok(false),
         tables: vec![table("ordinary", column("name", "text", "C"), "text")],
-        ..seen()
+        ..server_facts()
     }
 }
 
 /// A server that reveals nothing.
-pub(super) fn mute(no: &No) -> Seen {
-    fn not<T>(no: &No) -> Known<T> {
+pub(super) fn opaque_server(no: &UnknownReason) -> ServerFacts {
+    fn not<T>(no: &UnknownReason) -> Fact<T> {
         Err(no.clone())
     }
     let wanted = &["version"];
-    Seen {
+    ServerFacts {
         version: not(no),
         settings: not(no),
         status: not(no),
         identity: not(no),
-        in_recovery: not(no),
+        is_in_recovery: not(no),
         in_use: not(no),
         replicas: not(no),
-        between: not(no),
+        intermediary: not(no),
         clock: not(no),
-        trips: not(no),
-        tables: vec![Table { name: "leasehold".into(), wanted, found: not(no) }],
-        trial: not(no),
-        rows: not(no),
+        round_trips: not(no),
+        tables: vec![Table { name: "leasehold".into(), required_columns: wanted, state: not(no) }],
+        dry_run: not(no),
+        row_stats: not(no),
     }
 }
 
-impl Seen {
+impl ServerFacts {
     /// The same server, with another setting.
-    pub(super) fn set(mut self, key: &str, value: &str) -> Self {
+    pub(super) fn with_setting(mut self, key: &str, value: &str) -> Self {
         self.settings.as_mut().unwrap().0.insert(key.into(), value.into());
         self
     }
 
     /// The same server, without a setting.
-    pub(super) fn hiding(mut self, key: &str) -> Self {
+    pub(super) fn without_setting(mut self, key: &str) -> Self {
         self.settings.as_mut().unwrap().0.remove(key);
         self
     }
@@ -174,8 +175,8 @@ impl Seen {
     }
 
     /// The same server, with another table definition.
-    pub(super) fn shaped(mut self, change: impl Fn(&mut Shape)) -> Self {
-        if let Ok(Found::There(shape)) = &mut self.tables[0].found {
+    pub(super) fn with_table(mut self, change: impl Fn(&mut TableDefinition)) -> Self {
+        if let Ok(TableState::Exists(shape)) = &mut self.tables[0].state {
             change(shape);
         }
         self
@@ -186,8 +187,8 @@ impl Seen {
 #[track_caller]
 pub(super) fn assert_level(finding: &Finding, level: Level, says: &str) {
     assert_eq!(finding.level, level, "{finding:?}");
-    let all = format!("{} {} {}", finding.found, finding.means, finding.fix);
+    let all = format!("{} {} {}", finding.found, finding.impact, finding.fix);
     assert!(all.contains(says), "{says:?} is not in {all}");
-    assert!(!finding.means.is_empty(), "{finding:?}");
+    assert!(!finding.impact.is_empty(), "{finding:?}");
     assert_eq!(finding.fix.is_empty(), level == Level::Ok, "{finding:?}");
 }

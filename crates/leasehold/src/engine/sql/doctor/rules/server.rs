@@ -2,7 +2,7 @@
 
 use super::super::super::Dialect;
 use super::super::super::config::Technique;
-use super::super::facts::{Aim, Closed, Facts, Seen, Server};
+use super::super::facts::{ConnectFailure, Facts, Requirements, Server, ServerFacts};
 use super::{fail, ok, unknown, warn, writers};
 use crate::doctor::Finding;
 
@@ -10,30 +10,30 @@ use crate::doctor::Finding;
 pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
     let at = &server.address;
     let alone = "no lock can be taken or renewed";
-    match &server.seen {
-        Ok(_) => ok("reachable", at, "it answers").means("locks can be asked for here"),
-        Err(Closed::Denied(said)) => fail("login", at, said.clone())
-            .means("user or password are refused, or this user may not use the database: no lock can be taken or renewed here")
+    match &server.facts {
+        Ok(_) => ok("reachable", at, "it answers").impact("locks can be asked for here"),
+        Err(ConnectFailure::Denied(said)) => fail("login", at, said.clone())
+            .impact("user or password are refused, or this user may not use the database: no lock can be taken or renewed here")
             .fix("correct user and password in the URL; let this user connect from this host"),
-        Err(Closed::NoDatabase(said)) => fail("login", at, said.clone())
-            .means(format!("there is no such database: {alone} here"))
+        Err(ConnectFailure::NoDatabase(said)) => fail("login", at, said.clone())
+            .impact(format!("there is no such database: {alone} here"))
             .fix("correct the database in the URL, or have it made"),
-        Err(Closed::Crowded(said)) => fail("connections", at, said.clone())
-            .means(format!("it has no connection to spare: {alone} here by whoever has none yet"))
+        Err(ConnectFailure::TooManyConnections(said)) => fail("connections", at, said.clone())
+            .impact(format!("it has no connection to spare: {alone} here by whoever has none yet"))
             .fix("raise max_connections, lower connections= in the URLs of all who use it, or put a pooler before it"),
-        Err(Closed::Away(why)) => {
+        Err(ConnectFailure::Unreachable(why)) => {
             let found = format!("it cannot be reached: {why}");
             let fix = "start it, or correct its address in the URL; look at firewalls and its listen_addresses or bind_address";
-            if facts.servers.iter().any(|server| matches!(&server.seen, Ok(seen) if writers::takes_writes(seen, &facts.aim) == Some(true))) {
-                return warn("reachable", at, found).means("another one takes writes; this one cannot take its place").fix(fix);
+            if facts.servers.iter().any(|server| matches!(&server.facts, Ok(seen) if writers::accepts_writes(seen, &facts.requirements) == Some(true))) {
+                return warn("reachable", at, found).impact("another one takes writes; this one cannot take its place").fix(fix);
             }
-            fail("reachable", at, found).means(alone).fix(fix)
+            fail("reachable", at, found).impact(alone).fix(fix)
         }
     }
 }
 
 /// The kind of server, and the first two numbers of its version.
-pub(super) fn kind(text: &str) -> Option<(&'static str, (u32, u32))> {
+pub(super) fn product_and_version(text: &str) -> Option<(&'static str, (u32, u32))> {
     let lower = text.to_lowercase();
     let kind = if lower.starts_with("postgresql") {
         "PostgreSQL"
@@ -56,15 +56,15 @@ pub(super) fn kind(text: &str) -> Option<(&'static str, (u32, u32))> {
 }
 
 /// Whether it is new enough.
-pub(super) fn version(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+pub(super) fn version(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "version";
     let means = "our statements need MySQL 8.0, MariaDB 10.5 or PostgreSQL 12, or newer";
     let text = match &seen.version {
         Ok(text) => text,
-        Err(no) => return unknown(check, at, no).means(means),
+        Err(no) => return unknown(check, at, no).impact(means),
     };
-    let Some((kind, numbers)) = kind(text) else {
-        return super::unknown(check, at, &super::No::missing("its version")).means(means);
+    let Some((kind, numbers)) = product_and_version(text) else {
+        return super::unknown(check, at, &super::UnknownReason::not_reported("its version")).impact(means);
     };
     let shown = text.split(" on ").next().unwrap_or(text);
     let shown = if shown.contains(kind) { shown.to_owned() } else { format!("{kind} {shown}") };
@@ -76,23 +76,23 @@ pub(super) fn version(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     };
     if numbers < least {
         return fail(check, at, shown)
-            .means(format!(
+            .impact(format!(
                 "{means} (PostgreSQL 14 for technique=session): here they may be refused, and nobody has tried"
             ))
             .fix("a newer version");
     }
-    ok(check, at, shown).means("new enough for our statements")
+    ok(check, at, shown).impact("new enough for our statements")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::No;
-    use super::super::sample::{aim, assert_level, facts, mariadb, mute, postgres, server};
+    use super::super::super::facts::UnknownReason;
+    use super::super::sample::{assert_level, facts, mariadb, opaque_server, postgres, requirements, server};
     use super::*;
     use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
 
     #[test]
-    fn kinds_and_versions_are_told_apart() {
+    fn products_and_versions_are_parsed() {
         for (text, expected) in [
             ("10.11.19-MariaDB-0+deb12u1", ("MariaDB", (10, 11))),
             ("5.5.5-10.4.1-MariaDB", ("MariaDB", (10, 4))),
@@ -102,37 +102,42 @@ mod tests {
             ("PostgreSQL 15.18 (Debian 15.18-0+deb12u1) on x86_64-pc-linux-gnu", ("PostgreSQL", (15, 18))),
             ("PostgreSQL 18beta1 on x", ("PostgreSQL", (18, 0))),
         ] {
-            assert_eq!(kind(text), Some(expected), "{text}");
+            assert_eq!(product_and_version(text), Some(expected), "{text}");
         }
-        assert_eq!(kind("strange"), None);
+        assert_eq!(product_and_version("strange"), None);
     }
 
     #[test]
-    fn what_is_too_old() {
-        let of =
-            |text: &str, seen: Seen| version("h", &Seen { version: Ok(text.into()), ..seen.clone() }, &facts(seen).aim);
+    fn old_versions_fail() {
+        let of = |text: &str, seen: ServerFacts| {
+            version("h", &ServerFacts { version: Ok(text.into()), ..seen.clone() }, &facts(seen).requirements)
+        };
         assert_level(&of("10.11.19-MariaDB", mariadb()), Good, "10.11.19-MariaDB");
         assert_level(&of("10.3.1-MariaDB", mariadb()), Fail, "newer");
         assert_level(&of("5.7.44", mariadb()), Fail, "MySQL 8.0");
         assert_level(&of("PostgreSQL 11.2 on x", postgres()), Fail, "PostgreSQL 12");
         assert_level(&of("PostgreSQL 12.1 on x", postgres()), Good, "PostgreSQL 12.1");
         assert_level(&of("?", postgres()), Unknown, "version");
-        assert_level(&version("h", &mute(&No::missing("it")), &aim(Dialect::MySql)), Unknown, "10.5");
+        assert_level(
+            &version("h", &opaque_server(&UnknownReason::not_reported("it")), &requirements(Dialect::MySql)),
+            Unknown,
+            "10.5",
+        );
     }
 
     #[test]
-    fn one_of_several_may_be_away() {
-        let away = |why: Closed| Server { address: "h2:1".into(), seen: Err(why) };
+    fn one_of_several_servers_may_be_unreachable() {
+        let away = |why: ConnectFailure| Server { address: "h2:1".into(), facts: Err(why) };
         let mut two = facts(postgres());
-        two.servers.push(away(Closed::Away("refused".into())));
+        two.servers.push(away(ConnectFailure::Unreachable("refused".into())));
         assert_level(&reachable(&two.servers[1], &two), Warn, "another one");
-        two.servers[0] = server("h1:1", Seen { in_recovery: Ok(true), ..postgres() });
+        two.servers[0] = server("h1:1", ServerFacts { is_in_recovery: Ok(true), ..postgres() });
         assert_level(&reachable(&two.servers[1], &two), Fail, "listen_addresses");
         assert_level(&reachable(&two.servers[0], &two), Good, "answers");
         for (why, says) in [
-            (Closed::Denied("28P01: no".into()), "password"),
-            (Closed::NoDatabase("3D000: no".into()), "database"),
-            (Closed::Crowded("53300: many".into()), "max_connections"),
+            (ConnectFailure::Denied("28P01: no".into()), "password"),
+            (ConnectFailure::NoDatabase("3D000: no".into()), "database"),
+            (ConnectFailure::TooManyConnections("53300: many".into()), "max_connections"),
         ] {
             assert_level(&reachable(&away(why), &two), Fail, says);
         }

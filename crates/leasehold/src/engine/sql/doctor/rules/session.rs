@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use super::super::super::Dialect;
 use super::super::super::config::Technique;
-use super::super::facts::{Aim, Known, No, Seen};
-use super::{fail, ok, short, unknown, warn};
+use super::super::facts::{Fact, Requirements, ServerFacts, UnknownReason};
+use super::{fail, format_short, ok, unknown, warn};
 use crate::doctor::Finding;
 
 /// Behind a pooler we cannot set the defaults of our session.
-const SET: &str = "for the user of the locks: ALTER ROLE … SET";
+const ALTER_ROLE_HINT: &str = "for the user of the locks: ALTER ROLE … SET";
 
 /// The isolation level and our other session settings.
-pub(super) fn isolation(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+pub(super) fn isolation(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "isolation";
-    let told: Known<String> = match aim.dialect {
+    let told: Fact<String> = match aim.dialect {
         Dialect::Postgres => seen.setting("default_transaction_isolation").map(ToOwned::to_owned),
         Dialect::MySql => (|| {
             let level = seen.setting("transaction_isolation").or_else(|_| seen.setting("tx_isolation"))?;
@@ -22,57 +22,57 @@ pub(super) fn isolation(at: &str, seen: &Seen, aim: &Aim) -> Finding {
         })(),
     };
     match told {
-        Ok(found) if aim.pooler && aim.dialect == Dialect::Postgres && found != "read committed" => {
+        Ok(found) if aim.has_transaction_pooler && aim.dialect == Dialect::Postgres && found != "read committed" => {
             warn(check, at, format!("{found} by default, and behind a pooler we cannot set it"))
-                .means("statements that meet are refused (40001), and are tried again: the more wait for one lock, the slower it is")
-                .fix(format!("{SET} default_transaction_isolation = 'read committed'"))
+                .impact("statements that meet are refused (40001), and are tried again: the more wait for one lock, the slower it is")
+                .fix(format!("{ALTER_ROLE_HINT} default_transaction_isolation = 'read committed'"))
         }
-        Ok(found) if aim.pooler && aim.dialect == Dialect::Postgres => {
-            ok(check, at, format!("{found} by default")).means("as our statements want it")
+        Ok(found) if aim.has_transaction_pooler && aim.dialect == Dialect::Postgres => {
+            ok(check, at, format!("{found} by default")).impact("as our statements want it")
         }
         Ok(found) => ok(check, at, format!("{found} by default"))
-            .means("our sessions set their own: READ COMMITTED, each statement by itself; nothing rests on this"),
-        Err(no) => unknown(check, at, &no).means("our sessions set their own, except behind a pooler"),
+            .impact("our sessions set their own: READ COMMITTED, each statement by itself; nothing rests on this"),
+        Err(no) => unknown(check, at, &no).impact("our sessions set their own, except behind a pooler"),
     }
 }
 
 /// InnoDB refuses READ COMMITTED with statement-based replication.
-pub(super) fn binlog_format(at: &str, seen: &Seen) -> Finding {
+pub(super) fn binlog_format(at: &str, seen: &ServerFacts) -> Finding {
     let check = "binlog-format";
     let told = seen
         .is_on("log_bin")
         .and_then(|on| if on { seen.setting("binlog_format").map(|format| Some(format.to_owned())) } else { Ok(None) });
     match told {
-        Ok(None) => ok(check, at, "log_bin is off").means("no statement is refused because of the binary log"),
+        Ok(None) => ok(check, at, "log_bin is off").impact("no statement is refused because of the binary log"),
         Ok(Some(format)) if format.eq_ignore_ascii_case("STATEMENT") => {
             fail(check, at, "log_bin is on, and binlog_format STATEMENT")
-                .means("InnoDB refuses to write with READ COMMITTED then (error 1665): no lock can be taken")
+                .impact("InnoDB refuses to write with READ COMMITTED then (error 1665): no lock can be taken")
                 .fix("binlog_format=ROW, or MIXED")
         }
         Ok(Some(format)) => ok(check, at, format!("log_bin is on, binlog_format {format}"))
-            .means("what we write is replicated as it was written, times included"),
+            .impact("what we write is replicated as it was written, times included"),
         // Where the setting no longer exists, the format is ROW.
-        Err(No::Missing(_)) if seen.is_on("log_bin") == Ok(true) => {
-            ok(check, at, "log_bin is on; there is no binlog_format").means("rows are replicated, and no statements")
+        Err(UnknownReason::NotReported(_)) if seen.is_on("log_bin") == Ok(true) => {
+            ok(check, at, "log_bin is on; there is no binlog_format").impact("rows are replicated, and no statements")
         }
         Err(no) => {
-            unknown(check, at, &no).means("with binlog_format=STATEMENT, InnoDB refuses our writes (error 1665)")
+            unknown(check, at, &no).impact("with binlog_format=STATEMENT, InnoDB refuses our writes (error 1665)")
         }
     }
 }
 
-fn millis(seen: &Seen, key: &str) -> Known<Option<Duration>> {
+fn millis(seen: &ServerFacts, key: &str) -> Fact<Option<Duration>> {
     let value = seen.number(key)?;
     Ok(u64::try_from(value).ok().filter(|value| *value > 0).map(Duration::from_millis))
 }
 
-fn seconds(seen: &Seen, key: &str) -> Known<Option<Duration>> {
-    let value: f64 = seen.setting(key)?.parse().map_err(|_| No::missing(key))?;
+fn seconds(seen: &ServerFacts, key: &str) -> Fact<Option<Duration>> {
+    let value: f64 = seen.setting(key)?.parse().map_err(|_| UnknownReason::not_reported(key))?;
     Ok(Duration::try_from_secs_f64(value).ok().filter(|value| *value > Duration::ZERO))
 }
 
 /// Timeouts of long statements.
-pub(super) fn statement_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+pub(super) fn statement_timeout(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "statement-timeout";
     let (key, told) = match aim.dialect {
         Dialect::Postgres => ("statement_timeout", millis(seen, "statement_timeout")),
@@ -85,40 +85,43 @@ pub(super) fn statement_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     let least = Duration::from_secs(1);
     match told {
         Ok(Some(most)) if aim.is_held_in_session() || aim.dialect == Dialect::MySql => {
-            ok(check, at, format!("{key} is {}", short(most)))
-                .means("our sessions set their own, none: whoever waits for a lock waits in a statement")
+            ok(check, at, format!("{key} is {}", format_short(most)))
+                .impact("our sessions set their own, none: whoever waits for a lock waits in a statement")
         }
-        Ok(None) => ok(check, at, format!("{key} is not set")).means("no statement of ours is ended by the server"),
-        Ok(Some(most)) if most < least => warn(check, at, format!("{key} is {}", short(most)))
-            .means(
+        Ok(None) => ok(check, at, format!("{key} is not set")).impact("no statement of ours is ended by the server"),
+        Ok(Some(most)) if most < least => warn(check, at, format!("{key} is {}", format_short(most)))
+            .impact(
                 "a statement that is slow once is ended, and a take or a renewal fails where it would have been late",
             )
-            .fix(format!("{key} of {} or more for the user of the locks", short(least))),
-        Ok(Some(most)) => ok(check, at, format!("{key} is {}", short(most))).means("longer than our statements take"),
-        Err(no) => unknown(check, at, &no).means("a server that ends statements early makes takes and renewals fail"),
+            .fix(format!("{key} of {} or more for the user of the locks", format_short(least))),
+        Ok(Some(most)) => {
+            ok(check, at, format!("{key} is {}", format_short(most))).impact("longer than our statements take")
+        }
+        Err(no) => unknown(check, at, &no).impact("a server that ends statements early makes takes and renewals fail"),
     }
 }
 
 /// How long a statement waits for a row that another transaction has locked.
-pub(super) fn lock_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+pub(super) fn lock_timeout(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "lock-timeout";
     let (key, told) = match aim.dialect {
         Dialect::Postgres => ("lock_timeout", millis(seen, "lock_timeout")),
         Dialect::MySql => ("innodb_lock_wait_timeout", seconds(seen, "innodb_lock_wait_timeout")),
     };
-    let found =
-        |time: Option<Duration>| time.map_or(format!("{key} is not set"), |time| format!("{key} is {}", short(time)));
+    let found = |time: Option<Duration>| {
+        time.map_or(format!("{key} is not set"), |time| format!("{key} is {}", format_short(time)))
+    };
     match told {
-        Ok(time) if aim.pooler && aim.dialect == Dialect::Postgres => ok(check, at, found(time))
-            .means("our statements carry their own, 1 s: one that waits for a locked row ends by itself"),
+        Ok(time) if aim.has_transaction_pooler && aim.dialect == Dialect::Postgres => ok(check, at, found(time))
+            .impact("our statements carry their own, 1 s: one that waits for a locked row ends by itself"),
         Ok(time) => ok(check, at, found(time))
-            .means("our sessions set their own, 1 s: a row that somebody keeps locked does not block us for longer"),
-        Err(no) => unknown(check, at, &no).means("our sessions set their own, except behind a pooler"),
+            .impact("our sessions set their own, 1 s: a row that somebody keeps locked does not block us for longer"),
+        Err(no) => unknown(check, at, &no).impact("our sessions set their own, except behind a pooler"),
     }
 }
 
 /// Timeouts of idle sessions.
-pub(super) fn idle_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+pub(super) fn idle_timeout(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "idle-timeout";
     let mut ends: Vec<(&str, Duration)> = Vec::new();
     let keys: &[&str] = match (aim.dialect, aim.technique) {
@@ -131,25 +134,25 @@ pub(super) fn idle_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
         match told {
             Ok(time) => ends.extend(time.map(|time| (*key, time))),
             // PostgreSQL before version 14 has none.
-            Err(No::Missing(_)) if seen.settings.is_ok() && *key == "idle_session_timeout" => {}
+            Err(UnknownReason::NotReported(_)) if seen.settings.is_ok() && *key == "idle_session_timeout" => {}
             Err(no) => {
                 return unknown(check, at, &no)
-                    .means("sessions that say nothing may be ended, and what they hold with them");
+                    .impact("sessions that say nothing may be ended, and what they hold with them");
             }
         }
     }
     let Some((key, time)) = ends.into_iter().min_by_key(|(_, time)| *time) else {
         return ok(check, at, format!("{} is not set", keys.join(", ")))
-            .means("sessions that say nothing are left alone");
+            .impact("sessions that say nothing are left alone");
     };
-    let found = format!("{key} is {}", short(time));
+    let found = format!("{key} is {}", format_short(time));
     if aim.is_held_in_session() {
         return ok(check, at, found)
-            .means("our sessions set their own, the TTL: by that the lock of a silent holder ends");
+            .impact("our sessions set their own, the TTL: by that the lock of a silent holder ends");
     }
-    if aim.dialect == Dialect::Postgres && !aim.polls && !aim.is_held_in_session() {
+    if aim.dialect == Dialect::Postgres && !aim.is_polling && !aim.is_held_in_session() {
         return warn(check, at, found)
-            .means(
+            .impact(
                 "the connection that messages to waiters come on says nothing: it is ended each time, and until there is another, waiters \
                  look by themselves",
             )
@@ -159,7 +162,7 @@ pub(super) fn idle_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
         Dialect::MySql => "our sessions set their own, 8 hours; one that is ended is made anew",
         Dialect::Postgres => "one that is ended is made anew when it is needed",
     };
-    ok(check, at, found).means(means)
+    ok(check, at, found).impact(means)
 }
 
 #[cfg(test)]

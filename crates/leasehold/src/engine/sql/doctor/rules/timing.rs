@@ -2,46 +2,47 @@
 
 use std::time::Duration;
 
-use super::super::facts::{Aim, Seen};
-use super::{fail, ok, short, unknown, warn, writers};
+use super::super::facts::{Requirements, ServerFacts};
+use super::{fail, format_short, ok, unknown, warn, writers};
 use crate::doctor::Finding;
 
 /// The difference between synchronized clocks is smaller than this.
-const APART: Duration = Duration::from_secs(1);
+const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(1);
 
 /// Even the clocks of synchronized servers differ by some milliseconds.
 const IN_STEP: Duration = Duration::from_millis(50);
 
 /// The server's clock compared with ours. Leases use only the server's.
-pub(super) fn clock(at: &str, seen: &Seen) -> Finding {
+pub(super) fn clock(at: &str, seen: &ServerFacts) -> Finding {
     let check = "clock";
     match &seen.clock {
         Ok(gap) => {
             let distance = Duration::from_micros(gap.ahead.unsigned_abs());
             let side = if gap.ahead < 0 { "behind" } else { "ahead of" };
-            let found = format!("it is {} {side} ours, give or take {}", short(distance), short(gap.error));
-            if distance.saturating_sub(gap.error) <= APART {
+            let found =
+                format!("it is {} {side} ours, give or take {}", format_short(distance), format_short(gap.error));
+            if distance.saturating_sub(gap.error) <= MAX_CLOCK_OFFSET {
                 return ok(check, at, found)
-                    .means("the database's clock alone decides, and it is right as far as we can tell");
+                    .impact("the database's clock alone decides, and it is right as far as we can tell");
             }
             warn(check, at, found)
-                .means(
+                .impact(
                     "one of the two is wrong. The database's clock alone decides, so ours does not matter; but when it is set right, \
                      forward by that much, leases that are held end at once, and two may hold one lock",
                 )
                 .fix("keep the clocks in step: chrony or ntpd, which turn them slowly instead of setting them")
         }
-        Err(no) => unknown(check, at, no).means("the database's clock decides when a lease is over"),
+        Err(no) => unknown(check, at, no).impact("the database's clock decides when a lease is over"),
     }
 }
 
 /// The servers' clocks compared with each other.
-pub(super) fn clocks(seen: &[(&str, &Seen)], aim: &Aim) -> Option<Finding> {
+pub(super) fn clocks(seen: &[(&str, &ServerFacts)], aim: &Requirements) -> Option<Finding> {
     let check = "clocks";
     if seen.len() < 2 {
         return None;
     }
-    let several = seen.iter().filter(|(_, seen)| writers::takes_writes(seen, aim) == Some(true)).count() > 1;
+    let several = seen.iter().filter(|(_, seen)| writers::accepts_writes(seen, aim) == Some(true)).count() > 1;
     let means = if several {
         "each goes by its own clock: where one is ahead by more than clock-skew=, it takes leases for over that are not, and two may \
          hold one lock"
@@ -52,7 +53,7 @@ pub(super) fn clocks(seen: &[(&str, &Seen)], aim: &Aim) -> Option<Finding> {
     for (at, seen) in seen {
         match &seen.clock {
             Ok(gap) => gaps.push((*at, gap)),
-            Err(no) => return Some(unknown(check, at, no).means(means)),
+            Err(no) => return Some(unknown(check, at, no).impact(means)),
         }
     }
     let (last, behind) = gaps.iter().min_by_key(|(_, gap)| gap.ahead)?;
@@ -61,81 +62,105 @@ pub(super) fn clocks(seen: &[(&str, &Seen)], aim: &Aim) -> Option<Finding> {
     let error = ahead.error + behind.error;
     let most = aim.clock_skew.max(IN_STEP);
     if distance.saturating_sub(error) <= most {
-        let found = format!("at most {} apart, give or take {}", short(distance), short(error));
-        return Some(ok(check, "", found).means("leases end when they should, whichever of them takes the writes"));
+        let found = format!("at most {} apart, give or take {}", format_short(distance), format_short(error));
+        return Some(ok(check, "", found).impact("leases end when they should, whichever of them takes the writes"));
     }
-    let found = format!("{first} is {} ahead of {last}", short(distance));
+    let found = format!("{first} is {} ahead of {last}", format_short(distance));
     let fix = "keep the clocks of all servers in step: chrony or ntpd; and clock-skew= in the URL, the most that they may be apart";
-    Some(fail(check, "", found).means(means).fix(fix))
+    Some(fail(check, "", found).impact(means).fix(fix))
 }
 
-pub(super) fn round_trip(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+pub(super) fn round_trip(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "round-trip";
-    match &seen.trips {
+    match &seen.round_trips {
         Ok(trips) => {
-            let found = format!("p50 {}, p99 {} of {} questions", short(trips.p50), short(trips.p99), trips.count);
+            let found = format!(
+                "p50 {}, p99 {} of {} questions",
+                format_short(trips.p50),
+                format_short(trips.p99),
+                trips.count
+            );
             // One operation reads and writes.
-            if trips.p99 * 2 <= aim.renewal() {
-                return ok(check, at, found).means(format!("renewals, every {}, come in time", short(aim.renewal())));
+            if trips.p99 * 2 <= aim.renewal_interval() {
+                return ok(check, at, found)
+                    .impact(format!("renewals, every {}, come in time", format_short(aim.renewal_interval())));
             }
             warn(check, at, found)
-                .means(format!(
+                .impact(format!(
                     "leases are renewed every {}, by up to two round trips, and a slow answer loses them",
-                    short(aim.renewal())
+                    format_short(aim.renewal_interval())
                 ))
                 .fix("a longer TTL, or a server that is nearer or less busy")
         }
-        Err(no) => unknown(check, at, no).means("where answers take longer than a sixth of the TTL, leases are lost"),
+        Err(no) => unknown(check, at, no).impact("where answers take longer than a sixth of the TTL, leases are lost"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::super::Dialect;
-    use super::super::super::facts::{ClockGap, No, Trips};
-    use super::super::sample::{aim, assert_level, mute, postgres};
+    use super::super::super::facts::{ClockOffset, RoundTrips, UnknownReason};
+    use super::super::sample::{assert_level, opaque_server, postgres, requirements};
     use super::*;
     use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
 
-    fn ahead(millis: i64) -> Seen {
-        let gap = ClockGap { ahead: millis * 1000, error: Duration::from_millis(1) };
-        Seen { clock: Ok(gap), ..postgres() }
+    fn with_clock_ahead(millis: i64) -> ServerFacts {
+        let gap = ClockOffset { ahead: millis * 1000, error: Duration::from_millis(1) };
+        ServerFacts { clock: Ok(gap), ..postgres() }
     }
 
     #[test]
-    fn ours_does_not_matter_unless_theirs_is_wrong() {
-        assert_level(&clock("h", &ahead(-900)), Good, "behind");
-        assert_level(&clock("h", &ahead(1_001)), Good, "give or take 1.0 ms");
-        assert_level(&clock("h", &ahead(60_000)), Warn, "alone decides");
-        assert_level(&clock("h", &mute(&No::missing("it"))), Unknown, "decides");
+    fn a_server_clock_far_from_ours_is_a_warning() {
+        assert_level(&clock("h", &with_clock_ahead(-900)), Good, "behind");
+        assert_level(&clock("h", &with_clock_ahead(1_001)), Good, "give or take 1.0 ms");
+        assert_level(&clock("h", &with_clock_ahead(60_000)), Warn, "alone decides");
+        assert_level(&clock("h", &opaque_server(&UnknownReason::not_reported("it"))), Unknown, "decides");
     }
 
     #[test]
     fn clocks_of_several_servers() {
-        let pg = aim(Dialect::Postgres);
-        let both = |one: &Seen, other: &Seen, aim: &Aim| clocks(&[("a", one), ("b", other)], aim).unwrap();
-        let standby = |millis| Seen { in_recovery: Ok(true), ..ahead(millis) };
-        assert_eq!(clocks(&[("a", &ahead(0))], &pg), None);
-        assert_level(&both(&ahead(0), &standby(40), &pg), Good, "40 ms apart");
-        assert_level(&both(&ahead(0), &standby(3000), &pg), Fail, "b is 3 s ahead of a");
-        assert_level(&both(&ahead(0), &standby(900), &pg), Fail, "fail-over");
-        let skewed = Aim { clock_skew: Duration::from_secs(3), ..pg.clone() };
-        assert_level(&both(&ahead(0), &standby(3000), &skewed), Good, "3 s apart");
-        assert_level(&both(&ahead(0), &standby(3100), &skewed), Fail, "clock-skew=");
+        let pg = requirements(Dialect::Postgres);
+        let both = |one: &ServerFacts, other: &ServerFacts, aim: &Requirements| {
+            clocks(&[("a", one), ("b", other)], aim).unwrap()
+        };
+        let standby = |millis| ServerFacts { is_in_recovery: Ok(true), ..with_clock_ahead(millis) };
+        assert_eq!(clocks(&[("a", &with_clock_ahead(0))], &pg), None);
+        assert_level(&both(&with_clock_ahead(0), &standby(40), &pg), Good, "40 ms apart");
+        assert_level(&both(&with_clock_ahead(0), &standby(3000), &pg), Fail, "b is 3 s ahead of a");
+        assert_level(&both(&with_clock_ahead(0), &standby(900), &pg), Fail, "fail-over");
+        let skewed = Requirements { clock_skew: Duration::from_secs(3), ..pg.clone() };
+        assert_level(&both(&with_clock_ahead(0), &standby(3000), &skewed), Good, "3 s apart");
+        assert_level(&both(&with_clock_ahead(0), &standby(3100), &skewed), Fail, "clock-skew=");
         // Both accept writes.
-        assert_level(&both(&ahead(0), &ahead(300), &pg), Fail, "clock-skew=");
-        assert_level(&both(&ahead(0), &ahead(300), &Aim { clock_skew: APART, ..pg.clone() }), Good, "when they should");
-        assert_level(&both(&ahead(0), &mute(&No::missing("it")), &pg), Unknown, "fail-over");
+        assert_level(&both(&with_clock_ahead(0), &with_clock_ahead(300), &pg), Fail, "clock-skew=");
+        assert_level(
+            &both(
+                &with_clock_ahead(0),
+                &with_clock_ahead(300),
+                &Requirements { clock_skew: MAX_CLOCK_OFFSET, ..pg.clone() },
+            ),
+            Good,
+            "when they should",
+        );
+        assert_level(
+            &both(&with_clock_ahead(0), &opaque_server(&UnknownReason::not_reported("it")), &pg),
+            Unknown,
+            "fail-over",
+        );
     }
 
     #[test]
-    fn answers_that_come_late() {
+    fn slow_round_trips_are_a_warning() {
         let of = |millis| {
-            let trips = Trips { count: 50, p50: Duration::from_millis(1), p99: Duration::from_millis(millis) };
-            round_trip("h", &Seen { trips: Ok(trips), ..postgres() }, &aim(Dialect::Postgres))
+            let trips = RoundTrips { count: 50, p50: Duration::from_millis(1), p99: Duration::from_millis(millis) };
+            round_trip("h", &ServerFacts { round_trips: Ok(trips), ..postgres() }, &requirements(Dialect::Postgres))
         };
         assert_level(&of(5_000), Good, "every 10 s");
         assert_level(&of(5_001), Warn, "longer TTL");
-        assert_level(&round_trip("h", &mute(&No::missing("it")), &aim(Dialect::Postgres)), Unknown, "sixth");
+        assert_level(
+            &round_trip("h", &opaque_server(&UnknownReason::not_reported("it")), &requirements(Dialect::Postgres)),
+            Unknown,
+            "sixth",
+        );
     }
 }

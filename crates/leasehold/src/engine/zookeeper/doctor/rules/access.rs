@@ -2,18 +2,18 @@
 
 use leasehold_zookeeper::{Acl, Error as Cause, Permission};
 
-use super::super::facts::{Aim, Inside, Known, No};
+use super::super::facts::{EnsembleFacts, Fact, Requirements, UnknownReason};
 use super::{fail, ok, unknown, warn};
 use crate::doctor::Finding;
 
 /// Whether a lock can be created.
-pub(super) fn lock_nodes(inside: &Inside, aim: &Aim) -> Finding {
+pub(super) fn lock_nodes(inside: &EnsembleFacts, aim: &Requirements) -> Finding {
     let (check, base) = ("lock-nodes", aim.shown_base());
-    let refused = |found: String, fix: String| fail(check, "", found).means("no lock can be taken").fix(fix);
+    let refused = |found: String, fix: String| fail(check, "", found).impact("no lock can be taken").fix(fix);
     match &inside.probe {
         Ok(_) => ok(check, "", format!("below {base}, a lock was made, written to and removed"))
-            .means("what a lock does is allowed"),
-        Err(no @ No::Said(cause)) => refused(
+            .impact("what a lock does is allowed"),
+        Err(no @ UnknownReason::RequestFailed(cause)) => refused(
             format!("below {base}, a lock cannot be made: {no}"),
             match cause {
                 Cause::NoAuth => format!(
@@ -26,12 +26,12 @@ pub(super) fn lock_nodes(inside: &Inside, aim: &Aim) -> Finding {
                 _ => "do what the server asks for, and examine it again".into(),
             },
         ),
-        Err(no) => unknown(check, "", no).means("whether a lock can be taken is not known"),
+        Err(no) => unknown(check, "", no).impact("whether a lock can be taken is not known"),
     }
 }
 
 /// The permissions of all clients on a node, except reading, in zkCli's letters.
-fn open_to_all(acls: &[Acl]) -> String {
+fn world_permissions(acls: &[Acl]) -> String {
     let world = acls.iter().filter(|acl| acl.scheme() == "world" && acl.id() == "anyone");
     let all = world.fold(Permission::NONE, |all, acl| all | acl.permission());
     let letters =
@@ -40,13 +40,13 @@ fn open_to_all(acls: &[Acl]) -> String {
 }
 
 /// Nodes that all clients may change. The root is not ours.
-pub(super) fn acl(inside: &Inside, aim: &Aim) -> Vec<Finding> {
+pub(super) fn acl(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
     let check = "acl";
-    let seen: Vec<&(String, Known<Vec<Acl>>)> = inside.acls.iter().filter(|(path, _)| path != "/").collect();
+    let seen: Vec<&(String, Fact<Vec<Acl>>)> = inside.acls.iter().filter(|(path, _)| path != "/").collect();
     let open: Vec<String> = seen
         .iter()
         .filter_map(|(path, acls)| {
-            let letters = open_to_all(acls.as_ref().ok()?);
+            let letters = world_permissions(acls.as_ref().ok()?);
             (!letters.is_empty()).then(|| format!("{path} ({letters})"))
         })
         .collect();
@@ -61,45 +61,45 @@ pub(super) fn acl(inside: &Inside, aim: &Aim) -> Vec<Finding> {
         );
         findings.push(
             warn(check, "", format!("world:anyone may change {}{more}", some.join(", ")))
-                .means("whoever reaches the servers can delete a holder's node, and so take its lock away, or block all locks")
+                .impact("whoever reaches the servers can delete a holder's node, and so take its lock away, or block all locks")
                 .fix(fix),
         );
     }
     let untold = seen.iter().find_map(|(path, acls)| Some((path, acls.as_ref().err()?)));
     if let Some((path, no)) = untold {
-        findings.push(unknown(check, path, no).means("if everybody may change it, everybody can take a lock away"));
+        findings.push(unknown(check, path, no).impact("if everybody may change it, everybody can take a lock away"));
     } else if seen.is_empty() {
-        let finding = unknown(check, "", &No::missing("who may do what"));
-        findings.push(finding.means("if everybody may change them, everybody can take a lock away"));
+        let finding = unknown(check, "", &UnknownReason::not_reported("who may do what"));
+        findings.push(finding.impact("if everybody may change them, everybody can take a lock away"));
     } else if open.is_empty() {
         let found = format!("of {} nodes, none can be changed by everybody", seen.len());
-        findings.push(ok(check, "", found).means("a stranger cannot take a lock away"));
+        findings.push(ok(check, "", found).impact("a stranger cannot take a lock away"));
     }
     findings
 }
 
 /// Whether the servers enforce ACLs at all.
-pub(super) fn enforced(inside: &Inside) -> Option<Finding> {
+pub(super) fn enforced(inside: &EnsembleFacts) -> Option<Finding> {
     let check = "acl-enforced";
-    Some(match inside.refuses_strangers.as_ref()? {
-        Ok(true) => ok(check, "", "somebody without a login was refused").means("the ACLs of locks are kept"),
+    Some(match inside.refuses_anonymous.as_ref()? {
+        Ok(true) => ok(check, "", "somebody without a login was refused").impact("the ACLs of locks are kept"),
         Ok(false) => fail(check, "", "somebody without a login could write to a lock that only we may write to")
-            .means("ACLs are not looked at: whoever reaches the servers can take a lock away")
+            .impact("ACLs are not looked at: whoever reaches the servers can take a lock away")
             .fix("skipACL=no (zookeeper.skipACL) on all servers"),
         Err(no) => unknown(check, "", no)
-            .means("servers may be told not to look at ACLs (skipACL); who has not logged in could not be tried")
+            .impact("servers may be told not to look at ACLs (skipACL); who has not logged in could not be tried")
             .fix("skipACL=no (zookeeper.skipACL) on all servers, which is the default"),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::{aim, assert_level, three};
+    use super::super::sample::{assert_level, requirements, three_servers};
     use super::*;
     use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
 
-    fn inside() -> Inside {
-        three().inside.unwrap()
+    fn ensemble() -> EnsembleFacts {
+        three_servers().ensemble.unwrap()
     }
 
     fn world(permission: Permission) -> Vec<Acl> {
@@ -107,30 +107,30 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_their_cures() {
-        let with = |no| lock_nodes(&Inside { probe: Err(no), ..inside() }, &aim());
-        assert_level(&lock_nodes(&inside(), &aim()), Good, "/leasehold");
-        assert_level(&with(No::Said(Cause::NoAuth)), Fail, "user:password@host");
-        assert_level(&with(No::Said(Cause::QuotaExceeded)), Fail, "setquota");
-        assert_level(&with(No::Said(Cause::Unimplemented)), Fail, "3.5.3");
-        assert_level(&with(No::Said(Cause::InvalidAcl)), Fail, "acl=creator");
-        assert_level(&with(No::Lost("no answer".into())), Unknown, "no answer");
+    fn each_refusal_has_a_fix() {
+        let with = |no| lock_nodes(&EnsembleFacts { probe: Err(no), ..ensemble() }, &requirements());
+        assert_level(&lock_nodes(&ensemble(), &requirements()), Good, "/leasehold");
+        assert_level(&with(UnknownReason::RequestFailed(Cause::NoAuth)), Fail, "user:password@host");
+        assert_level(&with(UnknownReason::RequestFailed(Cause::QuotaExceeded)), Fail, "setquota");
+        assert_level(&with(UnknownReason::RequestFailed(Cause::Unimplemented)), Fail, "3.5.3");
+        assert_level(&with(UnknownReason::RequestFailed(Cause::InvalidAcl)), Fail, "acl=creator");
+        assert_level(&with(UnknownReason::Unreachable("no answer".into())), Unknown, "no answer");
     }
 
     #[test]
-    fn what_everybody_may_do() {
-        let with = |acls: Vec<(&str, Known<Vec<Acl>>)>| {
+    fn nodes_writable_by_all_clients_are_a_warning() {
+        let with = |acls: Vec<(&str, Fact<Vec<Acl>>)>| {
             let acls = acls.into_iter().map(|(path, acls)| (path.to_owned(), acls)).collect();
-            acl(&Inside { acls, ..inside() }, &aim())
+            acl(&EnsembleFacts { acls, ..ensemble() }, &requirements())
         };
-        assert_level(&acl(&inside(), &aim())[0], Good, "none can be changed");
+        assert_level(&acl(&ensemble(), &requirements())[0], Good, "none can be changed");
         assert_level(&with(vec![("/l", Ok(world(Permission::READ)))])[0], Good, "stranger");
         assert_level(&with(vec![("/l", Ok(world(Permission::ALL)))])[0], Warn, "/l (cdwa)");
         assert_level(&with(vec![("/l", Ok(world(Permission::READ | Permission::DELETE)))])[0], Warn, "/l (d)");
         // The root is not ours.
         let root = with(vec![("/", Ok(world(Permission::ALL))), ("/l", Ok(world(Permission::READ)))]);
         assert_level(&root[0], Good, "of 1 nodes");
-        let no = || Err(No::Said(Cause::NoAuth));
+        let no = || Err(UnknownReason::RequestFailed(Cause::NoAuth));
         let both = with(vec![("/l", Ok(world(Permission::WRITE))), ("/l/a", no())]);
         assert_eq!(both.len(), 2);
         assert_level(&both[1], Unknown, "not authorized");
@@ -138,11 +138,11 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_do_not_care() {
-        let with = |refused| enforced(&Inside { refuses_strangers: refused, ..inside() });
+    fn servers_that_ignore_acls_fail() {
+        let with = |refused| enforced(&EnsembleFacts { refuses_anonymous: refused, ..ensemble() });
         assert_level(&with(Some(Ok(true))).unwrap(), Good, "kept");
         assert_level(&with(Some(Ok(false))).unwrap(), Fail, "skipACL");
-        assert_level(&with(Some(Err(No::Idle))).unwrap(), Unknown, "skipACL");
+        assert_level(&with(Some(Err(UnknownReason::NotServing))).unwrap(), Unknown, "skipACL");
         assert_eq!(with(None), None);
     }
 }

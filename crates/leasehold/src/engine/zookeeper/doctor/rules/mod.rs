@@ -11,46 +11,46 @@ mod servers;
 mod session;
 mod timing;
 
-use super::facts::{Facts, No, Server};
-use super::walk::Group;
-use crate::doctor::{Finding, Level, fail, ok, short, warn};
+use super::facts::{Facts, Server, UnknownReason};
+use super::walk::NodeGroup;
+use crate::doctor::{Finding, Level, fail, format_short, ok, warn};
 
 /// All findings about an ensemble.
-pub(super) fn all(facts: &Facts) -> Vec<Finding> {
+pub(super) fn check_all(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![ensemble::quorum(facts)];
     findings.extend(facts.servers.iter().map(|server| servers::reachable(server, facts)));
     findings.extend(facts.servers.iter().filter_map(servers::version));
     findings.extend(servers::versions(&facts.servers));
-    let Ok(inside) = &facts.inside else {
+    let Ok(inside) = &facts.ensemble else {
         return findings;
     };
-    findings.extend([ensemble::size(facts, inside), ensemble::in_step(facts, inside)]);
-    findings.extend(ensemble::between(&facts.servers));
-    findings.extend(ensemble::named(facts, inside));
+    findings.extend([ensemble::size(facts, inside), ensemble::members_in_sync(facts, inside)]);
+    findings.extend(ensemble::distinct_servers(&facts.servers));
+    findings.extend(ensemble::url_names_voters(facts, inside));
     findings.extend(ensemble::observers(inside));
-    findings.push(access::lock_nodes(inside, &facts.aim));
-    findings.extend(access::acl(inside, &facts.aim));
+    findings.push(access::lock_nodes(inside, &facts.requirements));
+    findings.extend(access::acl(inside, &facts.requirements));
     findings.extend(access::enforced(inside));
     findings.extend([session::timeout(facts), session::ticks(facts)]);
     findings.extend(session::failover(facts));
     findings.extend(session::settings(&facts.servers));
     findings.extend([timing::clock(inside), timing::write_trip(inside, facts), timing::read_trip(facts)]);
-    let serving: Vec<&Server> = facts.servers.iter().filter(|server| server.serves().is_ok()).collect();
-    let latency = |server: &Server| timing::told_latency(server).unwrap_or_default().1;
-    findings.extend(greatest(&serving, latency, |server| timing::latency(server, facts)));
+    let serving: Vec<&Server> = facts.servers.iter().filter(|server| server.check_serving().is_ok()).collect();
+    let latency = |server: &Server| timing::parse_latency(server).unwrap_or_default().1;
+    findings.extend(worst_per_server(&serving, latency, |server| timing::latency(server, facts)));
     findings.extend(serving.iter().map(|server| timing::load(server)));
-    let fsync = |server: &Server| server.figure("zk_max_fsynctime").unwrap_or_default();
-    findings.extend(greatest(&serving, fsync, |server| timing::fsync(server, facts)));
-    findings.extend(nodes::all(inside, &facts.aim));
-    findings.extend([data::set(&facts.servers), data::longest_list(inside)]);
-    findings.extend(greatest(&serving, |server| data::files(server).unwrap_or_default(), data::disk));
-    findings.extend(serving.iter().map(|server| data::connections(server, &facts.aim)));
+    let fsync = |server: &Server| server.metric("zk_max_fsynctime").unwrap_or_default();
+    findings.extend(worst_per_server(&serving, fsync, |server| timing::fsync(server, facts)));
+    findings.extend(nodes::check_nodes(inside, &facts.requirements));
+    findings.extend([data::data_set(&facts.servers), data::longest_list(inside)]);
+    findings.extend(worst_per_server(&serving, |server| data::file_size(server).unwrap_or_default(), data::disk));
+    findings.extend(serving.iter().map(|server| data::connections(server, &facts.requirements)));
     findings
 }
 
 /// The findings of a rule for each server; of those that are ok, only the one with the greatest
 /// figure.
-fn greatest<F: Ord>(
+fn worst_per_server<F: Ord>(
     servers: &[&Server],
     figure: impl Fn(&Server) -> F,
     rule: impl Fn(&Server) -> Finding,
@@ -62,24 +62,24 @@ fn greatest<F: Ord>(
 }
 
 /// A finding for a fact that is not known.
-fn unknown(check: &'static str, subject: &str, why: &No) -> Finding {
-    Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(cure(why))
+fn unknown(check: &'static str, subject: &str, why: &UnknownReason) -> Finding {
+    Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(remedy(why))
 }
 
 /// How to make the fact known.
-fn cure(no: &No) -> String {
+fn remedy(no: &UnknownReason) -> String {
     match no {
-        No::Unlisted(_) => {
+        UnknownReason::NotWhitelisted(_) => {
             "4lw.commands.whitelist=srvr,mntr,conf in zoo.cfg, and restart one server after the other".into()
         }
-        No::Secure => {
+        UnknownReason::TlsOnly => {
             "examine each server on itself, by its plain port: leasehold doctor --engine zookeeper://localhost:2181"
                 .into()
         }
-        No::Idle => "see to it that the majority of the servers runs, and examine them again".into(),
-        No::Lost(_) => "look at what the server is doing, and examine it again".into(),
-        No::Missing(_) => "ask its administrator; a newer ZooKeeper tells more".into(),
-        No::Said(_) => "let this user read there, or log in: zookeeper://user:password@host".into(),
+        UnknownReason::NotServing => "see to it that the majority of the servers runs, and examine them again".into(),
+        UnknownReason::Unreachable(_) => "look at what the server is doing, and examine it again".into(),
+        UnknownReason::NotReported(_) => "ask its administrator; a newer ZooKeeper tells more".into(),
+        UnknownReason::RequestFailed(_) => "let this user read there, or log in: zookeeper://user:password@host".into(),
     }
 }
 
@@ -98,7 +98,7 @@ fn many(count: usize, noun: &str) -> String {
 }
 
 /// `3 claims (a, b, c)`, if there are any.
-fn any(group: &Group, noun: &str) -> Option<String> {
+fn describe_group(group: &NodeGroup, noun: &str) -> Option<String> {
     let more = if group.count > group.examples.len() { ", …" } else { "" };
     (group.count > 0).then(|| format!("{} ({}{more})", many(group.count, noun), group.examples.join(", ")))
 }
@@ -110,41 +110,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_healthy_ensemble_has_nothing_to_mend() {
-        let findings = all(&sample::three());
+    fn a_healthy_ensemble_yields_only_ok_findings() {
+        let findings = check_all(&sample::three_servers());
         for finding in &findings {
             assert_eq!((finding.level, finding.fix.as_str()), (Level::Ok, ""), "{finding:?}");
-            assert!(!finding.found.is_empty() && !finding.means.is_empty(), "{finding:?}");
+            assert!(!finding.found.is_empty() && !finding.impact.is_empty(), "{finding:?}");
         }
         assert!(findings.len() > 25);
     }
 
     #[test]
-    fn nothing_is_ok_of_an_ensemble_that_tells_nothing() {
-        for no in [No::Unlisted("mntr"), No::Secure, No::missing("it"), No::Said(leasehold_zookeeper::Error::NoAuth)] {
-            let mut facts = sample::three();
+    fn unknown_facts_never_yield_ok() {
+        for no in [
+            UnknownReason::NotWhitelisted("mntr"),
+            UnknownReason::TlsOnly,
+            UnknownReason::not_reported("it"),
+            UnknownReason::RequestFailed(leasehold_zookeeper::Error::NoAuth),
+        ] {
+            let mut facts = sample::three_servers();
             for server in &mut facts.servers {
                 let (srvr, mntr, conf) = (Err(no.clone()), Err(no.clone()), Err(no.clone()));
-                *server = Server { srvr, mntr, conf, visit: Err(no.clone()), ..server.clone() };
+                *server = Server { srvr, mntr, conf, session: Err(no.clone()), ..server.clone() };
             }
-            let inside = facts.inside.as_mut().unwrap();
+            let inside = facts.ensemble.as_mut().unwrap();
             inside.members = Err(no.clone());
             inside.probe = Err(no.clone());
             inside.nodes = Err(no.clone());
             inside.acls = vec![("/leasehold".into(), Err(no.clone()))];
-            inside.refuses_strangers = Some(Err(no.clone()));
+            inside.refuses_anonymous = Some(Err(no.clone()));
             // It is known that there was a session.
-            for finding in all(&facts).iter().filter(|finding| finding.check != "quorum") {
+            for finding in check_all(&facts).iter().filter(|finding| finding.check != "quorum") {
                 assert_ne!(finding.level, Level::Ok, "{finding:?}");
-                assert!(!finding.means.is_empty() && !finding.fix.is_empty(), "{finding:?}");
+                assert!(!finding.impact.is_empty() && !finding.fix.is_empty(), "{finding:?}");
             }
         }
     }
 
     #[test]
-    fn figures_are_short() {
+    fn durations_and_sizes_are_printed_short() {
         let said: Vec<_> = [250, 1500, 25_000, 2_000_000, 2_500_000, 180_000_000]
-            .map(|micros| short(Duration::from_micros(micros)))
+            .map(|micros| format_short(Duration::from_micros(micros)))
             .into();
         assert_eq!(said, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
         assert_eq!([9, 2048, 3 << 20].map(size), ["9 bytes", "2.0 KiB", "3.0 MiB"]);

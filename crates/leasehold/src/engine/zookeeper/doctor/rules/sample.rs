@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use leasehold_zookeeper::{Acl, Permission};
 
-use super::super::facts::{Aim, ClockGap, Facts, Inside, Lines, Members, No, Probed, Server, Trips, Visit};
-use super::super::walk::Nodes;
+use super::super::facts::{
+    ClockOffset, EnsembleFacts, Facts, KeyValues, Members, ProbeResult, Requirements, RoundTrips, Server,
+    ServerSession, UnknownReason,
+};
+use super::super::walk::NodeSurvey;
 use crate::doctor::{Finding, Level};
 
 const SRVR: &str = "Zookeeper version: 3.8.0-${mvngit.commit.id}, built on 2024-12-29 17:54 UTC
@@ -64,12 +67,17 @@ server.2=h2:29482:29492:participant
 server.3=h3:29483:29493:participant
 version=0";
 
-pub(super) fn aim() -> Aim {
-    Aim { ttl: Duration::from_secs(30), session_timeout: None, own_sessions: false, base: "/leasehold".into() }
+pub(super) fn requirements() -> Requirements {
+    Requirements {
+        ttl: Duration::from_secs(30),
+        session_timeout: None,
+        has_session_per_claim: false,
+        base: "/leasehold".into(),
+    }
 }
 
-fn trips() -> Trips {
-    Trips { count: 10, median: Duration::from_millis(1), longest: Duration::from_millis(3) }
+fn trips() -> RoundTrips {
+    RoundTrips { count: 10, median: Duration::from_millis(1), longest: Duration::from_millis(3) }
 }
 
 /// A follower.
@@ -78,63 +86,72 @@ pub(in super::super) fn follower(address: &str) -> Server {
     let server = address.bytes().last().unwrap_or_default();
     Server {
         address: address.into(),
-        places: Vec::new(),
-        srvr: Ok(Lines::read(SRVR, ": ")),
-        mntr: Ok(Lines::read(MNTR, "\t")),
-        conf: Ok(Lines::read(CONF, "=")),
-        visit: Ok(Visit { server, timeout: Duration::from_secs(30), reads: Ok(trips()), sees: Ok(true) }),
+        addresses: Vec::new(),
+        srvr: Ok(KeyValues::parse(SRVR, ": ")),
+        mntr: Ok(KeyValues::parse(MNTR, "\t")),
+        conf: Ok(KeyValues::parse(CONF, "=")),
+        session: Ok(ServerSession {
+            server,
+            timeout: Duration::from_secs(30),
+            read_trips: Ok(trips()),
+            sees_probe: Ok(true),
+        }),
     }
 }
 
 /// A leader with two followers.
 pub(super) fn leader(address: &str) -> Server {
-    let leader = follower(address).told("Mode", "leader").with_figure("zk_server_state", "leader");
-    leader.with_figure("zk_synced_followers", "2").with_figure("zk_synced_non_voting_followers", "0")
+    let leader = follower(address).with_srvr("Mode", "leader").with_mntr("zk_server_state", "leader");
+    leader.with_mntr("zk_synced_followers", "2").with_mntr("zk_synced_non_voting_followers", "0")
 }
 
 /// A standalone server.
 pub(super) fn standalone(address: &str) -> Server {
-    let server = follower(address).told("Mode", "standalone");
-    Server { mntr: Err(No::Unlisted("mntr")), conf: Err(No::Unlisted("conf")), ..server }
+    let server = follower(address).with_srvr("Mode", "standalone");
+    Server {
+        mntr: Err(UnknownReason::NotWhitelisted("mntr")),
+        conf: Err(UnknownReason::NotWhitelisted("conf")),
+        ..server
+    }
 }
 
 /// Three servers with correct settings.
-pub(super) fn three() -> Facts {
-    let clock = ClockGap { ahead: 0, error: Duration::from_millis(2) };
+pub(super) fn three_servers() -> Facts {
+    let clock = ClockOffset { ahead: 0, error: Duration::from_millis(2) };
     let ours =
         vec![Acl::new_const(Permission::ALL, "digest", "u:x"), Acl::new_const(Permission::READ, "world", "anyone")];
     Facts {
-        aim: aim(),
+        requirements: requirements(),
         servers: vec![leader("h1"), follower("h2"), follower("h3")],
-        inside: Ok(Inside {
-            members: Ok(Members::read(CONF)),
-            probe: Ok(Probed { writes: trips(), clock }),
-            nodes: Ok(Nodes { all: true, ..Nodes::default() }),
+        ensemble: Ok(EnsembleFacts {
+            members: Ok(Members::parse(CONF)),
+            probe: Ok(ProbeResult { writes: trips(), clock }),
+            nodes: Ok(NodeSurvey { is_complete: true, ..NodeSurvey::default() }),
             acls: vec![("/leasehold".into(), Ok(ours))],
-            refuses_strangers: Some(Ok(true)),
+            refuses_anonymous: Some(Ok(true)),
         }),
     }
 }
 
-fn put(mut lines: Lines, key: &str, value: &str) -> Lines {
+fn with_line(mut lines: KeyValues, key: &str, value: &str) -> KeyValues {
     lines.0.insert(key.into(), value.into());
     lines
 }
 
 impl Server {
     /// The same server, with another line in `srvr`.
-    pub(super) fn told(self, key: &str, value: &str) -> Self {
-        Self { srvr: self.srvr.map(|lines| put(lines, key, value)), ..self }
+    pub(super) fn with_srvr(self, key: &str, value: &str) -> Self {
+        Self { srvr: self.srvr.map(|lines| with_line(lines, key, value)), ..self }
     }
 
     /// The same server, with another figure in `mntr`.
-    pub(super) fn with_figure(self, key: &str, value: &str) -> Self {
-        Self { mntr: self.mntr.map(|lines| put(lines, key, value)), ..self }
+    pub(super) fn with_mntr(self, key: &str, value: &str) -> Self {
+        Self { mntr: self.mntr.map(|lines| with_line(lines, key, value)), ..self }
     }
 
     /// The same server, with another setting in `conf`.
-    pub(super) fn set(self, key: &str, value: &str) -> Self {
-        Self { conf: self.conf.map(|lines| put(lines, key, value)), ..self }
+    pub(super) fn with_conf(self, key: &str, value: &str) -> Self {
+        Self { conf: self.conf.map(|lines| with_line(lines, key, value)), ..self }
     }
 }
 
@@ -142,8 +159,8 @@ impl Server {
 #[track_caller]
 pub(super) fn assert_level(finding: &Finding, level: Level, says: &str) {
     assert_eq!(finding.level, level, "{finding:?}");
-    let all = format!("{} {} {}", finding.found, finding.means, finding.fix);
+    let all = format!("{} {} {}", finding.found, finding.impact, finding.fix);
     assert!(all.contains(says), "{says:?} is not in {all}");
-    assert!(!finding.means.is_empty(), "{finding:?}");
+    assert!(!finding.impact.is_empty(), "{finding:?}");
     assert_eq!(finding.fix.is_empty(), level == Level::Ok, "{finding:?}");
 }

@@ -1,0 +1,47 @@
+//! The bare floor: `SET NX PX` and the compare-and-delete script, sent to all nodes at once by the
+//! same client library.
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::nodes::BenchNodes;
+use crate::redis::BoxError;
+use crate::redis::baseline::Baseline;
+
+/// A connection to each node.
+pub(crate) struct QuorumBaseline {
+    nodes: Vec<Baseline>,
+    /// How many replies to wait for.
+    needed_replies: usize,
+    key: String,
+}
+
+impl QuorumBaseline {
+    pub(crate) async fn open(nodes: &BenchNodes, count: usize, needed_replies: usize) -> Result<Self, BoxError> {
+        let mut open = Vec::new();
+        for url in nodes.urls(count) {
+            open.push(Baseline::open(&url).await?);
+        }
+        Ok(Self { nodes: open, needed_replies, key: format!("bare-{needed_replies}-of-{count}") })
+    }
+
+    /// Acquires and releases. The other replies arrive later, in order: a connection keeps the
+    /// order of its replies.
+    pub(crate) async fn run_cycle(&mut self) -> Result<(), BoxError> {
+        let (key, wait) = (&self.key, self.needed_replies);
+        let mut takes: FuturesUnordered<_> = self.nodes.iter_mut().map(|node| node.acquire(key)).collect();
+        for _ in 0..wait {
+            if !takes.next().await.ok_or("too few nodes")?? {
+                return Err("the floor's lock was held".into());
+            }
+        }
+        drop(takes);
+        let mut gives: FuturesUnordered<_> = self.nodes.iter_mut().map(|node| node.release(key)).collect();
+        for _ in 0..wait {
+            if !gives.next().await.ok_or("too few nodes")?? {
+                return Err("the floor's lock was not its own".into());
+            }
+        }
+        Ok(())
+    }
+}

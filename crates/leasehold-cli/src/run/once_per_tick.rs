@@ -1,0 +1,223 @@
+//! `leasehold run --once-per`: under the system's own cron, one run per tick in the whole fleet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::engine::Reach;
+use leasehold::schedule::{self, FinishedRun, Job, JobEvent, JobStatus, Jobs, Tick, TickOutcome};
+use leasehold::{ErrorKind, Locks};
+use rustix::process::Signal;
+use rustix::termios::isatty;
+
+use super::job_task::JobTask;
+use super::options::RunArgs;
+use super::plan::{Plan, WaitLimit};
+use super::report::Report;
+use super::signals::Signals;
+use super::teardown::close;
+use crate::cron::log;
+use crate::exit::{self, Failure};
+
+/// A call that starts nothing for this long prints what it waits for.
+const NOTICE_AFTER: Duration = Duration::from_millis(500);
+
+/// Runs the command for the tick that this call belongs to, unless another host ran it.
+pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Result<u8, Failure> {
+    let job = build_job(args, schedule)?;
+    let mut plan = Plan::new(args)?;
+    plan.name = job.lock_name().clone();
+    let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
+    let locks = tokio::select! {
+        biased;
+        locks = super::open_engine(args, &mut plan, report) => locks?,
+        signal = signals.next_end_signal() => return Ok(exit::signal_exit_code(signal.as_raw())),
+    };
+    if locks.capabilities().reach == Reach::Process {
+        report.warn(&format!("{} is shared with no other process: others run it, too", locks.url()));
+    }
+    let course = Arc::new(CallProgress::default());
+    let (watched, told) = (Arc::clone(&course), report.clone());
+    let job = job.describe(plan.description()).on_event(move |job, event| {
+        watched.record_event(event);
+        if told.is_verbose() {
+            log::log_event(job, event, told.is_json());
+        }
+    });
+    let (conflict, name) = (plan.conflict_exit_code, args.name.clone());
+    let wait = match plan.wait_limit {
+        WaitLimit::NoWait => Some(Duration::ZERO),
+        WaitLimit::AtMost(wait) => Some(wait),
+        WaitLimit::Unlimited => None,
+    };
+    let engine = args.engine.for_child();
+    let task =
+        JobTask { plan: Arc::new(plan), locks: locks.clone(), engine, report: report.clone(), signal_orders: None };
+    let result = run_until_signal(&locks, job, args.skew, wait, task, &course, &mut signals).await;
+    let url = locks.url();
+    close(locks, &mut signals, report).await;
+    match result {
+        Ok(CallResult { code: Some(code), .. }) => Ok(code),
+        Ok(CallResult { ended, .. }) => {
+            if ended.is_empty() {
+                report.note_if_verbose(&format!(
+                    "{name}: nothing is due here on {url}; what was, ran elsewhere or was missed"
+                ));
+            }
+            Ok(0)
+        }
+        Err(failure) if failure.kind == ErrorKind::Timeout.as_str() => {
+            report.report_not_run(&format!("{name} on {url}: it runs elsewhere, and is not waited for any longer"));
+            Ok(conflict)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// The progress of this call.
+#[derive(Default)]
+struct CallProgress {
+    running_count: AtomicU32,
+    has_ended: AtomicBool,
+    is_lost: AtomicBool,
+    /// The exit code of a failed command.
+    failure_code: AtomicU8,
+}
+
+impl CallProgress {
+    fn record_event(&self, event: &JobEvent) {
+        match event {
+            JobEvent::RunStarted { .. } => {
+                self.running_count.fetch_add(1, Ordering::SeqCst);
+            }
+            // Sent when the end is recorded, or is known not to be. To stop before that would run a
+            // finished command again.
+            JobEvent::RunEnded { outcome, .. } => {
+                self.running_count.fetch_sub(1, Ordering::SeqCst);
+                self.has_ended.store(true, Ordering::SeqCst);
+                self.is_lost.fetch_or(matches!(outcome, TickOutcome::Lost | TickOutcome::TimedOut), Ordering::SeqCst);
+            }
+            _ => {}
+        }
+    }
+
+    /// The exit code that the ended runs call for.
+    fn exit_code(&self) -> Option<u8> {
+        match self.failure_code.load(Ordering::SeqCst) {
+            _ if self.is_lost.load(Ordering::SeqCst) => Some(exit::LOST),
+            0 => None,
+            code => Some(code),
+        }
+    }
+
+    /// The exit code of a call that gets this signal; `None` while a command runs. That command
+    /// gets the signal through its supervisor, and its outcome is recorded first. After the command
+    /// has ended, while only its lock is kept, its outcome is known.
+    fn exit_code_on_signal(&self, signal: Signal) -> Option<u8> {
+        if self.running_count.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        let ended = self.has_ended.load(Ordering::SeqCst);
+        Some(if ended { self.exit_code().unwrap_or(0) } else { exit::signal_exit_code(signal.as_raw()) })
+    }
+}
+
+/// The ended runs, and the exit code that they call for.
+struct CallResult {
+    ended: Vec<FinishedRun>,
+    code: Option<u8>,
+}
+
+async fn run_until_signal(
+    locks: &Locks,
+    job: Job,
+    skew: Option<Duration>,
+    timeout: Option<Duration>,
+    task: JobTask,
+    progress: &CallProgress,
+    signals: &mut Signals,
+) -> Result<CallResult, Failure> {
+    let work = |run: schedule::Run| {
+        let task = task.clone();
+        async move {
+            let result = task.run(run).await;
+            if let Err(failed) = &result {
+                progress.failure_code.store(failed.code, Ordering::SeqCst);
+            }
+            result
+        }
+    };
+    let known = job.clone();
+    let mut once = Box::pin(schedule::run_due(locks, job, skew, timeout, work));
+    let mut waiting = Box::pin(report_idle_wait(locks, &known, progress, &task.report));
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = &mut once => break ended?,
+            never = &mut waiting => match never {},
+            signal = signals.next_end_signal() => {
+                if let Some(code) = progress.exit_code_on_signal(signal) {
+                    return Ok(CallResult { ended: Vec::new(), code: Some(code) });
+                }
+            }
+        }
+    };
+    drop(once);
+    Ok(CallResult { ended, code: progress.exit_code() })
+}
+
+/// Prints, to a terminal or with --verbose or --json, what an idle call waits for.
+async fn report_idle_wait(
+    locks: &Locks,
+    job: &Job,
+    progress: &CallProgress,
+    report: &Report,
+) -> std::convert::Infallible {
+    let watched = report.is_verbose() || isatty(std::io::stderr());
+    tokio::time::sleep(NOTICE_AFTER).await;
+    if watched && progress.running_count.load(Ordering::SeqCst) == 0 && !progress.has_ended.load(Ordering::SeqCst) {
+        let status = match Jobs::new(locks) {
+            Ok(jobs) => jobs.status(job.name()).await.ok().flatten(),
+            Err(_) => None,
+        };
+        if let Some(status) = status {
+            report.note_always(&describe_wait(job, &status));
+        }
+    }
+    std::future::pending().await
+}
+
+fn describe_wait(job: &Job, status: &JobStatus) -> String {
+    let name = job.name();
+    if let Some(run) = status.running.first() {
+        return format!("{name}: runs on {} for {}; waiting for its end", run.node, Tick::from_unix(run.tick));
+    }
+    match job.cron().next_after(status.now) {
+        None => format!("{name}: nothing is due"),
+        Some(next) => {
+            let seconds = next.unix().saturating_sub(status.now.unix());
+            let local = job.cron().local(next);
+            format!("{name}: nothing is due; waiting for the tick at {local}, in {seconds}s (--skew 0 does not wait)")
+        }
+    }
+}
+
+fn build_job(args: &RunArgs, schedule: &str) -> Result<Job, Failure> {
+    let mut job = Job::new(&args.name, schedule)?.ttl(args.ttl).handles_loss();
+    if let Some(zone) = &args.zone {
+        job = job.zone(zone)?;
+    }
+    if let Some(most) = args.max_hold {
+        job = job.max_hold(most);
+    }
+    if let Some(crash) = args.crash {
+        job = job.crash(crash);
+    }
+    if let Some(missed) = args.missed {
+        job = job.missed(missed);
+    }
+    if let Some(overlap) = args.overlap {
+        job = job.overlap(overlap);
+    }
+    Ok(job.min_hold(args.min_hold.unwrap_or_default()))
+}

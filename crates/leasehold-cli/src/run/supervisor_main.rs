@@ -1,0 +1,106 @@
+//! The warden itself: a process that only waits, and ends the command's group when leasehold is
+//! killed or stopped. It is the same program, started with a special argument. Its standard input
+//! is the pipe from leasehold, and its standard output the descriptor that keeps the lock.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Instant};
+use nix::sys::signal::SigSet;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal};
+use rustix::stdio::stdin;
+
+use super::loss_policy::{DueSignal, SignalSchedule};
+use super::process_group;
+use super::supervisor_message::{MESSAGE_SIZE, SupervisorMessage};
+
+/// How long to wait for a killed group to disappear. A process that cannot die (a broken disk) must
+/// not block the warden for ever.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// `poll` does not count the time that the machine was suspended.
+const MAX_POLL_SLICE: Duration = Duration::from_secs(1);
+
+/// The warden's current task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SupervisedGroup {
+    group: Option<Pid>,
+    schedule: SignalSchedule,
+}
+
+/// What arrived on the pipe.
+enum PipeEvent {
+    Message(SupervisorMessage),
+    None,
+    /// Leasehold closed its side.
+    Closed,
+}
+
+/// Runs the warden.
+pub(crate) fn supervisor_main() -> ExitCode {
+    // Signals for the terminal's processes must not affect the warden; only KILL can end it.
+    let _ = SigSet::all().thread_block();
+    let clock = Clock::system();
+    let group = std::env::args_os().nth(2).and_then(|group| Pid::from_raw(group.to_str()?.parse().ok()?));
+    let mut duty = SupervisedGroup { group, schedule: SignalSchedule::NEVER };
+    loop {
+        match read_message(duty.schedule.next_signal_at().duration_since(clock.now())) {
+            PipeEvent::Message(SupervisorMessage::Group(group)) => duty.group = Some(group),
+            PipeEvent::Message(SupervisorMessage::Schedule(schedule)) => duty.schedule = schedule,
+            PipeEvent::Message(SupervisorMessage::Done) => return ExitCode::SUCCESS,
+            PipeEvent::None => duty = send_due_signal(duty, clock.now()),
+            PipeEvent::Closed => {
+                if let Some(group) = duty.group {
+                    kill_group(group, &clock);
+                }
+                return ExitCode::SUCCESS;
+            }
+        }
+    }
+}
+
+/// Leasehold is stopped: sends the signals in its place.
+fn send_due_signal(supervised: SupervisedGroup, now: Instant) -> SupervisedGroup {
+    let schedule = match (supervised.schedule.due_signal(now), supervised.group) {
+        (DueSignal::None, _) => supervised.schedule,
+        (DueSignal::Term, Some(group)) => {
+            process_group::signal_and_continue(group, Signal::TERM);
+            supervised.schedule.after_term()
+        }
+        (DueSignal::Kill, Some(group)) => {
+            process_group::send_signal(group, Signal::KILL);
+            SignalSchedule::NEVER
+        }
+        (_, None) => SignalSchedule::NEVER,
+    };
+    SupervisedGroup { schedule, ..supervised }
+}
+
+/// Leasehold was killed: kills the group and waits until it is gone.
+fn kill_group(group: Pid, clock: &Clock) {
+    let bound = clock.now().saturating_add(KILL_TIMEOUT);
+    loop {
+        process_group::send_signal(group, Signal::KILL);
+        if !process_group::is_alive(group) || clock.now() >= bound {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn read_message(timeout: Duration) -> PipeEvent {
+    let nap = timeout.min(MAX_POLL_SLICE);
+    let nap = Timespec { tv_sec: nap.as_secs().cast_signed(), tv_nsec: nap.subsec_nanos().into() };
+    match poll(&mut [PollFd::new(&stdin(), PollFlags::IN)], Some(&nap)) {
+        Ok(0) | Err(rustix::io::Errno::INTR) => return PipeEvent::None,
+        _ => {}
+    }
+    let mut bytes = [0; MESSAGE_SIZE];
+    match rustix::io::read(stdin(), &mut bytes) {
+        // A message is written in one piece, so it is read in one piece.
+        Ok(MESSAGE_SIZE) => SupervisorMessage::decode(&bytes).map_or(PipeEvent::None, PipeEvent::Message),
+        Err(rustix::io::Errno::INTR) => PipeEvent::None,
+        _ => PipeEvent::Closed,
+    }
+}

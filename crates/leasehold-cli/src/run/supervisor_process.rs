@@ -1,0 +1,133 @@
+//! Our side of the warden: the process that ends the command's group if we cannot.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Instant};
+use rustix::fs::OFlags;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Pid;
+
+use super::loss_policy::SignalSchedule;
+use super::supervisor_message::SupervisorMessage;
+
+/// The first argument that makes this program the warden.
+pub(crate) const SUPERVISOR_ARGUMENT: &str = "__warden";
+
+/// How often a killed warden is replaced.
+const MAX_REPLACEMENTS: u32 = 8;
+
+/// A running warden.
+#[derive(Debug)]
+pub(super) struct SupervisorProcess {
+    process: Child,
+    pipe: OwnedFd,
+    /// The descriptor that keeps the lock; the next warden gets it, too.
+    liveness_fd: Option<OwnedFd>,
+    replaced_count: u32,
+    last_schedule: SignalSchedule,
+    /// It sent TERM or KILL, or may have, because we were stopped.
+    may_have_acted: bool,
+}
+
+impl SupervisorProcess {
+    /// Starts a warden. It keeps `liveness_fd` open while it lives, so the lock is not free before the
+    /// group is gone.
+    pub(super) fn spawn(liveness_fd: Option<OwnedFd>) -> io::Result<Self> {
+        let (process, pipe) = spawn_process(liveness_fd.as_ref(), None)?;
+        Ok(Self {
+            process,
+            pipe,
+            liveness_fd,
+            replaced_count: 0,
+            last_schedule: SignalSchedule::NEVER,
+            may_have_acted: false,
+        })
+    }
+
+    /// Starts another warden for `group` if the last one was killed.
+    pub(super) fn replace_if_dead(&mut self, group: Pid) {
+        if self.replaced_count >= MAX_REPLACEMENTS || !matches!(self.process.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        self.replaced_count += 1;
+        match spawn_process(self.liveness_fd.as_ref(), Some(group)) {
+            Ok((process, pipe)) => {
+                (self.process, self.pipe) = (process, pipe);
+                self.send(SupervisorMessage::Schedule(self.last_schedule));
+            }
+            Err(error) => tracing::warn!(%error, "the warden was killed, and there is no other"),
+        }
+    }
+
+    /// The pipe over which the command reports its own group before exec.
+    pub(super) fn pipe(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+
+    /// Sends the schedule that the warden follows if no later message arrives.
+    pub(super) fn send_schedule(&mut self, schedule: SignalSchedule, now: Instant) {
+        self.may_have_acted |= self.has_acted(now);
+        if self.last_schedule != schedule {
+            self.last_schedule = schedule;
+            self.send(SupervisorMessage::Schedule(schedule));
+        }
+    }
+
+    /// Whether the warden had reason to act before `now`.
+    pub(super) fn has_acted(&self, now: Instant) -> bool {
+        self.may_have_acted || now >= self.last_schedule.next_signal_at()
+    }
+
+    /// The command has ended. The warden must not signal its group any more, because the group's id
+    /// may soon be reused.
+    pub(super) fn send_done(&mut self) {
+        self.send(SupervisorMessage::Done);
+    }
+
+    /// Waits, with a time limit, until the warden has exited.
+    pub(super) async fn wait_exited(mut self, clock: &Clock) {
+        let bound = clock.now().saturating_add(Duration::from_secs(1));
+        drop(self.pipe);
+        while matches!(self.process.try_wait(), Ok(None)) && clock.now() < bound {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn send(&mut self, message: SupervisorMessage) {
+        match rustix::io::write(&self.pipe, &message.encode()) {
+            Ok(_) => {}
+            // It did not read thousands of messages. We must not block on it: it is killed, and
+            // replaced as if another process had killed it.
+            Err(rustix::io::Errno::AGAIN) => {
+                let killed = self.process.kill();
+                tracing::warn!(?killed, "the warden stands still; there will be another");
+            }
+            // It was killed. Until it is replaced, the command still has its parent-death signal.
+            Err(error) => tracing::warn!(%error, "the warden does not listen any more"),
+        }
+    }
+}
+
+/// Starts a warden, for a command that is about to start or for one that runs in `group`.
+fn spawn_process(liveness_fd: Option<&OwnedFd>, group: Option<Pid>) -> io::Result<(Child, OwnedFd)> {
+    let (ears, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
+    let liveness_fd = liveness_fd.map(OwnedFd::try_clone).transpose()?;
+    let process = Command::new("/proc/self/exe")
+        .arg0("leasehold")
+        .arg(SUPERVISOR_ARGUMENT)
+        .args(group.map(|group| group.as_raw_nonzero().to_string()))
+        .env_remove(leasehold_command::secret::HIDDEN_URL_VARIABLE)
+        .current_dir("/")
+        .stdin(ears)
+        // As its standard output, the descriptor is inherited by the warden only.
+        .stdout(liveness_fd.map_or_else(Stdio::null, Stdio::from))
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    Ok((process, pipe))
+}

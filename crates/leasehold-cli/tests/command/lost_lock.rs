@@ -1,0 +1,298 @@
+//! The effects of a lost lock on the command.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{CommandOutput, RunningCommand, TestFolder, is_alive, wait_for};
+use serde_json::{Value, json};
+
+fn parse_json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// A command that ignores TERM, with a child that does, too.
+const TERM_IGNORING_COMMAND: &str = "trap 'echo term >> heard' TERM; sh -c 'trap \"\" TERM; echo $$ > grandchild; exec sleep 1000' \
+    > /dev/null 2>&1 & echo $$ > child; while :; do wait; done";
+
+fn process_ids(place: &TestFolder) -> [String; 2] {
+    [place.wait_for_file("child"), place.wait_for_file("grandchild")]
+}
+
+#[test]
+fn an_evicted_command_gets_term_then_kill_and_exits_with_75() {
+    let place = TestFolder::new();
+    let running = place.start(["run", "--grace", "3s", "a", "-c", TERM_IGNORING_COMMAND]);
+    let family = process_ids(&place);
+    let evicted = place.run(["evict", "--yes", "--reason", "drill", "a"]).assert_ok().stdout();
+    assert!(evicted.contains("fence token 2") && evicted.contains("reason: drill"), "{evicted}");
+    running.wait().assert_failed(75, "the lock a is lost");
+    assert_eq!(place.read("heard"), "term\n");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+}
+
+#[test]
+fn a_command_that_ends_on_term_is_not_waited_for_longer() {
+    let place = TestFolder::new();
+    let child = "trap 'echo bye; exit 0' TERM; echo > ready; while :; do sleep 0.01; done";
+    let running = place.start(["run", "--ttl", "1h", "--grace", "20m", "a", "-c", child]);
+    place.wait_for_file("ready");
+    place.run(["evict", "--yes", "a"]).assert_ok();
+    let ran = running.wait();
+    assert_eq!((ran.exit_code(), ran.stdout().as_str()), (75, "bye\n"));
+}
+
+#[test]
+fn a_grandchild_has_its_grace_when_the_command_has_ended() {
+    let place = TestFolder::new();
+    let child = "sh -c 'trap \"sleep 0.1; echo clean > clean; exit\" TERM; echo > ready; while :; do sleep 0.01; done' \
+        > /dev/null 2>&1 & wait";
+    let running = place.start(["run", "--ttl", "1m", "--grace", "20s", "a", "-c", child]);
+    place.wait_for_file("ready");
+    place.run(["evict", "--yes", "a"]).assert_ok();
+    running.wait().assert_failed(75, "");
+    assert_eq!(place.read("clean"), "clean\n", "leasehold waited for it");
+}
+
+#[test]
+fn on_lost_kill_sends_no_term() {
+    let place = TestFolder::new();
+    let running = place.start(["run", "--on-lost", "kill", "--json", "a", "-c", TERM_IGNORING_COMMAND]);
+    let family = process_ids(&place);
+    place.run(["evict", "--yes", "a"]).assert_ok();
+    let ran = running.wait().assert_failed(75, "");
+    assert_eq!(place.read("heard"), "");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    let lost = ran.events().into_iter().find(|event| event["event"] == json!("lost")).unwrap();
+    assert_eq!(lost["reason"], json!("taken"));
+}
+
+#[test]
+fn on_lost_ignore_only_warns() {
+    let place = TestFolder::new();
+    let running = place.start(["run", "--on-lost", "ignore", "a", "-c", "echo > ready; read x; exit 6"]);
+    place.wait_for_file("ready");
+    place.run(["evict", "--yes", "a"]).assert_ok();
+    place.run(["run", "a", "--", "true"]).assert_ok();
+    running.close_input_and_wait().assert_failed(6, "runs on without it");
+}
+
+/// A graceful eviction: the command may clean up, and the waiter runs when the holder has released
+/// the lock.
+#[test]
+fn a_graceful_eviction_sends_term_and_the_waiter_follows_the_release() {
+    let place = TestFolder::new();
+    let child = "trap 'sleep 0.2; echo clean >> order; exit 0' TERM; echo > ready; while :; do sleep 0.01; done";
+    let running = place.start(["run", "--ttl", "10m", "a", "-c", child]);
+    place.wait_for_file("ready");
+    let waiter = place.start(["run", "a", "-c", "echo next >> order"]);
+    place.wait_for_waiters("a", 1);
+    let said = place.run(["evict", "--graceful", "--yes", "--reason", "drill", "a"]).assert_ok();
+    assert!(said.stdout().starts_with("a was released after"), "{}", said.stdout());
+    assert!(said.stderr().contains("waiting until it is released"), "{}", said.stderr());
+    running.wait().assert_failed(75, "an operator asks for the release of the lock a on file:");
+    waiter.wait().assert_ok();
+    assert_eq!(place.read("order"), "clean\nnext\n");
+}
+
+/// A test of the end of a lease, which must live until other processes have started. `None`: on a
+/// busy machine it ended before that, and a longer one has to show the same.
+fn with_a_lease<T>(test: impl FnMut(&str) -> Option<T>) -> T {
+    let shown = ["3s", "6s", "12s", "24s", "48s"].into_iter().find_map(test);
+    shown.unwrap()
+}
+
+/// Waits for what happens under a lease; `None`: the holder ended before.
+fn while_held<T>(running: &mut RunningCommand, what: &str, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    wait_for(what, || match look() {
+        Some(seen) => Some(Some(seen)),
+        None => running.try_wait().map(|_| None),
+    })
+}
+
+/// The same for the command and its child.
+fn family_while_held(place: &TestFolder, running: &mut RunningCommand) -> Option<[String; 2]> {
+    let pid = |name| Some(place.read(name)).filter(|pid| pid.ends_with('\n'));
+    while_held(running, "its family", || Some([pid("child")?, pid("grandchild")?]))
+}
+
+/// Whether the lease ended before the holder was asked to release.
+fn ended_unasked(ran: &CommandOutput) -> bool {
+    let events = ran.events();
+    let asked = events.iter().any(|event| event["event"] == json!("release-requested"));
+    let expired = |event: &Value| event["event"] == json!("lost") && event["reason"] == json!("expired");
+    !asked && events.iter().any(expired)
+}
+
+/// A holder that ignores TERM is killed before its lease ends; no waiter is granted the lock before
+/// that.
+#[test]
+fn a_command_that_ignores_a_graceful_eviction_is_killed_before_its_deadline() {
+    with_a_lease(is_killed_before_its_deadline);
+}
+
+fn is_killed_before_its_deadline(ttl: &str) -> Option<()> {
+    let place = TestFolder::new();
+    let mut running = place.start(["run", "--ttl", ttl, "--json", "a", "-c", TERM_IGNORING_COMMAND]);
+    let family = family_while_held(&place, &mut running);
+    // A dead process that was not reaped is a zombie.
+    let gone = "for pid in $(cat child grandchild); do \
+        [ ! -e /proc/$pid ] || grep -q '^State:.Z' /proc/$pid/status || exit 9; done";
+    let waiter = place.start(["run", "a", "-c", gone]);
+    while_held(&mut running, "a waiter", || (place.waiter_count("a") == 1).then_some(()));
+    let said = place.run(["evict", "--graceful", "--yes", "--json", "a"]);
+    let ran = running.wait();
+    if ended_unasked(&ran) {
+        return None;
+    }
+    let said = parse_json(&said.assert_ok().stdout());
+    // KILL comes just before the lease ends: on a busy machine the release may be seen after it.
+    let gone = said["released"].as_array().unwrap().len() + said["lease_ended"].as_array().unwrap().len();
+    assert_eq!((gone, &said["remaining"], &said["not_holding"]), (1, &json!([]), &json!([])), "{said}");
+    let ran = ran.assert_failed(75, "");
+    let asked = ran.events().into_iter().find(|event| event["event"] == json!("release-requested")).unwrap();
+    assert_eq!(asked["name"], json!("a"));
+    waiter.wait().assert_ok();
+    assert_eq!(place.read("heard"), "term\n");
+    assert!(family.unwrap().iter().all(|pid| !is_alive(pid)));
+    Some(())
+}
+
+/// The lease ends, and the command runs on: that is no release, and is not called one.
+#[test]
+fn a_lease_that_expires_without_a_release_is_reported_as_expired() {
+    with_a_lease(is_said_to_have_ended);
+}
+
+fn is_said_to_have_ended(ttl: &str) -> Option<()> {
+    let place = TestFolder::new();
+    let command = "echo > ready; read x; exit 6";
+    let running = place.start(["run", "--ttl", ttl, "--on-lost", "ignore", "--json", "a", "-c", command]);
+    place.wait_for_file("ready");
+    let said = place.run(["evict", "--graceful", "--yes", "a"]);
+    let ran = running.close_input_and_wait();
+    if ended_unasked(&ran) {
+        return None;
+    }
+    let said = said.assert_ok().stdout();
+    assert!(said.starts_with("the lease on a ended after") && said.contains("may still run"), "{said}");
+    ran.assert_failed(6, "without the lock once its lease ends");
+    Some(())
+}
+
+/// A waiter holds nothing: it is not asked, and nothing is taken from it, also if it is granted meanwhile.
+#[test]
+fn a_graceful_eviction_leaves_a_waiter_alone() {
+    let place = TestFolder::new();
+    let holder = place.start_holder(&[], "a");
+    let waiter = place.start(["run", "a", "-c", "echo ran"]);
+    place.wait_for_waiters("a", 1);
+    let claim = place.show_json("a")["waiters"][0]["claim"].as_str().unwrap().to_owned();
+    place.run(["evict", "--graceful", "--yes", "--claim", &claim, "a"]).assert_failed(1, "");
+    assert_eq!((place.holder_count("a"), place.waiter_count("a")), (1, 1));
+    holder.close_input_and_wait().assert_ok();
+    assert_eq!(waiter.close_input_and_wait().assert_ok().stdout(), "ran\n");
+}
+
+/// The long variants of this test and the next one show that TERM came first.
+#[test]
+fn max_hold_ends_the_command() {
+    let place = TestFolder::new();
+    let running = place.start(["run", "--max-hold", "2s", "--grace", "500ms", "a", "-c", TERM_IGNORING_COMMAND]);
+    wait_for("a holder", || (place.holder_count("a") == 1 || place.path("child").exists()).then_some(()));
+    // Another run acquires the lock; by then the command is gone.
+    let out = place.run(["run", "a", "-c", "cat child grandchild; true"]).assert_ok().stdout();
+    assert!(out.split_whitespace().all(|pid| !is_alive(pid)), "{out}");
+    running.wait().assert_failed(75, "--max-hold is over");
+}
+
+#[test]
+fn when_renewals_fail_the_command_ends() {
+    with_a_lease(ends_when_renewals_fail);
+}
+
+fn ends_when_renewals_fail(ttl: &str) -> Option<()> {
+    let place = TestFolder::new();
+    let mut running = place.start(["run", "--ttl", ttl, "--grace", "1s", "--json", "a", "-c", TERM_IGNORING_COMMAND]);
+    let family = family_while_held(&place, &mut running)?;
+    let latch = block_lock_file(&place);
+    let ran = running.wait().assert_failed(75, "");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    let events = ran.events();
+    let lost: Vec<_> = events.iter().filter(|event| event["event"] == json!("lost")).collect();
+    assert_eq!((lost.len(), &lost[0]["reason"]), (1, &json!("expired")), "{events:?}");
+    drop(latch);
+    place.run(["run", "a", "--", "true"]).assert_ok();
+    Some(())
+}
+
+/// Locks the lock's file, which blocks every operation of every process on it, including renewals.
+fn block_lock_file(place: &TestFolder) -> std::fs::File {
+    let file = std::fs::read_dir(place.path("locks/locks")).unwrap().next().unwrap().unwrap().path();
+    let latch = std::fs::File::options().read(true).write(true).open(file).unwrap();
+    latch.lock().unwrap();
+    latch
+}
+
+#[cfg(feature = "nightly")]
+#[test]
+fn max_hold_ends_the_command_before_it_is_over() {
+    let place = TestFolder::new();
+    let running = place.start(["run", "--max-hold", "8s", "--grace", "4s", "a", "-c", TERM_IGNORING_COMMAND]);
+    let family = process_ids(&place);
+    let waiter = place.start(["run", "a", "-c", "cat child grandchild"]);
+    let out = waiter.wait().assert_ok().stdout();
+    assert!(out.split_whitespace().all(|pid| !is_alive(pid)), "{out}");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    running.wait().assert_failed(75, "--max-hold is over");
+    assert_eq!(place.read("heard"), "term\n");
+    place.run(["run", "--max-hold", "1h", "a", "--", "true"]).assert_ok();
+}
+
+#[cfg(feature = "nightly")]
+#[test]
+fn when_renewals_fail_the_command_is_gone_before_the_lease_ends() {
+    let place = TestFolder::new();
+    let running = place.start(["run", "--ttl", "10s", "--grace", "4s", "--json", "a", "-c", TERM_IGNORING_COMMAND]);
+    let family = process_ids(&place);
+    let latch = block_lock_file(&place);
+    let ran = running.wait().assert_failed(75, "");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    assert_eq!(place.read("heard"), "term\n");
+    let events = ran.events();
+    let lost: Vec<_> = events.iter().filter(|event| event["event"] == json!("lost")).collect();
+    assert_eq!((lost.len(), &lost[0]["reason"]), (1, &json!("expired")), "{events:?}");
+    drop(latch);
+    place.run(["run", "a", "--", "true"]).assert_ok();
+}
+
+#[cfg(feature = "nightly")]
+#[test]
+fn a_lock_is_kept_far_beyond_its_ttl() {
+    let place = TestFolder::new();
+    let child = "sleep 45; exit 4";
+    let running = place.start(["run", "--ttl", "20s", "--grace", "100ms", "a", "-c", child]);
+    wait_for("a holder", || (place.holder_count("a") == 1).then_some(()));
+    let waiter = place.start(["run", "a", "--", "true"]);
+    let ran = running.wait();
+    assert_eq!((ran.exit_code(), ran.stderr().as_str()), (4, ""));
+    waiter.wait().assert_ok();
+}
+
+#[test]
+fn a_loss_found_after_the_command_has_ended_is_reported() {
+    let place = TestFolder::new();
+    let running = place.start(["run", "a", "-c", "echo $$ > child; exec cat"]);
+    let child = place.wait_for_file("child");
+    // When it continues, both the eviction and the command's end have happened.
+    running.signal(rustix::process::Signal::STOP);
+    place.run(["evict", "--yes", "a"]).assert_ok();
+    let pid = rustix::process::Pid::from_raw(child.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    wait_for("the end of the command", || (!is_alive(&child)).then_some(()));
+    running.signal(rustix::process::Signal::CONT);
+    running.wait().assert_failed(75, "the lock a is lost");
+    // Also if the lock is lost while only --min-hold keeps it.
+    let running = place.start(["run", "--min-hold", "1h", "a", "-c", "echo > done"]);
+    place.wait_for_file("done");
+    wait_for("the lock to be evicted", || (place.run(["evict", "--yes", "a"]).exit_code() == 0).then_some(()));
+    let ran = running.wait();
+    assert!(ran.stderr().contains("the lock a is lost"), "{}: {}", ran.exit_code(), ran.stderr());
+}

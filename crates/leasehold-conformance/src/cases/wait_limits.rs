@@ -1,0 +1,129 @@
+//! How long is waited, and what is refused before anything is asked.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, MAX_DESCRIPTION};
+use leasehold_testbed::eventually;
+
+use crate::short_leases::expect_not_granted;
+use crate::flaky::Method;
+use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
+
+/// A wait that ends within a case.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// A try answers while the lock is held, and leaves nothing in the queue.
+pub async fn a_try_returns_without_waiting(context: &TestContext) {
+    let ((locks, flaky), other) = (context.open_flaky(LONG_TTL).await, context.open_locks().await);
+    let guard = other.mutex("a").lock().await.expect("a lock");
+    let answer = tokio::time::timeout(TEST_TIMEOUT, locks.mutex("a").try_lock()).await.expect("an answer at once");
+    assert!(answer.expect("an answer").is_none());
+    assert_eq!((flaky.call_count(Method::Attempt), flaky.call_count(Method::Wait)), (1, 0), "one question");
+    if context.capabilities().inspection {
+        assert!(context.inspect("a").await.waiters.is_empty());
+    }
+    drop(guard);
+}
+
+/// A bounded wait ends after its time, not before; then nothing is left in the queue.
+pub async fn a_bounded_wait_ends_in_a_timeout(context: &TestContext) {
+    let (locks, other) = (context.open_locks().await, context.open_locks().await);
+    let guard = other.mutex("a").lock().await.expect("a lock");
+    let mut start = locks.clock().now();
+    let error = expect_not_granted(|| {
+        start = locks.clock().now();
+        async { locks.mutex("a").timeout(SHORT_TIMEOUT).lock().await }
+    })
+    .await;
+    let waited = locks.clock().now().duration_since(start);
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert_eq!(error.name().map(leasehold::LockName::as_str), Some("a"));
+    assert!(waited >= SHORT_TIMEOUT, "{waited:?}");
+    assert!(guard.is_held());
+    if context.capabilities().inspection {
+        context.wait_for_waiters("a", 0).await;
+    }
+    let _ = guard.release().await.expect("a release");
+    context.wait_until_free("a").await;
+}
+
+/// A request without a bound waits until the lock is free.
+pub async fn an_unbounded_wait_ends_with_the_grant(context: &TestContext) {
+    let ttl = context.short_ttl();
+    let ((locks, flaky), other) = (context.open_flaky(ttl).await, context.open_locks().await);
+    let guard = other.mutex("a").lock().await.expect("a lock");
+    let (clock, began) = (locks.clock().clone(), locks.clock().now());
+    // On a slow machine the engine may not answer for so short a TTL: then it asks again.
+    let waiter = tokio::spawn(async move { eventually(TEST_TIMEOUT, || async { locks.mutex("a").lock().await }).await });
+    // The waiter's TTL is over: it has shown that it lives, three times in each, and keeps its place.
+    eventually(TEST_TIMEOUT, || async {
+        let asked = flaky.call_count(Method::Attempt) + flaky.call_count(Method::Wait);
+        let is_over = clock.now() > began.saturating_add(ttl);
+        if is_over && asked > 5 { Ok(()) } else { Err(format!("{asked} questions")) }
+    })
+    .await;
+    assert!(!waiter.is_finished(), "it is held");
+    let _ = guard.release().await.expect("a release");
+    drop(tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("a grant").expect("no panic"));
+}
+
+/// Waiting for no time is a try that says `Timeout`.
+pub async fn a_zero_timeout_still_acquires_a_free_lock(context: &TestContext) {
+    let locks = context.open_locks().await;
+    // What an engine does at its first call only, such as making its table, is not part of it.
+    drop(locks.mutex("before").lock().await.expect("a lock"));
+    let guard = eventually(TEST_TIMEOUT, || async { locks.mutex("a").timeout(Duration::ZERO).lock().await }).await;
+    let error = expect_not_granted(|| async { locks.mutex("a").timeout(Duration::ZERO).lock().await }).await;
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    drop(guard);
+}
+
+/// A TTL that the engine cannot keep is refused before it is asked.
+pub async fn a_ttl_out_of_bounds_is_refused_before_any_call(context: &TestContext) {
+    let (locks, flaky) = context.open_flaky(LONG_TTL).await;
+    let can = context.capabilities();
+    let tick = Duration::from_nanos(1);
+    for ttl in [Duration::ZERO, can.min_ttl - tick, can.max_ttl + tick, Duration::MAX] {
+        let error = locks.mutex("a").ttl(ttl).lock().await.expect_err("a bad TTL");
+        assert_eq!(error.kind(), ErrorKind::InvalidOption, "{ttl:?}: {error}");
+    }
+    let error = locks.mutex("a").max_hold(Duration::ZERO).lock().await.expect_err("a bad max_hold");
+    assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+    assert_eq!(flaky.total_calls(), 0);
+    for ttl in [can.min_ttl, can.max_ttl] {
+        drop(eventually(TEST_TIMEOUT, || async { locks.mutex(context.unique_name("ttl")).ttl(ttl).lock().await }).await);
+    }
+}
+
+/// A description that is too long, or has control characters, is refused before the engine is asked.
+pub async fn a_bad_description_is_refused_before_any_call(context: &TestContext) {
+    let (locks, flaky) = context.open_flaky(LONG_TTL).await;
+    for text in ["a\nb", "\0", &"x".repeat(MAX_DESCRIPTION + 1)] {
+        let error = locks.mutex("a").describe(text).lock().await.expect_err("a bad description");
+        assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+    }
+    assert_eq!(flaky.total_calls(), 0);
+    let longest = "\u{e9}".repeat(MAX_DESCRIPTION / 2);
+    let guard = locks.mutex("a").describe(&longest).lock().await.expect("a lock");
+    if context.capabilities().inspection {
+        assert_eq!(&*context.inspect("a").await.holders[0].holder.description, longest);
+    }
+    drop(guard);
+}
+
+/// A waiter is woken, or backs off; it does not ask all the time.
+pub async fn waiting_sends_few_requests(context: &TestContext) {
+    let ((locks, flaky), other) = (context.open_flaky(LONG_TTL).await, context.open_locks().await);
+    let guard = other.mutex("a").lock().await.expect("a lock");
+    let calls = || flaky.call_count(Method::Attempt) + flaky.call_count(Method::Wait);
+    let mut before = calls();
+    let error = expect_not_granted(|| {
+        before = calls();
+        async { locks.mutex("a").timeout(SHORT_TIMEOUT * 2).lock().await }
+    })
+    .await;
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    let asked = calls() - before;
+    assert!(asked < 20, "{asked} questions in {:?}", SHORT_TIMEOUT * 2);
+    drop(guard);
+}

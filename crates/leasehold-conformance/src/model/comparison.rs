@@ -1,0 +1,149 @@
+//! The model and the subject side by side, and the search for a difference.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::ClaimId;
+use leasehold::clock::{Clock, ManualClock};
+use leasehold::engine::Engine;
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
+
+use super::plan::Plan;
+use super::step_runner::StepRunner;
+use crate::test_context::TEST_TIMEOUT;
+
+/// How long a grant may take while a difference is made shorter.
+const SHRINKING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The model and the subject.
+#[derive(Debug)]
+pub struct ModelComparison {
+    pub(super) model: Arc<dyn Engine>,
+    /// Clients of the subject; the claims take turns among them.
+    pub(super) subject: Vec<Arc<dyn Engine>>,
+    /// Moves the time of both, if the subject lets itself be moved.
+    pub(super) clock: Option<ManualClock>,
+    /// How long a grant that the model has made may take to reach its waiter.
+    pub(super) grant_timeout: Duration,
+    next_run: AtomicU32,
+    has_differed: AtomicBool,
+}
+
+/// A plan on which the subject does not do what the model does.
+pub struct Difference {
+    /// The shortest one that was found.
+    pub plan: Plan,
+    /// What happened, step by step, and what differs.
+    pub timeline: String,
+    /// What replays the search: `LEASEHOLD_SEED`.
+    pub seed: u64,
+}
+
+impl ModelComparison {
+    /// A subject that keeps its own time: nothing expires, and no time passes.
+    pub async fn new(subject: Vec<Arc<dyn Engine>>) -> Self {
+        let model = leasehold::engine::open("memory:", &Clock::system()).await.expect("the model");
+        Self {
+            model,
+            subject,
+            clock: None,
+            grant_timeout: TEST_TIMEOUT,
+            next_run: AtomicU32::new(0),
+            has_differed: AtomicBool::new(false),
+        }
+    }
+
+    /// A subject, made by `open` on a clock that the test moves.
+    pub async fn with_manual_clock(open: impl AsyncFn(Clock) -> Arc<dyn Engine>) -> Self {
+        let hand = ManualClock::new();
+        let model = leasehold::engine::open("memory:", &hand.clock()).await.expect("the model");
+        let subject = vec![open(hand.clock()).await];
+        Self {
+            model,
+            subject,
+            clock: Some(hand),
+            grant_timeout: Duration::ZERO,
+            next_run: AtomicU32::new(0),
+            has_differed: AtomicBool::new(false),
+        }
+    }
+
+    /// The same, with less patience: for a subject that is known to be wrong.
+    #[must_use]
+    pub fn with_grant_timeout(mut self, timeout: Duration) -> Self {
+        self.grant_timeout = timeout;
+        self
+    }
+
+    /// How long a grant may take to reach its waiter. Once a difference is found, it is only made shorter: that must not take hours.
+    pub(super) fn current_grant_timeout(&self) -> Duration {
+        let most = if self.has_differed.load(Ordering::Relaxed) { SHRINKING_TIMEOUT } else { self.grant_timeout };
+        most.min(self.grant_timeout)
+    }
+
+    /// Runs so many random plans and shrinks the first that differs. Must be called on a multi-threaded runtime.
+    pub fn find_difference(&self, plans: u32) -> Option<Difference> {
+        let chosen = std::env::var("LEASEHOLD_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = chosen.unwrap_or_else(|| (ClaimId::random().bits() & u128::from(u64::MAX)) as u64);
+        let config =
+            Config { cases: plans, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..Config::default() };
+        let strategy = Plan::strategy(self.subject[0].capabilities(), self.clock.is_some());
+        let runtime = tokio::runtime::Handle::current();
+        let run = |plan: Plan| runtime.block_on(self.run(&plan)).map_err(TestCaseError::fail);
+        match tokio::task::block_in_place(|| TestRunner::new(config).run(&strategy, run)) {
+            Ok(()) => None,
+            Err(TestError::Fail(reason, plan)) => {
+                let found = Difference { plan, timeline: reason.to_string(), seed };
+                Some(tokio::task::block_in_place(|| runtime.block_on(self.shrink(found))))
+            }
+            Err(TestError::Abort(reason)) => panic!("the search was aborted: {reason}"),
+        }
+    }
+
+    /// Leaves out every step without which the difference is still there: the search stops trying that once it has begun to
+    /// change steps.
+    async fn shrink(&self, mut found: Difference) -> Difference {
+        let mut step = 0;
+        while step < found.plan.operations.len() {
+            let mut plan = found.plan.clone();
+            plan.operations.remove(step);
+            match self.run(&plan).await {
+                Err(story) => {
+                    found = Difference { plan, timeline: story, seed: found.seed };
+                    step = 0;
+                }
+                Ok(()) => step += 1,
+            }
+        }
+        found
+    }
+
+    /// Runs one plan on both.
+    ///
+    /// # Errors
+    /// The story, if they differ.
+    pub async fn run(&self, plan: &Plan) -> Result<(), String> {
+        // Names of its own: whatever a failed run left behind is not met again.
+        let run = self.next_run.fetch_add(1, Ordering::Relaxed);
+        let mut steps = StepRunner::new(self, plan, run);
+        let result = steps.run(plan).await;
+        self.has_differed.fetch_or(result.is_err(), Ordering::Relaxed);
+        steps.clean_up().await;
+        result
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plan, timeline: story, seed } = self;
+        write!(f, "the engine does not do what the model does (LEASEHOLD_SEED={seed})\n{plan}\nwhat happened:\n{story}")
+    }
+}
+
+impl fmt::Debug for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

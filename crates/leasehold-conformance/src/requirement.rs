@@ -1,0 +1,116 @@
+//! What a case needs of the engine, and how an engine without it must refuse.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use leasehold::engine::{Capabilities, Expiry, Fairness, Fencing, Reach};
+use leasehold::{ClaimId, Error, ErrorKind, Locks, Owner};
+
+use crate::test_context::{LONG_TTL, TestContext};
+
+/// A check on an engine.
+pub type EngineCheck = for<'a> fn(&'a TestContext) -> BoxFuture<'a, ()>;
+
+/// What a case needs of the engine.
+#[derive(Clone, Copy)]
+pub struct Requirement {
+    /// In words, after "has no".
+    pub capability: &'static str,
+    /// Whether an engine has it.
+    pub is_met: fn(&Capabilities) -> bool,
+    /// How an engine without it must answer whoever asks for it; `None` if it cannot be asked for.
+    pub check_refused: Option<EngineCheck>,
+}
+
+impl std::fmt::Debug for Requirement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Need").field(&self.capability).finish()
+    }
+}
+
+/// Shared mode.
+pub const SHARED: Requirement = Requirement {
+    capability: "shared locks",
+    is_met: |can| can.shared,
+    check_refused: Some(|context| {
+        assert_refused(context, async |locks| locks.rwlock("no").try_read().await.map(drop)).boxed()
+    }),
+};
+
+/// Permits.
+pub const PERMITS: Requirement = Requirement {
+    capability: "semaphores",
+    is_met: |can| can.permits,
+    check_refused: Some(|context| {
+        assert_refused(context, async |locks| locks.semaphore("no", 2).try_acquire(1).await.map(drop)).boxed()
+    }),
+};
+
+/// Re-entry by the same owner.
+pub const REENTRY: Requirement = Requirement {
+    capability: "re-entry by an owner",
+    is_met: |can| can.reentrancy,
+    check_refused: Some(|context| {
+        assert_refused(context, async |locks| locks.mutex("no").owner(&Owner::new()).try_lock().await.map(drop)).boxed()
+    }),
+};
+
+/// Holders and waiters can be seen.
+pub const INSPECTION: Requirement = Requirement {
+    capability: "inspection",
+    is_met: |can| can.inspection,
+    check_refused: Some(|context| {
+        async move {
+            assert_refused(context, async |locks| locks.inspect("no").await.map(drop)).await;
+            assert_refused(context, async |locks| locks.list("").await.map(drop)).await;
+            assert_refused(context, async |locks| locks.election("no").observe().map(drop)).await;
+        }
+        .boxed()
+    }),
+};
+
+/// Claims can be put out.
+pub const FORCE_RELEASE: Requirement = Requirement {
+    capability: "eviction",
+    is_met: |can| can.force_release,
+    check_refused: Some(|context| {
+        assert_refused(context, async |locks| locks.force_release("no", ClaimId::random()).await.map(drop)).boxed()
+    }),
+};
+
+/// Records are kept beside the locks.
+pub const RECORDS: Requirement = Requirement {
+    capability: "records",
+    is_met: |can| can.records,
+    check_refused: Some(|context| assert_refused(context, async |locks| locks.records().map(drop)).boxed()),
+};
+
+/// Waiters are served in order.
+pub const FIFO: Requirement =
+    Requirement { capability: "queue", is_met: |can| can.fairness == Fairness::Fifo, check_refused: None };
+
+/// Tokens rise over restarts, too.
+pub const DURABLE: Requirement =
+    Requirement { capability: "durable tokens", is_met: |can| can.fencing == Fencing::Durable, check_refused: None };
+
+/// Other processes see the locks.
+pub const MULTI_PROCESS: Requirement = Requirement {
+    capability: "reach beyond one process",
+    is_met: |can| can.reach != Reach::Process,
+    check_refused: None,
+};
+
+/// A dead process's locks are free at once.
+pub const DEATH_DETECTION: Requirement = Requirement {
+    capability: "eye on its clients' lives",
+    is_met: |can| can.expiry == Expiry::LeaseOrProcessDeath,
+    check_refused: None,
+};
+
+/// The engine refuses `request` with `Unsupported`, names itself, and was not called for it.
+async fn assert_refused(context: &TestContext, request: impl AsyncFnOnce(Locks) -> Result<(), Error>) {
+    let (locks, flaky) = context.open_flaky(LONG_TTL).await;
+    let error = request(locks).await.expect_err("what the engine cannot do is refused");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(error.engine(), Some(context.capabilities().engine), "{error}");
+    assert_eq!(flaky.total_calls(), 0, "refused before any I/O");
+}

@@ -1,0 +1,206 @@
+//! What a case works with: clients of one fresh instance, their engines, and processes beside this one.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Instant};
+use leasehold::engine::{AcquireReply, Capabilities, Engine, Fairness, Grant, LockView};
+use leasehold::logic::lease::Validity;
+use leasehold::{Claim, Holder, LockName, LockOptions, Locks, Mode, Owner, Token};
+use leasehold_testbed::eventually;
+use tokio::sync::OnceCell;
+
+use crate::actor_process::ActorProcess;
+use crate::flaky::FlakyEngine;
+use crate::subject::Instance;
+
+/// The one bound of every wait, against hanging: it says nothing of speed. Only a failure waits so long, and it is well below
+/// [`LONG_TTL`].
+pub const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+/// A TTL that no case outlives: whatever becomes free before did not become free by expiry.
+pub const LONG_TTL: Duration = Duration::from_secs(600);
+/// Between two looks at an engine that cannot wake us.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// One fresh instance of the engine.
+#[derive(Debug)]
+pub struct TestContext {
+    instance: Instance,
+    /// The first client; keeps an instance that lives in memory, and looks at it.
+    first_client: Arc<dyn Engine>,
+    actor_path: PathBuf,
+    next_name: AtomicU32,
+    /// The client that sees whether locks are free.
+    probe_client: OnceCell<Locks>,
+}
+
+/// A claim for an engine itself.
+pub fn new_claim(name: &str, mode: Mode, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
+    let name = LockName::new(name).expect("a valid name");
+    let holder = Arc::new(Holder::this_process());
+    Arc::new(Claim::new(Arc::new(LockOptions::new(name, mode, owner, ttl, holder))))
+}
+
+/// Has an engine grant a claim on a free lock.
+pub async fn acquire_claim(engine: &Arc<dyn Engine>, name: &str, ttl: Duration) -> Arc<Claim> {
+    let claim = new_claim(name, Mode::Exclusive, None, ttl);
+    let answer = Arc::clone(engine).attempt(Arc::clone(&claim), false).await.expect("an answer");
+    assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");
+    claim
+}
+
+impl TestContext {
+    /// Opens the instance for a case; `actor_path` is the program of the other processes.
+    pub async fn new(instance: Instance, actor: &Path) -> Self {
+        let base = instance.engine().await;
+        Self {
+            instance,
+            first_client: base,
+            actor_path: actor.to_owned(),
+            next_name: AtomicU32::new(0),
+            probe_client: OnceCell::new(),
+        }
+    }
+
+    /// What the engine says it can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.first_client.capabilities()
+    }
+
+    /// The URL that other processes open.
+    pub fn url(&self) -> &str {
+        self.instance.url()
+    }
+
+    /// A name that no other part of the case uses.
+    pub fn unique_name(&self, prefix: &str) -> String {
+        format!("{prefix}-{}", self.next_name.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A further client's engine.
+    pub async fn open_engine(&self) -> Arc<dyn Engine> {
+        self.instance.engine().await
+    }
+
+    /// A further client, whose leases outlast the case.
+    pub async fn open_locks(&self) -> Locks {
+        self.open_locks_with_ttl(LONG_TTL).await
+    }
+
+    /// A further client with this TTL.
+    pub async fn open_locks_with_ttl(&self, ttl: Duration) -> Locks {
+        Locks::builder().ttl(ttl).open_engine(self.open_engine().await)
+    }
+
+    /// A further client with this TTL on a line that fails as it is told to.
+    pub async fn open_flaky(&self, ttl: Duration) -> (Locks, Arc<FlakyEngine>) {
+        let flaky = Arc::new(FlakyEngine::new(self.open_engine().await));
+        let engine: Arc<dyn Engine> = Arc::clone(&flaky) as _;
+        (Locks::builder().ttl(ttl).open_engine(engine), flaky)
+    }
+
+    /// A claim for the engine itself.
+    pub fn new_claim(&self, name: &str, mode: Mode, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
+        new_claim(name, mode, owner, ttl)
+    }
+
+    /// Another process, with this TTL.
+    pub async fn spawn_actor(&self, ttl: Duration) -> ActorProcess {
+        ActorProcess::open(&self.actor_path, self.url(), ttl).await
+    }
+
+    /// Another process, whose wall clock is so many seconds ahead; behind if negative.
+    pub async fn spawn_skewed_actor(&self, skew: i64, ttl: Duration) -> ActorProcess {
+        let faked = format!("{skew:+}");
+        // The loader puts the machine's own folder in place of $LIB.
+        let library = "/usr/$LIB/faketime/libfaketimeMT.so.1";
+        let env = [("LD_PRELOAD", library), ("FAKETIME", &faked), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
+        ActorProcess::open_with(&self.actor_path, &env, self.url(), ttl).await
+    }
+
+    /// Who holds the lock and who waits.
+    pub async fn inspect(&self, name: &str) -> LockView {
+        let name = LockName::new(name).expect("a valid name");
+        Arc::clone(&self.first_client).inspect(name).await.expect("an inspection")
+    }
+
+    /// Whether waiters can be seen: there is a queue, and it can be looked at.
+    pub fn can_show_waiters(&self) -> bool {
+        self.capabilities().inspection && self.capabilities().fairness == Fairness::Fifo
+    }
+
+    /// Waits until so many wait for the lock. Needs inspection and a queue.
+    pub async fn wait_for_waiters(&self, name: &str, count: usize) {
+        eventually(TEST_TIMEOUT, || async {
+            let view = self.inspect(name).await;
+            if view.waiters.len() == count { Ok(()) } else { Err(format!("{count} should wait: {view:?}")) }
+        })
+        .await;
+    }
+
+    /// Waits until the engine grants a claim, asking as the library does; its token and, if the engine says it on our clock,
+    /// the moment when the grant ends.
+    pub async fn wait_granted(&self, engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> (Token, Option<Instant>) {
+        let give_up = Clock::system().now().saturating_add(TEST_TIMEOUT);
+        // The same claim: asking again does no harm.
+        let ask = || eventually(TEST_TIMEOUT, || Arc::clone(engine).attempt(Arc::clone(claim), true));
+        let mut answer = ask().await;
+        loop {
+            answer = match answer {
+                AcquireReply::Granted(Grant { token, validity: Validity::Until(end) }) => return (token, Some(end)),
+                AcquireReply::Granted(grant) => return (grant.token, None),
+                AcquireReply::Refused(refusal) => panic!("refused: {refusal:?}"),
+                AcquireReply::ForceReleased => panic!("evicted"),
+                AcquireReply::Queued { recheck_after: recheck, .. } => {
+                    let patience =
+                        recheck.unwrap_or(claim.options.ttl / 3).min(claim.options.ttl / 3).min(TEST_TIMEOUT);
+                    eventually(TEST_TIMEOUT, || Arc::clone(engine).wait(Arc::clone(claim), patience)).await
+                }
+                AcquireReply::CoolingDown { .. } => {
+                    self.sleep(POLL_INTERVAL).await;
+                    ask().await
+                }
+                AcquireReply::Busy { recheck_after: recheck } => {
+                    self.sleep(recheck.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL)).await;
+                    ask().await
+                }
+            };
+            assert!(Clock::system().now() < give_up, "not granted in {TEST_TIMEOUT:?}: {answer:?}");
+        }
+    }
+
+    /// Waits until so much time has passed on the clock that leases are measured by: for a lease to end, say.
+    pub async fn sleep(&self, time: Duration) {
+        let clock = Clock::system();
+        clock.sleep_until(clock.now().saturating_add(time)).await;
+    }
+
+    /// Waits until nobody holds the lock and nobody waits, as far as the engine can tell.
+    pub async fn wait_until_free(&self, name: &str) {
+        if self.capabilities().inspection {
+            eventually(TEST_TIMEOUT, || async {
+                let view = self.inspect(name).await;
+                let free = view.holders.is_empty() && view.waiters.is_empty();
+                if free { Ok(()) } else { Err(format!("should be free: {view:?}")) }
+            })
+            .await;
+        }
+        let probe = self.probe_client.get_or_init(|| self.open_locks()).await;
+        let guard = probe.mutex(name).timeout(TEST_TIMEOUT).lock().await.expect("a free lock");
+        let _ = guard.release().await.expect("a release");
+    }
+
+    /// Nothing is left when a case is over: no holder, no waiter, of any name.
+    pub async fn wait_until_empty(&self) {
+        if !self.capabilities().inspection {
+            return;
+        }
+        eventually(TEST_TIMEOUT, || async {
+            let left = Arc::clone(&self.first_client).list(String::new()).await.map_err(|error| error.to_string())?;
+            if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:?}")) }
+        })
+        .await;
+    }
+}

@@ -1,0 +1,332 @@
+//! Five servers, their clients, and what each server has of a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Instant};
+use leasehold::engine::{AcquireReply, Engine};
+use leasehold::logic::lease::Validity;
+use leasehold::{Claim, Error, ErrorKind, Guard, Holder, LockName, LockOptions, Locks, Mode, Owner, Result, Token};
+use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_testbed::redis::{IndependentServers, Redis, Reply, RespClient};
+use leasehold_testbed::{Data, Proxy, Server, eventually};
+use tokio::sync::OnceCell;
+use tokio::task::JoinHandle;
+
+pub(crate) use crate::sql_faults::shifted_clock::ShiftedClock;
+
+/// Counts the claims in a lock's record.
+const COUNT_CLAIMS_SCRIPT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 49, 0
+while text and at < #text do at, count = at + 68 + string.sub(text, at + 64, at + 67), count + 1 end
+return count";
+
+/// How many servers there are.
+pub(crate) const NODES: usize = 5;
+
+/// A TTL that no test outlives.
+pub(crate) const LASTING: Duration = Duration::from_secs(600);
+/// No node of such a lease is taken for silent because the machine is busy.
+pub(crate) const PATIENT: &str = "node-timeout=60s";
+
+/// Five servers, and the ways to them.
+pub(crate) struct Fixture {
+    servers: Servers,
+    /// What keys begin with.
+    prefix: String,
+}
+
+enum Servers {
+    Own(IndependentServers),
+    Shared(&'static IndependentServers),
+}
+
+impl Fixture {
+    /// Servers that keep nothing on disk, of this test's own.
+    pub(crate) async fn new() -> Self {
+        Self::with_config(&Redis::new()).await
+    }
+
+    /// Those that all tests share which neither stop them, nor change them, nor count what they do.
+    pub(crate) async fn shared() -> Self {
+        static SERVERS: OnceCell<IndependentServers> = OnceCell::const_new();
+        static NEXT_PREFIX: AtomicU32 = AtomicU32::new(0);
+        let servers = SERVERS.get_or_init(|| async { IndependentServers::start(NODES).await.expect("servers") }).await;
+        let prefix = format!("site{}:", NEXT_PREFIX.fetch_add(1, Ordering::Relaxed));
+        Self { servers: Servers::Shared(servers), prefix }
+    }
+
+    /// Servers that have on disk whatever they have acknowledged.
+    pub(crate) async fn durable() -> Self {
+        Self::with_config(&Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"])).await
+    }
+
+    pub(crate) async fn with_config(each: &Redis) -> Self {
+        let servers = IndependentServers::start_with(NODES, each).await.expect("servers");
+        Self { servers: Servers::Own(servers), prefix: "leasehold:".to_owned() }
+    }
+
+    fn servers(&self) -> &IndependentServers {
+        match &self.servers {
+            Servers::Own(servers) => servers,
+            Servers::Shared(servers) => servers,
+        }
+    }
+
+    pub(crate) fn server(&self, at: usize) -> &Server {
+        self.servers().server(at)
+    }
+
+    fn server_mut(&mut self, at: usize) -> &mut Server {
+        match &mut self.servers {
+            Servers::Own(servers) => servers.server_mut(at),
+            Servers::Shared(_) => panic!("others use it, too"),
+        }
+    }
+
+    /// A key of this test on the servers.
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}q{name}", self.prefix)
+    }
+
+    /// The option that says so.
+    pub(crate) fn prefix_option(&self) -> String {
+        format!("prefix={}", self.prefix)
+    }
+
+    /// The URL with these options: `prefix=a&strict=1s`.
+    pub(crate) fn url(&self, options: &str) -> String {
+        format!("{}?{}&{options}", self.servers().url(), self.prefix_option())
+    }
+
+    /// A client of lasting leases.
+    pub(crate) async fn locks(&self) -> Locks {
+        self.locks_with(LASTING, PATIENT).await
+    }
+
+    /// The same on this clock. Without a drift by the TTL, what is lost is given back soon after that.
+    pub(crate) async fn locks_with_clock(&self, clock: &ShiftedClock) -> Locks {
+        connected_client(&self.url(&format!("{PATIENT}&drift=0")), LASTING, &clock.clock()).await
+    }
+
+    pub(crate) async fn locks_with(&self, ttl: Duration, options: &str) -> Locks {
+        connected_client(&self.url(options), ttl, &Clock::system()).await
+    }
+
+    /// An engine without a keeper: nothing is asked but what the test asks.
+    pub(crate) async fn engine(&self, options: &str) -> Arc<dyn Engine> {
+        connected_engine(&self.url(options), &Clock::system()).await
+    }
+
+    /// A proxy before each of the servers, and the URL of all of them.
+    pub(crate) async fn start_proxies(&self, options: &str) -> (Vec<Proxy>, String) {
+        let mut proxies = Vec::new();
+        for server in self.servers().servers() {
+            proxies.push(Proxy::start(server.addr()).await.expect("a proxy"));
+        }
+        let hosts: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+        (proxies, format!("redlock://{}?{}&{options}", hosts.join(","), self.prefix_option()))
+    }
+
+    /// A client whose lines can be tampered with.
+    pub(crate) async fn proxied_locks(&self, ttl: Duration, options: &str) -> (Locks, Vec<Proxy>) {
+        let (proxies, url) = self.start_proxies(options).await;
+        (connected_client(&url, ttl, &Clock::system()).await, proxies)
+    }
+
+    /// An engine that never reaches these servers.
+    pub(crate) async fn engine_without(&self, cut: &[usize], options: &str) -> (Arc<dyn Engine>, Vec<Proxy>) {
+        let (proxies, url) = self.start_proxies(options).await;
+        for at in cut {
+            proxies[*at].refuse(true);
+        }
+        (leasehold::engine::open(&url, &Clock::system()).await.expect("an engine"), proxies)
+    }
+
+    pub(crate) fn kill(&mut self, which: &[usize]) {
+        for at in which {
+            self.server_mut(*at).kill().expect("a killed server");
+        }
+    }
+
+    pub(crate) async fn restart(&mut self, which: &[usize], data: Data) {
+        for at in which {
+            self.server_mut(*at).restart(data).await.expect("a server that is back");
+        }
+    }
+
+    pub(crate) fn pause(&mut self, which: &[usize]) {
+        for at in which {
+            self.server_mut(*at).pause().expect("a paused server");
+        }
+    }
+
+    pub(crate) fn resume(&mut self, which: &[usize]) {
+        for at in which {
+            self.server_mut(*at).resume().expect("a running server");
+        }
+    }
+
+    /// Asks one server by hand.
+    pub(crate) async fn command(&self, at: usize, words: &[&str]) -> Reply {
+        let mut hand = RespClient::connect(self.server(at).addr()).await.expect("a connection");
+        match hand.command(words).await.expect("an answer") {
+            Reply::Error(error) => panic!("{words:?}: {error}"),
+            reply => reply,
+        }
+    }
+
+    /// How many scripts a server has run since its figures were last set back.
+    pub(crate) async fn script_calls(&self, at: usize) -> usize {
+        let Reply::Bulk(text) = self.command(at, &["INFO", "commandstats"]).await else { panic!("no text") };
+        let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or_default()
+    }
+
+    /// How many claims a server has for a lock, whether their time is over or not.
+    pub(crate) async fn claim_count(&self, at: usize, name: &str) -> usize {
+        match self.command(at, &["EVAL", COUNT_CLAIMS_SCRIPT, "1", &self.key(name)]).await {
+            Reply::Integer(count) => count as usize,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// How many claims each server has for a lock; those that are down are left out.
+    pub(crate) async fn claim_counts(&self, name: &str) -> Vec<usize> {
+        let mut counts = Vec::new();
+        for at in 0..NODES {
+            if self.server(at).is_awake() {
+                counts.push(self.claim_count(at, name).await);
+            }
+        }
+        counts
+    }
+
+    /// Waits until each server that is up has so many claims for a lock.
+    #[track_caller]
+    pub(crate) fn until_claim_counts(&self, name: &str, count: usize) -> impl Future<Output = ()> {
+        eventually(TEST_TIMEOUT, move || async move {
+            let counts = self.claim_counts(name).await;
+            if counts.iter().all(|found| *found == count) { Ok(()) } else { Err(format!("{name}: {counts:?}")) }
+        })
+    }
+
+    /// Renews these leases until each server that is up has so many claims for a lock: a server that came back is asked again only after
+    /// it has answered a probe, so one renewal may pass it over.
+    #[track_caller]
+    pub(crate) fn renew_until_claim_counts(
+        &self,
+        ahead: &ShiftedClock,
+        guards: &[&Guard],
+        name: &str,
+        count: usize,
+    ) -> impl Future<Output = ()> {
+        eventually(TEST_TIMEOUT, move || async move {
+            ahead.renew_now(guards, LASTING).await;
+            let counts = self.claim_counts(name).await;
+            if counts.iter().all(|found| *found == count) { Ok(()) } else { Err(format!("{name}: {counts:?}")) }
+        })
+    }
+}
+
+/// A client that is in touch with every server.
+pub(crate) async fn connected_client(url: &str, ttl: Duration, clock: &Clock) -> Locks {
+    Locks::builder().ttl(ttl).clock(clock.clone()).open_engine(connected_engine(url, clock).await)
+}
+
+/// An engine that is in touch with every server.
+pub(crate) async fn connected_engine(url: &str, clock: &Clock) -> Arc<dyn Engine> {
+    let engine = eventually(TEST_TIMEOUT, || leasehold::engine::open(url, clock)).await;
+    until_all_respond(&engine).await;
+    engine
+}
+
+/// Waits until every server answers. One that does not in time, also when the engine is opened, is not asked before it has answered a probe: it
+/// would hear of claims with their first renewal only.
+pub(crate) async fn until_all_respond(engine: &Arc<dyn Engine>) {
+    let nothing = LockName::new("nothing").expect("a name");
+    eventually(TEST_TIMEOUT, || async {
+        Arc::clone(engine).inspect(nothing.clone()).await.map_err(|error| error.to_string())?;
+        let shown = format!("{engine:?}");
+        if shown.contains(", silent)") { Err(shown) } else { Ok(()) }
+    })
+    .await;
+}
+
+/// A claim for an engine itself.
+pub(crate) fn claim(name: &str, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
+    let (name, holder) = (LockName::new(name).expect("a name"), Arc::new(Holder::this_process()));
+    Arc::new(Claim::new(Arc::new(LockOptions::new(name, Mode::Exclusive, owner, ttl, holder))))
+}
+
+/// One attempt: its token, and until when it lasts. `None`: it is not free.
+pub(crate) async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Result<Option<(Token, Instant)>> {
+    match Arc::clone(engine).attempt(Arc::clone(claim), false).await? {
+        AcquireReply::Granted(grant) => match grant.validity {
+            Validity::Until(end) => Ok(Some((grant.token, end))),
+            other => panic!("it does not say until when: {other:?}"),
+        },
+        AcquireReply::Busy { .. } => Ok(None),
+        AcquireReply::CoolingDown { left } => {
+            Err(Error::new(ErrorKind::Unavailable, format!("they abstain for {left:?}")))
+        }
+        other => panic!("no queue: {other:?}"),
+    }
+}
+
+/// One attempt that is answered: some servers may not answer for a moment.
+pub(crate) async fn attempt_until_answered(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Option<(Token, Instant)> {
+    eventually(TEST_TIMEOUT, || attempt(engine, claim)).await
+}
+
+/// Attempts until it is granted: its token, and the moment of the grant.
+pub(crate) async fn until_granted(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> (Token, Instant) {
+    eventually(TEST_TIMEOUT, || async {
+        match attempt(engine, claim).await {
+            Ok(Some((token, _))) => Ok((token, Clock::system().now())),
+            Ok(None) => Err("it is not free".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await
+}
+
+/// Asks for a lock in a task of its own.
+pub(crate) fn spawn_lock(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
+    let mutex = locks.mutex(name);
+    tokio::spawn(async move { mutex.lock().await })
+}
+
+/// The guard that such a task gets.
+pub(crate) async fn await_guard(task: JoinHandle<Result<Guard>>) -> Guard {
+    tokio::time::timeout(TEST_TIMEOUT, task).await.expect("it is free soon").expect("no panic").expect("the lock")
+}
+
+/// Takes a lock, however long that takes on the client's clock.
+pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
+    let mutex = locks.mutex(name);
+    tokio::time::timeout(TEST_TIMEOUT, mutex.lock()).await.expect("it is free soon").expect("the lock")
+}
+
+/// Gives a lock back that was not lost.
+pub(crate) async fn release(guard: Guard) {
+    assert_eq!(guard.release().await.expect("a release"), leasehold::ReleaseOutcome::Released);
+}
+
+/// Numbers that look random and are the same for the same seed.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+
+    /// The seed of this run: that of `LEASEHOLD_SEED`, or a new one, which is printed.
+    pub(crate) fn seed() -> u64 {
+        let given = std::env::var("LEASEHOLD_SEED").ok().map(|text| text.parse().expect("a number"));
+        let seed = given.unwrap_or_else(|| leasehold::ClaimId::random().bits() as u64);
+        println!("LEASEHOLD_SEED={seed}");
+        seed
+    }
+}

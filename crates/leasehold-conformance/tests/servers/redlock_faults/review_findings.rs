@@ -1,0 +1,125 @@
+//! What reading the Redlock engine's protocol found, as tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::Clock;
+use leasehold::engine::{AcquireReply, Engine, ReleaseReply};
+use leasehold::{ErrorKind, Locks, LostReason, Owner};
+use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_testbed::redis::{Reply, RespClient};
+use leasehold_testbed::{Server, eventually, redis};
+use tokio::time::timeout;
+
+use crate::redlock_faults::fixture::{Fixture, LASTING, PATIENT, ShiftedClock, claim, connected_client};
+
+async fn raw_connection(server: &Server) -> RespClient {
+    RespClient::connect(server.addr()).await.expect("a raw connection")
+}
+
+async fn command_number(server: &Server, words: &[&str]) -> i64 {
+    match raw_connection(server).await.command(words).await.expect("an answer") {
+        Reply::Integer(number) => number,
+        other => panic!("{words:?}: {other:?}"),
+    }
+}
+
+pub(super) async fn open_locks(url: &str, ttl: Duration) -> Locks {
+    Locks::builder().ttl(ttl).open(url).await.expect("a client")
+}
+
+async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
+    eventually(TEST_TIMEOUT, || async { if condition().await { Ok(()) } else { Err(what.to_owned()) } }).await;
+}
+
+/// A server without memory takes a give-back by writing the rest of the record anew; the other claims of this owner keep their time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_without_memory_does_not_end_the_owners_other_claims() {
+    let server = redis::start().await.expect("a server");
+    let url = format!("redlock://{}?retention=1s", server.addr());
+    let engine: Arc<dyn Engine> = leasehold::engine::open(&url, &Clock::system()).await.expect("the engine");
+    let owner = Owner::new();
+    let (stays, goes) = (claim("a", Some(owner), LASTING), claim("a", Some(owner), LASTING));
+    for claim in [&stays, &goes] {
+        let answer = Arc::clone(&engine).attempt(Arc::clone(claim), false).await.expect("an answer");
+        assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");
+    }
+    let _ = raw_connection(&server).await.command(&["CONFIG", "SET", "maxmemory", "1"]).await.expect("an answer");
+    assert_eq!(Arc::clone(&engine).release(goes).await.expect("a release"), ReleaseReply::Released);
+    let left = command_number(&server, &["PTTL", "leasehold:qa"]).await;
+    assert!(left > LASTING.as_millis() as i64 / 2, "the record of a claim that lasts {LASTING:?} ends in {left} ms");
+}
+
+/// One owner may hold a lock many times over: what its servers do for one renewal grows with the claims, and not with their square.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewal_cost_is_linear_in_an_owners_claims() {
+    let (site, ahead) = (Fixture::shared().await, ShiftedClock::new());
+    let (locks, owner) = (site.locks_with_clock(&ahead).await, Owner::new());
+    let mut guards = Vec::new();
+    for _ in 0..150 {
+        guards.push(locks.mutex("a").owner(&owner).lock().await.expect("the lock"));
+    }
+    ahead.renew_now(&guards.iter().collect::<Vec<_>>(), LASTING).await;
+}
+
+/// A majority says that a lease is lost. What the others have of it, and have just extended, does not stay for a TTL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_claim_is_released_on_the_servers_that_still_have_it() {
+    let (site, ahead) = (Fixture::shared().await, ShiftedClock::new());
+    let hosts = |count| (0..count).map(|at| site.server(at).addr().to_string()).collect::<Vec<_>>().join(",");
+    let url = format!("redlock://{}?{}&{PATIENT}&drift=0", hosts(3), site.prefix_option());
+    let holds = connected_client(&url, LASTING, &ahead.clock()).await;
+    let evicts =
+        open_locks(&format!("redlock://{}?{}&{PATIENT}&even=allowed", hosts(2), site.prefix_option()), LASTING).await;
+    let held = holds.mutex("a").lock().await.expect("the lock");
+    let size = async || command_number(site.server(2), &["STRLEN", &site.key("a")]).await;
+    wait_until("the third has it, too", async || size().await > 48).await;
+    let claim = eventually(TEST_TIMEOUT, || async {
+        let view = evicts.inspect("a").await.map_err(|error| error.to_string())?;
+        view.holders.first().map(|holder| holder.claim).ok_or("nobody holds it there".to_owned())
+    });
+    let claim = claim.await;
+    eventually(TEST_TIMEOUT, || evicts.force_release("a", claim)).await;
+    ahead.advance(LASTING * 2 / 5);
+    assert_eq!(timeout(TEST_TIMEOUT, held.lost()).await.expect("it is told"), LostReason::Revoked);
+    wait_until("nothing is left of it", async || size().await == 48).await;
+}
+
+/// Where the drift takes all of a lease, it says so, and not that somebody else holds the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ttl_shorter_than_the_drift_is_refused() {
+    let site = Fixture::shared().await;
+    for (drift, fits) in [("drift-fixed=3s", 7), ("drift-fixed=1900ms", 4), ("drift=0.49", 1)] {
+        let locks = open_locks(
+            &format!("redlock://{}?{drift}&{}", site.server(0).addr(), site.prefix_option()),
+            Duration::from_secs(2),
+        )
+        .await;
+        let ttl = Duration::from_secs(fits);
+        drop(locks.mutex("a").ttl(ttl).lock().await.expect("the lock"));
+        eventually(TEST_TIMEOUT, || locks.flush()).await;
+        if fits > 2 {
+            let error = locks.mutex("a").try_lock().await.expect_err("nothing is left");
+            assert_eq!(error.kind(), ErrorKind::InvalidOption, "{drift}: {error}");
+        }
+    }
+}
+
+/// No part of a password that was not written as it must be is repeated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_error_repeats_half_a_password() {
+    for url in [
+        "redlock://u:a@b/hunter2@h1,h2,h3",
+        "redlock:///u:hunter2@h1,h2,h3",
+        "redlock://:hunter2/b,1@h1,h2,h3",
+        "redlock://u:x,hunter2@h1,h2,h3",
+        "redlock://u:hunter2/x@h1,h2,h3",
+        "redlock://h1,http://u:hunter2@h2,h3",
+        "redis://u:a@b/hunter2@h1",
+        "redis:///u:hunter2@h1",
+    ] {
+        let error = Locks::open(url).await.expect_err(url);
+        assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{url}: {error}");
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{url}: {error}");
+    }
+}

@@ -1,5 +1,0 @@
-//! What takes many seconds, several database servers, or TLS.
-
-mod lines;
-mod secret;
-mod servers;

@@ -1,0 +1,83 @@
+//! Some of a client's connections go silent.
+
+use std::time::Duration;
+
+use leasehold::Guard;
+use leasehold::clock::Clock;
+use leasehold::engine::RenewReply;
+use leasehold_conformance::test_context::{TEST_TIMEOUT, acquire_claim};
+use leasehold_testbed::{Proxy, eventually};
+
+use crate::sql_session_faults::fixture::{DatabaseKind, Fixture, LASTING, acquire, assert_lost};
+
+/// A TTL of which a busy machine may miss some renewals.
+const TTL: Duration = Duration::from_secs(4);
+
+/// One session goes silent: its own lock is lost in time, and the others of that client are not.
+async fn one_unresponsive_session_loses_only_its_own_lock(kind: DatabaseKind) {
+    for table in Fixture::new(kind).await.techniques() {
+        let (locks, proxy) = table.open_through_proxy_with("&connections=24", TTL).await;
+        let mut kept = Vec::new();
+        // So many that some are renewed together with the one.
+        for name in 0..20 {
+            kept.push(locks.mutex(format!("kept-{name}")).lock().await.expect("a lock"));
+        }
+        // The first connection that is made for this one is its session.
+        let session = proxy.counts().accepted + 1;
+        let guard = locks.mutex("a").lock().await.expect("a lock");
+        proxy.silence(session);
+        assert_lost(&guard).await;
+        assert_stay_held(&kept, TTL * 2).await;
+    }
+}
+
+/// The same as the keeper asks: whoever is renewed together with the silent one is answered while that one is silent.
+async fn a_renewal_does_not_wait_for_an_unresponsive_session(kind: DatabaseKind) {
+    let ttl = Duration::from_secs(15);
+    for table in Fixture::new(kind).await.techniques() {
+        let proxy = Proxy::start(table.fixture.server().addr()).await.expect("a proxy");
+        let url = table.url().replace(&table.fixture.server().addr().to_string(), &proxy.addr().to_string());
+        let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+        let kept = acquire_claim(&engine, "b", ttl).await;
+        let session = proxy.counts().accepted + 1;
+        let silent = acquire_claim(&engine, "a", ttl).await;
+        proxy.silence(session);
+        let renewals = tokio::time::timeout(TEST_TIMEOUT, engine.renew(vec![silent, kept])).await;
+        // The line is silent still.
+        let renewals = renewals.expect("an answer").expect("answers");
+        assert!(
+            matches!(renewals[..], [RenewReply::Unknown, RenewReply::Renewed(_)]),
+            "{}: {renewals:?}",
+            table.technique
+        );
+    }
+}
+
+/// None of them is lost for so long.
+async fn assert_stay_held(guards: &[Guard], time: Duration) {
+    let lost = futures_util::future::select_all(guards.iter().map(|guard| Box::pin(guard.lost())));
+    let lost = tokio::time::timeout(time, lost).await;
+    assert!(lost.is_err() && guards.iter().all(Guard::is_held), "one was lost");
+}
+
+/// The connection for counters and looks goes silent: locks are taken all the same, and a holder whose session is ended is told.
+async fn the_side_pool_is_unresponsive(kind: DatabaseKind) {
+    for table in Fixture::new(kind).await.techniques() {
+        let (locks, proxy) = table.open_through_proxy_with("&connect-timeout=2s", LASTING).await;
+        let first = locks.mutex("a").lock().await.expect("a lock");
+        eventually(TEST_TIMEOUT, || async {
+            let open = proxy.counts().open;
+            if open == 2 { Ok(()) } else { Err(format!("{open} connections")) }
+        })
+        .await;
+        // The older one: the session was made after it.
+        proxy.silence_half(true);
+        let second = acquire(&locks, "b").await;
+        assert!(first.is_held() && second.is_held(), "{}", table.technique);
+        assert!(table.fixture.kill_connections(|_| true).await > 0);
+        assert_lost(&first).await;
+        assert_lost(&second).await;
+    }
+}
+
+crate::sql_session_faults::on_both! { one_unresponsive_session_loses_only_its_own_lock a_renewal_does_not_wait_for_an_unresponsive_session the_side_pool_is_unresponsive }

@@ -1,0 +1,158 @@
+//! From a recipe to a process that answers.
+
+use std::{
+    process::{Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal};
+use tokio::time::timeout;
+
+use super::{Binary, Child, InitStep, ServerSpec, Workspace, listener, user::RunAsUser};
+use crate::{Error, Result, try_eventually};
+
+/// How long one look at the server may hang before the next.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one [`InitStep`] may take.
+const STEP_TIMEOUT: Duration = crate::TEST_TIMEOUT;
+
+/// A recipe and the place where it is carried out.
+pub(super) struct ServerInstance {
+    spec: Box<dyn ServerSpec>,
+    workspace: Workspace,
+    user: RunAsUser,
+}
+
+impl ServerInstance {
+    /// Checks that the server is installed and finds it a place.
+    pub(super) fn new(spec: Box<dyn ServerSpec>) -> Result<Self> {
+        let binary = spec.binary();
+        binary.find()?;
+        Ok(Self {
+            user: RunAsUser::find(spec.run_as(), binary.package())?,
+            workspace: Workspace::new(binary.name(), spec.extra_ports(), spec.disk())?,
+            spec,
+        })
+    }
+
+    /// Takes other ports and an empty folder.
+    pub(super) fn relocate(&mut self) -> Result<()> {
+        self.spec.clean_up(&self.workspace);
+        self.workspace = Workspace::new(&self.name(), self.spec.extra_ports(), self.spec.disk())?;
+        Ok(())
+    }
+
+    pub(super) fn workspace(&self) -> &Workspace {
+        &self.workspace
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.spec.binary().name().to_owned()
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.spec.url(&self.workspace)
+    }
+
+    pub(super) fn stop_signal(&self) -> Signal {
+        self.spec.stop_signal()
+    }
+
+    /// Removes the data folder of a server that has ended.
+    pub(super) fn wipe(&self) -> Result<()> {
+        self.spec.clean_up(&self.workspace);
+        self.workspace.remove_data_dir()
+    }
+
+    /// Makes the data folder and fills it as the recipe says, unless it is there.
+    pub(super) async fn init_data_dir(&self) -> Result<()> {
+        if self.workspace.has_data_dir() {
+            return Ok(());
+        }
+        self.workspace.create_data_dir(self.user)?;
+        for step in self.spec.init_steps(&self.workspace) {
+            if let Err(error) = self.run_step(&step).await {
+                // Half a folder must not pass for a whole one at the next restart.
+                self.workspace.remove_data_dir()?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn run_step(&self, step: &InitStep) -> Result<()> {
+        let mut child = self.spawn(&step.binary, &step.arguments, Vec::new())?;
+        let status = child.wait_exit(STEP_TIMEOUT).await?;
+        if status.success() { Ok(()) } else { Err(self.exited_error(step.binary.name(), status)) }
+    }
+
+    /// Starts the server and waits until it answers.
+    pub(super) async fn start(&self) -> Result<Child> {
+        self.spec.prepare(&self.workspace)?;
+        let binary = self.spec.binary();
+        let mut child = self.spawn(&binary, &self.spec.arguments(&self.workspace), self.spec.environment())?;
+        match self.wait_until_ready(binary.name(), &mut child).await? {
+            None => Ok(child),
+            Some(status) => Err(self.exited_error(binary.name(), status)),
+        }
+    }
+
+    /// `None` when the server answers, its status if it ends before.
+    async fn wait_until_ready(&self, name: &str, child: &mut Child) -> Result<Option<ExitStatus>> {
+        let awaited = format!("answer from {name}");
+        let answered = try_eventually(&awaited, self.spec.start_timeout(), || {
+            let running = child.running_pid();
+            let ended = child.try_wait();
+            async move {
+                if let Some(status) = ended.map_err(|error| error.to_string())? {
+                    return Ok(Some(status));
+                }
+                self.probe_own_process(running.map_err(|error| error.to_string())?).await?;
+                Ok::<_, String>(None)
+            }
+        });
+        answered.await.map_err(|error| match error {
+            Error::TimedOut { awaited, bound, observed: seen } => Error::TimedOut {
+                awaited,
+                bound,
+                observed: format!("{seen}; its last words:\n{}", self.workspace.log_tail()),
+            },
+            other => other,
+        })
+    }
+
+    /// An answer counts only if it comes from our own process.
+    async fn probe_own_process(&self, pid: Pid) -> std::result::Result<(), String> {
+        listener::check_listener_is_ours(pid, self.workspace.port())?;
+        match timeout(PROBE_TIMEOUT, self.spec.probe(&self.workspace)).await {
+            Ok(answer) => answer,
+            Err(_) => Err("it listens but does not answer".to_owned()),
+        }
+    }
+
+    fn spawn(&self, binary: &Binary, arguments: &[String], variables: Vec<(String, String)>) -> Result<Child> {
+        let log = self.workspace.open_log()?;
+        let duplicating = Error::io("opening the log twice");
+        let mut command = Command::new(binary.find()?);
+        command
+            .args(arguments)
+            .envs(variables)
+            .current_dir(self.workspace.dir())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(duplicating)?)
+            .stderr(log);
+        self.user.apply_to(&mut command);
+        Child::spawn(binary.name(), command)
+    }
+
+    fn exited_error(&self, program: &str, status: ExitStatus) -> Error {
+        Error::Exited { program: program.to_owned(), status, log: self.workspace.log_tail() }
+    }
+}
+
+impl Drop for ServerInstance {
+    /// The server has been dropped before.
+    fn drop(&mut self) {
+        self.spec.clean_up(&self.workspace);
+    }
+}

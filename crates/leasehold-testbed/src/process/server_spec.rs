@@ -1,0 +1,153 @@
+//! What must be known about a kind of server to start it.
+
+use std::{
+    env,
+    future::Future,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    pin::Pin,
+    time::Duration,
+};
+
+use rustix::process::Signal;
+
+use super::Workspace;
+use crate::{Error, Result};
+
+/// Where Debian keeps servers, besides `PATH`.
+const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// One look at whether a server answers; `Err` says what came instead.
+pub type Probe<'a> = Pin<Box<dyn Future<Output = std::result::Result<(), String>> + Send + 'a>>;
+
+/// How one kind of server is started. To add a server, write one of these in a module of its own;
+/// [`redis`](crate::redis) is the example.
+///
+/// The server must stay in the foreground: a process that forks away and ends counts as failed. It
+/// must also not change its user by itself, since that takes the parent-death signal from it: have
+/// [`ServerSpec::run_as`] do that.
+pub trait ServerSpec: Send + Sync + 'static {
+    /// The program, and the package that has it.
+    fn binary(&self) -> Binary;
+
+    /// Its arguments, to listen on 127.0.0.1 at [`Workspace::port`] and keep all files in [`Workspace::dir`].
+    fn arguments(&self, workspace: &Workspace) -> Vec<String>;
+
+    /// The URL by which clients find it.
+    fn url(&self, workspace: &Workspace) -> String;
+
+    /// Asks once whether it answers. It is asked again until it does, and cut off if it hangs.
+    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a>;
+
+    /// Programs to run, one after the other, in an empty data folder before the first start and
+    /// after a wipe, such as `initdb`.
+    fn init_steps(&self, _workspace: &Workspace) -> Vec<InitStep> {
+        Vec::new()
+    }
+
+    /// Called before every start, to write configuration files and to check that files besides the
+    /// binary are there (see [`Error::not_installed`]).
+    ///
+    /// # Errors
+    ///
+    /// Any; the server is then not started.
+    fn prepare(&self, _workspace: &Workspace) -> Result<()> {
+        Ok(())
+    }
+
+    /// Variables that the server finds in its environment, besides those of the test process. The
+    /// programs of [`ServerSpec::init_steps`] do not get them.
+    fn environment(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// The signal that asks it to end soon, though clients are still connected.
+    fn stop_signal(&self) -> Signal {
+        Signal::TERM
+    }
+
+    /// Called when it has ended and its data folder is about to be removed, to give back what it
+    /// left outside that folder.
+    fn clean_up(&self, _workspace: &Workspace) {}
+
+    /// The user to run as when the tests run as root; some servers refuse root.
+    fn run_as(&self) -> Option<&str> {
+        None
+    }
+
+    /// How many ports it needs besides the one for clients.
+    fn extra_ports(&self) -> usize {
+        0
+    }
+
+    /// How many bytes the disk has that its data folder is on, if that is a small one of its own; see
+    /// [`Disk`](super::Disk).
+    fn disk(&self) -> Option<u64> {
+        None
+    }
+
+    /// How long a start may take. Only a failing test waits this long.
+    fn start_timeout(&self) -> Duration {
+        crate::TEST_TIMEOUT
+    }
+}
+
+/// A program to run once, and its arguments.
+#[derive(Clone, Debug)]
+pub struct InitStep {
+    /// The program.
+    pub binary: Binary,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+/// A program that a Debian package brings.
+#[derive(Clone, Debug)]
+pub struct Binary {
+    name: String,
+    package: String,
+    folders: Vec<PathBuf>,
+}
+
+impl Binary {
+    /// The program `name` from the Debian package `package`.
+    pub fn new(name: &str, package: &str) -> Self {
+        Self { name: name.to_owned(), package: package.to_owned(), folders: Vec::new() }
+    }
+
+    /// Looks in `folder`, too, after `PATH`.
+    #[must_use]
+    pub fn search_in(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folders.push(folder.into());
+        self
+    }
+
+    /// The program's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The Debian package.
+    pub fn package(&self) -> &str {
+        &self.package
+    }
+
+    /// Where the program is on this machine.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotInstalled`], naming the package.
+    pub fn find(&self) -> Result<PathBuf> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path)
+            .chain(SYSTEM_FOLDERS.iter().map(PathBuf::from))
+            .chain(self.folders.iter().cloned())
+            .map(|folder| folder.join(&self.name))
+            .find(|file| is_executable(file))
+            .ok_or_else(|| Error::not_installed(&self.name, &self.package))
+    }
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}

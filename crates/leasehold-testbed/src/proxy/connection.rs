@@ -1,0 +1,117 @@
+//! One connection through the proxy, from the client's connect to the last close.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::AsyncReadExt,
+    net::{TcpListener, TcpStream, tcp::OwnedReadHalf},
+    time::{sleep, timeout},
+};
+
+use super::{
+    pipe::{ConnectionEnd, Direction, Pipe},
+    rules::SharedRules,
+};
+
+/// How long a server may take to finish a connection whose client was cut off.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to leave a listener alone that has failed, for want of file descriptors as a rule.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// What the two directions of one connection know of each other.
+#[derive(Debug)]
+pub(super) struct ProxyConnection {
+    pub(super) shared: Arc<SharedRules>,
+    pub(super) epoch: u64,
+    /// The how manieth it is.
+    pub(super) number: u64,
+    /// A reply was swallowed: no later one may pass as if it had not been.
+    mute: AtomicBool,
+    /// The request after which this connection is to be cut has been sent.
+    cut_pending: AtomicBool,
+}
+
+// Relaxed is enough: both are only touched under the lock of the rules.
+impl ProxyConnection {
+    pub(super) fn is_muted(&self) -> bool {
+        self.mute.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_muted(&self) {
+        self.mute.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_cut_pending(&self) -> bool {
+        self.cut_pending.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_cut_pending(&self) {
+        self.cut_pending.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for ProxyConnection {
+    fn drop(&mut self) {
+        let mut rules = self.shared.rules();
+        rules.counts.open -= 1;
+        rules.open_connections.remove(&self.number);
+        rules.silent_connections.remove(&self.number);
+    }
+}
+
+/// Serves clients for as long as it is polled.
+pub(super) async fn accept_connections(listener: TcpListener, shared: Arc<SharedRules>, target: SocketAddr) {
+    loop {
+        let Ok((client, epoch, number)) = shared.accept(&listener).await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let (mute, doomed) = (AtomicBool::new(false), AtomicBool::new(false));
+        let link = ProxyConnection { shared: Arc::clone(&shared), epoch, number, mute, cut_pending: doomed };
+        tokio::spawn(async move {
+            // An error ends this connection, which is all that it can mean.
+            let _ = serve_connection(client, target, &link).await;
+        });
+    }
+}
+
+async fn serve_connection(client: TcpStream, target: SocketAddr, connection: &ProxyConnection) -> io::Result<()> {
+    if !connection.shared.wait_until_unfrozen(connection.epoch).await {
+        return Ok(());
+    }
+    let server = TcpStream::connect(target).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let requests = Pipe::new(Direction::Request, from_client, to_server, connection);
+    let replies = Pipe::new(Direction::Reply, from_server, to_client, connection);
+    // Both end in peace, or the first that does not takes the other with it.
+    match tokio::try_join!(requests.run(), replies.run()) {
+        Err(ConnectionEnd::CutAfterReply(from_server)) => drain(from_server, connection).await,
+        Ok(_) | Err(ConnectionEnd::Broken) => Ok(()),
+    }
+}
+
+/// The client is gone and the server has been told that no more will come. It is listened to until
+/// it closes: a reset now could make it give up the very request that was to be carried out.
+async fn drain(mut from_server: OwnedReadHalf, connection: &ProxyConnection) -> io::Result<()> {
+    let mut scratch = [0; 4096];
+    let reading = async {
+        loop {
+            match from_server.read(&mut scratch).await? {
+                0 => return Ok(()),
+                read => connection.shared.rules().counts.dropped_bytes += read as u64,
+            }
+        }
+    };
+    timeout(DRAIN_TIMEOUT, reading).await.unwrap_or(Ok(()))
+}

@@ -1,0 +1,115 @@
+//! Moving a slot from one master to another while clients use it.
+
+use std::time::Duration;
+
+use super::{Cluster, view::ClusterView};
+use crate::{
+    Result,
+    redis::{RespClient, command},
+};
+
+/// How many keys move at a time.
+const BATCH_SIZE: &str = "100";
+/// How long one batch may take, in milliseconds.
+const BATCH_TIMEOUT_MS: &str = "5000";
+/// How long all nodes may take to hear of a slot's new owner.
+const AGREEMENT_TIMEOUT: Duration = crate::TEST_TIMEOUT;
+
+/// A slot on its way; see [`Cluster::begin_migration`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the slot stays between two nodes until the migration is finished"]
+pub struct Migration {
+    /// The slot.
+    pub slot: u16,
+    /// The number of the node that gives it away.
+    pub from: usize,
+    /// The number of the node that takes it.
+    pub to: usize,
+}
+
+impl Cluster {
+    /// Moves a slot with all its keys to another master, and waits until all nodes know.
+    ///
+    /// Keys must be text. Moving it to where it is does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`](crate::Error::Refused) if `to` is a replica, for instance;
+    /// [`Error::Io`](crate::Error::Io) or [`Error::TimedOut`](crate::Error::TimedOut) if a node is
+    /// down.
+    pub async fn migrate_slot(&mut self, slot: u16, to: usize) -> Result<()> {
+        if self.owner_of(slot).await? == to {
+            return Ok(());
+        }
+        let migration = self.begin_migration(slot, to).await?;
+        self.finish_migration(migration).await
+    }
+
+    /// Tells both masters that the slot moves, but moves no key yet.
+    ///
+    /// From now on the old owner still serves the keys that it has, and answers `ASK` for those
+    /// that it has not; the new one serves the slot only after `ASKING`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::migrate_slot`].
+    pub async fn begin_migration(&self, slot: u16, to: usize) -> Result<Migration> {
+        let from = self.owner_of(slot).await?;
+        let number = slot.to_string();
+        // In this order: the old owner must not send clients to one that does not expect them.
+        self.command_node(to, &["CLUSTER", "SETSLOT", &number, "IMPORTING", &self.node_ids[from]]).await?;
+        self.command_node(from, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &self.node_ids[to]]).await?;
+        Ok(Migration { slot, from, to })
+    }
+
+    /// Moves the keys that the slot has now, and leaves the slot with its old owner, which answers
+    /// `ASK` for all of them; returns how many have moved.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::migrate_slot`].
+    pub async fn move_keys(&self, migration: &Migration) -> Result<usize> {
+        let mut client = RespClient::connect(self.nodes[migration.from].addr()).await?;
+        let (slot, port) = (migration.slot.to_string(), self.nodes[migration.to].port().to_string());
+        let mut moved = 0;
+        loop {
+            let keys = command::command(&mut client, &["CLUSTER", "GETKEYSINSLOT", &slot, BATCH_SIZE]).await?;
+            let keys = command::into_texts(keys)?;
+            if keys.is_empty() {
+                return Ok(moved);
+            }
+            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", BATCH_TIMEOUT_MS, "KEYS"];
+            words.extend(keys.iter().map(String::as_str));
+            command::command(&mut client, &words).await?;
+            moved += keys.len();
+        }
+    }
+
+    /// Moves the keys that are left, makes the new node the owner, and waits until all nodes know.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::migrate_slot`].
+    pub async fn finish_migration(&mut self, migration: Migration) -> Result<()> {
+        let Migration { slot, from, to } = migration;
+        self.move_keys(&migration).await?;
+        let number = slot.to_string();
+        let words = ["CLUSTER", "SETSLOT", &number, "NODE", &self.node_ids[to]];
+        // The new owner first: were the old one first, and the new one to die, nobody would have it.
+        self.command_node(to, &words).await?;
+        self.command_node(from, &words).await?;
+        let view = ClusterView::fetch(self.nodes[to].addr()).await?;
+        for (index, id) in self.node_ids.iter().enumerate() {
+            let is_master = view.entry(id).is_some_and(|entry| entry.has_flag("master"));
+            if is_master && index != from && index != to && self.nodes[index].is_awake() {
+                self.command_node(index, &words).await?;
+            }
+        }
+        self.slot_owners[usize::from(slot)] = to;
+        self.wait_for_agreed_owner(slot, |owner| owner == to, AGREEMENT_TIMEOUT).await.map(drop)
+    }
+
+    async fn command_node(&self, index: usize, arguments: &[&str]) -> Result<()> {
+        command::command_once(self.nodes[index].addr(), None, arguments).await.map(drop)
+    }
+}

@@ -1,0 +1,53 @@
+//! Several servers that know nothing of each other: what Redlock runs on.
+
+use super::Redis;
+use crate::{Result, Server};
+
+/// Servers that know nothing of each other.
+#[derive(Debug)]
+pub struct IndependentServers {
+    servers: Vec<Server>,
+}
+
+impl IndependentServers {
+    /// Starts so many servers that keep nothing on disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub async fn start(count: usize) -> Result<Self> {
+        Self::start_with(count, &Redis::new()).await
+    }
+
+    /// Starts so many servers, all alike.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub async fn start_with(count: usize, template: &Redis) -> Result<Self> {
+        let starting = (0..count).map(|_| template.clone().start());
+        let servers = futures_util::future::try_join_all(starting).await?;
+        Ok(Self { servers })
+    }
+
+    /// The URL of all of them, without options.
+    pub fn url(&self) -> String {
+        let parts: Vec<_> = self.servers.iter().map(|server| server.url().trim_end_matches('/').to_owned()).collect();
+        format!("redlock://{}", parts.join(","))
+    }
+
+    /// One of them, to look at.
+    pub fn server(&self, at: usize) -> &Server {
+        &self.servers[at]
+    }
+
+    /// One of them, to kill, pause or restart.
+    pub fn server_mut(&mut self, at: usize) -> &mut Server {
+        &mut self.servers[at]
+    }
+
+    /// All of them.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+}

@@ -1,0 +1,149 @@
+//! What the Sentinels say.
+
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
+
+use super::{
+    SentinelSet,
+    sentinel_spec::{MASTER_NAME, QUORUM},
+};
+use crate::{
+    Error, Result, Server,
+    redis::{Reply, command},
+    try_eventually,
+};
+
+impl SentinelSet {
+    /// The number of the node that is master by the word of the first Sentinel that is awake.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`] if all Sentinels are down; [`Error::Io`] or [`Error::TimedOut`] if it
+    /// does not answer.
+    pub async fn master(&self) -> Result<usize> {
+        match self.sentinels.iter().find(|sentinel| sentinel.is_awake()) {
+            Some(sentinel) => self.master_named_by(sentinel).await,
+            None => Err(Error::NotRunning { program: "every Sentinel".to_owned() }),
+        }
+    }
+
+    /// The number of the node that is master by the word of the first Sentinel that is awake, and the number of that word: it rises
+    /// with every failover, also with one that leads back.
+    ///
+    /// # Errors
+    ///
+    /// As [`SentinelSet::master`].
+    pub async fn master_and_epoch(&self) -> Result<(usize, u64)> {
+        let Some(sentinel) = self.sentinels.iter().find(|sentinel| sentinel.is_awake()) else {
+            return Err(Error::NotRunning { program: "every Sentinel".to_owned() });
+        };
+        let flat = command::into_texts(
+            command::command_once(sentinel.addr(), None, &["SENTINEL", "MASTER", MASTER_NAME]).await?,
+        )?;
+        let of = |key: &str| flat.chunks_exact(2).find(|pair| pair[0] == key).and_then(|pair| pair[1].parse().ok());
+        let epoch = of("config-epoch").ok_or_else(|| Error::Protocol {
+            peer: "Sentinel".to_owned(),
+            problem: format!("it does not say which configuration this is: {flat:?}"),
+        })?;
+        Ok((self.master_named_by(sentinel).await?, epoch))
+    }
+
+    /// Waits until the Sentinels name another master than the last that was known, and that node
+    /// says so itself; returns its number, and knows it from now on.
+    ///
+    /// All Sentinels that are awake must agree, and two at least.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`].
+    pub async fn wait_for_failover(&mut self, bound: Duration) -> Result<usize> {
+        let new = try_eventually("failover by the Sentinels", bound, || self.check_new_master()).await?;
+        self.last_known_master = new;
+        Ok(new)
+    }
+
+    /// Waits until all that are awake know each other: every replica follows the master, and every
+    /// Sentinel sees every replica and the other Sentinels. A set that has just been started is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`].
+    pub async fn wait_until_settled(&self, bound: Duration) -> Result<()> {
+        try_eventually("settled set of Sentinels", bound, || self.check_settled()).await
+    }
+
+    async fn master_named_by(&self, sentinel: &Server) -> Result<usize> {
+        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME];
+        let named = command::into_texts(command::command_once(sentinel.addr(), None, &words).await?)?;
+        let port = named.get(1).cloned().unwrap_or_default();
+        let found = self.nodes.iter().position(|node| node.port().to_string() == port);
+        found.ok_or_else(|| Error::Protocol {
+            peer: "Sentinel".to_owned(),
+            problem: format!("it names a master that is not ours: {named:?}"),
+        })
+    }
+
+    async fn check_new_master(&self) -> std::result::Result<usize, String> {
+        let master = self.agreed_master().await?;
+        if master == self.last_known_master {
+            return Err(format!("node {master} is still called master"));
+        }
+        self.check_is_master(master).await?;
+        Ok(master)
+    }
+
+    async fn check_settled(&self) -> std::result::Result<(), String> {
+        let master = self.agreed_master().await?;
+        self.check_is_master(master).await?;
+        let awake = |servers: &[Server]| servers.iter().filter(|server| server.is_awake()).count();
+        let replicas = self.nodes.iter().enumerate().filter(|(index, node)| *index != master && node.is_awake());
+        for (_, replica) in replicas {
+            command::check_replica_linked(replica.addr(), self.password.as_deref()).await?;
+        }
+        for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_awake()) {
+            let replicas = [("flags", "slave"), ("master-link-status", "ok")];
+            check_known_peers(sentinel.addr(), "REPLICAS", &replicas, awake(&self.nodes) - 1).await?;
+            check_known_peers(sentinel.addr(), "SENTINELS", &[("flags", "sentinel")], awake(&self.sentinels) - 1)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// The master, if all Sentinels that are awake name the same one.
+    async fn agreed_master(&self) -> std::result::Result<usize, String> {
+        let mut named = Vec::new();
+        for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_awake()) {
+            named.push(self.master_named_by(sentinel).await.map_err(|error| error.to_string())?);
+        }
+        match named.first() {
+            Some(&master) if named.len() >= QUORUM && named.iter().all(|&other| other == master) => Ok(master),
+            _ => Err(format!("the Sentinels name {named:?}")),
+        }
+    }
+
+    async fn check_is_master(&self, master: usize) -> std::result::Result<(), String> {
+        let addr = self.nodes[master].addr();
+        let facts = command::info_fields(addr, self.password.as_deref(), &["INFO", "replication"]).await;
+        command::check_fields(&facts.map_err(|error| error.to_string())?, &[("role", "master")])
+    }
+}
+
+/// Whether a Sentinel knows `count` peers of a kind that are well.
+async fn check_known_peers(
+    sentinel: SocketAddr,
+    kind: &str,
+    healthy_fields: &[(&str, &str)],
+    count: usize,
+) -> std::result::Result<(), String> {
+    let known =
+        command::command_once(sentinel, None, &["SENTINEL", kind, MASTER_NAME]).await.and_then(|reply| match reply {
+            Reply::Array(peers) => peers.into_iter().map(command::into_texts).collect::<Result<Vec<_>>>(),
+            other => Err(command::unexpected_reply_error(&other)),
+        });
+    let known = known.map_err(|error| error.to_string())?;
+    let peers = known.iter().map(|flat| {
+        let pairs = flat.chunks_exact(2);
+        pairs.map(|pair| (pair[0].clone(), pair[1].clone())).collect::<HashMap<_, _>>()
+    });
+    let found = peers.filter(|peer| command::check_fields(peer, healthy_fields).is_ok()).count();
+    if found == count { Ok(()) } else { Err(format!("{sentinel} knows {found} of {count} {kind} that are well")) }
+}

@@ -1,0 +1,139 @@
+//! Sends the connections of one Java machine where we want them: just enough of SOCKS5.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
+    net::TcpStream,
+    runtime,
+    sync::oneshot,
+    time::sleep,
+};
+
+use crate::{Error, Result, process::is_listening};
+
+/// How long to leave a listener alone that has failed, for want of file descriptors as a rule.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+const VERSION: u8 = 5;
+const NO_PASSWORD: u8 = 0;
+const CONNECT: u8 = 1;
+const IPV4: u8 = 1;
+const SUCCEEDED: u8 = 0;
+const FAILURE: u8 = 1;
+const REFUSED: u8 = 5;
+
+/// A SOCKS5 server that knows only certain targets, and goes elsewhere for each of them; ends its
+/// connections and itself when dropped. It works on a thread of its own, as a proxy does.
+#[derive(Debug)]
+pub(super) struct SocksRouter {
+    port: u16,
+    thread: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
+}
+
+/// From what is asked for to where that is.
+type Routes = HashMap<SocketAddr, SocketAddr>;
+
+impl SocksRouter {
+    pub(super) fn start(routes: Routes) -> Result<Self> {
+        let starting = || Error::io("starting a router");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(starting())?;
+        listener.set_nonblocking(true).map_err(starting())?;
+        let port = listener.local_addr().map_err(starting())?.port();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(starting())?;
+        let listener = {
+            let _context = runtime.enter();
+            tokio::net::TcpListener::from_std(listener).map_err(starting())?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::Builder::new()
+            .name(format!("testbed-router-{port}"))
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = accept_connections(listener, Arc::new(routes)) => {}
+                        _ = stopped => {}
+                    }
+                });
+            })
+            .map_err(starting())?;
+        Ok(Self { port, thread: Some((stop, thread)) })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for SocksRouter {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.thread.take() {
+            drop(stop);
+            // It panicked, if anything; its connections are closed all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept_connections(listener: tokio::net::TcpListener, routes: Arc<Routes>) {
+    loop {
+        let Ok((client, _)) = listener.accept().await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let routes = Arc::clone(&routes);
+        tokio::spawn(async move {
+            // An error ends this connection, which is all that it can mean.
+            let _ = serve_connection(client, &routes).await;
+        });
+    }
+}
+
+async fn serve_connection(mut client: TcpStream, routes: &Routes) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let Some(target) = read_target(&mut client).await? else {
+        return write_reply(&mut client, FAILURE).await;
+    };
+    // A proxy would take the connection in any case, and close it. A follower that is refused tries
+    // again until its leader is ready; one whose connection is closed gives the leader up.
+    let Some(&place) = routes.get(&target).filter(|_| is_listening(target.port())) else {
+        return write_reply(&mut client, REFUSED).await;
+    };
+    let Ok(mut server) = TcpStream::connect(place).await else {
+        return write_reply(&mut client, REFUSED).await;
+    };
+    server.set_nodelay(true)?;
+    write_reply(&mut client, SUCCEEDED).await?;
+    copy_bidirectional(&mut client, &mut server).await.map(drop)
+}
+
+/// Where the client wants to go; `None` if it asks for what we do not know.
+async fn read_target(client: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
+    let [_, methods] = read_bytes(client).await?;
+    let mut offered = vec![0; usize::from(methods)];
+    client.read_exact(&mut offered).await?;
+    client.write_all(&[VERSION, NO_PASSWORD]).await?;
+    let [version, command, _, kind] = read_bytes(client).await?;
+    if (version, command, kind) != (VERSION, CONNECT, IPV4) {
+        return Ok(None);
+    }
+    let [a, b, c, d, high, low] = read_bytes(client).await?;
+    Ok(Some((Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low])).into()))
+}
+
+async fn write_reply(client: &mut TcpStream, answer: u8) -> io::Result<()> {
+    client.write_all(&[VERSION, answer, 0, IPV4, 0, 0, 0, 0, 0, 0]).await
+}
+
+async fn read_bytes<const N: usize>(client: &mut TcpStream) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    client.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}

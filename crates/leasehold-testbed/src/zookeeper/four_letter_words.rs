@@ -1,0 +1,106 @@
+//! ZooKeeper's four-letter words.
+
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use crate::{Error, Result};
+
+/// How long an answer may take.
+const REPLY_TIMEOUT: Duration = crate::TEST_TIMEOUT;
+/// The longest answer that is read.
+const MAX_ANSWER_BYTES: u64 = 16 * 1024 * 1024;
+/// How a server answers that has no leader.
+const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving requests";
+
+/// What a server does, by its own word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// It is no member of an ensemble.
+    Standalone,
+    /// It leads its ensemble.
+    Leader,
+    /// It follows a leader.
+    Follower,
+    /// It follows a leader, and has no vote.
+    Observer,
+    /// It listens, but serves nobody: it has no leader.
+    Looking,
+}
+
+/// Says a four-letter word such as `mntr` to a server and gives all that it answers.
+///
+/// # Errors
+///
+/// [`Error::Io`] or [`Error::TimedOut`].
+pub async fn send_word(addr: SocketAddr, word: &str) -> Result<String> {
+    let asking = format!("asking {addr} for {word}");
+    let conversation = async {
+        let mut stream = TcpStream::connect(addr).await?;
+        stream.write_all(word.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    match timeout(REPLY_TIMEOUT, conversation).await {
+        Ok(answer) => answer.map_err(Error::io(asking)),
+        Err(_) => Err(Error::TimedOut {
+            awaited: format!("answer of {addr} to {word}"),
+            bound: REPLY_TIMEOUT,
+            observed: "silence".to_owned(),
+        }),
+    }
+}
+
+/// What `mntr` says, such as `zk_server_state` and `zk_num_alive_connections`; empty while the
+/// server serves nobody.
+///
+/// # Errors
+///
+/// As [`send_word`].
+pub async fn monitor_values(addr: SocketAddr) -> Result<HashMap<String, String>> {
+    Ok(parse_values(&send_word(addr, "mntr").await?))
+}
+
+/// What a server does, by its own word.
+///
+/// # Errors
+///
+/// As [`send_word`]; [`Error::Protocol`] if it is no ZooKeeper.
+pub async fn role(addr: SocketAddr) -> Result<Role> {
+    let answer = send_word(addr, "srvr").await?;
+    let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
+    match mode.map(str::trim) {
+        Some("standalone") => Ok(Role::Standalone),
+        Some("leader") => Ok(Role::Leader),
+        Some("follower") => Ok(Role::Follower),
+        Some("observer") => Ok(Role::Observer),
+        None if answer.starts_with(NOT_SERVING) => Ok(Role::Looking),
+        _ => Err(Error::Protocol { peer: format!("ZooKeeper at {addr}"), problem: format!("srvr gave {answer:?}") }),
+    }
+}
+
+/// Lines of a key, a tab, and a value.
+fn parse_values(answer: &str) -> HashMap<String, String> {
+    let pairs = answer.lines().filter_map(|line| line.split_once('\t'));
+    pairs.map(|(key, value)| (key.to_owned(), value.trim_end().to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn monitor_values_are_parsed_and_empty_without_a_leader() {
+        let facts = parse_values("zk_version\t3.8.0-a, built on b\nzk_server_state\tleader\n");
+        assert_eq!(facts.len(), 2);
+        assert_eq!(facts["zk_server_state"], "leader");
+        assert_eq!(facts["zk_version"], "3.8.0-a, built on b");
+        assert!(parse_values(NOT_SERVING).is_empty());
+    }
+}

@@ -1,0 +1,160 @@
+//! Checks that no increment is lost.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::exclusion::capitalized;
+use super::format::{describe_fault_at, format_count, format_quantity, format_time, format_worker};
+use super::timeline::{Invocation, Timeline};
+use super::{GuaranteeResult, ViolationLog};
+use crate::history::{Call, OpId, Outcome, RunNanos, Workload};
+use crate::verdict::Guarantee;
+
+/// The state of one counter.
+#[derive(Default)]
+struct Counter<'a> {
+    /// The accepted writes, by value.
+    writes_by_value: HashMap<u64, &'a Invocation<'a>>,
+    accepted_count: u64,
+    /// Whether there are writes with an unknown outcome.
+    has_unknown_writes: bool,
+    highest_value: u64,
+    last_write_at: RunNanos,
+    /// The last value that each hold read.
+    read_values: HashMap<OpId, u64>,
+    has_duplicate: bool,
+}
+
+pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
+    let mut log = ViolationLog::new(Guarantee::Counter);
+    if timeline.header.workload != Workload::Counter {
+        return log.into_result("no counter was used".to_owned());
+    }
+    let mut counters: BTreeMap<&str, Counter<'_>> = BTreeMap::new();
+    for invocation in effect_order(timeline) {
+        let (Call::Write { register, .. } | Call::Read { register, .. }) = invocation.call else { continue };
+        apply_call(timeline, register, counters.entry(register).or_default(), invocation, &mut log);
+    }
+    let (mut accepted, mut highest) = (0, 0);
+    for (name, counter) in &counters {
+        accepted += counter.accepted_count;
+        highest += counter.highest_value;
+        check_total(timeline, name, counter, &mut log);
+    }
+    let figure = match accepted {
+        0 => "nothing was counted".to_owned(),
+        _ => format!("{}, counted up to {}", format_quantity(accepted, "increment"), format_count(highest)),
+    };
+    log.into_result(figure)
+}
+
+/// Orders reads by their end and writes by their beginning: the value that a hold read comes before
+/// its write. Simultaneous calls of a worker are in the order of their numbers.
+fn effect_order<'a>(timeline: &'a Timeline<'a>) -> Vec<&'a Invocation<'a>> {
+    let key = |invocation: &&Invocation<'_>| match (invocation.call, invocation.ended) {
+        (Call::Read { .. }, Some((end, _))) => (end, invocation.op),
+        _ => (invocation.began_at, invocation.op),
+    };
+    let mut calls: Vec<&Invocation<'_>> = timeline.calls.iter().collect();
+    calls.sort_by_key(key);
+    calls
+}
+
+fn apply_call<'a>(
+    timeline: &Timeline<'_>,
+    name: &str,
+    counter: &mut Counter<'a>,
+    invocation: &'a Invocation<'a>,
+    log: &mut ViolationLog,
+) {
+    let outcome = invocation.ended.map(|(_, outcome)| outcome);
+    match (invocation.call, outcome) {
+        (Call::Read { hold, .. }, Some(Outcome::Value { value })) => {
+            let value = value.unwrap_or(0);
+            counter.highest_value = counter.highest_value.max(value);
+            counter.read_values.insert(*hold, value);
+        }
+        (Call::Write { hold, value, .. }, Some(Outcome::Accepted)) => {
+            log.checked_count += 1;
+            counter.accepted_count += 1;
+            counter.highest_value = counter.highest_value.max(*value);
+            counter.last_write_at =
+                invocation.ended.map_or(invocation.began_at, |(end, _)| end).max(counter.last_write_at);
+            if let Some(read) = counter.read_values.remove(hold).filter(|read| read.checked_add(1) != Some(*value)) {
+                let title = format!("counter {name:?} went from {} to {}", format_count(read), format_count(*value));
+                let words = format!(
+                    "{} read {} and wrote {} at {}, and that was accepted. It should have written one more than it had read. {}",
+                    capitalized(&format_worker(timeline, invocation.worker_id)),
+                    format_count(read),
+                    format_count(*value),
+                    format_time(invocation.began_at),
+                    describe_fault_at(timeline, invocation.began_at),
+                );
+                log.add_violation(
+                    (invocation.began_at, invocation.began_at),
+                    &[invocation.worker_id],
+                    &[invocation.op],
+                    title,
+                    words,
+                );
+            }
+            if let Some(first) = counter.writes_by_value.get(value).copied() {
+                counter.has_duplicate = true;
+                report_duplicate(timeline, name, first, invocation, *value, log);
+            } else {
+                counter.writes_by_value.insert(*value, invocation);
+            }
+        }
+        (Call::Write { .. }, Some(Outcome::Refused { .. } | Outcome::Failed { .. })) | (Call::Read { .. }, _) => {}
+        _ => counter.has_unknown_writes = true,
+    }
+}
+
+fn report_duplicate(
+    timeline: &Timeline<'_>,
+    name: &str,
+    first: &Invocation<'_>,
+    second: &Invocation<'_>,
+    value: u64,
+    log: &mut ViolationLog,
+) {
+    let title = format!("counter {name:?} lost an increment: {} was written twice", format_count(value));
+    let words = format!(
+        "{} wrote {} at {}, and {} wrote the same at {}. Both were accepted, so that two increments count as one. {}",
+        capitalized(&format_worker(timeline, first.worker_id)),
+        format_count(value),
+        format_time(first.began_at),
+        format_worker(timeline, second.worker_id),
+        format_time(second.began_at),
+        describe_fault_at(timeline, second.began_at),
+    );
+    log.add_violation(
+        (first.began_at, second.began_at),
+        &[first.worker_id, second.worker_id],
+        &[first.op, second.op],
+        title,
+        words,
+    );
+}
+
+fn check_total(timeline: &Timeline<'_>, name: &str, counter: &Counter<'_>, log: &mut ViolationLog) {
+    // A value that was written twice is a violation already.
+    let short = counter.highest_value < counter.accepted_count && !counter.has_duplicate;
+    let long = counter.highest_value > counter.accepted_count && !counter.has_unknown_writes;
+    if !short && !long {
+        return;
+    }
+    let title = format!(
+        "counter {name:?} came to {} after {}",
+        format_count(counter.highest_value),
+        format_quantity(counter.accepted_count, "increment")
+    );
+    let words = format!(
+        "{} of counter {name:?} were accepted by {}, and its highest value is {}. {} {}",
+        format_quantity(counter.accepted_count, "increment"),
+        format_time(counter.last_write_at),
+        format_count(counter.highest_value),
+        if short { "So at least one was lost." } else { "No other write can explain that." },
+        describe_fault_at(timeline, counter.last_write_at),
+    );
+    log.add_violation((counter.last_write_at, counter.last_write_at), &[], &[], title, words);
+}

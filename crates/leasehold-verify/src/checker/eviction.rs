@@ -1,0 +1,185 @@
+//! Checks that an evicted holder is notified soon, that its token is fenced off, and that no other
+//! holder's is.
+//!
+//! Other holders may acquire the lock once the eviction has begun. That is no violation of
+//! exclusion, but its stated exception. A graceful eviction has no such exception: the next grant
+//! must not come before the holder released or its deadline passed, which the exclusion check
+//! covers. This check requires that its holder learns of the request as soon.
+
+use super::exclusion::capitalized;
+use super::format::{describe_fault_at, format_count, format_duration, format_quantity, format_time, format_worker};
+use super::timeline::{Hold, Invocation, Timeline};
+use super::{GuaranteeResult, ViolationLog};
+use crate::history::{Call, OpId, Outcome, RunNanos};
+use crate::verdict::Guarantee;
+
+/// The time limit for notifying a holder, also where the engine polls.
+const NOTIFICATION_BOUND: RunNanos = 500_000_000;
+/// How long a running worker may take to wake up.
+const WAKE_UP_GRACE: RunNanos = 100_000_000;
+
+/// An eviction that the engine answered.
+struct Eviction<'a> {
+    invocation: &'a Invocation<'a>,
+    lock: &'a str,
+    hold: Option<OpId>,
+    /// The evicted holder's token.
+    token: u64,
+    is_graceful: bool,
+    /// The fence token for the resource.
+    fence_token: Option<u64>,
+    was_gone: bool,
+    ended_at: RunNanos,
+}
+
+pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
+    let mut log = ViolationLog::new(Guarantee::Eviction);
+    let (locks, mut gone) = (timeline.holds_by_lock(), 0);
+    for invocation in &timeline.calls {
+        let (
+            Call::Evict { lock, hold, token, graceful },
+            Some((end, Outcome::Evicted { token: fence, gone: had_gone })),
+        ) = (invocation.call, invocation.ended)
+        else {
+            continue;
+        };
+        let (hold, token, graceful) = (*hold, *token, *graceful);
+        let one = Eviction {
+            invocation,
+            lock,
+            hold,
+            token,
+            is_graceful: graceful,
+            fence_token: *fence,
+            was_gone: *had_gone,
+            ended_at: end,
+        };
+        log.checked_count += 1;
+        gone += u64::from(one.was_gone);
+        let holds = locks.get(one.lock).map_or(&[][..], Vec::as_slice);
+        if timeline.header.fencing {
+            check_fence_token(timeline, &one, holds, &mut log);
+        }
+        let hold =
+            one.hold.and_then(|hold| timeline.hold(hold)).filter(|hold| !one.was_gone && hold.token == one.token);
+        if let Some(hold) = hold {
+            check_notification(timeline, &one, hold, &mut log);
+        }
+    }
+    let figure = match log.checked_count {
+        0 => "nobody was evicted".to_owned(),
+        n => format!("{}, {} of a claim that had gone", format_quantity(n, "eviction"), format_count(gone)),
+    };
+    log.into_result(figure)
+}
+
+/// Checks the fence token: above the evicted holder's token, and below every other's.
+fn check_fence_token(timeline: &Timeline<'_>, eviction: &Eviction<'_>, holds: &[&Hold<'_>], log: &mut ViolationLog) {
+    let Some(fence) = eviction.fence_token else { return };
+    if !eviction.was_gone && fence <= eviction.token {
+        let title = format!("the eviction of token {} of {:?} does not fence it off", eviction.token, eviction.lock);
+        report(timeline, eviction, None, title, &format!("It answered token {fence}, which is not higher."), log);
+    }
+    for hold in holds.iter().filter(|hold| Some(hold.op) != eviction.hold && hold.token <= fence) {
+        let stays = hold.granted_at < eviction.invocation.began_at && hold.certainly_held_until > eviction.ended_at;
+        let next = hold.requested_at > eviction.ended_at;
+        let (title, how) = match (stays, next) {
+            (true, _) => ("fences off a holder that stays", "held it all the time"),
+            (_, true) => ("fences off the next holder", "asked for it after that"),
+            _ => continue,
+        };
+        let title = format!("the eviction of token {} of {:?} {title}", eviction.token, eviction.lock);
+        let how = format!(
+            "It answered token {fence}. {} {how}, with token {}.",
+            capitalized(&format_worker(timeline, hold.worker)),
+            hold.token
+        );
+        report(timeline, eviction, Some(hold), title, &how, log);
+        return;
+    }
+}
+
+/// Checks that the evicted holder is notified, if it runs and is reachable.
+fn check_notification(timeline: &Timeline<'_>, eviction: &Eviction<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
+    let from = eviction.ended_at.max(hold.granted_at);
+    let by = from.saturating_add(NOTIFICATION_BOUND).saturating_add(WAKE_UP_GRACE);
+    let began = eviction.invocation.began_at.min(hold.granted_at);
+    let released = hold.release_began_at.is_some_and(|release| release <= by);
+    if released
+        || timeline.last_event_at < by
+        || !timeline.lifetime(hold.worker).ran_throughout(began, by)
+        || timeline.is_engine_disturbed(began, by)
+    {
+        return;
+    }
+    let lost = hold.lost.map(|(lost, _)| lost);
+    let told = if eviction.is_graceful { hold.release_requested_at.or(lost) } else { lost };
+    match told {
+        Some(told) if told <= by => {}
+        Some(lost) => {
+            let title = format!("an evicted holder of {:?} was told {} later", hold.lock, format_duration(lost - from));
+            let how = format!("It was told so only at {}, though it ran all the time.", format_time(lost));
+            report_late(timeline, eviction, hold, (title, how), lost, log);
+        }
+        None => {
+            let title = format!("an evicted holder of {:?} was never told", hold.lock);
+            let how = format!("It was not told by {}, though it ran all the time.", format_time(by));
+            report_late(timeline, eviction, hold, (title, how), by, log);
+        }
+    }
+}
+
+fn report_late(
+    timeline: &Timeline<'_>,
+    eviction: &Eviction<'_>,
+    hold: &Hold<'_>,
+    (title, how): (String, String),
+    to: RunNanos,
+    log: &mut ViolationLog,
+) {
+    let words = describe(timeline, eviction, &how);
+    log.add_time_violation(
+        (eviction.invocation.began_at, to),
+        &[eviction.invocation.worker_id, hold.worker],
+        &[eviction.invocation.op, hold.op],
+        title,
+        words,
+    );
+}
+
+fn report(
+    timeline: &Timeline<'_>,
+    eviction: &Eviction<'_>,
+    other: Option<&Hold<'_>>,
+    title: String,
+    explanation: &str,
+    log: &mut ViolationLog,
+) {
+    let mut workers = vec![eviction.invocation.worker_id];
+    let mut ops = vec![eviction.invocation.op];
+    if let Some(hold) = other {
+        workers.push(hold.worker);
+        ops.push(hold.op);
+    }
+    log.add_violation(
+        (eviction.invocation.began_at, eviction.ended_at),
+        &workers,
+        &ops,
+        title,
+        describe(timeline, eviction, explanation),
+    );
+}
+
+fn describe(timeline: &Timeline<'_>, eviction: &Eviction<'_>, explanation: &str) -> String {
+    format!(
+        "{} {} the holder of {:?} with token {} from {} to {}{}. {explanation} {}",
+        capitalized(&format_worker(timeline, eviction.invocation.worker_id)),
+        if eviction.is_graceful { "gracefully evicted" } else { "evicted" },
+        eviction.lock,
+        eviction.token,
+        format_time(eviction.invocation.began_at),
+        format_time(eviction.ended_at),
+        if eviction.was_gone { "; that claim had gone" } else { "" },
+        describe_fault_at(timeline, eviction.invocation.began_at),
+    )
+}

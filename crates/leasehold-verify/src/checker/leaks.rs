@@ -1,0 +1,31 @@
+//! Checks that nothing is left behind.
+
+use super::format::{describe_fault_at, format_count, format_quantity, format_time};
+use super::timeline::Timeline;
+use super::{GuaranteeResult, ViolationLog};
+use crate::verdict::Guarantee;
+
+pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
+    let mut log = ViolationLog::new(Guarantee::Leaks);
+    let left = timeline.leftovers.len() as u64;
+    log.checked_count = timeline.clean_lock_count.unwrap_or(0).saturating_add(left);
+    for (t, lock, what) in &timeline.leftovers {
+        let title = format!("{lock:?} was left behind");
+        let words = format!(
+            "At {}, some TTLs after all had ended, {lock:?} was still there: {what}. {}",
+            format_time(*t),
+            describe_fault_at(timeline, *t)
+        );
+        log.add_violation((*t, *t), &[], &[], title, words);
+    }
+    let looked = timeline.clean_lock_count.is_some() || left > 0;
+    let figure = match looked {
+        true => format!("{} looked at, {} left", format_quantity(log.checked_count, "lock"), format_count(left)),
+        false => "nobody looked".to_owned(),
+    };
+    let mut judged = log.into_result(figure);
+    if timeline.clean_lock_count.is_some() && left == 0 {
+        judged.finding.state = crate::verdict::FindingStatus::Kept;
+    }
+    judged
+}

@@ -1,0 +1,55 @@
+//! Checks that clients of a server that refuses writes do not reconnect in a tight loop.
+
+use super::format::{format_count, format_duration, format_quantity, format_time};
+use super::timeline::{Fault, Timeline};
+use super::{GuaranteeResult, SECOND, ViolationLog};
+use crate::history::{FaultKind, RunNanos};
+use crate::verdict::Guarantee;
+
+/// How often a client may connect at first, and in addition for each second of the fault. A client
+/// whose backoff does not grow connects some hundred times a second.
+const INITIAL_CONNECTIONS: u64 = 10;
+const CONNECTIONS_PER_SECOND: u64 = 10;
+
+pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
+    let mut log = ViolationLog::new(Guarantee::Load);
+    let mut most = 0;
+    for fault in &timeline.faults {
+        // During the other faults the test itself cuts connections.
+        let (Some(connections), Some(to), FaultKind::ReadOnly) = (fault.connection_count, fault.to, fault.kind) else {
+            continue;
+        };
+        log.checked_count += 1;
+        most = most.max(connections);
+        let bound = max_connections(timeline, to - fault.from);
+        if connections > bound {
+            report(fault, (connections, bound), to, &mut log);
+        }
+    }
+    let figure = match log.checked_count {
+        0 => "no server refused writes".to_owned(),
+        n => format!("{}, at most {}", format_quantity(n, "fault"), format_quantity(most, "connection")),
+    };
+    log.into_result(figure)
+}
+
+fn max_connections(timeline: &Timeline<'_>, duration: RunNanos) -> u64 {
+    let each = INITIAL_CONNECTIONS + CONNECTIONS_PER_SECOND.saturating_mul(duration.div_ceil(SECOND));
+    each.saturating_mul(u64::from(timeline.header.lanes.max(1)))
+}
+
+fn report(fault: &Fault<'_>, (connections, bound): (u64, u64), to: RunNanos, log: &mut ViolationLog) {
+    let title =
+        format!("{} during fault {} ({})", format_quantity(connections, "connection"), fault.number, fault.kind);
+    let words = format!(
+        "Fault {} ({} of {}) went on from {} for {}. The servers accepted {} meanwhile; {} would have been enough for clients whose pauses grow.",
+        fault.number,
+        fault.kind,
+        fault.target,
+        format_time(fault.from),
+        format_duration(to - fault.from),
+        format_quantity(connections, "connection"),
+        format_count(bound),
+    );
+    log.add_violation((fault.from, to), &[], &[], title, words);
+}

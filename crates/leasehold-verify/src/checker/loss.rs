@@ -1,0 +1,256 @@
+//! Checks that no guard reports a lock as held after its deadline, and that its holder is notified
+//! of the loss by then, and before anyone else holds the lock.
+
+use super::exclusion::capitalized;
+use super::format::{describe_fault_at, format_duration, format_quantity, format_time, format_worker};
+use super::timeline::{Fault, Hold, Timeline};
+use super::{GuaranteeResult, ViolationLog};
+use crate::history::{Mode, RunNanos};
+use crate::verdict::Guarantee;
+
+/// How long a running worker may take to wake up.
+const WAKE_UP_GRACE: RunNanos = 100_000_000;
+
+/// A loss that is not reported within this time is never reported: workers wait twice as long
+/// before they release a hold that they lost.
+const NOTIFICATION_BOUND: RunNanos = 500_000_000;
+
+pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
+    let mut log = ViolationLog::new(Guarantee::Loss);
+    let mut notices: Vec<i128> = Vec::new();
+    for holds in timeline.holds_by_lock().values() {
+        let alone: Vec<&Hold<'_>> = holds.iter().copied().filter(|hold| hold.mode == Mode::Exclusive).collect();
+        for hold in holds {
+            let over = hold.lost.is_some() || hold.unheld_since.is_some();
+            log.checked_count += hold.held_checks.len() as u64 + u64::from(over);
+            check_held_lines(timeline, hold, &mut log);
+            let Some((lost, deadline)) = hold.lost else {
+                check_missing_notification(timeline, hold, &mut log);
+                continue;
+            };
+            // A holder that does not follow a release request loses the lock at its deadline.
+            if hold.evicted_at.is_none() && hold.release_requested_at.is_none() {
+                check_unneeded_loss(timeline, hold, lost, &mut log);
+            }
+            if ran_until_loss(timeline, hold, lost, deadline) {
+                notices.push(i128::from(lost) - i128::from(deadline));
+            }
+            // A reader conflicts only with exclusive holders.
+            let others = if hold.mode == Mode::Exclusive { holds } else { &alone };
+            // The eviction check covers the notification of evicted holders.
+            let alone = timeline.header.exclusion && hold.evicted_at.is_none();
+            let overtaken = alone && check_notified_before_next_grant(timeline, hold, lost, deadline, others, &mut log);
+            if !overtaken {
+                check_late_notification(timeline, hold, lost, deadline, &mut log);
+            }
+        }
+    }
+    notices.sort_unstable();
+    let figure = summary(timeline, &notices);
+    log.into_result(figure)
+}
+
+/// How many losses hit holders that ran all the time. For any other holder, a late notification
+/// proves nothing.
+pub(super) fn notified_losses(timeline: &Timeline<'_>) -> u64 {
+    let told =
+        |hold: &&Hold<'_>| hold.lost.is_some_and(|(lost, deadline)| ran_until_loss(timeline, hold, lost, deadline));
+    timeline.holds.iter().filter(told).count() as u64
+}
+
+fn ran_until_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos, deadline: RunNanos) -> bool {
+    timeline.lifetime(hold.worker).ran_throughout(deadline.min(lost), lost)
+}
+
+/// How many checks there were, how many losses, and how many of these hit running holders, so that
+/// the time of the notification counts.
+fn summary(timeline: &Timeline<'_>, notification_delays: &[i128]) -> String {
+    let losses = timeline.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64;
+    let looks: u64 = timeline.holds.iter().map(|hold| hold.held_checks.len() as u64).sum();
+    let seen =
+        format!("{}, {}", format_quantity(looks, "look"), format_quantity(losses, "loss").replace("losss", "losses"));
+    match (notification_delays.get(notification_delays.len() / 2), notification_delays.last()) {
+        (Some(&median), Some(&latest)) => {
+            let running = notification_delays.len() as u64;
+            let of = if running == losses { String::new() } else { format!(" ({running} running)") };
+            format!(
+                "{seen}{of}: learned {} (median), at the latest {}",
+                relative_to_deadline(median),
+                relative_to_deadline(latest)
+            )
+        }
+        _ if looks == 0 && losses == 0 => "nothing was lost, and nobody looked".to_owned(),
+        _ if losses == 0 => format!(
+            "{looks_only}: none after a deadline; nobody had to be told of a loss",
+            looks_only = format_quantity(looks, "look")
+        ),
+        _ => format!("{seen}: none of them ran, so when they learned of it does not count"),
+    }
+}
+
+/// The distance to the deadline, before or after.
+fn relative_to_deadline(offset: i128) -> String {
+    let far = format_duration(u64::try_from(offset.unsigned_abs()).unwrap_or(u64::MAX));
+    if offset > 0 { format!("{far} after the deadline") } else { format!("{far} before the deadline") }
+}
+
+/// Checks the hold's own lines: never held after the deadline, nor after the loss.
+fn check_held_lines(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
+    let who = capitalized(&format_worker(timeline, hold.worker));
+    let ttl = timeline.header.ttl;
+    for &(t, deadline) in &hold.held_checks {
+        let (title, why) = match hold.lost {
+            _ if ttl > 0 && deadline > t.saturating_add(ttl) => (
+                format!("{:?} was to last {}, longer than its TTL", hold.lock, format_duration(deadline - t)),
+                format!("its deadline was {}, though leases last {}", format_time(deadline), format_duration(ttl)),
+            ),
+            _ if t > deadline => {
+                let by = format_duration(t - deadline);
+                (
+                    format!("{:?} was held {by} after its deadline", hold.lock),
+                    format!("its deadline was {}", format_time(deadline)),
+                )
+            }
+            Some((lost, _)) if t > lost => (
+                format!("{:?} was held after it was lost", hold.lock),
+                format!("it had learned of the loss at {}", format_time(lost)),
+            ),
+            _ => continue,
+        };
+        let words = format!(
+            "{who} was granted {:?} at {} with token {}. At {} its guard said that it is held, and {why}. {}",
+            hold.lock,
+            format_time(hold.granted_at),
+            hold.token,
+            format_time(t),
+            describe_fault_at(timeline, t)
+        );
+        log.add_violation((deadline.min(t), t), &[hold.worker], &[hold.op], title, words);
+    }
+}
+
+/// Reports a loss while all faults hit servers that do not keep the lock, although its holder ran.
+/// On a busy machine a renewal may be late.
+fn check_unneeded_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos, log: &mut ViolationLog) {
+    let since = lost.saturating_sub(timeline.header.ttl.saturating_mul(2));
+    let near = |fault: &&Fault<'_>| {
+        let until = fault.effective_end().saturating_add(timeline.header.ttl);
+        !fault.kind.targets_workers() && fault.from <= lost && until >= since
+    };
+    let mut spared = None;
+    for fault in timeline.faults.iter().filter(near) {
+        if !fault.unaffected_locks.iter().any(|lock| lock == hold.lock) {
+            return;
+        }
+        spared = Some(fault);
+    }
+    let released = hold.release_began_at.is_some_and(|release| release <= lost);
+    let Some(fault) =
+        spared.filter(|_| !released && timeline.lifetime(hold.worker).ran_throughout(since.max(hold.granted_at), lost))
+    else {
+        return;
+    };
+    let title = format!("{:?} was lost by fault {}, which did not hit its server", hold.lock, fault.number);
+    let words = format!(
+        "{} was granted {:?} at {} with token {}, and lost it at {}. Fault {} ({} of {}) had begun at {}, and the server of this lock was not hit.",
+        capitalized(&format_worker(timeline, hold.worker)),
+        hold.lock,
+        format_time(hold.granted_at),
+        hold.token,
+        format_time(lost),
+        fault.number,
+        fault.kind,
+        fault.target,
+        format_time(fault.from),
+    );
+    log.add_time_violation((fault.from, lost), &[hold.worker], &[hold.op], title, words);
+}
+
+/// Reports a loss without any notification: a holder that makes no checks of its own relies on it.
+fn check_missing_notification(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
+    let Some(unheld) = hold.unheld_since else { return };
+    let by = unheld.saturating_add(NOTIFICATION_BOUND);
+    let end = hold.release_began_at.unwrap_or(timeline.last_event_at);
+    if end >= by && timeline.lifetime(hold.worker).ran_throughout(unheld, by) {
+        let words =
+            format!("A look at {} showed that it was not held any more, and it was never told", format_time(unheld));
+        report_notification(timeline, hold, (unheld, end), &words, "was never told", log);
+    }
+}
+
+/// Reports a notification that came later than the end of the hold.
+fn check_late_notification(
+    timeline: &Timeline<'_>,
+    hold: &Hold<'_>,
+    lost: RunNanos,
+    deadline: RunNanos,
+    log: &mut ViolationLog,
+) {
+    let since = hold.unheld_since.map_or(deadline, |unheld| unheld.min(deadline));
+    if lost > since.saturating_add(WAKE_UP_GRACE) && timeline.lifetime(hold.worker).ran_throughout(since, lost) {
+        let words =
+            format!("It was not held any more at {}, and it was told so at {}", format_time(since), format_time(lost));
+        let late = format!("was told {} late", format_duration(lost - since));
+        report_notification(timeline, hold, (since, lost), &words, &late, log);
+    }
+}
+
+fn report_notification(
+    timeline: &Timeline<'_>,
+    hold: &Hold<'_>,
+    span: (RunNanos, RunNanos),
+    explanation: &str,
+    title: &str,
+    log: &mut ViolationLog,
+) {
+    let words = format!(
+        "{} was granted {:?} at {} with token {}. {explanation}, though it ran all the time. {}",
+        capitalized(&format_worker(timeline, hold.worker)),
+        hold.lock,
+        format_time(hold.granted_at),
+        hold.token,
+        describe_fault_at(timeline, span.0),
+    );
+    log.add_time_violation(span, &[hold.worker], &[hold.op], format!("the loss of {:?} {title}", hold.lock), words);
+}
+
+/// Reports a notification that came only after another holder's grant, although the holder ran all
+/// the time.
+fn check_notified_before_next_grant(
+    timeline: &Timeline<'_>,
+    hold: &Hold<'_>,
+    lost: RunNanos,
+    deadline: RunNanos,
+    others: &[&Hold<'_>],
+    log: &mut ViolationLog,
+) -> bool {
+    let from = others.partition_point(|other| other.granted_at <= hold.granted_at);
+    let after = others.iter().skip(from).take_while(|other| other.granted_at.saturating_add(WAKE_UP_GRACE) < lost);
+    // A grant whose end was recorded late may have come before.
+    let later = |other: &Hold<'_>| {
+        let by_token = timeline.header.fencing && other.token > hold.token;
+        by_token || other.requested_at >= hold.granted_at || other.certainly_held_until > other.granted_at
+    };
+    let Some(other) = after.copied().find(|other| other.conflicts_with(hold) && later(other)) else { return false };
+    let given_back = hold.release_began_at.is_some_and(|release| release <= other.granted_at);
+    if given_back || !timeline.lifetime(hold.worker).ran_throughout(deadline.min(other.granted_at), lost) {
+        return false;
+    }
+    let title =
+        format!("the loss of {:?} was learned {} too late", hold.lock, format_duration(lost - other.granted_at));
+    let words = format!(
+        "{} was granted {:?} at {} with token {}. {} was granted it at {} with token {}, and the first learned of its loss only at {}, though it ran \
+         all the time. {}",
+        capitalized(&format_worker(timeline, hold.worker)),
+        hold.lock,
+        format_time(hold.granted_at),
+        hold.token,
+        capitalized(&format_worker(timeline, other.worker)),
+        format_time(other.granted_at),
+        other.token,
+        format_time(lost),
+        describe_fault_at(timeline, other.granted_at),
+    );
+    log.add_time_violation((other.granted_at, lost), &[hold.worker, other.worker], &[hold.op, other.op], title, words);
+    true
+}

@@ -1,0 +1,271 @@
+//! The checker: a history in, a verdict out. Pure: it reads no clock and no file.
+//!
+//! All checks build on three certainties:
+//! - A holder may *rely on* a hold from its grant until the last deadline that the holder knew of.
+//! - A lock is *certainly held* from its grant until its last `Held` line, or until the beginning
+//!   of a release which answered that the lock was held until then.
+//! - What ended before something else began came before it. No other order is certain.
+//!
+//! A call without an end, or with an unknown outcome, may have had its effect at any time from its
+//! beginning on, or never.
+//!
+//! | guarantee | what is checked | why it gives no false alarm |
+//! |---|---|---|
+//! | exclusion | per lock, no two spans in which the holders of conflicting holds could rely on them overlap: from the grant to the last deadline that the holder knew of, or until it began to release, knew of the loss, was killed, or an eviction of it began | a deadline guarantees exactly that under any fault; spans that touch do not overlap, a re-entry is no conflict |
+//! | tokens | per lock, no token twice except for re-entries; a grant that ended before another was requested has the lower token | concurrent grants may have either order |
+//! | re-entry | an owner that requests the lock again while it certainly holds it, and certainly still holds it after the grant, keeps its token | a hold that may have been lost in between is left out |
+//! | permits | the sum of the permits that can be relied on never exceeds the limit | the same spans |
+//! | fencing | each fenced register is linearizable: its operations have an order that fits their times and its rule | exact search; unknown writes may be placed anywhere or left out; an undecided search is no violation |
+//! | fencing, unfenced registers | no write is accepted after one of a later holder of the same lock | only writes that certainly came after it count |
+//! | counter | no two accepted writes of one value, each one more than its hold had read, and as high as the number of increments | refused and failed writes do not count, unknown ones only upwards |
+//! | order | a waiter that was seen in the queue before another request is served before it | checked only where no fault was near and the worker ran |
+//! | ticks | a tick runs again only if its run was lost, and no two runs of a job overlap | a run counts until its worker was stopped |
+//! | loss | no `Held` after its deadline or after the loss; a running worker gets a notification of the loss (a check of its own does not count), by the deadline, and before another holder has the lock | a stopped worker cannot be notified; 100 ms are allowed to wake up |
+//! | recovery | the lock is granted again within a bound after each fault | only where a worker waited in time and no other fault was near |
+//! | leaks | nothing is left at the end | checked after all workers had ended |
+//! | deadlines | every call ends within a second of its deadline | the time in which its worker did not run is added |
+//! | eviction | an evicted holder is notified within half a second; the token that the eviction returns is above its own, and below that of every holder that stays, and of the next | a stopped worker, or one whose engine was disturbed, cannot be notified |
+//! | load | while a server refuses writes, each client connects a few times at first and ten times a second at most | the servers count the connections themselves |
+
+mod availability;
+mod counter;
+mod deadlines;
+mod eviction;
+mod exclusion;
+mod format;
+mod leaks;
+mod load;
+mod loss;
+mod order;
+mod permits;
+mod porcupine;
+mod recovery;
+mod reentry;
+mod register;
+mod ticks;
+mod timeline;
+mod tokens;
+
+use crate::guarantees::{self, GuaranteeLevel};
+use crate::history::{Call, Event, OpId, Outcome, OutcomeClass, RunNanos, WorkerId};
+use crate::verdict::{Finding, FindingStatus, Guarantee, Totals, Verdict, Violation};
+use timeline::Timeline;
+
+pub(crate) const SECOND: RunNanos = 1_000_000_000;
+
+/// How many violations are described in words; all are counted.
+const MAX_DESCRIBED_VIOLATIONS: usize = 100;
+
+/// How exceeded time bounds are treated: recovery, a call's deadline plus one second, the
+/// notification of a loss, the progress of ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeBounds {
+    /// They count like all other violations.
+    #[default]
+    Fail,
+    /// They are reported, but do not count: a busy machine is slow.
+    Report,
+}
+
+/// The options of a check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// How exceeded time bounds are treated.
+    pub time_bounds: TimeBounds,
+}
+
+/// Checks a history; exceeded time bounds count.
+pub fn check(events: &[Event]) -> Verdict {
+    check_with(events, CheckOptions::default())
+}
+
+/// Checks a history with these options.
+pub fn check_with(events: &[Event], options: CheckOptions) -> Verdict {
+    let mut timeline = Timeline::from_events(events);
+    timeline.header.exclusion =
+        guarantees::assess_history(&timeline.header, Guarantee::Exclusion).level == GuaranteeLevel::Guaranteed;
+    timeline.header.fencing =
+        guarantees::assess_history(&timeline.header, Guarantee::Tokens).level == GuaranteeLevel::Guaranteed;
+    let (recovery, recovered) = recovery::check(&timeline);
+    let (fencing, second_opinion) = register::check(&timeline);
+    let results = [
+        exclusion::check(&timeline),
+        tokens::check(&timeline),
+        reentry::check(&timeline),
+        permits::check(&timeline),
+        fencing,
+        counter::check(&timeline),
+        order::check(&timeline),
+        ticks::check(&timeline),
+        loss::check(&timeline),
+        recovery,
+        leaks::check(&timeline),
+        deadlines::check(&timeline),
+        load::check(&timeline),
+        eviction::check(&timeline),
+    ];
+    let (mut findings, mut violations, mut late) = (Vec::new(), Vec::new(), Vec::new());
+    for mut room in results {
+        if guarantees::assess_history(&timeline.header, room.finding.promise).level != GuaranteeLevel::Guaranteed {
+            room.mark_not_guaranteed();
+        }
+        if options.time_bounds == TimeBounds::Report {
+            late.extend(room.take_time_violations());
+        }
+        findings.push(room.finding);
+        violations.extend(room.violations);
+    }
+    violations.sort_by(|a, b| (a.from, a.to, a.promise, &a.ops).cmp(&(b.from, b.to, b.promise, &b.ops)));
+    let violations_in_all = violations.len() as u64;
+    violations.truncate(MAX_DESCRIBED_VIOLATIONS);
+    let counts = totals(&timeline);
+    let complete = timeline.is_complete;
+    Verdict {
+        header: timeline.header,
+        complete,
+        findings,
+        violations,
+        violations_in_all,
+        late,
+        recovered,
+        counts,
+        second_opinion,
+    }
+}
+
+/// The result of one guarantee's check.
+pub(crate) struct GuaranteeResult {
+    finding: Finding,
+    violations: Vec<Violation>,
+}
+
+impl GuaranteeResult {
+    /// The engine does not guarantee it under this run's faults: violations are only counted.
+    fn mark_not_guaranteed(&mut self) {
+        if self.finding.checked > 0 {
+            self.finding.state = FindingStatus::Unpromised;
+            self.finding.figure = format!("not promised under these faults; {}", self.finding.figure);
+            self.violations.clear();
+        }
+    }
+
+    /// Exceeded time bounds are reported, but do not count.
+    fn take_time_violations(&mut self) -> Vec<Violation> {
+        let late: Vec<Violation> = self.violations.extract_if(.., |one| one.about_time).collect();
+        if !late.is_empty() {
+            self.finding.broken -= late.len() as u64;
+            self.finding.figure = format!("{}; {} about time, only reported", self.finding.figure, late.len());
+            if self.violations.is_empty() && self.finding.state == FindingStatus::Broken {
+                self.finding.state = FindingStatus::Kept;
+            }
+        }
+        late
+    }
+}
+
+/// Collects the results of a check.
+pub(crate) struct ViolationLog {
+    guarantee: Guarantee,
+    checked_count: u64,
+    is_undecided: bool,
+    violations: Vec<Violation>,
+}
+
+impl ViolationLog {
+    fn new(guarantee: Guarantee) -> Self {
+        Self { guarantee, checked_count: 0, is_undecided: false, violations: Vec::new() }
+    }
+
+    /// Records a violation.
+    fn add_violation(
+        &mut self,
+        span: (RunNanos, RunNanos),
+        workers: &[WorkerId],
+        ops: &[OpId],
+        title: String,
+        description: String,
+    ) {
+        self.push(span, workers, ops, title, description, false);
+    }
+
+    /// Records an exceeded time bound.
+    fn add_time_violation(
+        &mut self,
+        span: (RunNanos, RunNanos),
+        workers: &[WorkerId],
+        ops: &[OpId],
+        title: String,
+        description: String,
+    ) {
+        self.push(span, workers, ops, title, description, true);
+    }
+
+    fn push(
+        &mut self,
+        span: (RunNanos, RunNanos),
+        workers: &[WorkerId],
+        ops: &[OpId],
+        title: String,
+        description: String,
+        is_time_bound: bool,
+    ) {
+        let (promise, ops) = (self.guarantee, ops.to_vec());
+        let mut workers = workers.to_vec();
+        workers.sort_unstable();
+        workers.dedup();
+        let (from, to) = (span.0, span.1.max(span.0));
+        self.violations.push(Violation {
+            promise,
+            from,
+            to,
+            workers,
+            ops,
+            title,
+            words: description,
+            about_time: is_time_bound,
+        });
+    }
+
+    /// The number of violations.
+    fn violation_count(&self) -> u64 {
+        self.violations.len() as u64
+    }
+
+    /// The result: kept if anything was checked and there is no violation.
+    fn into_result(self, figure: String) -> GuaranteeResult {
+        let state = match (self.violations.is_empty(), self.checked_count) {
+            (false, _) => FindingStatus::Broken,
+            (true, _) if self.is_undecided => FindingStatus::Undecided,
+            (true, 0) => FindingStatus::Untested,
+            (true, _) => FindingStatus::Kept,
+        };
+        let broken = self.violation_count();
+        let finding = Finding { promise: self.guarantee, state, checked: self.checked_count, broken, figure };
+        GuaranteeResult { finding, violations: self.violations }
+    }
+}
+
+fn totals(timeline: &Timeline<'_>) -> Totals {
+    let mut counts = Totals {
+        calls: timeline.calls.len() as u64,
+        grants: timeline.holds.len() as u64,
+        losses: timeline.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64,
+        told: loss::notified_losses(timeline),
+        faults: timeline.faults.len() as u64,
+        workers: timeline.workers.len() as u64,
+        lasted: timeline.last_event_at,
+        ..Totals::default()
+    };
+    for invocation in &timeline.calls {
+        match invocation.ended.map(|(_, outcome)| outcome.class()) {
+            Some(OutcomeClass::Ok) => counts.ok += 1,
+            Some(OutcomeClass::Failed) => counts.failed += 1,
+            Some(OutcomeClass::Unknown) => counts.unknown += 1,
+            None => counts.open += 1,
+        }
+        if let (Call::Write { .. }, Some((_, Outcome::Refused { .. }))) = (invocation.call, invocation.ended) {
+            counts.refused += 1;
+        }
+    }
+    counts
+}

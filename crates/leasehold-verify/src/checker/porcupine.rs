@@ -1,0 +1,112 @@
+//! A second opinion on a fenced register's history: an independent checker (porcupine), which does
+//! not use phases, but tries orders.
+
+use std::time::Duration;
+
+use porcupine_rs::{CheckResult, Model, Operation, check_operations_timeout};
+
+use super::register::{OpEffect, RegisterOp};
+use crate::history::RunNanos;
+
+/// The longest history to check with it.
+pub(crate) const MAX_OPERATIONS: usize = 10_000;
+
+/// The time limit for all registers together.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// A rough memory limit: it stores a set of operations for each state that it has visited.
+const MEMORY_LIMIT: u64 = 1 << 30;
+
+/// How many states it visits in a second, at most.
+const STATES_PER_SECOND: u64 = 500_000;
+
+/// Its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PorcupineResult {
+    Linearizable,
+    NotLinearizable,
+    Undecided,
+}
+
+/// The register: the highest token and its owner, and the value.
+#[derive(Clone, Debug)]
+struct FencedRegister;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+struct RegisterState {
+    highest_token: Option<(u64, u64)>,
+    value: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct PorcupineOp {
+    token: u64,
+    holder: u64,
+    effect: OpEffect,
+}
+
+impl Model for FencedRegister {
+    type State = RegisterState;
+    type Op = PorcupineOp;
+    type Metadata = ();
+
+    fn init() -> RegisterState {
+        RegisterState::default()
+    }
+
+    fn step(state: &RegisterState, op: &PorcupineOp) -> (bool, RegisterState) {
+        let mine = (op.token, op.holder);
+        let accepts = state.highest_token.is_none_or(|seen| op.token > seen.0 || seen == mine);
+        let with = |value| RegisterState { highest_token: Some(mine), value };
+        match op.effect {
+            OpEffect::Written(value) if accepts => (true, with(Some(value))),
+            OpEffect::Read(value) if accepts && value == state.value => (true, with(value)),
+            OpEffect::Refused { seen } if !accepts => {
+                (state.highest_token.is_some_and(|(token, _)| token == seen), state.clone())
+            }
+            // These operations may never have happened, which is the same as after all others.
+            OpEffect::MaybeWritten(value) if accepts => (true, with(Some(value))),
+            OpEffect::MaybeRead if accepts => (true, with(state.value)),
+            OpEffect::MaybeWritten(_) | OpEffect::MaybeRead => (true, state.clone()),
+            _ => (false, state.clone()),
+        }
+    }
+}
+
+/// Checks the history of one of `registers` registers.
+pub(crate) fn check(ops: &[RegisterOp<'_>], registers: usize) -> PorcupineResult {
+    let mut holders: Vec<_> = ops.iter().map(|op| op.holder).collect();
+    holders.sort_unstable();
+    holders.dedup();
+    // Only the order of the times matters; porcupine's times are narrower than ours.
+    let mut times: Vec<RunNanos> = ops.iter().flat_map(|op| [op.began_at, op.ended_at]).collect();
+    times.sort_unstable();
+    times.dedup();
+    let time = |t: RunNanos| i64::try_from(times.binary_search(&t).unwrap_or_default()).unwrap_or(i64::MAX);
+    let history: Vec<Operation<FencedRegister>> = ops
+        .iter()
+        .map(|op| {
+            let holder = holders.binary_search(&op.holder).unwrap_or(usize::MAX) as u64;
+            Operation {
+                client_id: None,
+                call_time: time(op.began_at),
+                return_time: time(op.ended_at),
+                op: PorcupineOp { token: op.token, holder, effect: op.effect },
+                metadata: None,
+            }
+        })
+        .collect();
+    match check_operations_timeout::<FencedRegister>(&history, time_limit(ops.len() as u64, registers as u64)) {
+        CheckResult::Ok => PorcupineResult::Linearizable,
+        CheckResult::Illegal => PorcupineResult::NotLinearizable,
+        CheckResult::Unknown => PorcupineResult::Undecided,
+    }
+}
+
+/// The time limit for this many operations, such that neither time nor memory runs out.
+fn time_limit(ops: u64, registers: u64) -> Duration {
+    let bytes_in_a_second = STATES_PER_SECOND * (ops / 8 + 200);
+    let fits = Duration::from_millis(MEMORY_LIMIT * 1_000 / bytes_in_a_second);
+    let share = TIME_LIMIT / u32::try_from(registers.max(1)).unwrap_or(u32::MAX);
+    share.min(fits.max(Duration::from_secs(3)))
+}

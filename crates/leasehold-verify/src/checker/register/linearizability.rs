@@ -1,0 +1,105 @@
+//! Decides exactly whether a fenced register's history is linearizable.
+//!
+//! The register's rule: it keeps the highest token that it has seen, the holder that presented it,
+//! and a value. It accepts a write or read with token `t` of holder `h` if `t` is higher, or the
+//! same from the same holder; then it keeps `t` and `h`. Otherwise it refuses, and answers the
+//! token that it keeps.
+//!
+//! So in any order that fits, the operations come in *phases*, one per token, in the order of the
+//! tokens. An accepted operation belongs to the phase of its own token, and a refused one to the
+//! phase of the token in the answer. Only the order within a phase needs a search, and one holder
+//! does everything in a phase. From phase to phase the algorithm carries the values that the
+//! register may have, and for each the earliest time at which everything so far can be done.
+//!
+//! An operation with an unknown outcome, or without an end, can be placed after everything else,
+//! which is the same as never. So it is used only where it is needed.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::phase::{Phase, search_phase};
+use super::{OpEffect, Presenter, RegisterOp};
+use crate::history::RunNanos;
+
+/// How many states to visit before the result is undecided.
+const MAX_STATES: u64 = 1_000_000;
+
+/// The result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Linearizability {
+    /// An order fits.
+    Linearizable,
+    /// No order fits; the search fails in the phase of this token.
+    NotLinearizable(u64),
+    /// There were too many states to visit.
+    Undecided,
+}
+
+/// The values that the register may have, with the earliest time for each.
+pub(super) type ValueTimes = HashMap<Option<u64>, RunNanos>;
+
+/// Adds a value, or an earlier time for it.
+pub(super) fn add_value(values: &mut ValueTimes, value: Option<u64>, t: RunNanos) {
+    let known = values.entry(value).or_insert(t);
+    *known = t.min(*known);
+}
+
+#[derive(Default)]
+struct PhaseOps<'a> {
+    accepted: Vec<&'a RegisterOp<'a>>,
+    refused: Vec<&'a RegisterOp<'a>>,
+    uncertain: Vec<&'a RegisterOp<'a>>,
+}
+
+/// Decides whether an order fits.
+pub(crate) fn decide(ops: &[RegisterOp<'_>]) -> Linearizability {
+    let mut phases: BTreeMap<u64, PhaseOps<'_>> = BTreeMap::new();
+    for op in ops {
+        match op.effect {
+            OpEffect::Refused { seen } if seen < op.token => return Linearizability::NotLinearizable(op.token),
+            OpEffect::Refused { seen } => phases.entry(seen).or_default().refused.push(op),
+            OpEffect::Written(_) | OpEffect::Read(_) => phases.entry(op.token).or_default().accepted.push(op),
+            OpEffect::MaybeWritten(_) | OpEffect::MaybeRead => phases.entry(op.token).or_default().uncertain.push(op),
+        }
+    }
+    let mut values = ValueTimes::from([(None, 0)]);
+    // The earliest time of all values. It is carried along, so that a long row of phases that may
+    // never have happened is visited only once.
+    let mut earliest = 0;
+    let mut budget = MAX_STATES;
+    for (&token, parts) in &phases {
+        if parts.accepted.is_empty() && parts.refused.is_empty() {
+            for op in &parts.uncertain {
+                if let OpEffect::MaybeWritten(value) = op.effect {
+                    add_value(&mut values, Some(value), earliest.max(op.began_at));
+                }
+            }
+            continue;
+        }
+        let Some(next) = pass_phase(token, parts, &values, &mut budget) else { return Linearizability::Undecided };
+        let Some(&first) = next.values().min() else { return Linearizability::NotLinearizable(token) };
+        values = next;
+        earliest = first;
+    }
+    Linearizability::Linearizable
+}
+
+/// The values that the register may have after this phase; none if the phase is impossible. `None`:
+/// too many states to visit.
+fn pass_phase(token: u64, parts: &PhaseOps<'_>, values: &ValueTimes, budget: &mut u64) -> Option<ValueTimes> {
+    let showed = if parts.accepted.is_empty() { &parts.uncertain } else { &parts.accepted };
+    let holders: HashSet<Presenter<'_>> = showed.iter().map(|op| op.holder).collect();
+    let mut next = ValueTimes::new();
+    if !parts.accepted.is_empty() && holders.len() > 1 {
+        return Some(next);
+    }
+    for holder in holders {
+        // A holder's own token is never refused.
+        if parts.refused.iter().any(|op| op.token == token && op.holder == holder) {
+            continue;
+        }
+        let maybe = parts.uncertain.iter().copied().filter(|op| op.holder == holder);
+        let phase = Phase::new(&parts.accepted, maybe, &parts.refused);
+        search_phase(&phase, values, &mut next, budget)?;
+    }
+    Some(next)
+}

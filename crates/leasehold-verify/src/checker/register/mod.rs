@@ -1,0 +1,208 @@
+//! Checks that a fenced register never accepts an old token and is linearizable, and counts what an
+//! unfenced register lets through.
+
+mod linearizability;
+mod phase;
+mod rules;
+mod unfenced;
+
+use std::collections::BTreeMap;
+
+use super::format::{describe_fault_at, format_count, format_quantity};
+use super::porcupine::{self, PorcupineResult};
+use super::timeline::{Invocation, Timeline};
+use super::{GuaranteeResult, ViolationLog};
+use crate::history::{Call, OpId, Outcome, RunNanos, WorkerId};
+use crate::verdict::{Guarantee, SecondOpinion};
+pub(crate) use linearizability::{Linearizability, decide};
+
+/// The presenter of a token: two holds of one owner count as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Presenter<'a> {
+    Owner(&'a str),
+    Hold(OpId),
+}
+
+/// The outcome of an operation on a fenced register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpEffect {
+    Written(u64),
+    Read(Option<u64>),
+    Refused {
+        seen: u64,
+    },
+    /// It may have written, at an unknown time.
+    MaybeWritten(u64),
+    /// It may have presented its token.
+    MaybeRead,
+}
+
+/// An operation on a fenced register.
+#[derive(Clone, Debug)]
+pub(crate) struct RegisterOp<'a> {
+    pub(crate) op_id: OpId,
+    pub(crate) worker: WorkerId,
+    pub(crate) began_at: RunNanos,
+    /// `RunNanos::MAX` if it may take effect at any time after its beginning.
+    pub(crate) ended_at: RunNanos,
+    pub(crate) token: u64,
+    pub(crate) holder: Presenter<'a>,
+    pub(crate) effect: OpEffect,
+}
+
+impl RegisterOp<'_> {
+    pub(crate) fn is_accepted(&self) -> bool {
+        matches!(self.effect, OpEffect::Written(_) | OpEffect::Read(_))
+    }
+
+    pub(crate) fn is_uncertain(&self) -> bool {
+        matches!(self.effect, OpEffect::MaybeWritten(_) | OpEffect::MaybeRead)
+    }
+
+    /// The value that it wrote, or may have written.
+    pub(crate) fn written_value(&self) -> Option<u64> {
+        if let OpEffect::Written(value) | OpEffect::MaybeWritten(value) = self.effect { Some(value) } else { None }
+    }
+}
+
+/// All calls to one register, and whether it checks tokens: a write without a token shows that it
+/// does not.
+#[derive(Debug, Default)]
+pub(crate) struct RegisterCalls<'a> {
+    pub(crate) calls: Vec<&'a Invocation<'a>>,
+    has_tokens: bool,
+    has_unfenced_writes: bool,
+}
+
+pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, SecondOpinion) {
+    let mut log = ViolationLog::new(Guarantee::Fencing);
+    let registers = calls_by_register(timeline);
+    let (mut stale, mut let_through) = (0, 0);
+    let mut fenced: Vec<(&str, Vec<RegisterOp<'_>>, Linearizability)> = Vec::new();
+    for (name, register) in &registers {
+        let answered = register.calls.iter().filter(|invocation| invocation.ended.is_some());
+        log.checked_count += answered.count() as u64;
+        if register.has_unfenced_writes || !register.has_tokens {
+            let through = unfenced::check(timeline, name, register, &mut log);
+            stale += through;
+            let_through += through;
+            continue;
+        }
+        let ops = register_ops(timeline, register);
+        let through = rules::report_stale(timeline, name, &ops, &mut log);
+        let refused = |op: &&&Invocation<'_>| {
+            matches!((op.call, op.ended), (Call::Write { .. }, Some((_, Outcome::Refused { .. }))))
+        };
+        stale += through + register.calls.iter().filter(|invocation| refused(invocation)).count() as u64;
+        let_through += through;
+        let others = rules::report_impossible(timeline, name, &ops, &mut log);
+        let decision = decide(&ops);
+        if let Linearizability::NotLinearizable(token) = decision
+            && through + others == 0
+        {
+            rules::report_not_linearizable(timeline, name, &ops, token, &mut log);
+        }
+        fenced.push((name, ops, decision));
+    }
+    let opinion = compare_checkers(timeline, &fenced, &mut log);
+    let figure = match log.checked_count {
+        0 => "no register was used".to_owned(),
+        n => {
+            let stale = format_quantity(stale, "stale write");
+            format!("{} on registers; {stale}, {} accepted", format_quantity(n, "operation"), format_count(let_through))
+        }
+    };
+    (log.into_result(figure), opinion)
+}
+
+fn calls_by_register<'a>(timeline: &'a Timeline<'a>) -> BTreeMap<&'a str, RegisterCalls<'a>> {
+    let mut registers: BTreeMap<&str, RegisterCalls<'_>> = BTreeMap::new();
+    for invocation in &timeline.calls {
+        let (Call::Write { register, token, .. } | Call::Read { register, token, .. }) = invocation.call else {
+            continue;
+        };
+        let one = registers.entry(register).or_default();
+        one.has_tokens |= token.is_some();
+        one.has_unfenced_writes |= token.is_none() && matches!(invocation.call, Call::Write { .. });
+        one.calls.push(invocation);
+    }
+    registers
+}
+
+/// The operations that present a token. An operation without one only reads, and changes nothing.
+fn register_ops<'a>(timeline: &'a Timeline<'a>, register: &RegisterCalls<'a>) -> Vec<RegisterOp<'a>> {
+    let mut ops = Vec::new();
+    for invocation in &register.calls {
+        let (hold, token, write) = match invocation.call {
+            Call::Write { hold, token: Some(token), value, .. } => (*hold, *token, Some(*value)),
+            Call::Read { hold, token: Some(token), .. } => (*hold, *token, None),
+            _ => continue,
+        };
+        let (end, did) = match (invocation.ended, write) {
+            (Some((_, Outcome::Failed { .. })), _) => continue,
+            (Some((end, Outcome::Refused { seen })), _) => (end, OpEffect::Refused { seen: *seen }),
+            (Some((end, Outcome::Accepted)), Some(value)) => (end, OpEffect::Written(value)),
+            (Some((end, Outcome::Value { value })), None) => (end, OpEffect::Read(*value)),
+            (_, Some(value)) => (RunNanos::MAX, OpEffect::MaybeWritten(value)),
+            (_, None) => (RunNanos::MAX, OpEffect::MaybeRead),
+        };
+        let holder = timeline.hold(hold).and_then(|hold| hold.owner).map_or(Presenter::Hold(hold), Presenter::Owner);
+        ops.push(RegisterOp {
+            op_id: invocation.op,
+            worker: invocation.worker_id,
+            began_at: invocation.began_at,
+            ended_at: end,
+            token,
+            holder,
+            effect: did,
+        });
+    }
+    ops
+}
+
+fn compare_checkers(
+    timeline: &Timeline<'_>,
+    fenced: &[(&str, Vec<RegisterOp<'_>>, Linearizability)],
+    log: &mut ViolationLog,
+) -> SecondOpinion {
+    let short = fenced.iter().filter(|(_, ops, _)| !ops.is_empty() && ops.len() <= porcupine::MAX_OPERATIONS);
+    let short: Vec<_> = short.collect();
+    let mut opinion = if short.is_empty() { SecondOpinion::None } else { SecondOpinion::Agrees };
+    let long = fenced.iter().filter(|(_, ops, _)| ops.len() > porcupine::MAX_OPERATIONS);
+    log.is_undecided |= long.into_iter().any(|(.., ours)| matches!(ours, Linearizability::Undecided));
+    for (name, ops, ours) in &short {
+        let theirs = porcupine::check(ops, short.len());
+        log.is_undecided |= matches!((ours, theirs), (Linearizability::Undecided, PorcupineResult::Undecided));
+        let differ = match (ours, theirs) {
+            (_, PorcupineResult::Undecided) | (Linearizability::Undecided, PorcupineResult::Linearizable) => {
+                if opinion == SecondOpinion::Agrees {
+                    opinion = SecondOpinion::Undecided;
+                }
+                continue;
+            }
+            (Linearizability::Linearizable, PorcupineResult::Linearizable)
+            | (Linearizability::NotLinearizable(_), PorcupineResult::NotLinearizable) => continue,
+            (Linearizability::NotLinearizable(_), PorcupineResult::Linearizable) => {
+                "Ours finds no order of its operations that fits, the second one does."
+            }
+            (_, PorcupineResult::NotLinearizable) => {
+                "The second one finds no order of its operations that fits, ours does not say so."
+            }
+        };
+        opinion = SecondOpinion::Differs;
+        let from = ops.iter().map(|op| op.began_at).min().unwrap_or(0);
+        let words = format!(
+            "The two checkers disagree on the history of register {name:?}, which has {}. {differ} One of them is wrong. {}",
+            format_quantity(ops.len() as u64, "operation"),
+            describe_fault_at(timeline, from)
+        );
+        log.add_violation(
+            (from, timeline.last_event_at),
+            &[],
+            &[],
+            format!("the two checkers disagree on register {name:?}"),
+            words,
+        );
+    }
+    opinion
+}

@@ -1,0 +1,263 @@
+//! Checks that a tick runs once, and again only if its run was lost; that a job's runs do not
+//! overlap; that their tokens rise; and that they go on.
+
+use std::collections::BTreeMap;
+
+use super::exclusion::capitalized;
+use super::format::{describe_fault_at, format_count, format_duration, format_quantity, format_time, format_worker};
+use super::timeline::{Invocation, Timeline, WorkerLifetime};
+use super::{GuaranteeResult, SECOND, ViolationLog, recovery};
+use crate::history::{Call, FaultKind, Outcome, RunNanos};
+use crate::verdict::Guarantee;
+
+struct TickRun<'a> {
+    invocation: &'a Invocation<'a>,
+    job: &'a str,
+    tick: i64,
+    attempt: u32,
+    token: u64,
+    /// Whether the job starts a tick at most once.
+    is_at_most_once: bool,
+    /// How long it certainly ran: until its end, or until its worker was stopped during the run.
+    /// Equal to its beginning if it has no end.
+    ran_until: RunNanos,
+    /// When it was done, if it was.
+    done_at: Option<RunNanos>,
+    /// Whether its worker was stopped during the run, or an eviction or release request hit it:
+    /// then it may have been lost before it was done.
+    was_interrupted: bool,
+}
+
+pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
+    let mut log = ViolationLog::new(Guarantee::Ticks);
+    let mut jobs: BTreeMap<&str, Vec<TickRun<'_>>> = BTreeMap::new();
+    for invocation in &timeline.calls {
+        if let Call::Tick { job, tick, attempt, token, once } = invocation.call {
+            let one =
+                TickRun { is_at_most_once: *once, ..tick_run(timeline, invocation, job, (*tick, *attempt, *token)) };
+            jobs.entry(job).or_default().push(one);
+        }
+    }
+    let (mut ticks, mut again) = (0, 0);
+    for runs in jobs.values() {
+        log.checked_count += runs.len() as u64;
+        check_no_overlap(timeline, runs, &mut log);
+        check_order(timeline, runs, &mut log);
+        check_progress(timeline, runs, &mut log);
+        let mut by_tick: BTreeMap<i64, Vec<&TickRun<'_>>> = BTreeMap::new();
+        for run in runs {
+            by_tick.entry(run.tick).or_default().push(run);
+        }
+        ticks += by_tick.len() as u64;
+        for runs in by_tick.values() {
+            again += runs.len() as u64 - 1;
+            check_tick(timeline, runs, &mut log);
+        }
+    }
+    let figure = match log.checked_count {
+        0 => "no tick ran".to_owned(),
+        n => format!(
+            "{}, {}, {} of them again",
+            format_quantity(ticks, "tick"),
+            format_quantity(n, "run"),
+            format_count(again)
+        ),
+    };
+    log.into_result(figure)
+}
+
+fn tick_run<'a>(
+    timeline: &Timeline<'_>,
+    invocation: &'a Invocation<'a>,
+    job: &'a str,
+    (tick, attempt, token): (i64, u32, u64),
+) -> TickRun<'a> {
+    let end = invocation.ended.map_or(invocation.began_at, |(end, _)| end);
+    let stood = timeline
+        .lifetime(invocation.worker_id)
+        .pauses
+        .iter()
+        .find(|&&(from, to)| to >= invocation.began_at && from <= end);
+    let until = stood.map_or(end, |&(from, _)| end.min(from.max(invocation.began_at)));
+    let evicted = evicted_at(timeline, token, false);
+    let until = evicted.map_or(until, |evicted| until.min(evicted.max(invocation.began_at)));
+    let evicted_gracefully = self::evicted_at(timeline, token, true);
+    let done = invocation.ended.and_then(|(end, outcome)| (*outcome == Outcome::Done).then_some(end));
+    TickRun {
+        invocation,
+        job,
+        tick,
+        attempt,
+        token,
+        is_at_most_once: false,
+        ran_until: until,
+        done_at: done,
+        was_interrupted: stood.is_some() || evicted.is_some() || evicted_gracefully.is_some(),
+    }
+}
+
+/// When an eviction of the run with this token began, gracefully or not, if it may have taken
+/// effect.
+fn evicted_at(timeline: &Timeline<'_>, token: u64, is_graceful: bool) -> Option<RunNanos> {
+    let evicts = |invocation: &&Invocation<'_>| {
+        let nothing =
+            matches!(invocation.ended, Some((_, Outcome::Failed { .. } | Outcome::Evicted { gone: true, .. })));
+        matches!(invocation.call, Call::Evict { token: other, graceful, .. } if *other == token && *graceful == is_graceful)
+            && !nothing
+    };
+    timeline.calls.iter().find(evicts).map(|invocation| invocation.began_at)
+}
+
+/// No two runs of a job overlap.
+fn check_no_overlap(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut ViolationLog) {
+    let mut longest: Option<&TickRun<'_>> = None;
+    // The calls are in the order of their beginnings.
+    for run in runs {
+        if let Some(other) =
+            longest.filter(|other| other.ran_until > run.invocation.began_at && run.ran_until > run.invocation.began_at)
+        {
+            let title = format!("two runs of {:?} at once", run.job);
+            report(timeline, other, run, title, log);
+        }
+        if longest.is_none_or(|longest| longest.ran_until < run.ran_until) {
+            longest = Some(run);
+        }
+    }
+}
+
+/// A later run has the higher token, and no earlier tick. A run whose worker was stopped, or whose
+/// engine was disturbed, may begin late.
+fn check_order(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut ViolationLog) {
+    let (mut token, mut tick): (Option<&TickRun<'_>>, Option<&TickRun<'_>>) = (None, None);
+    for run in runs {
+        let late = |first: &TickRun<'_>| {
+            // It may have been granted before the other.
+            let since = first.invocation.began_at.saturating_sub(timeline.header.ttl);
+            let awake = timeline.lifetime(run.invocation.worker_id).ran_throughout(since, run.invocation.began_at);
+            !awake || timeline.is_engine_disturbed(first.invocation.began_at, run.invocation.began_at)
+        };
+        let higher = token.filter(|first| timeline.header.fencing && first.token >= run.token);
+        if let Some(first) = higher.filter(|first| first.token == run.token || !late(first)) {
+            let title = format!("token {} of {:?} came after {}", run.token, run.job, first.token);
+            report(timeline, first, run, title, log);
+        } else if let Some(first) = tick.filter(|first| first.tick > run.tick && !late(first)) {
+            let title = format!("tick {} of {:?} ran after tick {}", run.tick, run.job, first.tick);
+            report(timeline, first, run, title, log);
+        }
+        if token.is_none_or(|first| first.token < run.token) {
+            token = Some(run);
+        }
+        if tick.is_none_or(|first| first.tick < run.tick) {
+            tick = Some(run);
+        }
+    }
+}
+
+/// A tick is always due within a second: a run follows soon after another, and soon after each
+/// fault.
+fn check_progress(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut ViolationLog) {
+    // While a clock that was set back catches up, nothing is due.
+    if timeline.faults.iter().any(|fault| fault.kind == FaultKind::Clock) {
+        return;
+    }
+    let end = timeline.workers.values().filter_map(|life| life.ended_at).min().unwrap_or(timeline.last_event_at);
+    let Some(job) = runs.first().map(|run| run.job) else { return };
+    // Each fault extends the bound; the extra second covers the time until the next tick is due.
+    let bound = recovery::recovery_bound(timeline).saturating_add(SECOND);
+    let first = timeline.workers.values().map(|life| life.started_at).min().unwrap_or(0);
+    let points = [recovery::earliest_available(timeline, first)]
+        .into_iter()
+        .chain(runs.iter().map(|run| run.invocation.began_at));
+    let nexts = runs.iter().map(|run| run.invocation.began_at).chain([end]);
+    for (from, next) in points.zip(nexts) {
+        let alone = from.saturating_add(bound);
+        let by = match recovery::extended_deadline(timeline, from, alone, None) {
+            by if by > alone => by.saturating_add(SECOND),
+            by => by,
+        };
+        let since = by.saturating_sub(bound).max(from);
+        let there = |life: &WorkerLifetime| life.started_at <= since && life.ended_at.is_none_or(|ended| ended > by);
+        if next <= by || !timeline.workers.values().any(|life| there(life) && life.ran_throughout(since, by)) {
+            continue;
+        }
+        let title = format!("no tick of {job:?} for {}", format_duration(next - from));
+        let words = format!(
+            "{job:?} is due every second. After {} a tick should have run by {}, and none did before {}, though somebody was there to run it. {}",
+            format_time(from),
+            format_time(by),
+            format_time(next),
+            describe_fault_at(timeline, by)
+        );
+        log.add_time_violation((from, next), &[], &[], title, words);
+    }
+}
+
+/// Checks the runs of one tick.
+fn check_tick(timeline: &Timeline<'_>, runs: &[&TickRun<'_>], log: &mut ViolationLog) {
+    let mut attempts: BTreeMap<u32, &TickRun<'_>> = BTreeMap::new();
+    // The first run that was certainly done and not lost.
+    let mut first: Option<&TickRun<'_>> = None;
+    for &run in runs {
+        let earlier = attempts.values().next().copied().filter(|_| run.is_at_most_once);
+        if let Some(other) = earlier {
+            let title = format!("tick {} of {:?} began again, though at most once is asked for", run.tick, run.job);
+            report(timeline, other, run, title, log);
+        } else if let Some(other) = attempts.insert(run.attempt, run).filter(|_| has_unique_attempts(timeline, run)) {
+            let title = format!("try {} of tick {} of {:?} ran twice", run.attempt, run.tick, run.job);
+            report(timeline, other, run, title, log);
+        } else if let Some(other) = first.filter(|other| was_recorded_done(timeline, other, run)) {
+            let title = format!("tick {} of {:?} ran again after it was done", run.tick, run.job);
+            report(timeline, other, run, title, log);
+        }
+        let earlier = |done: RunNanos| first.and_then(|first| first.done_at).is_none_or(|first| done < first);
+        if !run.was_interrupted && run.done_at.is_some_and(earlier) {
+            first = Some(run);
+        }
+    }
+}
+
+/// Whether no two starts of a tick may have the same attempt number. If the servers may have lost
+/// data, the number of earlier starts is unknown: the run then counts as attempt 2.
+fn has_unique_attempts(timeline: &Timeline<'_>, run: &TickRun<'_>) -> bool {
+    let forgets = |kind: FaultKind| matches!(kind, FaultKind::Wipe | FaultKind::Failover);
+    run.attempt < 2 || !timeline.faults.iter().any(|fault| forgets(fault.kind))
+}
+
+/// Whether the first run was done, and recorded as done when the second began, or both were done. A
+/// worker that was killed within a TTL after the end of its run, or whose engine or connection was
+/// disturbed then, may not have recorded the end: such a run counts as lost.
+fn was_recorded_done(timeline: &Timeline<'_>, first: &TickRun<'_>, second: &TickRun<'_>) -> bool {
+    let Some(done) = first.done_at else { return false };
+    let life = timeline.lifetime(first.invocation.worker_id);
+    let soon = done.saturating_add(timeline.header.ttl).min(second.invocation.began_at.max(done));
+    let could_say = life.ran_throughout(done, soon) && !timeline.is_engine_disturbed(done, soon);
+    could_say && (second.done_at.is_some() || done < second.invocation.began_at)
+}
+
+fn report(timeline: &Timeline<'_>, first: &TickRun<'_>, second: &TickRun<'_>, title: String, log: &mut ViolationLog) {
+    let say = |run: &TickRun<'_>| {
+        let end = match run.invocation.ended {
+            Some((end, Outcome::Done)) => format!("was done at {}", format_time(end)),
+            Some((end, _)) => format!("ended at {} without being done", format_time(end)),
+            None => "did not end".to_owned(),
+        };
+        format!(
+            "{} began tick {} of {:?} (try {}, token {}) at {} and {end}.",
+            capitalized(&format_worker(timeline, run.invocation.worker_id)),
+            run.tick,
+            run.job,
+            run.attempt,
+            run.token,
+            format_time(run.invocation.began_at)
+        )
+    };
+    let words = format!("{} {} {}", say(first), say(second), describe_fault_at(timeline, second.invocation.began_at));
+    let (from, to) = (second.invocation.began_at, first.ran_until.min(second.ran_until));
+    log.add_violation(
+        (from, to),
+        &[first.invocation.worker_id, second.invocation.worker_id],
+        &[first.invocation.op, second.invocation.op],
+        title,
+        words,
+    );
+}

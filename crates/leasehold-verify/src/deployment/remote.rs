@@ -1,0 +1,81 @@
+//! The user's own deployment: the faults that are allowed there, and its servers' addresses.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use super::engine_url::EngineUrl;
+use super::local_engine::{FaultDomain, LocalEngine, fault_domain};
+use super::{DeploymentOptions, RunError};
+use crate::history::FaultKind;
+
+/// How long a server may take to accept a first connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The servers that get a proxy; none if the network is not disturbed.
+pub(super) async fn resolve_servers(
+    address: &EngineUrl,
+    options: &DeploymentOptions,
+) -> Result<Vec<SocketAddr>, RunError> {
+    if let Some(fault) = options.faults_in(FaultDomain::Server).next() {
+        let local = local_option(&address.scheme);
+        return Err(RunError::usage(format!(
+            "{fault} is done to servers, and those of this URL were not started here: only servers of our own are hurt. \
+             Try {local} instead of the URL"
+        )));
+    }
+    let Some(fault) = options.faults_in(FaultDomain::Network).next() else { return Ok(Vec::new()) };
+    if let Some(why) = address.proxy_obstacle() {
+        return Err(RunError::usage(format!("{fault} cannot be caused at this URL: {}: {why}", address.scheme)));
+    }
+    let mut found = Vec::new();
+    for (host, port) in &address.hosts {
+        found.push(resolve(host, *port).await?);
+    }
+    Ok(found)
+}
+
+/// All faults that can be caused from outside: those of the workers, and those of the connections
+/// where a proxy can stand.
+///
+/// # Errors
+/// If it is not a URL.
+pub fn supported_faults(url: &str) -> Result<Vec<FaultKind>, RunError> {
+    let disturbed = EngineUrl::parse(url)?.proxy_obstacle().is_none();
+    let can = |fault: &FaultKind| match fault_domain(*fault) {
+        FaultDomain::Worker => true,
+        FaultDomain::Network => disturbed,
+        FaultDomain::Server => false,
+    };
+    Ok(FaultKind::ALL.iter().copied().filter(can).collect())
+}
+
+/// The option that starts servers of that kind here.
+fn local_option(scheme: &str) -> String {
+    let kind = match scheme {
+        "rediss" => "redis",
+        "redis+sentinel" => "redis-sentinel",
+        "redis+cluster" => "redis-cluster",
+        other => other,
+    };
+    kind.parse::<LocalEngine>().map_or_else(|_| "`--local`".to_owned(), |local| format!("`--local {local}`"))
+}
+
+/// The first address of a name that accepts a connection.
+async fn resolve(host: &str, port: u16) -> Result<SocketAddr, RunError> {
+    let failed = |why: String| RunError::new(format!("{host}:{port} cannot be reached: {why}"));
+    let addrs = timeout(CONNECT_TIMEOUT, lookup_host((host, port)))
+        .await
+        .map_err(|_| failed("its name is not answered".to_owned()))?;
+    let mut why = "its name has no address".to_owned();
+    for addr in addrs.map_err(|error| failed(error.to_string()))? {
+        match timeout(CONNECT_TIMEOUT, TcpStream::connect(addr)).await {
+            Ok(Ok(_)) => return Ok(addr),
+            Ok(Err(error)) => why = error.to_string(),
+            Err(_) => why = "silence".to_owned(),
+        }
+    }
+    Err(failed(why))
+}

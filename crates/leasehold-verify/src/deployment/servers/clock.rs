@@ -1,0 +1,133 @@
+//! How far a server's wall clock jumps.
+//!
+//! A clock that jumps ahead ends leases early. An engine with one clock can then guarantee only its
+//! tokens, so that is a separate fault, *ahead*. A clock that is set back must not let a second
+//! holder in. So with *clock* and the guard on, a database's clock only goes back, and stays there,
+//! because the return would be a jump ahead; with the guard off, it jumps ahead.
+
+use std::time::Duration;
+
+use leasehold_testbed::WallClock;
+
+use crate::deployment::{DeploymentOptions, RunError};
+use crate::history::FaultKind;
+use crate::rng::Rng;
+
+/// The furthest jump, in seconds.
+const MAX_JUMP_SECONDS: u64 = 3600;
+
+/// The clock of one database.
+pub(super) struct ServerClock {
+    clock: WallClock,
+    /// Seconds ahead of the right time.
+    offset_seconds: i64,
+    is_guarded: bool,
+    /// The furthest that it may go back in one jump.
+    max_jump_back: u64,
+    ttl: Duration,
+}
+
+impl ServerClock {
+    /// A clock, if it is to jump. `repairs_future_leases`: the engine mends leases that begin in the future, so the
+    /// clock may go back by any amount.
+    pub(super) fn for_options(
+        options: &DeploymentOptions,
+        repairs_future_leases: bool,
+    ) -> Result<Option<Self>, RunError> {
+        if !options.has_fault(FaultKind::Clock) && !options.has_fault(FaultKind::Ahead) {
+            return Ok(None);
+        }
+        // A claim whose holder is gone lasts longer by as much as the clock went back. Where
+        // holders end, that must be short.
+        let alone = options.faults.iter().all(|fault| *fault == FaultKind::Clock);
+        let furthest = if repairs_future_leases || alone { MAX_JUMP_SECONDS } else { 1 };
+        Ok(Some(Self {
+            clock: WallClock::new()?,
+            offset_seconds: 0,
+            is_guarded: options.guard,
+            max_jump_back: furthest,
+            ttl: options.ttl,
+        }))
+    }
+
+    pub(super) fn clock(&self) -> &WallClock {
+        &self.clock
+    }
+
+    /// Jumps; returns a description of the jump.
+    pub(super) fn jump(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<String, RunError> {
+        let is_back = self.is_guarded && fault == FaultKind::Clock;
+        let step =
+            if is_back { -signed(rng.in_range(1, self.max_jump_back)) } else { jump_ahead_seconds(self.ttl, rng) };
+        self.offset_seconds += step;
+        self.clock.set_offset(self.offset_seconds)?;
+        Ok(describe_offset(step))
+    }
+
+    /// A description of where the clock stays.
+    pub(super) fn offset_note(&self) -> String {
+        format!("it stays {}", describe_offset(self.offset_seconds))
+    }
+}
+
+/// Ahead by more than any lease.
+pub(super) fn jump_ahead_seconds(ttl: Duration, rng: &mut Rng) -> i64 {
+    let least = ttl.as_secs() * 2 + 1;
+    signed(rng.in_range(least, MAX_JUMP_SECONDS.max(least)))
+}
+
+/// Back by up to an hour.
+pub(super) fn jump_back_seconds(rng: &mut Rng) -> i64 {
+    -signed(rng.in_range(1, MAX_JUMP_SECONDS))
+}
+
+pub(super) fn describe_offset(seconds: i64) -> String {
+    format!("{} s {}", seconds.unsigned_abs(), if seconds < 0 { "back" } else { "ahead" })
+}
+
+fn signed(seconds: u64) -> i64 {
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_stay_within_their_bounds() {
+        let mut rng = Rng::new(3);
+        let ttl = Duration::from_secs(2);
+        for _ in 0..1000 {
+            assert!((5..=3600).contains(&jump_ahead_seconds(ttl, &mut rng)));
+            assert!((-3600..=-1).contains(&jump_back_seconds(&mut rng)));
+        }
+        assert_eq!((describe_offset(-7), describe_offset(8)), ("7 s back".to_owned(), "8 s ahead".to_owned()));
+    }
+
+    #[test]
+    fn a_guarded_clock_jumps_ahead_only_for_the_fault_ahead() {
+        let wanted = |faults: &[FaultKind], guard, mends| {
+            let setup = DeploymentOptions {
+                faults: faults.to_vec(),
+                guard,
+                ttl: Duration::from_secs(1),
+                isolates_workers: false,
+                option: None,
+            };
+            ServerClock::for_options(&setup, mends)
+        };
+        assert!(wanted(&[FaultKind::Kill], true, true).unwrap().is_none());
+        let mut rng = Rng::new(3);
+        // Without the library there is nothing to test.
+        let Ok(Some(mut hand)) = wanted(&[FaultKind::Clock, FaultKind::Kill], true, false) else { return };
+        for jumps in 1..5 {
+            hand.jump(FaultKind::Clock, &mut rng).unwrap();
+            assert_eq!(hand.offset_seconds, -jumps);
+        }
+        hand.jump(FaultKind::Ahead, &mut rng).unwrap();
+        assert!(hand.offset_seconds >= -1, "{}", hand.offset_seconds);
+        let mut hand = wanted(&[FaultKind::Clock], false, false).unwrap().unwrap();
+        hand.jump(FaultKind::Clock, &mut rng).unwrap();
+        assert!(hand.offset_seconds >= 3);
+    }
+}

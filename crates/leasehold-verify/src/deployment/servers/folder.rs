@@ -1,0 +1,70 @@
+//! A folder of this host; on a small disk if the disk is to fill up.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use leasehold_testbed::Disk;
+use tempfile::TempDir;
+
+use super::unsupported_fault;
+use crate::deployment::{ActiveFault, DeploymentOptions, RunError};
+use crate::history::FaultKind;
+use crate::rng::Rng;
+
+/// Enough for some thousand locks.
+const DISK_BYTES: u64 = 16 * 1024 * 1024;
+
+pub(in crate::deployment) struct Folder {
+    storage: Storage,
+    ttl: Duration,
+}
+
+enum Storage {
+    TempFolder(TempDir),
+    SmallDisk(Disk),
+}
+
+impl Folder {
+    pub(super) fn create(options: &DeploymentOptions) -> Result<Self, RunError> {
+        let workspace = if options.has_fault(FaultKind::DiskFull) {
+            Storage::SmallDisk(Disk::new(DISK_BYTES)?)
+        } else {
+            let folder = tempfile::Builder::new().prefix("leasehold-verify-").tempdir();
+            Storage::TempFolder(folder.map_err(|error| RunError::new(format!("making a temporary folder: {error}")))?)
+        };
+        Ok(Self { storage: workspace, ttl: options.ttl })
+    }
+
+    /// The engine creates the folder itself, so that it owns it.
+    fn path(&self) -> PathBuf {
+        match &self.storage {
+            Storage::TempFolder(folder) => folder.path().join("locks"),
+            Storage::SmallDisk(disk) => disk.path().join("locks"),
+        }
+    }
+
+    pub(super) fn url(&self) -> String {
+        let path = self.path().to_string_lossy().replace('%', "%25").replace('?', "%3F");
+        format!("file://{path}")
+    }
+
+    pub(super) fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
+        match (&self.storage, fault) {
+            (Storage::SmallDisk(disk), FaultKind::DiskFull) => {
+                disk.fill()?;
+                Ok(ActiveFault::new("the folder's disk".to_owned(), rng.duration_in(self.ttl, self.ttl * 2)))
+            }
+            _ => Err(unsupported_fault(fault)),
+        }
+    }
+
+    pub(super) fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
+        match (&self.storage, fault) {
+            (Storage::SmallDisk(disk), FaultKind::DiskFull) => {
+                disk.free()?;
+                Ok("there is room again".to_owned())
+            }
+            _ => Err(unsupported_fault(fault)),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A Redis that is out of memory.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold_testbed::redis::{Reply, RespClient};
+use leasehold_testbed::try_eventually;
+
+use crate::deployment::RunError;
+use crate::deployment::network::RepeatingTask;
+use crate::rng::Rng;
+
+/// The keys that fill the memory: few and large, so that the locks are among the keys that the
+/// server samples for eviction.
+const FILLER_KEYS: usize = 48;
+const FILLER_BYTES: usize = 64 * 1024;
+/// How many keys the server samples for the one that expires first: with the default of five, it
+/// would often miss all locks.
+const EVICTION_SAMPLES: &str = "256";
+const DEFAULT_EVICTION_SAMPLES: &str = "5";
+/// How much memory is missing, in bytes.
+const MISSING_BYTES: u64 = 256 * 1024;
+/// They last longer than any lock's record: the server evicts first what expires first.
+const FILLER_TTL_SECONDS: &str = "86400";
+
+/// Ends the wait for a server that does not respond.
+const RESPONSE_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+
+/// Sends a command; an error reply is an error.
+pub(super) async fn command(addr: SocketAddr, arguments: &[&str]) -> Result<Reply, RunError> {
+    match RespClient::connect(addr).await?.command(arguments).await? {
+        Reply::Error(text) => {
+            Err(RunError::new(format!("Redis refuses {}: {text}", arguments.first().copied().unwrap_or_default())))
+        }
+        reply => Ok(reply),
+    }
+}
+
+/// Retries until the server replies: a busy machine must not end a run. Only for idempotent
+/// commands.
+pub(super) async fn command_with_retry(addr: SocketAddr, arguments: &[&str]) -> Result<Reply, RunError> {
+    Ok(try_eventually("answer of Redis", RESPONSE_TIMEOUT, || command(addr, arguments)).await?)
+}
+
+/// One section of the server's `INFO`.
+pub(super) async fn info_section(addr: SocketAddr, section: &str) -> Result<HashMap<String, String>, RunError> {
+    let Reply::Bulk(text) = command_with_retry(addr, &["INFO", section]).await? else {
+        return Err(RunError::new("Redis does not say what it is"));
+    };
+    let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+    Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+}
+
+/// A server without free memory, until [`free`](FullMemory::free).
+pub(super) struct FullMemory {
+    addr: SocketAddr,
+    evicted_before: u64,
+    refill_task: RepeatingTask,
+}
+
+impl FullMemory {
+    /// Fills the memory. With `evicts_keys` the server evicts what expires first; otherwise it refuses
+    /// commands that need memory.
+    pub(super) async fn fill(
+        addr: SocketAddr,
+        evicts_keys: bool,
+        ttl: Duration,
+        rng: &mut Rng,
+    ) -> Result<Self, RunError> {
+        let evicted = info_number(&info_section(addr, "stats").await?, "evicted_keys");
+        for at in 0..FILLER_KEYS {
+            try_eventually("room in a Redis", RESPONSE_TIMEOUT, || write_filler(addr, at)).await?;
+        }
+        command_with_retry(addr, &["CONFIG", "SET", "maxmemory-samples", EVICTION_SAMPLES]).await?;
+        let policy = if evicts_keys { "volatile-ttl" } else { "noeviction" };
+        command_with_retry(addr, &["CONFIG", "SET", "maxmemory-policy", policy]).await?;
+        let used = info_number(&info_section(addr, "memory").await?, "used_memory");
+        let most = used.saturating_sub(MISSING_BYTES).to_string();
+        command_with_retry(addr, &["CONFIG", "SET", "maxmemory", &most]).await?;
+        let mut rng = Rng::new(rng.next_u64());
+        // Evicted keys free memory: fill it again.
+        let pulse = RepeatingTask::new(async move {
+            loop {
+                tokio::time::sleep(rng.duration_in(ttl / 20, ttl / 5)).await;
+                // The server usually refuses: it has no memory.
+                let _ = write_filler(addr, rng.below(FILLER_KEYS as u64) as usize).await;
+            }
+        });
+        Ok(Self { addr, evicted_before: evicted, refill_task: pulse })
+    }
+
+    /// Frees the memory; returns how many keys were evicted.
+    pub(super) async fn free(self) -> Result<u64, RunError> {
+        let Self { addr, evicted_before: evicted, refill_task: pulse } = self;
+        pulse.stop().await;
+        command_with_retry(addr, &["CONFIG", "SET", "maxmemory", "0"]).await?;
+        command_with_retry(addr, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await?;
+        command_with_retry(addr, &["CONFIG", "SET", "maxmemory-samples", DEFAULT_EVICTION_SAMPLES]).await?;
+        let keys: Vec<String> = (0..FILLER_KEYS).map(filler_key).collect();
+        let words: Vec<&str> = ["DEL"].into_iter().chain(keys.iter().map(String::as_str)).collect();
+        command_with_retry(addr, &words).await?;
+        Ok(info_number(&info_section(addr, "stats").await?, "evicted_keys").saturating_sub(evicted))
+    }
+}
+
+async fn write_filler(addr: SocketAddr, at: usize) -> Result<(), RunError> {
+    RespClient::connect(addr)
+        .await?
+        .command(&["SET", &filler_key(at), &"x".repeat(FILLER_BYTES), "EX", FILLER_TTL_SECONDS])
+        .await?;
+    Ok(())
+}
+
+fn filler_key(at: usize) -> String {
+    format!("leasehold-verify-fill:{at}")
+}
+
+fn info_number(info: &HashMap<String, String>, key: &str) -> u64 {
+    info.get(key).and_then(|value| value.parse().ok()).unwrap_or_default()
+}

@@ -1,0 +1,50 @@
+//! A Redis that refuses writes.
+
+use std::net::SocketAddr;
+
+use super::out_of_memory::command_with_retry;
+use crate::deployment::RunError;
+use crate::rng::Rng;
+
+/// Why it refuses writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadOnlyCause {
+    /// It follows a master that does not exist: `READONLY`.
+    Replica,
+    /// It has fewer replicas than writes need: `NOREPLICAS`.
+    TooFewReplicas,
+}
+
+impl ReadOnlyCause {
+    /// Either, where no Sentinel or cluster manages replication.
+    pub(super) fn random(rng: &mut Rng) -> Self {
+        if rng.one_in(2) { Self::Replica } else { Self::TooFewReplicas }
+    }
+
+    /// A description in words.
+    pub(super) fn description(self) -> &'static str {
+        match self {
+            Self::Replica => "a replica of a master that is not there",
+            Self::TooFewReplicas => "fewer replicas than writes need",
+        }
+    }
+
+    pub(super) async fn apply(self, addr: SocketAddr) -> Result<(), RunError> {
+        match self {
+            // Nothing listens on port 1.
+            Self::Replica => command_with_retry(addr, &["REPLICAOF", "127.0.0.1", "1"]).await.map(drop),
+            Self::TooFewReplicas => {
+                command_with_retry(addr, &["CONFIG", "SET", "min-replicas-to-write", "9"]).await.map(drop)
+            }
+        }
+    }
+
+    pub(super) async fn revert(self, addr: SocketAddr) -> Result<(), RunError> {
+        match self {
+            Self::Replica => command_with_retry(addr, &["REPLICAOF", "NO", "ONE"]).await.map(drop),
+            Self::TooFewReplicas => {
+                command_with_retry(addr, &["CONFIG", "SET", "min-replicas-to-write", "0"]).await.map(drop)
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! One Redis, or a master with a replica and the Sentinels that replace it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold_testbed::redis::{self, SentinelSet};
+use leasehold_testbed::{Data, Server, try_eventually};
+
+use super::clock::ServerClock;
+use super::out_of_memory::{FullMemory, command, info_section};
+use super::read_only::ReadOnlyCause;
+use super::unsupported_fault;
+use crate::deployment::network::Network;
+use crate::deployment::{ActiveFault, DeploymentOptions, RunError, UrlOption, format};
+use crate::history::FaultKind;
+use crate::rng::Rng;
+
+/// Ends the wait for a set that does not recover.
+const RECOVERY_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+/// Sentinels replace a master that is unreachable for this long. A server that waits for the
+/// processor for a second, on a busy machine, is not gone.
+const DOWN_AFTER: Duration = Duration::from_secs(2);
+/// With the guard off, the data must be lost before the leases expire.
+const SHORT_DOWN_AFTER: Duration = Duration::from_secs(1);
+/// A master that must not be replaced has to be back before that.
+const MAX_MASTER_OUTAGE: Duration = Duration::from_millis(300);
+/// Space for the append-only file, which is rewritten at this size.
+const DISK_BYTES: u64 = 64 * 1024 * 1024;
+const AOF_REWRITE_SIZE: &str = "8mb";
+
+/// The servers that were started.
+pub(in crate::deployment) struct RedisServers {
+    servers: Topology,
+    /// One per server, if they are to jump.
+    server_clocks: Vec<ServerClock>,
+    /// Whether the master is replaced after its clock was set back.
+    replaces_master: bool,
+    full_memory: Option<FullMemory>,
+    read_only: Option<ReadOnlyCause>,
+    /// The server that was hit last.
+    target: usize,
+    /// The master and the Sentinels' configuration epoch at the start of the run.
+    baseline: Option<(usize, u64)>,
+    options: String,
+    is_guarded: bool,
+    ttl: Duration,
+}
+
+enum Topology {
+    Single(Server),
+    Sentinel(SentinelSet),
+}
+
+impl RedisServers {
+    /// Starts one server, or with `sentinels` a set.
+    pub(super) async fn start(options: &DeploymentOptions, sentinels: bool) -> Result<Self, RunError> {
+        let mut each = redis::Redis::new();
+        if options.has_fault(FaultKind::Crash) || options.has_fault(FaultKind::DiskFull) {
+            let durable =
+                ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", AOF_REWRITE_SIZE];
+            each = each.args(&durable);
+        }
+        if options.has_fault(FaultKind::DiskFull) {
+            each = each.disk(DISK_BYTES);
+        }
+        let mut clocks = Vec::new();
+        let mut node = || {
+            let hand = ServerClock::for_options(options, false)?;
+            let node = hand.iter().fold(each.clone(), |node, hand| node.clock(hand.clock()));
+            clocks.extend(hand);
+            Ok::<_, RunError>(node)
+        };
+        let servers = if sentinels {
+            // The replacement must happen before the leases expire.
+            let soon = !options.guard || options.option == Some(UrlOption::Replicas);
+            let down_after = if soon { SHORT_DOWN_AFTER } else { DOWN_AFTER };
+            let (master, replica) = (node()?, node()?);
+            Topology::Sentinel(SentinelSet::start_each(&master, &[replica], down_after).await?)
+        } else {
+            Topology::Single(node()?.start().await?)
+        };
+        Ok(Self {
+            servers,
+            server_clocks: clocks,
+            replaces_master: options.option == Some(UrlOption::Replicas),
+            full_memory: None,
+            read_only: None,
+            target: 0,
+            baseline: None,
+            options: options.url_options(),
+            is_guarded: options.guard,
+            ttl: options.ttl,
+        })
+    }
+
+    pub(super) fn url(&self) -> String {
+        match &self.servers {
+            Topology::Single(server) => format!("{}{}", server.url(), self.options),
+            Topology::Sentinel(set) => format!("{}{}", set.url(), self.options),
+        }
+    }
+
+    pub(super) fn addrs(&self) -> Vec<SocketAddr> {
+        match &self.servers {
+            Topology::Single(server) => vec![server.addr()],
+            Topology::Sentinel(set) => set.nodes().iter().map(Server::addr).collect(),
+        }
+    }
+
+    pub(super) fn sentinels(&self) -> Vec<SocketAddr> {
+        match &self.servers {
+            Topology::Single(_) => Vec::new(),
+            Topology::Sentinel(set) => set.sentinel_addrs(),
+        }
+    }
+
+    pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
+        Ok(vec![server_version(self.server(0).addr()).await?])
+    }
+
+    fn server(&self, at: usize) -> &Server {
+        match &self.servers {
+            Topology::Single(server) => server,
+            Topology::Sentinel(set) => &set.nodes()[at],
+        }
+    }
+
+    fn server_mut(&mut self, at: usize) -> &mut Server {
+        match &mut self.servers {
+            Topology::Single(server) => server,
+            Topology::Sentinel(set) => &mut set.nodes_mut()[at],
+        }
+    }
+
+    async fn current_master(&self) -> Result<usize, RunError> {
+        match &self.servers {
+            Topology::Single(_) => Ok(0),
+            Topology::Sentinel(set) => Ok(set.master().await?),
+        }
+    }
+
+    /// The master; retried until a Sentinel answers.
+    async fn await_master(&self) -> Result<usize, RunError> {
+        Ok(try_eventually("word of a Sentinel", RECOVERY_TIMEOUT, || self.current_master()).await?)
+    }
+
+    /// The master, and the Sentinels' configuration epoch. With the guard off it is not checked:
+    /// one more fail-over would show the same.
+    async fn master_and_epoch(&self) -> Result<Option<(usize, u64)>, RunError> {
+        match &self.servers {
+            Topology::Sentinel(set) if self.is_guarded => {
+                Ok(Some(try_eventually("word of a Sentinel", RECOVERY_TIMEOUT, || set.master_and_epoch()).await?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Remembers the master: from now on only our faults replace it.
+    pub(super) async fn save_baseline(&mut self) -> Result<(), RunError> {
+        self.baseline = self.master_and_epoch().await?;
+        Ok(())
+    }
+
+    /// Whether the Sentinels replaced a master that no fault had hit. The checker cannot know what
+    /// was lost then.
+    pub(super) async fn check_no_foreign_failover(&self) -> Result<(), RunError> {
+        match (self.baseline, self.master_and_epoch().await?) {
+            (Some(known), Some(now)) if known != now => Err(RunError::new(format!(
+                "the Sentinels replaced {} by {} unasked: on a busy machine it had been silent for {DOWN_AFTER:?}",
+                format::server_name(known.0, self.addrs().len()),
+                format::server_name(now.0, self.addrs().len()),
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A description in words.
+    fn server_name(&self, at: usize) -> String {
+        match &self.servers {
+            Topology::Single(_) => "the server".to_owned(),
+            Topology::Sentinel(set) => format!("{}, the master", format::server_name(at, set.nodes().len())),
+        }
+    }
+
+    pub(super) async fn begin_fault(
+        &mut self,
+        fault: FaultKind,
+        network: Option<&Network>,
+        rng: &mut Rng,
+    ) -> Result<ActiveFault, RunError> {
+        self.check_no_foreign_failover().await?;
+        self.target = self.await_master().await?;
+        let (hit, ttl) = (self.target, self.ttl);
+        let target = self.server_name(hit);
+        let down = if matches!(self.servers, Topology::Sentinel(_)) { MAX_MASTER_OUTAGE } else { ttl * 3 / 2 };
+        match fault {
+            FaultKind::Crash => {
+                self.server_mut(hit).kill()?;
+                Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, down)))
+            }
+            FaultKind::Wipe => {
+                self.server_mut(hit).kill()?;
+                // It must be back before the leases that it lost are over.
+                Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, (ttl / 4).min(MAX_MASTER_OUTAGE))))
+            }
+            FaultKind::Failover => self.fail_over(target, network, rng).await,
+            FaultKind::Clock | FaultKind::Ahead => {
+                let hand = self.server_clocks.get_mut(hit).ok_or_else(|| unsupported_fault(fault))?;
+                let target = format!("{target}: {}", hand.jump(fault, rng)?);
+                if fault == FaultKind::Clock && self.replaces_master {
+                    return self.replace_master_with_slow_clock(target, rng).await;
+                }
+                Ok(ActiveFault::new(target, rng.duration_in(ttl / 2, ttl * 2)))
+            }
+            FaultKind::ReadOnly => {
+                // Sentinels would reconfigure a replica without a master.
+                let how = match self.servers {
+                    Topology::Single(_) => ReadOnlyCause::random(rng),
+                    Topology::Sentinel(_) => ReadOnlyCause::TooFewReplicas,
+                };
+                how.apply(self.server(hit).addr()).await?;
+                self.read_only = Some(how);
+                Ok(ActiveFault::new(format!("{target}: {}", how.description()), rng.duration_in(ttl, ttl * 3)))
+            }
+            FaultKind::Evict => {
+                self.full_memory = Some(FullMemory::fill(self.server(hit).addr(), !self.is_guarded, ttl, rng).await?);
+                Ok(ActiveFault::new(target, rng.duration_in(ttl, ttl * 3)))
+            }
+            FaultKind::DiskFull => {
+                self.server(hit).disk().ok_or_else(|| unsupported_fault(fault))?.fill()?;
+                Ok(ActiveFault::new(target, rng.duration_in(ttl, ttl * 2)))
+            }
+            _ => Err(unsupported_fault(fault)),
+        }
+    }
+
+    /// The master dies with grants that no replica has.
+    async fn fail_over(
+        &mut self,
+        target: String,
+        network: Option<&Network>,
+        rng: &mut Rng,
+    ) -> Result<ActiveFault, RunError> {
+        let (guard, ttl) = (self.is_guarded, self.ttl);
+        let Topology::Sentinel(set) = &mut self.servers else { return Err(unsupported_fault(FaultKind::Failover)) };
+        set.cut_replication().await?;
+        // Workers go on for a while; the fail-over loses everything acknowledged in that time.
+        let a_while = if guard { rng.duration_in(Duration::from_millis(300), Duration::from_millis(900)) } else { ttl };
+        tokio::time::sleep(a_while).await;
+        if let Some(lines) = network {
+            lines.silence_half_of_connections(rng);
+        }
+        let killed = set.kill_master().await;
+        // In any case the replicas must not stay paused.
+        set.resume_replicas()?;
+        killed?;
+        Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, Duration::from_millis(500))).with_others_serving())
+    }
+
+    /// A replica that has all grants, and whose clock is ahead, replaces the master.
+    async fn replace_master_with_slow_clock(&mut self, target: String, rng: &mut Rng) -> Result<ActiveFault, RunError> {
+        // Leases are renewed by the clock that was set back.
+        tokio::time::sleep(rng.duration_in(self.ttl / 4, self.ttl / 2)).await;
+        let Topology::Sentinel(set) = &mut self.servers else { return Err(unsupported_fault(FaultKind::Clock)) };
+        set.kill_master().await?;
+        let target = format!("{target}; and it is replaced by its replica");
+        Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, Duration::from_millis(500))).with_others_serving())
+    }
+
+    /// Whether the Sentinels have promoted another server.
+    pub(super) async fn can_others_serve(&self) -> bool {
+        self.current_master().await.is_ok_and(|master| master != self.target)
+    }
+
+    pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
+        let hit = self.target;
+        match fault {
+            FaultKind::Crash => {
+                self.server_mut(hit).restart(Data::Keep).await?;
+                self.await_stable_master().await
+            }
+            FaultKind::Wipe => {
+                self.server_mut(hit).restart(Data::Wipe).await?;
+                self.await_stable_master().await
+            }
+            FaultKind::Failover => self.finish_failover(fault).await,
+            FaultKind::Clock if self.replaces_master => self.finish_failover(fault).await,
+            FaultKind::Clock | FaultKind::Ahead => {
+                self.server_clocks.get(hit).map(ServerClock::offset_note).ok_or_else(|| unsupported_fault(fault))
+            }
+            FaultKind::ReadOnly => {
+                let how = self.read_only.take().ok_or_else(|| unsupported_fault(fault))?;
+                how.revert(self.server(hit).addr()).await?;
+                Ok("it accepts writes again".to_owned())
+            }
+            FaultKind::Evict => {
+                let gone = self.full_memory.take().ok_or_else(|| unsupported_fault(fault))?.free().await?;
+                Ok(format!("{gone} keys were thrown away"))
+            }
+            FaultKind::DiskFull => {
+                self.server(hit).disk().ok_or_else(|| unsupported_fault(fault))?.free()?;
+                let died = !self.server_mut(hit).is_running()?;
+                if died {
+                    self.server_mut(hit).restart(Data::Keep).await?;
+                }
+                let settled = self.await_stable_master().await?;
+                Ok(if died { format!("it had ended, and runs again; {settled}") } else { settled })
+            }
+            _ => Err(unsupported_fault(fault)),
+        }
+    }
+
+    /// Waits until another server is the master, and makes the old one follow it.
+    async fn finish_failover(&mut self, fault: FaultKind) -> Result<String, RunError> {
+        let hit = self.target;
+        let Topology::Sentinel(set) = &mut self.servers else { return Err(unsupported_fault(fault)) };
+        set.wait_for_failover(RECOVERY_TIMEOUT).await?;
+        self.server_mut(hit).restart(Data::Keep).await?;
+        self.await_stable_master().await
+    }
+
+    /// Waits until a set has one master again, which the others follow.
+    async fn await_stable_master(&mut self) -> Result<String, RunError> {
+        let (hit, all) = (self.target, self.addrs());
+        if matches!(self.servers, Topology::Single(_)) {
+            return Ok("it answers again".to_owned());
+        }
+        let master = self.await_master().await?;
+        if master != hit
+            && let (Some(old), Some(new)) = (all.get(hit), all.get(master))
+        {
+            // The Sentinels would send the same command some seconds later; if they do so now, they
+            // close every connection to it, including this one.
+            let port = new.port().to_string();
+            let words = ["REPLICAOF", "127.0.0.1", &port];
+            try_eventually("old master that takes the new one's orders", RECOVERY_TIMEOUT, || command(*old, &words))
+                .await?;
+        }
+        if let Topology::Sentinel(set) = &self.servers {
+            set.wait_until_settled(RECOVERY_TIMEOUT).await?;
+        }
+        let master = self.await_master().await?;
+        if self.baseline.is_some() {
+            self.save_baseline().await?;
+        }
+        Ok(format!("{} is the master now", format::server_name(master, all.len())))
+    }
+}
+
+/// The version that the server reports.
+pub(super) async fn server_version(addr: SocketAddr) -> Result<String, RunError> {
+    let facts = info_section(addr, "server").await?;
+    Ok(format!("redis-server {}", facts.get("redis_version").map_or("of unknown version", String::as_str)))
+}

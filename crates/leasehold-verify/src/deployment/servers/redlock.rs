@@ -1,0 +1,181 @@
+//! Five independent Redis servers.
+//!
+//! With the guard on, all faults hit the same two servers: the guarantee is that a majority of
+//! correct servers is enough. If other servers were hit each time, fewer than three might keep a
+//! lock before it is renewed. Their clocks only go back: a holder with just three servers, two of
+//! which end its lease early, would keep only one. On request, a majority may lose its data: with
+//! `strict`, those servers grant nothing during a cool-down.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold_testbed::redis;
+use leasehold_testbed::{Data, Server, WallClock};
+
+use super::clock::{describe_offset, jump_ahead_seconds, jump_back_seconds};
+use super::leftovers::{self, Leftovers};
+use super::read_only::ReadOnlyCause;
+use super::redis::server_version;
+use super::unsupported_fault;
+use crate::deployment::{ActiveFault, DeploymentOptions, RunError, format};
+use crate::history::FaultKind;
+use crate::rng::Rng;
+
+/// How many servers there are.
+const NODE_COUNT: usize = 5;
+
+pub(in crate::deployment) struct RedlockServers {
+    servers: Vec<Server>,
+    /// One per server, if they are to jump, and how many seconds it is ahead.
+    clocks: Vec<(WallClock, i64)>,
+    targets: Vec<usize>,
+    /// Whether a majority loses its data next time, with the guard on.
+    hits_majority_next: bool,
+    read_only: Option<ReadOnlyCause>,
+    options: String,
+    is_guarded: bool,
+    ttl: Duration,
+}
+
+impl RedlockServers {
+    pub(super) async fn start(setup: &DeploymentOptions) -> Result<Self, RunError> {
+        let mut each = redis::Redis::new();
+        if setup.has_fault(FaultKind::Crash) {
+            each = each.args(&["--appendonly", "yes", "--appendfsync", "always"]);
+        }
+        let (mut servers, mut clocks) = (Vec::new(), Vec::new());
+        for _ in 0..NODE_COUNT {
+            let mut one = each.clone();
+            if setup.has_fault(FaultKind::Clock) || setup.has_fault(FaultKind::Ahead) {
+                let clock = WallClock::new()?;
+                one = one.clock(&clock);
+                clocks.push((clock, 0));
+            }
+            servers.push(one.start().await?);
+        }
+        let (options, guard, ttl) = (setup.url_options(), setup.guard, setup.ttl);
+        Ok(Self {
+            servers,
+            clocks,
+            targets: Vec::new(),
+            hits_majority_next: false,
+            read_only: None,
+            options,
+            is_guarded: guard,
+            ttl,
+        })
+    }
+
+    pub(super) fn url(&self) -> String {
+        let hosts: Vec<String> = self.servers.iter().map(|server| server.addr().to_string()).collect();
+        format!("redlock://{}{}", hosts.join(","), self.options)
+    }
+
+    pub(super) fn addrs(&self) -> Vec<SocketAddr> {
+        self.servers.iter().map(Server::addr).collect()
+    }
+
+    pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
+        let mut versions = Vec::new();
+        for server in &self.servers {
+            versions.push(server_version(server.addr()).await?);
+        }
+        versions.dedup();
+        Ok(versions)
+    }
+
+    pub(super) async fn leftovers(&self, locks: &[String]) -> Result<Leftovers, RunError> {
+        let mut left = leftovers::unexpiring_keys(&self.addrs()).await?;
+        // By a clock that was set back, a claim may last for hours.
+        if self.clocks.is_empty() {
+            left.extend(leftovers::leftover_claims(&self.addrs(), &self.options, locks).await?);
+        }
+        Ok(left)
+    }
+
+    /// Makes the next loss of data hit a majority.
+    pub(super) fn hit_majority_next(&mut self) {
+        self.hits_majority_next = true;
+    }
+
+    pub(super) async fn begin_fault(
+        &mut self,
+        fault: FaultKind,
+        minority: &[usize],
+        rng: &mut Rng,
+    ) -> Result<ActiveFault, RunError> {
+        let most = minority.len() as u64;
+        let wide = std::mem::take(&mut self.hits_majority_next) && fault == FaultKind::Wipe;
+        self.targets = match fault {
+            // Three that lose data, or whose leases end early: a majority.
+            FaultKind::Wipe | FaultKind::Clock if !self.is_guarded || wide => {
+                rng.choose_indices(NODE_COUNT / 2 + 1, NODE_COUNT)
+            }
+            _ => {
+                let count = rng.in_range(1, most) as usize;
+                rng.choose_indices(count, minority.len()).iter().filter_map(|at| minority.get(*at).copied()).collect()
+            }
+        };
+        let target = format::server_list("", "", &self.targets, NODE_COUNT).trim_start().to_owned();
+        let ttl = self.ttl;
+        match fault {
+            FaultKind::Crash | FaultKind::Wipe => {
+                for at in &self.targets {
+                    self.servers[*at].kill()?;
+                }
+                // The data must be lost before the leases expire.
+                let lasts = match fault {
+                    FaultKind::Wipe => rng.duration_in(Duration::ZERO, ttl / 8),
+                    _ => ActiveFault::outage_duration(ttl, rng),
+                };
+                let strike = ActiveFault::new(target, lasts);
+                Ok(if self.targets.len() <= NODE_COUNT / 2 { strike.with_others_serving() } else { strike })
+            }
+            FaultKind::Clock | FaultKind::Ahead => {
+                let is_back = self.is_guarded && fault == FaultKind::Clock;
+                let seconds = if is_back { jump_back_seconds(rng) } else { jump_ahead_seconds(ttl, rng) };
+                for at in &self.targets {
+                    let (clock, ahead) = self.clocks.get_mut(*at).ok_or_else(|| unsupported_fault(fault))?;
+                    *ahead += seconds;
+                    clock.set_offset(*ahead)?;
+                }
+                Ok(ActiveFault::new(
+                    format!("{target}: {}", describe_offset(seconds)),
+                    rng.duration_in(ttl / 2, ttl * 2),
+                ))
+            }
+            FaultKind::ReadOnly => {
+                let how = ReadOnlyCause::random(rng);
+                for at in &self.targets {
+                    how.apply(self.servers[*at].addr()).await?;
+                }
+                self.read_only = Some(how);
+                Ok(ActiveFault::new(format!("{target}: {}", how.description()), ActiveFault::outage_duration(ttl, rng))
+                    .with_others_serving())
+            }
+            _ => Err(unsupported_fault(fault)),
+        }
+    }
+
+    pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
+        let hit = std::mem::take(&mut self.targets);
+        let data = match fault {
+            FaultKind::Crash => Data::Keep,
+            FaultKind::Wipe => Data::Wipe,
+            FaultKind::Clock | FaultKind::Ahead => return Ok("they stay there".to_owned()),
+            FaultKind::ReadOnly => {
+                let how = self.read_only.take().ok_or_else(|| unsupported_fault(fault))?;
+                for at in &hit {
+                    how.revert(self.servers[*at].addr()).await?;
+                }
+                return Ok("they accept writes again".to_owned());
+            }
+            _ => return Err(unsupported_fault(fault)),
+        };
+        // Together, as they were stopped.
+        let hit = self.servers.iter_mut().enumerate().filter(|(at, _)| hit.contains(at));
+        let back = hit.map(|(_, server)| server.restart(data));
+        futures_util::future::try_join_all(back).await?;
+        Ok("all answer again".to_owned())
+    }
+}

@@ -1,0 +1,158 @@
+//! One MariaDB or PostgreSQL.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold_testbed::mariadb::{self, MariaDb};
+use leasehold_testbed::postgres::{self, Postgres};
+use leasehold_testbed::{Data, Server, try_eventually};
+
+use super::clock::ServerClock;
+use super::leftovers::Leftovers;
+use super::unsupported_fault;
+use crate::deployment::{ActiveFault, DeploymentOptions, LocalEngine, RunError};
+use crate::history::FaultKind;
+use crate::rng::Rng;
+
+/// A few times the size of an empty database.
+const DISK_BYTES: u64 = 160 * 1024 * 1024;
+/// A server that was not killed is restarted if it has not responded for this long after it has
+/// space again.
+const RESTART_AFTER: Duration = Duration::from_secs(10);
+
+pub(in crate::deployment) struct SqlServer {
+    server: Server,
+    is_mysql: bool,
+    clock: Option<ServerClock>,
+    ttl: Duration,
+}
+
+impl SqlServer {
+    pub(super) async fn start(local: LocalEngine, options: &DeploymentOptions) -> Result<Self, RunError> {
+        // The engine makes leases that begin in the future begin now.
+        let clock = ServerClock::for_options(options, true)?;
+        let mysql = local == LocalEngine::Mysql;
+        let (mut maria, mut postgres) = (MariaDb::new().fsync(), Postgres::new().fsync());
+        if let Some(hand) = &clock {
+            (maria, postgres) = (maria.clock(hand.clock()), postgres.clock(hand.clock()));
+        }
+        if options.has_fault(FaultKind::DiskFull) {
+            (maria, postgres) = (maria.disk(DISK_BYTES), postgres.disk(DISK_BYTES));
+        }
+        let server = if mysql { maria.start().await? } else { postgres.start().await? };
+        Ok(Self { server, is_mysql: mysql, clock, ttl: options.ttl })
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.server.url()
+    }
+
+    pub(super) fn addrs(&self) -> Vec<SocketAddr> {
+        vec![self.server.addr()]
+    }
+
+    pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
+        let (program, question) =
+            if self.is_mysql { ("mariadbd", "SELECT version()") } else { ("postgres", "SHOW server_version") };
+        let rows = self.query(question).await?;
+        let version = rows.into_iter().flatten().flatten().next().unwrap_or_default();
+        Ok(vec![format!("{program} {version}")])
+    }
+
+    /// The clients' sessions here.
+    pub(super) async fn client_sessions(&self) -> Result<Leftovers, RunError> {
+        let found = match self.is_mysql {
+            true => mariadb::connections(&self.server).await?,
+            false => postgres::connections(&self.server).await?,
+        };
+        let named = found.into_iter().map(|session| {
+            let what = format!("{}: {}", session.state, session.query.unwrap_or_default());
+            (format!("session {} of the server", session.id), what)
+        });
+        Ok(named.collect())
+    }
+
+    async fn query(&self, statement: &str) -> Result<Vec<Vec<Option<String>>>, RunError> {
+        let asked = if self.is_mysql {
+            mariadb::query(&self.server, statement).await
+        } else {
+            postgres::query(&self.server, statement).await
+        };
+        Ok(asked?)
+    }
+
+    pub(super) async fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
+        let (target, ttl) = ("the server".to_owned(), self.ttl);
+        match fault {
+            FaultKind::Crash => {
+                self.server.kill()?;
+                Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, ttl * 3 / 2)))
+            }
+            FaultKind::Clock | FaultKind::Ahead => {
+                let hand = self.clock.as_mut().ok_or_else(|| unsupported_fault(fault))?;
+                let jump = hand.jump(fault, rng)?;
+                Ok(ActiveFault::new(format!("{target}: {jump}"), rng.duration_in(ttl / 2, ttl * 2)))
+            }
+            FaultKind::DiskFull => {
+                self.server.disk().ok_or_else(|| unsupported_fault(fault))?.fill()?;
+                Ok(ActiveFault::new(target, rng.duration_in(ttl, ttl * 2)))
+            }
+            FaultKind::ReadOnly => {
+                self.set_read_only(true).await?;
+                Ok(ActiveFault::new(target, rng.duration_in(ttl, ttl * 3)))
+            }
+            _ => Err(unsupported_fault(fault)),
+        }
+    }
+
+    /// Makes it refuse the writes of all users except administrators, or stop refusing.
+    async fn set_read_only(&self, is_read_only: bool) -> Result<(), RunError> {
+        if self.is_mysql {
+            self.query(&format!("SET GLOBAL read_only = {}", u8::from(is_read_only))).await?;
+            return Ok(());
+        }
+        let change =
+            if is_read_only { "SET default_transaction_read_only = on" } else { "RESET default_transaction_read_only" };
+        self.query(&format!("ALTER SYSTEM {change}")).await?;
+        self.query("SELECT pg_reload_conf()").await?;
+        Ok(())
+    }
+
+    pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
+        match fault {
+            FaultKind::Crash => {
+                self.server.restart(Data::Keep).await?;
+                Ok("it answers again".to_owned())
+            }
+            FaultKind::Clock | FaultKind::Ahead => {
+                self.clock.as_ref().map(ServerClock::offset_note).ok_or_else(|| unsupported_fault(fault))
+            }
+            FaultKind::ReadOnly => {
+                self.set_read_only(false).await?;
+                Ok("it accepts writes again".to_owned())
+            }
+            FaultKind::DiskFull => {
+                self.server.disk().ok_or_else(|| unsupported_fault(fault))?.free()?;
+                if self.server.is_running()? && self.responds_again().await {
+                    return Ok("it answers".to_owned());
+                }
+                // A server that hangs for lack of space would not shut down cleanly, either.
+                self.server.kill()?;
+                self.server.restart(Data::Keep).await?;
+                Ok("it had to be restarted".to_owned())
+            }
+            _ => Err(unsupported_fault(fault)),
+        }
+    }
+
+    /// Whether it recovers on its own, now that it has space.
+    async fn responds_again(&mut self) -> bool {
+        let running = self.server.pid();
+        let answer = try_eventually("answer", RESTART_AFTER, || async {
+            // A process that has ended never will.
+            let gone = running.is_none_or(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
+            if gone { Ok(false) } else { self.query("SELECT 1").await.map(|_| true) }
+        });
+        answer.await.unwrap_or(false)
+    }
+}

@@ -1,0 +1,119 @@
+//! One ZooKeeper, or an ensemble of three.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold_testbed::zookeeper::{self, Ensemble};
+use leasehold_testbed::{Data, Server};
+
+use super::leftovers::{self, Leftovers};
+use super::unsupported_fault;
+use crate::deployment::{ActiveFault, DeploymentOptions, RunError, format};
+use crate::history::FaultKind;
+use crate::rng::Rng;
+
+/// How many members there are if one of them is hit.
+const MEMBERS: usize = 3;
+/// Ends the wait for members that do not recover.
+const RECOVERY_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+/// The parent path of the locks.
+const ROOT_PATH: &str = "/verify";
+
+pub(in crate::deployment) struct ZookeeperServers {
+    servers: Topology,
+    target: usize,
+    ttl: Duration,
+}
+
+enum Topology {
+    Single(Server),
+    Ensemble(Ensemble),
+}
+
+impl ZookeeperServers {
+    pub(super) async fn start(options: &DeploymentOptions) -> Result<Self, RunError> {
+        let hits_one = [FaultKind::Leader, FaultKind::Partition, FaultKind::Crash];
+        let servers = if hits_one.iter().any(|fault| options.has_fault(*fault)) {
+            Topology::Ensemble(Ensemble::start(MEMBERS).await?)
+        } else {
+            Topology::Single(zookeeper::start().await?)
+        };
+        Ok(Self { servers, target: 0, ttl: options.ttl })
+    }
+
+    pub(super) fn url(&self) -> String {
+        let hosts: Vec<String> = self.addrs().iter().map(SocketAddr::to_string).collect();
+        format!("zookeeper://{}{ROOT_PATH}", hosts.join(","))
+    }
+
+    pub(super) fn addrs(&self) -> Vec<SocketAddr> {
+        match &self.servers {
+            Topology::Single(server) => vec![server.addr()],
+            Topology::Ensemble(ensemble) => ensemble.servers().iter().map(Server::addr).collect(),
+        }
+    }
+
+    pub(super) async fn leftovers(&self) -> Result<Leftovers, RunError> {
+        leftovers::ephemeral_nodes(&self.addrs(), ROOT_PATH).await
+    }
+
+    pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
+        let mut versions = Vec::new();
+        for addr in self.addrs() {
+            let answer = zookeeper::send_word(addr, "srvr").await?;
+            let line = answer.lines().find_map(|line| line.strip_prefix("Zookeeper version: ")).unwrap_or_default();
+            let number = line.split(['-', ',']).next().unwrap_or_default();
+            versions.push(format!("zookeeper {number}"));
+        }
+        versions.dedup();
+        Ok(versions)
+    }
+
+    pub(super) async fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
+        let Topology::Ensemble(ensemble) = &mut self.servers else { return Err(unsupported_fault(fault)) };
+        let leader = ensemble.leader().await?;
+        let any = rng.below(MEMBERS as u64) as usize;
+        self.target = match fault {
+            FaultKind::Leader => leader,
+            FaultKind::Partition if rng.one_in(2) => leader,
+            _ => any,
+        };
+        let role = if self.target == leader { ", the leader" } else { ", a follower" };
+        let target = format!("{}{role}", format::server_name(self.target, MEMBERS));
+        match fault {
+            FaultKind::Leader | FaultKind::Crash => {
+                ensemble.server_mut(self.target).kill()?;
+                Ok(ActiveFault::new(target, ActiveFault::outage_duration(self.ttl, rng)).with_others_serving())
+            }
+            FaultKind::Partition => {
+                ensemble.cut_off(self.target);
+                let target = format!("{target}: cut off from the others, and not from its clients");
+                Ok(ActiveFault::new(target, rng.duration_in(self.ttl * 6 / 5, self.ttl * 5 / 2)).with_others_serving())
+            }
+            _ => Err(unsupported_fault(fault)),
+        }
+    }
+
+    /// Whether one of the members that were not hit leads: then a majority follows it.
+    pub(super) async fn can_others_serve(&self) -> bool {
+        for (at, addr) in self.addrs().into_iter().enumerate() {
+            if at != self.target
+                && zookeeper::send_word(addr, "srvr").await.is_ok_and(|answer| answer.contains("Mode: leader"))
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
+        let Topology::Ensemble(ensemble) = &mut self.servers else { return Err(unsupported_fault(fault)) };
+        match fault {
+            FaultKind::Leader | FaultKind::Crash => ensemble.server_mut(self.target).restart(Data::Keep).await?,
+            FaultKind::Partition => ensemble.heal(self.target),
+            _ => return Err(unsupported_fault(fault)),
+        }
+        ensemble.wait_until_settled(RECOVERY_TIMEOUT).await?;
+        Ok(format!("{} leads now", format::server_name(ensemble.leader().await?, MEMBERS)))
+    }
+}

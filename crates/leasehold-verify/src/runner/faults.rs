@@ -1,0 +1,350 @@
+//! Causes the faults of a run, one after the other.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::fault_plan::{PlannedFault, plan_faults};
+use super::run_state::RunState;
+use super::workers::Workers;
+use super::{Conductor, Control, Progress, Run, RunError, RunLength, random_holder};
+use crate::history::{Event, FaultKind, RunNanos, WorkerId, Workload};
+use crate::rng::Rng;
+use crate::worker::Assignment;
+
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// How far the workers' clocks jump, in seconds.
+const CLOCK_JUMP_SECONDS: i64 = 3600;
+/// Ends the wait for Sentinels that do not replace a master.
+const FAILOVER_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+/// In a run with a duration, a fault begins about this often.
+const FAULT_INTERVAL: Duration = Duration::from_secs(4);
+/// A run of a number of calls ends after this time, too, or after [`MAX_TIME_PER_CALL`] per call if that is
+/// longer.
+const MAX_RUN_TIME: Duration = Duration::from_secs(120);
+const MAX_TIME_PER_CALL: Duration = Duration::from_millis(600);
+/// The latest part of its duration at which a run's last fault may begin.
+const LAST_FAULT_FRACTION: f64 = 0.9;
+/// Calls after the last fault, in a run with a duration.
+const CALLS_AFTER_LAST_FAULT: u64 = 20;
+const TICKS_AFTER_LAST_FAULT: u64 = 3;
+
+fn as_nanos(time: Duration) -> RunNanos {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Conductor {
+    /// Lets the workers work, and causes each fault at its time.
+    pub(super) async fn drive_faults(
+        &mut self,
+        run: &Run,
+        run_state: &RunState,
+        workers: &mut Workers,
+        assignment: &Assignment,
+        progress: &mut impl FnMut(&Progress),
+    ) -> Result<(), RunError> {
+        let count = run.fault_count.unwrap_or(match run.length {
+            RunLength::Calls(_) => run.faults.len(),
+            RunLength::ForDuration(time) => {
+                run.faults.len().max((time.as_secs_f64() / FAULT_INTERVAL.as_secs_f64()) as usize)
+            }
+        });
+        let rng = Rng::new(run.seed).fork("faults");
+        let plan = plan_faults(&run.faults, count, run.seed);
+        let total = plan.len();
+        // Strict servers grant nothing until the longest lease that they may have lost is over:
+        // before that, no lock is at risk.
+        let patience = as_nanos(self.ttl * 4 + Duration::from_secs(5));
+        run_state.set_activity("waiting for the first grant");
+        wait_until(run_state, progress, |state| state.grants > 0 || state.ticks > 0 || state.elapsed >= patience).await;
+        let first = run_state.now();
+        let far = |state: &Progress| run_fraction(run.length, first, state);
+        let mut number = 0;
+        for planned in plan {
+            // How many random numbers a fault uses depends on timing: the next fault must not
+            // depend on that.
+            let mut rng = rng.fork(&format!("fault {}", number + 1));
+            run_state.set_activity(&format!("fault {} of {total} comes: {}", number + 1, planned.kind));
+            wait_until(run_state, progress, |state| far(state) >= planned.starts_at).await;
+            // Faults run one after the other, and take time: the report lists those that did not
+            // fit.
+            if matches!(run.length, RunLength::ForDuration(_)) && far(&run_state.progress()) > LAST_FAULT_FRACTION {
+                break;
+            }
+            if self.settings.control.is_some_and(Control::starts_faults_at_a_grant) {
+                let (before, give_up) = (run_state.progress().grants, run_state.now() + as_nanos(self.ttl * 2));
+                wait_until(run_state, progress, |state| state.grants > before || state.elapsed >= give_up).await;
+            } else if assignment.has_constant_hold {
+                // When all holds are equally long, calls come in bunches: a fault should begin
+                // between them.
+                tokio::time::sleep(rng.duration_in(self.ttl / 10, self.ttl * 4 / 10)).await;
+            }
+            number += 1;
+            run_state.set_activity(&format!("fault {number} of {total}: {}", planned.kind));
+            progress(&run_state.progress());
+            self.inject(number, planned, run_state, workers, assignment, &mut rng).await?;
+            run_state.count_finished_fault();
+        }
+        run_state.set_activity("no more faults");
+        // Some work after the last fault shows that the engine has recovered.
+        let (after, since) = (run_state.progress().calls, run_state.now());
+        let more = match run.length {
+            RunLength::Calls(calls) if total > 0 => after + calls / 5,
+            RunLength::ForDuration(_) if total > 0 && run.workload == Workload::Ticks => after + TICKS_AFTER_LAST_FAULT,
+            RunLength::ForDuration(_) if total > 0 => after + CALLS_AFTER_LAST_FAULT,
+            _ => after,
+        };
+        let patience = match run.length {
+            RunLength::Calls(_) => patience,
+            RunLength::ForDuration(_) => as_nanos(self.ttl * 2 + Duration::from_secs(3)),
+        };
+        wait_until(run_state, progress, |state| {
+            far(state) >= 1.0 && (state.calls >= more || state.elapsed.saturating_sub(since) >= patience)
+        })
+        .await;
+        Ok(())
+    }
+
+    async fn inject(
+        &mut self,
+        number: u32,
+        planned: PlannedFault,
+        run_state: &RunState,
+        workers: &mut Workers,
+        assignment: &Assignment,
+        rng: &mut Rng,
+    ) -> Result<(), RunError> {
+        match planned.kind {
+            FaultKind::Kill | FaultKind::Stop => {
+                self.inject_holder_fault(number, planned.kind, run_state, workers, assignment, rng).await
+            }
+            kind if self.settings.control.is_some_and(|control| control.redirects_fault_to_workers(kind)) => {
+                self.set_back_workers_clock(number, run_state).await
+            }
+            kind => {
+                let stopped = match self.settings.control {
+                    Some(control) if control.stops_holders() => self.stop_all_holders(run_state, workers).await,
+                    // The same as with the guard off.
+                    None if kind == FaultKind::Wipe
+                        && rng.fork("wide").one_in(2)
+                        && self.deployment.hit_majority_next(kind) =>
+                    {
+                        vec![self.stop_random_holder(run_state, workers, rng).await?.0]
+                    }
+                    // Other workers acquire the lock while it believes that it still holds it.
+                    _ if kind == FaultKind::Ahead && rng.in_range(0, 1) == 0 => {
+                        vec![self.stop_random_holder(run_state, workers, rng).await?.0]
+                    }
+                    _ => Vec::new(),
+                };
+                self.inject_server_fault(number, kind, &stopped, run_state, rng).await?;
+                for worker in stopped {
+                    workers.resume(worker).await;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Causes a fault of the servers while these workers are stopped.
+    async fn inject_server_fault(
+        &mut self,
+        number: u32,
+        kind: FaultKind,
+        stopped: &[WorkerId],
+        run_state: &RunState,
+        rng: &mut Rng,
+    ) -> Result<(), RunError> {
+        let t = run_state.now();
+        let begins = |target, served, spares| {
+            let workers = Vec::new();
+            Event::FaultBegin { t, fault: number, kind, target, workers, served, spares }
+        };
+        run_state.record(begins(String::new(), None, Vec::new()));
+        let before = self.deployment.connections();
+        let mut strike = self.deployment.begin_fault(kind, rng).await?;
+        for worker in stopped {
+            let _ = write!(strike.target, ", and worker {worker} stands still");
+        }
+        if kind == FaultKind::Clock
+            && let Some(clock) = &self.workers_clock
+        {
+            // The direction must not matter to them.
+            let ahead = rng.fork("workers").one_in(2);
+            clock.set_offset(if ahead { CLOCK_JUMP_SECONDS } else { -CLOCK_JUMP_SECONDS })?;
+            let _ = write!(strike.target, ", and the workers' an hour {}", if ahead { "ahead" } else { "back" });
+        }
+        run_state.record(begins(strike.target.clone(), None, strike.unaffected_locks.clone()));
+        let over = tokio::time::Instant::now() + strike.duration;
+        if strike.others_can_serve {
+            // If a server is replaced, the fault ends only then.
+            let replaced = matches!(kind, FaultKind::Failover | FaultKind::Clock);
+            let bound = if replaced { FAILOVER_TIMEOUT } else { strike.duration };
+            if tokio::time::timeout(bound, self.deployment.wait_for_others_to_serve(kind)).await.is_ok() {
+                run_state.record(begins(strike.target, Some(run_state.now()), strike.unaffected_locks));
+            }
+        }
+        tokio::time::sleep_until(over).await;
+        let after = self.deployment.connections();
+        let connections = after.zip(before).map(|(after, before)| after.saturating_sub(before));
+        let note = self.deployment.end_fault(kind).await?;
+        if let Some(clock) = &self.workers_clock {
+            clock.set_offset(0)?;
+        }
+        run_state.record(Event::FaultEnd { t: run_state.now(), fault: number, note, connections });
+        if !stopped.is_empty() {
+            // Other workers acquire the lock in the meantime; their leases last longer than that.
+            tokio::time::sleep(self.ttl / 2).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until a worker holds a lock, then stops all holders.
+    async fn stop_all_holders(&self, run_state: &RunState, workers: &Workers) -> Vec<WorkerId> {
+        let give_up = run_state.now() + as_nanos(self.ttl * 2);
+        while run_state.holders().is_empty() && run_state.now() < give_up {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        let mut stopped = Vec::new();
+        for worker in run_state.holders() {
+            if workers.stop(worker).await {
+                stopped.push(worker);
+            }
+        }
+        stopped
+    }
+
+    /// Kills or stops a holder.
+    async fn inject_holder_fault(
+        &self,
+        number: u32,
+        kind: FaultKind,
+        run_state: &RunState,
+        all_workers: &mut Workers,
+        assignment: &Assignment,
+        rng: &mut Rng,
+    ) -> Result<(), RunError> {
+        let (worker, t) = self.stop_random_holder(run_state, all_workers, rng).await?;
+        let mates = all_workers.workers_in_same_process(worker);
+        let workers: Vec<WorkerId> = mates.iter().map(|(worker, _)| *worker).collect();
+        let lanes: Vec<u32> = mates.iter().map(|(_, lane)| *lane).collect();
+        let target = match lanes.as_slice() {
+            [lane] => format!("worker {worker} on lane {lane}"),
+            _ => "the process with all workers".to_owned(),
+        };
+        run_state.record(Event::FaultBegin {
+            t,
+            fault: number,
+            kind,
+            target,
+            workers,
+            served: None,
+            spares: Vec::new(),
+        });
+        if kind == FaultKind::Kill {
+            // On a busy machine it may take a while until the process is gone.
+            all_workers.kill(worker).await;
+            run_state.record(Event::FaultEnd {
+                t: run_state.now(),
+                fault: number,
+                note: String::new(),
+                connections: None,
+            });
+            all_workers.start(assignment, &[lanes]).await?;
+        } else {
+            let least = as_nanos(self.ttl) * 5 / 4;
+            let stopped = Duration::from_nanos(rng.in_range(least, least + as_nanos(self.ttl) / 2));
+            tokio::time::sleep(stopped).await;
+            all_workers.resume(worker).await;
+            run_state.record(Event::FaultEnd {
+                t: run_state.now(),
+                fault: number,
+                note: String::new(),
+                connections: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Stops a worker while it holds a lock; returns since when. Its last events may arrive only
+    /// after the stop: if it turns out to hold nothing, it is resumed, and another is tried.
+    async fn stop_random_holder(
+        &self,
+        run_state: &RunState,
+        workers: &Workers,
+        rng: &Rng,
+    ) -> Result<(WorkerId, RunNanos), RunError> {
+        // How many random numbers are used here depends on timing.
+        let mut rng = rng.fork("catch");
+        let give_up = run_state.now() + as_nanos(self.ttl * 2 + Duration::from_secs(2));
+        loop {
+            let late = run_state.now() >= give_up;
+            let holders = run_state.holders();
+            // No worker holds a lock for long enough: then any worker.
+            let candidates = if late && holders.is_empty() { run_state.workers() } else { holders };
+            let Some(worker) = random_holder(&candidates, &mut rng) else {
+                if late {
+                    return Err(RunError::new("no worker is left"));
+                }
+                tokio::time::sleep(Duration::from_micros(200)).await;
+                continue;
+            };
+            let t = run_state.now();
+            if workers.stop(worker).await {
+                if late || run_state.holders().contains(&worker) {
+                    return Ok((worker, t));
+                }
+                workers.resume(worker).await;
+            } else {
+                // It has ended; the error is reported when all workers are dismissed.
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        }
+    }
+
+    /// Sets the workers' own clocks back for a while.
+    async fn set_back_workers_clock(&self, number: u32, run_state: &RunState) -> Result<(), RunError> {
+        let Some(clock) = &self.workers_clock else { return Ok(()) };
+        let t = run_state.now();
+        clock.set_offset(-CLOCK_JUMP_SECONDS)?;
+        let target = "the workers' wall clocks, an hour back".to_owned();
+        let (kind, workers) = (FaultKind::Clock, Vec::new());
+        run_state.record(Event::FaultBegin {
+            t,
+            fault: number,
+            kind,
+            target,
+            workers,
+            served: None,
+            spares: Vec::new(),
+        });
+        tokio::time::sleep(self.ttl * 3).await;
+        clock.set_offset(0)?;
+        run_state.record(Event::FaultEnd { t: run_state.now(), fault: number, note: String::new(), connections: None });
+        Ok(())
+    }
+}
+
+/// How much of a run is over, from 0 to 1; its duration counts from `started_at` on.
+fn run_fraction(length: RunLength, started_at: RunNanos, state: &Progress) -> f64 {
+    let elapsed = state.elapsed.saturating_sub(started_at) as f64;
+    match length {
+        RunLength::Calls(calls) => {
+            let worked = state.calls as f64 / calls.max(1) as f64;
+            let longest = MAX_RUN_TIME.max(MAX_TIME_PER_CALL.saturating_mul(u32::try_from(calls).unwrap_or(u32::MAX)));
+            worked.max(elapsed / as_nanos(longest) as f64)
+        }
+        RunLength::ForDuration(time) => elapsed / as_nanos(time).max(1) as f64,
+    }
+}
+
+/// Waits until `is_done`, and reports the progress meanwhile.
+async fn wait_until(run_state: &RunState, progress: &mut impl FnMut(&Progress), is_done: impl Fn(&Progress) -> bool) {
+    loop {
+        let state = run_state.progress();
+        if is_done(&state) {
+            return;
+        }
+        progress(&state);
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}

@@ -1,0 +1,475 @@
+//! The conductor: starts the workers, causes the faults, writes the history, and checks for
+//! leftovers at the end.
+
+mod controls;
+pub mod fault_plan;
+mod faults;
+mod run_state;
+mod workers;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::Locks;
+use leasehold::engine::{Capabilities, Fairness, Reach};
+
+pub use self::controls::Control;
+pub use self::run_state::Progress;
+use self::run_state::RunState;
+use self::workers::Workers;
+pub use crate::deployment::RunError;
+use crate::deployment::{Deployment, DeploymentOptions, LocalEngine, UrlOption};
+use crate::fenced_resource::RegisterServer;
+use crate::history::{Event, FaultKind, Header, WorkerId, Workload};
+use crate::rng::Rng;
+use crate::worker::{Assignment, lock_names, lock_prefix};
+
+/// The default TTL of leases at an engine that was not started here.
+pub const REMOTE_TTL: Duration = Duration::from_secs(3);
+
+/// Three times the time limit of an inspection of the engine.
+const INSPECTION_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The name prefix of the locks that are held all the time.
+const ANCHOR: &str = "verify:anchor:";
+
+/// How often an inspection is retried.
+const MAX_INSPECTION_RETRIES: u32 = 50;
+const INSPECTION_RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// The length of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunLength {
+    /// At least this many calls.
+    Calls(u64),
+    /// This duration.
+    ForDuration(Duration),
+}
+
+/// Where the engine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineTarget {
+    /// Started here, with faults of any kind.
+    Local(LocalEngine),
+    /// The user's engine, by its URL.
+    Remote(String),
+}
+
+impl EngineTarget {
+    /// Whether it is the engine that lives in one process, with all workers.
+    pub fn is_in_memory(&self) -> bool {
+        match self {
+            Self::Local(local) => *local == LocalEngine::Memory,
+            Self::Remote(url) => url.to_ascii_lowercase().starts_with("memory:"),
+        }
+    }
+}
+
+/// The setting of runs: an engine, and the faults that it can have.
+#[derive(Clone, Debug)]
+pub struct RunSettings {
+    /// Where the engine is.
+    pub target: EngineTarget,
+    /// All faults that its runs may cause.
+    pub faults: Vec<FaultKind>,
+    /// The control: the safeguard that is off, if any.
+    pub control: Option<Control>,
+    /// The TTL of all leases; `None`: one that suits the engine.
+    pub ttl: Option<Duration>,
+    /// The URL option of an engine that is started here; `None`: the one that the faults need.
+    pub option: Option<UrlOption>,
+    /// The program that runs a worker if its first argument is [`WORKER_ARGUMENT`](crate::worker::WORKER_ARGUMENT).
+    pub worker: PathBuf,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What the workers do.
+    pub workload: Workload,
+    /// The faults to cause, out of those of the scene.
+    pub faults: Vec<FaultKind>,
+    /// The number of faults; `None`: one of each kind, or one every few seconds.
+    pub fault_count: Option<usize>,
+    /// The number of workers.
+    pub workers: u32,
+    /// The length of the run.
+    pub length: RunLength,
+    /// The seed of all random choices.
+    pub seed: u64,
+    /// The file for the history; `None`: none.
+    pub history: Option<PathBuf>,
+}
+
+/// A scene with its engine running.
+#[derive(Debug)]
+pub struct Conductor {
+    settings: RunSettings,
+    ttl: Duration,
+    deployment: Deployment,
+    /// The workers' own wall clocks, if they are to jump.
+    workers_clock: Option<leasehold_testbed::WallClock>,
+    folder: tempfile::TempDir,
+    runs: u32,
+}
+
+impl Conductor {
+    /// Starts what the scene needs.
+    ///
+    /// # Errors
+    /// With a message for the user: a server is not installed, a fault cannot be caused there, …
+    pub async fn open(settings: RunSettings) -> Result<Self, RunError> {
+        let ttl = settings.ttl.unwrap_or_else(|| settings.default_ttl());
+        let control = settings.control;
+        let faults: Vec<FaultKind> = settings
+            .faults
+            .iter()
+            .copied()
+            .filter(|kind| !control.is_some_and(|control| control.redirects_fault_to_workers(*kind)))
+            .collect();
+        let guard = control.is_none_or(|control| !control.misconfigures_servers());
+        let setup = DeploymentOptions { faults, guard, ttl, isolates_workers: true, option: settings.option };
+        let deployment = match &settings.target {
+            EngineTarget::Local(local) => Deployment::start(*local, &setup).await?,
+            EngineTarget::Remote(url) => Deployment::remote(url, &setup).await?,
+        };
+        let moves_clocks = match control {
+            Some(control) => control.redirects_fault_to_workers(FaultKind::Clock),
+            None => matches!(settings.target, EngineTarget::Local(_)) && settings.faults.contains(&FaultKind::Clock),
+        };
+        let workers_clock = moves_clocks.then(leasehold_testbed::WallClock::new).transpose()?;
+        let folder = tempfile::Builder::new().prefix("leasehold-verify-").tempdir();
+        let folder = folder.map_err(|error| RunError::new(format!("no temporary folder: {error}")))?;
+        Ok(Self { settings, ttl, deployment, workers_clock, folder, runs: 0 })
+    }
+
+    /// The workloads that the engine supports, out of these.
+    ///
+    /// # Errors
+    /// If the engine cannot be opened.
+    pub async fn supported_workloads(&self, workloads: &[Workload]) -> Result<Vec<Workload>, RunError> {
+        let own = self.open_inspector().await?;
+        let can = own.capabilities();
+        Ok(workloads.iter().copied().filter(|workload| missing_capability(can, *workload).is_none()).collect())
+    }
+
+    /// A client for inspections: it must not give up early on a busy machine. Our own servers may
+    /// still be recovering from the last run's fault.
+    async fn open_inspector(&self) -> Result<Locks, RunError> {
+        let ours = matches!(self.settings.target, EngineTarget::Local(_));
+        let mut tries = 0;
+        loop {
+            match Locks::builder().ttl(INSPECTION_TIMEOUT).open(self.deployment.direct_url()).await {
+                Ok(locks) => return Ok(locks),
+                Err(error) if ours && error.is_retryable() && tries < MAX_INSPECTION_RETRIES => tries += 1,
+                Err(error) => return Err(engine_fault(error)),
+            }
+            tokio::time::sleep(INSPECTION_RETRY_PAUSE).await;
+        }
+    }
+
+    /// Runs, and returns the history.
+    ///
+    /// # Errors
+    /// If the run could not be completed; violations by the engine are in the history.
+    pub async fn run(&mut self, run: &Run, mut progress: impl FnMut(&Progress)) -> Result<Vec<Event>, RunError> {
+        self.runs += 1;
+        let own = self.open_inspector().await?;
+        let locks = self.lock_names(run);
+        let anchors = self.anchor_names(run);
+        let mut looked_at = lock_names(run.workload, &locks);
+        looked_at.extend(anchors.iter().flatten().cloned());
+        check_workload_supported(&own, run)?;
+        let shared = own.capabilities().reach != Reach::Process;
+        // An engine that cannot be inspected is not checked for leftovers.
+        let looks = shared && own.capabilities().inspection;
+        if looks {
+            refuse_foreign_clients(&own, &looked_at).await?;
+        }
+        self.deployment.save_baseline().await?;
+        // Only now, so that a failed start does not overwrite an older history of that name.
+        let file = run.history.as_deref().map(create_history_file).transpose()?;
+        let run_state = Arc::new(RunState::new(file));
+        run_state.record(Event::Run(Box::new(self.header(run, &own))));
+        run_state.check_written().map_err(|error| RunError::new(error.to_string()))?;
+        let socket = self.folder.path().join(format!("resource-{}", self.runs));
+        let _resource = RegisterServer::start(&socket).map_err(|error| RunError::new(format!("no socket: {error}")))?;
+        let assignment = Assignment { anchors, ..self.assignment(run, &run_state, locks.clone(), socket) };
+        let env = self.workers_clock.iter().flat_map(leasehold_testbed::WallClock::environment).collect();
+        let mut words = self.deployment.worker_command_prefix();
+        words.push(self.settings.worker.display().to_string());
+        let mut workers = Workers::new(words, env, &run_state);
+        let lanes = 0..run.workers;
+        let groups: Vec<Vec<u32>> = if shared { lanes.map(|lane| vec![lane]).collect() } else { vec![lanes.collect()] };
+        workers.start(&assignment, &groups).await?;
+        self.drive_faults(run, &run_state, &mut workers, &assignment, &mut progress).await?;
+        run_state.set_activity("ending");
+        progress(&run_state.progress());
+        let complaints = workers.shut_down(workers::shutdown_bound(self.ttl)).await;
+        if looks {
+            self.record_leftovers(&own, &looked_at, &run_state).await?;
+        }
+        if let Some(complaint) = complaints.into_iter().next() {
+            return Err(RunError::worker(complaint));
+        }
+        self.deployment.check_no_foreign_failover().await?;
+        // It holds nothing.
+        let _ = own.close().await;
+        self.record_leftover_sessions(&run_state).await?;
+        run_state.record(Event::Done { t: run_state.now() });
+        run_state.finish().map_err(|error| RunError::new(error.to_string()))
+    }
+
+    /// The locks of a run: the same for the same seed, so that the engine does not fill up with
+    /// names.
+    fn lock_names(&mut self, run: &Run) -> Vec<String> {
+        let count = match run.workload {
+            Workload::Mutex | Workload::Rwlock | Workload::Reentrant => 2,
+            _ => 1,
+        };
+        let base = format!("verify:{}:{}", run.workload, run.seed);
+        self.deployment.lock_names(&base, lock_prefix(run.workload), count)
+    }
+
+    /// For each lane, locks that it holds all the time, if only some of the servers are hit.
+    fn anchor_names(&mut self, run: &Run) -> Vec<Vec<String>> {
+        // The history of a schedule contains only its runs.
+        if run.workload == Workload::Ticks || run.faults.iter().all(|fault| !fault.targets_servers()) {
+            return Vec::new();
+        }
+        let base = format!("{ANCHOR}{}:{}", run.workload, run.seed);
+        (0..run.workers).map(|lane| self.deployment.anchor_names(&format!("{base}:{lane}"))).collect()
+    }
+
+    fn header(&self, run: &Run, inspector: &Locks) -> Header {
+        let can = inspector.capabilities();
+        Header {
+            format: 1,
+            leasehold: env!("CARGO_PKG_VERSION").to_owned(),
+            engine: self.deployment.engine().to_owned(),
+            url: inspector.url(),
+            versions: self.deployment.versions(),
+            workload: run.workload,
+            faults: run.faults.clone(),
+            guard: self.settings.control.is_none(),
+            control: self.settings.control.map(|control| control.description().to_owned()),
+            seed: run.seed,
+            ttl: self.ttl.as_nanos() as u64,
+            lanes: run.workers,
+            fair: can.fairness == Fairness::Fifo,
+            fencing: self.deployment.guarantees_tokens(),
+            exclusion: self.deployment.guarantees_exclusion(),
+            must_break: self.settings.control.map(|control| control.broken_guarantees().to_vec()).unwrap_or_default(),
+            started: start_time_text(),
+            notes: self.settings.header_notes(run),
+        }
+    }
+
+    fn assignment(&self, run: &Run, run_state: &RunState, locks: Vec<String>, resource: PathBuf) -> Assignment {
+        let control = self.settings.control;
+        // Waiting for a disk or a quorum takes time: holds are short beside it, and beside the TTL.
+        let hold = (self.ttl / 25).min(Duration::from_millis(40));
+        Assignment {
+            url: self.deployment.url().to_owned(),
+            ttl: self.ttl,
+            origin: run_state.origin,
+            workers: Vec::new(),
+            anchors: Vec::new(),
+            workload: run.workload,
+            locks,
+            max_hold: control.and_then(|control| control.hold_time(self.ttl)).unwrap_or(hold),
+            has_constant_hold: control.is_some_and(|control| control.hold_time(self.ttl).is_some()),
+            resource,
+            presents_tokens: run.workload != Workload::Unfenced && control != Some(Control::NoFencing),
+            lock_implementation: control.map(Control::lock_implementation).unwrap_or_default(),
+            // A control demonstrates one thing.
+            force_releases: control.is_none(),
+            seed: run.seed,
+            history: run.history.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+        }
+    }
+
+    /// Checks for leftover locks; those of killed workers last until their TTL.
+    async fn record_leftovers(
+        &self,
+        inspector: &Locks,
+        locks: &[String],
+        run_state: &RunState,
+    ) -> Result<(), RunError> {
+        run_state.set_activity("looking for what is left");
+        let give_up = run_state.now() + self.leftover_bound();
+        let despair = give_up + INSPECTION_TIMEOUT.as_nanos() as u64;
+        loop {
+            let mut left = Vec::new();
+            let mut unclear = None;
+            for lock in locks {
+                match inspector.inspect(lock).await {
+                    Ok(view) => left.extend(view.holders.iter().chain(&view.waiters).map(|party| {
+                        let what = if party.token.is_some() { "held by" } else { "waited for by" };
+                        (lock.clone(), format!("{what} process {} ({})", party.holder.pid, party.holder.description))
+                    })),
+                    Err(error) => unclear = Some(engine_fault(error)),
+                }
+            }
+            match self.deployment.leftovers(locks).await {
+                Ok(more) => left.extend(more),
+                Err(trouble) => unclear = Some(trouble),
+            }
+            let t = run_state.now();
+            match (left.is_empty(), unclear) {
+                (true, None) => {
+                    run_state.record(Event::Clean { t, locks: locks.len() as u64 });
+                    return Ok(());
+                }
+                (false, _) if t >= give_up => {
+                    for (lock, what) in left {
+                        run_state.record(Event::Leftover { t, lock, what });
+                    }
+                    return Ok(());
+                }
+                (true, Some(trouble)) if t >= despair => return Err(trouble),
+                _ => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    /// Checks that clients which ended, and our own client, have no session at a database any more.
+    async fn record_leftover_sessions(&self, run_state: &RunState) -> Result<(), RunError> {
+        let give_up = run_state.now() + self.leftover_bound();
+        let despair = give_up + INSPECTION_TIMEOUT.as_nanos() as u64;
+        loop {
+            let t = run_state.now();
+            match self.deployment.leftover_sessions().await {
+                Ok(left) if left.is_empty() => return Ok(()),
+                Ok(left) if t >= give_up => {
+                    for (lock, what) in left {
+                        run_state.record(Event::Leftover { t, lock, what });
+                    }
+                    return Ok(());
+                }
+                Err(trouble) if t >= despair => return Err(trouble),
+                _ => tokio::time::sleep(INSPECTION_RETRY_PAUSE).await,
+            }
+        }
+    }
+
+    /// How long leftovers may last after all workers have ended.
+    fn leftover_bound(&self) -> u64 {
+        (self.ttl * 3 + Duration::from_secs(5)).as_nanos() as u64
+    }
+}
+
+async fn refuse_foreign_clients(inspector: &Locks, locks: &[String]) -> Result<(), RunError> {
+    for lock in locks {
+        let mut tries = 0;
+        let view = loop {
+            match inspector.inspect(lock).await {
+                Ok(view) => break view,
+                // The machine may be busy.
+                Err(error) if error.is_retryable() && tries < MAX_INSPECTION_RETRIES => tries += 1,
+                Err(error) => return Err(engine_fault(error)),
+            }
+            tokio::time::sleep(INSPECTION_RETRY_PAUSE).await;
+        };
+        if let Some(party) = view.holders.first().or(view.waiters.first()) {
+            let (host, pid) = (&party.holder.host, party.holder.pid);
+            return Err(RunError::new(format!(
+                "process {pid} on {host} is at the lock {lock:?}: another verification with this seed goes on, or has just been killed. \
+                 Wait for its end, or choose another --seed"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses, before anything starts, a workload that the engine does not support.
+fn check_workload_supported(inspector: &Locks, run: &Run) -> Result<(), RunError> {
+    let can = inspector.capabilities();
+    match missing_capability(can, run.workload) {
+        None => Ok(()),
+        Some(missing) => {
+            let workload = run.workload;
+            Err(RunError::usage(format!("{} has no {missing}: choose another --workload than {workload}", can.engine)))
+        }
+    }
+}
+
+/// The capability that the engine lacks for this workload.
+fn missing_capability(capabilities: &Capabilities, workload: Workload) -> Option<&'static str> {
+    match workload {
+        Workload::Rwlock if !capabilities.shared => Some("shared locks"),
+        Workload::Semaphore if !capabilities.permits => Some("permits"),
+        Workload::Reentrant if !capabilities.reentrancy => Some("re-entry"),
+        Workload::Ticks if !capabilities.records => Some("records, which schedules need"),
+        Workload::Queue if !capabilities.inspection || capabilities.fairness != Fairness::Fifo => {
+            Some("line in which one waits")
+        }
+        _ => None,
+    }
+}
+
+fn create_history_file(path: &Path) -> Result<File, RunError> {
+    // Workers append to it, too.
+    let opened = File::create(path).and_then(|_| File::options().append(true).open(path));
+    opened.map_err(|error| RunError::new(format!("{} cannot be written: {error}", path.display())))
+}
+
+fn engine_fault(error: leasehold::Error) -> RunError {
+    use leasehold::ErrorKind::{FeatureDisabled, InvalidOption, InvalidUrl, UnknownScheme, Unsupported};
+    let usage = [FeatureDisabled, InvalidOption, InvalidUrl, UnknownScheme, Unsupported].contains(&error.kind());
+    if usage { RunError::usage(error.to_string()) } else { RunError::new(error.to_string()) }
+}
+
+#[allow(clippy::disallowed_methods, reason = "for people to read; nothing is decided by it")]
+fn start_time_text() -> String {
+    let now = std::time::SystemTime::now();
+    jiff::Timestamp::try_from(now).map(|at| format!("{at:.0}")).unwrap_or_default()
+}
+
+impl RunSettings {
+    fn default_ttl(&self) -> Duration {
+        match &self.target {
+            EngineTarget::Local(local) => {
+                self.control.and_then(Control::required_ttl).unwrap_or_else(|| local.ttl_for(&self.faults, self.option))
+            }
+            EngineTarget::Remote(_) => REMOTE_TTL,
+        }
+    }
+
+    /// The command that repeats the run.
+    fn header_notes(&self, run: &Run) -> std::collections::BTreeMap<String, String> {
+        let mut words = vec!["leasehold verify".to_owned()];
+        words.push(match &self.target {
+            EngineTarget::Local(local) => format!("--local {local}"),
+            EngineTarget::Remote(_) => "--engine URL".to_owned(),
+        });
+        words.push(format!("--workload {}", run.workload));
+        let faults: Vec<&str> = run.faults.iter().map(|kind| kind.as_str()).collect();
+        words.push(format!("--faults {}", if faults.is_empty() { "none".to_owned() } else { faults.join(",") }));
+        words.push(match run.length {
+            RunLength::Calls(calls) => format!("--ops {calls}"),
+            RunLength::ForDuration(time) => format!("--for {}s", time.as_secs_f64()),
+        });
+        if let Some(times) = run.fault_count.filter(|times| *times != run.faults.len() && !run.faults.is_empty()) {
+            words.push(format!("--times {times}"));
+        }
+        words.push(format!("--seed {} --workers {}", run.seed, run.workers));
+        if let Some(ttl) = self.ttl {
+            words.push(format!("--ttl {}s", ttl.as_secs_f64()));
+        }
+        if let Some(option) = self.option {
+            words.push(format!("--option {option}"));
+        }
+        if self.control.is_some() {
+            words.push("--guard off".to_owned());
+        }
+        [("command".to_owned(), words.join(" "))].into()
+    }
+}
+
+/// A random one of the holders.
+fn random_holder(holders: &[WorkerId], rng: &mut Rng) -> Option<WorkerId> {
+    rng.choose(holders).copied()
+}

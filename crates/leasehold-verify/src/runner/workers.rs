@@ -1,0 +1,302 @@
+//! The worker processes, whose events go into the history as they arrive.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_testbed::Actor;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::RunError;
+use super::run_state::RunState;
+use crate::history::{Event, WorkerId, WorkerState};
+use crate::worker::{Assignment, WORKER_ARGUMENT};
+
+/// Ends a run whose worker does not start.
+const START_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+
+/// Ends the wait for a worker that does not exit after its last event.
+const EXIT_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+
+/// Our own marker in a worker's output.
+const OUTPUT_MARKER: &str = "heard so far";
+
+/// How long workers may take from the stop order until their exit: they finish their waits, release
+/// what they hold, and exit.
+pub(super) fn shutdown_bound(ttl: Duration) -> Duration {
+    ttl * 6 + Duration::from_secs(10) + EXIT_TIMEOUT
+}
+
+/// An order for a worker.
+#[derive(Debug)]
+enum WorkerCommand {
+    Kill(oneshot::Sender<()>),
+    Stop(oneshot::Sender<()>),
+    Resume(oneshot::Sender<()>),
+    Shutdown,
+}
+
+/// A worker process, running or ended.
+#[derive(Debug)]
+struct WorkerProcess {
+    workers: Vec<(WorkerId, u32)>,
+    commands: mpsc::UnboundedSender<WorkerCommand>,
+    event_pump: JoinHandle<Result<(), String>>,
+}
+
+/// All workers of a run.
+#[derive(Debug)]
+pub(super) struct Workers {
+    /// The command of a worker, with its prefix.
+    command: Vec<String>,
+    env: Vec<(String, String)>,
+    run_state: Arc<RunState>,
+    processes: Vec<WorkerProcess>,
+    next_id: WorkerId,
+}
+
+impl Workers {
+    pub(super) fn new(command: Vec<String>, env: Vec<(String, String)>, run_state: &Arc<RunState>) -> Self {
+        Self { command, env, run_state: Arc::clone(run_state), processes: Vec::new(), next_id: 0 }
+    }
+
+    /// Starts a process for each of these groups of lanes; returns when all of them work.
+    pub(super) async fn start(&mut self, assignment: &Assignment, groups: &[Vec<u32>]) -> Result<(), RunError> {
+        let assigned: Vec<Assignment> = groups
+            .iter()
+            .map(|lanes| {
+                let workers = lanes.iter().map(|lane| (self.next_worker_id(), *lane)).collect();
+                Assignment { workers, ..assignment.clone() }
+            })
+            .collect();
+        let (words, env, live) = (&self.command, &self.env, &self.run_state);
+        let starting = assigned.into_iter().map(|assignment| spawn_worker(words, env, live, assignment));
+        self.processes.extend(futures_util::future::try_join_all(starting).await?);
+        Ok(())
+    }
+
+    fn next_worker_id(&mut self) -> WorkerId {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn process_of(&self, worker: WorkerId) -> Option<&WorkerProcess> {
+        self.processes.iter().find(|member| member.workers.iter().any(|(number, _)| *number == worker))
+    }
+
+    /// The workers and lanes in the same process as this worker.
+    pub(super) fn workers_in_same_process(&self, worker: WorkerId) -> Vec<(WorkerId, u32)> {
+        self.process_of(worker).map(|member| member.workers.clone()).unwrap_or_default()
+    }
+
+    async fn send_command(&self, worker: WorkerId, command: impl FnOnce(oneshot::Sender<()>) -> WorkerCommand) -> bool {
+        let (tell, told) = oneshot::channel();
+        let sent = self.process_of(worker).is_some_and(|member| member.commands.send(command(tell)).is_ok());
+        sent && told.await.is_ok()
+    }
+
+    /// Kills the process of a worker. `false`: it had already ended.
+    pub(super) async fn kill(&self, worker: WorkerId) -> bool {
+        self.send_command(worker, WorkerCommand::Kill).await
+    }
+
+    /// Stops the process of a worker; when this returns, all events that it wrote before the stop
+    /// have been read.
+    pub(super) async fn stop(&self, worker: WorkerId) -> bool {
+        self.send_command(worker, WorkerCommand::Stop).await
+    }
+
+    /// Resumes the process of a worker.
+    pub(super) async fn resume(&self, worker: WorkerId) -> bool {
+        self.send_command(worker, WorkerCommand::Resume).await
+    }
+
+    /// Makes all workers exit; returns their error messages. A worker that does not exit in time is
+    /// killed.
+    pub(super) async fn shut_down(mut self, bound: Duration) -> Vec<String> {
+        for member in &self.processes {
+            // The worker may have ended.
+            let _ = member.commands.send(WorkerCommand::Shutdown);
+        }
+        let mut complaints = Vec::new();
+        let deadline = tokio::time::Instant::now() + bound;
+        for member in &mut self.processes {
+            match tokio::time::timeout_at(deadline, &mut member.event_pump).await {
+                Ok(Ok(Ok(()))) => {}
+                Ok(Ok(Err(complaint))) => complaints.push(complaint),
+                Ok(Err(error)) => complaints.push(error.to_string()),
+                Err(_) => {
+                    for (worker, _) in &member.workers {
+                        let last = self.run_state.last_lines(*worker);
+                        complaints
+                            .push(format!("worker {worker} did not end within {bound:?}; its last words: {last}"));
+                    }
+                }
+            }
+        }
+        complaints
+    }
+}
+
+/// However a run ends, none of its processes goes on: dropping its pump kills the worker.
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        self.event_pump.abort();
+    }
+}
+
+/// Starts a process; returns when it works.
+async fn spawn_worker(
+    command: &[String],
+    env: &[(String, String)],
+    run_state: &Arc<RunState>,
+    assignment: Assignment,
+) -> Result<WorkerProcess, RunError> {
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let mut words: Vec<&str> = command.iter().map(String::as_str).chain([WORKER_ARGUMENT]).collect();
+    let mut actor = Actor::spawn(Path::new(words.remove(0)), &words, &env)?;
+    let text = serde_json::to_value(&assignment).map_err(|error| RunError::new(error.to_string()))?;
+    actor.send(&text).await?;
+    let line = actor.recv(START_TIMEOUT).await?;
+    let started = serde_json::from_value::<Event>(line).map_err(|error| RunError::new(error.to_string()))?;
+    run_state.observe(started);
+    let (orders, ordered) = mpsc::unbounded_channel();
+    let workers = assignment.workers;
+    let pump = tokio::spawn(pump_events(actor, ordered, Arc::clone(run_state), workers.clone()));
+    Ok(WorkerProcess { workers, commands: orders, event_pump: pump })
+}
+
+/// Copies a worker's events into the history until it ends.
+async fn pump_events(
+    mut actor: Actor,
+    mut commands: mpsc::UnboundedReceiver<WorkerCommand>,
+    run_state: Arc<RunState>,
+    workers: Vec<(WorkerId, u32)>,
+) -> Result<(), String> {
+    let all = |state: &WorkerState| {
+        for (worker, _) in &workers {
+            run_state.record(Event::Worker { t: run_state.now(), worker: *worker, state: state.clone() });
+        }
+    };
+    let mut killed = false;
+    let mut open = true;
+    let mut left = workers.len();
+    // The callers that wait until all events from before a stop have been read.
+    let mut heard = VecDeque::new();
+    loop {
+        tokio::select! {
+            line = actor.recv(Duration::from_secs(3600)) => match line.map(parse_line) {
+                Ok(Ok(None)) => {
+                    if let Some(done) = heard.pop_front() {
+                        acknowledge(done, true);
+                    }
+                }
+                Ok(Ok(Some(event))) => {
+                    left -= usize::from(matches!(event, Event::Worker { state: WorkerState::Ended, .. }));
+                    run_state.observe(event);
+                    // After its last event, do not wait for other processes that briefly have its
+                    // pipe open.
+                    if left == 0 {
+                        return await_exit(&mut actor, "said its last word").await;
+                    }
+                }
+                // A killed worker's last line may be truncated.
+                _ if killed => return Ok(()),
+                Ok(Err(error)) => return Err(format!("a worker says what nobody understands: {error}")),
+                Err(_) => {
+                    for (worker, _) in &workers {
+                        run_state.remove_worker(*worker);
+                    }
+                    return await_exit(&mut actor, "fell silent").await;
+                }
+            },
+            order = commands.recv(), if open => match order {
+                Some(WorkerCommand::Kill(done)) => {
+                    // The time from before the kill: its locks may be free at once.
+                    let t = run_state.now();
+                    killed = actor.sigkill().is_ok();
+                    for (worker, _) in &workers {
+                        run_state.record(Event::Worker { t, worker: *worker, state: WorkerState::Killed });
+                    }
+                    acknowledge(done, killed);
+                }
+                Some(WorkerCommand::Stop(done)) => {
+                    all(&WorkerState::Stopped);
+                    // Its output may still be in the pipe: our marker follows it.
+                    if actor.sigstop().is_ok() {
+                        match actor.inject_output_line(&OUTPUT_MARKER.into()).await {
+                            Ok(()) => heard.push_back(done),
+                            // Treated as if the worker had ended, which is the only likely reason.
+                            Err(_) if actor.sigcont().is_ok() => all(&WorkerState::Resumed),
+                            Err(_) => {}
+                        }
+                    }
+                }
+                Some(WorkerCommand::Resume(done)) => {
+                    let resumed = actor.sigcont().is_ok();
+                    all(&WorkerState::Resumed);
+                    acknowledge(done, resumed);
+                }
+                Some(WorkerCommand::Shutdown) => {
+                    // The worker may have ended.
+                    let _ = actor.send(&serde_json::Value::Null).await;
+                }
+                None => open = false,
+            },
+        }
+    }
+}
+
+/// Parses a line; `None`: it is our own marker.
+fn parse_line(line: serde_json::Value) -> Result<Option<Event>, serde_json::Error> {
+    if line == OUTPUT_MARKER { Ok(None) } else { serde_json::from_value(line).map(Some) }
+}
+
+/// Waits for the worker's exit, which has happened or is near.
+async fn await_exit(actor: &mut Actor, activity: &str) -> Result<(), String> {
+    match actor.wait_exit(EXIT_TIMEOUT).await {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("a worker ended by itself, with {status}:\n{}", actor.transcript())),
+        Err(_) => Err(format!(
+            "a worker {activity}, and did not end within {EXIT_TIMEOUT:?}; its threads:\n{}\n{}",
+            thread_states(actor.pid()),
+            actor.transcript()
+        )),
+    }
+}
+
+/// What the threads of a process do, for an error message.
+fn thread_states(pid: u32) -> String {
+    let folder = Path::new("/proc").join(pid.to_string()).join("task");
+    let Ok(tasks) = std::fs::read_dir(&folder) else { return format!("{} is not there", folder.display()) };
+    let mut lines = Vec::new();
+    for task in tasks.flatten() {
+        let of = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default().trim().to_owned();
+        lines.push(format!("{}; waits in {}; system call {}", of("stat"), of("wchan"), of("syscall")));
+    }
+    lines.join("\n")
+}
+
+/// Reports that an order was carried out. If the sender is dropped instead, the process has ended.
+fn acknowledge(done: oneshot::Sender<()>, is_done: bool) {
+    if is_done {
+        // The receiver may be gone.
+        let _ = done.send(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_last_event_leaves_the_full_exit_timeout() {
+        for ttl in [Duration::from_millis(500), Duration::from_secs(10)] {
+            // The longest wait for a lock, and a second for the call to end.
+            let last_word = ttl * 5 + Duration::from_secs(1);
+            assert!(shutdown_bound(ttl) >= last_word + EXIT_TIMEOUT);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Acquires locks, with leasehold or without.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{ClaimId, Effect, Error, ErrorKind, Guard, Leadership, Locks, Owner, Token};
+
+use super::naive;
+use super::recorder::Recorder;
+use crate::history::{Mode, OpId, Outcome, RunNanos};
+
+/// How locks are acquired.
+#[derive(Clone)]
+pub(super) enum LockBackend {
+    Leasehold(Locks),
+    Naive(Arc<naive::PlainLocks>),
+}
+
+/// A request for a lock.
+#[derive(Clone, Debug)]
+pub(super) struct LockRequest {
+    pub(super) lock: String,
+    pub(super) mode: Mode,
+    pub(super) owner: Option<String>,
+    /// Its timeout; `None`: it does not wait.
+    pub(super) timeout: Option<Duration>,
+    pub(super) is_election: bool,
+    /// The description for other clients, by which the worker finds itself in the queue.
+    pub(super) description: String,
+}
+
+/// A held lock.
+pub(super) enum AcquiredLock {
+    Guard(Guard),
+    Leader(Leadership),
+    Naive(naive::PlainHold),
+}
+
+impl LockBackend {
+    /// Requests the lock. `Err` is the outcome if it is not granted.
+    pub(super) async fn acquire(&self, request: &LockRequest) -> Result<AcquiredLock, Outcome> {
+        match self {
+            Self::Leasehold(locks) => match acquire(locks, request).await {
+                Ok(Some(hand)) => Ok(hand),
+                Ok(None) => Err(Outcome::Busy),
+                Err(error) => Err(outcome_of_error(&error)),
+            },
+            Self::Naive(plain) => plain.acquire(&request.lock, request.timeout).await.map(AcquiredLock::Naive),
+        }
+    }
+
+    /// Whether a client with this description is listed as a waiter or holder.
+    pub(super) async fn lists_waiter(&self, lock: &str, description: &str) -> bool {
+        let Self::Leasehold(locks) = self else { return false };
+        let Ok(view) = locks.inspect(lock).await else { return false };
+        view.waiters.iter().any(|party| &*party.holder.description == description)
+    }
+}
+
+/// A holder, as others see it.
+#[derive(Clone, Debug)]
+pub(super) struct ObservedHolder {
+    claim: ClaimId,
+    pub(super) token: u64,
+    /// The call by which it holds, if its description contains it.
+    pub(super) hold: Option<OpId>,
+    /// How long it has held the lock.
+    pub(super) age: Duration,
+}
+
+/// The description of a request, from which others learn its call.
+pub(super) fn description_of(op: OpId) -> String {
+    format!("{DESCRIPTION_PREFIX}{op:x}")
+}
+
+const DESCRIPTION_PREFIX: &str = "verify ";
+
+impl LockBackend {
+    /// The current holders of a lock; none where holders cannot be evicted.
+    pub(super) async fn list_holders(&self, lock: &str) -> Vec<ObservedHolder> {
+        let Self::Leasehold(locks) = self else { return Vec::new() };
+        let can = locks.capabilities();
+        if !can.force_release || !can.inspection {
+            return Vec::new();
+        }
+        let Ok(view) = locks.inspect(lock).await else { return Vec::new() };
+        let seen = |party: &leasehold::engine::ContenderView| {
+            let hold = party
+                .holder
+                .description
+                .strip_prefix(DESCRIPTION_PREFIX)
+                .and_then(|op| OpId::from_str_radix(op, 16).ok());
+            Some(ObservedHolder { claim: party.claim, token: party.token?.0, hold, age: party.age })
+        };
+        view.holders.iter().filter_map(seen).collect()
+    }
+
+    /// Force-releases a holder, or requests its release.
+    pub(super) async fn force_release(&self, lock: &str, seen: &ObservedHolder, is_graceful: bool) -> Outcome {
+        let Self::Leasehold(locks) = self else {
+            return Outcome::Failed { error: "only leasehold evicts".to_owned() };
+        };
+        if is_graceful {
+            return match locks.request_release(lock, seen.claim, "verify").await {
+                Ok(holder) => Outcome::Evicted { token: None, gone: holder.is_none() },
+                Err(error) => outcome_of_error(&error),
+            };
+        }
+        match locks.force_release(lock, seen.claim).await {
+            Ok(evicted) => {
+                let token: Option<Token> = evicted.fence_token;
+                Outcome::Evicted { token: token.map(|token| token.0), gone: evicted.contender.is_none() }
+            }
+            Err(error) => outcome_of_error(&error),
+        }
+    }
+}
+
+async fn acquire(locks: &Locks, request: &LockRequest) -> leasehold::Result<Option<AcquiredLock>> {
+    macro_rules! asked {
+        ($what:expr) => {{
+            let mut what = $what.describe(&request.description);
+            if let Some(owner) = &request.owner {
+                what = what.owner(&Owner::named(owner));
+            }
+            if let Some(timeout) = request.timeout {
+                what = what.timeout(timeout);
+            }
+            what
+        }};
+    }
+    let waits = request.timeout.is_some();
+    let guard = match request.mode {
+        Mode::Exclusive if request.is_election => {
+            let election = asked!(locks.election(&request.lock));
+            let led = if waits { election.campaign().await.map(Some) } else { election.try_campaign().await };
+            return Ok(led?.map(AcquiredLock::Leader));
+        }
+        Mode::Exclusive => {
+            let mutex = asked!(locks.mutex(&request.lock));
+            if waits { mutex.lock().await.map(Some) } else { mutex.try_lock().await }
+        }
+        Mode::Shared => {
+            let lock = asked!(locks.rwlock(&request.lock));
+            if waits { lock.read().await.map(Some) } else { lock.try_read().await }
+        }
+        Mode::Permits { n, limit } => {
+            let semaphore = asked!(locks.semaphore(&request.lock, limit));
+            if waits { semaphore.acquire(n).await.map(Some) } else { semaphore.try_acquire(n).await }
+        }
+    };
+    Ok(guard?.map(AcquiredLock::Guard))
+}
+
+/// The outcome that an error implies.
+pub(super) fn outcome_of_error(error: &Error) -> Outcome {
+    match (error.kind(), error.effect()) {
+        (ErrorKind::Timeout, _) => Outcome::TimedOut,
+        (_, Effect::Unknown) => Outcome::Unknown { error: error.to_string() },
+        _ => Outcome::Failed { error: error.to_string() },
+    }
+}
+
+impl AcquiredLock {
+    pub(super) fn token(&self) -> u64 {
+        match self {
+            Self::Guard(guard) => guard.token().0,
+            Self::Leader(led) => led.token().0,
+            Self::Naive(hold) => hold.token,
+        }
+    }
+
+    /// Whether the lock may be relied on now.
+    pub(super) fn is_held(&self) -> bool {
+        match self {
+            Self::Guard(guard) => guard.is_held(),
+            Self::Leader(led) => led.is_leader(),
+            Self::Naive(hold) => hold.is_held(),
+        }
+    }
+
+    /// The deadline, unless the lease is renewed.
+    pub(super) fn deadline(&self, recorder: &Recorder) -> RunNanos {
+        match self {
+            Self::Guard(guard) => recorder.to_run_time(guard.deadline()),
+            Self::Leader(led) => recorder.to_run_time(led.guard().deadline()),
+            Self::Naive(hold) => hold.deadline(recorder),
+        }
+    }
+
+    /// Waits for the loss; returns the reason.
+    pub(super) async fn lost(&self) -> String {
+        match self {
+            Self::Guard(guard) => guard.lost().await.to_string(),
+            Self::Leader(led) => led.lost().await.to_string(),
+            Self::Naive(hold) => hold.lost().await,
+        }
+    }
+
+    /// Waits for a release request.
+    pub(super) async fn release_requested(&self) {
+        match self {
+            Self::Guard(guard) => guard.release_requested().await,
+            Self::Leader(led) => led.release_requested().await,
+            Self::Naive(_) => std::future::pending().await,
+        }
+    }
+
+    /// Whether there is a release request.
+    pub(super) fn is_release_requested(&self) -> bool {
+        match self {
+            Self::Guard(guard) => guard.is_release_requested(),
+            Self::Leader(led) => led.guard().is_release_requested(),
+            Self::Naive(_) => false,
+        }
+    }
+
+    pub(super) async fn release(self) -> Outcome {
+        match self {
+            Self::Guard(guard) => outcome_of_release(guard.release().await),
+            Self::Leader(led) => outcome_of_release(led.resign().await),
+            Self::Naive(hold) => hold.release().await,
+        }
+    }
+}
+
+fn outcome_of_release(result: leasehold::Result<leasehold::ReleaseOutcome>) -> Outcome {
+    match result {
+        Ok(leasehold::ReleaseOutcome::Released) => Outcome::Released,
+        Ok(leasehold::ReleaseOutcome::AlreadyLost(reason)) => Outcome::WasLost { reason: reason.to_string() },
+        Err(error) => outcome_of_error(&error),
+    }
+}

@@ -1,0 +1,232 @@
+//! Builds a history line by line. Times are in milliseconds.
+
+use std::collections::BTreeMap;
+
+use leasehold_verify::checker::check;
+use leasehold_verify::history::{
+    Call, Event, FaultKind, Header, Mode, OpId, Outcome, RunNanos, WorkerId, WorkerState, Workload,
+};
+use leasehold_verify::verdict::{Finding, FindingStatus, Guarantee, Verdict};
+
+pub(crate) const NANOS_PER_MS: RunNanos = 1_000_000;
+
+/// The TTL of all histories here, in milliseconds.
+pub(crate) const TTL: u64 = 1_000;
+
+pub(crate) struct HistoryBuilder {
+    pub(crate) events: Vec<Event>,
+    next: OpId,
+}
+
+pub(crate) fn header(workload: Workload) -> Header {
+    Header {
+        format: 1,
+        leasehold: "leasehold 0".to_owned(),
+        engine: "memory".to_owned(),
+        url: "memory:".to_owned(),
+        versions: Vec::new(),
+        workload,
+        faults: Vec::new(),
+        guard: true,
+        control: None,
+        seed: 1,
+        ttl: TTL * NANOS_PER_MS,
+        lanes: 4,
+        fair: true,
+        fencing: true,
+        exclusion: true,
+        must_break: Vec::new(),
+        started: String::new(),
+        notes: BTreeMap::new(),
+    }
+}
+
+impl HistoryBuilder {
+    pub(crate) fn for_workload(workload: Workload) -> Self {
+        Self::with_header(header(workload))
+    }
+
+    pub(crate) fn with_header(header: Header) -> Self {
+        Self { events: vec![Event::Run(Box::new(header))], next: 1 }
+    }
+
+    pub(crate) fn begin(&mut self, t: u64, worker: WorkerId, call: Call) -> OpId {
+        self.begin_with_deadline(t, worker, None, call)
+    }
+
+    pub(crate) fn begin_with_deadline(&mut self, t: u64, worker: WorkerId, due: Option<u64>, call: Call) -> OpId {
+        let op = (u64::from(worker) << 32) | self.next;
+        self.next += 1;
+        self.events.push(Event::Begin {
+            t: t * NANOS_PER_MS,
+            worker,
+            op,
+            due: due.map(|due| due * NANOS_PER_MS),
+            call,
+        });
+        op
+    }
+
+    pub(crate) fn end(&mut self, t: u64, op: OpId, outcome: Outcome) {
+        self.events.push(Event::End { t: t * NANOS_PER_MS, op, outcome });
+    }
+
+    /// Requests a lock and is granted it.
+    pub(crate) fn granted(&mut self, (from, to): (u64, u64), worker: WorkerId, call: Call, token: u64) -> OpId {
+        let op = self.begin(from, worker, call);
+        self.end(to, op, Outcome::Granted { token, deadline: (to + TTL) * NANOS_PER_MS });
+        op
+    }
+
+    /// Acquires "a" exclusively.
+    pub(crate) fn acquire(&mut self, span: (u64, u64), worker: WorkerId, token: u64) -> OpId {
+        self.granted(span, worker, exclusive("a"), token)
+    }
+
+    pub(crate) fn held(&mut self, t: u64, op: OpId) {
+        self.events.push(Event::Held { t: t * NANOS_PER_MS, op, deadline: (t + TTL) * NANOS_PER_MS });
+    }
+
+    pub(crate) fn unheld(&mut self, t: u64, op: OpId) {
+        self.events.push(Event::Unheld { t: t * NANOS_PER_MS, op });
+    }
+
+    pub(crate) fn requested(&mut self, t: u64, op: OpId) {
+        self.events.push(Event::Requested { t: t * NANOS_PER_MS, op });
+    }
+
+    pub(crate) fn lost(&mut self, t: u64, op: OpId, deadline: u64) {
+        self.events.push(Event::Lost {
+            t: t * NANOS_PER_MS,
+            op,
+            deadline: deadline * NANOS_PER_MS,
+            reason: "expired".to_owned(),
+        });
+    }
+
+    pub(crate) fn release_with(&mut self, (from, to): (u64, u64), op: OpId, outcome: Outcome) {
+        let worker = u32::try_from(op >> 32).expect("a worker");
+        let release = self.begin(from, worker, Call::Release { hold: op });
+        self.end(to, release, outcome);
+    }
+
+    pub(crate) fn release(&mut self, span: (u64, u64), op: OpId) {
+        self.release_with(span, op, Outcome::Released);
+    }
+
+    pub(crate) fn worker(&mut self, t: u64, worker: WorkerId, state: WorkerState) {
+        self.events.push(Event::Worker { t: t * NANOS_PER_MS, worker, state });
+    }
+
+    pub(crate) fn fault(&mut self, (from, to): (u64, u64), fault: u32, kind: FaultKind, workers: &[WorkerId]) {
+        let target = workers.first().map_or_else(|| "the server".to_owned(), |worker| format!("worker {worker}"));
+        let (workers, served) = (workers.to_vec(), None);
+        self.events.push(Event::FaultBegin {
+            t: from * NANOS_PER_MS,
+            fault,
+            kind,
+            target,
+            workers,
+            served,
+            spares: Vec::new(),
+        });
+        self.events.push(Event::FaultEnd { t: to * NANOS_PER_MS, fault, note: String::new(), connections: None });
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        span: (u64, u64),
+        hold: OpId,
+        token: Option<u64>,
+        value: u64,
+        outcome: Outcome,
+    ) -> OpId {
+        let worker = u32::try_from(hold >> 32).expect("a worker");
+        let op = self.begin(span.0, worker, Call::Write { hold, register: "r".to_owned(), token, value });
+        self.end(span.1, op, outcome);
+        op
+    }
+
+    pub(crate) fn read(&mut self, span: (u64, u64), hold: OpId, token: Option<u64>, outcome: Outcome) -> OpId {
+        let worker = u32::try_from(hold >> 32).expect("a worker");
+        let op = self.begin(span.0, worker, Call::Read { hold, register: "r".to_owned(), token });
+        self.end(span.1, op, outcome);
+        op
+    }
+
+    pub(crate) fn done(&mut self, t: u64) {
+        self.events.push(Event::Done { t: t * NANOS_PER_MS });
+    }
+
+    pub(crate) fn check(&self) -> Verdict {
+        check(&self.events)
+    }
+
+    /// The guarantee is kept, and no other is broken.
+    pub(crate) fn assert_kept(&self, guarantee: Guarantee) -> Finding {
+        let verdict = self.check();
+        assert_eq!(verdict.violations, Vec::new());
+        let finding = finding(&verdict, guarantee);
+        assert_eq!(finding.state, FindingStatus::Kept, "{finding:?}");
+        finding
+    }
+
+    /// The guarantee is broken this many times.
+    pub(crate) fn assert_broken(&self, guarantee: Guarantee, times: u64) -> Verdict {
+        let verdict = self.check();
+        let finding = finding(&verdict, guarantee);
+        assert_eq!((finding.state, finding.broken), (FindingStatus::Broken, times), "{:#?}", verdict.violations);
+        let one = verdict.violations.iter().find(|one| one.promise == guarantee).expect("in words");
+        assert!(one.words.ends_with('.') && one.words.contains(" s") && !one.title.is_empty(), "{one:?}");
+        assert!(!verdict.has_no_violations());
+        verdict
+    }
+
+    /// Not guaranteed, and nothing is broken.
+    pub(crate) fn assert_not_guaranteed(&self, guarantee: Guarantee) -> Finding {
+        let verdict = self.check();
+        let finding = finding(&verdict, guarantee);
+        assert_eq!(finding.state, FindingStatus::Unpromised, "{finding:?}");
+        assert!(verdict.violations.is_empty(), "{:?}", verdict.violations);
+        finding
+    }
+
+    /// Nothing tests the guarantee.
+    pub(crate) fn assert_untested(&self, guarantee: Guarantee) -> Finding {
+        let finding = finding(&self.check(), guarantee);
+        assert_eq!(finding.state, FindingStatus::Untested, "{finding:?}");
+        finding
+    }
+}
+
+pub(crate) fn finding(verdict: &Verdict, guarantee: Guarantee) -> Finding {
+    verdict.findings.iter().find(|one| one.promise == guarantee).cloned().expect("each promise has a finding")
+}
+
+pub(crate) fn exclusive(lock: &str) -> Call {
+    Call::Lock { lock: lock.to_owned(), mode: Mode::Exclusive, owner: None, waits: true }
+}
+
+pub(crate) fn shared(lock: &str) -> Call {
+    Call::Lock { lock: lock.to_owned(), mode: Mode::Shared, owner: None, waits: true }
+}
+
+pub(crate) fn owned_exclusive(lock: &str, owner: &str) -> Call {
+    Call::Lock { lock: lock.to_owned(), mode: Mode::Exclusive, owner: Some(owner.to_owned()), waits: true }
+}
+
+pub(crate) fn permits(n: u32, limit: u32) -> Call {
+    Call::Lock { lock: "a".to_owned(), mode: Mode::Permits { n, limit }, owner: None, waits: true }
+}
+
+pub(crate) fn unknown() -> Outcome {
+    Outcome::Unknown { error: "no reply".to_owned() }
+}
+
+pub(crate) fn failed() -> Outcome {
+    Outcome::Failed { error: "refused".to_owned() }
+}
+
+pub(crate) fn value(value: u64) -> Outcome {
+    Outcome::Value { value: Some(value) }
+}

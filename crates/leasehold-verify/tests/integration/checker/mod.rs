@@ -1,0 +1,18 @@
+//! Tests the checker on hand-made and random histories, with and without violations.
+#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+
+mod availability;
+mod evictions;
+mod faults;
+mod history_builder;
+mod holds;
+#[cfg(feature = "nightly")]
+mod long;
+mod not_guaranteed;
+mod random;
+mod registers;
+mod simulation;
+mod three_checkers;
+mod ticks;
+mod unaffected_servers;
+mod verdict;

@@ -1,0 +1,142 @@
+//! With the guard off, a fault violates what the guard protects: two hold the lock at once. With it
+//! on, never.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::{Guard, Locks};
+use leasehold_verify::deployment::{Deployment, DeploymentOptions, LocalEngine};
+use leasehold_verify::history::FaultKind;
+use leasehold_verify::rng::Rng;
+use tokio::task::JoinSet;
+
+use crate::deployment::fixture::{client, wait_for_grant};
+
+/// Longer than a server takes to restart, and Sentinels to replace one, on a busy machine.
+const TTL: Duration = Duration::from_secs(6);
+/// How many of the last locks are checked.
+const MIN_HELD_LOCKS: usize = 5;
+/// The interval between new locks.
+const LOCK_INTERVAL: Duration = Duration::from_millis(25);
+/// How often the fault is repeated at most, if it shows nothing at first: the clients that do not
+/// notice it are chosen at random.
+const MAX_FAULTS: usize = 3;
+/// The holders' guards by lock, kept until the end.
+type HeldGuards = Arc<Mutex<Vec<(String, Guard)>>>;
+
+/// Acquires new locks until the end of the fault: the last of them after it has begun.
+async fn acquire_until_fault_ends(locks: Locks, name_prefix: String, held: HeldGuards, is_over: Arc<AtomicBool>) {
+    let mut pace = tokio::time::interval(LOCK_INTERVAL);
+    for number in 0.. {
+        pace.tick().await;
+        let enough = held.lock().expect("no panic").len() >= MIN_HELD_LOCKS;
+        if enough && is_over.load(Ordering::SeqCst) {
+            return;
+        }
+        let name = format!("{name_prefix}-{number}");
+        if let Ok(Some(guard)) = locks.mutex(&name).try_lock().await {
+            held.lock().expect("no panic").push((name, guard));
+        }
+    }
+}
+
+/// Waits until enough locks are held.
+async fn wait_until_locks_are_held(held: &HeldGuards) {
+    leasehold_testbed::eventually(TTL * 10, || async {
+        let count = held.lock().expect("no panic").len();
+        if count >= MIN_HELD_LOCKS { Ok(()) } else { Err(format!("{count} locks")) }
+    })
+    .await;
+}
+
+/// Waits for the last locks of another client; each wait returns whether that client still had the
+/// lock.
+fn wait_for_held_locks(held: &HeldGuards, locks: &Locks, waits: &mut JoinSet<bool>) {
+    for (name, guard) in held.lock().expect("no panic").iter().rev().take(MIN_HELD_LOCKS) {
+        let (watch, mutex) = (guard.watcher(), locks.mutex(name).timeout(TTL * 3 / 2));
+        waits.spawn(async move {
+            let second = mutex.lock().await;
+            // The first guard is checked after the second grant, and the second one after that: if
+            // both are held, both held the lock at once.
+            watch.is_held() && second.is_ok_and(|second| second.is_held())
+        });
+    }
+}
+
+/// How many of the last locks two clients held at once, in one fault.
+async fn locks_held_twice_in_one_fault(
+    deployment: &mut Deployment,
+    clients: [&Locks; 2],
+    fault: FaultKind,
+    rng: &mut Rng,
+) -> usize {
+    let (held, over) = ([HeldGuards::default(), HeldGuards::default()], Arc::<AtomicBool>::default());
+    let mut takers = JoinSet::new();
+    for (locks, held) in clients.iter().zip(&held) {
+        let who = format!("{:x}", rng.next_u64());
+        takers.spawn(acquire_until_fault_ends((*locks).clone(), who, Arc::clone(held), Arc::clone(&over)));
+        wait_until_locks_are_held(held).await;
+    }
+    // With the guard on, the fault hits as many voting servers as with it off.
+    deployment.hit_majority_next(fault);
+    let strike = deployment.begin_fault(fault, rng).await.expect("a fault");
+    over.store(true, Ordering::SeqCst);
+    let mut waits = JoinSet::new();
+    wait_for_held_locks(&held[0], clients[1], &mut waits);
+    wait_for_held_locks(&held[1], clients[0], &mut waits);
+    tokio::time::sleep(strike.duration.min(TTL / 4)).await;
+    let note = deployment.end_fault(fault).await.expect("its end");
+    let together = waits.join_all().await.into_iter().filter(|both| *both).count();
+    takers.join_all().await;
+    println!("{} {fault}: {}: {note}: {together} of {} met", deployment.engine(), strike.target, 2 * MIN_HELD_LOCKS);
+    together
+}
+
+/// How many locks two clients held at once.
+async fn locks_held_twice(local: LocalEngine, fault: FaultKind, is_guarded: bool) -> usize {
+    let setup =
+        DeploymentOptions { faults: vec![fault], guard: is_guarded, ttl: TTL, isolates_workers: false, option: None };
+    let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
+    assert_eq!(deployment.control_description().is_some(), !is_guarded);
+    let (one, two) = (client(deployment.url(), TTL).await, client(deployment.url(), TTL).await);
+    let mut rng = Rng::new(5);
+    let mut met = 0;
+    for _ in 0..if is_guarded { 1 } else { MAX_FAULTS } {
+        wait_for_grant(&one, "before it").await;
+        wait_for_grant(&two, "before it").await;
+        met += locks_held_twice_in_one_fault(&mut deployment, [&one, &two], fault, &mut rng).await;
+        if met > 0 {
+            break;
+        }
+    }
+    met
+}
+
+/// Off: two clients hold a lock. On: never.
+async fn assert_guard_prevents_double_holds(local: LocalEngine, fault: FaultKind) {
+    let (off, on) = tokio::join!(locks_held_twice(local, fault, false), locks_held_twice(local, fault, true));
+    assert!(off > 0, "{local} {fault}: the control shows nothing");
+    assert_eq!(on, 0, "{local} {fault}: two are in");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_lose_data_break_exclusion_only_without_the_guard() {
+    tokio::join!(
+        assert_guard_prevents_double_holds(LocalEngine::Redis, FaultKind::Wipe),
+        assert_guard_prevents_double_holds(LocalEngine::RedisSentinel, FaultKind::Failover),
+        assert_guard_prevents_double_holds(LocalEngine::RedisCluster, FaultKind::Failover),
+        assert_guard_prevents_double_holds(LocalEngine::Redlock, FaultKind::Wipe),
+        assert_guard_prevents_double_holds(LocalEngine::Redis, FaultKind::Evict),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn skewed_clocks_break_exclusion_only_without_the_guard() {
+    tokio::join!(
+        assert_guard_prevents_double_holds(LocalEngine::Redis, FaultKind::Clock),
+        assert_guard_prevents_double_holds(LocalEngine::Redlock, FaultKind::Clock),
+        assert_guard_prevents_double_holds(LocalEngine::Mysql, FaultKind::Clock),
+        assert_guard_prevents_double_holds(LocalEngine::Postgres, FaultKind::Clock),
+    );
+}

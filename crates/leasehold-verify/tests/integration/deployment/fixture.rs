@@ -1,0 +1,84 @@
+//! Helpers that the tests share.
+
+use std::time::Duration;
+
+use leasehold::Locks;
+use leasehold_testbed::eventually;
+use leasehold_verify::deployment::{Deployment, DeploymentOptions, LocalEngine};
+use leasehold_verify::history::FaultKind;
+use leasehold_verify::rng::Rng;
+use tokio::time::timeout;
+
+/// Only a failing test waits this long.
+pub(crate) const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+
+pub(crate) fn options(local: LocalEngine, faults: &[FaultKind], guard: bool) -> DeploymentOptions {
+    DeploymentOptions {
+        faults: faults.to_vec(),
+        guard,
+        ttl: local.ttl_for(faults, None),
+        isolates_workers: false,
+        option: None,
+    }
+}
+
+/// All faults of the engine, except those of workers and these.
+pub(crate) fn faults_except(local: LocalEngine, excluded: &[FaultKind]) -> Vec<FaultKind> {
+    let all = local.faults().into_iter();
+    all.filter(|fault| ![FaultKind::Kill, FaultKind::Stop].contains(fault) && !excluded.contains(fault)).collect()
+}
+
+/// A deployment for these faults.
+pub(crate) async fn start(local: LocalEngine, faults: &[FaultKind], guard: bool) -> Deployment {
+    let started = Deployment::start(local, &options(local, faults, guard)).await;
+    started.unwrap_or_else(|trouble| panic!("{local} with {faults:?}: {trouble}"))
+}
+
+/// A client.
+pub(crate) async fn client(url: &str, ttl: Duration) -> Locks {
+    let opened = eventually(TEST_TIMEOUT, || Locks::builder().ttl(ttl).open(url));
+    opened.await
+}
+
+/// Waits until the lock is granted, and releases it.
+pub(crate) async fn wait_for_grant(locks: &Locks, when: &str) {
+    eventually(TEST_TIMEOUT, || async {
+        match locks.mutex("a").timeout(Duration::from_secs(10)).lock().await {
+            Ok(guard) => guard.release().await.map(drop).map_err(|error| format!("{when}: {error}")),
+            Err(error) => Err(format!("{when}: {error}")),
+        }
+    })
+    .await;
+}
+
+/// Acquires and releases it repeatedly.
+async fn acquire_repeatedly(locks: &Locks) {
+    loop {
+        if let Ok(guard) = locks.mutex("a").timeout(Duration::from_millis(200)).lock().await {
+            // It may be lost by now.
+            let _ = guard.release().await;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Begins and ends a fault while a client works; then every client is granted the lock again.
+pub(crate) async fn survives_fault(
+    deployment: &mut Deployment,
+    fault: FaultKind,
+    ttl: Duration,
+    rng: &mut Rng,
+) -> String {
+    let (through, past) = (client(deployment.url(), ttl).await, client(deployment.direct_url(), ttl).await);
+    wait_for_grant(&through, &format!("before {fault}")).await;
+    let strike = deployment.begin_fault(fault, rng).await.unwrap_or_else(|trouble| panic!("{fault}: {trouble}"));
+    assert!(!strike.target.is_empty() && strike.duration <= strike.max_duration(ttl), "{strike:?}");
+    assert!(deployment.begin_fault(fault, rng).await.is_err(), "{fault} goes on already");
+    let _ = timeout(strike.duration, acquire_repeatedly(&through)).await;
+    let note = deployment.end_fault(fault).await.unwrap_or_else(|trouble| panic!("{fault}: {trouble}"));
+    let _ = deployment.end_fault(fault).await.expect_err("it has ended already");
+    wait_for_grant(&through, &format!("after {fault}")).await;
+    wait_for_grant(&past, &format!("after {fault}, past the proxies")).await;
+    println!("{} {fault}: {strike:?} {note}", deployment.engine());
+    format!("{}: {note}", strike.target)
+}

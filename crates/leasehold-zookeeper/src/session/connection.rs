@@ -1,0 +1,173 @@
+//! One connection: its two buffers, and the requests that wait for an answer on it.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::pin::Pin;
+
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, Sleep};
+
+use super::buffers::{ReceiveBuffer, SendBuffer};
+use super::{Request, SessionCommand};
+use crate::client::Answer;
+use crate::error::Error;
+use crate::transport::ByteStream;
+use crate::wire::{self, op, xid};
+
+/// How many requests are taken at once.
+const MAX_BATCH: usize = 64;
+/// While more than this is unwritten, no request is taken.
+const MAX_UNSENT: usize = 1024 * 1024;
+
+/// The source of requests.
+#[derive(Debug)]
+pub(super) struct CommandQueue {
+    receiver: UnboundedReceiver<SessionCommand>,
+    /// Messages that were taken, and are not processed yet.
+    pub(super) batch: Vec<SessionCommand>,
+    /// Whether more may come on this connection.
+    pub(super) is_open: bool,
+}
+
+impl CommandQueue {
+    pub(super) fn new(asked: UnboundedReceiver<SessionCommand>) -> Self {
+        Self { receiver: asked, batch: Vec::new(), is_open: true }
+    }
+
+    /// Fails all pending requests.
+    pub(super) fn fail_all(mut self, error: &Error) {
+        self.receiver.close();
+        let taken = std::mem::take(&mut self.batch);
+        for asked in taken.into_iter().chain(std::iter::from_fn(|| self.receiver.try_recv().ok())) {
+            if let SessionCommand::Request(request) = asked {
+                request.fail(error);
+            }
+        }
+    }
+}
+
+impl Request {
+    pub(super) fn fail(self, error: &Error) {
+        self.answer(Answer { frame: Err(error.clone()), watcher: None });
+    }
+
+    pub(super) fn answer(self, answer: Answer) {
+        if let Some(reply) = self.reply {
+            // The caller may have stopped waiting.
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+/// An event on a connection.
+#[derive(Debug)]
+pub(super) enum ConnectionEvent {
+    /// Bytes arrived.
+    Received,
+    /// Bytes were written.
+    Written,
+    /// Requests arrived; if there are none, the last client was dropped.
+    Commands,
+    /// The alarm fired.
+    Alarm,
+}
+
+/// A request that was sent.
+#[derive(Debug)]
+pub(super) struct PendingRequest {
+    pub(super) xid: i32,
+    pub(super) request: Request,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Connection<S> {
+    reader: ReadHalf<S>,
+    writer: WriteHalf<S>,
+    pub(super) received: ReceiveBuffer,
+    unsent: SendBuffer,
+    /// The unanswered requests, in order.
+    pub(super) pending: VecDeque<PendingRequest>,
+    last_xid: i32,
+    pub(super) last_sent: Instant,
+    /// Whether a ping is unanswered.
+    pub(super) is_pinging: bool,
+    /// The number of the request to close the session.
+    pub(super) close_xid: Option<i32>,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl<S: ByteStream> Connection<S> {
+    pub(super) fn new(stream: S, alarm: Instant) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Self {
+            reader,
+            writer,
+            received: ReceiveBuffer::default(),
+            unsent: SendBuffer::default(),
+            pending: VecDeque::new(),
+            last_xid: 0,
+            last_sent: Instant::now(),
+            is_pinging: false,
+            close_xid: None,
+            alarm: Box::pin(tokio::time::sleep_until(alarm)),
+        }
+    }
+
+    pub(super) fn set_alarm(&mut self, at: Instant) {
+        self.alarm.as_mut().reset(at);
+    }
+
+    /// Waits for the next event. Bytes that have arrived come before the alarm, so that a process
+    /// that was stopped for a while does not take its own pause for the server's.
+    pub(super) async fn next_event(&mut self, intake: Option<&mut CommandQueue>) -> io::Result<ConnectionEvent> {
+        let takes = self.unsent.len() < MAX_UNSENT && intake.as_ref().is_some_and(|intake| intake.is_open);
+        let more = async {
+            match intake {
+                Some(intake) => intake.receiver.recv_many(&mut intake.batch, MAX_BATCH).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            heard = self.received.fill(&mut self.reader) => heard.map(|()| ConnectionEvent::Received),
+            wrote = self.unsent.write_some(&mut self.writer), if self.unsent.has_pending() => wrote.map(|()| ConnectionEvent::Written),
+            _ = more, if takes => Ok(ConnectionEvent::Commands),
+            () = self.alarm.as_mut() => Ok(ConnectionEvent::Alarm),
+        }
+    }
+
+    /// Sends a packet that has its number.
+    pub(super) fn send(&mut self, frame: &[u8]) {
+        self.unsent.push(frame);
+        self.last_sent = Instant::now();
+    }
+
+    /// Numbers a request and sends it.
+    pub(super) fn send_request(&mut self, mut request: Request) -> i32 {
+        self.last_xid = self.last_xid.checked_add(1).unwrap_or(1);
+        let mut frame = std::mem::take(&mut request.frame);
+        wire::set_xid(&mut frame, self.last_xid);
+        self.send(&frame);
+        self.pending.push_back(PendingRequest { xid: self.last_xid, request });
+        self.last_xid
+    }
+
+    pub(super) fn ping(&mut self) {
+        self.send(&wire::new_packet(xid::PING, op::PING).finish());
+        self.is_pinging = true;
+    }
+
+    /// Asks the server to end the session.
+    pub(super) fn close(&mut self) {
+        let frame = wire::request(op::CLOSE_SESSION).finish();
+        self.close_xid = Some(self.send_request(Request { frame, watch: None, reply: None }));
+    }
+
+    /// Fails all unanswered requests.
+    pub(super) fn fail(&mut self, error: &Error) {
+        self.pending.drain(..).for_each(|waiting| waiting.request.fail(error));
+    }
+}

@@ -1,0 +1,74 @@
+//! The background thread: it runs the keeper and every call, so that no caller's thread drives a
+//! runtime.
+
+use std::convert::Infallible;
+use std::sync::{Arc, mpsc};
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A handle to the thread, which runs until the last handle is dropped.
+#[derive(Debug)]
+pub(super) struct BackgroundThread {
+    handle: Handle,
+    pub(super) clock: Clock,
+    pub(super) engine: &'static str,
+    pub(super) url: String,
+    /// Never sends: dropping it ends the thread.
+    _keep_alive: oneshot::Sender<Infallible>,
+}
+
+impl BackgroundThread {
+    /// Starts a thread and opens the locks on it.
+    pub(super) fn spawn<F>(open: impl FnOnce() -> F + Send + 'static) -> Result<(crate::Locks, Arc<Self>)>
+    where
+        F: Future<Output = Result<crate::Locks>>,
+    {
+        let (opened, answer) = mpsc::sync_channel(1);
+        let (stay, gone) = oneshot::channel();
+        let body = move || {
+            let runtime = match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(opened.send(Err(start_error(error)))),
+            };
+            runtime.block_on(async move {
+                let locks = open().await;
+                let rest = |locks: &crate::Locks| {
+                    (locks.shared.manager.subscribe_end(), locks.clock().clone(), locks.shared.ttl)
+                };
+                let rest = locks.as_ref().ok().map(rest);
+                drop(opened.send(locks.map(|locks| (locks, Handle::current()))));
+                let _: Result<Infallible, _> = gone.await;
+                if let Some((mut end, clock, ttl)) = rest {
+                    // The channel never sends: it closes when the keeper has released everything.
+                    // After a TTL the claims have expired at the engine.
+                    let _ = clock.timeout(ttl, end.changed()).await;
+                }
+            });
+        };
+        std::thread::Builder::new().name("leasehold".into()).spawn(body).map_err(start_error)?;
+        let (locks, handle) = answer.recv().map_err(|_| thread_ended_error())??;
+        let (clock, engine, url) = (locks.clock().clone(), locks.capabilities().engine, locks.url());
+        Ok((locks, Arc::new(Self { handle, clock, engine, url, _keep_alive: stay })))
+    }
+
+    /// Runs a call on the thread and waits for its answer.
+    pub(super) fn call<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        let (done, answer) = mpsc::sync_channel(1);
+        // If the caller is gone, the answer is dropped, and a guard in it releases its lock.
+        self.handle.spawn(async move { drop(done.send(call.await)) });
+        answer.recv().unwrap_or_else(|_| Err(thread_ended_error().at_engine(self.engine).at_url(&self.url)))
+    }
+}
+
+fn start_error(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, "the background thread could not be started").retryable().caused_by(error)
+}
+
+/// Only after a panic on the thread.
+fn thread_ended_error() -> Error {
+    Error::new(ErrorKind::Closed, "the background thread failed while it worked on this").effect_unknown()
+}

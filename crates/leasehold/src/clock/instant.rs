@@ -1,0 +1,66 @@
+//! Moments: points in time.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A point in time on a [`Clock`](super::Clock). Unlike a [`std::time::Instant`], it belongs to a
+/// clock that a test can control, and can be stored as a number. Moments of two machines, or of two
+/// clocks, cannot be compared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Instant(pub(super) u64);
+
+impl Instant {
+    /// Later than every other moment.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The moment this many nanoseconds after the clock's start.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the clock's start.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This moment plus `by`; saturates at [`Instant::NEVER`].
+    #[must_use]
+    pub fn saturating_add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(by)))
+    }
+
+    /// This moment minus `by`; saturates at the clock's start. `NEVER` stays `NEVER`.
+    #[must_use]
+    pub fn saturating_sub(self, by: Duration) -> Self {
+        if self == Self::NEVER { self } else { Self(self.0.saturating_sub(nanos(by))) }
+    }
+
+    /// The time from `earlier` to this moment; zero if `earlier` is later.
+    pub fn duration_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl fmt::Debug for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::NEVER { f.write_str("never") } else { write!(f, "{:?}", Duration::from_nanos(self.0)) }
+    }
+}
+
+/// A duration in nanoseconds, saturating at 584 years.
+pub(crate) fn nanos(d: Duration) -> u64 {
+    d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_saturate() {
+        assert_eq!(Instant::NEVER.saturating_add(Duration::from_secs(1)), Instant::NEVER);
+        assert_eq!(Instant::NEVER.saturating_sub(Duration::from_secs(1)), Instant::NEVER);
+        assert_eq!(Instant::from_nanos(5).saturating_sub(Duration::from_secs(1)), Instant::from_nanos(0));
+        assert_eq!(Instant::from_nanos(5).duration_since(Instant::from_nanos(9)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,184 @@
+//! A folder that is shared with a group: what a member of the group puts into it must have no
+//! effect outside it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use super::tests::{LONG_TTL, TestFolder};
+use crate::{ErrorKind, Locks};
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+async fn open_shared(home: &TestFolder, options: &str) -> crate::Result<Locks> {
+    Locks::builder().ttl(LONG_TTL).open(&format!("{}{options}", home.url())).await
+}
+
+async fn acquire(locks: &Locks, name: &str) -> crate::Result<()> {
+    let _ = locks.mutex(name).lock().await?.release().await?;
+    Ok(())
+}
+
+/// A file of ours outside the folder that the group must not access.
+fn private_file(home: &TestFolder) -> PathBuf {
+    let path = home.dir.with_file_name("private-file");
+    fs::write(&path, "private").unwrap();
+    chmod(&path, 0o600);
+    path
+}
+
+fn assert_untouched(path: &Path) {
+    assert_eq!((fs::read_to_string(path).unwrap().as_str(), mode(path)), ("private", 0o600));
+}
+
+#[tokio::test]
+async fn a_link_in_the_place_of_a_folder_is_refused() {
+    for folder in ["records", "clients", "locks"] {
+        let home = TestFolder::new();
+        drop(open_shared(&home, "?mode=0770").await.unwrap());
+        let private = home.dir.with_file_name("private-folder");
+        fs::create_dir(&private).unwrap();
+        chmod(&private, 0o700);
+        fs::rename(home.dir.join(folder), home.dir.join("moved")).unwrap();
+        symlink(&private, home.dir.join(folder)).unwrap();
+        let error = open_shared(&home, "?mode=0770").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{folder}: {error}");
+        assert!(error.to_string().contains("link"), "{folder}: {error}");
+        assert_eq!((mode(&private), fs::read_dir(&private).unwrap().count()), (0o700, 0), "{folder}");
+    }
+}
+
+#[tokio::test]
+async fn a_link_in_the_place_of_a_file_is_refused() {
+    let home = TestFolder::new();
+    let private = private_file(&home);
+    let locks = open_shared(&home, "?mode=0777").await.unwrap();
+    symlink(&private, home.file("job")).unwrap();
+    let error = locks.mutex("job").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    symlink(&private, home.dir.join("records").join("job")).unwrap();
+    let error = locks.records().unwrap().get("job").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert_untouched(&private);
+}
+
+#[tokio::test]
+async fn a_second_name_of_another_file_is_refused() {
+    let home = TestFolder::new();
+    let private = private_file(&home);
+    let locks = open_shared(&home, "?mode=0777").await.unwrap();
+    fs::hard_link(&private, home.file("job")).unwrap();
+    let error = locks.mutex("job").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("2 names"), "{error}");
+    assert_untouched(&private);
+}
+
+#[tokio::test]
+async fn a_file_of_ours_that_was_moved_in_keeps_its_mode() {
+    let home = TestFolder::new();
+    let private = private_file(&home);
+    let locks = open_shared(&home, "?mode=0777").await.unwrap();
+    fs::rename(&private, home.file("job")).unwrap();
+    assert_eq!(locks.mutex("job").try_lock().await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_untouched(&home.file("job"));
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_a_file_does_not_block() {
+    let home = TestFolder::new();
+    let locks = open_shared(&home, "?mode=0770").await.unwrap();
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, home.file("job"), fifo, rustix::fs::Mode::from_raw_mode(0o666), 0).unwrap();
+    let error = locks.mutex("job").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+#[tokio::test]
+async fn a_draft_is_not_written_through_a_link() {
+    let home = TestFolder::new();
+    let private = private_file(&home);
+    let locks = open_shared(&home, "?mode=0770").await.unwrap();
+    for draft in ["floor.new", "floor", "audit.log", "records/.new"] {
+        symlink(&private, home.dir.join(draft)).unwrap();
+    }
+    acquire(&locks, "idle").await.unwrap_err();
+    fs::remove_file(home.dir.join("floor")).unwrap();
+    acquire(&locks, "idle").await.unwrap();
+    home.make_idle("idle");
+    drop(open_shared(&home, "?mode=0770").await.unwrap());
+    assert!(!home.file("idle").exists(), "the idle file was swept, which raises the floor");
+    locks.records().unwrap().update("r", |_, _| Some("value".to_owned())).await.unwrap();
+    let held = locks.mutex("a").lock().await.unwrap();
+    let claim = locks.inspect("a").await.unwrap().holders[0].claim;
+    let _ = locks.force_release("a", claim).await.unwrap();
+    drop(held);
+    assert_untouched(&private);
+}
+
+#[tokio::test]
+async fn the_mode_of_an_existing_folder_is_not_changed() {
+    let home = TestFolder::new();
+    fs::create_dir(&home.dir).unwrap();
+    chmod(&home.dir, 0o1777);
+    let locks = open_shared(&home, "?mode=0770").await.unwrap();
+    acquire(&locks, "a").await.unwrap();
+    assert_eq!(mode(&home.dir), 0o1777);
+    // A folder that its group cannot use is refused, and stays as it is.
+    let other = TestFolder::new();
+    fs::create_dir(&other.dir).unwrap();
+    chmod(&other.dir, 0o700);
+    let error = open_shared(&other, "?mode=0770").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("chmod 2770"), "{error}");
+    assert_eq!(mode(&other.dir), 0o700);
+}
+
+#[tokio::test]
+async fn the_setgid_bit_is_kept() {
+    let home = TestFolder::new();
+    fs::create_dir(&home.dir).unwrap();
+    chmod(&home.dir, 0o2770);
+    let locks = open_shared(&home, "?mode=0770").await.unwrap();
+    acquire(&locks, "a").await.unwrap();
+    assert_eq!(mode(&home.dir), 0o2770);
+    assert_eq!(mode(&home.dir.join("locks")), 0o2770);
+    // Also where we make it.
+    let other = TestFolder::new();
+    acquire(&open_shared(&other, "?mode=0770").await.unwrap(), "a").await.unwrap();
+    assert_eq!((mode(&other.dir), mode(&other.dir.join("clients"))), (0o2770, 0o2770));
+}
+
+#[tokio::test]
+async fn everything_in_the_folder_has_its_group() {
+    if !rustix::process::geteuid().is_root() {
+        panic!("needs root, to give a folder to a group that this process is not in");
+    }
+    let home = TestFolder::new();
+    fs::create_dir(&home.dir).unwrap();
+    chmod(&home.dir, 0o770);
+    std::os::unix::fs::chown(&home.dir, None, Some(4100)).unwrap();
+    let locks = open_shared(&home, "?mode=0770").await.unwrap();
+    acquire(&locks, "a").await.unwrap();
+    locks.records().unwrap().update("r", |_, _| Some("value".to_owned())).await.unwrap();
+    let mut folders = vec![home.dir.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            assert_eq!(fs::symlink_metadata(&path).unwrap().gid(), 4100, "{path:?}");
+            folders.extend(path.is_dir().then_some(path));
+        }
+    }
+    // A group can be named, too.
+    let other = TestFolder::new();
+    drop(open_shared(&other, "?mode=0770&group=4100").await.unwrap());
+    assert_eq!((fs::metadata(&other.dir).unwrap().gid(), mode(&other.dir)), (4100, 0o2770));
+    let error = open_shared(&other, "?mode=0770&group=4101").await.unwrap_err();
+    assert!(error.to_string().contains("chgrp 4101"), "{error}");
+}

@@ -1,0 +1,222 @@
+//! Notifications between clients, which make a waiter check its state. They are only hints:
+//! correctness does not depend on their arrival.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram as StdDatagram;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::net::UnixDatagram;
+use tokio::sync::Notify;
+
+use super::error;
+use super::folder::{Folder, socket_file};
+use crate::claim::ClaimId;
+use crate::engine::LossBroadcaster;
+use crate::error::Result;
+
+/// What a notification reports about a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notification {
+    /// The state changed, and the claim may hold the lock now: check it. A notification is never
+    /// proof of a grant. It may come late, from a process that was stopped after it had left the
+    /// lock's file, when the grant is long over.
+    CheckState,
+    /// The claim was evicted.
+    ForceReleased,
+    /// An operator asks the claim's holder to release it.
+    ReleaseRequested,
+}
+
+/// After this many notifications at once, the socket may have been full (it holds ten by default),
+/// and others may have been lost.
+const OVERFLOW_THRESHOLD: u32 = 10;
+
+/// The length of a message: the notification and its claim; the other bytes are unused.
+const MESSAGE_LEN: usize = 33;
+
+impl Notification {
+    fn encode(self, claim: ClaimId) -> [u8; MESSAGE_LEN] {
+        let mut message = [0; MESSAGE_LEN];
+        message[0] = match self {
+            Self::CheckState => 1,
+            Self::ForceReleased => 3,
+            Self::ReleaseRequested => 4,
+        };
+        message[1..17].copy_from_slice(&claim.bits().to_le_bytes());
+        message
+    }
+
+    fn decode(message: &[u8]) -> Option<(ClaimId, Self)> {
+        let message: &[u8; MESSAGE_LEN] = message.try_into().ok()?;
+        let claim = u128::from_le_bytes(message[1..17].try_into().ok()?);
+        let ring = match message[0] {
+            // Earlier versions report a grant with the second one, with its token and end.
+            1 | 2 => Self::CheckState,
+            3 => Self::ForceReleased,
+            4 => Self::ReleaseRequested,
+            _ => return None,
+        };
+        Some((ClaimId::from_bits(claim), ring))
+    }
+}
+
+/// One queued claim of this process, and what notifications reported about it.
+#[derive(Debug, Default)]
+pub(super) struct Subscriber {
+    notified: Notify,
+    state: Mutex<SubscriberState>,
+}
+
+#[derive(Debug, Default)]
+struct SubscriberState {
+    /// The claim was evicted since it was last seen waiting.
+    is_force_released: bool,
+    /// The clients to watch.
+    watched_clients: Vec<u128>,
+}
+
+impl Subscriber {
+    fn state(&self) -> MutexGuard<'_, SubscriberState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a notification, including one that came before the call.
+    pub(super) async fn notified(&self) {
+        self.notified.notified().await;
+    }
+
+    /// Whether the claim was evicted.
+    pub(super) fn is_force_released(&self) -> bool {
+        self.state().is_force_released
+    }
+
+    /// The clients to watch.
+    pub(super) fn watched_clients(&self) -> Vec<u128> {
+        self.state().watched_clients.clone()
+    }
+}
+
+/// The queued claims of this process, and the socket that notifies other processes.
+#[derive(Debug)]
+pub(super) struct Wakeups {
+    subscribers: Mutex<HashMap<ClaimId, Arc<Subscriber>>>,
+    pub(super) loss_events: LossBroadcaster,
+    socket: StdDatagram,
+    #[cfg(test)]
+    pub(super) notified_count: std::sync::atomic::AtomicU64,
+}
+
+impl Wakeups {
+    pub(super) fn new(folder: &Folder) -> Result<Self> {
+        let out = StdDatagram::unbound().and_then(|out| out.set_nonblocking(true).map(|()| out));
+        let out = out.map_err(|e| error::io_error_at(folder.clients.as_path(), "make a socket for", e))?;
+        Ok(Self {
+            subscribers: Mutex::default(),
+            loss_events: LossBroadcaster::default(),
+            socket: out,
+            #[cfg(test)]
+            notified_count: Default::default(),
+        })
+    }
+
+    fn subscribers(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Subscriber>>> {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens for notifications of a queued claim, which watches `watched_clients`, until `unsubscribe`.
+    pub(super) fn subscribe(&self, claim: ClaimId, ahead: Vec<u128>) {
+        let ear = Arc::clone(self.subscribers().entry(claim).or_default());
+        *ear.state() = SubscriberState { is_force_released: false, watched_clients: ahead };
+    }
+
+    /// The listening claim, if it listens.
+    pub(super) fn subscriber(&self, claim: ClaimId) -> Option<Arc<Subscriber>> {
+        self.subscribers().get(&claim).cloned()
+    }
+
+    /// Stops listening for a claim that does not wait any more.
+    pub(super) fn unsubscribe(&self, claim: ClaimId) {
+        self.subscribers().remove(&claim);
+    }
+
+    /// Notifies a claim of this process.
+    pub(super) fn notify_local(&self, claim: ClaimId, ring: Notification) {
+        if ring == Notification::ReleaseRequested {
+            return self.loss_events.report_release_request(claim);
+        }
+        if let Some(ear) = self.subscriber(claim) {
+            if ring == Notification::ForceReleased {
+                ear.state().is_force_released = true;
+            }
+            ear.notified.notify_one();
+        }
+        if ring == Notification::ForceReleased {
+            self.loss_events.report_lost(claim);
+        }
+    }
+
+    /// Makes all queued claims check their state, because notifications may have been lost.
+    fn notify_all(&self) {
+        self.subscribers().values().for_each(|ear| ear.notified.notify_one());
+    }
+
+    /// Notifies a claim of another process.
+    pub(super) fn notify_remote(&self, folder: &Folder, client: u128, claim: ClaimId, ring: Notification) {
+        #[cfg(test)]
+        self.notified_count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if let Err(error) = self.send(folder, client, &ring.encode(claim)) {
+            tracing::debug!(%error, "a bell was not heard; its client looks by itself");
+        }
+    }
+
+    fn send(&self, folder: &Folder, client: u128, message: &[u8]) -> io::Result<usize> {
+        let (clients, name) = (&folder.clients, socket_file(client));
+        if !clients.is_shared() {
+            return self.socket.send_to(message, clients.path_by_handle(&name));
+        }
+        // A member of the group may have put a link in place of the socket: the message goes to a
+        // socket in this folder, or nowhere.
+        let socket = clients.open_socket(&name)?;
+        self.socket.send_to(message, format!("/proc/self/fd/{}", socket.as_raw_fd()))
+    }
+
+    /// Opens this client's own socket.
+    pub(super) fn open_socket(folder: &Folder, client: u128) -> Result<UnixDatagram> {
+        let (clients, name) = (&folder.clients, socket_file(client));
+        let bell = UnixDatagram::bind(clients.path_by_handle(&name));
+        let bell = bell.and_then(|bell| clients.share_socket(&name).map(|()| bell));
+        bell.map_err(|e| error::io_error_at(clients.as_path(), "make a socket in", e))
+    }
+
+    /// Forwards arriving notifications until it is dropped.
+    pub(super) async fn forward_notifications(self: Arc<Self>, socket: UnixDatagram) {
+        let mut message = [0; 64];
+        let mut burst = 0;
+        loop {
+            let heard = match socket.try_recv(&mut message) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if burst >= OVERFLOW_THRESHOLD {
+                        self.notify_all();
+                    }
+                    burst = 0;
+                    socket.recv(&mut message).await
+                }
+                other => other,
+            };
+            burst += 1;
+            match heard {
+                Ok(length) => match Notification::decode(&message[..length]) {
+                    Some((claim, ring)) => self.notify_local(claim, ring),
+                    None => tracing::debug!("a ring that is none of ours"),
+                },
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "our bell is broken; waiters look by themselves");
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! How an engine reports lost claims on its own.
+
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::claim::ClaimId;
+
+/// What an engine reports on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossEvent {
+    /// This claim is lost.
+    Lost(ClaimId),
+    /// This claim may be lost: the keeper renews it at once.
+    MaybeLost(ClaimId),
+    /// An operator asks the holder of this claim to release it. The claim holds until its deadline,
+    /// and is not renewed any more.
+    ReleaseRequested(ClaimId),
+    /// Any claim may be lost: the connection was broken for a while, or the server is another one.
+    /// The keeper renews all claims at once.
+    Resync,
+}
+
+/// A stream of losses and possible losses, as the engine learns of them.
+#[derive(Debug)]
+pub struct LossEvents(Option<UnboundedReceiver<LossEvent>>);
+
+impl LossEvents {
+    /// A stream without any losses.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    /// The next losses; does not complete while there are none.
+    ///
+    /// # Cancellation safety
+    /// May be dropped; no loss is missed.
+    pub async fn next(&mut self) -> Vec<LossEvent> {
+        let Some(receiver) = &mut self.0 else { return std::future::pending().await };
+        let mut losses = Vec::new();
+        if receiver.recv_many(&mut losses, 1024).await == 0 {
+            // The engine was dropped, and reports nothing any more.
+            return std::future::pending().await;
+        }
+        losses
+    }
+}
+
+/// Broadcasts an engine's losses to its subscribers.
+#[derive(Debug, Default)]
+pub struct LossBroadcaster(Mutex<Vec<UnboundedSender<LossEvent>>>);
+
+impl LossBroadcaster {
+    /// Subscribes from now on.
+    pub fn subscribe(&self) -> LossEvents {
+        let (sender, receiver) = unbounded_channel();
+        let mut senders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        senders.retain(|sender| !sender.is_closed());
+        senders.push(sender);
+        drop(senders);
+        LossEvents(Some(receiver))
+    }
+
+    /// Reports a lost claim to all subscribers; each knows its own claims.
+    pub fn report_lost(&self, claim: ClaimId) {
+        self.broadcast(LossEvent::Lost(claim));
+    }
+
+    /// Makes the subscriber that has this claim renew it now.
+    pub fn report_maybe_lost(&self, claim: ClaimId) {
+        self.broadcast(LossEvent::MaybeLost(claim));
+    }
+
+    /// Makes the subscriber that has this claim ask its holder to release it.
+    pub fn report_release_request(&self, claim: ClaimId) {
+        self.broadcast(LossEvent::ReleaseRequested(claim));
+    }
+
+    /// Makes all subscribers renew all their claims now.
+    pub fn report_resync(&self) {
+        self.broadcast(LossEvent::Resync);
+    }
+
+    fn broadcast(&self, loss: LossEvent) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|sender| sender.send(loss).is_ok());
+    }
+}

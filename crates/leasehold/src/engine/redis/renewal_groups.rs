@@ -1,0 +1,189 @@
+//! Leases that are renewed together.
+//!
+//! Renewing 100,000 leases one by one costs the server more than most of its other work. So leases
+//! of one TTL that are due at once join a bundle. The bundle stores the time of their last renewal
+//! once, and one write renews them all.
+//!
+//! A lease leaves its bundle when it is released, contended for or force released; the same script
+//! decrements the bundle's count. The server renews a bundle only if it has as many leases as its
+//! owner expects; if not, the owner renews each lease on its own. Every fourth renewal checks each
+//! lease on its own in any case: a lock's key may have been deleted by hand.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::claim::{Claim, ClaimId};
+use crate::clock::Instant;
+
+/// The fewest leases that make a bundle.
+pub(crate) const MIN_GROUP_SIZE: usize = 16;
+
+/// The bundles of one client.
+#[derive(Debug, Default)]
+pub(crate) struct RenewalGroups(Mutex<GroupTable>);
+
+#[derive(Debug, Default)]
+struct GroupTable {
+    memberships: HashMap<ClaimId, Membership>,
+    /// Above this number of places, those of forgotten claims are removed.
+    prune_threshold: usize,
+    /// What was learned before this moment may be wrong.
+    resync_since: Instant,
+}
+
+#[derive(Debug)]
+struct Membership {
+    group: Arc<RenewalGroup>,
+    /// When the lease was last checked on its own.
+    checked_at: Instant,
+    claim: Weak<Claim>,
+}
+
+/// One bundle.
+#[derive(Debug)]
+pub(crate) struct RenewalGroup {
+    pub(crate) key: String,
+    pub(crate) ttl: Duration,
+    lease_count: AtomicU32,
+    /// When the last successful renewal was sent.
+    renewed_at: AtomicU64,
+    /// The server's count may differ from ours: the bundle is no longer used.
+    is_broken: AtomicBool,
+}
+
+impl RenewalGroup {
+    /// A bundle that has not been renewed yet.
+    pub(crate) fn new(key: String, ttl: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            ttl,
+            lease_count: AtomicU32::new(0),
+            renewed_at: AtomicU64::new(0),
+            is_broken: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn lease_count(&self) -> u32 {
+        self.lease_count.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn renewed_at(&self) -> Instant {
+        Instant::from_nanos(self.renewed_at.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn record_renewal(&self, sent: Instant) {
+        self.renewed_at.fetch_max(sent.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// Whether it was renewed so recently that its leases need nothing more in this round.
+    pub(crate) fn is_fresh(&self, now: Instant) -> bool {
+        now.duration_since(self.renewed_at()) < self.ttl / 6
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn mark_broken(&self) {
+        self.is_broken.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Whether a lease is checked on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseCheck {
+    /// Not yet.
+    NotDue,
+    /// It is due.
+    Due,
+    /// What we know of the lease and its bundle may come from another server.
+    Resync,
+}
+
+impl RenewalGroups {
+    fn state(&self) -> MutexGuard<'_, GroupTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bundle of a claim, and whether the claim should be checked on its own now.
+    pub(crate) fn find(&self, claim: &Claim, now: Instant) -> Option<(Arc<RenewalGroup>, LeaseCheck)> {
+        let mut state = self.state();
+        let place = state.memberships.get(&claim.id)?;
+        if place.group.is_broken() {
+            state.memberships.remove(&claim.id);
+            return None;
+        }
+        let turn = if place.checked_at <= state.resync_since {
+            LeaseCheck::Resync
+        } else if now.duration_since(place.checked_at) >= claim.options.ttl {
+            LeaseCheck::Due
+        } else {
+            LeaseCheck::NotDue
+        };
+        Some((Arc::clone(&place.group), turn))
+    }
+
+    /// Adds claims that joined a bundle by a request sent at `sent`.
+    pub(crate) fn join<'a>(
+        &self,
+        group: &Arc<RenewalGroup>,
+        claims: impl Iterator<Item = &'a Arc<Claim>>,
+        sent: Instant,
+    ) {
+        let mut state = self.state();
+        for claim in claims {
+            group.lease_count.fetch_add(1, Ordering::SeqCst);
+            let place = Membership { group: Arc::clone(group), checked_at: sent, claim: Arc::downgrade(claim) };
+            state.memberships.insert(claim.id, place);
+        }
+        // A claim may have been released meanwhile.
+        if state.memberships.len() > state.prune_threshold {
+            state.memberships.retain(|_, place| place.claim.strong_count() > 0);
+            state.prune_threshold = state.memberships.len() * 2;
+        }
+    }
+
+    /// A request sent at `sent` found the claim in its bundle.
+    pub(crate) fn record_check(&self, claim: ClaimId, sent: Instant) {
+        if let Some(place) = self.state().memberships.get_mut(&claim) {
+            place.checked_at = sent;
+        }
+    }
+
+    /// The claim is no longer in its bundle.
+    pub(crate) fn remove(&self, claim: ClaimId) {
+        self.state().memberships.remove(&claim);
+    }
+
+    /// All that we know may be wrong: each claim is checked on its own.
+    pub(crate) fn require_resync(&self, now: Instant) {
+        self.state().resync_since = now;
+    }
+
+    /// A claim is about to leave its bundle: call [`PendingLeave::complete`] when it has.
+    pub(crate) fn begin_leave(&self, claim: ClaimId) -> PendingLeave {
+        PendingLeave(self.state().memberships.remove(&claim).map(|place| place.group))
+    }
+}
+
+/// A claim that is about to leave its bundle. If it is dropped before `complete`, the bundle is no
+/// longer used.
+pub(crate) struct PendingLeave(Option<Arc<RenewalGroup>>);
+
+impl PendingLeave {
+    pub(crate) fn complete(mut self) {
+        if let Some(group) = self.0.take() {
+            group.lease_count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for PendingLeave {
+    fn drop(&mut self) {
+        if let Some(group) = &self.0 {
+            group.mark_broken();
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A server in memory: [`AcceptorState`] in place of the scripts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use redis::Value;
+
+use super::super::server::{Request, RequestKind};
+use super::super::wire::digits;
+use crate::claim::{ClaimId, Owner, Token};
+use crate::clock::Instant;
+use crate::engine::redis::wire::{Contender, Reader};
+use crate::logic::acceptor::{AcceptorState, ClaimRequest};
+use crate::logic::quorum::{Vote, WriteReply};
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct SimulatedServer {
+    locks: BTreeMap<String, AcceptorState>,
+    /// All claims that this server has ever seen, by lock.
+    claims: BTreeSet<(String, ClaimId)>,
+    /// Its clock at the start, in us, and by how many parts per million it is fast.
+    clock_base: u64,
+    drift_ppm: i64,
+    start: Instant,
+    pub(super) is_up: bool,
+    pub(super) hangs_until: Instant,
+    /// In us of its own clock.
+    cool_down_until: u64,
+    /// How many requests of each kind it received.
+    pub(super) request_counts: BTreeMap<&'static str, u64>,
+}
+
+impl SimulatedServer {
+    pub(super) fn new(base: u64, ppm: i64, start: Instant) -> Self {
+        Self {
+            locks: BTreeMap::new(),
+            claims: BTreeSet::new(),
+            clock_base: base,
+            drift_ppm: ppm,
+            start,
+            is_up: true,
+            hangs_until: start,
+            cool_down_until: 0,
+            request_counts: BTreeMap::new(),
+        }
+    }
+
+    /// Its clock, in us.
+    pub(super) fn clock_us(&self, now: Instant) -> u64 {
+        let passed = now.duration_since(self.start).as_micros() as i64;
+        self.clock_base.saturating_add_signed(passed + passed * self.drift_ppm / 1_000_000)
+    }
+
+    /// Loses all data, and starts a cool-down of this length.
+    pub(super) fn restart_empty(&mut self, now: Instant, cool_down: Duration) {
+        self.locks.clear();
+        self.cool_down_until = self.clock_us(now) + cool_down.as_micros() as u64;
+    }
+
+    /// The claims that are live at that time.
+    pub(super) fn live_claims(&self, now: Instant) -> Vec<(String, ClaimId)> {
+        let time = self.clock_us(now);
+        let ends = |(key, claim): &&(String, ClaimId)| self.locks.get(key).and_then(|lock| lock.expires_at(*claim));
+        self.claims.iter().filter(|claim| ends(claim).is_some_and(|ends| ends > time)).cloned().collect()
+    }
+
+    fn lock(&mut self, key: &str, claim: ClaimId) -> &mut AcceptorState {
+        self.claims.insert((key.to_owned(), claim));
+        let abstains_until = self.cool_down_until;
+        self.locks.entry(key.to_owned()).or_insert_with(|| AcceptorState::cooling_down(abstains_until))
+    }
+
+    /// Serves a request, and answers as a script does.
+    pub(super) fn serve(&mut self, now: Instant, request: &Request) -> Value {
+        let (time, arguments) = (self.clock_us(now), &request.arguments[..]);
+        let word = |at: usize| &arguments[at][..];
+        let count = |this: &mut Self, what| *this.request_counts.entry(what).or_default() += 1;
+        match request.kind {
+            RequestKind::Probe => text(&digits(time)),
+            RequestKind::Acquire => {
+                count(self, "takes");
+                let (ask, guess) = (parse_ask(word(0), word(1), word(4)), Token(number(word(3))));
+                let abstains_until = self.cool_down_until;
+                let lock = self.lock(&request.keys[0], ask.claim);
+                let before = lock.last_token();
+                encode_vote(lock.acquire(time, ask, guess), (guess, before), (time, abstains_until), lock.last_token())
+            }
+            RequestKind::StoreToken => {
+                count(self, "writes");
+                let ask = ClaimRequest { owner: parse_owner(word(4)), ttl: 0, ..ask_without_ttl(word(0), word(1)) };
+                text(&encode_written(self.lock(&request.keys[0], ask.claim).write_token(
+                    time,
+                    ask,
+                    Token(number(word(3))),
+                )))
+            }
+            RequestKind::Release => {
+                count(self, "releases");
+                let ClaimRequest { claim, attempt, .. } = ask_without_ttl(word(0), word(1));
+                let lock = self.lock(&request.keys[0], claim);
+                let there = if word(3) == b"1" { lock.release(claim, attempt) } else { lock.withdraw(claim, attempt) };
+                Value::Int(there.into())
+            }
+            RequestKind::Renew => {
+                count(self, "renewals");
+                let renew = |(key, words): (&String, &[Vec<u8>])| {
+                    let ask = parse_ask(&words[0], word(0), &words[2]);
+                    let renewed = self.lock(key, ask.claim).renew(time, ask, Token(number(&words[1])));
+                    renewed.map_or('A', |renewed| if renewed { '1' } else { '0' })
+                };
+                text(&request.keys.iter().zip(arguments[2..].chunks(3)).map(renew).collect::<String>())
+            }
+            RequestKind::ForceRelease => {
+                let (claim, token) = (parse_claim(word(0)), Token(number(word(3))));
+                let lock = self.lock(&request.keys[0], claim);
+                let known = lock.last_token();
+                let did = lock.force_release(time, claim, token, word(4) == b"1");
+                let yes = |yes: bool| Value::Int(yes.into());
+                // The party is not known here.
+                Value::Array(vec![
+                    yes(did.is_stored),
+                    int(known.0),
+                    int(time),
+                    text(""),
+                    yes(did.was_present),
+                    yes(did.others_remain),
+                ])
+            }
+        }
+    }
+
+    /// The answers to `TIME` and `INFO`, which a client requests first.
+    pub(super) fn identify(&self, now: Instant, run: &str) -> Vec<Value> {
+        let time = self.clock_us(now);
+        vec![Value::Array(vec![int(time / 1_000_000), int(time % 1_000_000)]), text(&format!("run_id:{run}\r\n"))]
+    }
+}
+
+fn text(text: &str) -> Value {
+    Value::BulkString(text.as_bytes().to_vec())
+}
+
+fn int(number: u64) -> Value {
+    Value::Int(number.try_into().expect("small enough"))
+}
+
+fn number(digits: &[u8]) -> u64 {
+    Reader(digits).number(digits.len()).expect("digits")
+}
+
+fn parse_claim(bytes: &[u8]) -> ClaimId {
+    ClaimId::from_bits(u128::from_be_bytes(bytes.try_into().expect("16 bytes")))
+}
+
+fn parse_owner(bytes: &[u8]) -> Option<Owner> {
+    let bits = u128::from_be_bytes(bytes.try_into().expect("16 bytes"));
+    (bits != 0).then(|| Owner::from_bits(bits))
+}
+
+fn ask_without_ttl(id: &[u8], attempt: &[u8]) -> ClaimRequest {
+    ClaimRequest { claim: parse_claim(id), attempt: number(attempt), owner: None, ttl: 0 }
+}
+
+fn parse_ask(id: &[u8], attempt: &[u8], party: &[u8]) -> ClaimRequest {
+    let ttl = Contender::read(party).expect("a party").ttl.as_micros() as u64;
+    ClaimRequest { owner: parse_owner(&party[13..29]), ttl, ..ask_without_ttl(id, attempt) }
+}
+
+/// The same answer as the script `take` gives.
+fn encode_vote(vote: Vote, (guess, before): (Token, Token), (time, until): (u64, u64), last: Token) -> Value {
+    let d = digits;
+    match vote {
+        Vote::Yes { own_token: own, .. } if own == guess && guess > before => Value::Int(1),
+        Vote::Yes { last_token: last, own_token: own, owner_token: bound } => {
+            text(&format!("Y{}{}{}{}", d(last.0), d(time), d(own.0), d(bound.0)))
+        }
+        Vote::No { last_token: last } => text(&format!("N{}{}", d(last.0), d(time))),
+        Vote::CoolingDown => text(&format!("A{}{}{}", d(last.0), d(time), d(until.saturating_sub(time)))),
+        Vote::NoResponse => unreachable!("a node that votes is not silent"),
+    }
+}
+
+fn encode_written(written: WriteReply) -> String {
+    match written {
+        WriteReply::Stored => "S".to_owned(),
+        WriteReply::ClaimMissing => "G".to_owned(),
+        WriteReply::NoResponse => "A".to_owned(),
+        WriteReply::OwnerToken(token) => format!("B{}", digits(token.0)),
+        WriteReply::TokenTooLow(token) => format!("L{}", digits(token.0)),
+    }
+}

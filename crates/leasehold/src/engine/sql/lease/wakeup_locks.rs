@@ -1,0 +1,401 @@
+//! Wake-up locks, for databases without notifications (MySQL): named locks whose release wakes a
+//! waiter.
+//!
+//! A claim of ours that lasts a moment gets such a lock ("bell" in the code), which one connection
+//! of ours holds. A claim needs none if another of our own claims is right behind it. The waiter
+//! right behind the claim, in another process, blocks in `GET_LOCK` on its wake-up lock. It wakes
+//! when we call `RELEASE_LOCK`, and also when our process dies, since the server then releases the
+//! lock. A wake-up in vain costs one look at the row; a missing wake-up lock costs a retry a little
+//! later. Correctness never depends on it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::lock_state::lock;
+use crate::claim::ClaimId;
+use crate::clock::{Clock, Instant};
+use crate::engine::sql::connection::{Connection, Reply, Value};
+use crate::engine::sql::error::Failure;
+use crate::engine::sql::pool::Pool;
+
+/// How old a claim must be to get a wake-up lock: most end earlier, without a waiter.
+const MIN_CLAIM_AGE: Duration = Duration::from_millis(5);
+
+/// Time limit for the server's answer.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long wake-up locks stay unchecked. If the server had lost them, waiters would look at the
+/// row again and again.
+const CHECK_INTERVAL: Duration = Duration::from_secs(3);
+
+/// How many wake-up locks one statement acquires or releases.
+const MAX_BATCH: usize = 64;
+
+/// The name of a claim's wake-up lock.
+pub(super) fn lock_name(claim: ClaimId) -> String {
+    format!("leasehold:{:032x}", claim.bits())
+}
+
+/// A change for the task that keeps the wake-up locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum WakeupCommand {
+    /// One of our claims exists.
+    Acquire(ClaimId),
+    /// No other client waits behind the claim: it gets no wake-up lock, but keeps one that it has.
+    CancelPending(ClaimId),
+    /// One of our claims is gone.
+    Release(ClaimId),
+}
+
+/// Our wake-up locks.
+#[derive(Debug)]
+pub(super) struct WakeupLocks {
+    queue: Arc<CommandQueue>,
+    clock: Clock,
+}
+
+/// The queue of orders. The task wakes only for what cannot wait until its next alarm: most claims
+/// are gone by then.
+#[derive(Debug, Default)]
+struct CommandQueue {
+    schedule: Mutex<WakeupSchedule>,
+    wake: Notify,
+}
+
+impl WakeupLocks {
+    /// Starts the task that keeps them, on a connection of its own.
+    pub(super) fn start(pool: Arc<Pool>, clock: Clock) -> Self {
+        let desk = Arc::new(CommandQueue::default());
+        tokio::spawn(run(pool, clock.clone(), Arc::clone(&desk)));
+        Self { queue: desk, clock }
+    }
+
+    pub(super) fn submit(&self, orders: impl Iterator<Item = WakeupCommand>) {
+        let now = self.clock.now();
+        let mut book = lock(&self.queue.schedule);
+        let mut wakes = false;
+        for order in orders {
+            wakes |= book.apply(order, now);
+        }
+        drop(book);
+        if wakes {
+            self.queue.wake.notify_one();
+        }
+    }
+
+    /// Gives up the connection: no claim holds any more.
+    pub(super) fn close(&self) {
+        lock(&self.queue.schedule).is_closed = true;
+        self.queue.wake.notify_one();
+    }
+}
+
+impl Drop for WakeupLocks {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The task's state: which claims have a wake-up lock, which will, and what to send to the server
+/// next.
+#[derive(Debug, Default)]
+struct WakeupSchedule {
+    /// When each claim without a wake-up lock gets one, in order.
+    due: VecDeque<(Instant, ClaimId)>,
+    pending: HashSet<ClaimId>,
+    /// Claims whose wake-up lock the server has.
+    held: HashSet<ClaimId>,
+    /// Wake-up locks that the server has and must release.
+    to_release: Vec<ClaimId>,
+    /// When the task wakes without a notification.
+    next_wake: Option<Instant>,
+    is_closed: bool,
+}
+
+impl WakeupSchedule {
+    /// Records an order. Returns whether the task must wake for it.
+    fn apply(&mut self, order: WakeupCommand, now: Instant) -> bool {
+        match order {
+            WakeupCommand::Acquire(claim) => {
+                if self.held.contains(&claim) || !self.pending.insert(claim) {
+                    return false;
+                }
+                let due = now.saturating_add(MIN_CLAIM_AGE);
+                self.due.push_back((due, claim));
+                self.next_wake.is_none_or(|alarm| alarm > due)
+            }
+            WakeupCommand::CancelPending(claim) => {
+                self.pending.remove(&claim);
+                false
+            }
+            WakeupCommand::Release(claim) => {
+                self.pending.remove(&claim);
+                let hangs = self.held.remove(&claim);
+                if hangs {
+                    self.to_release.push(claim);
+                }
+                hangs
+            }
+        }
+    }
+
+    /// When the next wake-up lock is due.
+    fn next_due(&mut self) -> Option<Instant> {
+        while self.due.front().is_some_and(|(_, claim)| !self.pending.contains(claim)) {
+            self.due.pop_front();
+        }
+        self.due.front().map(|(at, _)| *at)
+    }
+
+    /// The wake-up locks to acquire now.
+    fn take_due(&mut self, now: Instant) -> Vec<ClaimId> {
+        let mut claims = Vec::new();
+        while claims.len() < MAX_BATCH && self.next_due().is_some_and(|at| at <= now) {
+            let Some((_, claim)) = self.due.pop_front() else { break };
+            self.pending.remove(&claim);
+            self.held.insert(claim);
+            claims.push(claim);
+        }
+        claims
+    }
+
+    /// Schedules those that could not be acquired once more.
+    fn reschedule(&mut self, claims: &[ClaimId], now: Instant) {
+        for claim in claims {
+            if self.held.remove(claim) {
+                self.apply(WakeupCommand::Acquire(*claim), now);
+            }
+        }
+    }
+
+    /// The connection is gone, which released all wake-up locks: they are acquired again on the
+    /// next one.
+    fn reschedule_all(&mut self, now: Instant) {
+        self.to_release.clear();
+        for claim in std::mem::take(&mut self.held) {
+            self.apply(WakeupCommand::Acquire(claim), now);
+        }
+    }
+}
+
+async fn run(pool: Arc<Pool>, clock: Clock, desk: Arc<CommandQueue>) {
+    let mut link: Option<Connection> = None;
+    while let Some((hang, ring)) = desk.next_batch(&clock).await {
+        if pool.is_releasing_idle() {
+            // Closing it releases all wake-up locks. Until the server has connections to spare,
+            // waiters poll.
+            if let Some(link) = link.take() {
+                link.close().await;
+            }
+        } else if link.is_none() {
+            link = Connection::open(&pool.config).await.inspect_err(|failure| pool.note_refusal(failure)).ok();
+        }
+        let Some(open) = &mut link else {
+            lock(&desk.schedule).reschedule_all(clock.now().saturating_add(Duration::from_secs(1)));
+            continue;
+        };
+        match apply_batch(open, &clock, &hang, &ring).await {
+            // Another client was probing that wake-up lock: try again a little later.
+            Ok(taken) => lock(&desk.schedule).reschedule(&taken, clock.now()),
+            Err(failure) => {
+                tracing::debug!(?failure, "the bells are gone");
+                link = None;
+                lock(&desk.schedule).reschedule_all(clock.now());
+            }
+        }
+    }
+    if let Some(link) = link {
+        link.close().await;
+    }
+}
+
+impl CommandQueue {
+    /// Waits until there are wake-up locks to acquire or release. If those held have not been
+    /// checked for a while, it returns with neither. `None`: shut down.
+    async fn next_batch(&self, clock: &Clock) -> Option<(Vec<ClaimId>, Vec<ClaimId>)> {
+        let look_at = clock.now().saturating_add(CHECK_INTERVAL);
+        loop {
+            let (alarm, any) = {
+                let (mut book, now) = (lock(&self.schedule), clock.now());
+                if book.is_closed {
+                    return None;
+                }
+                let (hang, ring) = (book.take_due(now), std::mem::take(&mut book.to_release));
+                book.next_wake = book.next_due();
+                let any = !book.held.is_empty();
+                if !hang.is_empty() || !ring.is_empty() || any && now >= look_at {
+                    return Some((hang, ring));
+                }
+                (book.next_wake, any)
+            };
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = sleep_until(clock, alarm) => {}
+                () = sleep_until(clock, any.then_some(look_at)) => {}
+            }
+        }
+    }
+}
+
+/// Releases and acquires wake-up locks; returns those that could not be acquired. With nothing to
+/// do, it checks that the server still has our connection and so our wake-up locks.
+async fn apply_batch(
+    link: &mut Connection,
+    clock: &Clock,
+    hang: &[ClaimId],
+    ring: &[ClaimId],
+) -> Result<Vec<ClaimId>, Failure> {
+    if hang.is_empty() && ring.is_empty() {
+        query(link, clock, "SELECT 1", &[]).await?;
+    }
+    run_statement(link, clock, "RELEASE_LOCK", ring).await?;
+    run_statement(link, clock, "GET_LOCK", hang).await
+}
+
+async fn query(link: &mut Connection, clock: &Clock, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+    let late = || Err(Failure::ConnectionLost("the bells gave no answer".into()));
+    clock.timeout(REPLY_TIMEOUT, link.run(sql, values)).await.unwrap_or_else(|_| late())
+}
+
+async fn sleep_until(clock: &Clock, at: Option<Instant>) {
+    match at {
+        Some(at) => clock.sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Runs one statement for up to [`MAX_BATCH`] of them; returns those that failed.
+async fn run_statement(
+    link: &mut Connection,
+    clock: &Clock,
+    what: &str,
+    claims: &[ClaimId],
+) -> Result<Vec<ClaimId>, Failure> {
+    let mut failed = Vec::new();
+    for claims in claims.chunks(MAX_BATCH) {
+        let each = if what == "GET_LOCK" { "GET_LOCK(?, 0)" } else { "RELEASE_LOCK(?)" };
+        let sql = format!("SELECT {}", vec![each; claims.len()].join(", "));
+        let values: Vec<Value> = claims.iter().map(|claim| Value::from(lock_name(*claim))).collect();
+        let reply = query(link, clock, &sql, &values).await?;
+        let done = |index: usize| reply.row().and_then(|row| row.get(index)).and_then(Value::int) == Some(1);
+        failed.extend(claims.iter().enumerate().filter(|(index, _)| !done(*index)).map(|(_, claim)| *claim));
+    }
+    Ok(failed)
+}
+
+/// Which claims at one lock have a wake-up lock, or will get one: it is released when they leave.
+#[derive(Debug, Default)]
+pub(super) struct ClaimWakeups(HashMap<ClaimId, bool>);
+
+impl ClaimWakeups {
+    /// Compares our claims at a lock, each with whether another client may wait right behind it,
+    /// with the last ones. Returns the changes.
+    pub(super) fn update(&mut self, ours: impl Iterator<Item = (ClaimId, bool)>) -> Vec<WakeupCommand> {
+        let now: HashMap<ClaimId, bool> = ours.collect();
+        let gone = self.0.keys().filter(|claim| !now.contains_key(claim)).map(|claim| WakeupCommand::Release(*claim));
+        let mut orders: Vec<WakeupCommand> = gone.collect();
+        for (claim, wanted) in &now {
+            match (self.0.get(claim).copied().unwrap_or(false), wanted) {
+                (false, true) => orders.push(WakeupCommand::Acquire(*claim)),
+                (true, false) => orders.push(WakeupCommand::CancelPending(*claim)),
+                _ => {}
+            }
+        }
+        self.0 = now;
+        orders
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(bits: u128) -> ClaimId {
+        ClaimId::from_bits(bits)
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::default().saturating_add(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn a_short_claim_never_gets_a_wakeup_lock() {
+        let mut book = WakeupSchedule::default();
+        book.apply(WakeupCommand::Acquire(claim(1)), at(0));
+        book.apply(WakeupCommand::Release(claim(1)), at(3));
+        assert_eq!((book.next_due(), book.take_due(at(9)), book.to_release.len()), (None, vec![], 0));
+    }
+
+    #[test]
+    fn a_lasting_claim_gets_a_wakeup_lock_that_is_released_once() {
+        let mut book = WakeupSchedule::default();
+        book.apply(WakeupCommand::Acquire(claim(1)), at(0));
+        book.apply(WakeupCommand::Acquire(claim(1)), at(1));
+        assert_eq!(book.take_due(at(4)), vec![]);
+        assert_eq!(book.take_due(at(5)), vec![claim(1)]);
+        book.apply(WakeupCommand::Release(claim(1)), at(6));
+        book.apply(WakeupCommand::Release(claim(1)), at(7));
+        assert_eq!(book.to_release, vec![claim(1)]);
+    }
+
+    #[test]
+    fn a_claim_with_a_local_successor_gets_no_wakeup_lock_but_keeps_one_it_has() {
+        let mut book = WakeupSchedule::default();
+        book.apply(WakeupCommand::Acquire(claim(1)), at(0));
+        book.apply(WakeupCommand::CancelPending(claim(1)), at(3));
+        assert_eq!(book.take_due(at(5)), vec![]);
+        book.apply(WakeupCommand::Acquire(claim(1)), at(6));
+        assert_eq!(book.take_due(at(11)), vec![claim(1)]);
+        book.apply(WakeupCommand::CancelPending(claim(1)), at(12));
+        book.apply(WakeupCommand::Release(claim(1)), at(13));
+        assert_eq!(book.to_release, vec![claim(1)]);
+    }
+
+    #[test]
+    fn an_update_reports_only_changes() {
+        let mut hung = ClaimWakeups::default();
+        let mut told = |ours: &[(u128, bool)]| {
+            let orders = hung.update(ours.iter().map(|(bits, wanted)| (claim(*bits), *wanted)));
+            let mut told: Vec<String> = orders
+                .into_iter()
+                .map(|order| match order {
+                    WakeupCommand::Acquire(claim) => format!("hang {}", claim.bits()),
+                    WakeupCommand::CancelPending(claim) => format!("spare {}", claim.bits()),
+                    WakeupCommand::Release(claim) => format!("ring {}", claim.bits()),
+                })
+                .collect();
+            told.sort();
+            told
+        };
+        assert_eq!(told(&[(1, true)]), ["hang 1"]);
+        assert_eq!(told(&[(1, false), (2, true)]), ["hang 2", "spare 1"]);
+        assert_eq!(told(&[(1, false), (2, true)]), [""; 0]);
+        assert_eq!(told(&[(2, true)]), ["ring 1"]);
+        assert_eq!(told(&[]), ["ring 2"]);
+    }
+
+    #[test]
+    fn the_task_wakes_only_for_urgent_commands() {
+        let mut book = WakeupSchedule::default();
+        assert!(book.apply(WakeupCommand::Acquire(claim(1)), at(0)), "it would sleep on");
+        book.next_wake = book.next_due();
+        assert!(!book.apply(WakeupCommand::Acquire(claim(2)), at(1)), "it wakes before that");
+        assert!(!book.apply(WakeupCommand::Release(claim(1)), at(2)), "there is nothing to ring");
+        assert_eq!(book.take_due(at(6)), vec![claim(2)]);
+        book.next_wake = book.next_due();
+        assert!(book.apply(WakeupCommand::Release(claim(2)), at(7)));
+        assert!(book.apply(WakeupCommand::Acquire(claim(3)), at(8)));
+    }
+
+    #[test]
+    fn lost_wakeup_locks_are_acquired_again() {
+        let mut book = WakeupSchedule::default();
+        book.apply(WakeupCommand::Acquire(claim(1)), at(0));
+        assert_eq!(book.take_due(at(5)), vec![claim(1)]);
+        book.reschedule_all(at(10));
+        assert_eq!(book.take_due(at(15)), vec![claim(1)]);
+    }
+}

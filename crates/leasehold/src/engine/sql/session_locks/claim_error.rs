@@ -1,0 +1,34 @@
+//! Why a claim failed, for all its callers.
+
+use super::super::error::Failure;
+use super::session_pool::SessionPool;
+use crate::error::{Error, ErrorKind};
+
+/// Why a claim failed. Its entry keeps this, and all its callers get it.
+#[derive(Clone, Debug)]
+pub(super) enum ClaimError {
+    /// The server or the connection failed.
+    Failed(Failure),
+    /// All connections hold other locks, or wait for them.
+    PoolExhausted,
+}
+
+impl From<Failure> for ClaimError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl ClaimError {
+    /// Converts it to the library's error.
+    pub(super) fn to_error(&self, room: &SessionPool) -> Error {
+        match self {
+            Self::Failed(failure) => room.side_pool.to_error(failure),
+            Self::PoolExhausted => {
+                let most = room.config.connections;
+                let message = format!("all {most} connections hold other locks or wait for them: raise connections=");
+                Error::new(ErrorKind::Unavailable, message).retryable().at_engine(room.config.dialect.name())
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! For `leasehold doctor`: runs these techniques' statements on our tables once, and rolls them
+//! back.
+
+use super::wire::{ServerKind, SessionStatements};
+use crate::claim::Mode;
+use crate::engine::sql::config::{Config, Technique};
+use crate::engine::sql::connection::Connection;
+use crate::engine::sql::error::Failure;
+
+/// Creates and locks the row of an unused lock, increments its counter, and rolls everything back.
+pub(in super::super) async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failure> {
+    link.execute_batch("BEGIN").await?;
+    let tried = run_statements(link, config).await;
+    let undone = link.execute_batch("ROLLBACK").await;
+    tried.and(undone)
+}
+
+async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Failure> {
+    let strange = |what: &str| Failure::UnexpectedReply(what.to_owned());
+    let wire = SessionStatements::new(config, ServerKind::default());
+    let name = format!("leasehold-doctor-{:032x}", crate::random::random_bits());
+    if config.technique == Technique::ForUpdate {
+        let (_, (sql, values)) = wire.insert_row(&name);
+        link.run(&sql, &values).await?;
+        let (sql, values) = wire.try_acquire(&name, Mode::Exclusive);
+        if !wire.is_granted(&link.run(&sql, &values).await?, &name) {
+            return Err(strange("a new row cannot be locked"));
+        }
+    }
+    for _ in 0..2 {
+        // The second time, the row exists.
+        let (sql, values) = wire.token(&name);
+        wire.parse_token(&link.run(&sql, &values).await?)?;
+    }
+    Ok(())
+}

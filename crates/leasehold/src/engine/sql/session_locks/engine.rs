@@ -1,0 +1,177 @@
+//! Implements the engine trait with locks that sessions hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::super::records::StoredRecords;
+use super::claim_entry::{ClaimEntry, ClaimStage};
+use super::claim_task::run_claim;
+use super::session_pool::SessionPool;
+use crate::claim::Claim;
+use crate::clock::Instant;
+use crate::engine::{
+    AcquireReply, Capabilities, Engine, Grant, LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
+};
+use crate::error::Result;
+use crate::logic::lease::{self as rules, Validity};
+use crate::name::LockName;
+
+/// Locks that sessions of a database hold.
+#[derive(Debug)]
+pub struct SessionLockEngine {
+    capabilities: Capabilities,
+    pool: Arc<SessionPool>,
+    records: StoredRecords,
+    /// Connections live on the runtime that opened the engine.
+    runtime: tokio::runtime::Handle,
+}
+
+impl SessionLockEngine {
+    pub(super) fn new(room: Arc<SessionPool>, can: Capabilities) -> Self {
+        let runtime = tokio::runtime::Handle::current();
+        runtime.spawn(super::session_check::run(Arc::downgrade(&room)));
+        Self { capabilities: can, records: StoredRecords::new(&room.side_pool), pool: room, runtime }
+    }
+
+    /// The claim's entry, with a task of its own.
+    fn claim_entry(&self, claim: &Claim, queue: bool) -> Arc<ClaimEntry> {
+        let (seat, orders) = self.pool.claims.get_or_insert(claim, &self.pool.clock);
+        if let Some(orders) = orders {
+            self.runtime.spawn(run_claim(Arc::clone(&self.pool), Arc::clone(&seat), orders, queue));
+        }
+        seat
+    }
+
+    /// The claim's state, as the answer to a request sent at `sent`.
+    async fn to_answer(&self, seat: &ClaimEntry, stage: ClaimStage, sent: Instant) -> Result<AcquireReply> {
+        match stage {
+            ClaimStage::New | ClaimStage::Waiting => {
+                Ok(AcquireReply::Queued { ahead: 0, recheck_after: None, cool_down: None })
+            }
+            ClaimStage::Ended(None) => Ok(AcquireReply::Busy { recheck_after: None }),
+            ClaimStage::Ended(Some(trouble)) => Err(trouble.to_error(&self.pool)),
+            ClaimStage::Held { token, until } => {
+                // It was granted before this request, so the session must show until when it holds
+                // now.
+                let until = if until.saturating_sub(seat.ttl) < sent { seat.confirm_held().await } else { Some(until) };
+                Ok(match until {
+                    Some(until) => {
+                        AcquireReply::Granted(Grant { token, validity: Validity::FromSend(until.duration_since(sent)) })
+                    }
+                    None => AcquireReply::Busy { recheck_after: None },
+                })
+            }
+        }
+    }
+}
+
+impl Engine for SessionLockEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn url(&self) -> String {
+        self.pool.config.redacted_url.clone()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply> {
+        let sent = self.pool.clock.now();
+        Step::new(async move {
+            let seat = self.claim_entry(&claim, queue);
+            seat.mark_wanted(sent);
+            let mut stages = seat.stage.subscribe();
+            let stage = match stages.wait_for(|stage| !matches!(stage, ClaimStage::New)).await {
+                Ok(stage) => stage.clone(),
+                Err(_) => ClaimStage::Ended(None),
+            };
+            self.to_answer(&seat, stage, sent).await
+        })
+    }
+
+    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        Step::ready(Ok(None))
+    }
+
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
+        let sent = self.pool.clock.now();
+        Step::new(async move {
+            let Some(seat) = self.pool.claims.find(claim.id) else {
+                return Ok(AcquireReply::Busy { recheck_after: None });
+            };
+            seat.mark_wanted(sent);
+            let mut stages = seat.stage.subscribe();
+            let changed = stages.wait_for(|stage| !matches!(stage, ClaimStage::New | ClaimStage::Waiting));
+            let stage = tokio::select! {
+                biased;
+                stage = changed => stage.map_or(ClaimStage::Ended(None), |stage| stage.clone()),
+                () = self.pool.clock.sleep_until(sent.saturating_add(patience)) => ClaimStage::Waiting,
+            };
+            self.to_answer(&seat, stage, sent).await
+        })
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
+        let sent = self.pool.clock.now();
+        let within = rules::renewal_timeout(claims.iter().map(|claim| claim.options.ttl));
+        Step::new(async move {
+            let one = async |claim: &Arc<Claim>| {
+                let Some(seat) = self.pool.claims.find(claim.id) else { return RenewReply::Lost };
+                seat.mark_wanted(sent);
+                match self.pool.clock.timeout(within, seat.confirm_held()).await {
+                    Ok(Some(until)) => {
+                        RenewReply::Renewed(Validity::FromSend(until.duration_since(sent).min(claim.options.ttl)))
+                    }
+                    Ok(None) => RenewReply::Lost,
+                    // This claim's session did not answer; those of the others may.
+                    Err(_) => {
+                        tracing::warn!(name = %claim.name(), "a session gave no answer within {within:?}");
+                        RenewReply::Unknown
+                    }
+                }
+            };
+            Ok(join_all(claims.iter().map(one)).await)
+        })
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
+        Step::new(async move {
+            let Some(seat) = self.pool.claims.find(claim.id) else { return Ok(ReleaseReply::Absent) };
+            match seat.release().await {
+                Some(Ok(released)) => Ok(released),
+                Some(Err(trouble)) => Err(trouble.to_error(&self.pool)),
+                None => Ok(ReleaseReply::Absent),
+            }
+        })
+    }
+
+    fn loss_events(&self) -> LossEvents {
+        self.pool.losses.subscribe()
+    }
+
+    fn shutdown(self: Arc<Self>) -> Step<()> {
+        Step::new(async move {
+            self.pool.close().await;
+            Ok(())
+        })
+    }
+
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        Some(self)
+    }
+}
+
+impl RecordStore for SessionLockEngine {
+    fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { self.records.get(&name).await })
+    }
+
+    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { self.records.compare_and_set(&name, over, value).await })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move { self.records.list(&prefix).await })
+    }
+}

@@ -1,0 +1,284 @@
+//! Every statement, and the meaning of its answer.
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::super::Dialect;
+use super::super::config::{Config, Technique};
+use super::super::connection::{Reply, Value};
+use super::super::ddl::Tables;
+use super::super::error::Failure;
+use crate::claim::{Mode, Token};
+
+/// A wait without a limit: a year, in seconds. (-1 means "for ever" in MySQL, and is an error in
+/// MariaDB.)
+const WAIT_SECONDS: u32 = 31_536_000;
+
+/// The kind of server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ServerKind {
+    /// MariaDB, and not MySQL.
+    pub(super) is_mariadb: bool,
+    /// PostgreSQL's version number, for example 150004.
+    pub(super) version: i64,
+}
+
+/// The statements of one engine.
+#[derive(Clone, Debug)]
+pub(super) struct SessionStatements {
+    pub(super) dialect: Dialect,
+    pub(super) technique: Technique,
+    pub(super) tables: Tables,
+    pub(super) server: ServerKind,
+    /// The scope of named locks.
+    scope: String,
+}
+
+/// A statement with its values.
+pub(super) type Statement = (String, Vec<Value>);
+
+impl SessionStatements {
+    pub(super) fn new(config: &Config, server: ServerKind) -> Self {
+        let tables = Tables::from_config(config);
+        let scope = format!("{}\0{}\0{}", config.database, config.schema.as_deref().unwrap_or(""), config.table);
+        Self { dialect: config.dialect, technique: config.technique, tables, server, scope }
+    }
+
+    fn digest(&self, name: &str) -> [u8; 32] {
+        Sha256::new().chain_update(&self.scope).chain_update([0]).chain_update(name).finalize().into()
+    }
+
+    /// The name of a session's lock. MySQL's names are server-wide, ignore case and end at 64
+    /// characters: ours are 224 bits of a hash. PostgreSQL's are numbers of 64 bits: two names with
+    /// the same number exclude each other.
+    pub(super) fn key(&self, name: &str) -> Value {
+        let digest = self.digest(name);
+        match self.dialect {
+            Dialect::MySql => Value::Text(format!("lh:{}", hex(&digest[..28]))),
+            Dialect::Postgres => {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(&digest[..8]);
+                Value::Int(i64::from_be_bytes(bytes))
+            }
+        }
+    }
+
+    /// Settings of a new connection beyond those of all our connections: only the client and the
+    /// idle time end it.
+    pub(super) fn setup(&self) -> String {
+        match self.dialect {
+            Dialect::MySql if self.server.is_mariadb => {
+                "SET SESSION max_statement_time = 0, idle_transaction_timeout = 0, \
+                 idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0"
+                    .to_owned()
+            }
+            Dialect::MySql => "SET SESSION max_execution_time = 0".to_owned(),
+            Dialect::Postgres => {
+                let more = if self.server.version >= 170_000 { "; SET SESSION transaction_timeout = 0" } else { "" };
+                format!("SET SESSION lock_timeout = 0; SET SESSION statement_timeout = 0{more}")
+            }
+        }
+    }
+
+    /// Setting that helps the server to notice a dead waiter; not every server has it.
+    pub(super) fn client_check_setup(&self) -> Option<&'static str> {
+        let can = self.dialect == Dialect::Postgres && self.server.version >= 140_000;
+        can.then_some("SET SESSION client_connection_check_interval = '1s'")
+    }
+
+    /// Whether each hold opens a transaction, which also sets the idle time.
+    pub(super) fn opens_transaction(&self) -> bool {
+        self.technique == Technique::ForUpdate
+    }
+
+    /// Sets how long the server keeps an idle session, and opens the transaction that holds the
+    /// row.
+    pub(super) fn begin_hold(&self, ttl: Duration) -> String {
+        let seconds = idle_seconds(ttl);
+        let millis = u64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).min(i32::MAX as u64);
+        match (self.dialect, self.technique) {
+            (Dialect::MySql, Technique::ForUpdate) => {
+                format!("SET SESSION wait_timeout = {seconds}, innodb_lock_wait_timeout = 100000000; START TRANSACTION")
+            }
+            (Dialect::MySql, _) => format!("SET SESSION wait_timeout = {seconds}"),
+            (Dialect::Postgres, Technique::ForUpdate) => {
+                format!("BEGIN; SET LOCAL idle_in_transaction_session_timeout = {millis}")
+            }
+            (Dialect::Postgres, _) => format!("SET SESSION idle_session_timeout = {millis}"),
+        }
+    }
+
+    /// Whether the row to lock exists.
+    pub(super) fn find_row(&self, name: &str) -> Statement {
+        let rows = &self.tables.rows;
+        match self.dialect {
+            Dialect::MySql => (format!("SELECT 1 FROM {rows} WHERE name = ?"), vec![name.into()]),
+            Dialect::Postgres => (format!("SELECT 1 FROM {rows} WHERE name = $1"), vec![name.into()]),
+        }
+    }
+
+    /// Creates the row. In MySQL this waits for a transaction that has locked it, but not for long.
+    pub(super) fn insert_row(&self, name: &str) -> (Option<&'static str>, Statement) {
+        let rows = &self.tables.rows;
+        match self.dialect {
+            Dialect::MySql => {
+                let patience = if self.server.is_mariadb {
+                    "SET SESSION innodb_lock_wait_timeout = 0"
+                } else {
+                    "SET SESSION innodb_lock_wait_timeout = 1"
+                };
+                let insert = format!("INSERT IGNORE INTO {rows} (name) VALUES (?)");
+                (Some(patience), (insert, vec![name.into()]))
+            }
+            Dialect::Postgres => {
+                let insert = format!("INSERT INTO {rows} (name) VALUES ($1) ON CONFLICT DO NOTHING");
+                (None, (insert, vec![name.into()]))
+            }
+        }
+    }
+
+    /// Acquires the lock if it is free.
+    pub(super) fn try_acquire(&self, name: &str, mode: Mode) -> Statement {
+        let shared = mode == Mode::Shared;
+        let rows = &self.tables.rows;
+        let lock = self.row_lock(shared);
+        match (self.dialect, self.technique) {
+            (Dialect::MySql, Technique::ForUpdate) => {
+                (format!("SELECT name FROM {rows} WHERE name = ? {lock} SKIP LOCKED"), vec![name.into()])
+            }
+            (Dialect::Postgres, Technique::ForUpdate) => {
+                (format!("SELECT name FROM {rows} WHERE name = $1 {lock} SKIP LOCKED"), vec![name.into()])
+            }
+            (Dialect::MySql, _) => ("SELECT GET_LOCK(?, 0)".to_owned(), vec![self.key(name)]),
+            (Dialect::Postgres, _) if shared => {
+                ("SELECT pg_try_advisory_lock_shared($1)".to_owned(), vec![self.key(name)])
+            }
+            (Dialect::Postgres, _) => ("SELECT pg_try_advisory_lock($1)".to_owned(), vec![self.key(name)]),
+        }
+    }
+
+    /// Waits for the lock. In MySQL the statement has a mark, by which it is found when it must be
+    /// ended.
+    pub(super) fn wait(&self, name: &str, mode: Mode, mark: &str) -> Statement {
+        let shared = mode == Mode::Shared;
+        let rows = &self.tables.rows;
+        let lock = self.row_lock(shared);
+        match (self.dialect, self.technique) {
+            (Dialect::MySql, Technique::ForUpdate) => {
+                let name = hex(name.as_bytes());
+                (format!("SELECT /* {mark} */ name FROM {rows} WHERE name = X'{name}' {lock}"), Vec::new())
+            }
+            (Dialect::Postgres, Technique::ForUpdate) => {
+                (format!("SELECT name FROM {rows} WHERE name = $1 {lock}"), vec![name.into()])
+            }
+            (Dialect::MySql, _) => {
+                // The key has only letters, digits and a colon.
+                let key = self.key(name);
+                (format!("SELECT /* {mark} */ GET_LOCK('{}', {WAIT_SECONDS})", key.text().unwrap_or("")), Vec::new())
+            }
+            (Dialect::Postgres, _) if shared => {
+                ("SELECT pg_advisory_lock_shared($1)::text = ''".to_owned(), vec![self.key(name)])
+            }
+            (Dialect::Postgres, _) => ("SELECT pg_advisory_lock($1)::text = ''".to_owned(), vec![self.key(name)]),
+        }
+    }
+
+    fn row_lock(&self, shared: bool) -> &'static str {
+        match (shared, self.dialect, self.server.is_mariadb) {
+            (false, ..) => "FOR UPDATE",
+            (true, Dialect::MySql, true) => "LOCK IN SHARE MODE",
+            (true, ..) => "FOR SHARE",
+        }
+    }
+
+    /// Whether an acquire or a wait was granted. Only a clear yes is a grant.
+    pub(super) fn is_granted(&self, reply: &Reply, name: &str) -> bool {
+        match self.technique {
+            Technique::ForUpdate => {
+                reply.rows.len() == 1 && reply.value().and_then(Value::text).is_some_and(|row| row == name)
+            }
+            _ => reply.value().and_then(Value::int) == Some(1),
+        }
+    }
+
+    /// Shows that the session lives, and so the lock.
+    pub(super) fn confirm_held(&self, name: &str) -> Statement {
+        match (self.dialect, self.technique) {
+            (Dialect::MySql, Technique::Session) => {
+                ("SELECT IS_USED_LOCK(?) = CONNECTION_ID()".to_owned(), vec![self.key(name)])
+            }
+            _ => ("SELECT 1".to_owned(), Vec::new()),
+        }
+    }
+
+    /// Releases the lock. `None`: the end of the transaction does.
+    pub(super) fn release(&self, name: &str, mode: Mode) -> Option<Statement> {
+        let sql = match (self.dialect, self.technique, mode) {
+            (_, Technique::ForUpdate, _) => return None,
+            (Dialect::MySql, ..) => "SELECT RELEASE_LOCK(?)",
+            (Dialect::Postgres, _, Mode::Shared) => "SELECT pg_advisory_unlock_shared($1)",
+            (Dialect::Postgres, ..) => "SELECT pg_advisory_unlock($1)",
+        };
+        Some((sql.to_owned(), vec![self.key(name)]))
+    }
+
+    /// Releases everything that the session may have.
+    pub(super) fn release_all(&self) -> &'static str {
+        match (self.dialect, self.technique) {
+            (_, Technique::ForUpdate) => "ROLLBACK",
+            (Dialect::MySql, _) => "DO RELEASE_ALL_LOCKS()",
+            (Dialect::Postgres, _) => "SELECT pg_advisory_unlock_all()",
+        }
+    }
+
+    /// Increments the counter of a name, and returns its value.
+    pub(super) fn token(&self, name: &str) -> Statement {
+        let tokens = &self.tables.tokens;
+        let sql = match self.dialect {
+            Dialect::MySql => {
+                const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
+                format!(
+                    "INSERT INTO {tokens} (name, token) VALUES (?, LAST_INSERT_ID({NOW})) \
+                     ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token + 1, {NOW}))"
+                )
+            }
+            Dialect::Postgres => format!(
+                "INSERT INTO {tokens} AS counter (name, token) \
+                 VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) \
+                 ON CONFLICT (name) DO UPDATE SET token = greatest(counter.token + 1, excluded.token) RETURNING token"
+            ),
+        };
+        (sql, vec![name.into()])
+    }
+
+    /// The value of the counter.
+    pub(super) fn parse_token(&self, reply: &Reply) -> Result<Token, Failure> {
+        let token = match self.dialect {
+            Dialect::MySql => Some(reply.insert_id),
+            Dialect::Postgres => reply.value().and_then(Value::int).and_then(|token| u64::try_from(token).ok()),
+        };
+        match token {
+            Some(token @ 1..) => Ok(Token(token)),
+            _ => Err(Failure::UnexpectedReply("a counter without a value".into())),
+        }
+    }
+}
+
+/// MySQL's idle time is in whole seconds: never less than the TTL.
+fn idle_seconds(ttl: Duration) -> u64 {
+    ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

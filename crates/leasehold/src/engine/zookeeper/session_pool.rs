@@ -1,0 +1,167 @@
+//! The sessions that claims share: few for many TTLs ([`sharing`](crate::logic::session_sharing)), and none
+//! that is unused for long.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::engine::ZookeeperEngine;
+use super::session::Session;
+use crate::clock::{Clock, Instant};
+use crate::error::Result;
+use crate::logic::session_sharing::{self, OpenSession, SessionChoice};
+
+/// How long an unused session is kept for the next claim.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Sessions, by the timeout that was requested.
+#[derive(Debug, Default)]
+pub(super) struct SessionPool(Mutex<HashMap<Duration, Arc<Slot>>>);
+
+/// One session, or room for one.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    session: tokio::sync::Mutex<Option<Arc<Session>>>,
+    /// The timeout that the server granted last, in nanoseconds; zero: unknown.
+    granted_timeout: AtomicU64,
+    /// When it was last needed, in nanoseconds.
+    last_used: AtomicU64,
+}
+
+impl Slot {
+    fn granted_timeout(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.granted_timeout.load(Ordering::Acquire))).filter(|given| !given.is_zero())
+    }
+
+    fn last_used(&self) -> Instant {
+        Instant::from_nanos(self.last_used.load(Ordering::Acquire))
+    }
+
+    fn mark_used(&self, now: Instant) {
+        self.last_used.store(now.as_nanos(), Ordering::Release);
+    }
+
+    /// Takes the session, if only this slot has it. `Err`: it is needed.
+    fn take_unneeded(self: &Arc<Self>) -> std::result::Result<Option<Arc<Session>>, ()> {
+        // A user takes a reference to the slot first, under the mutex of all slots.
+        if Arc::strong_count(self) > 1 {
+            return Err(());
+        }
+        let mut session = self.session.try_lock().map_err(|_| ())?;
+        match session.as_ref() {
+            Some(one) if Arc::strong_count(one) > 1 => Err(()),
+            _ => Ok(session.take()),
+        }
+    }
+
+    fn is_needed(self: &Arc<Self>) -> bool {
+        let count = |session: &Option<Arc<Session>>| session.as_ref().map_or(0, Arc::strong_count);
+        Arc::strong_count(self) > 1 || self.session.try_lock().map_or(true, |session| count(&session) > 1)
+    }
+}
+
+impl SessionPool {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Duration, Arc<Slot>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slot of the session for claims of this TTL, and the timeout to request.
+    fn slot_for(&self, ttl: Duration) -> (Duration, Arc<Slot>) {
+        let mut all = self.lock();
+        let open: Vec<OpenSession> = all
+            .iter()
+            .map(|(asked, slot)| OpenSession { requested_timeout: *asked, granted_timeout: slot.granted_timeout() })
+            .collect();
+        let (SessionChoice::Share(asked) | SessionChoice::Open(asked)) = session_sharing::choose_session(&open, ttl);
+        (asked, Arc::clone(all.entry(asked).or_default()))
+    }
+
+    /// The slot of the session of exactly this timeout.
+    fn slot_with_timeout(&self, timeout: Duration) -> (Duration, Arc<Slot>) {
+        (timeout, Arc::clone(self.lock().entry(timeout).or_default()))
+    }
+
+    /// The slot that was used last.
+    fn latest(&self) -> Option<(Duration, Arc<Slot>)> {
+        let all = self.lock();
+        all.iter().max_by_key(|(_, slot)| slot.last_used()).map(|(asked, slot)| (*asked, Arc::clone(slot)))
+    }
+
+    /// Takes out the sessions that have been unused for long, except the one used last.
+    fn take_idle(&self, now: Instant) -> Vec<Arc<Session>> {
+        let mut all = self.lock();
+        for slot in all.values().filter(|slot| slot.is_needed()) {
+            slot.mark_used(now);
+        }
+        let latest = all.iter().max_by_key(|(_, slot)| slot.last_used()).map(|(asked, _)| *asked);
+        let mut idle = Vec::new();
+        all.retain(|asked, slot| {
+            if Some(*asked) == latest || now.duration_since(slot.last_used()) < IDLE_TIMEOUT {
+                return true;
+            }
+            match slot.take_unneeded() {
+                Ok(session) => {
+                    idle.extend(session);
+                    false
+                }
+                Err(()) => true,
+            }
+        });
+        idle
+    }
+
+    /// Takes out all sessions.
+    pub(super) async fn take_all(&self) -> Vec<Arc<Session>> {
+        let slots: Vec<Arc<Slot>> = self.lock().drain().map(|(_, slot)| slot).collect();
+        let mut sessions = Vec::new();
+        for slot in slots {
+            sessions.extend(slot.session.lock().await.take());
+        }
+        sessions
+    }
+}
+
+impl ZookeeperEngine {
+    /// A session for requests that belong to no claim.
+    pub(super) async fn any_session(&self) -> Result<Arc<Session>> {
+        let first =
+            || self.sessions.slot_with_timeout(self.config.session_timeout.unwrap_or(crate::locks::DEFAULT_TTL));
+        self.open_in_slot(self.sessions.latest().unwrap_or_else(first)).await
+    }
+
+    /// The session that claims of this TTL share.
+    pub(super) async fn shared_session(&self, ttl: Duration) -> Result<Arc<Session>> {
+        let slot = match self.config.session_timeout {
+            Some(timeout) => self.sessions.slot_with_timeout(timeout),
+            None => self.sessions.slot_for(ttl),
+        };
+        self.open_in_slot(slot).await
+    }
+
+    async fn open_in_slot(&self, (asked, slot): (Duration, Arc<Slot>)) -> Result<Arc<Session>> {
+        slot.mark_used(self.clock.now());
+        let mut session = slot.session.lock().await;
+        if let Some(session) = session.as_ref().filter(|session| !session.is_over()) {
+            return Ok(Arc::clone(session));
+        }
+        let opened = self.new_session(asked).await?;
+        slot.granted_timeout.store(u64::try_from(opened.timeout.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
+        *session = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+}
+
+/// Closes unused sessions, as long as the engine lives.
+pub(super) async fn close_idle_sessions(engine: Weak<ZookeeperEngine>, clock: Clock) {
+    loop {
+        clock.sleep_until(clock.now().saturating_add(IDLE_TIMEOUT / 2)).await;
+        let Some(engine) = engine.upgrade() else { return };
+        let idle = engine.sessions.take_idle(clock.now());
+        drop(engine);
+        for session in idle {
+            tracing::debug!(?session, "no claim needs it: closed");
+            session.close().await;
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The state of one lock on one of several nodes, and every operation on it. This is the
+//! specification of the scripts that the `redlock:` engine runs on each of its servers.
+//!
+//! A node admits one owner at a time, by its own clock. It stores tokens that only rise, one at a
+//! time for all claims of an owner. It knows nothing of the other nodes.
+
+use std::collections::BTreeMap;
+
+use crate::claim::{ClaimId, Owner, Token};
+use crate::logic::quorum::{Vote, WriteReply};
+
+/// A claim's request to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimRequest {
+    /// The claim.
+    pub claim: ClaimId,
+    /// The attempt number of the claim: a late withdrawal of an earlier attempt does not affect a
+    /// later one.
+    pub attempt: u64,
+    /// The owner; its claims may hold together.
+    pub owner: Option<Owner>,
+    /// The TTL, on the node's clock.
+    pub ttl: u64,
+}
+
+/// What a node stores for a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct StoredClaim {
+    attempt: u64,
+    owner: Option<Owner>,
+    /// Zero until a token is stored.
+    token: Token,
+    stored_at: u64,
+    ttl: u64,
+}
+
+impl StoredClaim {
+    fn expires_at(&self) -> u64 {
+        self.stored_at.saturating_add(self.ttl)
+    }
+}
+
+/// One lock on one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AcceptorState {
+    /// The highest token of all claims that are gone.
+    last_token: Token,
+    /// The highest token that was released: a request that still carries it is late.
+    released_token: Token,
+    /// The last claim that released it; other claims of its owner may still hold with it.
+    last_released_claim: Option<ClaimId>,
+    claims: BTreeMap<ClaimId, StoredClaim>,
+    /// The end of the node's cool-down.
+    cool_down_until: u64,
+}
+
+/// The result of a force release on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForceReleaseReply {
+    /// Whether the claim was there.
+    pub was_present: bool,
+    /// Whether the token was stored and is above all earlier ones.
+    pub is_stored: bool,
+    /// Whether other claims remain.
+    pub others_remain: bool,
+}
+
+/// The lock from the point of view of one claim.
+struct ClaimView {
+    /// The highest token known; a new token must be above it.
+    last_token: Token,
+    /// The highest token that was stored here and is still known.
+    stored_token: Token,
+    own_claim: Option<StoredClaim>,
+    /// The token of the other live claims of the same owner.
+    owner_token: Token,
+    /// Whether a claim of another owner is here.
+    is_held_by_other: bool,
+}
+
+impl AcceptorState {
+    /// A node that restarted empty and is in its cool-down until then. It stores no token below
+    /// this time. If its clock is right, the tokens that it lost were not higher.
+    pub fn cooling_down(until: u64) -> Self {
+        Self { cool_down_until: until, ..Self::default() }
+    }
+
+    /// The highest token that the node knows, or must assume.
+    pub fn last_token(&self) -> Token {
+        self.stored_token().max(Token(self.cool_down_until))
+    }
+
+    /// The highest token that was stored here.
+    fn stored_token(&self) -> Token {
+        self.claims.values().map(|record| record.token).fold(self.last_token, Token::max)
+    }
+
+    /// When the claim expires on this node.
+    pub fn expires_at(&self, claim: ClaimId) -> Option<u64> {
+        self.claims.get(&claim).map(StoredClaim::expires_at)
+    }
+
+    /// Whether there is no claim here, and never was.
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty() && self.last_token == Token::default()
+    }
+
+    fn view_for(&mut self, now: u64, claim: ClaimId, owner: Option<Owner>) -> ClaimView {
+        let (last, stored) = (self.last_token(), self.stored_token());
+        // The clock was set back: treat a time in the future as now.
+        for record in self.claims.values_mut() {
+            record.stored_at = record.stored_at.min(now);
+        }
+        if self.claims.values().any(|record| record.expires_at() <= now) {
+            self.last_token = stored;
+            self.claims.retain(|_, record| record.expires_at() > now);
+        }
+        let mut sight = ClaimView {
+            last_token: last,
+            stored_token: stored,
+            own_claim: None,
+            owner_token: Token::default(),
+            is_held_by_other: false,
+        };
+        for (id, record) in &self.claims {
+            if *id == claim {
+                sight.own_claim = Some(*record);
+            } else if owner.is_some() && record.owner == owner {
+                sight.owner_token = sight.owner_token.max(record.token);
+            } else {
+                sight.is_held_by_other = true;
+            }
+        }
+        sight
+    }
+
+    /// Takes the lock on this node, if no other owner has it. Stores the token `guess` if no higher
+    /// one is known; zero means no token.
+    pub fn acquire(&mut self, now: u64, request: ClaimRequest, guess: Token) -> Vote {
+        let sight = self.view_for(now, request.claim, request.owner);
+        let late =
+            guess > Token::default() && guess == self.released_token && self.last_released_claim == Some(request.claim);
+        if sight.is_held_by_other || late {
+            return Vote::No { last_token: sight.last_token };
+        }
+        if now < self.cool_down_until {
+            return Vote::CoolingDown;
+        }
+        let mut own = sight.own_claim.map_or(Token::default(), |mine| mine.token);
+        if own == Token::default() {
+            own = if sight.owner_token > Token::default() {
+                sight.owner_token
+            } else if guess > sight.last_token {
+                guess
+            } else {
+                own
+            };
+        }
+        let attempt = sight.own_claim.map_or(request.attempt, |mine| mine.attempt.max(request.attempt));
+        self.claims.insert(
+            request.claim,
+            StoredClaim { attempt, owner: request.owner, token: own, stored_at: now, ttl: request.ttl },
+        );
+        Vote::Yes { last_token: sight.last_token.max(own), own_token: own, owner_token: sight.owner_token }
+    }
+
+    /// Stores a token under a claim that is here. A new token restarts the claim's TTL.
+    pub fn write_token(&mut self, now: u64, request: ClaimRequest, token: Token) -> WriteReply {
+        let sight = self.view_for(now, request.claim, request.owner);
+        if now < self.cool_down_until {
+            return WriteReply::NoResponse;
+        }
+        match self.claims.get_mut(&request.claim).filter(|record| record.attempt == request.attempt) {
+            None => WriteReply::ClaimMissing,
+            Some(record) if record.token == token => WriteReply::Stored,
+            Some(_) if sight.owner_token > Token::default() && sight.owner_token != token => {
+                WriteReply::OwnerToken(sight.owner_token)
+            }
+            Some(record) if token > sight.last_token || token == sight.owner_token => {
+                (record.token, record.stored_at) = (token, now);
+                WriteReply::Stored
+            }
+            Some(_) => WriteReply::TokenTooLow(sight.last_token),
+        }
+    }
+
+    /// Extends a claim that holds with this token. If the node has lost the claim, it is stored
+    /// again, unless the token was released or a higher one was stored meanwhile. After
+    /// `Some(true)` the token is stored here. `None`: the node is in its cool-down.
+    pub fn renew(&mut self, now: u64, request: ClaimRequest, token: Token) -> Option<bool> {
+        let sight = self.view_for(now, request.claim, request.owner);
+        if now < self.cool_down_until {
+            return None;
+        }
+        let here = sight.own_claim.is_some_and(|mine| mine.token == token);
+        let fits = sight.owner_token == token || sight.owner_token == Token::default() && token >= sight.stored_token;
+        // Another claim of its owner may have released the same token.
+        let given_back = token < self.released_token
+            || token == self.released_token && self.last_released_claim == Some(request.claim);
+        let late = sight.own_claim.is_none() && given_back;
+        if !here && (sight.is_held_by_other || !fits || late) {
+            return Some(false);
+        }
+        let attempt = sight.own_claim.map_or(request.attempt, |mine| mine.attempt.max(request.attempt));
+        self.claims.insert(
+            request.claim,
+            StoredClaim { attempt, owner: request.owner, token, stored_at: now, ttl: request.ttl },
+        );
+        Some(true)
+    }
+
+    /// Removes a claim that this attempt or an earlier one left here. Returns whether there was
+    /// one.
+    pub fn release(&mut self, claim: ClaimId, attempt: u64) -> bool {
+        let token = self.claims.get(&claim).map_or(Token::default(), |record| record.token);
+        let there = self.withdraw(claim, attempt);
+        if there {
+            self.last_token = self.last_token.max(token);
+            if token >= self.released_token {
+                (self.released_token, self.last_released_claim) = (token, Some(claim));
+            }
+        }
+        there
+    }
+
+    /// The same for an attempt that failed: its token was never granted, so the node need not keep
+    /// it.
+    pub fn withdraw(&mut self, claim: ClaimId, attempt: u64) -> bool {
+        if self.claims.get(&claim).is_none_or(|record| record.attempt > attempt) {
+            return false;
+        }
+        self.claims.remove(&claim).is_some()
+    }
+
+    /// Force-releases a claim and stores a token above all that were granted. With `store_if_absent`, it
+    /// stores the token even where the claim is absent.
+    pub fn force_release(
+        &mut self,
+        now: u64,
+        claim: ClaimId,
+        token: Token,
+        store_if_absent: bool,
+    ) -> ForceReleaseReply {
+        let sight = self.view_for(now, claim, None);
+        let there = sight.own_claim.is_some();
+        if !there && !store_if_absent {
+            return ForceReleaseReply { was_present: there, is_stored: false, others_remain: sight.is_held_by_other };
+        }
+        // As if it had given its token back: a renewal does not put it here again beside another claim of its owner, which has the same token.
+        let held = self.claims.remove(&claim).map_or(Token::default(), |record| record.token);
+        if held > Token::default() && held >= self.released_token {
+            (self.released_token, self.last_released_claim) = (held, Some(claim));
+        }
+        self.last_token = sight.stored_token.max(token);
+        ForceReleaseReply {
+            was_present: there,
+            is_stored: token > sight.last_token,
+            others_remain: sight.is_held_by_other,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "acceptor_tests.rs"]
+mod tests;

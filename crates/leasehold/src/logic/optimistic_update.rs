@@ -1,0 +1,135 @@
+//! What to do after each attempt of an update by version.
+
+use std::time::Duration;
+
+use super::backoff::pause;
+
+/// How often and for how long to try.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetryLimits {
+    /// The maximum number of attempts, including the first.
+    pub max_attempts: u32,
+    /// No further attempt begins after this time.
+    pub time_limit: Duration,
+    /// The pause after the first conflict. Each further pause is twice as long, minus a random
+    /// half.
+    pub first_pause: Duration,
+    /// The longest pause.
+    pub max_pause: Duration,
+}
+
+impl Default for RetryLimits {
+    fn default() -> Self {
+        Self {
+            max_attempts: 50,
+            time_limit: Duration::from_secs(10),
+            first_pause: Duration::from_millis(1),
+            max_pause: Duration::from_millis(100),
+        }
+    }
+}
+
+/// How one attempt ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AttemptResult {
+    /// The row has the new values.
+    Written,
+    /// Another client wrote first: this attempt changed nothing.
+    Conflict,
+    /// It failed and changed nothing.
+    Failed,
+    /// It failed, and it is unknown whether it took effect.
+    Unknown,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NextStep {
+    /// The update is done.
+    Done,
+    /// Read and try again after this pause.
+    Retry(Duration),
+    /// Give up: there is too much contention.
+    TooContended,
+    /// Report the failure.
+    Fail,
+    /// Report that the outcome is unknown. Another attempt could apply the same change twice.
+    Unknown,
+}
+
+/// What to do after attempt number `tries` (from 1) ended with `result`, `elapsed` after the first
+/// attempt began.
+pub fn next_step(
+    result: AttemptResult,
+    attempt: u32,
+    elapsed: Duration,
+    limits: &RetryLimits,
+    random: u32,
+) -> NextStep {
+    match result {
+        AttemptResult::Written => NextStep::Done,
+        AttemptResult::Failed => NextStep::Fail,
+        AttemptResult::Unknown => NextStep::Unknown,
+        AttemptResult::Conflict => {
+            let rest = pause(attempt.saturating_sub(1), limits.first_pause, limits.max_pause, random);
+            let late = elapsed.saturating_add(rest) > limits.time_limit;
+            if attempt >= limits.max_attempts || late { NextStep::TooContended } else { NextStep::Retry(rest) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_end() -> impl Strategy<Value = AttemptResult> {
+        prop::sample::select(vec![
+            AttemptResult::Written,
+            AttemptResult::Conflict,
+            AttemptResult::Failed,
+            AttemptResult::Unknown,
+        ])
+    }
+
+    proptest! {
+        /// Only a conflict is retried: a change that may have taken effect is not applied twice.
+        #[test]
+        fn only_a_conflict_is_retried(end in any_end(), tries in 1u32..100, ms in 0u64..20_000, random: u32) {
+            let next = next_step(end, tries, Duration::from_millis(ms), &RetryLimits::default(), random);
+            if matches!(next, NextStep::Retry(_) | NextStep::TooContended) {
+                prop_assert_eq!(end, AttemptResult::Conflict);
+            }
+            prop_assert_eq!(next == NextStep::Done, end == AttemptResult::Written);
+            prop_assert_eq!(next == NextStep::Unknown, end == AttemptResult::Unknown);
+        }
+
+        /// However long each attempt takes: never more attempts than allowed, none begins too late,
+        /// and the loop always ends.
+        #[test]
+        fn a_permanently_contended_row_is_given_up_in_time(
+            tries in 0u32..30, within in 0u64..500, first in 0u64..20, most in 0u64..100,
+            costs in prop::collection::vec(0u64..50, 40), random: u32,
+        ) {
+            let ms = Duration::from_millis;
+            let limits = RetryLimits { max_attempts: tries, time_limit: ms(within), first_pause: ms(first), max_pause: ms(most) };
+            let (mut elapsed, mut done) = (Duration::ZERO, 0);
+            for cost in costs {
+                prop_assert!(elapsed <= limits.time_limit);
+                done += 1;
+                elapsed += ms(cost);
+                match next_step(AttemptResult::Conflict, done, elapsed, &limits, random) {
+                    NextStep::Retry(rest) => {
+                        prop_assert!(rest <= limits.max_pause);
+                        elapsed += rest;
+                    }
+                    other => {
+                        prop_assert_eq!(other, NextStep::TooContended);
+                        break;
+                    }
+                }
+            }
+            prop_assert!(done <= tries.max(1));
+        }
+    }
+}

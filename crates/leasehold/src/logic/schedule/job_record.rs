@@ -1,0 +1,258 @@
+//! The content of a job's record.
+
+use serde::{Deserialize, Serialize};
+
+/// The layout that this code reads and writes.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// How many entries the history keeps. A record has at most 64 KiB, of which waiting ticks may take
+/// 12.
+pub const MAX_HISTORY: usize = 20;
+
+/// How many manual runs may wait.
+pub const MAX_MANUAL_RUNS: usize = 20;
+
+/// Everything that a fleet knows about a job. All times are the engine's: ticks in seconds, other
+/// times in milliseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// The layout.
+    pub v: u32,
+    /// The expression of the node that decided last.
+    pub schedule: String,
+    /// The time zone of the expression.
+    pub zone: String,
+    /// When the job became known: older ticks do not belong to it.
+    pub since: i64,
+    /// The newest tick that was judged.
+    pub watermark: i64,
+    /// How many times an operator reset the watermark: it falls for no other reason.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub resets: u32,
+    /// The server run in which the record was last decided, if the engine reports it; empty: not
+    /// known. In another server run, the latest writes to the record may be lost.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub run: String,
+    /// When that server run began: ticks up to this time may have begun before, and the entry may
+    /// be lost.
+    #[serde(default, skip_serializing_if = "is_zero_i64")]
+    pub doubt: i64,
+    /// The highest token that decided.
+    pub fence: u64,
+    /// When the last run ended: a tick up to this time came due during the run.
+    #[serde(default)]
+    pub busy_until: u64,
+    /// Since when the job is paused, and by which client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<OperatorRequest>,
+    /// Ticks that were chosen to run and have not begun.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queue: Vec<i64>,
+    /// Manual runs that were requested.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wanted: Vec<OperatorRequest>,
+    /// Runs that have begun and not ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub running: Vec<ActiveRun>,
+    /// The outcomes of ticks, newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<HistoryEntry>,
+}
+
+/// A request by an operator.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OperatorRequest {
+    /// When, in seconds.
+    pub at: i64,
+    /// The client that made it.
+    pub by: String,
+}
+
+/// A run that has begun.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ActiveRun {
+    /// The tick that it is for.
+    pub tick: i64,
+    /// The token it holds.
+    pub token: u64,
+    /// The node that runs it.
+    pub node: String,
+    /// When it began.
+    pub started: u64,
+    /// The attempt number of this tick, from 1.
+    pub attempt: u32,
+    /// Whether it was requested manually; it then does not belong to the schedule.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub manual: bool,
+}
+
+/// The outcome of a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TickOutcome {
+    /// It ran and succeeded.
+    Done,
+    /// It ran and reported a failure.
+    Failed,
+    /// Its holder died during the run.
+    Crashed,
+    /// Its holder lost the lock during the run, or had to stop, and stopped the run.
+    Lost,
+    /// It exceeded its maximum time and was stopped.
+    TimedOut,
+    /// Another run was in progress.
+    Overlapped,
+    /// No node ran it in time.
+    Missed,
+    /// The engine may have lost its outcome: it may have run or not, and is not run (again).
+    Unknown,
+}
+
+impl TickOutcome {
+    /// A short stable word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Crashed => "crashed",
+            Self::Lost => "lost",
+            Self::TimedOut => "timed-out",
+            Self::Overlapped => "overlapped",
+            Self::Missed => "missed",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Whether there certainly was a run.
+    pub fn has_run(self) -> bool {
+        !matches!(self, Self::Overlapped | Self::Missed | Self::Unknown)
+    }
+}
+
+/// An entry of the history.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HistoryEntry {
+    /// The tick; if several ticks were not run, the newest of them.
+    pub tick: i64,
+    /// Its outcome.
+    pub outcome: TickOutcome,
+    /// How many ticks the entry covers; more than one only for ticks that were not run.
+    pub count: u32,
+    /// The run, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<ActiveRun>,
+    /// When this entry was written.
+    pub at: u64,
+    /// The error text of the run.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over like this")]
+fn is_zero_u32(number: &u32) -> bool {
+    *number == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over like this")]
+fn is_zero_i64(number: &i64) -> bool {
+    *number == 0
+}
+
+impl JobRecord {
+    /// A job that is new at `since`: it has no ticks before that.
+    pub fn new(schedule: &str, zone: &str, since: i64) -> Self {
+        Self {
+            v: LAYOUT_VERSION,
+            schedule: schedule.to_owned(),
+            zone: zone.to_owned(),
+            since,
+            watermark: since,
+            resets: 0,
+            run: String::new(),
+            doubt: 0,
+            fence: 0,
+            busy_until: 0,
+            paused: None,
+            queue: Vec::new(),
+            wanted: Vec::new(),
+            running: Vec::new(),
+            history: Vec::new(),
+        }
+    }
+
+    /// The run with this token.
+    pub fn run_of(&self, token: u64) -> Option<&ActiveRun> {
+        self.running.iter().find(|run| run.token == token)
+    }
+
+    /// Adds an entry to the history and drops the oldest.
+    pub(super) fn push_history(&mut self, entry: HistoryEntry) {
+        self.history.push(entry);
+        let surplus = self.history.len().saturating_sub(MAX_HISTORY);
+        self.history.drain(..surplus);
+    }
+
+    /// Ends a run. `None` if the run is no longer listed: another node took it for dead, and its
+    /// outcome comes too late.
+    #[must_use]
+    pub fn with_run_ended(&self, token: u64, outcome: TickOutcome, text: &str, now: u64) -> Option<Self> {
+        let at = self.running.iter().position(|run| run.token == token)?;
+        let mut state = self.clone();
+        let run = state.running.remove(at);
+        state.busy_until = state.busy_until.max(now);
+        state.push_history(HistoryEntry {
+            tick: run.tick,
+            outcome,
+            count: 1,
+            run: Some(run),
+            at: now,
+            text: text.to_owned(),
+        });
+        Some(state)
+    }
+
+    /// Pauses the job: nothing begins from now on. `None` if it is already paused.
+    #[must_use]
+    pub fn pause(&self, by: &str, now: i64) -> Option<Self> {
+        if self.paused.is_some() {
+            return None;
+        }
+        Some(Self { paused: Some(OperatorRequest { at: now, by: by.to_owned() }), ..self.clone() })
+    }
+
+    /// Resumes with the next tick; ticks of the pause are not made up for. `None` if it was not
+    /// paused.
+    #[must_use]
+    pub fn resume(&self, now: i64) -> Option<Self> {
+        self.paused.as_ref()?;
+        Some(Self { paused: None, watermark: self.watermark.max(now), ..self.clone() })
+    }
+
+    /// Requests one more run, as soon as possible. `None` if too many wait already.
+    #[must_use]
+    pub fn run_now(&self, by: &str, now: i64) -> Option<Self> {
+        if self.wanted.len() >= MAX_MANUAL_RUNS {
+            return None;
+        }
+        let mut state = self.clone();
+        state.wanted.push(OperatorRequest { at: now, by: by.to_owned() });
+        Some(state)
+    }
+
+    /// Restarts the schedule at `now`, for a watermark that a wrong clock left in the future. It
+    /// drops what waited. An end of a run in the future is reduced to `now`, or every tick until
+    /// then would count as overlapped. A `doubt` in the future is reduced, too.
+    #[must_use]
+    pub fn reset(&self, now: i64) -> Self {
+        let resets = self.resets.saturating_add(1);
+        let busy_until = self.busy_until.min(u64::try_from(now).unwrap_or(0).saturating_mul(1000));
+        let (doubt, queue, wanted) = (self.doubt.min(now), Vec::new(), Vec::new());
+        Self { watermark: now, resets, since: now, doubt, busy_until, queue, wanted, ..self.clone() }
+    }
+
+    /// By how many seconds the watermark is ahead of the engine's clock, if that is more than two
+    /// clocks may differ.
+    pub fn seconds_ahead(&self, now: i64) -> Option<i64> {
+        Some(self.watermark.saturating_sub(now)).filter(|by| *by > super::MAX_WATERMARK_AHEAD)
+    }
+}

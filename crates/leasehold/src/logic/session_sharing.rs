@@ -1,0 +1,130 @@
+//! Which session serves a claim, for engines whose locks end with a session: few sessions serve
+//! claims with many TTLs.
+//!
+//! A dead holder's lock becomes free when its session times out, so a claim with TTL `t` needs a
+//! session whose timeout is at most `t`. The first few TTLs get sessions with exactly that timeout.
+//! Every later claim shares the longest session that is short enough, if its timeout is at least
+//! half of the TTL. Otherwise a session is opened whose timeout is a power of two seconds. The
+//! number of sessions is therefore bounded, in whatever order TTLs come.
+
+use std::time::Duration;
+
+/// How many TTLs get a session of exactly their length before claims share.
+pub const MAX_EXACT_SESSIONS: usize = 3;
+
+/// A session that is open, or being opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenSession {
+    /// The timeout that was requested: no two sessions have the same.
+    pub requested_timeout: Duration,
+    /// The timeout that the server granted; `None`: not known yet.
+    pub granted_timeout: Option<Duration>,
+}
+
+impl OpenSession {
+    fn timeout(&self) -> Duration {
+        self.granted_timeout.unwrap_or(self.requested_timeout)
+    }
+}
+
+/// The session that serves a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionChoice {
+    /// The session for which this timeout was requested.
+    Share(Duration),
+    /// A new session with this timeout.
+    Open(Duration),
+}
+
+/// Which session serves a claim of `ttl`. A session with a longer timeout than the TTL is chosen
+/// only where the server grants no shorter one: the claim cannot be served then.
+pub fn choose_session(open: &[OpenSession], ttl: Duration) -> SessionChoice {
+    // The server grants no longer timeouts, or no shorter ones.
+    let at_bound = |one: &&OpenSession| match one.granted_timeout {
+        Some(given) if given < one.requested_timeout => ttl >= given,
+        Some(given) if given > one.requested_timeout => ttl < given,
+        _ => false,
+    };
+    if let Some(one) = open.iter().find(at_bound) {
+        return SessionChoice::Share(one.requested_timeout);
+    }
+    let longest = open.iter().filter(|one| one.timeout() <= ttl).max_by_key(|one| one.timeout());
+    match longest {
+        Some(one) if one.timeout() == ttl => SessionChoice::Share(one.requested_timeout),
+        _ if open.len() < MAX_EXACT_SESSIONS => SessionChoice::Open(ttl),
+        Some(one) if one.timeout() >= ttl / 2 => SessionChoice::Share(one.requested_timeout),
+        _ => SessionChoice::Open(timeout_class(ttl)),
+    }
+}
+
+/// The largest power of two seconds that is not above `ttl`.
+fn timeout_class(ttl: Duration) -> Duration {
+    match ttl.as_secs() {
+        0 => ttl,
+        seconds => Duration::from_secs(1 << seconds.ilog2()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seconds(number: u64) -> Duration {
+        Duration::from_secs(number)
+    }
+
+    /// The timeout that a server with these bounds grants.
+    fn serve(open: &mut Vec<OpenSession>, ttl: Duration, bounds: (Duration, Duration)) -> Duration {
+        let asked = match choose_session(open, ttl) {
+            SessionChoice::Share(asked) => asked,
+            SessionChoice::Open(asked) => {
+                assert!(open.iter().all(|one| one.requested_timeout != asked), "{asked:?} is open already: {open:?}");
+                open.push(OpenSession {
+                    requested_timeout: asked,
+                    granted_timeout: Some(asked.clamp(bounds.0, bounds.1)),
+                });
+                asked
+            }
+        };
+        open.iter().find(|one| one.requested_timeout == asked).map(OpenSession::timeout).unwrap()
+    }
+
+    proptest! {
+        /// In whatever order TTLs come:
+        /// - no session outlives its claim's TTL, unless the server grants no shorter one;
+        /// - none is shorter than half of the TTL, unless the server grants no longer one;
+        /// - there are few sessions.
+        #[test]
+        fn few_sessions_serve_all_ttls(
+            ttls in prop::collection::vec(2_000u64..86_400_000, 1..200), shortest in 1u64..60, longest in 60u64..100_000,
+        ) {
+            let bounds = (seconds(shortest), seconds(longest));
+            let mut open = Vec::new();
+            for ttl in ttls.into_iter().map(Duration::from_millis) {
+                let timeout = serve(&mut open, ttl, bounds);
+                prop_assert!(timeout <= ttl || timeout == bounds.0, "{timeout:?} for {ttl:?}");
+                prop_assert!(timeout >= ttl / 2 || timeout == bounds.1, "{timeout:?} for {ttl:?}");
+            }
+            // One per power of two between 2 s and 24 h.
+            prop_assert!(open.len() <= MAX_EXACT_SESSIONS + 16, "{} sessions", open.len());
+        }
+    }
+
+    #[test]
+    fn the_first_ttls_get_own_sessions_and_later_ones_share() {
+        let mut open = Vec::new();
+        let bounds = (seconds(4), seconds(40));
+        for ttl in [30, 10, 20] {
+            assert_eq!(serve(&mut open, seconds(ttl), bounds), seconds(ttl));
+        }
+        assert_eq!(serve(&mut open, seconds(29), bounds), seconds(20));
+        assert_eq!(serve(&mut open, seconds(9), bounds), seconds(8));
+        assert_eq!(serve(&mut open, seconds(3), bounds), seconds(4), "the server's shortest");
+        assert_eq!(serve(&mut open, seconds(2), bounds), seconds(4));
+        assert_eq!(open.len(), 5);
+        assert_eq!(serve(&mut open, seconds(3600), bounds), seconds(40), "the server's longest");
+        assert_eq!(serve(&mut open, seconds(7200), bounds), seconds(40));
+        assert_eq!(open.len(), 6);
+    }
+}

@@ -1,0 +1,101 @@
+//! Which claim a waiter watches: exactly one ahead of it, so that one departure wakes one waiter.
+
+use crate::claim::ClaimId;
+
+/// The claims of one lock and their positions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitQueue {
+    /// The most recently granted of the holders.
+    pub last_granted: Option<ClaimId>,
+    /// The waiters, in order.
+    pub waiters: Vec<ClaimId>,
+}
+
+impl WaitQueue {
+    /// The one claim whose departure concerns a waiter: the waiter just ahead of it or, for the
+    /// first waiter, the most recent grant. A waiter that is granted becomes the most recent grant,
+    /// so the one behind it keeps its watch.
+    pub fn watched_by(&self, waiter: ClaimId) -> Option<ClaimId> {
+        match self.waiters.iter().position(|claim| *claim == waiter)? {
+            0 => self.last_granted,
+            place => Some(self.waiters[place - 1]),
+        }
+    }
+}
+
+/// The waiters that were already queued and now watch another claim than before: they must look
+/// again. No waiter overtakes another. Those that stayed therefore have the same order in both
+/// lines, and newcomers come last.
+pub fn waiters_with_new_target(before: &WaitQueue, after: &WaitQueue) -> Vec<ClaimId> {
+    let mut relinked = Vec::new();
+    let (mut was_ahead, mut ahead) = (before.last_granted, after.last_granted);
+    let mut old = before.waiters.iter();
+    for waiter in &after.waiters {
+        let known = old.by_ref().find(|claim| {
+            let found = *claim == waiter;
+            if !found {
+                was_ahead = Some(**claim);
+            }
+            found
+        });
+        if known.is_none() {
+            break;
+        }
+        if was_ahead != ahead {
+            relinked.push(*waiter);
+        }
+        (was_ahead, ahead) = (Some(*waiter), Some(*waiter));
+    }
+    relinked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn wait_queue(holder: u128, waiters: impl IntoIterator<Item = u128>) -> WaitQueue {
+        let waiters = waiters.into_iter().map(ClaimId::from_bits).collect();
+        WaitQueue { last_granted: Some(ClaimId::from_bits(holder)), waiters }
+    }
+
+    proptest! {
+        #[test]
+        fn a_hand_off_wakes_only_the_granted_waiter(waiting in 1u128..20) {
+            // Claim 0 holds and 1..=waiting wait; 0 leaves and 1 is granted.
+            prop_assert_eq!(waiters_with_new_target(&wait_queue(0, 1..=waiting), &wait_queue(1, 2..=waiting)), []);
+        }
+
+        #[test]
+        fn a_leaving_waiter_wakes_only_the_one_behind_it(waiting in 2u128..20, leaves in 0u128..18) {
+            let leaves = leaves % waiting + 1;
+            let after = wait_queue(0, (1..=waiting).filter(|claim| *claim != leaves));
+            let behind: Vec<_> = (leaves + 1..=waiting).take(1).map(ClaimId::from_bits).collect();
+            prop_assert_eq!(waiters_with_new_target(&wait_queue(0, 1..=waiting), &after), behind);
+        }
+
+        #[test]
+        fn exactly_the_waiters_with_a_new_target_are_notified(
+            leave in prop::collection::vec(any::<bool>(), 0..20), holder in 100u128..102, come in 0u128..3,
+        ) {
+            let before = wait_queue(100, 0..leave.len() as u128);
+            let stay = (0..leave.len() as u128).filter(|claim| !leave[*claim as usize]);
+            let after = wait_queue(holder, stay.chain(200..200 + come));
+            let told = waiters_with_new_target(&before, &after);
+            for waiter in &after.waiters {
+                let waited = before.waiters.contains(waiter);
+                let changed = before.watched_by(*waiter) != after.watched_by(*waiter);
+                prop_assert_eq!(told.contains(waiter), waited && changed);
+            }
+        }
+
+        #[test]
+        fn every_waiter_watches_one_claim_and_no_two_the_same(waiting in 0u128..20) {
+            let line = wait_queue(0, 1..=waiting);
+            let mut targets: Vec<_> = line.waiters.iter().map(|waiter| line.watched_by(*waiter).unwrap()).collect();
+            targets.sort();
+            targets.dedup();
+            prop_assert_eq!(targets.len() as u128, waiting);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Several locks at once, all or nothing.
+
+use std::time::Duration;
+
+use crate::acquire::acquire_all;
+use crate::claim::{Mode, Owner, Token};
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{Guard, ReleaseOutcome};
+use crate::lease::LostReason;
+use crate::locks::Locks;
+use crate::logic::admission::covers;
+use crate::name::LockName;
+use crate::primitives::{Mutex, RwLock, Semaphore};
+
+/// One of several locks, and its mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockSpec {
+    /// An invalid name is reported when the locks are acquired.
+    name: Result<LockName, std::sync::Arc<str>>,
+    mode: Mode,
+}
+
+impl From<&str> for LockSpec {
+    /// The name, locked exclusively.
+    fn from(name: &str) -> Self {
+        Self::from_result(LockName::new(name), Mode::Exclusive)
+    }
+}
+
+impl From<String> for LockSpec {
+    fn from(name: String) -> Self {
+        name.as_str().into()
+    }
+}
+
+impl From<&LockName> for LockSpec {
+    fn from(name: &LockName) -> Self {
+        name.as_str().into()
+    }
+}
+
+impl From<(&str, Mode)> for LockSpec {
+    fn from((name, mode): (&str, Mode)) -> Self {
+        Self::from_result(LockName::new(name), mode)
+    }
+}
+
+impl LockSpec {
+    fn from_result(name: Result<LockName>, mode: Mode) -> Self {
+        Self { name: name.map_err(|error| error.to_string().into()), mode }
+    }
+}
+
+impl From<&Mutex> for LockSpec {
+    fn from(mutex: &Mutex) -> Self {
+        Self::from_result(mutex.request.name(), Mode::Exclusive)
+    }
+}
+
+impl RwLock {
+    /// The reading side, as one of several locks for [`Locks::multi_lock`].
+    pub fn read_spec(&self) -> LockSpec {
+        LockSpec::from_result(self.request.name(), Mode::Shared)
+    }
+
+    /// The writing side, as one of several locks for [`Locks::multi_lock`].
+    pub fn write_spec(&self) -> LockSpec {
+        LockSpec::from_result(self.request.name(), Mode::Exclusive)
+    }
+}
+
+impl Semaphore {
+    /// This many permits, as one of several locks for [`Locks::multi_lock`].
+    pub fn permits_spec(&self, permits: u32) -> LockSpec {
+        LockSpec::from_result(self.request.name(), self.mode(permits))
+    }
+}
+
+/// Several locks at once. Made by [`Locks::multi_lock`]. Acquires them in the order of their names, so
+/// that two callers that list them in different orders do not deadlock.
+#[derive(Clone)]
+pub struct MultiLock {
+    locks: Locks,
+    specs: Vec<LockSpec>,
+    ttl: Option<Duration>,
+    timeout: Option<Duration>,
+    max_hold: Option<Duration>,
+    owner: Option<Owner>,
+    description: Option<String>,
+}
+
+impl MultiLock {
+    pub(crate) fn new(locks: &Locks, specs: Vec<LockSpec>) -> Self {
+        Self { locks: locks.clone(), specs, ttl: None, timeout: None, max_hold: None, owner: None, description: None }
+    }
+
+    /// As [`Mutex::ttl`].
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Limits the wait for all of them together.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// As [`Mutex::max_hold`].
+    #[must_use]
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.max_hold = Some(limit);
+        self
+    }
+
+    /// As [`Mutex::owner`].
+    #[must_use]
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.owner = Some(*owner);
+        self
+    }
+
+    /// As [`Mutex::describe`].
+    #[must_use]
+    pub fn describe(mut self, text: impl AsRef<str>) -> Self {
+        self.description = Some(text.as_ref().to_owned());
+        self
+    }
+
+    /// Waits until all are held.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`], about the first lock that failed; then none is held.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any await point: locks already held are released.
+    pub async fn lock(&self) -> Result<MultiLockGuard> {
+        let give_up_at = self.timeout.map(|wait| self.locks.clock().now().saturating_add(wait));
+        let wanted = self.merge_sorted()?;
+        // A failure here occurs again below, which handles it.
+        if let Ok(Some(guards)) = self.try_acquire_at_once(&wanted, self.timeout).await {
+            return MultiLockGuard::from_guards(guards);
+        }
+        let mut guards = Vec::new();
+        for (name, mode) in wanted {
+            let left = give_up_at.map(|at| at.duration_since(self.locks.clock().now()));
+            let request = self.request(&name, left);
+            guards.push(request.acquire(mode).await?);
+        }
+        MultiLockGuard::from_guards(guards)
+    }
+
+    /// Acquires all of them if they are free; returns `None`, with nothing held, if one is not.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`].
+    pub async fn try_lock(&self) -> Result<Option<MultiLockGuard>> {
+        let wanted = self.merge_sorted()?;
+        if let Some(guards) = self.try_acquire_at_once(&wanted, None).await? {
+            return MultiLockGuard::from_guards(guards).map(Some);
+        }
+        let mut guards = Vec::new();
+        for (name, mode) in wanted {
+            match self.request(&name, None).try_acquire(mode).await? {
+                Some(guard) => guards.push(guard),
+                None => {
+                    MultiLockGuard(guards).release().await?;
+                    return Ok(None);
+                }
+            }
+        }
+        MultiLockGuard::from_guards(guards).map(Some)
+    }
+
+    /// Acquires all of them in one step, if the engine can and they are free.
+    async fn try_acquire_at_once(
+        &self,
+        wanted: &[(LockName, Mode)],
+        timeout: Option<Duration>,
+    ) -> Result<Option<Vec<Guard>>> {
+        let options =
+            wanted.iter().map(|(name, mode)| self.request(name, None).lock_options(*mode)).collect::<Result<_>>()?;
+        acquire_all(&self.locks.shared, options, timeout, self.max_hold).await
+    }
+
+    fn request(&self, name: &LockName, timeout: Option<Duration>) -> crate::request::Request {
+        let mut request = crate::request::Request::new(std::sync::Arc::clone(&self.locks.shared), name.as_str());
+        request.set_timeout(timeout);
+        if let Some(ttl) = self.ttl {
+            request.set_ttl(ttl);
+        }
+        if let Some(most) = self.max_hold {
+            request.set_max_hold(most);
+        }
+        if let Some(owner) = self.owner {
+            request.set_owner(owner);
+        }
+        if let Some(text) = &self.description {
+            request.describe(text);
+        }
+        request
+    }
+
+    /// Each name once, in the order of the names, with the mode that covers all that was asked of
+    /// it.
+    fn merge_sorted(&self) -> Result<Vec<(LockName, Mode)>> {
+        let mut ordered: Vec<(LockName, Mode)> = Vec::new();
+        for wanted in &self.specs {
+            let name = wanted.name.clone().map_err(|message| Error::new(ErrorKind::InvalidName, &*message))?;
+            match ordered.iter_mut().find(|(known, _)| *known == name) {
+                None => ordered.push((name, wanted.mode)),
+                Some((_, mode)) if covers(*mode, wanted.mode) => {}
+                Some((_, mode)) if covers(wanted.mode, *mode) => *mode = wanted.mode,
+                Some((_, mode)) => {
+                    let message = format!("is wanted twice, {mode} and {}, which exclude each other", wanted.mode);
+                    return Err(Error::new(ErrorKind::Conflict, message).about_lock(&name));
+                }
+            }
+        }
+        ordered.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(ordered)
+    }
+}
+
+/// Several held locks. They end together: if one is lost, the whole guard is lost.
+#[must_use = "the locks are given back as soon as the guard is dropped"]
+#[derive(Debug)]
+pub struct MultiLockGuard(Vec<Guard>);
+
+impl MultiLockGuard {
+    fn from_guards(guards: Vec<Guard>) -> Result<Self> {
+        let all = Self(guards);
+        match all.0.iter().find(|guard| !guard.is_held()) {
+            None => Ok(all),
+            Some(lost) => {
+                let message = "was lost again while the others were waited for";
+                let error = Error::new(ErrorKind::Lost, message).about_lock(lost.name()).retryable();
+                Err(lost.shared().locate(error))
+            }
+        }
+    }
+
+    /// The guards, by name.
+    pub fn guards(&self) -> &[Guard] {
+        &self.0
+    }
+
+    /// The token of one of the locks.
+    pub fn token(&self, name: &str) -> Option<Token> {
+        self.0.iter().find(|guard| guard.name().as_str() == name).map(Guard::token)
+    }
+
+    /// Whether all of them are held right now.
+    pub fn is_held(&self) -> bool {
+        self.0.iter().all(Guard::is_held)
+    }
+
+    /// Waits until one of them is lost, and returns which and why.
+    pub async fn lost(&self) -> (&LockName, LostReason) {
+        let waits = self.0.iter().map(|guard| Box::pin(async move { (guard.name(), guard.lost().await) }));
+        let waits: Vec<_> = waits.collect();
+        if waits.is_empty() {
+            return std::future::pending().await;
+        }
+        futures_util::future::select_all(waits).await.0
+    }
+
+    /// Waits until an operator asks for the release of one of them, and returns which. As
+    /// [`Guard::release_requested`].
+    pub async fn release_requested(&self) -> &LockName {
+        let waits = self.0.iter().map(|guard| {
+            Box::pin(async move {
+                guard.release_requested().await;
+                guard.name()
+            })
+        });
+        let waits: Vec<_> = waits.collect();
+        if waits.is_empty() {
+            return std::future::pending().await;
+        }
+        futures_util::future::select_all(waits).await.0
+    }
+
+    /// Releases all of them, the last acquired first, and returns the outcome of each, by name.
+    ///
+    /// # Errors
+    /// The first error, after all were tried.
+    pub async fn release(self) -> Result<Vec<(LockName, ReleaseOutcome)>> {
+        // All at once, so that it takes no longer than one release.
+        let release = async |guard: Guard| (guard.name().clone(), guard.release().await);
+        let released = futures_util::future::join_all(self.0.into_iter().rev().map(release)).await;
+        released.into_iter().rev().map(|(name, outcome)| outcome.map(|outcome| (name, outcome))).collect()
+    }
+}

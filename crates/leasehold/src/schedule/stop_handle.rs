@@ -1,0 +1,39 @@
+//! Stopping jobs.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// Stops jobs from beginning further runs. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct StopHandle(Arc<watch::Sender<bool>>);
+
+impl Default for StopHandle {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl StopHandle {
+    /// A handle that has not been used yet.
+    pub fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+
+    /// From now on nothing begins; runs in progress continue to their end.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Whether a stop was requested.
+    pub fn is_stopped(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until a stop is requested.
+    pub async fn stopped(&self) {
+        let mut told = self.0.subscribe();
+        // We own the sender, so it is alive.
+        let _ = told.wait_for(|stopped| *stopped).await;
+    }
+}

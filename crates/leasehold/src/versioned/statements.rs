@@ -1,0 +1,108 @@
+//! The SQL statements.
+
+use std::borrow::Cow;
+
+use super::VersionedTable;
+use crate::database::Dialect;
+use crate::error::{Error, ErrorKind};
+use crate::logic::sql_identifier;
+
+fn invalid_name(why: String) -> Error {
+    Error::new(ErrorKind::InvalidOption, why)
+}
+
+/// A column's name, quoted.
+fn quote_column(name: &str, dialect: Dialect) -> Result<String, Error> {
+    if name.contains('.') {
+        return Err(invalid_name(format!("{name:?} is no name of a column: it has a dot")));
+    }
+    sql_identifier::check_identifier(name).map_err(invalid_name)?;
+    Ok(dialect.quote(name))
+}
+
+/// The placeholder of a value, counted from 1.
+fn placeholder(number: usize, dialect: Dialect) -> String {
+    match dialect {
+        Dialect::Postgres => format!("${number}"),
+        Dialect::Mysql => "?".to_owned(),
+    }
+}
+
+impl VersionedTable {
+    fn name(&self, dialect: Dialect) -> Result<String, Error> {
+        sql_identifier::check_identifier(&self.table).map_err(invalid_name)?;
+        Ok(dialect.quote(&self.table))
+    }
+
+    /// Reads the row. The version is the last column, cast to one integer type.
+    pub(super) fn select(&self, dialect: Dialect) -> Result<String, Error> {
+        let (table, key, version) =
+            (self.name(dialect)?, quote_column(&self.key, dialect)?, quote_column(&self.version, dialect)?);
+        let columns = self.columns.iter().map(|name| quote_column(name, dialect)).collect::<Result<Vec<_>, _>>()?;
+        let columns = if columns.is_empty() { "*".to_owned() } else { columns.join(", ") };
+        let number = if dialect == Dialect::Postgres { "BIGINT" } else { "SIGNED" };
+        let place = placeholder(1, dialect);
+        Ok(format!(
+            "SELECT {columns}, CAST({version} AS {number}) AS leasehold_version FROM {table} WHERE {key} = {place}"
+        ))
+    }
+
+    /// Writes these columns if the row still has the version that was read.
+    pub(super) fn write(&self, columns: &[Cow<'static, str>], dialect: Dialect) -> Result<String, Error> {
+        let (table, key, version) =
+            (self.name(dialect)?, quote_column(&self.key, dialect)?, quote_column(&self.version, dialect)?);
+        let mut sets = String::new();
+        for (index, name) in columns.iter().enumerate() {
+            let same = |other: &str| name.eq_ignore_ascii_case(other);
+            if same(&self.key) || same(&self.version) || columns[..index].iter().any(|other| same(other)) {
+                return Err(invalid_name(format!(
+                    "{name:?} is the key, the version, or set twice: a change cannot set it"
+                )));
+            }
+            sets += &format!("{} = {}, ", quote_column(name, dialect)?, placeholder(index + 1, dialect));
+        }
+        let (at_key, at_version) = (placeholder(columns.len() + 1, dialect), placeholder(columns.len() + 2, dialect));
+        // The version has the type with which it was read, whatever the column's type is.
+        let cast = if dialect == Dialect::Postgres { "::BIGINT" } else { "" };
+        Ok(format!(
+            "UPDATE {table} SET {sets}{version} = {version} + 1 WHERE {key} = {at_key} AND {version} = {at_version}{cast}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_statements_are_as_expected() {
+        let stock = VersionedTable::new("shop.stock").key("sku");
+        assert_eq!(
+            stock.select(Dialect::Postgres).unwrap(),
+            r#"SELECT *, CAST("version" AS BIGINT) AS leasehold_version FROM "shop"."stock" WHERE "sku" = $1"#
+        );
+        assert_eq!(
+            stock.write(&["units".into(), "sold".into()], Dialect::Postgres).unwrap(),
+            r#"UPDATE "shop"."stock" SET "units" = $1, "sold" = $2, "version" = "version" + 1 WHERE "sku" = $3 AND "version" = $4::BIGINT"#
+        );
+        assert_eq!(
+            stock.clone().columns(["units"]).select(Dialect::Mysql).unwrap(),
+            "SELECT `units`, CAST(`version` AS SIGNED) AS leasehold_version FROM `shop`.`stock` WHERE `sku` = ?"
+        );
+        assert_eq!(
+            stock.write(&["units".into()], Dialect::Mysql).unwrap(),
+            "UPDATE `shop`.`stock` SET `units` = ?, `version` = `version` + 1 WHERE `sku` = ? AND `version` = ?"
+        );
+    }
+
+    #[test]
+    fn a_change_sets_each_column_once_and_neither_key_nor_version() {
+        let stock = VersionedTable::new("stock");
+        for columns in [vec!["id"], vec!["Version"], vec!["a", "b", "a"], vec!["a.b"], vec![""]] {
+            let columns: Vec<Cow<'static, str>> = columns.into_iter().map(Into::into).collect();
+            assert!(stock.write(&columns, Dialect::Mysql).is_err(), "{columns:?}");
+        }
+        assert!(VersionedTable::new("a.b.c").select(Dialect::Mysql).is_err());
+        assert!(stock.key("i.d").select(Dialect::Mysql).is_err());
+    }
+}
