@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
 use leasehold::Token;
-use leasehold::logic::fence::{FenceState, admits};
+use leasehold_internals::logic::fence::{FenceState, admits};
 
 /// A number in a file. Whether it checks tokens is the writer's choice, so that a test can show both.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use leasehold::logic::fence::{FenceState, admits};
+use leasehold_internals::logic::fence::{FenceState, admits};
 use leasehold::{Owner, Token};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};

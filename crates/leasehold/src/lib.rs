@@ -28,10 +28,11 @@
 //! - [`metrics`] collects metrics; [`doctor`] examines a deployment.
 //! - `schedule` runs jobs on a schedule, each tick once per fleet.
 //! - `cache` keeps a cache consistent with its database (feature `cache`).
-//! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`logic`] the pure
-//!   decisions that they share, [`clock`] the time source.
+//! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`clock`] the time source.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// The protocols of the engines refer to the decisions that they apply.
+#![allow(rustdoc::private_intra_doc_links)]
 
 pub mod blocking;
 #[cfg(feature = "cache")]
@@ -42,7 +43,8 @@ pub mod database;
 pub mod doctor;
 pub mod engine;
 pub mod fence;
-pub mod logic;
+#[doc(hidden)]
+pub mod internals;
 pub mod metrics;
 #[cfg(feature = "schedule")]
 pub mod schedule;
@@ -57,6 +59,7 @@ mod guard;
 mod keeper;
 mod lease;
 mod locks;
+mod logic;
 mod multi_lock;
 mod name;
 mod primitives;

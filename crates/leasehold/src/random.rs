@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// 128 random bits.
-pub(crate) fn random_bits() -> u128 {
+pub fn random_bits() -> u128 {
     #[cfg(test)]
     if let Some(bits) = seeded::bits() {
         return bits;
@@ -38,7 +38,7 @@ thread_local! {
 /// 128 unique bits for a claim id. A call to the operating system each time would cost more than
 /// the rest of a claim. So each thread takes a random start from it, and derives a few hundred ids
 /// from that.
-pub(crate) fn unique_id() -> u128 {
+pub fn unique_id() -> u128 {
     #[cfg(test)]
     if let Some(bits) = seeded::bits() {
         return bits;

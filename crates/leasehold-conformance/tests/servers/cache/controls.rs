@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::cache::strategy::{Database, Strategy, StrategyFuture};
-use leasehold::logic::cache::Data;
+use leasehold_internals::logic::cache::Data;
 use leasehold_testbed::redis::Reply;
 use tokio::sync::OnceCell;
 

@@ -1,7 +1,7 @@
 //! The scripts do what the specification does: the same steps on both, and the same answers.
 
 use leasehold::cache::CacheStore;
-use leasehold::logic::cache::{
+use leasehold_internals::logic::cache::{
     CacheEntry, LoadedValue, Operation, OperationReply, ReadReply, ReadRequest, WriteRequest,
 };
 use proptest::prelude::*;

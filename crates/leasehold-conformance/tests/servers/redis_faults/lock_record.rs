@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, ManualClock};
 use leasehold::engine::{AcquireReply, Engine, ReleaseReply, RenewReply};
-use leasehold::logic::lease::Validity;
+use leasehold_internals::logic::lease::Validity;
 use leasehold::{Claim, LockName, Mode, Token};
 use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use leasehold_testbed::eventually;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::logic::fence::{FenceState, admits};
+use leasehold_internals::logic::fence::{FenceState, admits};
 use leasehold::{Locks, Token};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::process::{Binary, Probe, ServerSpec, Workspace};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, Instant};
 use leasehold::engine::{AcquireReply, Engine};
-use leasehold::logic::lease::Validity;
+use leasehold_internals::logic::lease::Validity;
 use leasehold::{Claim, Error, ErrorKind, Guard, Holder, LockName, LockOptions, Locks, Mode, Owner, Result, Token};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::redis::{IndependentServers, Redis, Reply, RespClient};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use leasehold::clock::Instant;
-use leasehold::logic::acceptor::{AcceptorState, ClaimRequest};
-use leasehold::logic::lease::Drift;
-use leasehold::logic::quorum::{
+use leasehold::internals::logic::acceptor::{AcceptorState, ClaimRequest};
+use leasehold::internals::logic::lease::Drift;
+use leasehold::internals::logic::quorum::{
     AttemptAction, Quorum, QuorumAttempt, QuorumOutcome, QuorumTally, Vote, WriteReply, validity,
 };
 use leasehold::{ClaimId, Owner, Token};

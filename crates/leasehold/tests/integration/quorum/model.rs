@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use leasehold::Token;
 use leasehold::clock::Instant;
-use leasehold::logic::acceptor::AcceptorState;
-use leasehold::logic::lease::Drift;
-use leasehold::logic::quorum::{Vote, WriteReply};
+use leasehold::internals::logic::acceptor::AcceptorState;
+use leasehold::internals::logic::lease::Drift;
+use leasehold::internals::logic::quorum::{Vote, WriteReply};
 use stateright::{Checker, Model, Property};
 
 use crate::quorum::client::{

@@ -2,7 +2,7 @@
 //! a lost reply. The nodes' decisions are the real code. The same search finds the errors of
 //! protocols that are wrong on purpose.
 
-use leasehold::logic::schedule::{
+use leasehold::internals::logic::schedule::{
     Action, ActiveRun, Crash, DecisionInput, JobRecord, Missed, Overlap, PendingWork, Policy, TickOutcome, Ticks,
     decide, pending_work,
 };

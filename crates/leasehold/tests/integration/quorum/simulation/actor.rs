@@ -1,8 +1,8 @@
 //! A client that acquires the lock again and again.
 
 use leasehold::clock::Instant;
-use leasehold::logic::acceptor::ClaimRequest;
-use leasehold::logic::quorum::{Vote, WriteReply, node_timeout};
+use leasehold::internals::logic::acceptor::ClaimRequest;
+use leasehold::internals::logic::quorum::{Vote, WriteReply, node_timeout};
 use leasehold::{ClaimId, Token};
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use leasehold::logic::fence::{FenceState, admits};
+use leasehold::internals::logic::fence::{FenceState, admits};
 use leasehold::{Owner, Token};
 
 /// A grant of the lock.

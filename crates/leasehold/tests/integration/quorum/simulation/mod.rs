@@ -16,7 +16,7 @@ use self::checker::Violation;
 use self::plan::{Plan, Restart};
 use self::rng::Rng;
 use self::world::{SimulatedEvent, World};
-use leasehold::logic::lease::Drift;
+use leasehold::internals::logic::lease::Drift;
 
 /// The ordinary tests do one in this many runs; `--features nightly` does all.
 const ONE_IN: u64 = if cfg!(feature = "nightly") { 1 } else { 25 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::logic::lease::Drift;
+use leasehold::internals::logic::lease::Drift;
 
 use super::rng::Rng;
 use crate::quorum::client::LeaseTimes;

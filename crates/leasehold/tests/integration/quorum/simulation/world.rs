@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use leasehold::logic::acceptor::AcceptorState;
+use leasehold::internals::logic::acceptor::AcceptorState;
 use leasehold::{ClaimId, Token};
 
 use super::actor::Actor;
@@ -261,7 +261,7 @@ impl World {
             now,
             &Request { command: crate::quorum::client::NodeCommand::Acquire(Token::default()), ..request },
         );
-        matches!(answer, Some(Answer::Vote(leasehold::logic::quorum::Vote::Yes { .. })))
+        matches!(answer, Some(Answer::Vote(leasehold::internals::logic::quorum::Vote::Yes { .. })))
     }
 }
 
