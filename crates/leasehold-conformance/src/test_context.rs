@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, Instant};
 use leasehold::engine::{AcquireReply, Capabilities, Engine, Fairness, Grant, LockView};
-use leasehold_internals::logic::lease::Validity;
 use leasehold::{Claim, Holder, LockName, LockOptions, Locks, Mode, Owner, Token};
+use leasehold_internals::logic::lease::Validity;
 use leasehold_testbed::eventually;
 use tokio::sync::OnceCell;
 

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use leasehold_internals::logic::fence::{FenceState, admits};
 use leasehold::{Owner, Token};
+use leasehold_internals::logic::fence::{FenceState, admits};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};

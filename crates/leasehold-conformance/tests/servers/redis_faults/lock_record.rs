@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, ManualClock};
 use leasehold::engine::{AcquireReply, Engine, ReleaseReply, RenewReply};
-use leasehold_internals::logic::lease::Validity;
 use leasehold::{Claim, LockName, Mode, Token};
 use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
+use leasehold_internals::logic::lease::Validity;
 use leasehold_testbed::eventually;
 
 use crate::redis_faults::fixture::{Fixture, await_guard, claim, inspect, release, spawn_lock, until_waiting};

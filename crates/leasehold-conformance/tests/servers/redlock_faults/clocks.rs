@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold_internals::logic::fence::{FenceState, admits};
 use leasehold::{Locks, Token};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_internals::logic::fence::{FenceState, admits};
 use leasehold_testbed::process::{Binary, Probe, ServerSpec, Workspace};
 use leasehold_testbed::redis::{Redis, Reply, RespClient};
 use leasehold_testbed::{Data, Server, eventually};

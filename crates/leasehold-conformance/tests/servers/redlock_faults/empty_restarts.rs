@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold::Claim;
 use leasehold::engine::{Engine, ReleaseReply};
-use leasehold_internals::logic::fence::{FenceState, admits};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_internals::logic::fence::{FenceState, admits};
 use leasehold_testbed::redis::Redis;
 use leasehold_testbed::{Data, WallClock, eventually};
 

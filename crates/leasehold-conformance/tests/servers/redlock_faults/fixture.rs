@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, Instant};
 use leasehold::engine::{AcquireReply, Engine};
-use leasehold_internals::logic::lease::Validity;
 use leasehold::{Claim, Error, ErrorKind, Guard, Holder, LockName, LockOptions, Locks, Mode, Owner, Result, Token};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_internals::logic::lease::Validity;
 use leasehold_testbed::redis::{IndependentServers, Redis, Reply, RespClient};
 use leasehold_testbed::{Data, Proxy, Server, eventually};
 use tokio::sync::OnceCell;

@@ -1,8 +1,8 @@
 //! The scripts are what `logic/acceptor.rs` says: random steps on a real server, compared one by one, with a time of our own.
 
+use leasehold::{ClaimId, Owner, Token};
 use leasehold_internals::logic::acceptor::{AcceptorState, ClaimRequest};
 use leasehold_internals::logic::quorum::{Vote, WriteReply};
-use leasehold::{ClaimId, Owner, Token};
 use leasehold_testbed::redis::{self, Reply, RespClient};
 
 use crate::redlock_faults::fixture::Rng;
