@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::cache::strategy::{Database, StrategyFuture};
-use leasehold::cache::{CacheError, Row, RowState};
 use leasehold::{ClaimId, Token};
+use leasehold_cache::strategy::{Database, StrategyFuture};
+use leasehold_cache::{CacheError, Row, RowState};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts};
 

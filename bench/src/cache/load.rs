@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::cache::strategy::Strategy;
+use leasehold_cache::strategy::Strategy;
 use tokio::task::JoinSet;
 
 use super::database::{KEY_COUNT, Table, key, random_below};

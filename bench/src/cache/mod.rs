@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Locks;
-use leasehold::cache::strategy::{
+use leasehold_cache::strategy::{
     CacheAside, DelayedDoubleDelete, DeleteAfter, DeleteFirst, InvalidateAfterCommit, LockProtected, Strategy, TtlOnly,
     WriteThrough,
 };
-use leasehold::cache::{CacheStore, Freshness, ReadThrough};
+use leasehold_cache::{CacheStore, Freshness, ReadThrough};
 use leasehold_testbed::{mariadb, redis};
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use clap::Args;
-use leasehold::doctor::{self, Finding, Level, Options, Report};
+use leasehold_doctor::{self as doctor, Finding, Level, Options, Report};
 use rustix::process::getpgrp;
 use rustix::termios::{isatty, tcgetpgrp};
 use serde::Serialize;

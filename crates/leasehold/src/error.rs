@@ -150,7 +150,7 @@ impl Error {
 
     /// The same error, about this record.
     #[must_use]
-    pub(crate) fn about_record(mut self, name: &LockName) -> Self {
+    pub fn about_record(mut self, name: &LockName) -> Self {
         self.0.name.get_or_insert_with(|| ("record", name.clone()));
         self
     }
@@ -163,7 +163,7 @@ impl Error {
     }
 
     /// The message without its location.
-    pub(crate) fn message_without_location(&self) -> String {
+    pub fn message_without_location(&self) -> String {
         match &self.0.source {
             Some(source) => format!("{}: {source}", self.0.message),
             None => self.0.message.clone(),

@@ -60,9 +60,8 @@ impl Guard {
         self.claim.lease.deadline()
     }
 
-    /// The moment from which the keeper does not renew the lock.
-    #[cfg(feature = "schedule")]
-    pub(crate) fn max_deadline(&self) -> Instant {
+    /// The moment from which the keeper does not renew the lock: `max_hold` after the grant.
+    pub fn max_deadline(&self) -> Instant {
         self.claim.lease.max_deadline()
     }
 
@@ -134,7 +133,8 @@ impl Guard {
         &self.shared
     }
 
-    pub(crate) fn lost_error(&self, reason: LostReason) -> Error {
+    /// The error that says that this lock was lost, and why.
+    pub fn lost_error(&self, reason: LostReason) -> Error {
         let error = Error::new(ErrorKind::Lost, format!("lost: {reason}"));
         self.shared.locate(error).about_lock(self.name())
     }

@@ -25,29 +25,26 @@
 //! - [`fence`] checks fencing tokens at a resource and refuses stale ones. `versioned` updates a
 //!   row by its version column, without a lock. [`database`] has the connection types that both
 //!   use.
-//! - [`metrics`] collects metrics; [`doctor`] examines a deployment.
-//! - `schedule` runs jobs on a schedule, each tick once per fleet.
-//! - `cache` keeps a cache consistent with its database (feature `cache`).
+//! - [`metrics`] collects metrics.
 //! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`clock`] the time source.
+//!
+//! Crates beside this one: `leasehold-schedule` runs jobs on a schedule, each tick once in the fleet.
+//! `leasehold-cache` keeps a cache consistent with its database. `leasehold-doctor` examines a
+//! deployment.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // The protocols of the engines refer to the decisions that they apply.
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub mod blocking;
-#[cfg(feature = "cache")]
-pub mod cache;
 pub mod clock;
 mod connect;
 pub mod database;
-pub mod doctor;
 pub mod engine;
 pub mod fence;
 #[doc(hidden)]
 pub mod internals;
 pub mod metrics;
-#[cfg(feature = "schedule")]
-pub mod schedule;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod versioned;
 
@@ -82,17 +79,12 @@ pub use self::primitives::{Mutex, RwLock, Semaphore};
 pub use self::records::Records;
 
 /// Compiles the code blocks in the documents.
-#[cfg(all(doctest, feature = "cache", feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg(all(doctest, feature = "mysql", feature = "postgres", feature = "redis"))]
 mod documents {
     #[doc = include_str!("../README.md")]
     mod readme {}
-    #[doc = include_str!("../docs/cache.md")]
-    mod cache {}
     #[doc = include_str!("../docs/fencing.md")]
     mod fencing {}
     #[doc = include_str!("../docs/versioned.md")]
     mod versioned {}
-    #[cfg(feature = "schedule")]
-    #[doc = include_str!("../docs/schedule.md")]
-    mod schedule {}
 }

@@ -238,6 +238,22 @@ impl Locks {
         self.shared.manager.engine.url()
     }
 
+    /// The TTL of grants, unless the request sets another one.
+    pub fn ttl(&self) -> Duration {
+        self.shared.ttl
+    }
+
+    /// The holder that inspection shows for every claim.
+    pub fn holder(&self) -> &Holder {
+        &self.shared.holder
+    }
+
+    /// Adds the engine's URL to an error that has none.
+    #[must_use]
+    pub fn add_location(&self, error: Error) -> Error {
+        self.shared.locate(error)
+    }
+
     /// The clock of all deadlines.
     pub fn clock(&self) -> &Clock {
         &self.shared.manager.clock

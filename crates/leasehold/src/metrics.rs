@@ -18,10 +18,6 @@
 //! | `leasehold_fencing_rejected_total` | counter | | stale tokens refused by a [`Fence`](crate::fence::Fence) |
 //! | `leasehold_engine_up` | gauge | | 1 after a response of the engine, 0 while it is unreachable |
 //! | `leasehold_engine_rtt_seconds` | histogram | | duration of one engine call |
-//! | `leasehold_schedule_ticks_total` | counter | `result`: done, failed, crashed, lost, timed-out, overlapped, missed | outcomes of ticks on this node |
-//! | `leasehold_schedule_lag_seconds` | histogram | | time from a tick's nominal time to the start of its run |
-//! | `leasehold_cache_get_total` | counter | `result`: hit, stale, load, wait, bypass | reads of a cache |
-//! | `leasehold_cache_stale_set_rejected_total` | counter | | loaded values that came too late to be stored |
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,7 +36,7 @@ pub trait Metrics: Send + Sync + 'static {
 
 /// An optional meter.
 #[derive(Clone, Default)]
-pub(crate) struct OptionalMetrics(Option<Arc<ActiveMetrics>>);
+pub struct OptionalMetrics(Option<Arc<ActiveMetrics>>);
 
 struct ActiveMetrics {
     metrics: Arc<dyn Metrics>,
@@ -49,39 +45,44 @@ struct ActiveMetrics {
 
 impl fmt::Debug for OptionalMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Gauges(on)" } else { "Gauges(off)" })
+        f.write_str(if self.0.is_some() { "OptionalMetrics(on)" } else { "OptionalMetrics(off)" })
     }
 }
 
 impl OptionalMetrics {
-    pub(crate) fn new(metrics: Arc<dyn Metrics>) -> Self {
+    /// Reports to `metrics`.
+    pub fn new(metrics: Arc<dyn Metrics>) -> Self {
         Self(Some(Arc::new(ActiveMetrics { metrics, waiters: AtomicI64::new(0) })))
     }
 
-    pub(crate) fn is_enabled(&self) -> bool {
+    /// Whether anything is reported.
+    pub fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
-    pub(crate) fn increment(&self, name: &'static str, label: Option<(&'static str, &'static str)>) {
+    /// Adds one to a counter.
+    pub fn increment(&self, name: &'static str, label: Option<(&'static str, &'static str)>) {
         if let Some(active) = &self.0 {
             active.metrics.increment(name, label);
         }
     }
 
-    pub(crate) fn set_gauge(&self, name: &'static str, value: f64) {
+    /// Sets a gauge.
+    pub fn set_gauge(&self, name: &'static str, value: f64) {
         if let Some(active) = &self.0 {
             active.metrics.set_gauge(name, value);
         }
     }
 
-    pub(crate) fn record_duration(&self, name: &'static str, time: Duration) {
+    /// Adds a duration to a histogram.
+    pub fn record_duration(&self, name: &'static str, time: Duration) {
         if let Some(active) = &self.0 {
             active.metrics.record_seconds(name, time.as_secs_f64());
         }
     }
 
     /// Changes the number of requests in progress.
-    pub(crate) fn add_waiters(&self, by: i64) {
+    pub fn add_waiters(&self, by: i64) {
         if let Some(active) = &self.0 {
             let now = active.waiters.fetch_add(by, Ordering::Relaxed) + by;
             active.metrics.set_gauge("leasehold_waiters", now as f64);

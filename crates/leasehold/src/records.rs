@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Instant;
-#[cfg(feature = "schedule")]
-use crate::engine::ServerRun;
-use crate::engine::{Record, RecordStore, Step};
+use crate::engine::{Record, RecordStore, ServerRun, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper;
 use crate::locks::{Locks, Shared};
@@ -125,9 +123,9 @@ impl Records {
         }
     }
 
-    /// As [`LeaseManager::add_location`](keeper::LeaseManager::add_location).
-    #[cfg(feature = "schedule")]
-    pub(crate) fn add_location(&self, error: Error) -> Error {
+    /// Adds the engine's URL to an error that has none.
+    #[must_use]
+    pub fn add_location(&self, error: Error) -> Error {
         self.shared.locate(error)
     }
 
@@ -137,17 +135,22 @@ impl Records {
         found.map_err(|error| error.about_record(name))
     }
 
-    /// Reads a record and, in the same step, the run of the servers, if the engine can tell.
-    #[cfg(feature = "schedule")]
-    pub(crate) async fn get_in_run(&self, name: &LockName) -> Result<(Record, Option<ServerRun>)> {
+    /// Reads a record and, in the same step, the run of the servers; `None` if the engine does not
+    /// report runs.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn get_in_run(&self, name: &LockName) -> Result<(Record, Option<ServerRun>)> {
         self.check_open()?;
         let found = self.call_bounded(Arc::clone(&self.store).get_in_run(name.clone())).await;
         found.map_err(|error| error.about_record(name))
     }
 
     /// Writes a record only in the run in which it was read, if the engine reported a run.
-    #[cfg(feature = "schedule")]
-    pub(crate) async fn compare_and_set_in_run(
+    ///
+    /// # Errors
+    /// As [`compare_and_set`](Self::compare_and_set).
+    pub async fn compare_and_set_in_run(
         &self,
         name: &LockName,
         over: u64,

@@ -1,7 +1,7 @@
 //! `leasehold cron check`: checks a file and shows when its jobs are due.
 
 use leasehold::DEFAULT_TTL;
-use leasehold::schedule::{Job, Tick};
+use leasehold_schedule::{Job, Tick};
 use serde::Serialize;
 
 use super::args::CheckArgs;

@@ -1,7 +1,7 @@
 //! The commands that control jobs: pause, resume, run now, reset, forget.
 
 use leasehold::DEFAULT_TTL;
-use leasehold::schedule::Jobs;
+use leasehold_schedule::Jobs;
 
 use super::args::ControlArgs;
 use crate::exit::Failure;

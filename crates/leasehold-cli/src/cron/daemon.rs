@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold::clock::Instant;
 use leasehold::engine::Reach;
-use leasehold::schedule::{Scheduler, StopHandle};
 use leasehold::{Error, Locks};
+use leasehold_schedule::{Scheduler, StopHandle};
 use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
@@ -115,7 +115,7 @@ struct Daemon {
 
 impl Daemon {
     /// Replaces the running jobs with these.
-    async fn start_jobs(&mut self, jobs: Vec<(leasehold::schedule::Job, crate::run::Plan)>) -> Result<(), Failure> {
+    async fn start_jobs(&mut self, jobs: Vec<(leasehold_schedule::Job, crate::run::Plan)>) -> Result<(), Failure> {
         let mut scheduler = Scheduler::new(&self.locks);
         let count = jobs.len();
         let (json, quiet) = (self.args.json, self.args.quiet);

@@ -1,7 +1,7 @@
 //! Checks whether hosts run a job as its schedule requires.
 
-use leasehold::schedule::{Cron, JobStatus, Jobs, PREFIX, Tick};
 use leasehold::{Error, Locks, Token};
+use leasehold_schedule::{Cron, JobStatus, Jobs, PREFIX, Tick};
 
 /// A tick that no host decides about within this many seconds is overdue.
 const OVERDUE_AFTER: i64 = 60;
@@ -61,7 +61,7 @@ impl JobHealth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::schedule::{self, ActiveRun, Job, StopHandle};
+    use leasehold_schedule::{self as schedule, ActiveRun, Job, StopHandle};
 
     /// A known job whose last decided tick lies this far behind the engine's clock.
     async fn status_with_delay(seconds: i64) -> JobStatus {
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(JobHealth::new(&status, &[]).overdue_tick, None, "ticks during a run are decided at its end");
         assert!(JobHealth::new(&status, &[7]).overdue_tick.is_some(), "but its host is gone");
         status.running.clear();
-        status.paused = Some(leasehold::schedule::OperatorRequest { at: 0, by: "me".into() });
+        status.paused = Some(leasehold_schedule::OperatorRequest { at: 0, by: "me".into() });
         assert_eq!(JobHealth::new(&status, &[]).overdue_tick, None);
     }
 }

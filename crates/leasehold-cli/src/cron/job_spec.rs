@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use leasehold::schedule::{Crash, Job, Missed, Overlap};
+use leasehold_schedule::{Crash, Job, Missed, Overlap};
 
 use super::policy;
 use crate::duration::{parse, parse_positive};

@@ -1,6 +1,6 @@
 //! Job events on standard error, as lines for people or JSON for programs.
 
-use leasehold::schedule::{ActiveRun, Job, JobEvent, Tick};
+use leasehold_schedule::{ActiveRun, Job, JobEvent, Tick};
 use serde::Serialize;
 
 use crate::duration::format_duration;
@@ -101,7 +101,7 @@ pub(crate) fn is_problem(event: &JobEvent) -> bool {
             | JobEvent::RunStarted { .. }
             | JobEvent::RunInProgress { .. }
             | JobEvent::ScheduleChanged { .. }
-    ) && !matches!(event, JobEvent::RunEnded { outcome, .. } if *outcome == leasehold::schedule::TickOutcome::Done)
+    ) && !matches!(event, JobEvent::RunEnded { outcome, .. } if *outcome == leasehold_schedule::TickOutcome::Done)
 }
 
 fn to_tick(seconds: i64) -> Tick {

@@ -1,6 +1,6 @@
 //! Parses the policies of a job as users write them.
 
-use leasehold::schedule::{Crash, MAX_CONCURRENT_RUNS, MAX_TICKS, Missed, Overlap};
+use leasehold_schedule::{Crash, MAX_CONCURRENT_RUNS, MAX_TICKS, Missed, Overlap};
 
 /// Parses `at-most-once`, `retry`, `retry:5`.
 pub(crate) fn parse_crash(text: &str) -> Result<Crash, String> {

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::schedule::Job;
+use leasehold_schedule::Job;
 
 use super::job_spec::JobSpec;
 use super::{crontab, toml_format};

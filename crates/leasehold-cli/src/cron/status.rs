@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold::engine::ContenderView;
-use leasehold::schedule::{ActiveRun, Cron, HistoryEntry, Job, JobStatus, Jobs, PREFIX, Tick};
 use leasehold::{DEFAULT_TTL, Locks};
+use leasehold_schedule::{ActiveRun, Cron, HistoryEntry, Job, JobStatus, Jobs, PREFIX, Tick};
 use serde::Serialize;
 
 use super::args::{HistoryArgs, StatusArgs};

@@ -5,7 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Locks, schedule};
+use leasehold::Locks;
+use leasehold_schedule as schedule;
 
 use super::ancestors::Ancestors;
 use super::child::ExitStatus;

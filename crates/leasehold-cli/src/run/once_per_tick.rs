@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::engine::Reach;
-use leasehold::schedule::{self, FinishedRun, Job, JobEvent, JobStatus, Jobs, Tick, TickOutcome};
 use leasehold::{ErrorKind, Locks};
+use leasehold_schedule::{self as schedule, FinishedRun, Job, JobEvent, JobStatus, Jobs, Tick, TickOutcome};
 use rustix::process::Signal;
 use rustix::termios::isatty;
 

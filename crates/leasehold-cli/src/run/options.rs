@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use leasehold::schedule::{Crash, Missed, Overlap};
+use leasehold_schedule::{Crash, Missed, Overlap};
 
 use super::loss_policy::OnLost;
 use crate::args::EngineArg;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::Token;
-use leasehold::cache::strategy::{CacheAside, Database, DeleteAfter, InvalidateAfterCommit, Strategy, StrategyFuture};
-use leasehold::cache::{CacheError, CacheStore, ReadThrough, Row, RowState};
+use leasehold_cache::strategy::{CacheAside, Database, DeleteAfter, InvalidateAfterCommit, Strategy, StrategyFuture};
+use leasehold_cache::{CacheError, CacheStore, ReadThrough, Row, RowState};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 use serde_json::{Value, json};

@@ -68,7 +68,7 @@ fn check_fenced_store(text: &str) {
 }
 
 fn check_fleet_job(text: &str) {
-    let scheduled = row_after(text, "leasehold::schedule");
+    let scheduled = row_after(text, "leasehold_schedule");
     assert_eq!(scheduled[0], scheduled[1], "each tick once:\n{text}");
     assert!(parse_number(scheduled[0]) >= 5, "{text}");
     assert_eq!(text.matches("sends the message").count() as u64, parse_number(scheduled[0]), "{text}");

@@ -1,15 +1,15 @@
 //! The flash sale of the examples, on real servers: without a lock more is sold than there is, with each technique exactly what there is.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
-#[path = "../../../leasehold/examples/flash_sale/database.rs"]
+#[path = "../../../../examples/flash_sale/database.rs"]
 mod database;
-#[path = "../../../leasehold/examples/flash_sale/memory_stock.rs"]
+#[path = "../../../../examples/flash_sale/memory_stock.rs"]
 mod memory_stock;
-#[path = "../../../leasehold/examples/flash_sale/output.rs"]
+#[path = "../../../../examples/flash_sale/output.rs"]
 mod output;
-#[path = "../../../leasehold/examples/flash_sale/sale.rs"]
+#[path = "../../../../examples/flash_sale/sale.rs"]
 mod sale;
-#[path = "../../../leasehold/examples/flash_sale/stock.rs"]
+#[path = "../../../../examples/flash_sale/stock.rs"]
 mod stock;
 
 use std::sync::Arc;

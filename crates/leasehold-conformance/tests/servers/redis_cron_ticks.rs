@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use leasehold::Locks;
-use leasehold::schedule::{self, Crash, Job, JobEvent, Jobs};
+use leasehold_schedule::{self as schedule, Crash, Job, JobEvent, Jobs};
 use leasehold_testbed::redis::{Redis, Reply, RespClient};
 use leasehold_testbed::{Data, Server, WallClock, eventually};
 

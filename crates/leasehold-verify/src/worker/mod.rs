@@ -101,7 +101,7 @@ async fn run_workers() -> Result<(), String> {
     for (worker, lane) in &assignment.workers {
         recorder.worker_state(*worker, WorkerState::Started { lane: *lane, pid: std::process::id() });
     }
-    let stop = leasehold::schedule::StopHandle::new();
+    let stop = leasehold_schedule::StopHandle::new();
     let mut tasks = JoinSet::new();
     for (worker, _) in assignment.workers.clone() {
         let task = WorkerTask::new(worker, &assignment, &taker, &recorder, stop.clone()).await?;
@@ -138,7 +138,7 @@ async fn run_workers() -> Result<(), String> {
 
 /// The prefix of the names of locks: a job's lock has its own name.
 pub(crate) fn lock_prefix(workload: Workload) -> &'static str {
-    if workload == Workload::Ticks { leasehold::schedule::PREFIX } else { "" }
+    if workload == Workload::Ticks { leasehold_schedule::PREFIX } else { "" }
 }
 
 /// The names of the actual locks.
@@ -196,7 +196,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let recorder = Recorder::new(0, Some(file.path())).unwrap();
         let locks = Locks::open("memory:").await.unwrap();
-        let held = locks.mutex(format!("{}a", leasehold::schedule::PREFIX)).lock().await.unwrap();
+        let held = locks.mutex(format!("{}a", leasehold_schedule::PREFIX)).lock().await.unwrap();
         let names = lock_names(Workload::Ticks, &["a".to_owned()]);
         record_leftovers(&locks, &names, &recorder).await.unwrap();
         assert!(held.release().await.is_ok());

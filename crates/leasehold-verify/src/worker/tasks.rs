@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold::schedule::StopHandle;
+use leasehold_schedule::StopHandle;
 
 use super::acquired_lock::{AcquiredLock, LockBackend, LockRequest, description_of};
 use super::recorder::Recorder;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Locks;
-use leasehold::schedule::{Crash, Job, Missed, StopHandle, run_until};
+use leasehold_schedule::{Crash, Job, Missed, StopHandle, run_until};
 
 use super::recorder::Recorder;
 use crate::history::{Call, Outcome, WorkerId};
@@ -29,7 +29,7 @@ pub(super) async fn run_job(
     while !stop.is_stopped() {
         let job = Job::new(&name, "* * * * * *").map(|job| job.crash(crash).missed(Missed::Once));
         let Ok(job) = job else { return };
-        let work = |run: leasehold::schedule::Run| {
+        let work = |run: leasehold_schedule::Run| {
             let (recorder, name) = (Arc::clone(recorder), name.clone());
             async move {
                 let (tick, attempt, token) = (run.tick().unix(), run.attempt(), run.token().0);

@@ -143,8 +143,11 @@ impl Capabilities {
         Ok(())
     }
 
-    /// Returns `Unsupported` unless `is_supported`.
-    pub(crate) fn require(&self, is_supported: bool, capability: &str) -> Result<()> {
+    /// Checks for one capability, which the error names.
+    ///
+    /// # Errors
+    /// `Unsupported` unless `is_supported`.
+    pub fn require(&self, is_supported: bool, capability: &str) -> Result<()> {
         if is_supported { Ok(()) } else { Err(self.unsupported(capability)) }
     }
 

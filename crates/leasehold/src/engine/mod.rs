@@ -32,7 +32,7 @@ use std::time::Duration;
 
 pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
 pub use self::loss_events::{LossBroadcaster, LossEvent, LossEvents};
-pub(crate) use self::registry::unknown_scheme;
+pub use self::registry::unknown_scheme;
 pub use self::registry::{EngineEntry, Technique, entries, open};
 pub use self::secrets::is_exposed;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]

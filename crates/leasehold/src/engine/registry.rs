@@ -174,7 +174,8 @@ pub(super) fn is_known_scheme(scheme: &str) -> bool {
     ["rediss", "postgresql"].contains(&scheme.as_str()) || entries().iter().any(|entry| entry.scheme == scheme)
 }
 
-pub(crate) fn unknown_scheme(scheme: &str) -> Error {
+/// The error for a scheme that no engine of this build has.
+pub fn unknown_scheme(scheme: &str) -> Error {
     let entries = entries();
     if let Some(entry) = entries.iter().find(|entry| entry.scheme == scheme) {
         let message = format!(

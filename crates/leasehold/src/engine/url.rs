@@ -145,7 +145,7 @@ impl EngineUrl {
 
     /// Adds its location to an error of opening the engine. A malformed URL may have a password
     /// anywhere, so only its scheme is shown.
-    pub(crate) fn add_location(&self, error: Error) -> Error {
+    pub fn add_location(&self, error: Error) -> Error {
         match error.kind() {
             // There is no such engine.
             ErrorKind::UnknownScheme | ErrorKind::FeatureDisabled => error,

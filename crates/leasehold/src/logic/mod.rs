@@ -18,15 +18,12 @@
 //!   node.
 //! - [`sql_identifier`]: table and column names in a statement; [`sql_error`]: what a database error
 //!   means; [`optimistic_update`]: what to do after each attempt of an update by version.
-//! - `schedule`: which ticks of a job run, are skipped, are queued or are retried.
 //! - [`record_version`]: the next version of a record.
-//! - [`cache`]: one key of a cache, and every operation on it.
 //! - [`backoff`]: how long to wait before a retry.
 
 pub mod acceptor;
 pub mod admission;
 pub mod backoff;
-pub mod cache;
 pub mod connections;
 pub mod evictions;
 pub mod fence;
@@ -36,8 +33,6 @@ pub mod node_queue;
 pub mod optimistic_update;
 pub mod quorum;
 pub mod record_version;
-#[cfg(feature = "schedule")]
-pub mod schedule;
 pub mod sentinel_election;
 pub mod session_lifetime;
 pub mod session_sharing;

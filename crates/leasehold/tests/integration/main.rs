@@ -15,8 +15,6 @@ fn test_name(path: &'static str) -> &'static str {
 }
 
 mod blocking;
-mod examples;
 mod file;
 mod library;
 mod quorum;
-mod schedule;

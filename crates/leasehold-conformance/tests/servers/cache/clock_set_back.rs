@@ -1,8 +1,8 @@
 //! Redis's clock is set back: what was left of a value, a lease or a mark is left from then on, and no more.
 
-use leasehold::cache::CacheStore;
+use leasehold_cache::CacheStore;
+use leasehold_cache::logic::{LoadedValue, Operation, OperationReply, ReadReply, ReadRequest, WriteRequest};
 use leasehold_conformance::test_context::LONG_TTL;
-use leasehold_internals::logic::cache::{LoadedValue, Operation, OperationReply, ReadReply, ReadRequest, WriteRequest};
 use leasehold_testbed::WallClock;
 use leasehold_testbed::redis::Redis;
 

@@ -1,8 +1,8 @@
 //! Every step there is, on a cluster and behind Sentinels.
 
 use leasehold::Locks;
-use leasehold::cache::ReadThrough;
-use leasehold::cache::strategy::{Strategy, WriteThrough};
+use leasehold_cache::ReadThrough;
+use leasehold_cache::strategy::{Strategy, WriteThrough};
 use leasehold_testbed::redis::{Cluster, SentinelSet};
 
 use crate::cache::deployments::check_every_operation;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::cache::strategy::{Database, Strategy, StrategyFuture};
-use leasehold_internals::logic::cache::Data;
+use leasehold_cache::logic::Data;
+use leasehold_cache::strategy::{Database, Strategy, StrategyFuture};
 use leasehold_testbed::redis::Reply;
 use tokio::sync::OnceCell;
 

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::cache::strategy::{CacheAside, Database, DeleteAfter, InvalidateAfterCommit, Strategy};
-use leasehold::cache::{CacheStore, ReadThrough};
+use leasehold_cache::strategy::{CacheAside, Database, DeleteAfter, InvalidateAfterCommit, Strategy};
+use leasehold_cache::{CacheStore, ReadThrough};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::{Actor, eventually};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold::Token;
-use leasehold::cache::ReadThrough;
-use leasehold::cache::strategy::{InvalidateAfterCommit, Strategy};
+use leasehold_cache::ReadThrough;
+use leasehold_cache::strategy::{InvalidateAfterCommit, Strategy};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::redis::{Redis, Reply, RespClient};
 use leasehold_testbed::{Server, eventually, try_eventually};
@@ -95,7 +95,7 @@ async fn the_documented_permissions_are_sufficient_and_necessary() {
 /// Whether the steps that ask for each permission go well.
 async fn check_each_permission(url: &str) -> Result<(), String> {
     let say = |error: &dyn std::error::Error| error.to_string();
-    let closed = ReadThrough::builder().on_outage(leasehold::cache::OutagePolicy::FailClosed).timeout(REPLY_TIMEOUT);
+    let closed = ReadThrough::builder().on_outage(leasehold_cache::OutagePolicy::FailClosed).timeout(REPLY_TIMEOUT);
     let key = format!("k{}", leasehold::ClaimId::random().bits());
     let cache = closed.open(url).await.map_err(|error| say(&error))?;
     let gate = tokio::sync::Semaphore::new(0);

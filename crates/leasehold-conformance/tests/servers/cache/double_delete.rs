@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::cache::CacheStore;
-use leasehold::cache::strategy::{CacheAside, DelayedDoubleDelete, Strategy};
+use leasehold_cache::CacheStore;
+use leasehold_cache::strategy::{CacheAside, DelayedDoubleDelete, Strategy};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::Reply;

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::cache::strategy::{
+use leasehold::{Locks, Token};
+use leasehold_cache::strategy::{
     CacheAside, Database, DelayedDoubleDelete, DeleteAfter, DeleteFirst, InvalidateAfterCommit, LockProtected,
     Strategy, StrategyFuture, TtlOnly, WriteThrough,
 };
-use leasehold::cache::{Builder, CacheError, CacheStore, ReadThrough, Row, RowState};
-use leasehold::{Locks, Token};
+use leasehold_cache::{Builder, CacheError, CacheStore, ReadThrough, Row, RowState};
 use leasehold_conformance::test_context::{self, TEST_TIMEOUT};
 use leasehold_testbed::Server;
 use leasehold_testbed::redis::{Reply, RespClient};

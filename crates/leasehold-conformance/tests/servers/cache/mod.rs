@@ -15,7 +15,7 @@ mod outage;
 mod races;
 mod scripts;
 #[cfg_attr(not(feature = "nightly"), allow(dead_code, reason = "the gate runs a part of the example"))]
-#[path = "../../../../leasehold/examples/cache/shop.rs"]
+#[path = "../../../../../examples/cache/shop.rs"]
 mod shop;
 mod shop_example;
 mod stampede;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::cache::strategy::{Database, InvalidateAfterCommit, Strategy};
-use leasehold::cache::{CacheError, OutagePolicy, ReadThrough};
+use leasehold_cache::strategy::{Database, InvalidateAfterCommit, Strategy};
+use leasehold_cache::{CacheError, OutagePolicy, ReadThrough};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::redis::{Reply, RespClient};
 use leasehold_testbed::{Data, Proxy, Server, eventually, redis};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::cache::Freshness;
-use leasehold::cache::strategy::{InvalidateAfterCommit, Strategy};
+use leasehold_cache::Freshness;
+use leasehold_cache::strategy::{InvalidateAfterCommit, Strategy};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
 
@@ -82,7 +82,7 @@ async fn cache_pair(mode: Freshness, lease: Duration) -> [Arc<dyn Strategy>; 2] 
     let url = crate::cache::fixture::redis_server().await.url();
     let prefix = format!("pair{}", leasehold::ClaimId::random().bits() as u32);
     let open = async || {
-        let builder = leasehold::cache::ReadThrough::builder()
+        let builder = leasehold_cache::ReadThrough::builder()
             .ttl(LONG_TTL)
             .max_load_time(LONG_TTL)
             .early_reload(0.0)

@@ -1,7 +1,7 @@
 //! The scripts do what the specification does: the same steps on both, and the same answers.
 
-use leasehold::cache::CacheStore;
-use leasehold_internals::logic::cache::{
+use leasehold_cache::CacheStore;
+use leasehold_cache::logic::{
     CacheEntry, LoadedValue, Operation, OperationReply, ReadReply, ReadRequest, WriteRequest,
 };
 use proptest::prelude::*;

@@ -3,8 +3,8 @@
 use std::io::Error as Io;
 
 use leasehold::Token;
-use leasehold::cache::strategy::{Database, Strategy, WriteThrough};
-use leasehold::cache::{CacheError, Row};
+use leasehold_cache::strategy::{Database, Strategy, WriteThrough};
+use leasehold_cache::{CacheError, Row};
 
 use crate::cache::fixture::{PausePoint, TestTable, expect_text, open_cache, open_locks, redis_command};
 

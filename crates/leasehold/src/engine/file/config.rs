@@ -7,18 +7,18 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Where the locks are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Config {
-    pub(super) dir: PathBuf,
+pub struct Config {
+    pub dir: PathBuf,
     /// The folder's permissions; `None`: private, and the folder must belong to this user.
-    pub(super) mode: Option<u32>,
+    pub mode: Option<u32>,
     /// The group with which the folder is shared; `None`: the group that it has.
-    pub(super) group: Option<u32>,
+    pub group: Option<u32>,
     /// Whether to make a folder that does not exist.
-    pub(super) create: bool,
+    pub create: bool,
 }
 
 impl Config {
-    pub(super) fn parse(url: &EngineUrl) -> Result<Self> {
+    pub fn parse(url: &EngineUrl) -> Result<Self> {
         url.refuse_unknown_options(&["mode", "group"])?;
         if url.hosts.iter().any(|host| host != "localhost") || url.user.is_some() || url.password.is_some() {
             let host = url.hosts.join(",");
@@ -124,7 +124,7 @@ fn state_dir_in(home: &Path) -> PathBuf {
 }
 
 /// The default folders that users of this host may have, from /etc/passwd and the environment.
-pub(super) fn default_dirs() -> Vec<PathBuf> {
+pub fn default_dirs() -> Vec<PathBuf> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let states =
         home_dirs(&users).chain(env_path("HOME")).map(|home| state_dir_in(&home)).chain(env_path("XDG_STATE_HOME"));

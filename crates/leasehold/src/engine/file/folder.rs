@@ -21,17 +21,17 @@ const MAX_LINE_FILE: u64 = 256;
 
 /// A folder that passed the checks.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub struct Folder {
     root: Dir,
     pub(super) locks: Dir,
     pub(super) clients: Dir,
     pub(super) records: Dir,
     /// The present boot: claims of an earlier boot are void.
-    pub(super) boot_id: u128,
+    pub boot_id: u128,
 }
 
 impl Folder {
-    pub(super) fn open(config: &Config) -> Result<Self> {
+    pub fn open(config: &Config) -> Result<Self> {
         let root = open_root(config)?;
         let (locks, clients, records) =
             (root.open_subfolder("locks")?, root.open_subfolder("clients")?, root.open_subfolder("records")?);
@@ -62,20 +62,20 @@ impl Folder {
         self.root.replace(&new, "clock", &ours).map_err(|e| error::io_error_at(&path, "write", e))
     }
 
-    pub(super) fn root(&self) -> &Path {
+    pub fn root(&self) -> &Path {
         self.root.as_path()
     }
 
-    pub(super) fn lock_path(&self, name: &LockName) -> PathBuf {
+    pub fn lock_path(&self, name: &LockName) -> PathBuf {
         self.locks.path(&layout::file_name(name))
     }
 
-    pub(super) fn client_path(&self, client: u128) -> PathBuf {
+    pub fn client_path(&self, client: u128) -> PathBuf {
         self.clients.path(&client_file(client))
     }
 
     /// New lock files start with tokens above this one.
-    pub(super) fn token_floor(&self) -> Result<u64> {
+    pub fn token_floor(&self) -> Result<u64> {
         let path = self.root.path("floor");
         let Some(text) = self.root.read("floor", MAX_LINE_FILE).map_err(|e| error::io_error_at(&path, "read", e))?
         else {
@@ -86,7 +86,7 @@ impl Folder {
     }
 
     /// Raises the floor, durably, before a lock file whose tokens reached `token` is removed.
-    pub(super) fn raise_token_floor(&self, token: u64) -> Result<()> {
+    pub fn raise_token_floor(&self, token: u64) -> Result<()> {
         let (path, root) = (self.root.path("floor"), self.root());
         let latch = self.root.reopen().map_err(|e| error::io_error_at(root, "open", e))?;
         // A process inside may be stopped: then the lock file stays until a later sweep.
@@ -99,7 +99,7 @@ impl Folder {
     }
 
     /// Adds a line to the log of evictions.
-    pub(super) fn append_audit_line(&self, line: &str) -> Result<()> {
+    pub fn append_audit_line(&self, line: &str) -> Result<()> {
         const LOG: &str = "audit.log";
         let append = || self.root.open(LOG, OFlags::WRONLY | OFlags::APPEND);
         let write = || -> io::Result<()> {
@@ -118,12 +118,12 @@ impl Folder {
 }
 
 /// The name of a client's file.
-pub(super) fn client_file(client: u128) -> String {
+pub fn client_file(client: u128) -> String {
     format!("{client:032x}")
 }
 
 /// The name of a client's socket.
-pub(super) fn socket_file(client: u128) -> String {
+pub fn socket_file(client: u128) -> String {
     format!("{client:032x}.bell")
 }
 
@@ -138,7 +138,7 @@ pub(super) fn sample_files(dir: &Dir, limit: usize) -> (Vec<String>, usize) {
 }
 
 /// Checks whether the folder itself can be used; makes nothing in it.
-pub(super) fn check_root(config: &Config) -> Result<()> {
+pub fn check_root(config: &Config) -> Result<()> {
     open_root(&Config { create: false, ..config.clone() }).map(drop)
 }
 
@@ -266,7 +266,7 @@ fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
 
 /// The kind of file system that a folder is on, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FileSystemKind {
+pub enum FileSystemKind {
     /// None of the file systems known to be shared between hosts.
     Local,
     /// FUSE: the file system depends on a program.
@@ -274,7 +274,7 @@ pub(super) enum FileSystemKind {
 }
 
 #[cfg(target_os = "linux")]
-pub(super) fn check_local(dir: &Path) -> Result<FileSystemKind> {
+pub fn check_local(dir: &Path) -> Result<FileSystemKind> {
     const NETWORKED: [(u64, &str); 9] = [
         (0x6969, "NFS"),
         (0xFF53_4D42, "CIFS"),
@@ -303,7 +303,7 @@ pub(super) fn check_local(dir: &Path) -> Result<FileSystemKind> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn local(_: &Path) -> Result<FileSystemKind> {
+pub fn local(_: &Path) -> Result<FileSystemKind> {
     Ok(FileSystemKind::Local)
 }
 

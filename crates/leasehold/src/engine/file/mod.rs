@@ -84,13 +84,14 @@
 //! | reboot | all claims are void; tokens continue above the reservation |
 
 mod clients;
-mod config;
+#[doc(hidden)]
+pub mod config;
 mod dir;
-pub(crate) mod doctor;
 mod engine;
 mod error;
 mod file_watcher;
-mod folder;
+#[doc(hidden)]
+pub mod folder;
 mod inspect;
 mod layout;
 mod lock_files;

@@ -42,7 +42,7 @@ const OPTIONS: [&str; 13] = [
 
 /// Where the servers are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Topology {
+pub enum Topology {
     /// One server.
     Single(Address),
     /// Sentinels, which know the master of this name.
@@ -53,9 +53,9 @@ pub(crate) enum Topology {
 
 /// A host and its port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Address {
-    pub(crate) host: String,
-    pub(crate) port: u16,
+pub struct Address {
+    pub host: String,
+    pub port: u16,
 }
 
 impl fmt::Display for Address {
@@ -70,9 +70,9 @@ impl fmt::Display for Address {
 
 /// A user and a password; `Debug` shows neither.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+pub struct Login {
+    pub user: Option<String>,
+    pub password: Option<String>,
 }
 
 impl fmt::Debug for Login {
@@ -83,16 +83,16 @@ impl fmt::Debug for Login {
 
 /// The settings of TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tls {
+pub struct Tls {
     /// A PEM file with the certificates to trust instead of the system's.
-    pub(crate) ca: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
     /// Our own certificate and its key, both PEM files.
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// The protocol of the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
     /// leasehold's own: queues, modes, tokens.
     Full,
     /// The textbook's one string key, shared with other programs.
@@ -101,30 +101,30 @@ pub(crate) enum Protocol {
 
 /// All settings of the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Config {
-    pub(crate) topology: Topology,
-    pub(crate) login: Login,
-    pub(crate) sentinel_login: Login,
-    pub(crate) tls: Option<Tls>,
-    pub(crate) db: u32,
-    pub(crate) prefix: String,
-    pub(crate) protocol: Protocol,
+pub struct Config {
+    pub topology: Topology,
+    pub login: Login,
+    pub sentinel_login: Login,
+    pub tls: Option<Tls>,
+    pub db: u32,
+    pub prefix: String,
+    pub protocol: Protocol,
     /// How many replicas must have a grant before it counts.
-    pub(crate) replicas: u32,
+    pub replicas: u32,
     /// The longest lease, and so the cool-down of a server that may have lost leases; `None`
     /// without strict mode.
-    pub(crate) strict: Option<Duration>,
-    pub(crate) retention: Duration,
-    pub(crate) connect_timeout: Duration,
+    pub strict: Option<Duration>,
+    pub retention: Duration,
+    pub connect_timeout: Duration,
     /// The clock for connections and pauses.
-    pub(crate) clock: Clock,
-    pub(crate) transport: Transport,
+    pub clock: Clock,
+    pub transport: Transport,
     /// The URL without secrets.
-    pub(crate) redacted_url: String,
+    pub redacted_url: String,
 }
 
 impl Config {
-    pub(crate) fn read(url: &EngineUrl) -> Result<Self> {
+    pub fn read(url: &EngineUrl) -> Result<Self> {
         url.refuse_unknown_options(&OPTIONS)?;
         let protocol = match url.option("protocol") {
             None | Some("full") => Protocol::Full,
@@ -152,7 +152,7 @@ impl Config {
     }
 
     /// The same, with this clock.
-    pub(crate) fn with_clock(mut self, clock: &Clock) -> Self {
+    pub fn with_clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }

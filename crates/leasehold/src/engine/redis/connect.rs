@@ -16,10 +16,10 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Receives each push message of the server. Runs in the connection's own task, so it must be
 /// quick.
-pub(crate) type PushHandler = Arc<dyn Fn(PushInfo) + Send + Sync>;
+pub type PushHandler = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 /// Connects to one data node.
-pub(crate) async fn to_node(
+pub async fn to_node(
     config: &Config,
     address: &Address,
     on_push: Option<PushHandler>,
@@ -28,12 +28,12 @@ pub(crate) async fn to_node(
 }
 
 /// Connects to one Sentinel.
-pub(crate) async fn to_sentinel(config: &Config, address: &Address) -> Result<MultiplexedConnection> {
+pub async fn to_sentinel(config: &Config, address: &Address) -> Result<MultiplexedConnection> {
     open(config, address, &config.sentinel_login, 0, None).await
 }
 
 /// Connects to one Sentinel, to receive its push messages.
-pub(crate) async fn to_sentinel_with_pushes(
+pub async fn to_sentinel_with_pushes(
     config: &Config,
     address: &Address,
     on_push: PushHandler,

@@ -6,21 +6,21 @@ use super::config::Address;
 use crate::error::{Error, ErrorKind};
 
 /// The engine's name in errors.
-pub(crate) const NAME: &str = "redis";
+pub const NAME: &str = "redis";
 
 /// The server cannot be reached.
-pub(crate) fn unreachable(address: &Address, why: &str) -> Error {
+pub fn unreachable(address: &Address, why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{address} cannot be reached: {why}")).retryable().at_engine(NAME)
 }
 
 /// The server refuses writes.
-pub(crate) fn read_only(address: &Address) -> Error {
+pub fn read_only(address: &Address) -> Error {
     let message = format!("{address} is a read-only replica: name its master, or its Sentinels");
     Error::new(ErrorKind::Unavailable, message).retryable().at_engine(NAME)
 }
 
 /// A connection could not be made: the server has received no request.
-pub(crate) fn connect_error(address: &Address, cause: RedisError) -> Error {
+pub fn connect_error(address: &Address, cause: RedisError) -> Error {
     let code = cause.code().unwrap_or_default();
     let text = cause.to_string();
     let denied = matches!(code, "WRONGPASS" | "NOAUTH" | "NOPERM")
@@ -64,7 +64,7 @@ pub(crate) fn connect_error(address: &Address, cause: RedisError) -> Error {
 }
 
 /// A step failed. If the connection broke, the server may have done the step before.
-pub(crate) fn step_error(address: &Address, cause: RedisError) -> Error {
+pub fn step_error(address: &Address, cause: RedisError) -> Error {
     let said = one_line(&cause);
     match cause.kind() {
         // redis-rs calls codes that it does not know "extensions".
@@ -95,7 +95,7 @@ fn code<'a>(cause: &'a RedisError, said: &str) -> &'a str {
 
 /// Redis 7.0 does not name the command that a script may not run, only its line: this finds the
 /// command.
-pub(crate) fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
+pub fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
     let said = one_line(&cause);
     let Some((what, place)) = said.split_once(" script: ").filter(|(what, _)| what.contains(FORBIDDEN)) else {
         return cause;
@@ -150,18 +150,18 @@ fn refusal_error(address: &Address, code: &str, said: &str) -> Error {
 
 /// Whether the server refuses a request for several keys because their slot is moving; a request
 /// for each key works.
-pub(crate) fn is_slot_moving(error: &Error) -> bool {
+pub fn is_slot_moving(error: &Error) -> bool {
     error.message_without_location().contains("TRYAGAIN")
 }
 
 /// Whether the server redirects us to another one.
-pub(crate) fn is_redirect(cause: &RedisError) -> bool {
+pub fn is_redirect(cause: &RedisError) -> bool {
     matches!(cause.kind(), Native::Server(ServerErrorKind::Moved | ServerErrorKind::Ask))
 }
 
 /// An answer that none of our scripts returns. Its text is not shown: it may contain claims and
 /// owners.
-pub(crate) fn unexpected_answer(address: &Address, answer: &redis::Value) -> Error {
+pub fn unexpected_answer(address: &Address, answer: &redis::Value) -> Error {
     let kind = match answer {
         redis::Value::Array(parts) => format!("an array of {}", parts.len()),
         redis::Value::BulkString(text) => format!("{} bytes", text.len()),
@@ -174,7 +174,7 @@ pub(crate) fn unexpected_answer(address: &Address, answer: &redis::Value) -> Err
 }
 
 /// The error in one line, without the names that redis-rs has for it.
-pub(crate) fn one_line(cause: &RedisError) -> String {
+pub fn one_line(cause: &RedisError) -> String {
     let text = match (cause.code(), cause.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (_, Some(detail)) => detail.to_owned(),

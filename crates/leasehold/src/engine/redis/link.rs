@@ -34,7 +34,7 @@ const IDLE_BEFORE_PING: Duration = Duration::from_secs(5);
 
 /// The server that a link connects to.
 #[derive(Clone, Debug)]
-pub(crate) enum Target {
+pub enum Target {
     /// This server.
     Fixed(Address),
     /// The server that these Sentinels name as the master.
@@ -42,18 +42,18 @@ pub(crate) enum Target {
 }
 
 /// A connection that is up.
-pub(crate) type LiveConnection = Arc<Connection>;
+pub type LiveConnection = Arc<Connection>;
 
 /// A connection, and its server.
-pub(crate) struct Connection {
+pub struct Connection {
     connection: MultiplexedConnection,
-    pub(crate) address: Address,
+    pub address: Address,
     /// The election that made its server the master, if there are elections.
     elected: Option<ElectedMaster>,
     /// The server's run, with the number of the election; empty if it is not needed.
-    pub(crate) run_id: Arc<str>,
+    pub run_id: Arc<str>,
     /// Numbers the connections of this link.
-    pub(crate) number: u64,
+    pub number: u64,
 }
 
 #[derive(Clone)]
@@ -84,7 +84,7 @@ impl LinkState {
 }
 
 /// What a link reports to its owner.
-pub(crate) trait LinkListener: Send + Sync + 'static {
+pub trait LinkListener: Send + Sync + 'static {
     /// A message for us arrived.
     fn on_message(&self, info: PushInfo);
     /// The connection is up; `is_reconnect`: it was up before, and messages in between are lost.
@@ -100,7 +100,7 @@ pub(crate) trait LinkListener: Send + Sync + 'static {
 }
 
 /// The connection to one server.
-pub(crate) struct Link {
+pub struct Link {
     inner: Arc<Inner>,
     task: JoinHandle<()>,
 }
@@ -131,7 +131,7 @@ struct Inner {
 
 impl Link {
     /// Begins to connect. `needs_run_id`: the server's run must be known.
-    pub(crate) fn new(
+    pub fn new(
         config: &Arc<Config>,
         target: Target,
         scripts: &[Arc<CachedScript>],
@@ -163,7 +163,7 @@ impl Link {
     ///
     /// # Errors
     /// The reason, if it is down.
-    pub(crate) async fn connection(&self) -> Result<LiveConnection> {
+    pub async fn connection(&self) -> Result<LiveConnection> {
         if let Some(known) = self.inner.state().outcome() {
             return known;
         }
@@ -179,18 +179,18 @@ impl Link {
 
     /// Records that a lease with this TTL, which ends at `deadline`, is due for renewal over this
     /// connection. Until then the pauses between attempts to connect stay short beside the TTL.
-    pub(crate) fn note_renewal_due(&self, ttl: Duration, deadline: Instant) {
+    pub fn note_renewal_due(&self, ttl: Duration, deadline: Instant) {
         self.inner.urgency().note_renewal(self.inner.config.clock.now(), ttl, deadline);
     }
 
     /// Whether the connection is up.
-    pub(crate) fn is_up(&self) -> bool {
+    pub fn is_up(&self) -> bool {
         matches!(*self.inner.state(), LinkState::Up(_))
     }
 
     /// Runs a script; sends its text if the server has dropped it. `fill` adds the keys and the
     /// arguments.
-    pub(crate) async fn run_script(
+    pub async fn run_script(
         &self,
         live: &LiveConnection,
         script: &CachedScript,
@@ -211,7 +211,7 @@ impl Link {
     }
 
     /// Sends one command.
-    pub(crate) async fn send_command(&self, live: &LiveConnection, command: &Cmd) -> RedisResult<Value> {
+    pub async fn send_command(&self, live: &LiveConnection, command: &Cmd) -> RedisResult<Value> {
         let mut connection = live.connection.clone();
         let waiting = UnansweredRequest(self);
         let result = connection.send_packed_command(command).await.and_then(Value::extract_error);
@@ -219,7 +219,7 @@ impl Link {
     }
 
     /// Sends several commands in a row, with nothing between them.
-    pub(crate) async fn send_commands(&self, live: &LiveConnection, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
+    pub async fn send_commands(&self, live: &LiveConnection, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
         let mut connection = live.connection.clone();
         let waiting = UnansweredRequest(self);
         let result = connection.send_packed_commands(pipeline, 0, pipeline.len()).await;

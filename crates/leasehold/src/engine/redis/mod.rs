@@ -86,14 +86,18 @@
 //!   than a tenth of the TTL of a lease that waits for its renewal.
 
 mod acquire_all;
-pub(crate) mod config;
-pub(super) mod connect;
-pub(crate) mod doctor;
+#[doc(hidden)]
+pub mod config;
+#[doc(hidden)]
+pub mod connect;
 mod engine;
-pub(crate) mod error;
+#[doc(hidden)]
+pub mod error;
 pub(super) mod inspect;
-pub(crate) mod link;
-pub(crate) mod nodes;
+#[doc(hidden)]
+pub mod link;
+#[doc(hidden)]
+pub mod nodes;
 mod pending_grants;
 mod records;
 mod renew;
@@ -105,8 +109,10 @@ mod sentinel;
 pub mod simple;
 mod strict;
 mod subscriber;
-mod transport;
-pub(crate) mod wire;
+#[doc(hidden)]
+pub mod transport;
+#[doc(hidden)]
+pub mod wire;
 
 use std::sync::Arc;
 

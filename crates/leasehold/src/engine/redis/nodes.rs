@@ -29,7 +29,7 @@ const MAP_PAUSE: Duration = Duration::from_millis(100);
 
 /// The servers.
 #[derive(Debug)]
-pub(crate) struct Nodes {
+pub struct Nodes {
     routing: Routing,
 }
 
@@ -41,15 +41,15 @@ enum Routing {
 
 /// What is needed to open a link.
 #[derive(Clone)]
-pub(crate) struct LinkFactory {
-    pub(crate) config: Arc<Config>,
-    pub(crate) scripts: Vec<Arc<CachedScript>>,
+pub struct LinkFactory {
+    pub config: Arc<Config>,
+    pub scripts: Vec<Arc<CachedScript>>,
     /// Notified when a cluster's map is found to be wrong.
-    pub(crate) map_stale: Arc<Notify>,
-    pub(crate) inbox: String,
+    pub map_stale: Arc<Notify>,
+    pub inbox: String,
     /// Whether scripts need the server's run.
-    pub(crate) needs_run_id: bool,
-    pub(crate) listener: Arc<dyn LinkListener>,
+    pub needs_run_id: bool,
+    pub listener: Arc<dyn LinkListener>,
 }
 
 impl LinkFactory {
@@ -86,7 +86,7 @@ impl Nodes {
     ///
     /// # Errors
     /// If no server responds.
-    pub(crate) async fn open(link_factory: LinkFactory) -> Result<Self> {
+    pub async fn open(link_factory: LinkFactory) -> Result<Self> {
         let nodes = Self::start(link_factory).await?;
         if let Routing::Single(link) = &nodes.routing {
             link.connection().await?;
@@ -98,7 +98,7 @@ impl Nodes {
     ///
     /// # Errors
     /// If no node of the cluster responds.
-    pub(crate) async fn start(link_factory: LinkFactory) -> Result<Self> {
+    pub async fn start(link_factory: LinkFactory) -> Result<Self> {
         let target = match &link_factory.config.topology {
             Topology::Single(address) => Target::Fixed(address.clone()),
             Topology::Sentinel(addresses, name) => Target::Master(Arc::new(Sentinels::new(addresses, name))),
@@ -114,12 +114,12 @@ impl Nodes {
     }
 
     /// The slot of a key; `None` without a cluster.
-    pub(crate) fn slot(&self, key: &str) -> Option<u16> {
+    pub fn slot(&self, key: &str) -> Option<u16> {
         matches!(self.routing, Routing::Cluster(..)).then(|| wire::slot(key))
     }
 
     /// The link to the server that has this slot.
-    pub(crate) fn link(&self, slot: Option<u16>) -> Result<Arc<Link>> {
+    pub fn link(&self, slot: Option<u16>) -> Result<Arc<Link>> {
         match &self.routing {
             Routing::Single(link) => Ok(Arc::clone(link)),
             Routing::Cluster(map, _) => map.link(slot.unwrap_or_default()),
@@ -127,14 +127,14 @@ impl Nodes {
     }
 
     /// Records that a claim's lease is due for renewal at the server that has its key.
-    pub(crate) fn note_renewal_due(&self, key: &str, claim: &Claim) {
+    pub fn note_renewal_due(&self, key: &str, claim: &Claim) {
         if let Ok(link) = self.link(self.slot(key)) {
             link.note_renewal_due(claim.options.ttl, claim.deadline());
         }
     }
 
     /// Identifies the server that has this slot.
-    pub(crate) fn server_id(&self, slot: Option<u16>) -> u64 {
+    pub fn server_id(&self, slot: Option<u16>) -> u64 {
         let Routing::Cluster(map, _) = &self.routing else { return 0 };
         let mut place = DefaultHasher::new();
         map.slot_table().slots.get(usize::from(slot.unwrap_or_default())).hash(&mut place);
@@ -142,7 +142,7 @@ impl Nodes {
     }
 
     /// A link to every server that has locks.
-    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+    pub fn links(&self) -> Vec<Arc<Link>> {
         match &self.routing {
             Routing::Single(link) => vec![Arc::clone(link)],
             Routing::Cluster(map, _) => map.slot_table().links.values().cloned().collect(),
@@ -150,7 +150,7 @@ impl Nodes {
     }
 
     /// The slots of the server at this address.
-    pub(crate) fn slots_of(&self, address: &Address) -> Vec<u16> {
+    pub fn slots_of(&self, address: &Address) -> Vec<u16> {
         match &self.routing {
             Routing::Single(_) => Vec::new(),
             Routing::Cluster(map, _) => map.slot_table().slots_of(address),
@@ -158,7 +158,7 @@ impl Nodes {
     }
 
     /// A server is unreachable, or has become a replica: reads the map again.
-    pub(crate) fn mark_stale(&self) {
+    pub fn mark_stale(&self) {
         if let Routing::Cluster(map, _) = &self.routing {
             map.link_factory.map_stale.notify_one();
         }
@@ -166,7 +166,7 @@ impl Nodes {
 
     /// Runs a script on the server that has the slot. `fill` adds the keys and the arguments, for
     /// this connection.
-    pub(crate) async fn run_script(
+    pub async fn run_script(
         &self,
         slot: Option<u16>,
         script: &CachedScript,
@@ -404,7 +404,7 @@ fn cluster_error(address: &Address, cause: RedisError) -> Error {
 
 /// The node of each slot, from `CLUSTER SLOTS`. A node that does not know its own address is the
 /// one that was asked.
-pub(super) fn parse_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
+pub fn parse_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
     let Value::Array(ranges) = answer else { return None };
     let mut slots = vec![None; SLOTS.into()];
     for range in ranges {

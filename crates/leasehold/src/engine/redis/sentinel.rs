@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_millis(200);
 
 /// The Sentinels of one master, and which of their elections is followed.
 #[derive(Debug)]
-pub(crate) struct Sentinels {
+pub struct Sentinels {
     addresses: Vec<Address>,
     name: String,
     followed: Mutex<FollowedMaster<Address>>,

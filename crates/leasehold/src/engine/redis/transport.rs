@@ -11,7 +11,7 @@ use super::config::Address;
 
 /// How servers are reached.
 #[derive(Clone, Default)]
-pub(crate) enum Transport {
+pub enum Transport {
     /// Over sockets, to the address in the URL.
     #[default]
     Sockets,
@@ -22,7 +22,7 @@ pub(crate) enum Transport {
 
 /// Makes streams in memory.
 #[cfg(test)]
-pub(crate) trait Dialer: Send + Sync {
+pub trait Dialer: Send + Sync {
     /// Connects to the server at this address.
     fn dial(&self, address: &Address) -> std::io::Result<tokio::io::DuplexStream>;
 }
@@ -30,7 +30,7 @@ pub(crate) trait Dialer: Send + Sync {
 impl Transport {
     /// Connects to `address`, which is that of the client, and does the handshake.
     #[cfg_attr(not(test), allow(unused_variables, reason = "sockets: the client knows the address"))]
-    pub(crate) async fn connect(
+    pub async fn connect(
         &self,
         client: &Client,
         address: &Address,

@@ -22,22 +22,22 @@ use crate::name::LockName;
 
 /// A lock's key. Each name has one key, and no two names share one. A name with a hash tag keeps
 /// it, so that locks with the same tag share a node.
-pub(crate) fn lock_key(prefix: &str, name: &str) -> String {
+pub fn lock_key(prefix: &str, name: &str) -> String {
     named_key(prefix, LOCK_LETTER, name)
 }
 
 /// A record's key, made as a lock's is.
-pub(crate) fn record_key(prefix: &str, name: &str) -> String {
+pub fn record_key(prefix: &str, name: &str) -> String {
     named_key(prefix, RECORD_LETTER, name)
 }
 
 /// The letter after the prefix in a lock's key.
-pub(crate) const LOCK_LETTER: char = 'l';
+pub const LOCK_LETTER: char = 'l';
 /// The letter after the prefix in a record's key.
-pub(crate) const RECORD_LETTER: char = 'r';
+pub const RECORD_LETTER: char = 'r';
 
 /// The key of this name, with this letter for its kind.
-pub(crate) fn named_key(prefix: &str, letter: char, name: &str) -> String {
+pub fn named_key(prefix: &str, letter: char, name: &str) -> String {
     if hash_tag(name).is_some() {
         format!("{prefix}{letter}={name}")
     } else if name.starts_with('}') {
@@ -48,7 +48,7 @@ pub(crate) fn named_key(prefix: &str, letter: char, name: &str) -> String {
 }
 
 /// The name in a key with this letter.
-pub(crate) fn name_of(prefix: &str, letter: char, found: &str) -> Option<LockName> {
+pub fn name_of(prefix: &str, letter: char, found: &str) -> Option<LockName> {
     let rest = found.strip_prefix(prefix)?.strip_prefix(letter)?;
     let name = match rest.as_bytes().first()? {
         b'=' => &rest[1..],
@@ -59,7 +59,7 @@ pub(crate) fn name_of(prefix: &str, letter: char, found: &str) -> Option<LockNam
 }
 
 /// A pattern that matches all keys that begin with `eval_command`.
-pub(crate) fn pattern(start: &str) -> String {
+pub fn pattern(start: &str) -> String {
     let mut pattern = String::new();
     for letter in start.chars() {
         if "*?[]\\^-".contains(letter) {
@@ -71,16 +71,16 @@ pub(crate) fn pattern(start: &str) -> String {
 }
 
 /// The part of a key that determines its slot.
-pub(crate) fn hash_tag(key: &str) -> Option<&str> {
+pub fn hash_tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
 }
 
 /// The number of slots in a cluster.
-pub(crate) const SLOTS: u16 = 16_384;
+pub const SLOTS: u16 = 16_384;
 
 /// The slot of a key in a cluster: CRC16 (XMODEM) of its hash tag.
-pub(crate) fn slot(key: &str) -> u16 {
+pub fn slot(key: &str) -> u16 {
     let mut crc: u16 = 0;
     for byte in hash_tag(key).unwrap_or(key).bytes() {
         crc ^= u16::from(byte) << 8;
@@ -92,7 +92,7 @@ pub(crate) fn slot(key: &str) -> u16 {
 }
 
 /// A key that belongs to no lock; in a cluster, one in this slot.
-pub(crate) fn auxiliary_key(prefix: &str, letter: char, slot: Option<u16>) -> String {
+pub fn auxiliary_key(prefix: &str, letter: char, slot: Option<u16>) -> String {
     match slot {
         Some(slot) => format!("{prefix}{letter}{{{}}}", hash_tag_of_slot(slot)),
         None => format!("{prefix}{letter}"),
@@ -121,50 +121,50 @@ fn hash_tag_of_slot(slot: u16) -> u32 {
 
 /// The scripts of one engine.
 #[derive(Debug)]
-pub(crate) struct Scripts {
-    pub(crate) attempt: Arc<CachedScript>,
-    pub(crate) heartbeat: Arc<CachedScript>,
-    pub(crate) release: Arc<CachedScript>,
-    pub(crate) renew: Arc<CachedScript>,
-    pub(crate) renew_groups: Arc<CachedScript>,
-    pub(crate) check_group_members: Arc<CachedScript>,
-    pub(crate) force_release: Arc<CachedScript>,
-    pub(crate) acquire_all: Arc<CachedScript>,
-    pub(crate) inspect: Arc<CachedScript>,
+pub struct Scripts {
+    pub attempt: Arc<CachedScript>,
+    pub heartbeat: Arc<CachedScript>,
+    pub release: Arc<CachedScript>,
+    pub renew: Arc<CachedScript>,
+    pub renew_groups: Arc<CachedScript>,
+    pub check_group_members: Arc<CachedScript>,
+    pub force_release: Arc<CachedScript>,
+    pub acquire_all: Arc<CachedScript>,
+    pub inspect: Arc<CachedScript>,
     /// Runs only the first part of strict mode.
-    pub(crate) refresh_epoch: Arc<CachedScript>,
+    pub refresh_epoch: Arc<CachedScript>,
 }
 
 /// A script that the server may have stored.
 #[derive(Debug)]
-pub(crate) struct CachedScript {
+pub struct CachedScript {
     sha: String,
     text: String,
 }
 
 impl CachedScript {
-    pub(crate) fn new(text: String) -> Arc<Self> {
+    pub fn new(text: String) -> Arc<Self> {
         Arc::new(Self { sha: Script::new(&text).get_hash().to_owned(), text })
     }
 
     /// The digest by which the server knows the script.
     #[cfg(test)]
-    pub(crate) fn sha(&self) -> &str {
+    pub fn sha(&self) -> &str {
         &self.sha
     }
 
     /// Runs the script by its digest: the server must have stored it.
-    pub(crate) fn evalsha(&self, keys: usize) -> Cmd {
+    pub fn evalsha(&self, keys: usize) -> Cmd {
         eval_command("EVALSHA", &self.sha, keys)
     }
 
     /// Runs the script from its text, and thereby stores it.
-    pub(crate) fn eval(&self, keys: usize) -> Cmd {
+    pub fn eval(&self, keys: usize) -> Cmd {
         eval_command("EVAL", &self.text, keys)
     }
 
     /// Loads the script into the server.
-    pub(crate) fn script_load(&self) -> Cmd {
+    pub fn script_load(&self) -> Cmd {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(&self.text);
         load
@@ -178,14 +178,14 @@ fn eval_command(how: &str, script: &str, keys: usize) -> Cmd {
 }
 
 /// Parts that the scripts of other engines on Redis share.
-pub(crate) mod lua {
-    pub(crate) const PRELUDE: &str = include_str!("scripts/words.lua");
-    pub(crate) const SERVER_TIME: &str = include_str!("scripts/head.lua");
-    pub(crate) const STRICT_OFF: &str = include_str!("scripts/lax.lua");
-    pub(crate) const STRICT_OFF_WITH_RUN: &str = include_str!("scripts/lax_run.lua");
-    pub(crate) const STRICT: &str = include_str!("scripts/strict.lua");
-    pub(crate) const STRICT_RUN: &str = include_str!("scripts/strict_run.lua");
-    pub(crate) const STRICT_SLOT_MOVING: &str = include_str!("scripts/split.lua");
+pub mod lua {
+    pub const PRELUDE: &str = include_str!("scripts/words.lua");
+    pub const SERVER_TIME: &str = include_str!("scripts/head.lua");
+    pub const STRICT_OFF: &str = include_str!("scripts/lax.lua");
+    pub const STRICT_OFF_WITH_RUN: &str = include_str!("scripts/lax_run.lua");
+    pub const STRICT: &str = include_str!("scripts/strict.lua");
+    pub const STRICT_RUN: &str = include_str!("scripts/strict_run.lua");
+    pub const STRICT_SLOT_MOVING: &str = include_str!("scripts/split.lua");
 }
 
 macro_rules! lua {
@@ -195,7 +195,7 @@ macro_rules! lua {
 }
 
 impl Scripts {
-    pub(crate) fn new(strict: bool) -> Self {
+    pub fn new(strict: bool) -> Self {
         Self::assemble(&if strict {
             [lua::STRICT, lua::STRICT_RUN].concat()
         } else {
@@ -205,7 +205,7 @@ impl Scripts {
 
     /// The scripts of strict mode for locks of a slot that is moving: they do without the key of
     /// strict mode.
-    pub(crate) fn for_moving_slot() -> Self {
+    pub fn for_moving_slot() -> Self {
         Self::assemble(&[lua::STRICT_SLOT_MOVING, lua::STRICT_RUN].concat())
     }
 
@@ -232,7 +232,7 @@ impl Scripts {
     }
 
     /// All scripts, for a server to store.
-    pub(crate) fn all_scripts(&self) -> Vec<Arc<CachedScript>> {
+    pub fn all_scripts(&self) -> Vec<Arc<CachedScript>> {
         let Self {
             attempt,
             heartbeat: look,
@@ -250,23 +250,23 @@ impl Scripts {
 }
 
 /// How many digits of a server's run are stored.
-pub(crate) const RUN_DIGITS: usize = 8;
+pub const RUN_DIGITS: usize = 8;
 
 /// A server's run, as it is stored.
-pub(crate) fn short_run(run: &str) -> &str {
+pub fn short_run(run: &str) -> &str {
     run.get(..RUN_DIGITS).unwrap_or(run)
 }
 
 /// The length of an inbox's number.
-pub(crate) const INBOX_DIGITS: usize = 16;
+pub const INBOX_DIGITS: usize = 16;
 
 /// The channel of an inbox.
-pub(crate) fn inbox_channel(prefix: &str, inbox: &str) -> String {
+pub fn inbox_channel(prefix: &str, inbox: &str) -> String {
     format!("{prefix}i{inbox}")
 }
 
 /// Describes a claim for the scripts, see `scripts/table.lua`.
-pub(crate) fn encode_contender(terms: &LockOptions, prefix: &str, inbox: &str) -> Vec<u8> {
+pub fn encode_contender(terms: &LockOptions, prefix: &str, inbox: &str) -> Vec<u8> {
     let mode = match terms.mode {
         Mode::Exclusive => b'E',
         Mode::Shared => b'S',
@@ -305,25 +305,25 @@ fn push_digits(text: &mut Vec<u8>, mut number: u64, count: usize) {
 
 /// A claim, parsed from its stored description.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Contender {
-    pub(crate) mode: Mode,
-    pub(crate) ttl: Duration,
-    pub(crate) holder: Holder,
+pub struct Contender {
+    pub mode: Mode,
+    pub ttl: Duration,
+    pub holder: Holder,
     /// The length of the prefix and the number of the client's inbox.
     inbox: (usize, String),
 }
 
 /// Reads a text front to back.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (first, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(first)
     }
 
-    pub(crate) fn number(&mut self, count: usize) -> Option<u64> {
+    pub fn number(&mut self, count: usize) -> Option<u64> {
         std::str::from_utf8(self.bytes(count)?).ok()?.parse().ok()
     }
 
@@ -333,7 +333,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Contender {
-    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+    pub fn read(text: &[u8]) -> Option<Self> {
         let mut reader = Reader(text);
         let mode = reader.bytes(1)?[0];
         let ttl = Duration::from_micros(reader.number(12)?);
@@ -359,7 +359,7 @@ impl Contender {
     }
 
     /// The channel that the claim's client subscribes to, if it does; `key` is the lock's.
-    pub(crate) fn channel(&self, key: &str) -> Option<String> {
+    pub fn channel(&self, key: &str) -> Option<String> {
         let (prefix, inbox) = &self.inbox;
         let listens = inbox.bytes().any(|digit| digit != b'0');
         listens.then_some(format!("{}i{inbox}", key.get(..*prefix)?))
@@ -368,20 +368,20 @@ impl Contender {
 
 /// A claim's stored record: its party, and what changes while it holds or waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ClaimRecord {
-    pub(crate) claim: ClaimId,
+pub struct ClaimRecord {
+    pub claim: ClaimId,
     /// Zero for a waiter.
-    pub(crate) token: Token,
+    pub token: Token,
     /// When it expires, in us of the server's clock.
-    pub(crate) expires_at: u64,
+    pub expires_at: u64,
     /// The time and the order of its arrival or its grant.
-    pub(crate) position: u64,
-    pub(crate) contender: Contender,
+    pub position: u64,
+    pub contender: Contender,
 }
 
 impl ClaimRecord {
     /// Reads a claim's own field.
-    pub(crate) fn read(claim: &[u8], text: &[u8]) -> Option<Self> {
+    pub fn read(claim: &[u8], text: &[u8]) -> Option<Self> {
         let mut reader = Reader(text);
         let (token, since, place) = (reader.number(16)?, reader.number(16)?, reader.number(16)?);
         reader.bytes(32)?;
@@ -414,19 +414,19 @@ impl ClaimRecord {
 }
 
 /// A field of a lock's hash, and its value.
-pub(crate) type HashField = (Vec<u8>, Vec<u8>);
+pub type HashField = (Vec<u8>, Vec<u8>);
 
 /// A lock, as stored.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct StoredLock {
-    pub(crate) last_token: Option<Token>,
-    pub(crate) records: Vec<ClaimRecord>,
+pub struct StoredLock {
+    pub last_token: Option<Token>,
+    pub records: Vec<ClaimRecord>,
 }
 
 impl StoredLock {
     /// Reads all fields of a lock's hash, as a server with this time and this run reads them;
     /// `None` if a script did not write them.
-    pub(crate) fn read(fields: &[HashField], group: Option<&[u8]>, now: u64, run: &str) -> Option<Self> {
+    pub fn read(fields: &[HashField], group: Option<&[u8]>, now: u64, run: &str) -> Option<Self> {
         let Some((_, main)) = fields.iter().find(|(field, _)| field == b"m") else {
             return fields.is_empty().then(Self::default);
         };
@@ -465,7 +465,7 @@ impl StoredLock {
 }
 
 /// What the field of a lease in a bundle contains from its 28th byte on.
-pub(crate) fn group_membership(claim: ClaimId, group: &str) -> Vec<u8> {
+pub fn group_membership(claim: ClaimId, group: &str) -> Vec<u8> {
     let mut text = Vec::with_capacity(32 + group.len());
     push_digits(&mut text, group.len() as u64, 16);
     text.extend(claim.bits().to_be_bytes());
@@ -475,7 +475,7 @@ pub(crate) fn group_membership(claim: ClaimId, group: &str) -> Vec<u8> {
 
 /// A message in a client's inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
+pub enum Message {
     /// The claim, which waited at this position, is granted.
     Granted(ClaimId, Token, u64),
     /// The claim should send a `heartbeat`.
@@ -487,7 +487,7 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+    pub fn read(text: &[u8]) -> Option<Self> {
         let mut reader = Reader(text);
         let kind = reader.bytes(1)?[0];
         let claim = ClaimId::from_bits(u128::from_be_bytes(reader.bytes(16)?.try_into().ok()?));
@@ -504,13 +504,13 @@ impl Message {
     }
 
     /// The message that asks a claim's holder to release it.
-    pub(crate) fn request_release(claim: ClaimId, reason: &str) -> Vec<u8> {
+    pub fn request_release(claim: ClaimId, reason: &str) -> Vec<u8> {
         [b"R", &claim.bits().to_be_bytes()[..], reason.as_bytes()].concat()
     }
 }
 
 /// The bytes of a text answer.
-pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
+pub fn bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),
         Value::SimpleString(text) => Some(text.as_bytes()),
@@ -519,7 +519,7 @@ pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
 }
 
 /// An integer, sent as a number or as digits.
-pub(crate) fn integer(value: &Value) -> Option<i64> {
+pub fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Int(number) => Some(*number),
         Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),

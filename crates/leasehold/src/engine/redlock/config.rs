@@ -24,19 +24,19 @@ const MAX_NODES: usize = 15;
 
 /// All settings of the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Config {
-    pub(crate) nodes: Vec<Arc<Node>>,
-    pub(crate) quorum: Quorum,
-    pub(crate) node_timeout: Duration,
-    pub(crate) drift: Drift,
+pub struct Config {
+    pub nodes: Vec<Arc<Node>>,
+    pub quorum: Quorum,
+    pub node_timeout: Duration,
+    pub drift: Drift,
     /// Whether every acquire has a second round, even if the first one has stored the token.
-    pub(crate) always_two_rounds: bool,
+    pub always_two_rounds: bool,
     /// The URL without secrets.
-    pub(crate) redacted_url: String,
+    pub redacted_url: String,
 }
 
 impl Config {
-    pub(crate) fn read(url: &EngineUrl) -> Result<Self> {
+    pub fn read(url: &EngineUrl) -> Result<Self> {
         let (config, even_allowed) = Self::read_any_count(url)?;
         let count = config.nodes.len();
         if count.is_multiple_of(2) && !even_allowed {
@@ -49,13 +49,13 @@ impl Config {
     }
 
     /// The same, with this clock.
-    pub(crate) fn with_clock(mut self, clock: &Clock) -> Self {
+    pub fn with_clock(mut self, clock: &Clock) -> Self {
         self.nodes = self.nodes.iter().map(|node| Arc::new(Node::clone(node).with_clock(clock))).collect();
         self
     }
 
     /// The same for any number of nodes, and whether the URL allows an even one.
-    pub(crate) fn read_any_count(url: &EngineUrl) -> Result<(Self, bool)> {
+    pub fn read_any_count(url: &EngineUrl) -> Result<(Self, bool)> {
         url.refuse_unknown_options(&[&NODE_OPTIONS[..], &QUORUM_OPTIONS].concat())?;
         if url.hosts.is_empty() {
             return Err(invalid_url("name the servers: redlock://h1,h2,h3,h4,h5"));
@@ -107,7 +107,7 @@ impl Config {
     }
 
     /// The addresses of the nodes.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
+    pub fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.nodes.iter().filter_map(|node| match &node.topology {
             Topology::Single(address) => Some(address),
             _ => None,

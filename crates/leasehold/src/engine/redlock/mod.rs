@@ -87,8 +87,8 @@
 //! - *A client that may not subscribe* learns of a force release by its next renewal. It does not
 //!   learn of a requested release, and the operator sees that it still holds.
 
-mod config;
-pub(crate) mod doctor;
+#[doc(hidden)]
+pub mod config;
 mod engine;
 mod error;
 mod inspect;

@@ -11,7 +11,7 @@ use crate::engine::url::host_and_port;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The beginning of our tables' names.
-pub(super) const DEFAULT_TABLE: &str = "leasehold";
+pub const DEFAULT_TABLE: &str = "leasehold";
 /// The most connections, unless the URL sets another limit.
 const DEFAULT_CONNECTIONS: usize = 10;
 /// Poll interval of a waiter when no notification can wake it.
@@ -38,7 +38,7 @@ const OPTIONS: [&str; 13] = [
 
 /// How the lock is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Technique {
+pub enum Technique {
     /// A row of the lease table.
     Row,
     /// A row lock in an open transaction.
@@ -49,7 +49,7 @@ pub(crate) enum Technique {
 
 impl Technique {
     /// As in the URL.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Row => "row",
             Self::ForUpdate => "for-update",
@@ -60,7 +60,7 @@ impl Technique {
 
 /// What wakes a waiter of the lease table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WakeMode {
+pub enum WakeMode {
     /// A notification or a wake-up lock, where the server has them.
     Auto,
     /// Nothing: the waiter polls.
@@ -69,9 +69,9 @@ pub(crate) enum WakeMode {
 
 /// A user and a password; `Debug` shows neither.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Login {
-    pub(crate) user: String,
-    pub(crate) password: Option<String>,
+pub struct Login {
+    pub user: String,
+    pub password: Option<String>,
 }
 
 impl fmt::Debug for Login {
@@ -82,45 +82,45 @@ impl fmt::Debug for Login {
 
 /// TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TlsConfig {
+pub struct TlsConfig {
     /// The trusted authorities: a PEM file.
-    pub(crate) ca: PathBuf,
+    pub ca: PathBuf,
     /// Our own certificate and its key, both PEM files.
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// Everything in the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Config {
-    pub(crate) dialect: Dialect,
-    pub(crate) servers: Vec<(String, u16)>,
-    pub(crate) login: Login,
-    pub(crate) database: String,
-    pub(crate) technique: Technique,
+pub struct Config {
+    pub dialect: Dialect,
+    pub servers: Vec<(String, u16)>,
+    pub login: Login,
+    pub database: String,
+    pub technique: Technique,
     /// The beginning of our tables' names; `schema` may qualify it.
-    pub(crate) table: String,
-    pub(crate) schema: Option<String>,
+    pub table: String,
+    pub schema: Option<String>,
     /// The most connections.
-    pub(crate) connections: usize,
-    pub(crate) wake: WakeMode,
-    pub(crate) poll: Duration,
+    pub connections: usize,
+    pub wake: WakeMode,
+    pub poll: Duration,
     /// Whether a pooler between us and the server gives each transaction another session: then
     /// nothing is kept in one.
-    pub(crate) has_transaction_pooler: bool,
-    pub(crate) connect_timeout: Duration,
+    pub has_transaction_pooler: bool,
+    pub connect_timeout: Duration,
     /// Whether nothing will be locked, so that a server that accepts no writes is enough.
-    pub(crate) allows_read_only: bool,
+    pub allows_read_only: bool,
     /// The allowed difference between the clocks of servers that all accept writes.
-    pub(crate) clock_skew: Duration,
-    pub(crate) tls: Option<TlsConfig>,
+    pub clock_skew: Duration,
+    pub tls: Option<TlsConfig>,
     /// The clock for connections and pauses.
-    pub(crate) clock: Clock,
+    pub clock: Clock,
     /// The URL without secrets.
-    pub(crate) redacted_url: String,
+    pub redacted_url: String,
 }
 
 impl Config {
-    pub(crate) fn from_url(dialect: Dialect, url: &EngineUrl) -> Result<Self> {
+    pub fn from_url(dialect: Dialect, url: &EngineUrl) -> Result<Self> {
         if url.option("sslmode").is_some() || url.option("ssl-mode").is_some() {
             return Err(invalid_url(
                 "TLS is spoken with tls=on&ca=/path/to/ca.pem, and the server's name is always checked".into(),
@@ -250,7 +250,7 @@ fn identifier(url: &EngineUrl, key: &str) -> Result<Option<String>> {
 }
 
 /// A name that needs no quoting anywhere.
-pub(super) fn check_identifier(key: &str, text: &str) -> Result<String> {
+pub fn check_identifier(key: &str, text: &str) -> Result<String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     // Our other tables add a suffix, and PostgreSQL's names end at 63 bytes.
     if text.is_empty() || text.len() > 40 || !text.chars().all(plain) || text.starts_with(|c: char| c.is_ascii_digit())
@@ -266,7 +266,7 @@ fn schema(dialect: Dialect, url: &EngineUrl) -> Result<Option<String>> {
     Ok(schema)
 }
 
-pub(super) fn check_schema(dialect: Dialect, schema: Option<&str>) -> Result<()> {
+pub fn check_schema(dialect: Dialect, schema: Option<&str>) -> Result<()> {
     if schema.is_some() && dialect == Dialect::MySql {
         return Err(invalid_url("a MySQL schema is the database itself: mysql://user:password@host/database".into()));
     }

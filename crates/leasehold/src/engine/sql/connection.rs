@@ -9,18 +9,18 @@ use crate::clock::Clock;
 /// How long a statement waits at the server for a row that another transaction keeps locked. It is
 /// less than the client's own time limit, so that the server reports the reason. If the TTL leaves
 /// less, PostgreSQL's statements set a shorter time ([`row_lock_timeout`]); MySQL counts whole seconds.
-pub(super) const ROW_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+pub const ROW_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The row-lock timeout of a step that may take `within`: half of that. In milliseconds, as
 /// PostgreSQL reads it.
-pub(super) fn row_lock_timeout(within: Duration) -> String {
+pub fn row_lock_timeout(within: Duration) -> String {
     // Zero would mean no timeout.
     (within / 2).min(ROW_LOCK_TIMEOUT).as_millis().max(1).to_string()
 }
 
 /// A value of a statement or of its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub enum Value {
     Null,
     Int(i64),
     Text(String),
@@ -28,7 +28,7 @@ pub(super) enum Value {
 
 impl Value {
     /// A whole number, or `None`.
-    pub(super) fn int(&self) -> Option<i64> {
+    pub fn int(&self) -> Option<i64> {
         match self {
             Self::Int(int) => Some(*int),
             Self::Text(text) => text.parse().ok(),
@@ -36,7 +36,7 @@ impl Value {
         }
     }
 
-    pub(super) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
 }
@@ -61,22 +61,22 @@ impl From<i64> for Value {
 
 /// The result of a statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reply {
-    pub(super) rows: Vec<Vec<Value>>,
+pub struct Reply {
+    pub rows: Vec<Vec<Value>>,
     /// How many rows it changed.
-    pub(super) rows_changed: u64,
+    pub rows_changed: u64,
     /// MySQL only: the value that the statement set with `LAST_INSERT_ID(…)`.
-    pub(super) insert_id: u64,
+    pub insert_id: u64,
 }
 
 impl Reply {
     /// The first row.
-    pub(super) fn row(&self) -> Option<&[Value]> {
+    pub fn row(&self) -> Option<&[Value]> {
         self.rows.first().map(Vec::as_slice)
     }
 
     /// The only value of the only row.
-    pub(super) fn value(&self) -> Option<&Value> {
+    pub fn value(&self) -> Option<&Value> {
         self.row().and_then(<[Value]>::first)
     }
 }
@@ -84,7 +84,7 @@ impl Reply {
 /// A connection. It runs one statement at a time. A caller that drops a call must drop the
 /// connection, too.
 #[allow(clippy::large_enum_variant, reason = "there are few of them, and they are not moved about")]
-pub(super) enum Connection {
+pub enum Connection {
     #[cfg(feature = "mysql")]
     MySql(super::mysql::MySqlConnection),
     #[cfg(feature = "postgres")]
@@ -93,7 +93,7 @@ pub(super) enum Connection {
 
 impl Connection {
     /// Connects to the first server that accepts writes.
-    pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
+    pub async fn open(config: &Config) -> Result<Self, Failure> {
         match config.dialect {
             #[cfg(feature = "mysql")]
             super::Dialect::MySql => Ok(Self::MySql(super::mysql::MySqlConnection::open(config).await?)),
@@ -105,7 +105,7 @@ impl Connection {
     }
 
     /// Runs one statement. It is prepared once per connection, unless a pooler forbids that.
-    pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+    pub async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(link) => link.run(sql, values).await,
@@ -115,7 +115,7 @@ impl Connection {
     }
 
     /// Runs statements without values and rows, one after the other in one message.
-    pub(super) async fn execute_batch(&mut self, sql: &str) -> Result<(), Failure> {
+    pub async fn execute_batch(&mut self, sql: &str) -> Result<(), Failure> {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(link) => link.execute_batch(sql).await,
@@ -126,7 +126,7 @@ impl Connection {
 
     /// Notes that the session belongs to this connection alone: what it keeps (prepared statements)
     /// stays there.
-    pub(super) fn mark_own_session(&mut self) {
+    pub fn mark_own_session(&mut self) {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(_) => {}
@@ -136,7 +136,7 @@ impl Connection {
     }
 
     /// The server's number of this connection.
-    pub(super) fn id(&self) -> i64 {
+    pub fn id(&self) -> i64 {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(link) => link.id(),
@@ -147,7 +147,7 @@ impl Connection {
 
     /// The notifications of the channels that this connection listens on; returned once. PostgreSQL
     /// only.
-    pub(super) fn take_notifications(&mut self) -> Option<tokio::sync::mpsc::UnboundedReceiver<String>> {
+    pub fn take_notifications(&mut self) -> Option<tokio::sync::mpsc::UnboundedReceiver<String>> {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(_) => None,
@@ -157,7 +157,7 @@ impl Connection {
     }
 
     /// Whether the connection is known to be gone.
-    pub(super) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(link) => link.is_closed(),
@@ -167,7 +167,7 @@ impl Connection {
     }
 
     /// Returns when the connection has ended. MySQL's driver does not notice that while idle.
-    pub(super) async fn wait_closed(&mut self) {
+    pub async fn wait_closed(&mut self) {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(_) => std::future::pending().await,
@@ -179,7 +179,7 @@ impl Connection {
     /// The handle that ends a statement of this connection from another one. MySQL's driver has
     /// none.
     #[cfg(feature = "postgres")]
-    pub(super) fn cancel_token(&self) -> Option<tokio_postgres::CancelToken> {
+    pub fn cancel_token(&self) -> Option<tokio_postgres::CancelToken> {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(_) => None,
@@ -188,7 +188,7 @@ impl Connection {
     }
 
     /// Cuts the connection at once, even during a statement.
-    pub(super) fn abort(self) {
+    pub fn abort(self) {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(link) => drop(link),
@@ -199,7 +199,7 @@ impl Connection {
 
     /// Gives the connection up during a statement, and returns when the server has certainly ended
     /// the statement, too.
-    pub(super) async fn abandon(self, clock: &Clock) {
+    pub async fn abandon(self, clock: &Clock) {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(link) => {
@@ -215,7 +215,7 @@ impl Connection {
     }
 
     /// Closes the connection in order.
-    pub(super) async fn close(self) {
+    pub async fn close(self) {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(link) => link.close().await,

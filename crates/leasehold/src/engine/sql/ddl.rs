@@ -6,19 +6,19 @@ use crate::error::Result;
 
 /// The tables' names, as in the statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tables {
+pub struct Tables {
     /// The lease table: one row per lock.
-    pub(super) leases: String,
+    pub leases: String,
     /// The rows that `technique=for-update` locks.
-    pub(super) rows: String,
+    pub rows: String,
     /// The counters of the techniques that keep a session.
-    pub(super) tokens: String,
+    pub tokens: String,
     /// The records: one row each.
-    pub(super) records: String,
+    pub records: String,
 }
 
 impl Tables {
-    pub(super) fn new(dialect: Dialect, schema: Option<&str>, table: &str) -> Self {
+    pub fn new(dialect: Dialect, schema: Option<&str>, table: &str) -> Self {
         let named = |suffix: &str| match (dialect, schema) {
             (Dialect::MySql, _) => format!("`{table}{suffix}`"),
             (Dialect::Postgres, None) => format!("\"{table}{suffix}\""),
@@ -27,7 +27,7 @@ impl Tables {
         Self { leases: named(""), rows: named("_rows"), tokens: named("_tokens"), records: named("_records") }
     }
 
-    pub(super) fn from_config(config: &Config) -> Self {
+    pub fn from_config(config: &Config) -> Self {
         Self::new(config.dialect, config.schema.as_deref(), &config.table)
     }
 }
@@ -36,7 +36,7 @@ impl Tables {
 ///
 /// Names are compared byte by byte. In MySQL that means `VARBINARY`: every `_bin` collation of
 /// MariaDB pads with spaces, so that `a` and `a` with a trailing space would be one lock.
-pub(super) fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
+pub fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
     let Tables { leases, rows, tokens, records } = tables;
     match dialect {
         Dialect::MySql => vec![
@@ -75,12 +75,12 @@ pub(super) fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
 }
 
 /// The statement that creates the table of records, which every technique may use.
-pub(super) fn records_table_statement(config: &Config) -> String {
+pub fn records_table_statement(config: &Config) -> String {
     statements(config.dialect, &Tables::from_config(config)).pop().unwrap_or_default()
 }
 
 /// The statements for the tables that a technique needs for its locks.
-pub(super) fn lock_table_statements(config: &Config) -> Vec<String> {
+pub fn lock_table_statements(config: &Config) -> Vec<String> {
     let [leases, rows, tokens, _]: [String; 4] =
         statements(config.dialect, &Tables::from_config(config)).try_into().unwrap_or_default();
     match config.technique {
@@ -132,7 +132,7 @@ pub fn ddl(dialect: Dialect, table: Option<&str>, schema: Option<&str>) -> Resul
 }
 
 /// The command that shows these tables.
-pub(super) fn command(config: &Config) -> String {
+pub fn command(config: &Config) -> String {
     let mut command = format!("leasehold engines --ddl {}", config.dialect.name());
     if config.table != config::DEFAULT_TABLE {
         command.push_str(&format!(" --table {}", config.table));

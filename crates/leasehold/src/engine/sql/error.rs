@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 
 /// Why a statement failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub enum Failure {
     /// No connection could be opened: the statement was not sent.
     Unreachable(String),
     /// The server is not a database of this kind.
@@ -29,7 +29,7 @@ pub(super) enum Failure {
 
 /// The meaning of a server's error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ErrorClass {
+pub enum ErrorClass {
     /// Two statements conflicted: retry at once.
     Conflict,
     /// Another transaction keeps our row locked.
@@ -53,16 +53,16 @@ pub(super) enum ErrorClass {
 }
 
 impl Failure {
-    pub(super) fn refused(code: impl ToString, said: impl Into<String>) -> Self {
+    pub fn refused(code: impl ToString, said: impl Into<String>) -> Self {
         Self::Refused { code: code.to_string(), message: said.into() }
     }
 
     /// No answer within this time: the connection counts as broken.
-    pub(super) fn timed_out(within: std::time::Duration) -> Self {
+    pub fn timed_out(within: std::time::Duration) -> Self {
         Self::ConnectionLost(format!("no answer within {within:?}"))
     }
 
-    pub(super) fn class(&self, dialect: Dialect) -> Option<ErrorClass> {
+    pub fn class(&self, dialect: Dialect) -> Option<ErrorClass> {
         let Self::Refused { code, message: said } = self else { return None };
         Some(match dialect {
             Dialect::MySql => mysql_class(code, said),
@@ -71,7 +71,7 @@ impl Failure {
     }
 
     /// Whether this connection cannot be used any more.
-    pub(super) fn ends_connection(&self, dialect: Dialect) -> bool {
+    pub fn ends_connection(&self, dialect: Dialect) -> bool {
         match self {
             Self::Unreachable(_)
             | Self::WrongProtocol(_)
@@ -94,12 +94,12 @@ impl Failure {
     }
 
     /// Whether the connection ended during the statement, for any reason: another one may work.
-    pub(super) fn is_connection_lost(&self, dialect: Dialect) -> bool {
+    pub fn is_connection_lost(&self, dialect: Dialect) -> bool {
         matches!(self, Self::ConnectionLost(_)) || self.class(dialect) == Some(ErrorClass::Terminated)
     }
 
     /// Converts it to the library's error.
-    pub(super) fn to_error(&self, dialect: Dialect, server: &str) -> Error {
+    pub fn to_error(&self, dialect: Dialect, server: &str) -> Error {
         use ErrorKind::{Corrupt, Full, Unavailable};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         let error = match self {
@@ -202,7 +202,7 @@ fn hint(dialect: Dialect, why: &str) -> String {
 }
 
 /// The root cause, without what the client library adds to it.
-pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
+pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;
@@ -211,7 +211,7 @@ pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
 }
 
 /// Whether the client library could not parse the answer, because the server uses another protocol.
-pub(super) fn is_wrong_protocol(why: &str) -> bool {
+pub fn is_wrong_protocol(why: &str) -> bool {
     const SIGNS: [&str; 10] = [
         "bytes remaining on stream",
         "unknown message tag",

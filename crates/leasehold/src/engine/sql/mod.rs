@@ -4,13 +4,17 @@
 //! an open session. Both use either database through `connection` and `pool`. Every statement is in a
 //! `wire.rs`; those on `records` are beside their code. Users read docs/sql.md.
 
-mod config;
-mod connection;
+#[doc(hidden)]
+pub mod config;
+#[doc(hidden)]
+pub mod connection;
 mod connection_load;
-mod ddl;
-pub(crate) mod doctor;
-mod error;
-mod lease;
+#[doc(hidden)]
+pub mod ddl;
+#[doc(hidden)]
+pub mod error;
+#[doc(hidden)]
+pub mod lease;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod pool;
@@ -169,7 +173,7 @@ pub enum Dialect {
 
 impl Dialect {
     /// The URL's scheme, and the engine's name.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::MySql => "mysql",
             Self::Postgres => "postgres",

@@ -11,7 +11,7 @@ use super::connection::{Reply, Value};
 use super::error::{Failure, is_wrong_protocol, root_cause};
 
 /// A connection, set up as our statements need it.
-pub(super) struct MySqlConnection {
+pub struct MySqlConnection {
     conn: Conn,
     is_closed: bool,
     /// Our prepared statements: the driver would parse the text each time. `None`: there are too

@@ -19,7 +19,7 @@ use super::tls::Tls;
 use crate::clock::Clock;
 
 /// A connection, set up as our statements need it.
-pub(super) struct PostgresConnection {
+pub struct PostgresConnection {
     client: Client,
     id: i64,
     /// Prepared statements. `None` if the session may belong to another program next time.

@@ -21,7 +21,7 @@ const OPTIONS: [&str; 9] =
 
 /// The kind of login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scheme {
+pub enum Scheme {
     /// `addauth digest`.
     Digest,
     /// SASL with DIGEST-MD5.
@@ -30,10 +30,10 @@ pub(super) enum Scheme {
 
 /// User and password; `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Login {
-    pub(super) scheme: Scheme,
-    pub(super) user: String,
-    pub(super) password: String,
+pub struct Login {
+    pub scheme: Scheme,
+    pub user: String,
+    pub password: String,
 }
 
 impl fmt::Debug for Login {
@@ -44,16 +44,16 @@ impl fmt::Debug for Login {
 
 /// TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TlsConfig {
+pub struct TlsConfig {
     /// The trusted authorities: a PEM file.
-    pub(super) ca: PathBuf,
+    pub ca: PathBuf,
     /// Our own certificate and its key, both PEM files.
-    pub(super) identity: Option<(PathBuf, PathBuf)>,
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// Who may do what with our nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub enum Access {
     /// Every client everything.
     Open,
     /// Only the user that created them.
@@ -63,7 +63,7 @@ pub(super) enum Access {
 }
 
 impl Access {
-    pub(super) fn acls(self) -> Acls<'static> {
+    pub fn acls(self) -> Acls<'static> {
         match self {
             Self::Open => Acls::anyone_all(),
             Self::Creator => Acls::creator_all(),
@@ -78,29 +78,29 @@ impl Access {
 
 /// Everything in the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Config {
+pub struct Config {
     /// `h1:2181,h2:2181`, as the client library reads it.
-    pub(super) hosts: String,
+    pub hosts: String,
     /// The same, for errors.
-    pub(super) shown_hosts: String,
+    pub shown_hosts: String,
     /// Each of the servers.
-    pub(super) servers: Vec<(String, u16)>,
+    pub servers: Vec<(String, u16)>,
     /// The path of our nodes, without a slash at its end, and so empty for the root.
-    pub(super) base: String,
-    pub(super) login: Option<Login>,
-    pub(super) access: Access,
-    pub(super) tls: Option<TlsConfig>,
+    pub base: String,
+    pub login: Option<Login>,
+    pub access: Access,
+    pub tls: Option<TlsConfig>,
     /// One session for each claim, instead of a few for all.
-    pub(super) has_session_per_claim: bool,
+    pub has_session_per_claim: bool,
     /// The timeout of all sessions. Without it, a session's timeout is at most the TTL.
-    pub(super) session_timeout: Option<Duration>,
-    pub(super) connect_timeout: Duration,
+    pub session_timeout: Option<Duration>,
+    pub connect_timeout: Duration,
     /// The URL without secrets.
-    pub(super) redacted_url: String,
+    pub redacted_url: String,
 }
 
 impl Config {
-    pub(crate) fn from_url(url: &EngineUrl) -> Result<Self> {
+    pub fn from_url(url: &EngineUrl) -> Result<Self> {
         url.refuse_unknown_options(&OPTIONS)?;
         let servers = servers(url)?;
         let hosts: Vec<String> = servers.iter().map(|(host, port)| address(host, *port)).collect();
@@ -147,7 +147,7 @@ impl Config {
     }
 }
 
-pub(super) fn address(host: &str, port: u16) -> String {
+pub fn address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 

@@ -6,10 +6,10 @@ use super::config::{Config, Scheme};
 use crate::error::{Error, ErrorKind};
 
 /// The engine's name in errors.
-pub(super) const NAME: &str = "zookeeper";
+pub const NAME: &str = "zookeeper";
 
 /// Converts a failed request. Unless it was certainly refused, it may have taken effect.
-pub(super) fn request_error(config: &Config, cause: Cause) -> Error {
+pub fn request_error(config: &Config, cause: Cause) -> Error {
     let hosts = &config.shown_hosts;
     let (kind, said) = match &cause {
         Cause::NoAuth => (
@@ -70,7 +70,7 @@ fn no_auth_hint(config: &Config) -> &'static str {
 const INVALID_ACL: &str = "acl=creator and acl=readable need a login that the server knows";
 
 /// The cause of a failed transaction.
-pub(super) fn into_cause(error: MultiWriteError) -> Cause {
+pub fn into_cause(error: MultiWriteError) -> Cause {
     error.into()
 }
 
@@ -91,7 +91,7 @@ fn refused_login_message(config: &Config) -> String {
 }
 
 /// Converts the failure to open a session.
-pub(super) fn open_error(config: &Config, cause: Cause) -> Error {
+pub fn open_error(config: &Config, cause: Cause) -> Error {
     if matches!(cause, Cause::AuthFailed) {
         return request_error(config, cause);
     }

@@ -83,18 +83,21 @@
 //! - While a claim is in a lock's folder, fewer than 2^31 others are created there.
 
 mod claim_registry;
-mod config;
-pub(crate) mod doctor;
+#[doc(hidden)]
+pub mod config;
 mod ended_holds;
 mod engine;
-mod error;
+#[doc(hidden)]
+pub mod error;
 mod inspect;
 mod records;
-mod session;
+#[doc(hidden)]
+pub mod session;
 mod session_pool;
 mod steps;
 mod tls;
-mod wire;
+#[doc(hidden)]
+pub mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,7 +112,7 @@ use crate::logic::lease::Drift;
 
 /// The shortest TTL: shorter sessions expire during a server's garbage collection. By default
 /// servers allow none below 4 s.
-const MIN_TTL: Duration = Duration::from_secs(2);
+pub const MIN_TTL: Duration = Duration::from_secs(2);
 
 /// What the engine can do.
 pub const CAPABILITIES: Capabilities = Capabilities {

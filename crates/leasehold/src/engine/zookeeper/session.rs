@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::logic::session_lifetime::SessionLifetime;
 
 /// An event to wait for.
-pub(super) type WatchFuture = BoxFuture<'static, WatchedEvent>;
+pub type WatchFuture = BoxFuture<'static, WatchedEvent>;
 
 /// How long a lock is held before its own node is watched and the waiter behind it notified. Most
 /// are released sooner, and need neither.
@@ -35,10 +35,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// One session.
-pub(super) struct Session {
-    pub(super) client: Client,
+pub struct Session {
+    pub client: Client,
     /// How long it outlives its client, as granted by the server.
-    pub(super) timeout: Duration,
+    pub timeout: Duration,
     clock: Clock,
     proof: Mutex<SessionLifetime>,
     is_over: AtomicBool,
@@ -48,15 +48,15 @@ pub(super) struct Session {
 }
 
 /// A holding claim's own node.
-pub(super) struct GuardedNode {
-    pub(super) claim: ClaimId,
-    pub(super) path: String,
+pub struct GuardedNode {
+    pub claim: ClaimId,
+    pub path: String,
     /// The watch on it, if there is one already.
-    pub(super) watch: Option<WatchFuture>,
+    pub watch: Option<WatchFuture>,
     /// The data to write to it, which notifies the waiter behind it of the grant.
-    pub(super) grant_data: Option<String>,
+    pub grant_data: Option<String>,
     /// Whether that is urgent.
-    pub(super) is_urgent: bool,
+    pub is_urgent: bool,
 }
 
 impl fmt::Debug for Session {
@@ -100,9 +100,17 @@ impl Session {
         Ok(session)
     }
 
+    /// Opens a session that holds no claims, to examine the ensemble.
+    ///
+    /// # Errors
+    /// As the engine's `open`.
+    pub async fn open_without_claims(config: &Config, timeout: Duration) -> Result<Arc<Self>> {
+        Self::open(config, timeout, &Clock::system(), &Arc::default(), &Arc::default()).await
+    }
+
     /// Ends the session, unless it is still in use, and waits a short time until the server has
     /// ended it.
-    pub(super) async fn close(self: Arc<Self>) {
+    pub async fn close(self: Arc<Self>) {
         let (states, clock) = (self.client.state_watcher(), self.clock.clone());
         drop(self);
         let end = clock.now().saturating_add(CLOSE_TIMEOUT);
@@ -112,20 +120,20 @@ impl Session {
     }
 
     /// The count of the connection's state changes: the live counter, and its value now.
-    pub(super) fn connection_changes(&self) -> (Arc<AtomicU64>, u64) {
+    pub fn connection_changes(&self) -> (Arc<AtomicU64>, u64) {
         (Arc::clone(&self.connection_changes), self.connection_changes.load(Ordering::Acquire))
     }
 
     /// Whether no request can be sent any more.
-    pub(super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire) || self.client.state().is_terminated()
     }
 
-    pub(super) fn clock(&self) -> &Clock {
+    pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    pub(super) fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
@@ -134,14 +142,14 @@ impl Session {
     }
 
     /// Notes the end of a read that was sent at `sent`.
-    pub(super) fn note_read<T>(&self, sent: Instant, result: &std::result::Result<T, Cause>) {
+    pub fn note_read<T>(&self, sent: Instant, result: &std::result::Result<T, Cause>) {
         if result.is_ok() {
             self.proof().record_answer(sent, self.clock.now());
         }
     }
 
     /// Notes the end of a write that was sent at `sent`.
-    pub(super) fn note_write<T, E>(&self, sent: Instant, result: &std::result::Result<T, E>) {
+    pub fn note_write<T, E>(&self, sent: Instant, result: &std::result::Result<T, E>) {
         if result.is_ok() {
             self.proof().record_commit(sent, self.clock.now());
         }
@@ -149,17 +157,17 @@ impl Session {
 
     /// The session certainly lives until then, even if the leader's clock runs 1 % faster than
     /// ours.
-    pub(super) fn deadline(&self) -> Instant {
+    pub fn deadline(&self) -> Instant {
         self.proof().lives_until().saturating_sub(self.timeout / 100)
     }
 
     /// Whether the certain time left is too short for a new grant.
-    pub(super) fn is_running_low(&self) -> bool {
+    pub fn is_running_low(&self) -> bool {
         self.deadline().duration_since(self.now()) < self.timeout / 8
     }
 
     /// Requests a watch on a holding claim's own node.
-    pub(super) fn watch_node(&self, guarded: GuardedNode) {
+    pub fn watch_node(&self, guarded: GuardedNode) {
         // There is no receiver after the end of the session; its claims are lost anyway.
         let _ = self.guard_requests.send(guarded);
     }

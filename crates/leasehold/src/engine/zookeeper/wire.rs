@@ -23,14 +23,14 @@ use crate::name::LockName;
 const NONE: &str = "0";
 
 /// The folder of the records.
-pub(super) const RECORDS: &str = "%records";
+pub const RECORDS: &str = "%records";
 
 /// The folder of the marks that force releases leave.
-pub(super) const MARKS_FOLDER: &str = "%evicted";
+pub const MARKS_FOLDER: &str = "%evicted";
 
 /// A lock name as a node's name. Letters, digits and a few signs stay; every other byte becomes `%`
 /// and two hex digits. No two names get the same node, and no server refuses or reserves one.
-pub(super) fn escape_name(name: &str) -> String {
+pub fn escape_name(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for (at, byte) in name.bytes().enumerate() {
         let plain = byte.is_ascii_alphanumeric() || b"-_:@+=,~".contains(&byte) || (byte == b'.' && at > 0);
@@ -44,7 +44,7 @@ pub(super) fn escape_name(name: &str) -> String {
 }
 
 /// The lock of a node's name; `None` if it is not ours.
-pub(super) fn unescape_name(node: &str) -> Option<LockName> {
+pub fn unescape_name(node: &str) -> Option<LockName> {
     let (mut bytes, mut rest) = (Vec::with_capacity(node.len()), node.as_bytes());
     while let Some((&first, tail)) = rest.split_first() {
         if first == b'%' {
@@ -62,7 +62,7 @@ pub(super) fn unescape_name(node: &str) -> Option<LockName> {
 }
 
 /// An owner as names show it: hashed, so that seeing it does not allow others to re-enter.
-pub(super) fn hash_owner(owner: Option<Owner>) -> Option<u64> {
+pub fn hash_owner(owner: Option<Owner>) -> Option<u64> {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(owner?.bits().to_be_bytes());
     let mut bits = [0; 8];
@@ -71,7 +71,7 @@ pub(super) fn hash_owner(owner: Option<Owner>) -> Option<u64> {
 }
 
 /// The name of a claim's node, up to the number that the server adds.
-pub(super) fn node_prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: Option<ReentryLink>) -> String {
+pub fn node_prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: Option<ReentryLink>) -> String {
     let mode = match mode {
         Mode::Exclusive => "x".to_owned(),
         Mode::Shared => "s".to_owned(),
@@ -83,12 +83,12 @@ pub(super) fn node_prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: 
 }
 
 /// The name of a claim's node.
-pub(super) fn node_name(stand: &QueueNode) -> String {
+pub fn node_name(stand: &QueueNode) -> String {
     format!("{}{:010}", node_prefix(stand.claim, stand.mode, stand.owner, stand.reentry), stand.sequence)
 }
 
 /// The claim of a node's name; `None` if it is not ours.
-pub(super) fn parse_node_name(node: &str) -> Option<QueueNode> {
+pub fn parse_node_name(node: &str) -> Option<QueueNode> {
     let mut parts = node.splitn(5, '-');
     let mut part = || parts.next();
     let (claim, mode, owner, ride, seq) = (part()?, part()?, part()?, part()?, part()?);
@@ -115,20 +115,20 @@ pub(super) fn parse_node_name(node: &str) -> Option<QueueNode> {
 }
 
 /// The claims in a list of nodes.
-pub(super) fn parse_node_names(nodes: &[String]) -> Vec<QueueNode> {
+pub fn parse_node_names(nodes: &[String]) -> Vec<QueueNode> {
     nodes.iter().filter_map(|node| parse_node_name(node)).collect()
 }
 
 /// Whether a claim's number gives its position. A server counts with 31 bits. When they are used
 /// up, it repeats the last number. In between, a node that is created while another is still being
 /// written gets a negative one.
-pub(super) fn has_ordered_sequence(stand: &QueueNode) -> bool {
+pub fn has_ordered_sequence(stand: &QueueNode) -> bool {
     (0..i32::MAX).contains(&stand.sequence)
 }
 
 /// The queue of claims whose numbers do not give the order. Each comes with the transaction that
 /// created its node.
-pub(super) fn queue_by_transaction(mut stands: Vec<(i64, QueueNode)>) -> NodeQueue {
+pub fn queue_by_transaction(mut stands: Vec<(i64, QueueNode)>) -> NodeQueue {
     stands.sort_by_key(|(made, stand)| {
         let made = made.cast_unsigned();
         (stand.reentry.map_or(made, |ride| ride.token), stand.reentry.is_some(), made)
@@ -137,7 +137,7 @@ pub(super) fn queue_by_transaction(mut stands: Vec<(i64, QueueNode)>) -> NodeQue
 }
 
 /// The data of a claim's node.
-pub(super) fn holder_data(holder: &Holder, ttl: Duration) -> String {
+pub fn holder_data(holder: &Holder, ttl: Duration) -> String {
     format!(
         "host={}\npid={}\nprogram={}\nttl-ms={}\ntext={}\n",
         escape_line(&holder.host),
@@ -149,15 +149,15 @@ pub(super) fn holder_data(holder: &Holder, ttl: Duration) -> String {
 }
 
 /// The line of that data by which an operator requests the claim's release.
-pub(super) const RELEASE_REQUESTED_LINE: &str = "release=requested\n";
+pub const RELEASE_REQUESTED_LINE: &str = "release=requested\n";
 
 /// Whether an operator requests the claim's release.
-pub(super) fn is_release_requested(data: &[u8]) -> bool {
+pub fn is_release_requested(data: &[u8]) -> bool {
     String::from_utf8_lossy(data).lines().any(|line| line == RELEASE_REQUESTED_LINE.trim_end())
 }
 
 /// Reads a node's data; missing fields stay empty.
-pub(super) fn parse_holder_data(data: &[u8]) -> (Holder, Duration) {
+pub fn parse_holder_data(data: &[u8]) -> (Holder, Duration) {
     let text = String::from_utf8_lossy(data);
     let value = |key: &str| {
         let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));

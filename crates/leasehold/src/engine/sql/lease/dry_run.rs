@@ -13,7 +13,7 @@ use crate::engine::sql::error::Failure;
 const TTL: Duration = Duration::from_secs(1);
 
 /// Acquires an unused lock, reads and writes its row, and rolls everything back.
-pub(in super::super) async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failure> {
+pub async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failure> {
     link.execute_batch("BEGIN").await?;
     let tried = run_statements(link, config).await;
     let undone = link.execute_batch("ROLLBACK").await;
@@ -51,6 +51,6 @@ async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Fa
 }
 
 /// Why a row's state cannot be parsed, if so.
-pub(in super::super) fn corruption(text: &str) -> Option<&'static str> {
+pub fn corruption(text: &str) -> Option<&'static str> {
     state::read(text, instant_from_micros(0)).err()
 }

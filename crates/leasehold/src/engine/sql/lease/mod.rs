@@ -94,5 +94,5 @@ mod wire;
 
 pub(super) use self::wire::acquire_and_release_statements;
 
-pub(super) use self::dry_run::{corruption, dry_run};
+pub use self::dry_run::{corruption, dry_run};
 pub(super) use self::engine::LeaseEngine;

@@ -8,7 +8,7 @@ use crate::engine::sql::connection::Connection;
 use crate::engine::sql::error::Failure;
 
 /// Creates and locks the row of an unused lock, increments its counter, and rolls everything back.
-pub(in super::super) async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failure> {
+pub async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failure> {
     link.execute_batch("BEGIN").await?;
     let tried = run_statements(link, config).await;
     let undone = link.execute_batch("ROLLBACK").await;

@@ -78,7 +78,7 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) use self::dry_run::dry_run;
+pub use self::dry_run::dry_run;
 pub use self::engine::SessionLockEngine;
 
 use self::session_pool::SessionPool;

@@ -1,0 +1,95 @@
+//! Why a read has no value, or a write was not done.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use leasehold::Error;
+use leasehold::Token;
+
+/// The error of a caller's own function; shared, since one load may have many callers.
+pub type Cause = Arc<dyn StdError + Send + Sync>;
+
+/// Why a read has no value, or a write was not done. Cheap to clone: one load may have many
+/// callers.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// The loader failed with this error.
+    Loader(Cause),
+    /// This read waited for a load by another task or process, which failed with this message.
+    RemoteLoader(String),
+    /// The loader keeps returning a row that is older than a known one: does it read from a replica
+    /// that lags behind?
+    LoaderBehind,
+    /// The store does not respond. After an invalidation: cached values may be stale until their
+    /// TTL ends.
+    Unavailable(Arc<Error>),
+    /// The writer's function failed with this error. It is unknown whether the write took, or will
+    /// take, effect. The cached value is invalidated, and the key stays marked for
+    /// [`max_write_time`](super::Builder::max_write_time), so that reads go to the loader. If the
+    /// store did not respond, either, and the write took longer than its mark lasted, the cached
+    /// value may be stale until its TTL ends: invalidate it.
+    Commit(Cause),
+    /// A writer with a newer token came first. Nothing was written.
+    Superseded {
+        /// This writer's token.
+        token: Token,
+        /// The newer token.
+        newest: Token,
+    },
+    /// The lock was lost before anything was written.
+    Lost(Arc<Error>),
+    /// It was written, but after its mark had expired, and the store does not respond: the cached
+    /// value may be stale until its TTL ends. Invalidate it.
+    MarkExpired(Arc<Error>),
+    /// The key or an option is invalid. Nothing was sent.
+    Invalid(Arc<Error>),
+}
+
+impl CacheError {
+    pub(crate) fn unavailable(error: Error) -> Self {
+        Self::Unavailable(Arc::new(error))
+    }
+
+    pub(crate) fn cause(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Cause {
+        cause.into().into()
+    }
+}
+
+impl fmt::Display for CacheError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loader(cause) => write!(f, "the value could not be loaded: {cause}"),
+            Self::RemoteLoader(why) => {
+                write!(f, "the value could not be loaded by the one who did it for all: {why}")
+            }
+            Self::LoaderBehind => f.write_str(
+                "the loader gives a row that is older than one that is known: have it read from the primary",
+            ),
+            Self::Unavailable(error) => write!(f, "the cache does not answer: {error}"),
+            Self::Commit(cause) => write!(f, "the write failed: {cause}"),
+            Self::Superseded { token, newest: seen } => {
+                write!(f, "a newer writer was here (token {}, ours is {}): nothing was written", seen.0, token.0)
+            }
+            Self::Lost(error) => write!(f, "nothing was written: {error}"),
+            Self::MarkExpired(error) => write!(
+                f,
+                "it was written, but the cache could not be told in time; invalidate the key, or it may be stale until its TTL ends: {error}"
+            ),
+            Self::Invalid(error) => error.fmt(f),
+        }
+    }
+}
+
+impl StdError for CacheError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Loader(cause) | Self::Commit(cause) => Some(&**cause),
+            Self::Unavailable(error) | Self::Lost(error) | Self::MarkExpired(error) | Self::Invalid(error) => {
+                Some(&**error)
+            }
+            _ => None,
+        }
+    }
+}

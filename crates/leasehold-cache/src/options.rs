@@ -1,0 +1,217 @@
+//! Options of a cache.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::read_through::{ReadThrough, Shared};
+use super::single_flight::SingleFlight;
+use super::stats::Counters;
+use super::store::CacheStore;
+use leasehold::clock::Clock;
+use leasehold::{Error, ErrorKind, Result};
+use leasehold_internals::metrics::{Metrics, OptionalMetrics};
+
+/// How fresh a read must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Freshness {
+    /// A read that begins after an invalidation has returned never gets an older value. A read
+    /// waits while another one loads.
+    #[default]
+    Strong,
+    /// While another read loads, reads get the old value, for at most [`Builder::stale_for`] after
+    /// its invalidation or the end of its TTL. The loading read gets it, too, if its load fails.
+    ServeStale,
+}
+
+/// What a read does when the store does not respond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum OutagePolicy {
+    /// It goes to the loader: one load at a time per key and process. The loaded value is never
+    /// stale.
+    #[default]
+    FailOpen,
+    /// It fails.
+    FailClosed,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) freshness: Freshness,
+    pub(crate) on_outage: OutagePolicy,
+    pub(crate) ttl: Duration,
+    pub(crate) negative_ttl: Duration,
+    pub(crate) stale_for: Duration,
+    pub(crate) jitter: f64,
+    pub(crate) beta: f64,
+    pub(crate) load_lease: Duration,
+    pub(crate) max_load_time: Duration,
+    pub(crate) max_write_time: Duration,
+    pub(crate) timeout: Duration,
+    pub(crate) max_reloads: u32,
+}
+
+/// Options to open a cache with.
+#[derive(Clone)]
+#[must_use]
+pub struct Builder {
+    options: Options,
+    clock: Clock,
+    metrics: OptionalMetrics,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        let options = Options {
+            freshness: Freshness::Strong,
+            on_outage: OutagePolicy::FailOpen,
+            ttl: Duration::from_secs(60),
+            negative_ttl: Duration::from_secs(5),
+            stale_for: Duration::from_secs(10),
+            jitter: 0.1,
+            beta: 1.0,
+            load_lease: Duration::from_secs(5),
+            max_load_time: Duration::from_secs(60),
+            max_write_time: Duration::from_secs(10),
+            timeout: Duration::from_secs(1),
+            max_reloads: 3,
+        };
+        Self { options, clock: Clock::system(), metrics: OptionalMetrics::default() }
+    }
+}
+
+impl Builder {
+    /// How fresh a read must be; [`Freshness::Strong`] by default.
+    pub fn freshness(mut self, mode: Freshness) -> Self {
+        self.options.freshness = mode;
+        self
+    }
+
+    /// What a read does when the store does not respond; [`OutagePolicy::FailOpen`] by default.
+    pub fn on_outage(mut self, outage: OutagePolicy) -> Self {
+        self.options.on_outage = outage;
+        self
+    }
+
+    /// How long a value is fresh without an invalidation: this limits how long any failure can
+    /// leave a stale value. 60 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = ttl;
+        self
+    }
+
+    /// The same for "not found". 5 s.
+    pub fn negative_ttl(mut self, ttl: Duration) -> Self {
+        self.options.negative_ttl = ttl;
+        self
+    }
+
+    /// With [`Freshness::ServeStale`], how long an old value may be served. 10 s.
+    pub fn stale_for(mut self, time: Duration) -> Self {
+        self.options.stale_for = time;
+        self
+    }
+
+    /// Which part of a TTL is random, so that values that were loaded together do not expire
+    /// together. 0.1.
+    pub fn jitter(mut self, fraction: f64) -> Self {
+        self.options.jitter = fraction;
+        self
+    }
+
+    /// How early one reader reloads a value before it expires (XFetch): when `-beta * (duration of
+    /// the load) * ln(random)` exceeds the time left. 1; 0 means never.
+    pub fn early_reload(mut self, beta: f64) -> Self {
+        self.options.beta = beta;
+        self
+    }
+
+    /// How long readers leave a load to one of them before another takes over: longer than loads
+    /// usually take. 5 s.
+    pub fn load_lease(mut self, time: Duration) -> Self {
+        self.options.load_lease = time;
+        self
+    }
+
+    /// How long the longest load takes; later values are never accepted. The tombstone of an
+    /// invalidation is kept for this long, too. 60 s.
+    pub fn max_load_time(mut self, time: Duration) -> Self {
+        self.options.max_load_time = time;
+        self
+    }
+
+    /// How long a key stays marked after its writer stops renewing the mark, or its commit failed.
+    /// Meanwhile reads go to the loader. 10 s.
+    pub fn max_write_time(mut self, time: Duration) -> Self {
+        self.options.max_write_time = time;
+        self
+    }
+
+    /// Timeout of one operation of the store. 1 s.
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.options.timeout = time;
+        self
+    }
+
+    /// With [`Freshness::Strong`], how often a read loads again when an invalidation overtook its load.
+    /// 3.
+    pub fn max_reloads(mut self, times: u32) -> Self {
+        self.options.max_reloads = times;
+        self
+    }
+
+    /// The meter for the cache's figures: see [`metrics`](leasehold_internals::metrics).
+    pub fn metrics(mut self, metrics: Arc<dyn Metrics>) -> Self {
+        self.metrics = OptionalMetrics::new(metrics);
+        self
+    }
+
+    /// Opens the cache in `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`, or `memory:`
+    /// for one process only.
+    ///
+    /// # Errors
+    /// If the URL or an option is invalid. With [`OutagePolicy::FailClosed`], and for a cluster, also if no
+    /// server responds.
+    pub async fn open(self, url: &str) -> Result<ReadThrough> {
+        let Self { options, clock, metrics: gauges } = self;
+        options.check()?;
+        let store = CacheStore::connect(url, options.timeout, options.on_outage == OutagePolicy::FailOpen).await?;
+        let (flights, counts) = (SingleFlight::default(), Counters::new(gauges));
+        Ok(ReadThrough { shared: Arc::new(Shared { store, options, clock, single_flight: flights, counters: counts }) })
+    }
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.options.fmt(f)
+    }
+}
+
+/// The upper limit of all times.
+const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
+
+impl Options {
+    fn check(&self) -> Result<()> {
+        let bad = |message: &str| Err(Error::new(ErrorKind::InvalidOption, message));
+        let times =
+            [self.ttl, self.negative_ttl, self.load_lease, self.max_load_time, self.max_write_time, self.timeout];
+        if times.iter().any(|time| *time < Duration::from_millis(1) || *time > MAX_TIME) || self.stale_for > MAX_TIME {
+            return bad("each time of a cache is between 1 ms and 366 days");
+        }
+        if self.max_load_time < self.load_lease {
+            return bad("longest_load is at least as long as lease: a value must be let in as long as its lease lasts");
+        }
+        if !(0.0..=1.0).contains(&self.jitter) || !(0.0..=100.0).contains(&self.beta) {
+            return bad("jitter is between 0 and 1, and early between 0 and 100");
+        }
+        Ok(())
+    }
+
+    /// How long stale values are kept and served.
+    pub(crate) fn stale_micros(&self) -> u64 {
+        if self.freshness == Freshness::ServeStale { micros(self.stale_for) } else { 0 }
+    }
+}
+
+pub(crate) fn micros(time: Duration) -> u64 {
+    time.as_micros() as u64
+}

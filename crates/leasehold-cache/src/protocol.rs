@@ -1,0 +1,246 @@
+//! All keys, scripts, arguments, answers and messages.
+//!
+//! | key | type | content |
+//! |---|---|---|
+//! | `<prefix>c{key}` | hash | one key of the cache, as documented in `scripts/entry.lua` |
+//! | `<prefix>t{key}` | string | a value of a textbook [strategy](super::strategy) |
+//! | `<prefix>i<number>` | channel | a client's inbox, with the ends of loads that its readers wait for |
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+
+use crate::logic::{
+    Data, LoadedValue, Operation, OperationReply, ReadReply, ReadRequest, StoreRefusal, WriteEnd, WriteRequest,
+};
+use leasehold_internals::redis::wire::{CachedScript, Reader, bytes, integer, named_key};
+
+/// The default prefix of our keys. It differs from the locks' prefix: a cache may be evicted, and
+/// locks may not.
+pub(crate) const PREFIX: &str = "leasehold-cache:";
+
+pub(crate) fn entry_key(prefix: &str, key: &str) -> String {
+    named_key(prefix, 'c', key)
+}
+
+pub(crate) fn plain_key(prefix: &str, key: &str) -> String {
+    named_key(prefix, 't', key)
+}
+
+macro_rules! lua {
+    ($name:literal) => {
+        include_str!(concat!("scripts/", $name, ".lua"))
+    };
+}
+
+/// The scripts.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    read: Arc<CachedScript>,
+    set: Arc<CachedScript>,
+    give_up: Arc<CachedScript>,
+    invalidate: Arc<CachedScript>,
+    begin_write: Arc<CachedScript>,
+    extend_write: Arc<CachedScript>,
+    finish_write: Arc<CachedScript>,
+    pub(crate) plain: Arc<CachedScript>,
+}
+
+impl Scripts {
+    pub(crate) fn new() -> Self {
+        let on_entry = |rest: &str| CachedScript::new([lua!("head"), lua!("entry"), rest].concat());
+        Self {
+            read: CachedScript::new([lua!("head"), lua!("hit"), lua!("entry"), lua!("ask")].concat()),
+            set: on_entry(lua!("set")),
+            give_up: on_entry(lua!("give_up")),
+            invalidate: on_entry(lua!("invalidate")),
+            begin_write: on_entry(lua!("begin")),
+            extend_write: on_entry(lua!("extend")),
+            finish_write: on_entry(lua!("finish")),
+            plain: CachedScript::new(lua!("plain").to_owned()),
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<CachedScript>> {
+        let Self {
+            read: ask,
+            set,
+            give_up: give_up_at,
+            invalidate,
+            begin_write: begin,
+            extend_write: extend,
+            finish_write: finish,
+            plain,
+        } = self;
+        [ask, set, give_up_at, invalidate, begin, extend, finish, plain].map(Arc::clone).to_vec()
+    }
+
+    pub(crate) fn for_operation(&self, step: &Operation) -> &CachedScript {
+        match step {
+            Operation::Read(_) => &self.read,
+            Operation::Store(_) => &self.set,
+            Operation::GiveUp(..) => &self.give_up,
+            Operation::Invalidate(..) => &self.invalidate,
+            Operation::BeginWrite(_) => &self.begin_write,
+            Operation::ExtendWrite(..) => &self.extend_write,
+            Operation::FinishWrite(..) => &self.finish_write,
+        }
+    }
+}
+
+fn encode_id(id: u128) -> String {
+    format!("{id:032x}")
+}
+
+fn encode_time(us: u64) -> String {
+    format!("{us:016}")
+}
+
+/// A token or a version.
+fn encode_number(number: u64) -> String {
+    format!("{number:020}")
+}
+
+/// The operation's own arguments.
+pub(crate) fn push_arguments(command: &mut Cmd, step: &Operation) {
+    match step {
+        Operation::Read(ReadRequest { lease, lease_time: lease_for, keep_for, stale_for, early_factor: early }) => {
+            command.arg(encode_id(*lease)).arg(*lease_for).arg(*keep_for).arg(*stale_for).arg(*early);
+        }
+        Operation::Store(load) => {
+            command.arg(encode_id(load.lease)).arg(encode_time(load.generation));
+            push_loaded_value(command, load);
+        }
+        Operation::GiveUp(lease, why) => {
+            command.arg(encode_id(*lease)).arg(why);
+        }
+        Operation::Invalidate(version, stale_for, keep_for) => {
+            command.arg(encode_number(*version)).arg(*stale_for).arg(*keep_for);
+        }
+        Operation::BeginWrite(WriteRequest { mark, token, mark_time: mark_for, stale_for, keep_for }) => {
+            command.arg(encode_id(*mark)).arg(encode_number(*token)).arg(*mark_for).arg(*stale_for).arg(*keep_for);
+        }
+        Operation::ExtendWrite(mark, mark_for, keep_for) => {
+            command.arg(encode_id(*mark)).arg(*mark_for).arg(*keep_for);
+        }
+        Operation::FinishWrite(mark, None, keep_for) => {
+            command.arg(encode_id(*mark)).arg(*keep_for).arg("0");
+        }
+        Operation::FinishWrite(mark, Some(load), keep_for) => {
+            command.arg(encode_id(*mark)).arg(*keep_for).arg("1").arg(encode_time(load.generation));
+            push_loaded_value(command, load);
+        }
+    }
+}
+
+fn push_loaded_value(command: &mut Cmd, load: &LoadedValue) {
+    match &load.data {
+        Some(data) => command.arg("V").arg(data),
+        None => command.arg("N").arg(""),
+    };
+    command.arg(load.version.map(encode_number).unwrap_or_default());
+    command.arg(encode_time(load.load_cost)).arg(load.fresh_for).arg(load.stale_for);
+}
+
+/// The answer to an operation; `None` if it comes from none of our scripts.
+pub(crate) fn parse_reply(step: &Operation, value: Value) -> Option<OperationReply> {
+    match step {
+        Operation::Read(_) => parse_read_reply(value).map(OperationReply::Read),
+        Operation::Store(_) => Some(OperationReply::Stored(match integer(&value)? {
+            0 => Ok(()),
+            1 => Err(StoreRefusal::Invalidated),
+            2 => Err(StoreRefusal::Overtaken),
+            3 => Err(StoreRefusal::Older),
+            4 => Err(StoreRefusal::NoRow),
+            _ => return None,
+        })),
+        Operation::GiveUp(..) | Operation::Invalidate(..) => (integer(&value)? == 0).then_some(OperationReply::Done),
+        Operation::BeginWrite(_) => {
+            let Value::Array(parts) = value else { return None };
+            let said = std::str::from_utf8(bytes(parts.get(1)?)?).ok()?.parse().ok()?;
+            Some(OperationReply::WriteBegun(if integer(parts.first()?)? == 1 { Ok(said) } else { Err(said) }))
+        }
+        Operation::ExtendWrite(..) => Some(OperationReply::WriteExtended(integer(&value)? == 1)),
+        Operation::FinishWrite(..) => Some(OperationReply::WriteFinished(if integer(&value)? == 1 {
+            WriteEnd::MarkHeld
+        } else {
+            WriteEnd::Overtaken
+        })),
+    }
+}
+
+fn parse_read_reply(value: Value) -> Option<ReadReply> {
+    let Value::Array(parts) = value else { return None };
+    let mut parts = parts.into_iter();
+    let what = integer(&parts.next()?)?;
+    match what {
+        5 => {
+            let lease = u128::from_str_radix(std::str::from_utf8(bytes(&parts.next()?)?).ok()?, 16).ok()?;
+            return Some(ReadReply::Wait(lease, integer(&parts.next()?)?.try_into().ok()?));
+        }
+        6 => return Some(ReadReply::WriteInProgress),
+        _ => {}
+    }
+    let kind = parts.next()?;
+    let Value::BulkString(data) = parts.next()? else { return None };
+    let data: Option<Data> = match bytes(&kind)? {
+        b"V" => Some(Some(data)),
+        b"N" => Some(None),
+        _ => None,
+    };
+    let generation = parts.next();
+    let generation = || Reader(bytes(generation.as_ref()?)?).number(16);
+    Some(match what {
+        1 => ReadReply::Hit(data?),
+        2 => ReadReply::Early(data?, generation()?),
+        3 => ReadReply::Stale(data?),
+        4 => ReadReply::Load(generation()?, data),
+        _ => return None,
+    })
+}
+
+/// A message in a client's inbox: the lease of this key has ended. With a text, its load has
+/// failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) lease: u128,
+    pub(crate) key: String,
+    pub(crate) failure: Option<String>,
+}
+
+impl Message {
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let mut reader = Reader(text);
+        let lease = u128::from_str_radix(std::str::from_utf8(reader.bytes(32)?).ok()?, 16).ok()?;
+        let size = reader.number(6)?;
+        let key = String::from_utf8(reader.bytes(size.try_into().ok()?)?.to_vec()).ok()?;
+        let rest = String::from_utf8_lossy(reader.0).into_owned();
+        Some(Self { lease, key, failure: (!rest.is_empty()).then_some(rest) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_parsed_as_the_scripts_write_them() {
+        let text = format!("{}000003a}}b", encode_id(7));
+        let message = Message { lease: 7, key: "a}b".into(), failure: None };
+        assert_eq!(Message::parse(text.as_bytes()), Some(message));
+        let failed = Message::parse(format!("{text}no luck").as_bytes()).unwrap();
+        assert_eq!(failed.failure.as_deref(), Some("no luck"));
+        assert_eq!(Message::parse(b"nonsense"), None);
+    }
+
+    #[test]
+    fn unknown_replies_are_not_parsed() {
+        let ask = Operation::Read(ReadRequest { lease: 1, lease_time: 1, keep_for: 1, stale_for: 0, early_factor: 0 });
+        assert_eq!(parse_reply(&ask, Value::Int(1)), None);
+        assert_eq!(
+            parse_reply(&ask, Value::Array(vec![Value::Int(6)])),
+            Some(OperationReply::Read(ReadReply::WriteInProgress))
+        );
+        assert_eq!(parse_reply(&Operation::Invalidate(0, 0, 0), Value::Nil), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! The store in Redis: each operation is one script, on the same kind of connection as the locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::{Cmd, PushInfo, PushKind, Value};
+use tokio::sync::Notify;
+
+use super::protocol::{self, Message, PREFIX, Scripts};
+use super::wakeups::Wakeups;
+use crate::logic::{Operation, OperationReply};
+use leasehold::engine::EngineUrl;
+use leasehold::{Error, ErrorKind, Result};
+use leasehold_internals::redis::config::{Config, Protocol};
+use leasehold_internals::redis::link::{LinkListener, LiveConnection};
+use leasehold_internals::redis::nodes::{LinkFactory, Nodes};
+use leasehold_internals::redis::{error, wire as engine};
+
+/// The keys in one deployment of Redis.
+#[derive(Debug)]
+pub(crate) struct RedisStore {
+    nodes: Nodes,
+    scripts: Scripts,
+    prefix: String,
+    inbox: String,
+    channels: String,
+    /// The URL, without secrets.
+    pub(crate) display_url: String,
+    pub(crate) wakeups: Arc<Wakeups>,
+}
+
+impl RedisStore {
+    /// Connects; with `lazy`, a single server need not respond yet.
+    pub(crate) async fn open(url: &EngineUrl, lazy: bool) -> Result<Self> {
+        let mut config = Config::read(url)?;
+        if config.strict.is_some() || config.replicas > 0 || config.protocol != Protocol::Full {
+            let message = "strict, replicas and protocol are for locks: a cache has none of them";
+            return Err(Error::new(ErrorKind::InvalidUrl, message));
+        }
+        if url.option("prefix").is_none() {
+            PREFIX.clone_into(&mut config.prefix);
+        }
+        let (bells, stale) = (Arc::<Wakeups>::default(), Arc::<Notify>::default());
+        let inbox = format!("{:016x}", leasehold_internals::random::random_bits() as u64);
+        let channel = engine::inbox_channel(&config.prefix, &inbox);
+        let (prefix, channels) = (config.prefix.clone(), engine::inbox_channel(&config.prefix, ""));
+        let shown = config.redacted_url.clone();
+        let listener = RedisSubscriber {
+            channel: channel.clone(),
+            wakeups: Arc::clone(&bells),
+            needs_refresh: Arc::clone(&stale),
+        };
+        let scripts = Scripts::new();
+        let maker = LinkFactory {
+            config: Arc::new(config),
+            scripts: scripts.all(),
+            inbox: channel,
+            needs_run_id: false,
+            listener: Arc::new(listener),
+            map_stale: stale,
+        };
+        let nodes = if lazy { Nodes::start(maker).await? } else { Nodes::open(maker).await? };
+        Ok(Self { nodes, scripts, prefix, inbox, channels, display_url: shown, wakeups: bells })
+    }
+
+    pub(crate) fn key(&self, key: &str) -> String {
+        protocol::entry_key(&self.prefix, key)
+    }
+
+    pub(crate) async fn apply(&self, key: &str, step: &Operation) -> Result<OperationReply> {
+        let key = self.key(key);
+        let fill = |command: &mut Cmd, _: &LiveConnection| {
+            command.arg(&key).arg(&self.inbox).arg(&self.channels);
+            protocol::push_arguments(command, step);
+        };
+        let slot = self.nodes.slot(&key);
+        let (value, live) = self.nodes.run_script(slot, self.scripts.for_operation(step), 1, &fill).await?;
+        protocol::parse_reply(step, value).ok_or_else(|| error::unexpected_answer(&live.address, &Value::Nil))
+    }
+
+    async fn plain(&self, key: &str, words: &[&[u8]]) -> Result<Value> {
+        let key = protocol::plain_key(&self.prefix, key);
+        let fill = |command: &mut Cmd, _: &LiveConnection| {
+            command.arg(&key).arg(words);
+        };
+        Ok(self.nodes.run_script(self.nodes.slot(&key), &self.scripts.plain, 1, &fill).await?.0)
+    }
+
+    pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        match self.plain(key, &[b"GET"]).await? {
+            Value::BulkString(data) => Ok(Some(data)),
+            _ => Ok(None),
+        }
+    }
+
+    pub(crate) async fn put(&self, key: &str, data: &[u8], ttl: Duration) -> Result<()> {
+        let ms = ttl.as_millis().max(1).to_string();
+        self.plain(key, &[b"SET", data, ms.as_bytes()]).await.map(drop)
+    }
+
+    pub(crate) async fn delete(&self, key: &str) -> Result<()> {
+        self.plain(key, &[b"DEL"]).await.map(drop)
+    }
+}
+
+/// Receives notifications for all waiting readers of this process.
+#[derive(Debug)]
+struct RedisSubscriber {
+    channel: String,
+    wakeups: Arc<Wakeups>,
+    needs_refresh: Arc<Notify>,
+}
+
+impl LinkListener for RedisSubscriber {
+    fn on_message(&self, info: PushInfo) {
+        if let (PushKind::Message, [channel, text]) = (info.kind, &info.data[..])
+            && engine::bytes(channel) == Some(self.channel.as_bytes())
+        {
+            match engine::bytes(text).and_then(Message::parse) {
+                Some(Message { lease, key, failure }) => self.wakeups.notify(&key, lease, failure.as_deref()),
+                None => tracing::warn!("a message that is not understood came to our inbox"),
+            }
+        }
+    }
+
+    fn on_connected(&self, _: &LiveConnection, again: bool) {
+        if again {
+            self.wakeups.notify_all();
+        }
+    }
+
+    fn on_disconnected(&self) {
+        self.needs_refresh.notify_one();
+    }
+
+    fn on_slots_moved(&self) {
+        self.wakeups.notify_all();
+    }
+}

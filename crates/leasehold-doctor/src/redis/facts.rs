@@ -1,0 +1,217 @@
+//! The known facts of a deployment: plain data that the rules judge.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::keys::KeyScan;
+use super::query::{Fact, QueryError};
+use leasehold_internals::redis::config::{Config, Protocol};
+
+/// The user's requirements of the deployment.
+#[derive(Clone, Debug)]
+pub(crate) struct Requirements {
+    pub(crate) ttl: Duration,
+    pub(crate) prefix: String,
+    /// The textbook lock, a single string key: no queues, no notifications.
+    pub(crate) simple: bool,
+    /// Strict mode: a server that may have lost leases waits for the longest.
+    pub(crate) strict: bool,
+    /// How many replicas must confirm a grant.
+    pub(crate) replicas: u32,
+    pub(crate) deployment: Deployment,
+}
+
+/// The topology, according to the URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deployment {
+    Single,
+    Sentinel,
+    Cluster,
+    /// One of several independent servers that vote.
+    Redlock,
+}
+
+impl Requirements {
+    pub(crate) fn new(config: &Config, ttl: Duration, kind: Deployment) -> Self {
+        Self {
+            ttl,
+            prefix: config.prefix.clone(),
+            simple: config.protocol == Protocol::Simple,
+            strict: config.strict.is_some(),
+            replicas: config.replicas,
+            deployment: kind,
+        }
+    }
+
+    /// How often leases are renewed.
+    pub(crate) fn renewal_interval(&self) -> Duration {
+        self.ttl / 3
+    }
+
+    /// The permissions that a user needs, in the syntax of `ACL SETUSER`.
+    pub(crate) fn permissions(&self) -> String {
+        if self.deployment == Deployment::Redlock {
+            return format!(
+                "ACL SETUSER <user> ~{}* +evalsha +eval +time +get +set +del +info \
+                 +scan +script|load; for doctor also +ping +role +type +pttl +config|get +slowlog|get",
+                self.prefix
+            );
+        }
+        let locks = if self.simple {
+            format!("~{}* +evalsha +eval +time +get +set +del +pexpire +pttl", self.prefix)
+        } else {
+            let least = "+evalsha +eval +subscribe +publish +pubsub|numsub +time +hget +hset +hdel +expire +get +set +setrange +del";
+            format!("~{0}* &{0}* {least} +hgetall +scan +exists +client +script|load", self.prefix)
+        };
+        let more = if self.deployment == Deployment::Cluster { " +cluster +asking" } else { "" };
+        format!(
+            "ACL SETUSER <user> {locks} +info +role +wait{more}; for doctor also +ping +scan +type +hlen +pttl \
+             +config|get +slowlog|get"
+        )
+    }
+}
+
+/// The lines of `INFO`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Info(pub(crate) HashMap<String, String>);
+
+impl Info {
+    pub(crate) fn read(text: &str) -> Self {
+        let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+        Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    }
+}
+
+/// One replica, as its master reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Replica {
+    pub(crate) address: String,
+    pub(crate) is_online: bool,
+    /// Seconds since it last reported its offset.
+    pub(crate) lag: u64,
+}
+
+/// The difference between the server's clock and ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClockOffset {
+    /// How many microseconds it is ahead of ours.
+    pub(crate) ahead_us: i64,
+    /// The error of that: half of a round trip.
+    pub(crate) uncertainty: Duration,
+}
+
+/// The durations of small queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RoundTrips {
+    pub(crate) count: usize,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+}
+
+/// One entry of the slow log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SlowLogEntry {
+    /// Seconds since 1970, on the server's clock.
+    pub(crate) logged_at: u64,
+    pub(crate) duration: Duration,
+    /// Only the command's name: its arguments are private.
+    pub(crate) command: String,
+}
+
+/// A message that we sent to ourselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Echo {
+    /// How many receivers the server reported.
+    pub(crate) receivers: u64,
+    pub(crate) received: bool,
+}
+
+/// Facts that only a master can provide: they need writes, or are about the locks themselves.
+#[derive(Clone, Debug)]
+pub(crate) struct MasterFacts {
+    /// The result of a script that writes, reads and removes the keys of locks.
+    pub(crate) lock_keys: Fact<()>,
+    /// `None` where no notifications are needed.
+    pub(crate) echo: Option<Fact<Echo>>,
+    /// Whether it reports changes of keys (client tracking); `None` where the engine does not use
+    /// that.
+    pub(crate) tracking: Option<Fact<()>>,
+    /// `None` where any key may be a lock.
+    pub(crate) keys: Option<Fact<KeyScan>>,
+    /// The record of strict mode; `None` where the engine does not use it.
+    pub(crate) epoch: Option<Fact<Epoch>>,
+}
+
+/// The record that strict mode keeps on a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Epoch {
+    /// The server's time in microseconds.
+    pub(crate) now: u64,
+    /// In the format of `scripts/strict.lua`; `None` if there is no record.
+    pub(crate) record: Option<String>,
+}
+
+/// One server.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeFacts {
+    pub(crate) address: String,
+    pub(crate) info: Fact<Info>,
+    pub(crate) is_master: Fact<bool>,
+    pub(crate) settings: HashMap<&'static str, Fact<String>>,
+    pub(crate) clock_offset: Fact<ClockOffset>,
+    pub(crate) round_trips: Fact<RoundTrips>,
+    pub(crate) slow_log: Fact<Vec<SlowLogEntry>>,
+    pub(crate) scripts: Fact<()>,
+    pub(crate) script_time: Fact<()>,
+    pub(crate) master: Option<MasterFacts>,
+}
+
+impl NodeFacts {
+    /// A line of `INFO`.
+    pub(crate) fn info(&self, key: &str) -> Fact<&str> {
+        let info = self.info.as_ref().map_err(QueryError::clone)?;
+        info.0.get(key).map(String::as_str).ok_or_else(|| QueryError::missing(key))
+    }
+
+    /// A number in `INFO`.
+    pub(crate) fn info_number(&self, key: &str) -> Fact<u64> {
+        self.info(key)?.parse().map_err(|_| QueryError::missing(key))
+    }
+
+    /// The answer to `CONFIG GET`.
+    pub(crate) fn setting(&self, key: &'static str) -> Fact<&str> {
+        match self.settings.get(key) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(no)) => Err(no.clone()),
+            None => Err(QueryError::missing(key)),
+        }
+    }
+
+    /// A number from `CONFIG GET`.
+    pub(crate) fn setting_number(&self, key: &'static str) -> Fact<u64> {
+        self.setting(key)?.parse().map_err(|_| QueryError::missing(key))
+    }
+
+    /// The replicas that are connected.
+    pub(crate) fn connected_replicas(&self) -> Fact<Vec<Replica>> {
+        let info = self.info.as_ref().map_err(QueryError::clone)?;
+        let count = self.info_number("connected_slaves")?;
+        let followers = (0..count).filter_map(|index| parse_replica(info.0.get(&format!("slave{index}"))?));
+        Ok(followers.collect())
+    }
+
+    /// Whether a restart loses nothing. That requires that each write is on disk before its reply.
+    pub(crate) fn is_durable(&self) -> Fact<bool> {
+        Ok(self.info_number("aof_enabled")? == 1 && self.setting("appendfsync")? == "always")
+    }
+}
+
+/// `ip=127.0.0.1,port=6380,state=online,offset=14,lag=0`
+fn parse_replica(line: &str) -> Option<Replica> {
+    let parts: HashMap<_, _> = line.split(',').filter_map(|part| part.split_once('=')).collect();
+    Some(Replica {
+        address: format!("{}:{}", parts.get("ip")?, parts.get("port")?),
+        is_online: *parts.get("state")? == "online",
+        lag: parts.get("lag")?.parse().ok()?,
+    })
+}

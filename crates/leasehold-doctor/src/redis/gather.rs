@@ -1,0 +1,181 @@
+//! All facts about one server.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Value;
+
+use super::facts::{Deployment, Info, MasterFacts, NodeFacts, Requirements, SlowLogEntry};
+use super::query::{Fact, QueryConnection, QueryError, query, redis_command};
+use super::rules::{self, ExpectedRole};
+use super::{keys, measure, probe};
+use crate::Finding;
+use leasehold::Result;
+use leasehold_internals::redis::config::{Address, Config};
+use leasehold_internals::redis::connect;
+
+/// The settings that the rules need.
+const SETTINGS: [&str; 10] = [
+    "maxmemory",
+    "maxmemory-policy",
+    "save",
+    "appendfsync",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "client-output-buffer-limit",
+    "slowlog-log-slower-than",
+    "cluster-node-timeout",
+    "cluster-require-full-coverage",
+];
+
+/// Asks one server for all facts. In a cluster, `slots` are the slots that it serves.
+///
+/// # Errors
+/// Only if it is unreachable.
+pub(super) async fn gather_node(
+    config: &Config,
+    address: &Address,
+    requirements: &Requirements,
+    slots: &[RangeInclusive<u16>],
+) -> Result<NodeFacts> {
+    let link = &QueryConnection::new(config, connect::to_node(config, address, None).await?);
+    let info = query::<String>(link, &redis_command(&["INFO"])).await.map(|text| Info::read(&text));
+    let is_master = is_master(link, &info).await;
+    let mut settings = HashMap::new();
+    for key in SETTINGS {
+        settings.insert(key, setting(link, key).await);
+    }
+    let (scripts, script_time) = (probe::check_scripts(link).await, probe::check_script_time(link).await);
+    // If the role is unknown, the server is asked as a master: a replica then refuses, which is a
+    // fact, too.
+    let master = match is_master {
+        Ok(false) => None,
+        _ => Some(gather_master_facts(config, address, link, requirements, slots).await),
+    };
+    Ok(NodeFacts {
+        address: address.to_string(),
+        info,
+        is_master,
+        settings,
+        clock_offset: measure::clock_offset(link).await,
+        round_trips: measure::round_trips(link).await,
+        slow_log: slow_log(link).await,
+        scripts,
+        script_time,
+        master,
+    })
+}
+
+async fn gather_master_facts(
+    config: &Config,
+    address: &Address,
+    link: &QueryConnection,
+    aim: &Requirements,
+    slots: &[RangeInclusive<u16>],
+) -> MasterFacts {
+    // The textbook lock sends no notifications, and neither does one server of several.
+    let tells = !aim.simple && aim.deployment != Deployment::Redlock;
+    MasterFacts {
+        lock_keys: probe::check_lock_keys(link, aim, slots).await,
+        echo: if tells { Some(probe::check_echo(link, config, address, aim).await) } else { None },
+        tracking: if tells { Some(probe::check_tracking(link).await) } else { None },
+        keys: if aim.simple { None } else { Some(keys::scan(link, aim).await) },
+        epoch: if aim.deployment == Deployment::Redlock && aim.strict {
+            Some(probe::epoch(link, aim).await)
+        } else {
+            None
+        },
+    }
+}
+
+async fn is_master(link: &QueryConnection, info: &Fact<Info>) -> Fact<bool> {
+    if let Ok(Some(role)) = info.as_ref().map(|info| info.0.get("role")) {
+        return Ok(role == "master");
+    }
+    let role: Vec<Value> = query(link, &redis_command(&["ROLE"])).await?;
+    match role.first().map(redis::from_redis_value_ref::<String>) {
+        Some(Ok(role)) => Ok(role == "master"),
+        _ => Err(QueryError::missing("its role")),
+    }
+}
+
+async fn setting(link: &QueryConnection, key: &str) -> Fact<String> {
+    let mut answer: HashMap<String, String> = query(link, &redis_command(&["CONFIG", "GET", key])).await?;
+    answer.remove(key).ok_or_else(|| QueryError::missing(key))
+}
+
+async fn slow_log(link: &QueryConnection) -> Fact<Vec<SlowLogEntry>> {
+    let lines: Vec<Vec<Value>> = query(link, &redis_command(&["SLOWLOG", "GET", "128"])).await?;
+    Ok(lines.iter().filter_map(|line| parse_slow_log_entry(line)).collect())
+}
+
+/// `[id, at, microseconds, [command, arguments …], …]`
+fn parse_slow_log_entry(line: &[Value]) -> Option<SlowLogEntry> {
+    let number = |at: usize| redis::from_redis_value_ref::<u64>(line.get(at)?).ok();
+    let Value::Array(words) = line.get(3)? else { return None };
+    let command: String = redis::from_redis_value_ref(words.first()?).ok()?;
+    Some(SlowLogEntry { logged_at: number(1)?, duration: Duration::from_micros(number(2)?), command })
+}
+
+/// The replicas of a server, if it reports them: one of them may be promoted.
+pub(super) async fn replicas(config: &Config, address: &Address) -> Vec<Address> {
+    let Ok(connection) = connect::to_node(config, address, None).await else { return Vec::new() };
+    let info =
+        query::<String>(&QueryConnection::new(config, connection), &redis_command(&["INFO", "replication"])).await;
+    info.unwrap_or_default().lines().filter_map(parse_replica_address).collect()
+}
+
+/// `slave0:ip=10.0.0.7,port=6379,state=online,…`
+fn parse_replica_address(line: &str) -> Option<Address> {
+    let (number, rest) = line.trim_end().strip_prefix("slave")?.split_once(':')?;
+    number.parse::<u32>().ok()?;
+    let of = |key: &str| rest.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
+    Some(Address { host: of("ip")?.to_owned(), port: of("port")?.parse().ok()? })
+}
+
+/// How many servers are asked concurrently.
+const MAX_CONCURRENT_SERVERS: usize = 8;
+
+/// A server to ask, its expected role, and the slots that it serves.
+pub(super) type ServerToExamine = (Address, ExpectedRole, Vec<RangeInclusive<u16>>);
+
+/// Asks servers and judges them, one by one and in comparison. `failover_delay` is how long a master must
+/// be unreachable before another is promoted, where the servers have no setting for it.
+pub(super) async fn examine_servers(
+    config: &Config,
+    servers: &[ServerToExamine],
+    aim: &Requirements,
+    failover_delay: Option<Duration>,
+) -> Vec<Finding> {
+    let (mut findings, mut nodes) = (Vec::new(), Vec::new());
+    for some in servers.chunks(MAX_CONCURRENT_SERVERS) {
+        let asked = join_all(some.iter().map(|(address, _, slots)| gather_node(config, address, aim, slots))).await;
+        for ((address, expected, _), answer) in some.iter().zip(asked) {
+            match answer {
+                Ok(node) => {
+                    findings.extend(rules::judge_node(&node, *expected, aim));
+                    nodes.push(node);
+                }
+                Err(error) => findings.push(rules::access::unreachable(&address.to_string(), *expected, &error)),
+            }
+        }
+    }
+    findings.extend(rules::judge_together(&nodes, failover_delay));
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_are_read_as_redis_writes_them() {
+        let found = parse_replica_address("slave0:ip=10.0.0.7,port=6380,state=online,offset=14,lag=1\r");
+        assert_eq!(found.map(|address| address.to_string()).as_deref(), Some("10.0.0.7:6380"));
+        for line in ["role:master", "slave_read_only:1", "connected_slaves:1", "slave0:ip=,port=x"] {
+            assert_eq!(parse_replica_address(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The keys with our prefix: which of them our locks did not write, and which will never expire.
+
+use futures_util::future::join_all;
+
+use super::facts::{Deployment, Requirements};
+use super::query::{Fact, QueryConnection, query, redis_command};
+use leasehold_internals::redis::wire;
+
+/// How many keys are examined, and how far the keyspace is scanned for them.
+const MAX_KEYS: usize = 2_000;
+const MAX_SCAN_STEPS: usize = 300;
+/// How many keys one step of the scan covers.
+const SCAN_COUNT: &str = "1000";
+/// How many examples are shown.
+const MAX_EXAMPLES: usize = 3;
+
+/// Examines a key atomically: its type, the state of its lock, the number of fields, its TTL, and
+/// whether the lease of a single holder has expired.
+const EXAMINE_KEY_SCRIPT: &str = "\
+local kind = redis.call('TYPE', KEYS[1]).ok
+local hash = kind == 'hash'
+local main = hash and redis.call('HGET', KEYS[1], 'm') or ''
+local since, ttl = tonumber(string.sub(main, 28, 43)), tonumber(string.sub(main, 61, 72))
+local over = 0
+if string.sub(main, 1, 1) == 'H' and since and ttl then
+  local time = redis.call('TIME')
+  if since + ttl <= time[1] * 1000000 + time[2] then over = 1 end
+end
+-- The list of those that were force released is neither state nor claim.
+local extra = hash and redis.call('HGET', KEYS[1], 'x') and 1 or 0
+local fields = hash and redis.call('HLEN', KEYS[1]) - extra or 0
+return {kind, main, fields, redis.call('PTTL', KEYS[1]), over}";
+
+/// The same with fewer facts: on a server that votes, a lock is a string.
+const EXAMINE_REDLOCK_KEY_SCRIPT: &str =
+    "return {redis.call('TYPE', KEYS[1]).ok, '', 0, redis.call('PTTL', KEYS[1]), 0}";
+
+/// Some keys of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyGroup {
+    pub(crate) count: usize,
+    pub(crate) examples: Vec<String>,
+}
+
+impl KeyGroup {
+    fn add(&mut self, key: &[u8]) {
+        self.count += 1;
+        if self.examples.len() < MAX_EXAMPLES {
+            self.examples.push(String::from_utf8_lossy(key).into_owned());
+        }
+    }
+}
+
+/// The result of the scan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyScan {
+    /// How many keys were examined.
+    pub(crate) examined: usize,
+    /// Whether these are all keys.
+    pub(crate) is_complete: bool,
+    /// At the key of a lock's record, but of another type.
+    pub(crate) wrong_type: KeyGroup,
+    /// Keys that are not ours.
+    pub(crate) foreign: KeyGroup,
+    /// Our keys without a TTL.
+    pub(crate) without_ttl: KeyGroup,
+    /// Locks of which a part is missing or left over.
+    pub(crate) orphans: KeyGroup,
+    /// Locks whose holder's lease has expired, and that no client has requested since.
+    pub(crate) expired: KeyGroup,
+}
+
+/// The content of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyFacts {
+    pub(crate) kind: String,
+    /// A hash's field `m`: the state of a lock.
+    pub(crate) lock_state: Vec<u8>,
+    /// The number of fields of a hash.
+    pub(crate) field_count: u64,
+    pub(crate) ttl_ms: i64,
+    /// Whether the lease of its only holder has expired.
+    pub(crate) is_expired: bool,
+}
+
+impl KeyScan {
+    /// Adds one more key of a server that votes: a lock is a string, `<prefix>q<name>`. The keys of
+    /// `redis:` with the same prefix have other names.
+    pub(crate) fn add_redlock_key(&mut self, prefix: &str, key: &[u8], look: &KeyFacts) {
+        if look.kind == "none" {
+            return; // It has disappeared meanwhile.
+        }
+        self.examined += 1;
+        let expected = match key.get(prefix.len()..).unwrap_or_default() {
+            [b'q', _, ..] | [b'e'] => "string",
+            [b'l' | b'r', b'{' | b'=' | b'~', ..] | [b's'] | [b'b', ..] => return,
+            _ => return self.foreign.add(key),
+        };
+        if look.kind != expected {
+            self.wrong_type.add(key);
+        } else if look.ttl_ms == -1 {
+            self.without_ttl.add(key);
+        }
+    }
+
+    /// Adds one more key.
+    ///
+    /// A lock is a hash, `<prefix>l…`. Its field `m` begins with F (free), H or B (held by one) and
+    /// is the only field; or it begins with R, and each claim has a field beside it. A record is a
+    /// string, `<prefix>r…`, and stays. `<prefix>b…` (bundles), `<prefix>e` and `<prefix>s` are
+    /// strings, the last two followed by a slot's tag in a cluster. So are the locks of Redlock
+    /// with the same prefix, `<prefix>q<name>`.
+    pub(crate) fn add_key(&mut self, prefix: &str, key: &[u8], look: &KeyFacts) {
+        if look.kind == "none" {
+            return; // It has disappeared meanwhile.
+        }
+        self.examined += 1;
+        let rest = key.get(prefix.len()..).unwrap_or_default();
+        let expected = match rest {
+            [b'l', b'{' | b'=' | b'~', ..] => "hash",
+            // A record: it stays, and its content is not ours to judge.
+            [b'r', b'{' | b'=' | b'~', ..] if look.kind == "string" => return,
+            [b'r', b'{' | b'=' | b'~', ..] => "string",
+            [b'e' | b's'] | [b'e' | b's', b'{', ..] => "string",
+            [b'b', number @ ..] if number.len() == 32 => "string",
+            // A lock of `redlock:`, for which this server votes, too.
+            [b'q', _, ..] => "string",
+            _ => return self.foreign.add(key),
+        };
+        if look.kind != expected {
+            return self.wrong_type.add(key);
+        }
+        if look.ttl_ms == -1 {
+            self.without_ttl.add(key);
+        }
+        let whole = match (expected, look.lock_state.first()) {
+            ("string", _) => true,
+            (_, Some(b'F' | b'H' | b'B')) => look.field_count == 1,
+            (_, Some(b'R')) => look.field_count > 1,
+            _ => return self.foreign.add(key),
+        };
+        if !whole {
+            self.orphans.add(key);
+        } else if look.is_expired {
+            self.expired.add(key);
+        }
+    }
+}
+
+/// Scans the keys with our prefix, within limits.
+pub(crate) async fn scan(link: &QueryConnection, aim: &Requirements) -> Fact<KeyScan> {
+    let (mut keys, prefix) = (KeyScan::default(), &aim.prefix);
+    let script = if aim.deployment == Deployment::Redlock { EXAMINE_REDLOCK_KEY_SCRIPT } else { EXAMINE_KEY_SCRIPT };
+    let (pattern, mut cursor) = (wire::pattern(prefix), "0".to_owned());
+    for _ in 0..MAX_SCAN_STEPS {
+        let step = redis_command(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", SCAN_COUNT]);
+        let (next, found): (String, Vec<Vec<u8>>) = query(link, &step).await?;
+        for some in found.chunks(100) {
+            let looks = join_all(some.iter().map(|key| examine_key(link.clone(), script, key))).await;
+            for (key, look) in some.iter().zip(looks) {
+                match aim.deployment {
+                    Deployment::Redlock => keys.add_redlock_key(prefix, key, &look?),
+                    _ => keys.add_key(prefix, key, &look?),
+                }
+            }
+        }
+        cursor = next;
+        keys.is_complete = cursor == "0";
+        if keys.is_complete || keys.examined >= MAX_KEYS {
+            break;
+        }
+    }
+    Ok(keys)
+}
+
+async fn examine_key(link: QueryConnection, script: &str, key: &[u8]) -> Fact<KeyFacts> {
+    let mut command = redis_command(&["EVAL", script, "1"]);
+    command.arg(key);
+    let (kind, main, fields, ttl_ms, over): (_, _, _, _, i64) = query(&link, &command).await?;
+    Ok(KeyFacts { kind, lock_state: main, field_count: fields, ttl_ms, is_expired: over == 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scan_of_one_key(key: &str, kind: &str, main: &str, fields: u64, ttl_ms: i64) -> KeyScan {
+        let mut keys = KeyScan::default();
+        let look = KeyFacts {
+            kind: kind.into(),
+            lock_state: main.into(),
+            field_count: fields,
+            ttl_ms,
+            is_expired: main == "H over",
+        };
+        keys.add_key("p:", key.as_bytes(), &look);
+        keys
+    }
+
+    #[test]
+    fn well_formed_lock_keys_give_no_finding() {
+        for (key, kind, main, fields) in [
+            ("p:l{a}", "hash", "F0001", 1),
+            ("p:l{a}", "hash", "H0001", 1),
+            ("p:l=a{b}", "hash", "R0001", 2),
+            ("p:l~{x}}a", "hash", "R0001", 9),
+            ("p:l{a}", "hash", "B0001", 1),
+            ("p:b0123456789abcdef0123456789abcdef", "string", "", 0),
+            ("p:e", "string", "", 0),
+            ("p:s{123}", "string", "", 0),
+            ("p:qa", "string", "", 0),
+        ] {
+            assert_eq!(
+                scan_of_one_key(key, kind, main, fields, 1000),
+                KeyScan { examined: 1, ..KeyScan::default() },
+                "{key}"
+            );
+        }
+        assert_eq!(
+            scan_of_one_key("p:r{a}", "string", "", 0, -1),
+            KeyScan { examined: 1, ..KeyScan::default() },
+            "a record stays"
+        );
+        assert_eq!(scan_of_one_key("p:l{a}", "none", "", 0, -2).examined, 0);
+    }
+
+    #[test]
+    fn foreign_and_damaged_keys_are_told_apart() {
+        let count =
+            |keys: KeyScan| [keys.wrong_type.count, keys.foreign.count, keys.without_ttl.count, keys.orphans.count];
+        assert_eq!(count(scan_of_one_key("p:l{a}", "list", "", 0, 1000)), [1, 0, 0, 0]);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "string", "", 0, 1000)), [1, 0, 0, 0]);
+        assert_eq!(count(scan_of_one_key("p:e", "hash", "", 1, 1000)), [1, 0, 0, 0]);
+        assert_eq!(count(scan_of_one_key("p:r{a}", "hash", "", 1, -1)), [1, 0, 0, 0]);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "", 1, 1000)), [0, 1, 0, 0]);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "x", 1, 1000)), [0, 1, 0, 0]);
+        assert_eq!(count(scan_of_one_key("p:settings", "hash", "", 3, -1)), [0, 1, 0, 0]);
+        assert_eq!(count(scan_of_one_key("p:late", "string", "", 0, -1)), [0, 1, 0, 0]);
+        assert_eq!(count(scan_of_one_key("p:", "string", "", 0, -1)), [0, 1, 0, 0]);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "H", 1, -1)), [0, 0, 1, 0]);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "R", 1, 1000)), [0, 0, 0, 1]);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "F", 2, 1000)), [0, 0, 0, 1]);
+        assert_eq!(scan_of_one_key("p:l{a}", "hash", "H over", 1, 1000).expired.count, 1);
+    }
+
+    #[test]
+    fn a_redlock_key_has_another_name() {
+        let judged = |key: &str, kind: &str, ttl_ms| {
+            let mut keys = KeyScan::default();
+            let look = KeyFacts { kind: kind.into(), lock_state: vec![], field_count: 0, ttl_ms, is_expired: false };
+            keys.add_redlock_key("p:", key.as_bytes(), &look);
+            [keys.examined, keys.wrong_type.count, keys.foreign.count, keys.without_ttl.count]
+        };
+        for (key, kind) in [("p:qa", "string"), ("p:e", "string"), ("p:l{a}", "hash"), ("p:s", "string")] {
+            assert_eq!(judged(key, kind, 1000), [1, 0, 0, 0], "{key}");
+        }
+        assert_eq!(judged("p:qa", "none", -2), [0, 0, 0, 0]);
+        assert_eq!(judged("p:qa", "hash", 1000), [1, 1, 0, 0]);
+        assert_eq!(judged("p:e", "hash", 1000), [1, 1, 0, 0]);
+        assert_eq!(judged("p:q", "string", 1000), [1, 0, 1, 0]);
+        assert_eq!(judged("p:settings", "hash", -1), [1, 0, 1, 0]);
+        assert_eq!(judged("p:qa", "string", -1), [1, 0, 0, 1]);
+    }
+}

@@ -1,0 +1,73 @@
+//! A server's clock compared with ours, and its round-trip times.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::facts::{ClockOffset, RoundTrips};
+use super::query::{Fact, QueryConnection, QueryError, query, redis_command};
+use leasehold::clock::Clock;
+
+/// How many samples to take, and how long that may take in total.
+const CLOCK_SAMPLES: usize = 15;
+const ROUND_TRIP_SAMPLES: usize = 100;
+const MAX_SAMPLING_TIME: Duration = Duration::from_secs(3);
+
+/// The server's clock compared with ours: the sample with the shortest round trip is the best.
+pub(super) async fn clock_offset(link: &QueryConnection) -> Fact<ClockOffset> {
+    let clock = Clock::system();
+    let start = clock.now();
+    let mut best: Option<ClockOffset> = None;
+    for _ in 0..CLOCK_SAMPLES {
+        let (ours, before) = (wall_clock_us(), clock.now());
+        let (seconds, micros): (i64, i64) = query(link, &redis_command(&["TIME"])).await?;
+        let half = clock.now().duration_since(before) / 2;
+        let ahead = seconds * 1_000_000 + micros - ours - i64::try_from(half.as_micros()).unwrap_or(i64::MAX);
+        if best.is_none_or(|best| half < best.uncertainty) {
+            best = Some(ClockOffset { ahead_us: ahead, uncertainty: half });
+        }
+        if clock.now().duration_since(start) > MAX_SAMPLING_TIME {
+            break;
+        }
+    }
+    best.ok_or_else(|| QueryError::missing("the time"))
+}
+
+/// Our own wall clock, in microseconds since 1970. No lock relies on it; it is only compared.
+#[allow(clippy::disallowed_methods, reason = "it is what the server's clock is compared with")]
+fn wall_clock_us() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Many round trips.
+pub(super) async fn round_trips(link: &QueryConnection) -> Fact<RoundTrips> {
+    let clock = Clock::system();
+    let start = clock.now();
+    let mut times = Vec::with_capacity(ROUND_TRIP_SAMPLES);
+    while times.len() < ROUND_TRIP_SAMPLES && (times.len() < 3 || clock.now().duration_since(start) < MAX_SAMPLING_TIME)
+    {
+        let before = clock.now();
+        let _: String = query(link, &redis_command(&["PING"])).await?;
+        times.push(clock.now().duration_since(before));
+    }
+    Ok(summary(times))
+}
+
+fn summary(mut times: Vec<Duration>) -> RoundTrips {
+    times.sort_unstable();
+    let at = |percent: usize| times[(times.len() * percent).div_ceil(100).saturating_sub(1)];
+    RoundTrips { count: times.len(), p50: at(50), p99: at(99) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_samples() {
+        let times: Vec<_> = (1..=100).rev().map(Duration::from_millis).collect();
+        let trips = summary(times);
+        assert_eq!((trips.p50, trips.p99), (Duration::from_millis(50), Duration::from_millis(99)));
+        let one = summary(vec![Duration::from_millis(7)]);
+        assert_eq!((one.p50, one.p99), (Duration::from_millis(7), Duration::from_millis(7)));
+    }
+}

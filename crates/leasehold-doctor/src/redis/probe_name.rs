@@ -1,0 +1,27 @@
+//! A name for a probe.
+
+use std::ops::RangeInclusive;
+
+use leasehold_internals::redis::wire;
+
+/// A lock name that no client uses, in one of these slots; in any slot if there are none.
+pub(crate) fn unused_lock_name(slots: &[RangeInclusive<u16>]) -> String {
+    let random = leasehold_internals::random::random_bits();
+    let mut names = (0u32..).map(|turn| format!("leasehold-doctor-{random:032x}-{turn}"));
+    let fits = |name: &String| slots.is_empty() || slots.iter().any(|range| range.contains(&wire::slot(name)));
+    // So many names practically always include one for even a single slot; if not, the probe gets
+    // MOVED.
+    names.by_ref().take(400_000).find(fits).unwrap_or_else(|| format!("leasehold-doctor-{random:032x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unused_name_is_in_one_of_the_nodes_slots() {
+        let name = unused_lock_name(&[100..=102]);
+        assert!((100..=102).contains(&wire::slot(&format!("x:l{{{name}}}"))), "{name}");
+        assert_ne!(unused_lock_name(&[]), unused_lock_name(&[]));
+    }
+}

@@ -1,0 +1,287 @@
+//! Whether we can log in, are connected to the right server, and may do what locks do.
+
+use super::super::facts::{Deployment, Echo, MasterFacts, NodeFacts, Requirements};
+use super::super::query::{Fact, QueryError};
+use super::{ExpectedRole, fail, fix_for_refusal, ok, unknown, warn};
+use crate::Finding;
+use leasehold::{Error, ErrorKind};
+
+/// The server is unreachable, or refuses the login.
+pub(crate) fn unreachable(address: &str, expected: ExpectedRole, error: &Error) -> Finding {
+    let (check, fix) = match error.kind() {
+        ErrorKind::Denied => ("login", "correct the user and the password in the URL: redis://user:password@host"),
+        ErrorKind::Unsupported => ("resp3", "run Redis 6.0 or newer, and connect to it without a proxy in between"),
+        _ => ("reachable", "start it, or correct the address in the URL; look at firewalls and its `bind` setting"),
+    };
+    if expected == ExpectedRole::Replica {
+        return warn(check, address, error.to_string())
+            .impact("it may become the master: then no lock can be taken or renewed from here")
+            .fix(fix);
+    }
+    fail(check, address, error.to_string()).impact("no lock can be taken or renewed").fix(fix)
+}
+
+pub(super) fn reachable(node: &NodeFacts) -> Finding {
+    let lost = [node.scripts.as_ref().err(), node.script_time.as_ref().err(), node.clock_offset.as_ref().err()];
+    if let Some(QueryError::NoResponse(why)) =
+        lost.into_iter().flatten().find(|no| matches!(no, QueryError::NoResponse(_)))
+    {
+        return fail("reachable", &node.address, format!("it let us in, and then fell silent: {why}"))
+            .impact("no lock can be taken or renewed meanwhile")
+            .fix("find out what keeps it busy (CLIENT LIST, SLOWLOG GET), and examine it again");
+    }
+    let product = if node.info("valkey_version").is_ok() { "valkey" } else { "redis" };
+    let name = if product == "valkey" { "Valkey" } else { "Redis" };
+    let found = match node.info(&format!("{product}_version")) {
+        Ok(version) => format!("{name} {version} answers, with RESP3"),
+        Err(_) => "it answers, with RESP3".to_owned(),
+    };
+    ok("reachable", &node.address, found).impact("it lets us in, and can push messages to us")
+}
+
+pub(super) fn role(node: &NodeFacts, expected: ExpectedRole, aim: &Requirements) -> Option<Finding> {
+    let (check, at) = ("role", &node.address);
+    let finding = match (&node.is_master, expected) {
+        (Ok(true), ExpectedRole::Replica) => warn(check, at, "it is a master, and was named as a replica")
+            .impact("a failover is under way, or two masters think that the locks are theirs")
+            .fix("examine it again in a minute; if it stays so, make it follow the master: REPLICAOF"),
+        (Ok(true), _) => ok(check, at, "it is a master").impact("locks are written where they are read"),
+        (Ok(false), ExpectedRole::Master) => {
+            let master = node.info("master_host").and_then(|host| Ok(format!("{host}:{}", node.info("master_port")?)));
+            let whose = master.map(|master| format!(" of {master}")).unwrap_or_default();
+            let fix = match aim.deployment {
+                Deployment::Single => "name the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster",
+                _ => "examine it again in a minute: a failover may be under way",
+            };
+            fail(check, at, format!("it is a read-only replica{whose}")).impact("no lock can be taken here").fix(fix)
+        }
+        (Ok(false), _) => ok(check, at, "it is a replica").impact("it may take its master's place"),
+        (Err(no), _) => unknown(check, at, no)
+            .impact("on a replica no lock could be taken")
+            .fix("let this user run INFO and ROLE: +info +role"),
+    };
+    Some(finding)
+}
+
+/// A node of a cluster responds only for its own slots.
+pub(super) fn cluster_mode(node: &NodeFacts, aim: &Requirements) -> Option<Finding> {
+    let clustered = node.info_number("cluster_enabled") == Ok(1);
+    (clustered && aim.deployment != Deployment::Cluster).then(|| {
+        fail("cluster-mode", &node.address, "it is a node of a cluster")
+            .impact("locks of other nodes' slots cannot be taken: the server sends us away (MOVED)")
+            .fix("name the cluster: redis+cluster://h1,h2")
+    })
+}
+
+/// The result of a probe: it works, it is refused, or it is unknown.
+fn judge_probe(
+    check: &'static str,
+    node: &NodeFacts,
+    tried: &Fact<()>,
+    aim: &Requirements,
+    works: [&str; 2],
+    broken: &str,
+) -> Finding {
+    match tried {
+        Ok(()) => ok(check, &node.address, works[0]).impact(works[1]),
+        Err(no @ QueryError::Refused(said)) => {
+            fail(check, &node.address, said).impact(broken).fix(fix_for_refusal(no, aim))
+        }
+        Err(no) => unknown(check, &node.address, no).impact(broken).fix(fix_for_refusal(no, aim)),
+    }
+}
+
+pub(super) fn scripts(node: &NodeFacts, aim: &Requirements) -> Finding {
+    let works = ["EVAL and EVALSHA work", "each step of a lock is one script"];
+    judge_probe(
+        "scripts",
+        node,
+        &node.scripts,
+        aim,
+        works,
+        "each step of a lock is a script: without, there are no locks",
+    )
+}
+
+pub(super) fn script_time(node: &NodeFacts, aim: &Requirements) -> Finding {
+    let works = ["scripts read the server's clock", "leases and tokens come from one clock"];
+    let broken = "leases and tokens come from the server's clock, inside scripts: without, there are no locks";
+    judge_probe("script-time", node, &node.script_time, aim, works, broken)
+}
+
+pub(super) fn layout(node: &NodeFacts, master: &MasterFacts, aim: &Requirements) -> Finding {
+    let works =
+        ["a script wrote, read and removed the keys of three locks", "all that belongs together changes in one step"];
+    judge_probe(
+        "lock-keys",
+        node,
+        &master.lock_keys,
+        aim,
+        works,
+        "the keys of a lock cannot be written, so none can be taken",
+    )
+}
+
+pub(super) fn pubsub(node: &NodeFacts, master: &MasterFacts, aim: &Requirements) -> Option<Finding> {
+    let check = "pubsub";
+    let broken = "a lock is handed over by a message: without, no waiter is told that it has the lock";
+    Some(match master.echo.as_ref()? {
+        Ok(Echo { receivers: 1.., received: true }) => {
+            ok(check, &node.address, "a message sent by a script came").impact("waiters are told at once")
+        }
+        Ok(Echo { receivers, received: heard }) => {
+            let came = if *heard { "came" } else { "did not come" };
+            fail(
+                check,
+                &node.address,
+                format!("a message reached {receivers} receivers, as the server says, and {came}"),
+            )
+            .impact(broken)
+            .fix("connect to the server itself, not to a proxy that keeps messages back")
+        }
+        Err(no @ QueryError::Refused(said)) => {
+            fail(check, &node.address, said).impact(broken).fix(fix_for_refusal(no, aim))
+        }
+        Err(no) => unknown(check, &node.address, no).impact(broken).fix(fix_for_refusal(no, aim)),
+    })
+}
+
+/// Observers of elections rely on notifications of changed keys.
+pub(super) fn tracking(node: &NodeFacts, master: &MasterFacts, aim: &Requirements) -> Option<Finding> {
+    let check = "tracking";
+    let late = "whoever observes an election is not told of a new leader at once";
+    Some(match master.tracking.as_ref()? {
+        Ok(()) => ok(check, &node.address, "it tells of keys that change (CLIENT TRACKING)")
+            .impact("observers of an election are told at once"),
+        Err(no @ QueryError::Refused(said)) => {
+            warn(check, &node.address, said).impact(late).fix(fix_for_refusal(no, aim))
+        }
+        Err(no) => unknown(check, &node.address, no).impact(late).fix(fix_for_refusal(no, aim)),
+    })
+}
+
+/// Leases are stored with the server's run id, by which strict mode detects a restart.
+pub(super) fn run_id(node: &NodeFacts, aim: &Requirements) -> Option<Finding> {
+    let (check, at) = ("run-id", &node.address);
+    let needed = aim.strict || !aim.simple && aim.deployment != Deployment::Redlock;
+    needed.then(|| match node.info("run_id") {
+        Ok(_) => ok(check, at, "INFO tells the server's run")
+            .impact("leases that another server wrote are known as such; strict mode notices each restart"),
+        Err(no) => fail(check, at, no.to_string())
+            .impact("leases have the server's run_id beside their times: without, no lock can be taken")
+            .fix("let this user run INFO (+info), without a proxy in between that hides it"),
+    })
+}
+
+/// Two addresses of one server fail together.
+pub(super) fn same_server(nodes: &[NodeFacts]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, node) in nodes.iter().enumerate() {
+        let Ok(id) = node.info("run_id") else { continue };
+        if let Some(other) = nodes[..index].iter().find(|other| other.info("run_id") == Ok(id)) {
+            let found = format!("it is the same server as {}", other.address);
+            let finding = fail("same-server", &node.address, found)
+                .impact("what looks like two servers fails, and forgets, as one")
+                .fix("name each server once, by an address that leads to no other");
+            findings.push(finding);
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{assert_level, healthy, requirements};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn refused_probe(said: &str) -> Fact<()> {
+        Err(QueryError::Refused(said.into()))
+    }
+
+    #[test]
+    fn an_unreachable_server_or_a_refused_login_fails() {
+        let finding = |kind, expected| unreachable("h:1", expected, &Error::new(kind, "no"));
+        assert_level(&finding(ErrorKind::Unavailable, ExpectedRole::Master), Fail, "firewalls");
+        assert_level(&finding(ErrorKind::Denied, ExpectedRole::Any), Fail, "password");
+        assert_level(&finding(ErrorKind::Unsupported, ExpectedRole::Master), Fail, "6.0");
+        assert_level(&finding(ErrorKind::Unavailable, ExpectedRole::Replica), Warn, "may become the master");
+        let silent = NodeFacts { scripts: Err(QueryError::NoResponse("no answer within 5s".into())), ..healthy() };
+        assert_level(&reachable(&silent), Fail, "fell silent");
+    }
+
+    #[test]
+    fn a_replica_in_place_of_a_master_fails() {
+        let mut node = healthy().with_info("master_host", "m").with_info("master_port", "7");
+        assert_level(&role(&node, ExpectedRole::Master, &requirements()).unwrap(), Good, "master");
+        assert_level(&role(&node, ExpectedRole::Replica, &requirements()).unwrap(), Warn, "two masters");
+        node.is_master = Ok(false);
+        assert_level(&role(&node, ExpectedRole::Master, &requirements()).unwrap(), Fail, "replica of m:7");
+        assert_level(&role(&node, ExpectedRole::Replica, &requirements()).unwrap(), Good, "replica");
+        node.is_master = Err(QueryError::missing("it"));
+        assert_level(&role(&node, ExpectedRole::Master, &requirements()).unwrap(), Unknown, "+role");
+    }
+
+    #[test]
+    fn a_single_cluster_node_without_its_cluster_fails() {
+        let node = healthy().with_info("cluster_enabled", "1");
+        assert_level(&cluster_mode(&node, &requirements()).unwrap(), Fail, "redis+cluster:");
+        assert_eq!(cluster_mode(&node, &Requirements { deployment: Deployment::Cluster, ..requirements() }), None);
+        assert_eq!(cluster_mode(&healthy(), &requirements()), None);
+    }
+
+    #[test]
+    fn a_refused_probe_fails_and_an_unanswered_probe_is_unknown() {
+        let mut node = healthy();
+        node.scripts = refused_probe("NOPERM no eval");
+        node.script_time = refused_probe("ERR unknown command 'TIME' called from script");
+        assert_level(&scripts(&node, &requirements()), Fail, "+evalsha");
+        assert_level(&script_time(&node, &requirements()), Fail, "hides the command");
+        node.scripts = Err(QueryError::NoResponse("no answer".into()));
+        assert_level(&scripts(&node, &requirements()), Unknown, "no answer");
+        let mut master = node.master.clone().unwrap();
+        master.lock_keys = refused_probe("CROSSSLOT Keys in request don't hash to the same slot");
+        assert_level(&layout(&node, &master, &requirements()), Fail, "proxy");
+    }
+
+    #[test]
+    fn an_echo_must_arrive_and_be_counted() {
+        let node = healthy();
+        let mut master = node.master.clone().unwrap();
+        for (receivers, heard) in [(0, false), (1, false), (0, true)] {
+            master.echo = Some(Ok(Echo { receivers, received: heard }));
+            assert_level(&pubsub(&node, &master, &requirements()).unwrap(), Fail, "proxy");
+        }
+        master.echo = Some(Err(QueryError::Refused("NOPERM no channel".into())));
+        assert_level(&pubsub(&node, &master, &requirements()).unwrap(), Fail, "&leasehold:*");
+        master.echo = None;
+        assert_eq!(pubsub(&node, &master, &requirements()), None);
+    }
+
+    #[test]
+    fn observers_need_tracking_and_strict_mode_needs_the_run_id() {
+        let node = healthy();
+        let mut master = node.master.clone().unwrap();
+        assert_level(&tracking(&node, &master, &requirements()).unwrap(), Good, "elect");
+        master.tracking = Some(refused_probe("ERR unknown command 'CLIENT'"));
+        assert_level(&tracking(&node, &master, &requirements()).unwrap(), Warn, "hides the command");
+        master.tracking = None;
+        assert_eq!(tracking(&node, &master, &requirements()), None);
+        assert_eq!(run_id(&node, &Requirements { simple: true, ..requirements() }), None);
+        assert_eq!(run_id(&node, &Requirements { deployment: Deployment::Redlock, ..requirements() }), None);
+        assert_level(&run_id(&node, &requirements()).unwrap(), Good, "another server");
+        let strict = Requirements { strict: true, ..requirements() };
+        assert_level(&run_id(&node, &strict).unwrap(), Good, "restart");
+        let hidden = NodeFacts { info: Err(QueryError::Refused("NOPERM".into())), ..healthy() };
+        assert_level(&run_id(&hidden, &strict).unwrap(), Fail, "+info");
+    }
+
+    #[test]
+    fn one_server_by_two_names_is_noticed() {
+        let other = healthy().with_info("run_id", "def");
+        assert!(same_server(&[healthy(), other.clone()]).is_empty());
+        let twice = same_server(&[healthy(), other, NodeFacts { address: "alias:1".into(), ..healthy() }]);
+        assert_level(&twice[0], Fail, "same server as h:6379");
+        assert_eq!((twice.len(), twice[0].subject.as_str()), (1, "alias:1"));
+    }
+}

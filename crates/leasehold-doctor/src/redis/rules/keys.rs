@@ -1,0 +1,93 @@
+//! The keys with our prefix.
+
+use super::super::facts::{NodeFacts, Requirements};
+use super::super::keys::{KeyGroup, KeyScan};
+use super::super::query::Fact;
+use super::{fail, ok, unknown, warn};
+use crate::Finding;
+
+pub(super) fn judge(node: &NodeFacts, keys: &Fact<KeyScan>, aim: &Requirements) -> Vec<Finding> {
+    let at = &node.address;
+    let keys = match keys {
+        Ok(keys) => keys,
+        Err(no) => {
+            let finding = unknown("key-types", at, no)
+                .impact("others' keys below our prefix could stand where a lock's key belongs")
+                .fix(format!("give the user what locks need: {}", aim.permissions()));
+            return vec![finding];
+        }
+    };
+    let prefix = &aim.prefix;
+    let other =
+        "choose another prefix= in the URL, for all who share the locks; or remove the keys if nobody needs them";
+    let mut findings = Vec::new();
+    findings.extend(describe(&keys.wrong_type).map(|found| {
+        fail("key-types", at, format!("where locks' keys belong, {found}, of another type"))
+            .impact("these locks cannot be taken (WRONGTYPE)")
+            .fix(other)
+    }));
+    findings.extend(describe(&keys.foreign).map(|found| {
+        warn("foreign-keys", at, format!("below {prefix:?}, {found}, not written by us"))
+            .impact("another program uses our prefix: its keys may meet a lock's, and then one destroys the other")
+            .fix(other)
+    }));
+    findings.extend(describe(&keys.without_ttl).map(|found| {
+        warn("keys-without-ttl", at, format!("of ours, {found}, without a TTL"))
+            .impact("they stay for ever: somebody ran PERSIST, or restored them from a copy")
+            .fix("PEXPIRE them if their locks are not held (`leasehold ls`)")
+    }));
+    findings.extend(describe(&keys.orphans).map(|found| {
+        warn("orphans", at, format!("of ours, {found}, of which a part is missing or left over"))
+            .impact("holders or waiters of these locks were forgotten: keys were removed by hand, evicted or lost")
+            .fix("they go by themselves with their TTL; find out who removes keys (eviction-policy, FLUSHDB)")
+    }));
+    findings.extend(describe(&keys.expired).map(|found| {
+        warn("ended-holders", at, format!("of ours, {found}, whose holder's lease is over and was not given back"))
+            .impact("a holder crashed, was stopped or was cut off; whoever wants the lock next gets it at once")
+            .fix("nothing, if that is known; they go by themselves within retention. Many: look at the holders' logs")
+    }));
+    if findings.is_empty() {
+        let part = if keys.is_complete { "all" } else { "as far as we looked" };
+        let noun = noun(keys.examined);
+        let found = format!("{} {noun} below {prefix:?}, {part} as they should be", keys.examined);
+        findings.push(ok("key-types", at, found).impact("nobody else writes where locks are"));
+    }
+    findings
+}
+
+fn noun(count: usize) -> &'static str {
+    if count == 1 { "key" } else { "keys" }
+}
+
+/// `3 keys (a, b, c)`, if there are any.
+fn describe(group: &KeyGroup) -> Option<String> {
+    let noun = noun(group.count);
+    let more = if group.count > group.examples.len() { ", …" } else { "" };
+    (group.count > 0).then(|| format!("{} {noun} ({}{more})", group.count, group.examples.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::query::QueryError;
+    use super::super::fixtures::{assert_level, healthy, requirements};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn group(count: usize) -> KeyGroup {
+        KeyGroup { count, examples: (0..count.min(3)).map(|n| format!("leasehold:l{{{n}}}")).collect() }
+    }
+
+    #[test]
+    fn each_kind_of_unexpected_key_is_reported() {
+        let good = KeyScan { examined: 9, is_complete: true, ..KeyScan::default() };
+        let find = |keys| judge(&healthy(), &Ok(keys), &requirements());
+        assert_level(&find(good.clone())[0], Good, "9 keys");
+        assert_level(&find(KeyScan { is_complete: false, ..good.clone() })[0], Good, "as far as we looked");
+        assert_level(&find(KeyScan { wrong_type: group(1), ..good.clone() })[0], Fail, "1 key (leasehold:l{0})");
+        assert_level(&find(KeyScan { foreign: group(5), ..good.clone() })[0], Warn, "5 keys (leasehold:l{0}, ");
+        assert_level(&find(KeyScan { without_ttl: group(2), ..good.clone() })[0], Warn, "without a TTL");
+        assert_level(&find(KeyScan { orphans: group(2), ..good.clone() })[0], Warn, "part is missing");
+        assert_eq!(find(KeyScan { orphans: group(2), wrong_type: group(1), ..good }).len(), 2);
+        assert_level(&judge(&healthy(), &Err(QueryError::missing("SCAN")), &requirements())[0], Unknown, "ACL SETUSER");
+    }
+}

@@ -1,0 +1,179 @@
+//! Memory: whether lock keys are evicted, and whether there is enough memory.
+
+use super::super::facts::NodeFacts;
+use super::super::query::Fact;
+use super::{ok, unknown, warn};
+use crate::{Finding, Level};
+
+/// Notifications to one client are small and few, but a burst could exceed a limit below this and
+/// end its connection.
+const SMALL_BUFFER: u64 = 1024 * 1024;
+
+const PERMISSION_FIX: &str =
+    "let this user run INFO and CONFIG GET (+info +config|get), or look it up where the server is managed";
+
+/// The setting, or the value in `INFO`: managed servers often reveal only the latter.
+fn limit(node: &NodeFacts) -> Fact<u64> {
+    node.setting_number("maxmemory").or_else(|_| node.info_number("maxmemory"))
+}
+
+fn policy(node: &NodeFacts) -> Fact<&str> {
+    node.setting("maxmemory-policy").or_else(|_| node.info("maxmemory_policy"))
+}
+
+pub(super) fn eviction_policy(node: &NodeFacts) -> Finding {
+    let (check, at) = ("eviction-policy", &node.address);
+    match (limit(node), policy(node)) {
+        (_, Ok("noeviction")) => {
+            ok(check, at, "maxmemory-policy is noeviction").impact("no lock key is thrown away to make room")
+        }
+        (Ok(0), Ok(policy)) => ok(check, at, format!("maxmemory is 0, so maxmemory-policy {policy} does nothing"))
+            .impact("no lock key is thrown away to make room"),
+        (Ok(limit), Ok(policy)) => {
+            let found = format!("maxmemory is {} and maxmemory-policy {policy}", mebibytes(limit));
+            Finding::new(Level::Fail, check, at, found)
+                .impact("when memory is full the keys of held locks are thrown away, and two may hold one lock")
+                .fix("maxmemory-policy noeviction; if the data beside the locks needs eviction, a server for locks alone")
+        }
+        (Err(no), _) | (_, Err(no)) => unknown(check, at, &no)
+            .impact("if keys are thrown away when memory is full, two may hold one lock")
+            .fix(format!("maxmemory-policy must be noeviction; {PERMISSION_FIX}")),
+    }
+}
+
+pub(super) fn evicted_keys(node: &NodeFacts) -> Finding {
+    let (check, at) = ("evicted-keys", &node.address);
+    match node.info_number("evicted_keys") {
+        Ok(0) => ok(check, at, "no key was thrown away since it started").impact("no lock was lost in this way"),
+        Ok(1) => warn_evicted_keys(check, at, "1 key was thrown away since it started"),
+        Ok(count) => warn_evicted_keys(check, at, &format!("{count} keys were thrown away since it started")),
+        Err(no) => unknown(check, at, &no).impact("locks may have been thrown away to make room").fix(PERMISSION_FIX),
+    }
+}
+
+fn warn_evicted_keys(check: &'static str, at: &str, found: &str) -> Finding {
+    warn(check, at, found)
+        .impact("locks may have been among them, whatever the policy is now")
+        .fix("maxmemory-policy noeviction and more memory; CONFIG RESETSTAT sets the count back")
+}
+
+/// Whether there is free memory.
+pub(super) fn free_memory(node: &NodeFacts) -> Finding {
+    let (check, at) = ("memory", &node.address);
+    let most = match limit(node) {
+        Ok(0) => node.info_number("total_system_memory").map(|all| (all, "the machine's memory")),
+        limit => limit.map(|limit| (limit, "maxmemory")),
+    };
+    match (node.info_number("used_memory"), most) {
+        (Ok(used), Ok((most, what))) => {
+            let percent = used.saturating_mul(100) / most.max(1);
+            let found = format!("{} used, {percent} % of {what} ({})", mebibytes(used), mebibytes(most));
+            if percent <= 80 {
+                return ok(check, at, found).impact("there is room for new locks");
+            }
+            let full = match what {
+                "maxmemory" => "when it is full no lock can be taken or renewed (OOM)",
+                _ => "when it is full the system may kill the server, and all locks with it",
+            };
+            warn(check, at, found).impact(full).fix("more memory, or move other data elsewhere")
+        }
+        (Err(no), _) | (_, Err(no)) => {
+            unknown(check, at, &no).impact("when memory is full no lock can be taken or renewed").fix(PERMISSION_FIX)
+        }
+    }
+}
+
+/// Our connection is one of those that receive messages.
+pub(super) fn output_buffer(node: &NodeFacts) -> Finding {
+    let (check, at) = ("output-buffer", &node.address);
+    match node.setting("client-output-buffer-limit").map(|text| (pubsub_limits(text), text)) {
+        Ok((Some([hard, soft]), _)) => {
+            let found = format!("client-output-buffer-limit pubsub is {} hard, {} soft", bytes(hard), bytes(soft));
+            if [hard, soft].iter().all(|&limit| limit == 0 || limit >= SMALL_BUFFER) {
+                return ok(check, at, found).impact("a burst of messages does not cut a client off");
+            }
+            warn(check, at, found)
+                .impact("a burst of messages cuts a client off; it connects again, and its waiters are late")
+                .fix("client-output-buffer-limit pubsub 32mb 8mb 60")
+        }
+        Ok((None, text)) => unknown(check, at, &super::QueryError::Refused(format!("{text:?} is not understood")))
+            .impact("a small limit cuts clients off in a burst of messages")
+            .fix("client-output-buffer-limit pubsub 32mb 8mb 60"),
+        Err(no) => unknown(check, at, &no)
+            .impact("a small limit cuts clients off in a burst of messages")
+            .fix(format!("client-output-buffer-limit pubsub 32mb 8mb 60; {PERMISSION_FIX}")),
+    }
+}
+
+/// `normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60`
+fn pubsub_limits(text: &str) -> Option<[u64; 2]> {
+    let mut words = text.split_whitespace().skip_while(|&word| word != "pubsub").skip(1);
+    Some([words.next()?.parse().ok()?, words.next()?.parse().ok()?])
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
+}
+
+fn bytes(limit: u64) -> String {
+    match limit {
+        0 => "unlimited".into(),
+        limit if limit < SMALL_BUFFER => format!("{limit} bytes"),
+        limit => mebibytes(limit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{assert_level, healthy, refusing_node};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    #[test]
+    fn a_policy_that_evicts_lock_keys_fails() {
+        for policy in ["allkeys-lru", "volatile-ttl", "volatile-lru", "allkeys-random"] {
+            assert_level(&eviction_policy(&healthy().with_setting("maxmemory-policy", policy)), Fail, policy);
+        }
+        let unlimited = healthy().with_setting("maxmemory-policy", "allkeys-lru").with_setting("maxmemory", "0");
+        assert_level(&eviction_policy(&unlimited), Good, "does nothing");
+        assert_level(&eviction_policy(&refusing_node()), Unknown, "noeviction");
+    }
+
+    #[test]
+    fn the_policy_is_also_read_from_info() {
+        let hidden = healthy().without_setting("maxmemory").without_setting("maxmemory-policy");
+        assert_level(&eviction_policy(&hidden), Good, "noeviction");
+        assert_level(
+            &eviction_policy(&hidden.clone().with_info("maxmemory_policy", "allkeys-lfu")),
+            Fail,
+            "allkeys-lfu",
+        );
+        let mut half = hidden.with_info("maxmemory_policy", "allkeys-lfu");
+        half.info.as_mut().unwrap().0.remove("maxmemory");
+        assert_level(&eviction_policy(&half), Unknown, "not known");
+    }
+
+    #[test]
+    fn evicted_keys_warn() {
+        assert_level(&evicted_keys(&healthy().with_info("evicted_keys", "7")), Warn, "7 keys");
+        assert_level(&evicted_keys(&refusing_node()), Unknown, "+info");
+    }
+
+    #[test]
+    fn low_memory_warns() {
+        assert_level(&free_memory(&healthy().with_info("used_memory", "80000000")), Good, "80 %");
+        assert_level(&free_memory(&healthy().with_info("used_memory", "81000000")), Warn, "OOM");
+        let unlimited = healthy().with_setting("maxmemory", "0").with_info("used_memory", "7000000000");
+        assert_level(&free_memory(&unlimited), Warn, "kill the server");
+    }
+
+    #[test]
+    fn small_buffers_cut_clients_off() {
+        let with = |text| healthy().with_setting("client-output-buffer-limit", text);
+        assert_level(&output_buffer(&with("pubsub 1024 0 0")), Warn, "1024 bytes");
+        assert_level(&output_buffer(&with("pubsub 0 4096 10")), Warn, "soft");
+        assert_level(&output_buffer(&with("normal 0 0 0 pubsub 0 0 0")), Good, "unlimited");
+        assert_level(&output_buffer(&with("what")), Unknown, "not understood");
+        assert_level(&output_buffer(&healthy().without_setting("client-output-buffer-limit")), Unknown, "+config|get");
+    }
+}

@@ -1,0 +1,153 @@
+//! The rules: facts in, findings out, without queries. A fact that is not known is unknown, never
+//! ok.
+
+pub(super) mod access;
+pub(super) mod cluster;
+mod durability;
+#[cfg(test)]
+mod fixtures;
+mod keys;
+mod memory;
+pub(super) mod redlock;
+mod replicas;
+pub(super) mod sentinel;
+mod timing;
+
+use std::time::Duration;
+
+use super::facts::{Deployment, NodeFacts, Requirements};
+use super::query::QueryError;
+use crate::{Finding, Level, fail, format_short, ok, warn};
+
+/// The expected role of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExpectedRole {
+    /// It has the locks.
+    Master,
+    /// It may become a master.
+    Replica,
+    /// Not known.
+    Any,
+}
+
+/// All findings about one server.
+pub(super) fn judge_node(node: &NodeFacts, expected: ExpectedRole, aim: &Requirements) -> Vec<Finding> {
+    let mut findings = vec![access::reachable(node)];
+    findings.extend(access::role(node, expected, aim));
+    findings.extend(access::cluster_mode(node, aim));
+    findings.extend([access::scripts(node, aim), access::script_time(node, aim)]);
+    if let Some(master) = &node.master {
+        findings.push(access::layout(node, master, aim));
+        findings.extend(access::pubsub(node, master, aim));
+        findings.extend(access::tracking(node, master, aim));
+        findings.extend(access::run_id(node, aim));
+    }
+    findings.extend([memory::eviction_policy(node), memory::evicted_keys(node), memory::free_memory(node)]);
+    if !aim.simple {
+        findings.push(memory::output_buffer(node));
+    }
+    if let Some(master) = &node.master {
+        findings.extend([durability::persistence(node, aim), durability::restart(node, aim)]);
+        findings.extend(durability::empty_restart(node));
+        findings.extend(replicas::min_replicas(node, aim));
+        findings.extend(replicas::replica_count(node, aim));
+        findings.extend(replicas::lag(node));
+        findings.extend(master.keys.iter().flat_map(|keys| keys::judge(node, keys, aim)));
+        findings.extend([timing::clock(node), timing::round_trip(node, aim), timing::slow_log(node, aim)]);
+        if aim.deployment == Deployment::Cluster {
+            findings.extend([timing::node_timeout(node, aim), cluster::coverage(node)]);
+        }
+    }
+    findings
+}
+
+/// All findings from the comparison of several servers.
+pub(super) fn judge_together(nodes: &[NodeFacts], failover_delay: Option<Duration>) -> Vec<Finding> {
+    let set = nodes.iter().filter_map(|node| node.setting_number("cluster-node-timeout").ok()).min();
+    let silence = failover_delay.or_else(|| set.map(Duration::from_millis));
+    let mut findings = access::same_server(nodes);
+    findings.extend(timing::clocks(nodes, silence));
+    findings
+}
+
+/// A finding for a fact that is not known.
+fn unknown(check: &'static str, subject: &str, why: &QueryError) -> Finding {
+    Finding::new(Level::Unknown, check, subject, format!("not known: {why}"))
+}
+
+/// What to do about a refused command.
+fn fix_for_refusal(no: &QueryError, aim: &Requirements) -> String {
+    let QueryError::Refused(said) = no else {
+        return "look at what the server is doing, and examine it again".into();
+    };
+    match said.split_whitespace().next().unwrap_or_default() {
+        "NOPERM" => format!("give the user what locks need: {}", aim.permissions()),
+        "READONLY" | "MOVED" | "ASK" | "CLUSTERDOWN" if aim.deployment == Deployment::Redlock => {
+            "a server of its own in its place: a master that follows nobody, and belongs to no cluster".into()
+        }
+        "READONLY" => "name the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster".into(),
+        "MOVED" | "ASK" | "CLUSTERDOWN" => {
+            "if it is a cluster, say so: redis+cluster://h1,h2; and mend the cluster".into()
+        }
+        "CROSSSLOT" => {
+            "connect to the server itself, not to a proxy that spreads keys; or name a cluster: redis+cluster://h1,h2"
+                .into()
+        }
+        "OOM" => "make room: raise maxmemory, or move other data elsewhere".into(),
+        "NOREPLICAS" => "bring the replicas back, or lower min-replicas-to-write".into(),
+        "MISCONF" => "let the server save its data again: room on its disk, permissions of its folder".into(),
+        "LOADING" => "wait until the server has read its data, and examine it again".into(),
+        // The refusal of a command within a script, by Redis 7.0.
+        _ if said.contains("can't run this command") => format!("give the user what locks need: {}", aim.permissions()),
+        _ if said.contains("unknown command") => {
+            "connect to the server itself: a proxy or the provider hides the command (see rename-command, too)".into()
+        }
+        _ => "do what the server asks for, and examine it again".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_healthy_master_has_nothing_to_mend() {
+        let findings = judge_node(&fixtures::healthy(), ExpectedRole::Master, &fixtures::requirements());
+        for finding in &findings {
+            assert_eq!((finding.level, finding.fix.as_str()), (Level::Ok, ""), "{finding:?}");
+            assert!(!finding.found.is_empty() && !finding.impact.is_empty(), "{finding:?}");
+        }
+        assert!(findings.len() > 12);
+    }
+
+    #[test]
+    fn a_server_that_refuses_every_query_gets_no_ok() {
+        for expected in [ExpectedRole::Master, ExpectedRole::Replica, ExpectedRole::Any] {
+            let findings = judge_node(&fixtures::refusing_node(), expected, &fixtures::requirements());
+            for finding in findings.iter().filter(|finding| finding.check != "reachable") {
+                assert_ne!(finding.level, Level::Ok, "{finding:?}");
+                assert!(!finding.impact.is_empty() && !finding.fix.is_empty(), "{finding:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_refusal_has_a_fix() {
+        let cure = |said: &str| super::fix_for_refusal(&QueryError::Refused(said.into()), &fixtures::requirements());
+        assert!(cure("NOPERM User x has no permissions").contains("ACL SETUSER"));
+        let in_script = "ERR The user executing the script can't run this command or subcommand: HMGET";
+        assert!(cure(in_script).contains("ACL SETUSER"));
+        assert!(cure("CROSSSLOT Keys in request").contains("proxy"));
+        assert!(cure("ERR unknown command 'EVAL'").contains("rename-command"));
+        assert!(cure("OOM command not allowed").contains("maxmemory"));
+        assert!(!cure("SOMETHING else").is_empty());
+    }
+
+    #[test]
+    fn durations_are_short() {
+        let said: Vec<_> = [250, 1500, 25_000, 2_000_000, 2_500_000, 180_000_000]
+            .map(|micros| format_short(Duration::from_micros(micros)))
+            .into();
+        assert_eq!(said, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
+    }
+}

@@ -1,0 +1,224 @@
+//! Servers that vote: how many, how independent, and what each of them loses.
+
+#[cfg(test)]
+mod fixtures;
+mod independence;
+mod node;
+mod restart;
+mod time;
+
+use super::super::facts::{NodeFacts, Requirements};
+use super::super::redlock::{RedlockSettings, Voter};
+use super::{fail, ok, warn};
+use crate::{Finding, Level};
+
+/// All findings about all servers.
+pub(crate) fn judge(voters: &[Voter], settings: &RedlockSettings, aim: &Requirements) -> Vec<Finding> {
+    let nodes: Vec<&NodeFacts> = voters.iter().filter_map(|voter| voter.facts.as_ref().ok()).collect();
+    let mut findings = count(settings);
+    findings.push(majority(voters, settings));
+    for voter in voters {
+        match &voter.facts {
+            Ok(node) => findings.extend(node::judge_node(node, voters, settings, aim)),
+            Err(error) => findings.push(node::unreachable(voter, error, settings, able_voter_count(voters))),
+        }
+    }
+    findings = keep_greatest(findings, "memory", "the fullest", |finding| info_number(&nodes, finding, "used_memory"));
+    findings = keep_greatest(findings, "restart", "the last to start", |finding| {
+        u64::MAX - info_number(&nodes, finding, "uptime_in_seconds")
+    });
+    findings = keep_greatest(findings, "key-types", "the most", |finding| {
+        let at = nodes.iter().find(|node| node.address == finding.subject);
+        let keys = at.and_then(|node| node.master.as_ref()?.keys.as_ref()?.as_ref().ok());
+        keys.map_or(0, |keys| keys.examined as u64)
+    });
+    findings.extend(independence::same_server(&nodes));
+    findings.extend(independence::same_host(voters));
+    findings.extend(independence::versions(&nodes));
+    findings.extend(time::clocks(&nodes, settings, aim));
+    findings.extend(time::our_clock(&nodes));
+    findings.extend(time::node_timeout(&nodes, settings, aim));
+    findings.extend(restart::longest_lease(settings, aim));
+    findings.extend(restart::cooling_down(&nodes, settings));
+    findings
+}
+
+fn info_number(nodes: &[&NodeFacts], finding: &Finding, key: &str) -> u64 {
+    nodes.iter().find(|node| node.address == finding.subject).and_then(|node| node.info_number(key).ok()).unwrap_or(0)
+}
+
+/// If all of these findings are ok and differ only in their figures, keeps the one with the
+/// greatest figure.
+fn keep_greatest(findings: Vec<Finding>, check: &str, label: &str, size: impl Fn(&Finding) -> u64) -> Vec<Finding> {
+    let of: Vec<_> = findings.iter().filter(|finding| finding.check == check).collect();
+    let alike = of.windows(2).all(|two| two[0].found == two[1].found);
+    if alike || of.iter().any(|finding| finding.level != Level::Ok) {
+        return findings;
+    }
+    let Some(greatest) = of.iter().max_by_key(|finding| size(finding)) else { return findings };
+    let mut one = (*greatest).clone();
+    one.found = format!("{label} of {}: {}", of.len(), one.found);
+    let mut one = Some(one);
+    findings.into_iter().filter_map(|finding| if finding.check == check { one.take() } else { Some(finding) }).collect()
+}
+
+/// How many nodes there are.
+fn count(plan: &RedlockSettings) -> Vec<Finding> {
+    let (check, all, needed) = ("nodes", plan.quorum.node_count, plan.quorum.majority);
+    let mut findings = Vec::new();
+    if all.is_multiple_of(2) {
+        let found = format!("{all} nodes, an even number; {needed} of them are a majority");
+        let survived = failures_survived(plan.quorum.tolerated_failures());
+        let means = format!("{survived} survived, as with {}; and a cut into two halves stops all locks", all - 1);
+        let fix = format!("{} or {} nodes", all - 1, all + 1);
+        findings.push(match plan.is_even_allowed {
+            true => warn(check, "", found).impact(means).fix(fix),
+            false => fail(check, "", found)
+                .impact(format!("{means}; the engine refuses this URL"))
+                .fix(format!("{fix}; or, if it must be so, even=allowed in the URL")),
+        });
+    }
+    if all < 3 {
+        let found = if all == 1 { "only 1 node".to_owned() } else { format!("only {all} nodes") };
+        let finding = warn(check, "", found).impact("no failure is survived: without one of them no lock can be taken");
+        findings
+            .push(finding.fix("three or five nodes, each on a machine of its own; for one server, redis: does more"));
+    }
+    if findings.is_empty() {
+        let survived = failures_survived(plan.quorum.tolerated_failures());
+        let found = format!("{all} nodes, of which {needed} are a majority: {survived} survived");
+        findings.push(ok(check, "", found).impact("locks are taken, kept and given back by any majority"));
+    }
+    findings
+}
+
+fn failures_survived(count: usize) -> String {
+    match count {
+        0 => "no failure is".into(),
+        1 => "1 failure is".into(),
+        count => format!("{count} failures are"),
+    }
+}
+
+/// How many nodes can accept claims now.
+fn able_voter_count(voters: &[Voter]) -> usize {
+    let mut runs: Vec<&str> = Vec::new();
+    let mut count = 0;
+    for node in voters.iter().filter_map(|voter| voter.facts.as_ref().ok()) {
+        let able = node.scripts.is_ok() && node.master.as_ref().is_some_and(|master| master.lock_keys.is_ok());
+        let run = node.info("run_id").ok();
+        let again = run.is_some_and(|run| runs.contains(&run));
+        runs.extend(run);
+        count += usize::from(able && !again);
+    }
+    count
+}
+
+/// Whether a majority can accept claims now.
+fn majority(voters: &[Voter], plan: &RedlockSettings) -> Finding {
+    let (check, quorum, able) = ("majority", plan.quorum, able_voter_count(voters));
+    let found = format!("{able} of {} can vote; {} are needed", quorum.node_count, quorum.majority);
+    let fix = "mend the others: each has a finding of its own that says how";
+    if able < quorum.majority {
+        return fail(check, "", found).impact("there is no majority: no lock can be taken or renewed").fix(fix);
+    }
+    let spare = able - quorum.majority;
+    let more = match spare {
+        0 => "none of them may fail now".to_owned(),
+        1 => "1 of them may fail, and locks go on".to_owned(),
+        spare => format!("{spare} of them may fail, and locks go on"),
+    };
+    if able == quorum.node_count {
+        ok(check, "", found).impact(more)
+    } else {
+        warn(check, "", found).impact(more).fix(fix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::assert_level;
+    use super::fixtures::{five_voters, node, requirements, settings, voter};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Warn};
+    use leasehold::{Error, ErrorKind};
+
+    fn unreachable_voter(number: usize) -> Voter {
+        Voter { facts: Err(Error::new(ErrorKind::Unavailable, "refused")), ..voter(node(number)) }
+    }
+
+    #[test]
+    fn five_healthy_nodes_need_no_fix() {
+        let findings = judge(&five_voters(), &settings(5), &requirements());
+        for finding in &findings {
+            assert_eq!((finding.level, finding.fix.as_str()), (Good, ""), "{finding:?}");
+            assert!(!finding.found.is_empty() && !finding.impact.is_empty(), "{finding:?}");
+        }
+        assert!(findings.len() > 12);
+    }
+
+    #[test]
+    fn servers_that_refuse_every_query_get_no_ok() {
+        let mute = |number| {
+            let address = node(number).address;
+            voter(NodeFacts { address, ..super::super::fixtures::refusing_node() })
+        };
+        for strict in [None, Some(requirements().ttl)] {
+            let plan = RedlockSettings { strict, ..settings(3) };
+            let aim = Requirements { strict: strict.is_some(), ..requirements() };
+            let said = judge(&[mute(1), mute(2), mute(3)], &plan, &aim);
+            // Known without their answers; in strict mode, what they keep on disk does not matter.
+            let known = ["reachable", "nodes", "same-host", "strict"];
+            let known = |check| known.contains(&check) || strict.is_some() && check == "persistence";
+            for finding in said.iter().filter(|finding| !known(finding.check)) {
+                assert_ne!(finding.level, Good, "{finding:?}");
+                assert!(!finding.impact.is_empty() && !finding.fix.is_empty(), "{finding:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn even_and_too_small_numbers_of_nodes() {
+        assert_level(&count(&settings(5))[0], Good, "2 failures are survived");
+        assert_level(&count(&settings(3))[0], Good, "2 are a majority: 1 failure is survived");
+        assert_level(&count(&settings(4))[0], Fail, "even=allowed");
+        assert_level(&count(&settings(4))[0], Fail, "1 failure is survived, as with 3");
+        let allowed = |nodes| RedlockSettings { is_even_allowed: true, ..settings(nodes) };
+        assert_level(&count(&allowed(4))[0], Warn, "3 or 5 nodes");
+        let two = count(&allowed(2));
+        assert_level(&two[0], Warn, "even");
+        assert_level(&two[1], Warn, "only 2 nodes");
+        assert_level(&count(&settings(1))[0], Warn, "redis: does more");
+    }
+
+    #[test]
+    fn a_majority_is_counted_by_servers_that_can_vote() {
+        assert_level(&majority(&five_voters(), &settings(5)), Good, "2 of them may fail");
+        let mut voters = five_voters();
+        voters[0] = unreachable_voter(1);
+        assert_level(&majority(&voters, &settings(5)), Warn, "1 of them may fail");
+        voters[1] = unreachable_voter(2);
+        assert_level(&majority(&voters, &settings(5)), Warn, "none of them may fail");
+        let said = judge(&voters, &settings(5), &requirements());
+        let reachable: Vec<_> = said.iter().filter(|one| one.check == "reachable" && one.level == Warn).collect();
+        assert_eq!(reachable.len(), 2);
+        // A server with two addresses votes once.
+        voters[2] = voter(node(4));
+        assert_level(&majority(&voters, &settings(5)), Fail, "2 of 5 can vote");
+        let said = judge(&voters, &settings(5), &requirements());
+        assert!(said.iter().any(|one| one.check == "reachable" && one.level == Fail), "{said:?}");
+    }
+
+    #[test]
+    fn figures_of_healthy_nodes_are_one_finding() {
+        let mut voters = five_voters();
+        voters[3] = voter(node(4).with_info("used_memory", "50000000"));
+        let said = judge(&voters, &settings(5), &requirements());
+        let memory: Vec<_> = said.iter().filter(|one| one.check == "memory").collect();
+        assert_eq!((memory.len(), memory[0].subject.as_str()), (1, "h4:6379"));
+        assert_level(memory[0], Good, "the fullest of 5: 47.7 MiB");
+        voters[3] = voter(node(4).with_info("used_memory", "90000000"));
+        let said = judge(&voters, &settings(5), &requirements());
+        assert_eq!(said.iter().filter(|one| one.check == "memory").count(), 5);
+    }
+}

@@ -1,0 +1,188 @@
+//! One server that votes: the rules for a single server, and those about its vote.
+
+use super::super::super::facts::{NodeFacts, Requirements};
+use super::super::super::redlock::{RedlockSettings, Voter};
+use super::super::{access, durability, fail, keys, memory, ok, timing, unknown, warn};
+use super::restart;
+use crate::{Finding, Level};
+use leasehold::{Error, ErrorKind};
+
+/// All findings about one server.
+pub(super) fn judge_node(
+    node: &NodeFacts,
+    voters: &[Voter],
+    settings: &RedlockSettings,
+    aim: &Requirements,
+) -> Vec<Finding> {
+    let mut findings = vec![reachable(node, settings, super::able_voter_count(voters)), role(node, voters)];
+    findings.extend(cluster_mode(node));
+    findings.extend([access::scripts(node, aim), access::script_time(node, aim)]);
+    if let Some(master) = &node.master {
+        findings.push(access::layout(node, master, aim));
+        findings.extend(access::run_id(node, aim));
+    }
+    findings.extend([memory::eviction_policy(node), memory::evicted_keys(node), memory::free_memory(node)]);
+    if let Some(master) = &node.master {
+        findings.extend([restart::persistence(node, settings), durability::restart(node, aim), replicas(node)]);
+        findings.extend(master.keys.iter().flat_map(|keys| keys::judge(node, keys, aim)));
+        findings.push(timing::slow_log(node, aim));
+    }
+    findings
+}
+
+/// The server is unreachable, or refuses the login; `able_count` of the others can vote.
+pub(super) fn unreachable(voter: &Voter, error: &Error, plan: &RedlockSettings, able_count: usize) -> Finding {
+    let (check, level, fix) = match error.kind() {
+        ErrorKind::Denied => (
+            "login",
+            Level::Fail,
+            "correct its user and password in the URL: redlock://user:password@h1,…; each may have its own",
+        ),
+        ErrorKind::Unsupported => {
+            ("resp3", Level::Fail, "run Redis 6.0 or newer, and connect to it without a proxy in between")
+        }
+        _ => (
+            "reachable",
+            if able_count < plan.quorum.majority { Level::Fail } else { Level::Warn },
+            "start it, or correct its address in the URL; look at firewalls and its `bind` setting",
+        ),
+    };
+    let means = effect_of_absence(plan, able_count);
+    let (at, said) = (voter.address.to_string(), error.message_without_location());
+    // Servers that are unreachable for the same reason get the same text.
+    let found = said.strip_prefix(&at).map_or_else(|| said.clone(), |rest| format!("it{rest}"));
+    Finding::new(level, check, &at, found).impact(means).fix(fix)
+}
+
+/// The effect of one server that does not vote.
+fn effect_of_absence(plan: &RedlockSettings, able: usize) -> &'static str {
+    match able.checked_sub(plan.quorum.majority) {
+        None => "it does not vote, and those that do are no majority: no lock can be taken or renewed",
+        Some(0) => "it does not vote; none of those that do may fail",
+        Some(_) => "it does not vote; those that do are a majority still",
+    }
+}
+
+/// A server that stops responding is as bad as an unreachable one.
+fn reachable(node: &NodeFacts, plan: &RedlockSettings, able: usize) -> Finding {
+    let finding = access::reachable(node);
+    if finding.level == Level::Ok {
+        return finding;
+    }
+    let level = if able < plan.quorum.majority { Level::Fail } else { Level::Warn };
+    Finding { level, ..finding }.impact(effect_of_absence(plan, able))
+}
+
+/// A vote is independent only if no other server determines it.
+fn role(node: &NodeFacts, voters: &[Voter]) -> Finding {
+    let (check, at) = ("role", &node.address);
+    match &node.is_master {
+        Ok(true) => ok(check, at, "it is a master").impact("it takes claims, and its vote is its own"),
+        Ok(false) => {
+            let found = match (node.info("master_host"), node.info_number("master_port")) {
+                (Ok(host), Ok(port)) => {
+                    let also = voters.iter().find(|one| has_address(one, host, port));
+                    let also = also.map(|one| format!("{}, which votes here, too", one.address));
+                    format!("it is a replica of {}", also.unwrap_or_else(|| format!("{host}:{port}")))
+                }
+                _ => "it is a replica".to_owned(),
+            };
+            fail(check, at, found)
+                .impact(
+                    "it takes no claims, so it does not vote; and made a master it would have forgotten the latest grants: a \
+                    copy is no independent vote",
+                )
+                .fix("a server of its own in its place, or REPLICAOF NO ONE; nodes of redlock: do not follow each other")
+        }
+        Err(no) => unknown(check, at, no)
+            .impact("a replica would not vote")
+            .fix("let this user run INFO and ROLE: +info +role"),
+    }
+}
+
+fn has_address(voter: &Voter, host: &str, port: u64) -> bool {
+    let place = host.parse().ok();
+    u64::from(voter.address.port) == port
+        && (voter.address.host.eq_ignore_ascii_case(host) || place.is_some_and(|place| voter.ips.contains(&place)))
+}
+
+fn cluster_mode(node: &NodeFacts) -> Option<Finding> {
+    (node.info_number("cluster_enabled") == Ok(1)).then(|| {
+        fail("cluster-mode", &node.address, "it is a node of a cluster")
+            .impact(
+                "it sends us away for most locks (MOVED), and its fail-over forgets grants: it is no independent vote",
+            )
+            .fix("a server of its own in its place (cluster-enabled no); or all of the cluster: redis+cluster://h1,h2")
+    })
+}
+
+/// A promoted replica has lost the node's latest votes.
+fn replicas(node: &NodeFacts) -> Finding {
+    let (check, at) = ("replicas", &node.address);
+    let means =
+        "a replica that takes its place has forgotten the latest grants, and grants them again: two may hold one lock";
+    let fix = "no replicas and no Sentinels for the nodes of redlock: when one dies, the majority goes on";
+    match node.connected_replicas() {
+        Ok(none) if none.is_empty() => {
+            ok(check, at, "it has no replica").impact("nobody takes its place who knows less than it")
+        }
+        Ok(some) => {
+            let names: Vec<_> = some.iter().map(|one| one.address.as_str()).collect();
+            let noun = if some.len() == 1 { "a replica" } else { "replicas" };
+            warn(check, at, format!("it has {noun}: {}", names.join(", "))).impact(means).fix(fix)
+        }
+        Err(no) => unknown(check, at, &no).impact(means).fix(format!("{fix}; let this user run INFO: +info")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::query::QueryError;
+    use super::super::super::fixtures::assert_level;
+    use super::super::fixtures::{five_voters, node as sample, requirements, settings, voter};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    #[test]
+    fn an_unreachable_node_fails_only_without_a_majority() {
+        let finding = |kind, able| unreachable(&voter(sample(1)), &Error::new(kind, "no"), &settings(5), able);
+        assert_level(&finding(ErrorKind::Unavailable, 4), Warn, "a majority still");
+        assert_level(&finding(ErrorKind::Unavailable, 3), Warn, "may fail");
+        assert_level(&finding(ErrorKind::Unavailable, 2), Fail, "no lock can be taken");
+        assert_level(&finding(ErrorKind::Denied, 4), Fail, "redlock://user:password@");
+        assert_level(&finding(ErrorKind::Unsupported, 4), Fail, "6.0");
+        assert_eq!(finding(ErrorKind::Denied, 4).subject, "h1:6379");
+        let silent = NodeFacts { scripts: Err(QueryError::NoResponse("no answer within 5s".into())), ..sample(1) };
+        assert_level(&reachable(&silent, &settings(5), 4), Warn, "fell silent");
+        assert_level(&reachable(&silent, &settings(5), 2), Fail, "no lock can be taken");
+        assert_level(&reachable(&sample(1), &settings(5), 2), Good, "lets us in");
+    }
+
+    #[test]
+    fn a_replica_is_no_independent_vote() {
+        let of = |host: &str, port: &str| {
+            let node = sample(2).with_info("master_host", host).with_info("master_port", port);
+            role(&NodeFacts { is_master: Ok(false), ..node }, &five_voters())
+        };
+        assert_level(&of("h1", "6379"), Fail, "h1:6379, which votes here, too");
+        assert_level(&of("10.0.0.1", "6379"), Fail, "h1:6379, which votes here, too");
+        assert_level(&of("h1", "7"), Fail, "replica of h1:7");
+        assert_level(&role(&sample(1), &five_voters()), Good, "its own");
+        assert_level(
+            &role(&NodeFacts { is_master: Err(QueryError::missing("it")), ..sample(1) }, &five_voters()),
+            Unknown,
+            "+role",
+        );
+        let followed = sample(1).with_replica("ip=10.0.0.9,port=6380,state=online,offset=14,lag=1");
+        assert_level(&replicas(&followed), Warn, "10.0.0.9:6380");
+        assert_level(&replicas(&sample(1)), Good, "no replica");
+    }
+
+    #[test]
+    fn a_cluster_node_is_no_independent_vote() {
+        let findings =
+            judge_node(&sample(1).with_info("cluster_enabled", "1"), &five_voters(), &settings(5), &requirements());
+        let finding = findings.iter().find(|finding| finding.check == "cluster-mode").unwrap();
+        assert_level(finding, Fail, "redis+cluster:");
+    }
+}

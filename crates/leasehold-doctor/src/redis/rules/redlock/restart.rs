@@ -1,0 +1,242 @@
+//! What a restarted node has lost, and how long its cool-down is.
+
+use std::time::Duration;
+
+use super::super::super::facts::{NodeFacts, Requirements};
+use super::super::super::query::{Fact, QueryError};
+use super::super::super::redlock::RedlockSettings;
+use super::super::{fail, format_short, ok, unknown, warn};
+use crate::{Finding, Level};
+
+const DURABILITY_FIX: &str = "appendonly yes and appendfsync always; or strict=30s (the longest lease) in the URL, which makes a node \
+    abstain for that long after a restart";
+const PERMISSION_FIX: &str = "let this user run INFO and CONFIG GET: +info +config|get";
+
+/// What a node keeps of its votes across a restart.
+pub(super) fn persistence(node: &NodeFacts, plan: &RedlockSettings) -> Finding {
+    let (check, at) = ("persistence", &node.address);
+    let append = (node.info_number("aof_enabled"), node.setting("appendfsync"));
+    if let (Ok(1), Ok("always")) = append {
+        return ok(check, at, "appendonly yes, appendfsync always").impact("a restart forgets no grant");
+    }
+    if let Some(longest) = plan.strict {
+        let longest = format_short(longest);
+        return ok(
+            check,
+            at,
+            format!("not each write is on disk, or it is not known; strict={}", longest.replace(' ', "")),
+        )
+        .impact(format!("after a restart it abstains for {longest}: by then all that it forgot is over"));
+    }
+    let (found, forgets) = match append {
+        (Ok(1), Ok("everysec")) => {
+            ("appendonly yes, appendfsync everysec".to_owned(), "whose machine crashes forgets the last second or two")
+        }
+        (Ok(1), Ok(fsync)) => (
+            format!("appendonly yes, appendfsync {fsync}"),
+            "whose machine crashes forgets what the system had not written yet",
+        ),
+        (Ok(1), Err(no)) | (Err(no), _) => {
+            return unknown(check, at, &no)
+                .impact("a node that restarts may forget grants, and vote for others: two may hold one lock")
+                .fix(format!("{DURABILITY_FIX}; {PERMISSION_FIX}"));
+        }
+        (Ok(_), _) => match node.setting("save") {
+            Ok("") => {
+                ("appendonly no, and no snapshots (save is empty)".to_owned(), "that restarts forgets all grants")
+            }
+            Ok(save) => (
+                format!("appendonly no; snapshots: save {save}"),
+                "that restarts forgets all grants since its last snapshot",
+            ),
+            Err(_) => ("appendonly no".to_owned(), "that restarts forgets grants"),
+        },
+    };
+    let means = "and votes for others: where a lock was held by the barest majority, two hold it then";
+    warn(check, at, found).impact(format!("a node {forgets}, {means}")).fix(DURABILITY_FIX)
+}
+
+/// The longest lease compared with the TTL of the examination.
+pub(super) fn longest_lease(plan: &RedlockSettings, aim: &Requirements) -> Option<Finding> {
+    let (check, longest) = ("strict", plan.strict?);
+    let found = format!("strict names {} as the longest lease", format_short(longest));
+    Some(if aim.ttl > longest {
+        fail(check, "", found)
+            .impact(format!("leases of {} are refused: strict mode could not wait for them", format_short(aim.ttl)))
+            .fix(
+                "strict= in the URL at least as long as the longest TTL, for all who share the locks; or a shorter TTL",
+            )
+    } else {
+        ok(check, "", found)
+            .impact(format!("a node that has restarted abstains for {}, and then votes", format_short(longest)))
+    })
+}
+
+/// The present state of a node in strict mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum VoteState {
+    Voting,
+    /// In its cool-down, for this long.
+    CoolingDown(Duration),
+    /// Its cool-down of this length begins with the first request.
+    CoolDownPending(Duration),
+}
+
+/// The fields of the record: start, longest lease, last touched, the floor of tokens (16 digits
+/// each), run. See `scripts/strict.lua`.
+fn vote_state(node: &NodeFacts, longest: Duration) -> Fact<VoteState> {
+    let epoch = match node.master.as_ref().and_then(|master| master.epoch.as_ref()) {
+        Some(epoch) => epoch.as_ref().map_err(QueryError::clone)?,
+        None => return Err(QueryError::missing("what strict mode has on record")),
+    };
+    let run = node.info("run_id")?;
+    let Some(record) = &epoch.record else { return Ok(VoteState::CoolDownPending(longest)) };
+    let digits = |at: usize| record.get(at..at + 16).and_then(|digits| digits.parse::<u64>().ok());
+    let (Some(start), Some(known), Some(seen)) = (digits(0), digits(16), record.get(64..)) else {
+        return Err(QueryError::Refused("its record is not what leasehold writes".into()));
+    };
+    let longest = longest.max(Duration::from_micros(known));
+    if seen.split(':').next() != Some(run) {
+        return Ok(VoteState::CoolDownPending(longest));
+    }
+    // A time in the future counts as now: the clock was set back.
+    let end = start.min(epoch.now).saturating_add(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX));
+    Ok(match end.checked_sub(epoch.now) {
+        None | Some(0) => VoteState::Voting,
+        Some(left) => VoteState::CoolingDown(Duration::from_micros(left)),
+    })
+}
+
+/// The nodes that are in their cool-down, and for how long.
+pub(super) fn cooling_down(nodes: &[&NodeFacts], plan: &RedlockSettings) -> Vec<Finding> {
+    let (check, Some(longest)) = ("abstains", plan.strict) else { return Vec::new() };
+    let masters: Vec<_> = nodes.iter().filter(|node| node.master.is_some()).collect();
+    let states: Vec<_> = masters.iter().map(|node| (node, vote_state(node, longest))).collect();
+    let voting = states
+        .iter()
+        .filter(|(_, state)| !matches!(state, Ok(VoteState::CoolingDown(_) | VoteState::CoolDownPending(_))))
+        .count();
+    // If no node was ever used, the cool-down has not begun, and all is in order.
+    let new = states.iter().all(|(_, state)| matches!(state, Ok(VoteState::CoolDownPending(_))));
+    let (level, means) = match voting >= plan.quorum.majority {
+        true => (Level::Warn, "it does not vote until then; the others are a majority"),
+        false if new => (Level::Warn, "the first who come wait for so long, once"),
+        false => (Level::Fail, "it does not vote until then, and the others are no majority: no new lock can be taken"),
+    };
+    let wait = "wait; it passes by itself. A node with appendfsync always needs no strict mode";
+    let mut findings = Vec::new();
+    for (node, state) in &states {
+        let at = &node.address;
+        let found = match state {
+            Ok(VoteState::Voting) => continue,
+            Ok(VoteState::CoolingDown(left)) => {
+                let left = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
+                format!("it is new or has restarted, and abstains for another {}", format_short(left))
+            }
+            Ok(VoteState::CoolDownPending(wait)) => {
+                format!("not used since it started: from its first use on, it abstains for {}", format_short(*wait))
+            }
+            Err(no) => {
+                let finding =
+                    unknown(check, at, no).impact("a node that has restarted does not vote for the longest lease");
+                findings.push(finding.fix("let this user run GET on our keys, and INFO: +get +info"));
+                continue;
+            }
+        };
+        findings.push(Finding::new(level, check, at, found).impact(means).fix(wait));
+    }
+    if findings.is_empty() && !states.is_empty() {
+        findings.push(ok(check, "", "no node abstains").impact("none has restarted within the longest lease"));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::facts::{Epoch, MasterFacts};
+    use super::super::super::fixtures::{assert_level, refusing_node};
+    use super::super::fixtures::{node, requirements, settings};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    const NOW: u64 = 1_700_000_000_000_000;
+
+    fn strict_settings() -> RedlockSettings {
+        RedlockSettings { strict: Some(Duration::from_secs(30)), ..settings(5) }
+    }
+
+    /// A node that was first used this many seconds ago, in this server run.
+    fn node_first_used(number: usize, secs_ago: u64, run: &str) -> NodeFacts {
+        let record = format!("{:016}{:016}{:016}{:016}{run}", NOW - secs_ago * 1_000_000, 30_000_000, NOW, NOW);
+        node_with_epoch(number, Ok(Epoch { now: NOW, record: Some(record) }))
+    }
+
+    fn node_with_epoch(number: usize, epoch: Fact<Epoch>) -> NodeFacts {
+        let node = node(number);
+        let master = node.master.clone().map(|master| MasterFacts { epoch: Some(epoch), ..master });
+        NodeFacts { master, ..node }
+    }
+
+    fn findings(states: &[NodeFacts]) -> Vec<Finding> {
+        cooling_down(&states.iter().collect::<Vec<_>>(), &strict_settings())
+    }
+
+    #[test]
+    fn only_fsync_on_every_write_loses_no_vote() {
+        assert_level(&persistence(&node(1), &settings(5)), Good, "forgets no grant");
+        let everysec = node(1).with_setting("appendfsync", "everysec");
+        assert_level(&persistence(&everysec, &settings(5)), Warn, "last second");
+        assert_level(&persistence(&everysec, &strict_settings()), Good, "abstains for 30 s");
+        assert_level(&persistence(&node(1).with_setting("appendfsync", "no"), &settings(5)), Warn, "not written yet");
+        let off = node(1).with_info("aof_enabled", "0");
+        assert_level(&persistence(&off, &settings(5)), Warn, "since its last snapshot");
+        assert_level(
+            &persistence(&off.clone().with_setting("save", ""), &settings(5)),
+            Warn,
+            "forgets all grants, and",
+        );
+        assert_level(&persistence(&off.without_setting("save"), &settings(5)), Warn, "appendonly no");
+        assert_level(&persistence(&node(1).without_setting("appendfsync"), &settings(5)), Unknown, "+config|get");
+        assert_level(&persistence(&refusing_node(), &settings(5)), Unknown, "strict=");
+        assert_level(&persistence(&refusing_node(), &strict_settings()), Good, "or it is not known");
+    }
+
+    #[test]
+    fn the_longest_lease_must_be_long_enough() {
+        assert_eq!(longest_lease(&settings(5), &requirements()), None);
+        assert_level(&longest_lease(&strict_settings(), &requirements()).unwrap(), Good, "30 s");
+        let longer = Requirements { ttl: Duration::from_secs(31), ..requirements() };
+        assert_level(&longest_lease(&strict_settings(), &longer).unwrap(), Fail, "refused");
+    }
+
+    #[test]
+    fn each_node_in_its_cool_down_is_named() {
+        let well = |number| node_first_used(number, 31, &format!("run{number}"));
+        assert!(cooling_down(&[&well(1)], &settings(5)).is_empty());
+        assert_level(&findings(&[1, 2, 3, 4, 5].map(well))[0], Good, "no node abstains");
+        let one = findings(&[well(1), well(2), well(3), well(4), node_first_used(5, 10, "run5:7")]);
+        assert_eq!(one.len(), 1);
+        assert_level(&one[0], Warn, "another 20 s");
+        let three = findings(&[
+            well(1),
+            well(2),
+            node_first_used(3, 10, "run3"),
+            node_first_used(4, 10, "run4"),
+            node_first_used(5, 90, "before"),
+        ]);
+        assert_eq!(three.len(), 3);
+        assert_level(&three[0], Fail, "no new lock");
+        assert_level(&three[2], Fail, "not used since it started");
+        let new = node_with_epoch(1, Ok(Epoch { now: NOW, record: None }));
+        assert_level(&findings(&[new])[0], Warn, "from its first use on");
+    }
+
+    #[test]
+    fn an_unreadable_epoch_is_unknown() {
+        let refused = Err(QueryError::Refused("NOPERM".into()));
+        assert_level(&findings(&[node_with_epoch(1, refused)])[0], Unknown, "+get");
+        let damaged = Epoch { now: NOW, record: Some("what".into()) };
+        assert_level(&findings(&[node_with_epoch(1, Ok(damaged))])[0], Unknown, "not what leasehold writes");
+        assert_level(&findings(&[refusing_node()])[0], Unknown, "+info");
+    }
+}

@@ -1,0 +1,223 @@
+//! The nodes' clocks, and how fast they respond.
+
+use std::time::Duration;
+
+use super::super::super::facts::{ClockOffset, NodeFacts, Requirements};
+use super::super::super::redlock::RedlockSettings;
+use super::super::{fail, format_short, ok, unknown, warn};
+use crate::Finding;
+use leasehold_internals::logic::quorum;
+
+/// The difference between synchronized clocks is smaller than this.
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
+const SYNCHRONIZE_FIX: &str =
+    "keep the clocks of all nodes in step: chrony or ntpd, which turn them slowly instead of setting them";
+
+/// The median clock.
+fn median_clock(nodes: &[&NodeFacts]) -> Option<ClockOffset> {
+    let mut gaps: Vec<_> = nodes.iter().filter_map(|node| node.clock_offset.as_ref().ok().copied()).collect();
+    gaps.sort_by_key(|gap| gap.ahead_us);
+    gaps.get(gaps.len() / 2).copied()
+}
+
+/// The minimum difference between two clocks, and the measured one.
+fn clock_distance(one: &ClockOffset, other: &ClockOffset) -> (Duration, Duration) {
+    let distance = Duration::from_micros(one.ahead_us.abs_diff(other.ahead_us));
+    (distance.saturating_sub(one.uncertainty + other.uncertainty), distance)
+}
+
+fn direction(one: &ClockOffset, other: &ClockOffset) -> &'static str {
+    if one.ahead_us < other.ahead_us { "behind" } else { "ahead of" }
+}
+
+/// The nodes' clocks compared with each other.
+pub(super) fn clocks(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &Requirements) -> Vec<Finding> {
+    let (check, allowed) = ("clocks", plan.drift.margin_for(aim.ttl));
+    let means = "each node counts leases on its own clock: when this one is set right, leases there end early, or late, by that \
+        much. Tokens rise all the same";
+    let mut findings = Vec::new();
+    for node in nodes {
+        if let Err(no) = &node.clock_offset {
+            findings.push(unknown(check, &node.address, no).impact(means).fix("let this user run TIME: +time"));
+        }
+    }
+    let Some(middle) = median_clock(nodes) else { return findings };
+    let known = || nodes.iter().filter_map(|node| Some((node, node.clock_offset.as_ref().ok()?)));
+    for (node, gap) in known() {
+        let (least, distance) = clock_distance(gap, &middle);
+        if least <= allowed {
+            continue;
+        }
+        let found = format!("it is {} {} most of the others", format_short(distance), direction(gap, &middle));
+        findings.push(if least > aim.ttl {
+            fail(check, &node.address, format!("{found}, more than a lease ({})", format_short(aim.ttl)))
+                .impact(format!("{means}; so much ends, or outlives, all of them"))
+                .fix(SYNCHRONIZE_FIX)
+        } else {
+            let allows = format!("; leases allow for {}", format_short(allowed));
+            warn(check, &node.address, format!("{found}{allows}")).impact(means).fix(SYNCHRONIZE_FIX)
+        });
+    }
+    if findings.is_empty() && nodes.len() > 1 {
+        let ends = (known().min_by_key(|(_, gap)| gap.ahead_us), known().max_by_key(|(_, gap)| gap.ahead_us));
+        if let (Some((_, first)), Some((_, last))) = ends {
+            let (distance, error) = (clock_distance(first, last).1, first.uncertainty + last.uncertainty);
+            let found = format!("at most {} apart, give or take {}", format_short(distance), format_short(error));
+            let means = format!("that is within what leases allow for ({})", format_short(allowed));
+            findings.push(ok(check, "", found).impact(means));
+        }
+    }
+    findings
+}
+
+/// The median of their clocks compared with ours.
+pub(super) fn our_clock(nodes: &[&NodeFacts]) -> Option<Finding> {
+    let (check, theirs) = ("clock", median_clock(nodes)?);
+    let ours = ClockOffset { ahead_us: 0, uncertainty: Duration::ZERO };
+    let (least, distance) = clock_distance(&theirs, &ours);
+    let side = direction(&theirs, &ours);
+    let found = format!(
+        "most of theirs are {} {side} ours, give or take {}",
+        format_short(distance),
+        format_short(theirs.uncertainty)
+    );
+    Some(if least <= MAX_CLOCK_DIFFERENCE {
+        ok(check, "", found).impact("tokens come from clocks that are right, as far as we can tell")
+    } else {
+        warn(check, "", found)
+            .impact(
+                "ours is wrong, or theirs are. No lease depends on ours; but if theirs are all set right at once, leases end \
+                early, or late, on a majority: then two may hold one lock. Tokens rise all the same",
+            )
+            .fix("keep the clocks in step: chrony or ntpd, here and there")
+    })
+}
+
+/// The nodes' response times compared with the timeout.
+pub(super) fn node_timeout(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &Requirements) -> Vec<Finding> {
+    let (check, most) = ("node-timeout", quorum::node_timeout(aim.ttl, plan.node_timeout));
+    let why = match most < plan.node_timeout {
+        true => {
+            format!("a tenth of the TTL, less than node-timeout={}", format_short(plan.node_timeout).replace(' ', ""))
+        }
+        false => "node-timeout".to_owned(),
+    };
+    let (mut findings, mut slowest) = (Vec::new(), None);
+    let late = |node: &&&NodeFacts| node.round_trips.as_ref().is_ok_and(|trips| trips.p99 > most);
+    let lost = nodes.iter().filter(late).count() > plan.quorum.tolerated_failures();
+    for node in nodes {
+        let at = &node.address;
+        let trips = match &node.round_trips {
+            Ok(trips) => trips,
+            Err(no) => {
+                let finding =
+                    unknown(check, at, no).impact("a node that answers later than node-timeout does not vote");
+                findings.push(finding.fix("let this user run PING: +ping"));
+                continue;
+            }
+        };
+        let found = format!(
+            "p50 {}, p99 {} of {} pings; it is waited for {} ({why})",
+            format_short(trips.p50),
+            format_short(trips.p99),
+            trips.count,
+            format_short(most)
+        );
+        let fix = match most < plan.node_timeout {
+            true => "a longer TTL, or a node that is nearer or less busy",
+            false => {
+                "a longer node-timeout= in the URL (a tenth of the TTL is used at most), or a node that is nearer or less busy"
+            }
+        };
+        if trips.p99 > most && lost {
+            let means = "it answers too late to vote, and so do so many that there is no majority";
+            findings.push(fail(check, at, found).impact(means).fix(fix));
+        } else if trips.p99 > most / 2 {
+            let means =
+                "it often answers too late, or nearly so: then it does not vote, and fewer failures are survived";
+            findings.push(warn(check, at, found).impact(means).fix(fix));
+        } else if slowest.as_ref().is_none_or(|(p99, _)| trips.p99 > *p99) {
+            let found = if nodes.len() > 1 { format!("the slowest: {found}") } else { found };
+            let means = format!("they answer in time; one that does not costs {} at most", format_short(most));
+            slowest = Some((trips.p99, ok(check, at, found).impact(means)));
+        }
+    }
+    if findings.is_empty() {
+        findings.extend(slowest.map(|(_, finding)| finding));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::facts::RoundTrips;
+    use super::super::super::super::query::QueryError;
+    use super::super::super::fixtures::assert_level;
+    use super::super::fixtures::{node, requirements, settings};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn node_with_clock_offset(number: usize, millis: i64) -> NodeFacts {
+        let gap = ClockOffset { ahead_us: millis * 1000, uncertainty: Duration::from_millis(1) };
+        NodeFacts { clock_offset: Ok(gap), ..node(number) }
+    }
+
+    fn findings(clocks_at: [i64; 5]) -> Vec<Finding> {
+        let nodes: Vec<_> =
+            clocks_at.iter().enumerate().map(|(index, millis)| node_with_clock_offset(index + 1, *millis)).collect();
+        clocks(&nodes.iter().collect::<Vec<_>>(), &settings(5), &requirements())
+    }
+
+    #[test]
+    fn clocks_are_compared_with_the_allowed_drift() {
+        assert_level(&findings([0, 5, -5, 100, 300])[0], Good, "305 ms apart, give or take 2.0 ms");
+        let one = findings([0, 5, -5, 0, 400]);
+        assert_eq!((one.len(), one[0].subject.as_str()), (1, "h5:6379"));
+        assert_level(&one[0], Warn, "400 ms ahead of most of the others; leases allow for 302 ms");
+        assert_level(&findings([0, 5, -5, 0, -31_000])[0], Fail, "behind most of the others, more than a lease (30 s)");
+        assert_eq!(findings([0, 0, 0, 5000, -5000]).len(), 2);
+        let dumb = NodeFacts { clock_offset: Err(QueryError::missing("TIME")), ..node(2) };
+        assert_level(
+            &clocks(&[&node_with_clock_offset(1, 0), &dumb], &settings(5), &requirements())[0],
+            Unknown,
+            "+time",
+        );
+    }
+
+    #[test]
+    fn our_own_clock_may_be_the_wrong_one() {
+        let all = |millis| {
+            our_clock(&[
+                &node_with_clock_offset(1, millis),
+                &node_with_clock_offset(2, millis),
+                &node_with_clock_offset(3, 0),
+            ])
+            .unwrap()
+        };
+        assert_level(&all(900), Good, "ahead of ours");
+        assert_level(&all(-60_000), Warn, "1 min behind ours");
+        assert_level(&all(60_000), Warn, "ours is wrong");
+    }
+
+    #[test]
+    fn response_times_are_compared_with_the_node_timeout() {
+        let takes = |number, millis| {
+            let trips = RoundTrips { count: 100, p50: Duration::from_millis(1), p99: Duration::from_millis(millis) };
+            NodeFacts { round_trips: Ok(trips), ..node(number) }
+        };
+        let find = |p99: [u64; 3], aim: &Requirements| {
+            let nodes = [takes(1, p99[0]), takes(2, p99[1]), takes(3, p99[2])];
+            node_timeout(&nodes.iter().collect::<Vec<_>>(), &settings(3), aim)
+        };
+        let well = find([1, 100, 2], &requirements());
+        assert_eq!((well.len(), well[0].subject.as_str()), (1, "h2:6379"));
+        assert_level(&well[0], Good, "the slowest: p50 1.0 ms, p99 100 ms of 100 pings; it is waited for 250 ms");
+        assert_level(&find([1, 200, 2], &requirements())[0], Warn, "node-timeout= in the URL");
+        assert_level(&find([1, 300, 2], &requirements())[0], Warn, "does not vote");
+        assert_level(&find([300, 300, 2], &requirements())[0], Fail, "no majority");
+        let quick = Requirements { ttl: Duration::from_secs(1), ..requirements() };
+        assert_level(&find([1, 90, 2], &quick)[0], Warn, "100 ms (a tenth of the TTL, less than node-timeout=250ms)");
+        let dumb = NodeFacts { round_trips: Err(QueryError::missing("PING")), ..node(2) };
+        assert_level(&node_timeout(&[&dumb], &settings(1), &requirements())[0], Unknown, "+ping");
+    }
+}

@@ -1,0 +1,191 @@
+//! Sentinels: whether they are reachable, agree, and are fast enough.
+
+use std::time::Duration;
+
+use super::super::facts::Requirements;
+use super::super::query::QueryError;
+use super::super::sentinel::SentinelView;
+use super::timing::judge_failover;
+use super::{fail, format_short, ok, unknown, warn};
+use crate::Finding;
+use leasehold::{Error, ErrorKind};
+
+const PERMISSION_FIX: &str = "let the Sentinels' user run SENTINEL (sentinel-user= and sentinel-password= in the URL)";
+
+/// A Sentinel is unreachable; if all are, nothing else is known.
+pub(crate) fn unreachable(address: &str, error: &Error) -> Finding {
+    let fix = match error.kind() {
+        ErrorKind::Denied => "correct sentinel-user= and sentinel-password= in the URL",
+        _ => "start it, or take it out of the URL",
+    };
+    warn("sentinel-reachable", address, error.to_string()).impact("there is one less to ask who the master is").fix(fix)
+}
+
+/// All findings about the Sentinels that answered.
+pub(crate) fn judge(sentinels: &[SentinelView], name: &str, aim: &Requirements) -> Vec<Finding> {
+    if sentinels.is_empty() {
+        let finding = fail("sentinels", "", "no Sentinel can be reached")
+            .impact("nobody says who the master is, so no lock can be taken")
+            .fix("start them, or correct their addresses in the URL");
+        return vec![finding];
+    }
+    let mut findings = vec![master(sentinels, name), count(sentinels)];
+    findings.extend(sentinels.iter().map(quorum));
+    findings.extend(promotable(sentinels));
+    findings.push(failover_time(sentinels, aim));
+    findings
+}
+
+/// Whether they name the same master.
+fn master(sentinels: &[SentinelView], name: &str) -> Finding {
+    let check = "sentinel-master";
+    let said: Vec<_> = sentinels.iter().filter_map(|one| Some((one, one.master.as_ref().ok()?))).collect();
+    let Some((_, first)) = said.first() else {
+        let why = sentinels[0].master.as_ref().err().map(QueryError::to_string).unwrap_or_default();
+        return fail(check, "", format!("no Sentinel names the master: {why}")).impact("no lock can be taken").fix(
+            format!("correct the name in the URL ({name:?}), or let them watch it: SENTINEL MONITOR; {PERMISSION_FIX}"),
+        );
+    };
+    if said.iter().any(|(_, master)| master != first) {
+        let all: Vec<_> = said.iter().map(|(one, master)| format!("{} says {master}", one.address)).collect();
+        return fail(check, "", all.join("; "))
+            .impact("clients that ask different Sentinels use different masters: two may hold one lock")
+            .fix("examine it again in a minute: after a failover they agree; if not, SENTINEL RESET on those that are wrong");
+    }
+    match sentinels.len() - said.len() {
+        0 => ok(check, "", format!("all say that {name} is {first}")).impact("all clients use the same master"),
+        silent => warn(check, "", format!("{silent} of {} do not know {name}", sentinels.len()))
+            .impact("clients that ask these find no master")
+            .fix(format!("let them watch it, too: SENTINEL MONITOR {name} …; or take them out of the URL")),
+    }
+}
+
+fn count(sentinels: &[SentinelView]) -> Finding {
+    let check = "sentinels";
+    let most = sentinels.iter().filter_map(|one| one.number("num-other-sentinels").ok()).max();
+    let Some(count) = most.map(|others| others + 1) else {
+        return unknown(check, "", &QueryError::missing("how many Sentinels there are"))
+            .impact("fewer than three cannot agree on a failover when one is away")
+            .fix(PERMISSION_FIX);
+    };
+    if count >= 3 {
+        return ok(check, "", format!("{count} Sentinels"))
+            .impact("when one is away, the others still agree on a failover");
+    }
+    warn(check, "", format!("{count} Sentinels"))
+        .impact("when one is away, there is no failover: locks stand still until the master is back")
+        .fix("three Sentinels, on three machines")
+}
+
+fn quorum(one: &SentinelView) -> Finding {
+    let (check, at) = ("sentinel-quorum", &one.address);
+    let means = "there is no failover when the master dies: locks stand still until it is back";
+    match &one.quorum {
+        Ok(said) => ok(check, at, said).impact("there is a failover when the master dies"),
+        Err(QueryError::Refused(said)) if said.contains("NOQUORUM") => warn(check, at, said)
+            .impact(means)
+            .fix("bring the missing Sentinels back, or lower the quorum: SENTINEL SET"),
+        Err(no) => unknown(check, at, no).impact(means).fix(PERMISSION_FIX),
+    }
+}
+
+/// Whether there is a replica to promote.
+fn promotable(sentinels: &[SentinelView]) -> Option<Finding> {
+    let most = sentinels.iter().filter_map(|one| one.number("num-slaves").ok()).max()?;
+    (most == 0).then(|| {
+        warn("sentinel-replicas", "", "the master has no replica")
+            .impact("there is nobody to take its place: locks stand still until it is back")
+            .fix("a replica on another machine: REPLICAOF")
+    })
+}
+
+/// How long the master must be unreachable before another is promoted: the shortest setting of all
+/// Sentinels.
+pub(crate) fn failover_delay(sentinels: &[SentinelView]) -> Option<Duration> {
+    let told = sentinels.iter().filter_map(|one| one.number("down-after-milliseconds").ok());
+    told.min().map(Duration::from_millis)
+}
+
+fn failover_time(sentinels: &[SentinelView], aim: &Requirements) -> Finding {
+    let longest = |key| sentinels.iter().filter_map(|one| one.number(key).ok()).max().map(Duration::from_millis);
+    let Some(silence) = longest("down-after-milliseconds") else {
+        return unknown("failover-time", "", &QueryError::missing("down-after-milliseconds"))
+            .impact("a failover that takes longer than two thirds of a lease loses held locks")
+            .fix(PERMISSION_FIX);
+    };
+    let again = longest("failover-timeout")
+        .map(|again| format!("; one that fails is tried again after twice failover-timeout ({})", format_short(again)));
+    let found = format!("down-after-milliseconds is {}{}", format_short(silence), again.unwrap_or_default());
+    judge_failover("", silence, &found, aim).with_setting_to_fix("down-after-milliseconds")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{assert_level, requirements};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn sentinel_view(port: u16) -> SentinelView {
+        let about = [
+            ("num-other-sentinels", "2"),
+            ("num-slaves", "1"),
+            ("down-after-milliseconds", "5000"),
+            ("failover-timeout", "60000"),
+        ];
+        SentinelView {
+            address: format!("s:{port}"),
+            master: Ok("m:6379".into()),
+            master_info: Ok(about.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            quorum: Ok("OK 3 usable Sentinels.".into()),
+        }
+    }
+
+    fn sentinel_with(key: &str, value: &str) -> Vec<SentinelView> {
+        let mut one = sentinel_view(1);
+        one.master_info.as_mut().unwrap().insert(key.into(), value.into());
+        vec![one]
+    }
+
+    #[test]
+    fn three_sentinels_that_agree_are_ok() {
+        let all = judge(&[sentinel_view(1), sentinel_view(2), sentinel_view(3)], "mymaster", &requirements());
+        assert!(all.iter().all(|finding| finding.level == Good && finding.fix.is_empty()), "{all:?}");
+    }
+
+    #[test]
+    fn no_sentinel_knows_the_master() {
+        assert_level(&judge(&[], "m", &requirements())[0], Fail, "no Sentinel can be reached");
+        let lost = SentinelView { master: Err(QueryError::Refused("it knows no master".into())), ..sentinel_view(1) };
+        assert_level(&master(std::slice::from_ref(&lost), "m"), Fail, "SENTINEL MONITOR");
+        assert_level(&master(&[sentinel_view(2), lost], "m"), Warn, "1 of 2");
+        assert_level(&unreachable("s:1", &Error::new(ErrorKind::Unavailable, "away")), Warn, "one less");
+    }
+
+    #[test]
+    fn sentinels_that_name_two_masters_fail() {
+        let other = SentinelView { master: Ok("n:6379".into()), ..sentinel_view(2) };
+        assert_level(&master(&[sentinel_view(1), other], "m"), Fail, "s:2 says n:6379");
+    }
+
+    #[test]
+    fn too_few_sentinels_and_a_missing_quorum_warn() {
+        assert_level(&count(&sentinel_with("num-other-sentinels", "1")), Warn, "three");
+        assert_level(&count(&sentinel_with("num-other-sentinels", "?")), Unknown, "sentinel-user");
+        let without = |no| SentinelView { quorum: Err(no), ..sentinel_view(1) };
+        assert_level(&quorum(&without(QueryError::Refused("NOQUORUM 1 usable Sentinels".into()))), Warn, "no failover");
+        assert_level(&quorum(&without(QueryError::Refused("NOPERM".into()))), Unknown, "SENTINEL");
+        assert_level(&promotable(&sentinel_with("num-slaves", "0")).unwrap(), Warn, "no replica");
+    }
+
+    #[test]
+    fn a_failover_must_fit_into_a_lease() {
+        assert_level(&failover_time(&[sentinel_view(1)], &requirements()), Good, "6 s");
+        assert_level(&failover_time(&sentinel_with("down-after-milliseconds", "30000"), &requirements()), Warn, "31 s");
+        assert_level(
+            &failover_time(&sentinel_with("down-after-milliseconds", "?"), &requirements()),
+            Unknown,
+            "two thirds",
+        );
+        assert_eq!(failover_delay(&[sentinel_view(1)]), Some(Duration::from_secs(5)));
+    }
+}

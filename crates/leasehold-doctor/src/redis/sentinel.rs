@@ -1,0 +1,121 @@
+//! The Sentinels' views of a master, and the servers that they name.
+
+use std::collections::HashMap;
+
+use futures_util::future::join_all;
+
+use super::facts::Requirements;
+use super::gather;
+use super::query::{Fact, QueryConnection, QueryError, query, redis_command};
+use super::rules::{self, ExpectedRole};
+use crate::Finding;
+use leasehold::Result;
+use leasehold_internals::redis::config::{Address, Config};
+use leasehold_internals::redis::connect;
+
+/// One Sentinel's view.
+#[derive(Clone, Debug)]
+pub(crate) struct SentinelView {
+    pub(crate) address: String,
+    /// The master's address, according to this Sentinel.
+    pub(crate) master: Fact<String>,
+    /// Its facts about the master: `quorum`, `num-other-sentinels`, `down-after-milliseconds`, …
+    pub(crate) master_info: Fact<HashMap<String, String>>,
+    /// Whether enough Sentinels are reachable to agree on a failover.
+    pub(crate) quorum: Fact<String>,
+}
+
+impl SentinelView {
+    pub(crate) fn number(&self, key: &str) -> Fact<u64> {
+        let about = self.master_info.as_ref().map_err(QueryError::clone)?;
+        about.get(key).and_then(|text| text.parse().ok()).ok_or_else(|| QueryError::missing(key))
+    }
+}
+
+/// A Sentinel's view, and the other servers that it names.
+struct SentinelAnswer {
+    view: SentinelView,
+    master: Option<Address>,
+    replicas: Vec<Address>,
+    other_sentinels: Vec<Address>,
+}
+
+pub(super) async fn examine(
+    config: &Config,
+    listed: &[Address],
+    name: &str,
+    requirements: &Requirements,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut heard = Vec::new();
+    let mut asked = listed.to_vec();
+    query_sentinels(config, listed, name, &mut heard, &mut findings).await;
+    let mut others: Vec<_> = heard.iter().flat_map(|one: &SentinelAnswer| one.other_sentinels.clone()).collect();
+    others.sort();
+    others.dedup();
+    others.retain(|other| !asked.contains(other) && !heard.iter().any(|one| one.view.address == other.to_string()));
+    // A Sentinel that the URL does not name may have two addresses, so the ones that answer are
+    // enough.
+    query_sentinels(config, &others, name, &mut heard, &mut Vec::new()).await;
+    asked.extend(others);
+
+    let views: Vec<_> = heard.iter().map(|one| one.view.clone()).collect();
+    findings.extend(rules::sentinel::judge(&views, name, requirements));
+    let Some(master) = heard.iter().find_map(|one| one.master.clone()) else { return findings };
+    let mut replicas: Vec<_> = heard.iter().flat_map(|one| one.replicas.clone()).collect();
+    replicas.sort();
+    replicas.dedup();
+    replicas.retain(|replica| *replica != master);
+    let servers =
+        std::iter::once((master, ExpectedRole::Master)).chain(replicas.into_iter().map(|r| (r, ExpectedRole::Replica)));
+    let servers: Vec<_> = servers.map(|(address, expected)| (address, expected, Vec::new())).collect();
+    findings
+        .extend(gather::examine_servers(config, &servers, requirements, rules::sentinel::failover_delay(&views)).await);
+    findings
+}
+
+async fn query_sentinels(
+    config: &Config,
+    sentinels: &[Address],
+    name: &str,
+    heard: &mut Vec<SentinelAnswer>,
+    findings: &mut Vec<Finding>,
+) {
+    let answers = join_all(sentinels.iter().map(|address| query_sentinel(config, address, name))).await;
+    for (address, answer) in sentinels.iter().zip(answers) {
+        match answer {
+            Ok(one) => heard.push(one),
+            Err(error) => findings.push(rules::sentinel::unreachable(&address.to_string(), &error)),
+        }
+    }
+}
+
+async fn query_sentinel(config: &Config, address: &Address, name: &str) -> Result<SentinelAnswer> {
+    let link = &QueryConnection::new(config, connect::to_sentinel(config, address).await?);
+    let place: Fact<Option<Vec<String>>> =
+        query(link, &redis_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])).await;
+    let master = match &place {
+        Ok(Some(pair)) => pair.first().zip(pair.get(1)).and_then(|(host, port)| parse_address(host, port)),
+        _ => None,
+    };
+    let said = match (&place, &master) {
+        (Err(no), _) => Err(no.clone()),
+        (_, Some(master)) => Ok(master.to_string()),
+        _ => Err(QueryError::Refused(format!("it knows no master {name:?}"))),
+    };
+    let about = query(link, &redis_command(&["SENTINEL", "MASTER", name])).await;
+    let quorum = query(link, &redis_command(&["SENTINEL", "CKQUORUM", name])).await;
+    let replicas = query(link, &redis_command(&["SENTINEL", "REPLICAS", name])).await;
+    let others = query(link, &redis_command(&["SENTINEL", "SENTINELS", name])).await;
+    let view = SentinelView { address: address.to_string(), master: said, master_info: about, quorum };
+    Ok(SentinelAnswer { view, master, replicas: parse_addresses(replicas), other_sentinels: parse_addresses(others) })
+}
+
+fn parse_addresses(listed: Fact<Vec<HashMap<String, String>>>) -> Vec<Address> {
+    let listed = listed.unwrap_or_default();
+    listed.iter().filter_map(|one| parse_address(one.get("ip")?, one.get("port")?)).collect()
+}
+
+fn parse_address(host: &str, port: &str) -> Option<Address> {
+    Some(Address { host: host.to_owned(), port: port.parse().ok()? })
+}

@@ -1,0 +1,296 @@
+//! The known facts of a database: plain data that the rules judge.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_internals::sql::config::Technique;
+use leasehold_internals::sql::{Dialect, error};
+
+/// Why something is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum UnknownReason {
+    /// The server denies this user access to it.
+    Denied(String),
+    /// It is unreachable, or did not respond.
+    Unreachable(String),
+    /// The server does not reveal it.
+    NotReported(String),
+    /// It was not asked because of another finding.
+    Skipped(&'static str),
+}
+
+impl UnknownReason {
+    pub(super) fn not_reported(what: &str) -> Self {
+        Self::NotReported(format!("it does not tell {what}"))
+    }
+
+    pub(super) fn from_failure(failure: &error::Failure, dialect: Dialect) -> Self {
+        match (failure, failure.class(dialect)) {
+            (error::Failure::Refused { code, message: said }, Some(error::ErrorClass::Denied)) => {
+                Self::Denied(format!("{code}: {said}"))
+            }
+            (error::Failure::Refused { code, message: said }, _) => Self::NotReported(format!("{code}: {said}")),
+            (error::Failure::Unreachable(why) | error::Failure::ConnectionLost(why), _) => {
+                Self::Unreachable(why.clone())
+            }
+            (other, _) => Self::NotReported(other.to_error(dialect, "it").message_without_location()),
+        }
+    }
+}
+
+impl fmt::Display for UnknownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(why) | Self::Unreachable(why) | Self::NotReported(why) => f.write_str(why),
+            Self::Skipped(why) => write!(f, "not asked, because {why}"),
+        }
+    }
+}
+
+/// A fact, or why it is not known.
+pub(super) type Fact<T> = Result<T, UnknownReason>;
+
+/// The user's requirements of the database.
+#[derive(Clone, Debug)]
+pub(super) struct Requirements {
+    pub(super) dialect: Dialect,
+    pub(super) ttl: Duration,
+    pub(super) technique: Technique,
+    pub(super) connections: u64,
+    /// `pooler=transaction`: nothing is kept or set in a session.
+    pub(super) has_transaction_pooler: bool,
+    /// Waiters poll: `wake=poll`.
+    pub(super) is_polling: bool,
+    pub(super) clock_skew: Duration,
+    /// The command that prints the statements that create the tables.
+    pub(super) ddl_command: String,
+}
+
+impl Requirements {
+    /// How often a lease is renewed.
+    pub(super) fn renewal_interval(&self) -> Duration {
+        self.ttl / 3
+    }
+
+    /// Whether the lock belongs to a session, and ends with it.
+    pub(super) fn is_held_in_session(&self) -> bool {
+        self.technique != Technique::Row
+    }
+}
+
+/// All facts.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) requirements: Requirements,
+    pub(super) servers: Vec<Server>,
+}
+
+/// One server of the URL.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) address: String,
+    pub(super) facts: Result<ServerFacts, ConnectFailure>,
+}
+
+/// Why a server accepted no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ConnectFailure {
+    Unreachable(String),
+    Denied(String),
+    NoDatabase(String),
+    TooManyConnections(String),
+}
+
+/// Names and values, from `SHOW VARIABLES`, `SHOW STATUS` or `pg_settings`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Values(pub(super) BTreeMap<String, String>);
+
+impl Values {
+    pub(super) fn text(&self, key: &str) -> Fact<&str> {
+        self.0.get(key).map(String::as_str).ok_or_else(|| UnknownReason::not_reported(key))
+    }
+
+    /// A number; the integer part if it has a fraction.
+    pub(super) fn number(&self, key: &str) -> Fact<i64> {
+        let text = self.text(key)?;
+        text.split('.').next().unwrap_or_default().parse().map_err(|_| UnknownReason::not_reported(key))
+    }
+
+    pub(super) fn is_on(&self, key: &str) -> Fact<bool> {
+        Ok(matches!(self.text(key)?.to_ascii_lowercase().as_str(), "on" | "1" | "yes" | "true"))
+    }
+}
+
+/// The facts of a server that accepted a connection.
+#[derive(Clone, Debug)]
+pub(super) struct ServerFacts {
+    pub(super) version: Fact<String>,
+    pub(super) settings: Fact<Values>,
+    /// MySQL only: `SHOW GLOBAL STATUS`.
+    pub(super) status: Fact<Values>,
+    /// The identity of the server, whatever its address.
+    pub(super) identity: Fact<String>,
+    /// PostgreSQL only: whether it is a standby.
+    pub(super) is_in_recovery: Fact<bool>,
+    /// The number of connections of all users.
+    pub(super) in_use: Fact<i64>,
+    /// The number of connected replicas.
+    pub(super) replicas: Fact<i64>,
+    /// The pooler or proxy before the server.
+    pub(super) intermediary: Fact<Intermediary>,
+    pub(super) clock: Fact<ClockOffset>,
+    pub(super) round_trips: Fact<RoundTrips>,
+    /// The tables that the technique needs.
+    pub(super) tables: Vec<Table>,
+    /// The result of a lock that was acquired and rolled back.
+    pub(super) dry_run: Fact<()>,
+    pub(super) row_stats: Fact<RowStats>,
+}
+
+impl ServerFacts {
+    pub(super) fn setting(&self, key: &str) -> Fact<&str> {
+        self.settings.as_ref().map_err(UnknownReason::clone)?.text(key)
+    }
+
+    pub(super) fn number(&self, key: &str) -> Fact<i64> {
+        self.settings.as_ref().map_err(UnknownReason::clone)?.number(key)
+    }
+
+    pub(super) fn is_on(&self, key: &str) -> Fact<bool> {
+        self.settings.as_ref().map_err(UnknownReason::clone)?.is_on(key)
+    }
+
+    pub(super) fn status(&self, key: &str) -> Fact<&str> {
+        self.status.as_ref().map_err(UnknownReason::clone)?.text(key)
+    }
+
+    /// Whether it is a node of a Galera cluster.
+    pub(super) fn is_galera(&self) -> bool {
+        self.is_on("wsrep_on") == Ok(true)
+    }
+
+    /// What makes the server read-only, if anything does.
+    pub(super) fn read_only(&self, dialect: Dialect) -> Fact<Option<String>> {
+        if dialect == Dialect::Postgres {
+            if self.is_in_recovery.clone()? {
+                return Ok(Some("it is a standby (pg_is_in_recovery)".into()));
+            }
+            let marked = self.is_on("default_transaction_read_only") == Ok(true);
+            return Ok(marked.then(|| "default_transaction_read_only is on".into()));
+        }
+        // Not every kind of server has all of these variables.
+        let mut on = Vec::new();
+        for key in ["read_only", "super_read_only", "innodb_read_only", "transaction_read_only", "tx_read_only"] {
+            if self.is_on(key) == Ok(true) || self.setting(key).is_ok_and(|value| value.starts_with("READ_ONLY")) {
+                on.push(key);
+            }
+        }
+        self.setting("read_only")?;
+        Ok((!on.is_empty()).then(|| format!("{} is on", on.join(", "))))
+    }
+}
+
+/// The pooler or proxy before the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Intermediary {
+    Direct,
+    /// A pooler that may use another session for each transaction.
+    TransactionPooler,
+    /// A proxy with this name.
+    Proxy(&'static str),
+}
+
+/// The difference between a server's clock and ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClockOffset {
+    /// How many microseconds it is ahead of ours.
+    pub(super) ahead: i64,
+    /// The error of that: half of the shortest round trip.
+    pub(super) error: Duration,
+}
+
+/// The durations of queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RoundTrips {
+    pub(super) count: usize,
+    pub(super) p50: Duration,
+    pub(super) p99: Duration,
+}
+
+impl RoundTrips {
+    pub(super) fn from_samples(mut times: Vec<Duration>) -> Option<Self> {
+        times.sort_unstable();
+        let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
+        Some(Self { count: times.len(), p50: *at(50)?, p99: *at(99)? })
+    }
+}
+
+/// A table that the technique needs.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    pub(super) name: String,
+    /// The columns that it needs besides its name.
+    pub(super) required_columns: &'static [&'static str],
+    pub(super) state: Fact<TableState>,
+}
+
+/// The state of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TableState {
+    /// It does not exist; whether we may create it.
+    Missing {
+        can_create: Fact<()>,
+    },
+    Exists(TableDefinition),
+}
+
+/// The definition of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct TableDefinition {
+    /// InnoDB, or PostgreSQL's `relpersistence` as a word.
+    pub(super) engine: String,
+    pub(super) columns: Vec<Column>,
+    /// Whether names are unique.
+    pub(super) is_name_unique: bool,
+}
+
+impl TableDefinition {
+    pub(super) fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == name)
+    }
+}
+
+/// A column.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Column {
+    pub(super) name: String,
+    /// `bigint`, `varbinary`, `text`, …
+    pub(super) data_type: String,
+    /// `utf8mb4_general_ci`, `C`; empty if it has none.
+    pub(super) collation: String,
+    /// PostgreSQL: whether its collation treats names with different bytes as equal.
+    pub(super) has_loose_collation: bool,
+}
+
+/// The content of the lease table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RowStats {
+    /// How many rows were counted, at most [`Self::MAX_COUNTED`].
+    pub(super) count: i64,
+    /// How many rows have holders or waiters at present.
+    pub(super) active: i64,
+    /// How many rows have holders or waiters that did not leave before their end.
+    pub(super) expired: i64,
+    /// How many rows claim an end later than any lease can last.
+    pub(super) never_expiring: i64,
+    /// How many rows were read and parsed.
+    pub(super) parsed: usize,
+    /// Names of locks whose rows cannot be parsed, and why.
+    pub(super) corrupt: Vec<(String, &'static str)>,
+}
+
+impl RowStats {
+    pub(super) const MAX_COUNTED: i64 = 100_000;
+    pub(super) const MAX_PARSED: usize = 500;
+}

@@ -1,0 +1,290 @@
+//! All facts about the servers.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::facts::{
+    ConnectFailure, Fact, Facts, Requirements, RowStats, Server, ServerFacts, Table, TableState, UnknownReason, Values,
+};
+use super::{mysql, postgres, probe};
+use leasehold::clock::Clock;
+use leasehold_internals::sql::config::{Config, Technique, WakeMode};
+use leasehold_internals::sql::connection::{Connection, Reply, Value};
+use leasehold_internals::sql::ddl::{self, Tables};
+use leasehold_internals::sql::error::{ErrorClass, Failure};
+use leasehold_internals::sql::{Dialect, lease, session_locks};
+
+/// Timeout of a small query.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// A little more than the longest lease, in microseconds.
+const MAX_LEASE_MICROS: i64 = 25 * 3600 * 1_000_000;
+
+/// A connection for small queries, one after the other.
+#[derive(Debug)]
+pub(super) struct QueryClient {
+    /// `None` after a timeout: the next reply could belong to the query before.
+    link: Option<Connection>,
+    clock: Clock,
+    pub(super) dialect: Dialect,
+}
+
+impl QueryClient {
+    pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
+        match config.clock.timeout(config.connect_timeout + QUERY_TIMEOUT, Connection::open(config)).await {
+            Ok(link) => Ok(Self { link: Some(link?), clock: config.clock.clone(), dialect: config.dialect }),
+            Err(_) => Err(Failure::Unreachable(format!("no answer within {:?}", config.connect_timeout))),
+        }
+    }
+
+    /// The server's id of this connection, from the handshake.
+    pub(super) fn id(&self) -> Option<i64> {
+        self.link.as_ref().map(Connection::id)
+    }
+
+    pub(super) async fn query(&mut self, sql: &str) -> Fact<Reply> {
+        self.query_with(sql, &[]).await
+    }
+
+    pub(super) async fn query_with(&mut self, sql: &str, values: &[Value]) -> Fact<Reply> {
+        let dialect = self.dialect;
+        self.with_timeout(async |link| link.run(sql, values).await)
+            .await?
+            .map_err(|failure| UnknownReason::from_failure(&failure, dialect))
+    }
+
+    /// Runs statements without rows.
+    pub(super) async fn execute(&mut self, sql: &str) -> Fact<()> {
+        let dialect = self.dialect;
+        self.with_timeout(async |link| link.execute_batch(sql).await)
+            .await?
+            .map_err(|failure| UnknownReason::from_failure(&failure, dialect))
+    }
+
+    /// The single value of the single row.
+    pub(super) async fn value(&mut self, sql: &str) -> Fact<Value> {
+        let reply = self.query(sql).await?;
+        reply.value().cloned().ok_or_else(|| UnknownReason::not_reported("it"))
+    }
+
+    pub(super) async fn number(&mut self, sql: &str) -> Fact<i64> {
+        self.value(sql).await?.int().ok_or_else(|| UnknownReason::not_reported("a number"))
+    }
+
+    pub(super) async fn text(&mut self, sql: &str) -> Fact<String> {
+        self.value(sql).await?.text().map(ToOwned::to_owned).ok_or_else(|| UnknownReason::not_reported("it"))
+    }
+
+    /// Rows with a name and a value.
+    pub(super) async fn values(&mut self, sql: &str) -> Fact<Values> {
+        let reply = self.query(sql).await?;
+        let pair = |row: &Vec<Value>| match &row[..] {
+            [Value::Text(name), Value::Text(value)] => Some((name.to_ascii_lowercase(), value.clone())),
+            [Value::Text(name), Value::Int(value)] => Some((name.to_ascii_lowercase(), value.to_string())),
+            _ => None,
+        };
+        Ok(Values(reply.rows.iter().filter_map(pair).collect()))
+    }
+
+    async fn with_timeout<T>(
+        &mut self,
+        asking: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
+    ) -> Fact<Result<T, Failure>> {
+        let Some(link) = &mut self.link else { return Err(UnknownReason::Unreachable("it fell silent".into())) };
+        match self.clock.timeout(QUERY_TIMEOUT, asking(link)).await {
+            Ok(answer) => {
+                // After a refusal, the next query may succeed.
+                if answer.as_ref().is_err_and(|failure| !matches!(failure, Failure::Refused { .. })) {
+                    self.link = None;
+                }
+                Ok(answer)
+            }
+            Err(_) => {
+                self.link = None;
+                Err(UnknownReason::Unreachable(format!("no answer within {QUERY_TIMEOUT:?}")))
+            }
+        }
+    }
+
+    pub(super) async fn close(self) {
+        if let Some(link) = self.link {
+            link.close().await;
+        }
+    }
+}
+
+/// Asks for all facts.
+pub(super) async fn gather_facts(config: &Config, ttl: Duration) -> Facts {
+    let aim = Requirements {
+        dialect: config.dialect,
+        ttl,
+        technique: config.technique,
+        connections: config.connections as u64,
+        has_transaction_pooler: config.has_transaction_pooler,
+        is_polling: config.wake == WakeMode::Poll,
+        clock_skew: config.clock_skew,
+        ddl_command: ddl::command(config),
+    };
+    let servers = join_all(config.servers.iter().map(|place| gather_server(config, place))).await;
+    Facts { requirements: aim, servers }
+}
+
+async fn gather_server(config: &Config, (host, port): &(String, u16)) -> Server {
+    let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    // As behind a pooler: we set and prepare nothing, so that we see the settings of other clients.
+    let alone = Config {
+        servers: vec![(host.clone(), *port)],
+        has_transaction_pooler: true,
+        allows_read_only: true,
+        ..config.clone()
+    };
+    let seen = match QueryClient::open(&alone).await {
+        Ok(mut asker) => {
+            let seen = gather_server_facts(&mut asker, &alone).await;
+            asker.close().await;
+            Ok(seen)
+        }
+        Err(failure) => Err(connect_failure(&failure, config.dialect)),
+    };
+    Server { address, facts: seen }
+}
+
+fn connect_failure(failure: &Failure, dialect: Dialect) -> ConnectFailure {
+    let said = match failure {
+        Failure::Refused { code, message: said } => format!("{code}: {said}"),
+        Failure::Unreachable(why) | Failure::ConnectionLost(why) => why.clone(),
+        other => other.to_error(dialect, "it").message_without_location(),
+    };
+    match failure.class(dialect) {
+        Some(ErrorClass::Denied) => ConnectFailure::Denied(said),
+        Some(ErrorClass::NoDatabase) => ConnectFailure::NoDatabase(said),
+        Some(ErrorClass::TooManyConnections) => ConnectFailure::TooManyConnections(said),
+        _ => ConnectFailure::Unreachable(said),
+    }
+}
+
+async fn gather_server_facts(asker: &mut QueryClient, config: &Config) -> ServerFacts {
+    let unasked = || UnknownReason::Skipped("it is another kind of server");
+    let mut seen = ServerFacts {
+        version: Err(unasked()),
+        settings: Err(unasked()),
+        status: Err(unasked()),
+        identity: Err(unasked()),
+        is_in_recovery: Err(unasked()),
+        in_use: Err(unasked()),
+        replicas: Err(unasked()),
+        intermediary: Err(unasked()),
+        clock: Err(unasked()),
+        round_trips: Err(unasked()),
+        tables: Vec::new(),
+        dry_run: Err(unasked()),
+        row_stats: Err(unasked()),
+    };
+    match config.dialect {
+        Dialect::MySql => mysql::query_facts(asker, &mut seen).await,
+        Dialect::Postgres => postgres::query_facts(asker, config, &mut seen).await,
+    }
+    (seen.clock, seen.round_trips) = probe::measure_clock(asker).await;
+    for (name, wanted, statement) in required_tables(config) {
+        let found = match config.dialect {
+            Dialect::MySql => mysql::table(asker, &name, &statement).await,
+            Dialect::Postgres => postgres::table(asker, config.schema.as_deref(), &name).await,
+        };
+        seen.tables.push(Table { name, required_columns: wanted, state: found });
+    }
+    seen.dry_run = run_dry_run(asker, config, &seen).await;
+    seen.row_stats = match seen.tables.first().map(|table| &table.state) {
+        Some(Ok(TableState::Exists(_))) if config.technique == Technique::Row => count_rows(asker, config).await,
+        Some(Err(no)) => Err(no.clone()),
+        _ => Err(UnknownReason::Skipped("there is no lease table")),
+    };
+    seen
+}
+
+/// The tables that the technique needs, with their columns and the statements that create them.
+fn required_tables(config: &Config) -> Vec<(String, &'static [&'static str], String)> {
+    const LEASE: &[&str] = &["version", "token", "busy", "state"];
+    let of = |suffix: &str, wanted| (format!("{}{suffix}", config.table), wanted);
+    let tables: Vec<(String, &'static [&'static str])> = match config.technique {
+        Technique::Row => vec![of("", LEASE)],
+        Technique::ForUpdate => vec![of("_rows", &[]), of("_tokens", &["token"])],
+        Technique::Session => vec![of("_tokens", &["token"])],
+    };
+    tables
+        .into_iter()
+        .zip(ddl::lock_table_statements(config))
+        .map(|((name, wanted), made)| (name, wanted, made))
+        .collect()
+}
+
+/// Does what a lock does, where it can be rolled back.
+async fn run_dry_run(asker: &mut QueryClient, config: &Config, seen: &ServerFacts) -> Fact<()> {
+    if seen.read_only(config.dialect).is_ok_and(|read_only| read_only.is_some()) {
+        return Err(UnknownReason::Skipped("it takes no writes"));
+    }
+    for table in &seen.tables {
+        match &table.state {
+            Ok(TableState::Exists(shape)) if super::rules::is_transactional(shape) => {}
+            Ok(TableState::Exists(_)) => return Err(UnknownReason::Skipped("its table cannot roll back")),
+            Ok(TableState::Missing { .. }) => return Err(UnknownReason::Skipped("its table is not there")),
+            Err(_) => return Err(UnknownReason::Skipped("its table could not be looked at")),
+        }
+    }
+    let dialect = asker.dialect;
+    asker
+        .with_timeout(async |link| match config.technique {
+            Technique::Row => lease::dry_run(link, config).await,
+            Technique::ForUpdate | Technique::Session => session_locks::dry_run(link, config).await,
+        })
+        .await?
+        .map_err(|failure| UnknownReason::from_failure(&failure, dialect))
+}
+
+async fn count_rows(asker: &mut QueryClient, config: &Config) -> Fact<RowStats> {
+    let table = Tables::from_config(config).leases;
+    let now = probe::clock_expression(config.dialect);
+    let most = RowStats::MAX_COUNTED;
+    let (long, one) = match config.dialect {
+        Dialect::MySql => ("SIGNED", "1, 0"),
+        Dialect::Postgres => ("bigint", "1 ELSE 0 END"),
+    };
+    let sum = |condition: &str| match config.dialect {
+        Dialect::MySql => format!("CAST(COALESCE(SUM(IF({condition}, {one})), 0) AS {long})"),
+        Dialect::Postgres => format!("COALESCE(SUM(CASE WHEN {condition} THEN {one}), 0)::{long}"),
+    };
+    let sql = format!(
+        "SELECT COUNT(*), {}, {}, {} FROM (SELECT busy, {now} AS now FROM {table} LIMIT {most}) AS counted",
+        sum("busy > now"),
+        sum("busy > 0 AND busy <= now"),
+        sum(&format!("busy > now + {MAX_LEASE_MICROS}")),
+    );
+    let reply = asker.query(&sql).await?;
+    let numbers: Vec<i64> = reply.row().unwrap_or_default().iter().filter_map(Value::int).collect();
+    let [count, busy, ended, endless] = numbers[..] else {
+        return Err(UnknownReason::not_reported("how many rows there are"));
+    };
+    let sql =
+        format!("SELECT name, version, token, state FROM {table} ORDER BY busy DESC LIMIT {}", RowStats::MAX_PARSED);
+    // Rows may be large, and there may be no index: read them only if their number is known to be
+    // below the limit.
+    let reply = if count < most { asker.query(&sql).await? } else { Reply::default() };
+    let damaged = |row: &Vec<Value>| match &row[..] {
+        [name, version, token, state] => {
+            let why = match (version.int(), token.int(), state.text()) {
+                (Some(0..), Some(0..), Some(state)) => lease::corruption(state)?,
+                _ => "its version or token is none",
+            };
+            Some((name.text().unwrap_or_default().to_owned(), why))
+        }
+        _ => None,
+    };
+    let read = reply.rows.len();
+    Ok(RowStats {
+        count,
+        active: busy,
+        expired: ended,
+        never_expiring: endless,
+        parsed: read,
+        corrupt: reply.rows.iter().filter_map(damaged).collect(),
+    })
+}

@@ -1,0 +1,57 @@
+//! Poolers and proxies before the server.
+
+use super::super::facts::{Intermediary, Requirements, ServerFacts};
+use super::{fail, ok, unknown, warn};
+use crate::Finding;
+
+pub(super) fn pooler(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
+    let check = "pooler";
+    match (&seen.intermediary, aim.has_transaction_pooler) {
+        (Ok(Intermediary::Direct), false) => ok(check, at, "a connection keeps its session")
+            .impact("no pooler in transaction mode stands between us: what is prepared or listened to stays"),
+        (Ok(Intermediary::Direct), true) => ok(check, at, "a connection keeps its session, and pooler=transaction is set")
+            .impact("the locks are safe; without the option, statements are prepared once, and waiters are told by message"),
+        (Ok(Intermediary::TransactionPooler), true) => ok(check, at, "each transaction has another session; pooler=transaction is set")
+            .impact("nothing is kept in a session; waiters look by themselves (poll=)"),
+        (Ok(Intermediary::TransactionPooler), false) => {
+            fail(check, at, "each transaction has another session: a pooler in transaction mode, such as PgBouncer")
+                .impact(
+                    "the engine refuses to open: what a session keeps (prepared statements, channels) would be found by other programs, and not \
+                     by us",
+                )
+                .fix("pooler=transaction in the URL; or connect to the server itself; or pool_mode=session")
+        }
+        (Ok(Intermediary::Proxy(name)), _) => warn(check, at, format!("{name} stands between us and the server"))
+            .impact(
+                "it may send what we read to a replica, and what we write after it elsewhere; what a session sets or holds may end up \
+                 in another's",
+            )
+            .fix("a rule that sends this user's statements to the one server that takes writes; or connect to that server itself"),
+        (Err(no), _) => unknown(check, at, no).impact(
+            "a pooler in transaction mode gives each transaction another session: without pooler=transaction, locks do not work there",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::facts::UnknownReason;
+    use super::super::sample::{assert_level, facts, mariadb, postgres};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    #[test]
+    fn a_transaction_pooler_must_be_declared_in_the_url() {
+        let plain = facts(postgres()).requirements;
+        let named = Requirements { has_transaction_pooler: true, ..plain.clone() };
+        let pooled = ServerFacts { intermediary: Ok(Intermediary::TransactionPooler), ..postgres() };
+        assert_level(&pooler("h", &postgres(), &plain), Good, "keeps its session");
+        assert_level(&pooler("h", &postgres(), &named), Good, "without the option");
+        assert_level(&pooler("h", &pooled, &named), Good, "poll=");
+        assert_level(&pooler("h", &pooled, &plain), Fail, "pooler=transaction in the URL");
+        let proxied = ServerFacts { intermediary: Ok(Intermediary::Proxy("ProxySQL")), ..mariadb() };
+        assert_level(&pooler("h", &proxied, &plain), Warn, "ProxySQL stands");
+        let untold = ServerFacts { intermediary: Err(UnknownReason::not_reported("it")), ..postgres() };
+        assert_level(&pooler("h", &untold, &plain), Unknown, "do not work there");
+    }
+}

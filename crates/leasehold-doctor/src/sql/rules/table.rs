@@ -1,0 +1,160 @@
+//! Our tables: whether they exist, are ours, and permit what we need.
+
+use super::super::facts::{Requirements, ServerFacts, Table, TableDefinition, TableState, UnknownReason};
+use super::{fail, ok, unknown, warn};
+use crate::Finding;
+use leasehold_internals::sql::Dialect;
+use leasehold_internals::sql::config::Technique;
+
+/// Whether writes to a table of this kind can be rolled back.
+pub(in super::super) fn is_transactional(shape: &TableDefinition) -> bool {
+    ["InnoDB", "ordinary", "UNLOGGED", "partitioned"].contains(&shape.engine.as_str())
+}
+
+/// All findings about the tables that the technique needs, and about the trial lock.
+pub(super) fn check_tables(at: &str, seen: &ServerFacts, aim: &Requirements) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for table in &seen.tables {
+        findings.push(check_columns(at, table, aim));
+        if let Ok(TableState::Exists(shape)) = &table.state {
+            findings.extend([names(at, table, shape, aim), engine(at, table, shape)]);
+        }
+    }
+    findings.extend(check_dry_run(at, seen, aim));
+    findings
+}
+
+/// Whether the table exists, with the columns that it needs.
+fn check_columns(at: &str, table: &Table, aim: &Requirements) -> Finding {
+    let (check, name, ddl) = ("table", &table.name, &aim.ddl_command);
+    let shape = match &table.state {
+        Ok(TableState::Exists(shape)) => shape,
+        Ok(TableState::Missing { can_create: Ok(()) }) => {
+            return ok(check, at, format!("{name} is not there yet")).impact("it is made at first use; this user may");
+        }
+        Ok(TableState::Missing {
+            can_create: Err(no @ (UnknownReason::Denied(_) | UnknownReason::NotReported(_))),
+        }) => {
+            return fail(check, at, format!("{name} is not there, and cannot be made: {no}"))
+                .impact("no lock can be taken")
+                .fix(format!("have an administrator run what `{ddl}` prints, with the rights that it names"));
+        }
+        Ok(TableState::Missing { can_create: Err(no) }) | Err(no) => {
+            return unknown(check, at, no).impact("without the table, no lock can be taken");
+        }
+    };
+    let missing: Vec<&str> =
+        table.required_columns.iter().chain(&["name"]).filter(|name| shape.column(name).is_none()).copied().collect();
+    if !missing.is_empty() {
+        return fail(check, at, format!("{name} is there, without the columns {}", missing.join(", ")))
+            .impact("it is another program's, or of another version: no lock can be taken")
+            .fix(format!("another table= in the URL of all who share the locks; `{ddl}` shows how ours is made"));
+    }
+    let small = |name: &&&str| match shape.column(name) {
+        Some(column) if **name == "state" => !["mediumtext", "longtext", "text"].contains(&column.data_type.as_str()),
+        Some(column) => column.data_type != "bigint",
+        None => false,
+    };
+    if let Some(column) = table.required_columns.iter().find(small).and_then(|name| shape.column(name)) {
+        return fail(check, at, format!("{name} has a column {} of type {}", column.name, column.data_type))
+            .impact("what does not fit there is refused, and such a lock can neither be taken nor given back")
+            .fix(format!("change its type: `{ddl}` shows how ours is made"));
+    }
+    let state = shape.column("state").filter(|column| aim.dialect == Dialect::MySql && column.data_type == "text");
+    if state.is_some() {
+        return warn(check, at, format!("the column state of {name} has room for 64 KiB"))
+            .impact("a lock's row holds all who wait for it: with some hundred, none can be written any more")
+            .fix(format!("make it MEDIUMTEXT: `{ddl}` shows how ours is made"));
+    }
+    let charset = shape.column("state").filter(|column| {
+        aim.dialect == Dialect::MySql && !column.collation.is_empty() && !column.collation.starts_with("utf8mb4")
+    });
+    if let Some(column) = charset {
+        return fail(check, at, format!("the column state of {name} has the collation {}", column.collation))
+            .impact("our statements are refused, because they do not mix with it (error 1267): no lock can be taken")
+            .fix(format!("make it utf8mb4: `{ddl}` shows how ours is made"));
+    }
+    ok(check, at, format!("{name} is there, with our columns")).impact("it is ours")
+}
+
+/// Whether names are compared byte by byte, and are unique.
+fn names(at: &str, table: &Table, shape: &TableDefinition, aim: &Requirements) -> Finding {
+    let (check, name, ddl) = ("collation", &table.name, &aim.ddl_command);
+    let Some(column) = shape.column("name") else {
+        return fail(check, at, format!("{name} has no column name"))
+            .impact("it is not ours")
+            .fix(format!("`{ddl}` shows how ours is made"));
+    };
+    let mut shown = column.data_type.clone();
+    if !column.collation.is_empty() {
+        shown = format!("{shown}, collation {}", column.collation);
+    }
+    let alter = match aim.dialect {
+        Dialect::MySql => format!("ALTER TABLE {name} MODIFY name VARBINARY(512) NOT NULL"),
+        Dialect::Postgres => format!("ALTER TABLE {name} ALTER name TYPE text COLLATE \"C\""),
+    };
+    if column.has_loose_collation {
+        return fail(check, at, format!("the column name of {name} is {shown}"))
+            .impact("it takes names of different letters, or with a space behind them, for the same: they are one lock")
+            .fix(alter);
+    }
+    if !shape.is_name_unique {
+        return fail(check, at, format!("the column name of {name} is no key by itself"))
+            .impact("one lock may have two rows there, and two may hold it")
+            .fix(format!("ALTER TABLE {name} ADD PRIMARY KEY (name)"));
+    }
+    ok(check, at, format!("the column name of {name} is {shown}, and a key")).impact("names are compared byte by byte")
+}
+
+/// Whether the table's engine supports durable transactions.
+fn engine(at: &str, table: &Table, shape: &TableDefinition) -> Finding {
+    let (check, name, engine) = ("table-engine", &table.name, &shape.engine);
+    match engine.as_str() {
+        "InnoDB" => ok(check, at, format!("{name} is in InnoDB")).impact("what was committed survives a crash"),
+        "ordinary" | "partitioned" => {
+            ok(check, at, format!("{name} is an {} table", if engine == "ordinary" { "ordinary" } else { "partitioned" }))
+                .impact("what was committed survives a crash")
+        }
+        "UNLOGGED" => warn(check, at, format!("{name} is UNLOGGED"))
+            .impact("after a crash it is empty, and on standbys always: locks are granted again while they are held")
+            .fix(format!("ALTER TABLE {name} SET LOGGED")),
+        "TEMPORARY" | "no table" => fail(check, at, format!("{name} is {engine}"))
+            .impact("others do not see what is written there, or nothing can be written")
+            .fix("another table= in the URL"),
+        other => fail(check, at, format!("{name} is in {other}"))
+            .impact("a write there is on disk at any time or never, and a replica or a cluster may not get it: after a crash, two may hold")
+            .fix(format!("ALTER TABLE {name} ENGINE=InnoDB")),
+    }
+}
+
+/// Whether the trial lock could be acquired.
+fn check_dry_run(at: &str, seen: &ServerFacts, aim: &Requirements) -> Option<Finding> {
+    let check = "lock-row";
+    let means = "no lock can be taken";
+    match &seen.dry_run {
+        Ok(()) => {
+            let found = match aim.technique {
+                Technique::Row => "a lock was taken, read, written and rolled back",
+                Technique::ForUpdate => "a row was made and locked, its counter raised, and all rolled back",
+                Technique::Session => "a counter was raised and rolled back",
+            };
+            Some(ok(check, at, found).impact("this user may do what a lock does"))
+        }
+        Err(UnknownReason::Skipped(_)) => None,
+        Err(no @ UnknownReason::Denied(_)) => Some(
+            fail(check, at, no.to_string())
+                .impact(means)
+                .fix(format!("GRANT SELECT, INSERT, UPDATE on our tables, as `{}` shows", aim.ddl_command)),
+        ),
+        Err(no @ UnknownReason::NotReported(_)) => Some(
+            fail(check, at, no.to_string())
+                .impact(means)
+                .fix("as the server's words ask for; the other findings may say more"),
+        ),
+        Err(no @ UnknownReason::Unreachable(_)) => Some(unknown(check, at, no).impact(means)),
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -1,0 +1,166 @@
+//! Time: the servers' clocks, and round trips.
+
+use std::time::Duration;
+
+use super::super::facts::{Requirements, ServerFacts};
+use super::{fail, format_short, ok, unknown, warn, writers};
+use crate::Finding;
+
+/// The difference between synchronized clocks is smaller than this.
+const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(1);
+
+/// Even the clocks of synchronized servers differ by some milliseconds.
+const IN_STEP: Duration = Duration::from_millis(50);
+
+/// The server's clock compared with ours. Leases use only the server's.
+pub(super) fn clock(at: &str, seen: &ServerFacts) -> Finding {
+    let check = "clock";
+    match &seen.clock {
+        Ok(gap) => {
+            let distance = Duration::from_micros(gap.ahead.unsigned_abs());
+            let side = if gap.ahead < 0 { "behind" } else { "ahead of" };
+            let found =
+                format!("it is {} {side} ours, give or take {}", format_short(distance), format_short(gap.error));
+            if distance.saturating_sub(gap.error) <= MAX_CLOCK_OFFSET {
+                return ok(check, at, found)
+                    .impact("the database's clock alone decides, and it is right as far as we can tell");
+            }
+            warn(check, at, found)
+                .impact(
+                    "one of the two is wrong. The database's clock alone decides, so ours does not matter; but when it is set right, \
+                     forward by that much, leases that are held end at once, and two may hold one lock",
+                )
+                .fix("keep the clocks in step: chrony or ntpd, which turn them slowly instead of setting them")
+        }
+        Err(no) => unknown(check, at, no).impact("the database's clock decides when a lease is over"),
+    }
+}
+
+/// The servers' clocks compared with each other.
+pub(super) fn clocks(seen: &[(&str, &ServerFacts)], aim: &Requirements) -> Option<Finding> {
+    let check = "clocks";
+    if seen.len() < 2 {
+        return None;
+    }
+    let several = seen.iter().filter(|(_, seen)| writers::accepts_writes(seen, aim) == Some(true)).count() > 1;
+    let means = if several {
+        "each goes by its own clock: where one is ahead by more than clock-skew=, it takes leases for over that are not, and two may \
+         hold one lock"
+    } else {
+        "after a fail-over to a clock that is ahead, leases end early by that much, and two may hold one lock meanwhile"
+    };
+    let mut gaps = Vec::new();
+    for (at, seen) in seen {
+        match &seen.clock {
+            Ok(gap) => gaps.push((*at, gap)),
+            Err(no) => return Some(unknown(check, at, no).impact(means)),
+        }
+    }
+    let (last, behind) = gaps.iter().min_by_key(|(_, gap)| gap.ahead)?;
+    let (first, ahead) = gaps.iter().max_by_key(|(_, gap)| gap.ahead)?;
+    let distance = Duration::from_micros(ahead.ahead.abs_diff(behind.ahead));
+    let error = ahead.error + behind.error;
+    let most = aim.clock_skew.max(IN_STEP);
+    if distance.saturating_sub(error) <= most {
+        let found = format!("at most {} apart, give or take {}", format_short(distance), format_short(error));
+        return Some(ok(check, "", found).impact("leases end when they should, whichever of them takes the writes"));
+    }
+    let found = format!("{first} is {} ahead of {last}", format_short(distance));
+    let fix = "keep the clocks of all servers in step: chrony or ntpd; and clock-skew= in the URL, the most that they may be apart";
+    Some(fail(check, "", found).impact(means).fix(fix))
+}
+
+pub(super) fn round_trip(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
+    let check = "round-trip";
+    match &seen.round_trips {
+        Ok(trips) => {
+            let found = format!(
+                "p50 {}, p99 {} of {} questions",
+                format_short(trips.p50),
+                format_short(trips.p99),
+                trips.count
+            );
+            // One operation reads and writes.
+            if trips.p99 * 2 <= aim.renewal_interval() {
+                return ok(check, at, found)
+                    .impact(format!("renewals, every {}, come in time", format_short(aim.renewal_interval())));
+            }
+            warn(check, at, found)
+                .impact(format!(
+                    "leases are renewed every {}, by up to two round trips, and a slow answer loses them",
+                    format_short(aim.renewal_interval())
+                ))
+                .fix("a longer TTL, or a server that is nearer or less busy")
+        }
+        Err(no) => unknown(check, at, no).impact("where answers take longer than a sixth of the TTL, leases are lost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::facts::{ClockOffset, RoundTrips, UnknownReason};
+    use super::super::sample::{assert_level, opaque_server, postgres, requirements};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+    use leasehold_internals::sql::Dialect;
+
+    fn with_clock_ahead(millis: i64) -> ServerFacts {
+        let gap = ClockOffset { ahead: millis * 1000, error: Duration::from_millis(1) };
+        ServerFacts { clock: Ok(gap), ..postgres() }
+    }
+
+    #[test]
+    fn a_server_clock_far_from_ours_is_a_warning() {
+        assert_level(&clock("h", &with_clock_ahead(-900)), Good, "behind");
+        assert_level(&clock("h", &with_clock_ahead(1_001)), Good, "give or take 1.0 ms");
+        assert_level(&clock("h", &with_clock_ahead(60_000)), Warn, "alone decides");
+        assert_level(&clock("h", &opaque_server(&UnknownReason::not_reported("it"))), Unknown, "decides");
+    }
+
+    #[test]
+    fn clocks_of_several_servers() {
+        let pg = requirements(Dialect::Postgres);
+        let both = |one: &ServerFacts, other: &ServerFacts, aim: &Requirements| {
+            clocks(&[("a", one), ("b", other)], aim).unwrap()
+        };
+        let standby = |millis| ServerFacts { is_in_recovery: Ok(true), ..with_clock_ahead(millis) };
+        assert_eq!(clocks(&[("a", &with_clock_ahead(0))], &pg), None);
+        assert_level(&both(&with_clock_ahead(0), &standby(40), &pg), Good, "40 ms apart");
+        assert_level(&both(&with_clock_ahead(0), &standby(3000), &pg), Fail, "b is 3 s ahead of a");
+        assert_level(&both(&with_clock_ahead(0), &standby(900), &pg), Fail, "fail-over");
+        let skewed = Requirements { clock_skew: Duration::from_secs(3), ..pg.clone() };
+        assert_level(&both(&with_clock_ahead(0), &standby(3000), &skewed), Good, "3 s apart");
+        assert_level(&both(&with_clock_ahead(0), &standby(3100), &skewed), Fail, "clock-skew=");
+        // Both accept writes.
+        assert_level(&both(&with_clock_ahead(0), &with_clock_ahead(300), &pg), Fail, "clock-skew=");
+        assert_level(
+            &both(
+                &with_clock_ahead(0),
+                &with_clock_ahead(300),
+                &Requirements { clock_skew: MAX_CLOCK_OFFSET, ..pg.clone() },
+            ),
+            Good,
+            "when they should",
+        );
+        assert_level(
+            &both(&with_clock_ahead(0), &opaque_server(&UnknownReason::not_reported("it")), &pg),
+            Unknown,
+            "fail-over",
+        );
+    }
+
+    #[test]
+    fn slow_round_trips_are_a_warning() {
+        let of = |millis| {
+            let trips = RoundTrips { count: 50, p50: Duration::from_millis(1), p99: Duration::from_millis(millis) };
+            round_trip("h", &ServerFacts { round_trips: Ok(trips), ..postgres() }, &requirements(Dialect::Postgres))
+        };
+        assert_level(&of(5_000), Good, "every 10 s");
+        assert_level(&of(5_001), Warn, "longer TTL");
+        assert_level(
+            &round_trip("h", &opaque_server(&UnknownReason::not_reported("it")), &requirements(Dialect::Postgres)),
+            Unknown,
+            "sixth",
+        );
+    }
+}

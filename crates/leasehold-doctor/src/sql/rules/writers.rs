@@ -1,0 +1,162 @@
+//! Which servers accept writes: exactly one must, unless they form one cluster.
+
+use super::super::facts::{Facts, Requirements, ServerFacts};
+use super::{fail, ok, unknown, warn};
+use crate::Finding;
+
+/// Whether a server accepts writes; `None`: not known.
+pub(super) fn accepts_writes(seen: &ServerFacts, aim: &Requirements) -> Option<bool> {
+    seen.read_only(aim.dialect).ok().map(|read_only| read_only.is_none())
+}
+
+/// The server's cluster, if several of its nodes accept writes.
+fn cluster(seen: &ServerFacts) -> Option<String> {
+    if seen.is_galera() {
+        return seen.status("wsrep_cluster_state_uuid").ok().map(ToOwned::to_owned);
+    }
+    seen.setting("group_replication_group_name").ok().filter(|name| !name.is_empty()).map(ToOwned::to_owned)
+}
+
+pub(super) fn writable_servers(facts: &Facts) -> Vec<Finding> {
+    let (check, aim) = ("read-only", &facts.requirements);
+    let means = "where nothing can be written, no lock can be taken or renewed";
+    let seen = || facts.servers.iter().filter_map(|server| Some((&server.address, server.facts.as_ref().ok()?)));
+    let mut findings = Vec::new();
+    let mut writers = Vec::new();
+    for (at, one) in seen() {
+        match one.read_only(aim.dialect) {
+            Ok(None) => writers.push((at, one)),
+            Err(no) => findings.push(unknown(check, at, &no).impact(means)),
+            Ok(Some(why)) => {
+                // This is correct beside a server that accepts writes.
+                let elsewhere = seen().any(|(_, one)| accepts_writes(one, aim) == Some(true));
+                findings.push(if elsewhere {
+                    ok(check, at, why).impact("another one takes writes; this one may take its place when that fails")
+                } else {
+                    fail(check, at, why).impact(means).fix(
+                        "name the primary in the URL, or all servers with commas; if it is the primary: read_only=OFF, \
+                         pg_promote(), default_transaction_read_only=off",
+                    )
+                });
+            }
+        }
+    }
+    let mut different: Vec<(&String, &ServerFacts)> = Vec::new();
+    for (at, one) in writers {
+        let again = one.identity.is_ok() && different.iter().any(|(_, other)| other.identity == one.identity);
+        if !again {
+            different.push((at, one));
+        }
+    }
+    match &different[..] {
+        [] => {}
+        [(at, _)] => {
+            findings.push(ok(check, at, "it takes writes").impact("locks can be taken and renewed here"));
+        }
+        [(_, first), rest @ ..] => {
+            let names: Vec<&str> = different.iter().map(|(at, _)| at.as_str()).collect();
+            let found = format!("{} take writes", names.join(" and "));
+            let of_first = cluster(first);
+            if of_first.is_some() && rest.iter().all(|(_, one)| cluster(one) == of_first) {
+                findings
+                    .push(ok("writers", "", found).impact("they are one cluster, and what one grants the others see"));
+            } else {
+                findings.push(
+                    fail("writers", "", found)
+                        .impact("they are not one cluster: each has locks of its own, and two may hold one")
+                        .fix("name one primary and its replicas, which are read-only until they take its place"),
+                );
+            }
+        }
+    }
+    findings
+}
+
+/// Two addresses of one server.
+pub(super) fn duplicate_servers(seen: &[(&str, &ServerFacts)]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, (at, one)) in seen.iter().enumerate() {
+        let Ok(id) = &one.identity else { continue };
+        if let Some((before, _)) = seen[..index].iter().find(|(_, other)| other.identity.as_ref() == Ok(id)) {
+            findings.push(
+                warn("same-server", at, format!("it is the same server as {before}"))
+                    .impact("what looks like two fails as one")
+                    .fix("one address for each server"),
+            );
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::facts::UnknownReason;
+    use super::super::sample::{assert_level, facts, mariadb, postgres, server};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn pair(one: ServerFacts, other: ServerFacts) -> Facts {
+        let mut both = facts(ServerFacts { identity: Ok("a".into()), ..one });
+        both.servers.push(server("h2:1", ServerFacts { identity: Ok("b".into()), ..other }));
+        both
+    }
+
+    #[test]
+    fn a_single_read_only_server_fails() {
+        assert_level(&writable_servers(&facts(mariadb()))[0], Good, "takes writes");
+        assert_level(&writable_servers(&facts(mariadb().with_setting("read_only", "ON")))[0], Fail, "read_only is on");
+        assert_level(
+            &writable_servers(&facts(mariadb().with_setting("innodb_read_only", "ON")))[0],
+            Fail,
+            "innodb_read_only is on",
+        );
+        assert_level(
+            &writable_servers(&facts(mariadb().without_setting("read_only")))[0],
+            Unknown,
+            "nothing can be written",
+        );
+        let standby = ServerFacts { is_in_recovery: Ok(true), ..postgres() };
+        assert_level(&writable_servers(&facts(standby.clone()))[0], Fail, "standby");
+        assert_level(
+            &writable_servers(&facts(ServerFacts {
+                is_in_recovery: Err(UnknownReason::not_reported("it")),
+                ..postgres()
+            }))[0],
+            Unknown,
+            "no lock",
+        );
+        let both = writable_servers(&pair(postgres(), standby));
+        assert_level(&both[0], Good, "may take its place");
+        assert_level(&both[1], Good, "it takes writes");
+    }
+
+    #[test]
+    fn default_transaction_read_only_counts_as_read_only() {
+        let marked = || postgres().with_setting("default_transaction_read_only", "on");
+        assert_level(&writable_servers(&facts(marked()))[0], Fail, "default_transaction_read_only is on");
+        assert_level(&writable_servers(&pair(postgres(), marked()))[0], Good, "may take its place");
+    }
+
+    #[test]
+    fn two_writable_servers_must_be_one_cluster() {
+        assert_level(&writable_servers(&pair(postgres(), postgres()))[0], Fail, "two may hold one");
+        let node = || mariadb().with_setting("wsrep_on", "ON").with_status("wsrep_cluster_state_uuid", "c1");
+        assert_level(&writable_servers(&pair(node(), node()))[0], Good, "one cluster");
+        let other = node().with_status("wsrep_cluster_state_uuid", "c2");
+        assert_level(&writable_servers(&pair(node(), other))[0], Fail, "not one cluster");
+        let group = || mariadb().with_setting("group_replication_group_name", "g1");
+        assert_level(&writable_servers(&pair(group(), group()))[0], Good, "one cluster");
+    }
+
+    #[test]
+    fn two_addresses_of_one_server_are_a_warning() {
+        let one = postgres();
+        let both = [("a", &one), ("b", &one)];
+        assert_level(&duplicate_servers(&both)[0], Warn, "same server as a");
+        assert!(duplicate_servers(&both[..1]).is_empty());
+        // It accepts writes, and counts once.
+        let mut twice = facts(one.clone());
+        twice.servers.push(server("h2:1", one));
+        assert_level(&writable_servers(&twice)[0], Good, "it takes writes");
+    }
+}

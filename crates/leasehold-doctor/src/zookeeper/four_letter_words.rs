@@ -1,0 +1,126 @@
+//! Four-letter words: one plain connection each, which the server closes after its answer.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use super::facts::{Fact, KeyValues, UnknownReason};
+use leasehold::clock::Clock;
+
+/// A server that does not answer within this time counts as unreachable.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum length of an answer.
+const MAX_REPLY: u64 = 1 << 20;
+
+/// The addresses of a name.
+pub(super) async fn resolve(host: &str, port: u16) -> Fact<Vec<SocketAddr>> {
+    let (host, shown) = (host.to_owned(), host.to_owned());
+    let look = move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
+    match Clock::system().timeout(REPLY_TIMEOUT, tokio::task::spawn_blocking(look)).await {
+        Ok(Ok(Ok(found))) if !found.is_empty() => Ok(found),
+        Ok(Ok(Err(cause))) => Err(UnknownReason::Unreachable(format!("{shown:?} is not found: {cause}"))),
+        _ => Err(UnknownReason::Unreachable(format!("{shown:?} is not found"))),
+    }
+}
+
+/// The answer to a word, from the first of these addresses that responds.
+pub(super) async fn query(places: &[SocketAddr], word: &'static str, connect: Duration) -> Fact<String> {
+    let (places, connect) = (places.to_vec(), connect.min(REPLY_TIMEOUT));
+    let asking = tokio::task::spawn_blocking(move || query_blocking(&places, word, connect));
+    let whole = connect.saturating_add(REPLY_TIMEOUT);
+    let said = match Clock::system().timeout(whole, asking).await {
+        Ok(Ok(Ok(said))) => said,
+        // This is how a read that takes too long ends.
+        Ok(Ok(Err(cause))) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            return Err(UnknownReason::Unreachable("it does not answer".into()));
+        }
+        Ok(Ok(Err(cause))) => return Err(UnknownReason::Unreachable(format!("it cannot be reached: {cause}"))),
+        _ => return Err(UnknownReason::Unreachable("it does not answer".into())),
+    };
+    parse_reply(word, said)
+}
+
+fn query_blocking(places: &[SocketAddr], word: &str, connect: Duration) -> std::io::Result<String> {
+    let mut last = std::io::Error::other("no address");
+    for place in places {
+        match TcpStream::connect_timeout(place, connect) {
+            Ok(mut line) => {
+                line.set_read_timeout(Some(REPLY_TIMEOUT))?;
+                line.set_write_timeout(Some(REPLY_TIMEOUT))?;
+                line.write_all(word.as_bytes())?;
+                let mut said = Vec::new();
+                line.take(MAX_REPLY).read_to_end(&mut said)?;
+                return Ok(String::from_utf8_lossy(&said).into_owned());
+            }
+            Err(cause) => last = cause,
+        }
+    }
+    Err(last)
+}
+
+/// The meaning of an answer.
+fn parse_reply(word: &'static str, said: String) -> Fact<String> {
+    if said.contains("not in the whitelist") {
+        Err(UnknownReason::NotWhitelisted(word))
+    } else if said.contains("not currently serving requests") {
+        Err(UnknownReason::NotServing)
+    } else if said.trim().is_empty() {
+        Err(UnknownReason::NotReported(format!("it answers nothing to {word}: is this its plain client port?")))
+    } else {
+        Ok(said)
+    }
+}
+
+/// `mntr`, as lines.
+pub(super) async fn query_mntr(places: &[SocketAddr], connect: Duration) -> Fact<KeyValues> {
+    query(places, "mntr", connect).await.map(|text| KeyValues::parse(&text, "\t"))
+}
+
+/// `srvr`, `mntr` and `conf`, as lines.
+pub(super) async fn query_all(places: &[SocketAddr], connect: Duration) -> [Fact<KeyValues>; 3] {
+    let one =
+        |word, between| async move { query(places, word, connect).await.map(|text| KeyValues::parse(&text, between)) };
+    let srvr = one("srvr", ": ").await;
+    if let Err(no @ UnknownReason::Unreachable(_)) = &srvr {
+        return [srvr.clone(), Err(no.clone()), Err(no.clone())];
+    }
+    let (mntr, conf) = futures_util::future::join(query_mntr(places, connect), one("conf", "=")).await;
+    [srvr, mntr, conf]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_replies_are_recognized() {
+        let heard = |said: &str| parse_reply("mntr", said.to_owned());
+        assert_eq!(
+            heard("mntr is not executed because it is not in the whitelist.\n"),
+            Err(UnknownReason::NotWhitelisted("mntr"))
+        );
+        assert_eq!(
+            heard("This ZooKeeper instance is not currently serving requests\n"),
+            Err(UnknownReason::NotServing)
+        );
+        assert!(matches!(heard(""), Err(UnknownReason::NotReported(_))));
+        assert_eq!(heard("zk_version\t3.8.0"), Ok("zk_version\t3.8.0".into()));
+    }
+
+    #[tokio::test]
+    async fn an_unreachable_server_is_reported() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = listener.local_addr().unwrap();
+        drop(listener);
+        let [srvr, mntr, conf] = query_all(&[place], Duration::from_secs(1)).await;
+        assert!(matches!(
+            (srvr, mntr, conf),
+            (
+                Err(UnknownReason::Unreachable(_)),
+                Err(UnknownReason::Unreachable(_)),
+                Err(UnknownReason::Unreachable(_))
+            )
+        ));
+        assert!(matches!(resolve("no-such-host.invalid", 1).await, Err(UnknownReason::Unreachable(_))));
+    }
+}

@@ -1,0 +1,26 @@
+//! The checks of `leasehold doctor`: `gather` asks the servers, and `rules` judge the answers.
+//!
+//! Each server of the URL is asked with four-letter words, and in a separate session; one more
+//! session examines the nodes. A lock with an unused name is created, written to a few times and
+//! removed. Parents that were created for it are removed, too. Everything else is read only and
+//! limited: 1000 locks, 10,000 claims.
+
+mod facts;
+mod four_letter_words;
+mod gather;
+mod probe;
+mod rules;
+mod walk;
+
+use std::time::Duration;
+
+use crate::Finding;
+use leasehold::Result;
+use leasehold::engine::EngineUrl;
+use leasehold_internals::zookeeper::config::Config;
+
+/// Examines an ensemble.
+pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
+    let config = Config::from_url(url)?;
+    Ok(rules::check_all(&gather::gather_facts(&config, ttl).await?))
+}

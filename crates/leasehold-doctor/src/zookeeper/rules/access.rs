@@ -1,0 +1,148 @@
+//! Our permissions, and those of others.
+
+use leasehold_zookeeper::{Acl, Error as Cause, Permission};
+
+use super::super::facts::{EnsembleFacts, Fact, Requirements, UnknownReason};
+use super::{fail, ok, unknown, warn};
+use crate::Finding;
+
+/// Whether a lock can be created.
+pub(super) fn lock_nodes(inside: &EnsembleFacts, aim: &Requirements) -> Finding {
+    let (check, base) = ("lock-nodes", aim.shown_base());
+    let refused = |found: String, fix: String| fail(check, "", found).impact("no lock can be taken").fix(fix);
+    match &inside.probe {
+        Ok(_) => ok(check, "", format!("below {base}, a lock was made, written to and removed"))
+            .impact("what a lock does is allowed"),
+        Err(no @ UnknownReason::RequestFailed(cause)) => refused(
+            format!("below {base}, a lock cannot be made: {no}"),
+            match cause {
+                Cause::NoAuth => format!(
+                    "log in as who made {base}: zookeeper://user:password@host; or have its ACL allow create, delete, write and read"
+                ),
+                Cause::InvalidAcl => "a login that the server knows; acl=creator and acl=readable need one".into(),
+                Cause::QuotaExceeded => format!("a larger quota for {base} (setquota), or fewer nodes there"),
+                Cause::NoChildrenForEphemerals => format!("another path in the URL: {base} is an ephemeral node"),
+                Cause::Unimplemented | Cause::Malformed(_) => "ZooKeeper 3.5.3 or newer".into(),
+                _ => "do what the server asks for, and examine it again".into(),
+            },
+        ),
+        Err(no) => unknown(check, "", no).impact("whether a lock can be taken is not known"),
+    }
+}
+
+/// The permissions of all clients on a node, except reading, in zkCli's letters.
+fn world_permissions(acls: &[Acl]) -> String {
+    let world = acls.iter().filter(|acl| acl.scheme() == "world" && acl.id() == "anyone");
+    let all = world.fold(Permission::NONE, |all, acl| all | acl.permission());
+    let letters =
+        [(Permission::CREATE, 'c'), (Permission::DELETE, 'd'), (Permission::WRITE, 'w'), (Permission::ADMIN, 'a')];
+    letters.iter().filter(|(permission, _)| all.has(*permission)).map(|(_, letter)| letter).collect()
+}
+
+/// Nodes that all clients may change. The root is not ours.
+pub(super) fn acl(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
+    let check = "acl";
+    let seen: Vec<&(String, Fact<Vec<Acl>>)> = inside.acls.iter().filter(|(path, _)| path != "/").collect();
+    let open: Vec<String> = seen
+        .iter()
+        .filter_map(|(path, acls)| {
+            let letters = world_permissions(acls.as_ref().ok()?);
+            (!letters.is_empty()).then(|| format!("{path} ({letters})"))
+        })
+        .collect();
+    let mut findings = Vec::new();
+    if !open.is_empty() {
+        let more = if open.len() > 3 { ", …" } else { "" };
+        let some: Vec<_> = open.iter().take(3).map(String::as_str).collect();
+        let fix = format!(
+            "zookeeper://user:password@host?acl=creator for all who share the locks (or acl=readable); and for what is there \
+            already, in zkCli: setAcl -R {} auth::cdrwa after addauth digest user:password",
+            aim.shown_base()
+        );
+        findings.push(
+            warn(check, "", format!("world:anyone may change {}{more}", some.join(", ")))
+                .impact("whoever reaches the servers can delete a holder's node, and so take its lock away, or block all locks")
+                .fix(fix),
+        );
+    }
+    let untold = seen.iter().find_map(|(path, acls)| Some((path, acls.as_ref().err()?)));
+    if let Some((path, no)) = untold {
+        findings.push(unknown(check, path, no).impact("if everybody may change it, everybody can take a lock away"));
+    } else if seen.is_empty() {
+        let finding = unknown(check, "", &UnknownReason::not_reported("who may do what"));
+        findings.push(finding.impact("if everybody may change them, everybody can take a lock away"));
+    } else if open.is_empty() {
+        let found = format!("of {} nodes, none can be changed by everybody", seen.len());
+        findings.push(ok(check, "", found).impact("a stranger cannot take a lock away"));
+    }
+    findings
+}
+
+/// Whether the servers enforce ACLs at all.
+pub(super) fn enforced(inside: &EnsembleFacts) -> Option<Finding> {
+    let check = "acl-enforced";
+    Some(match inside.refuses_anonymous.as_ref()? {
+        Ok(true) => ok(check, "", "somebody without a login was refused").impact("the ACLs of locks are kept"),
+        Ok(false) => fail(check, "", "somebody without a login could write to a lock that only we may write to")
+            .impact("ACLs are not looked at: whoever reaches the servers can take a lock away")
+            .fix("skipACL=no (zookeeper.skipACL) on all servers"),
+        Err(no) => unknown(check, "", no)
+            .impact("servers may be told not to look at ACLs (skipACL); who has not logged in could not be tried")
+            .fix("skipACL=no (zookeeper.skipACL) on all servers, which is the default"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{assert_level, requirements, three_servers};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn ensemble() -> EnsembleFacts {
+        three_servers().ensemble.unwrap()
+    }
+
+    fn world(permission: Permission) -> Vec<Acl> {
+        vec![Acl::new_const(Permission::ALL, "auth", ""), Acl::new_const(permission, "world", "anyone")]
+    }
+
+    #[test]
+    fn each_refusal_has_a_fix() {
+        let with = |no| lock_nodes(&EnsembleFacts { probe: Err(no), ..ensemble() }, &requirements());
+        assert_level(&lock_nodes(&ensemble(), &requirements()), Good, "/leasehold");
+        assert_level(&with(UnknownReason::RequestFailed(Cause::NoAuth)), Fail, "user:password@host");
+        assert_level(&with(UnknownReason::RequestFailed(Cause::QuotaExceeded)), Fail, "setquota");
+        assert_level(&with(UnknownReason::RequestFailed(Cause::Unimplemented)), Fail, "3.5.3");
+        assert_level(&with(UnknownReason::RequestFailed(Cause::InvalidAcl)), Fail, "acl=creator");
+        assert_level(&with(UnknownReason::Unreachable("no answer".into())), Unknown, "no answer");
+    }
+
+    #[test]
+    fn nodes_writable_by_all_clients_are_a_warning() {
+        let with = |acls: Vec<(&str, Fact<Vec<Acl>>)>| {
+            let acls = acls.into_iter().map(|(path, acls)| (path.to_owned(), acls)).collect();
+            acl(&EnsembleFacts { acls, ..ensemble() }, &requirements())
+        };
+        assert_level(&acl(&ensemble(), &requirements())[0], Good, "none can be changed");
+        assert_level(&with(vec![("/l", Ok(world(Permission::READ)))])[0], Good, "stranger");
+        assert_level(&with(vec![("/l", Ok(world(Permission::ALL)))])[0], Warn, "/l (cdwa)");
+        assert_level(&with(vec![("/l", Ok(world(Permission::READ | Permission::DELETE)))])[0], Warn, "/l (d)");
+        // The root is not ours.
+        let root = with(vec![("/", Ok(world(Permission::ALL))), ("/l", Ok(world(Permission::READ)))]);
+        assert_level(&root[0], Good, "of 1 nodes");
+        let no = || Err(UnknownReason::RequestFailed(Cause::NoAuth));
+        let both = with(vec![("/l", Ok(world(Permission::WRITE))), ("/l/a", no())]);
+        assert_eq!(both.len(), 2);
+        assert_level(&both[1], Unknown, "not authorized");
+        assert_level(&with(vec![])[0], Unknown, "who may do what");
+    }
+
+    #[test]
+    fn servers_that_ignore_acls_fail() {
+        let with = |refused| enforced(&EnsembleFacts { refuses_anonymous: refused, ..ensemble() });
+        assert_level(&with(Some(Ok(true))).unwrap(), Good, "kept");
+        assert_level(&with(Some(Ok(false))).unwrap(), Fail, "skipACL");
+        assert_level(&with(Some(Err(UnknownReason::NotServing))).unwrap(), Unknown, "skipACL");
+        assert_eq!(with(None), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! The nodes where the locks are.
+
+use super::super::facts::{EnsembleFacts, Requirements};
+use super::{describe_group, fail, many, ok, unknown, warn};
+use crate::Finding;
+
+pub(super) fn check_nodes(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
+    let (check, base) = ("orphans", aim.shown_base());
+    let nodes = match &inside.nodes {
+        Ok(nodes) => nodes,
+        Err(no) => {
+            let finding = unknown(check, "", no);
+            return vec![finding.impact("a claim that belongs to no session would block its lock for ever")];
+        }
+    };
+    let mut findings = Vec::new();
+    findings.extend(describe_group(&nodes.ownerless, "claim").map(|found| {
+        fail(check, "", format!("{found} without a session"))
+            .impact("nobody will ever delete them: their locks are blocked for ever. Somebody restored or copied these nodes")
+            .fix("delete them: `leasehold evict` on their locks, or delete in zkCli")
+    }));
+    findings.extend(describe_group(&nodes.foreign, "node").map(|found| {
+        warn("foreign-nodes", "", format!("below {base}, {found}, not ours"))
+            .impact("another program uses our path. In a lock's folder they make each take slower, and the folder stays for ever")
+            .fix("another path in the URL, for all who share the locks; or delete the nodes if nobody needs them")
+    }));
+    findings.extend(describe_group(&nodes.stale_folders, "lock").map(|found| {
+        warn("empty-folders", "", format!("{found}, empty for more than 10 minutes"))
+            .impact("the leader removes empty containers every minute; these it does not, and they become ever more")
+            .fix("delete them if they are no containers (made by hand or restored); look at znode.container.checkIntervalMs")
+    }));
+    let part = if nodes.is_complete { String::new() } else { format!(", of {} in all", nodes.folders) };
+    let seen =
+        format!("below {base}, {} with {} looked at{part}", many(nodes.examined, "lock"), many(nodes.claims, "claim"));
+    if findings.is_empty() {
+        let means =
+            if nodes.is_complete { "nothing is left over" } else { "nothing is left over, as far as we looked" };
+        findings.push(ok(check, "", seen).impact(means));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::facts::UnknownReason;
+    use super::super::super::walk::{NodeGroup, NodeSurvey};
+    use super::super::sample::{assert_level, requirements, three_servers};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn group(count: usize) -> NodeGroup {
+        NodeGroup { count, examples: (0..count.min(3)).map(|n| format!("/leasehold/{n}")).collect() }
+    }
+
+    #[test]
+    fn each_kind_of_orphan_is_reported() {
+        let good = NodeSurvey { folders: 9, examined: 9, claims: 1, is_complete: true, ..NodeSurvey::default() };
+        let find = |nodes| {
+            check_nodes(&EnsembleFacts { nodes: Ok(nodes), ..three_servers().ensemble.unwrap() }, &requirements())
+        };
+        assert_level(&find(good.clone())[0], Good, "9 locks with 1 claim looked at");
+        let part = NodeSurvey { is_complete: false, folders: 5000, examined: 1000, ..good.clone() };
+        assert_level(&find(part)[0], Good, "of 5000 in all");
+        assert_level(
+            &find(NodeSurvey { ownerless: group(1), ..good.clone() })[0],
+            Fail,
+            "1 claim (/leasehold/0) without",
+        );
+        assert_level(&find(NodeSurvey { foreign: group(5), ..good.clone() })[0], Warn, "5 nodes (/leasehold/0, ");
+        assert_level(&find(NodeSurvey { stale_folders: group(2), ..good.clone() })[0], Warn, "checkIntervalMs");
+        assert_eq!(find(NodeSurvey { stale_folders: group(2), ownerless: group(1), ..good }).len(), 2);
+        let untold = EnsembleFacts {
+            nodes: Err(UnknownReason::RequestFailed(leasehold_zookeeper::Error::NoAuth)),
+            ..three_servers().ensemble.unwrap()
+        };
+        assert_level(&check_nodes(&untold, &requirements())[0], Unknown, "for ever");
+    }
+}

@@ -1,0 +1,138 @@
+//! Each server on its own: whether it serves requests, and its version.
+
+use super::super::facts::{Facts, Role, Server, UnknownReason};
+use super::{fail, ok, unknown, warn};
+use crate::{Finding, Level};
+
+/// The first version with container nodes; a lock's folder is one.
+const OLDEST: [u32; 3] = [3, 5, 3];
+
+/// Whether it serves requests. One of several servers may be unreachable.
+pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
+    let (check, at) = ("reachable", &server.address);
+    let (level, means) = match &facts.ensemble {
+        Ok(_) => (Level::Warn, "clients go to the others; if too many more fail, no lock can be taken or renewed"),
+        Err(_) => (Level::Fail, "no lock can be taken or renewed"),
+    };
+    let bad = |found: String, fix: &str| Finding::new(level, check, at, found).impact(means).fix(fix);
+    match (server.check_serving(), server.role()) {
+        (Ok(()), Ok(role)) => {
+            ok(check, at, format!("it answers, as {role}")).impact("clients that come to it are served")
+        }
+        (Ok(()), Err(_)) if server.session.is_ok() => {
+            ok(check, at, "it opened a session").impact("clients that come to it are served")
+        }
+        (Ok(()), Err(no)) => unknown(check, at, &no).impact("clients may be served there, or not"),
+        (Err(UnknownReason::NotServing), _) => bad(
+            "it runs, and is not serving requests: it knows no leader, or is starting".into(),
+            "start the other servers, so that they are a majority; look at its log, and at the ports between them",
+        ),
+        (Err(no @ UnknownReason::NotReported(_)), Ok(Role::ReadOnly)) => {
+            bad(no.to_string(), "start the other servers, so that they are a majority; look at the ports between them")
+        }
+        // In this case it is not known whether it serves requests, either.
+        (
+            Err(
+                no @ (UnknownReason::NotWhitelisted(_)
+                | UnknownReason::TlsOnly
+                | UnknownReason::NotReported(_)
+                | UnknownReason::RequestFailed(_)),
+            ),
+            _,
+        ) => unknown(check, at, &no).impact("clients may be served there, or not"),
+        (Err(no), _) => bad(
+            no.to_string(),
+            "start it, or correct its address in the URL; look at firewalls and its clientPortAddress",
+        ),
+    }
+}
+
+/// Its version; `None` if it is unreachable.
+pub(super) fn version(server: &Server) -> Option<Finding> {
+    let (check, at) = ("version", &server.address);
+    match server.version() {
+        Ok((text, numbers)) if numbers < OLDEST => Some(
+            fail(check, at, format!("ZooKeeper {text}"))
+                .impact("it does not know containers, which a lock's folder is: no lock can be taken")
+                .fix("ZooKeeper 3.5.3 or newer; best one that is still looked after"),
+        ),
+        Ok((text, _)) => Some(ok(check, at, format!("ZooKeeper {text}")).impact("it knows all that locks need")),
+        Err(UnknownReason::Unreachable(_) | UnknownReason::NotServing) => None,
+        Err(no) => Some(unknown(check, at, &no).impact("locks need ZooKeeper 3.5.3 or newer, for containers")),
+    }
+}
+
+/// Whether the versions are equal.
+pub(super) fn versions(servers: &[Server]) -> Option<Finding> {
+    let mut all: Vec<_> = servers.iter().filter_map(|server| server.version().ok()).collect();
+    all.sort_by_key(|(_, numbers)| *numbers);
+    let ((first, oldest), (last, newest)) = (all.first()?, all.last()?);
+    (oldest[..2] != newest[..2]).then(|| {
+        warn("versions", "", format!("from {first} to {last}"))
+            .impact(
+                "fine while they are being replaced; for long, the older ones may not understand what the newer write",
+            )
+            .fix("the same version on all servers")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{assert_level, follower, three_servers};
+    use super::*;
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    #[test]
+    fn an_unreachable_server_is_a_warning_while_a_majority_serves() {
+        let (with, mut without) = (three_servers(), three_servers());
+        without.ensemble = Err(leasehold::Error::new(leasehold::ErrorKind::Unavailable, "nobody"));
+        let lost =
+            Server { srvr: Err(UnknownReason::Unreachable("it cannot be reached: refused".into())), ..follower("h") };
+        assert_level(&reachable(&lost, &with), Warn, "refused");
+        assert_level(&reachable(&lost, &without), Fail, "no lock");
+        let idle = Server { srvr: Err(UnknownReason::NotServing), ..follower("h") };
+        assert_level(&reachable(&idle, &with), Warn, "knows no leader");
+        let read_only = follower("h").with_srvr("Mode", "read-only");
+        assert_level(&reachable(&read_only, &without), Fail, "read-only");
+        assert_level(&reachable(&follower("h"), &with), Good, "as follower");
+    }
+
+    #[test]
+    fn a_server_without_four_letter_words_is_judged_by_its_session() {
+        let facts = three_servers();
+        let mute = |visit| Server {
+            srvr: Err(UnknownReason::TlsOnly),
+            mntr: Err(UnknownReason::TlsOnly),
+            session: visit,
+            ..follower("h")
+        };
+        assert_level(&reachable(&mute(follower("h").session), &facts), Good, "opened a session");
+        assert_level(
+            &reachable(&mute(Err(UnknownReason::Unreachable("no session".into()))), &facts),
+            Warn,
+            "no session",
+        );
+        assert_level(&reachable(&mute(Err(UnknownReason::not_reported("it"))), &facts), Unknown, "may be served");
+    }
+
+    #[test]
+    fn versions_without_containers_fail() {
+        let of = |text: &str| version(&follower("h").with_srvr("Zookeeper version", text)).unwrap();
+        assert_level(&of("3.4.14-4c25d480e66aadd371de8bd2fd8da255ac140bcf, built on 03/06/2019"), Fail, "3.5.3");
+        assert_level(&of("3.5.2-alpha-1750793"), Fail, "containers");
+        assert_level(&of("3.5.3-beta-8ce24f9e675cbefffb8f21a47e06b42864475a60"), Good, "3.5.3");
+        assert_level(&of("3.9.2-e454e8c7283100c7caec6dcae2bc82aaecb63023, built on"), Good, "3.9.2");
+        assert_level(&of("soon"), Unknown, "3.5.3");
+        let mixed = [follower("h"), follower("i").with_srvr("Zookeeper version", "3.6.1-x")];
+        assert_level(&versions(&mixed).unwrap(), Warn, "3.6.1 to 3.8.0");
+        assert_eq!(versions(&[follower("h"), follower("i").with_srvr("Zookeeper version", "3.8.4-x")]), None);
+        assert_eq!(
+            version(&Server {
+                srvr: Err(UnknownReason::NotServing),
+                mntr: Err(UnknownReason::NotServing),
+                ..follower("h")
+            }),
+            None
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! Time: the leader's clock, round trips, and what slows the servers down.
+
+use std::time::Duration;
+
+use super::super::facts::{EnsembleFacts, Fact, Facts, RoundTrips, Server, UnknownReason};
+use super::{format_short, ok, unknown, warn};
+use crate::Finding;
+
+/// The difference between synchronized clocks is smaller than this.
+const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(1);
+/// This many waiting requests count as a queue.
+const QUEUE: u64 = 100;
+/// A disk that takes longer delays all requests; ZooKeeper itself warns of it, too.
+const MAX_FSYNC: Duration = Duration::from_secs(1);
+
+/// A session sends a heartbeat every sixth of its timeout.
+fn heartbeat_interval(facts: &Facts) -> Duration {
+    let visits = facts.servers.iter().filter_map(|server| Some(server.session.as_ref().ok()?.timeout));
+    visits.min().unwrap_or_else(|| facts.requirements.requested_timeout()) / 6
+}
+
+/// The leader's clock compared with ours. It matters only for times that people read.
+pub(super) fn clock(inside: &EnsembleFacts) -> Finding {
+    let check = "clock";
+    let gap = match &inside.probe {
+        Ok(probe) => probe.clock,
+        Err(no) => {
+            return unknown(check, "", no)
+                .impact("how long a lock has been held, as `leasehold ls` shows it, comes from the leader's clock");
+        }
+    };
+    let distance = Duration::from_millis(gap.ahead.unsigned_abs());
+    let side = if gap.ahead < 0 { "behind" } else { "ahead of" };
+    let found =
+        format!("the leader's is {} {side} ours, give or take {}", format_short(distance), format_short(gap.error));
+    if distance.saturating_sub(gap.error) <= MAX_CLOCK_OFFSET {
+        return ok(check, "", found).impact("the ages that `leasehold ls` shows are right; nothing else rests on it");
+    }
+    warn(check, "", found)
+        .impact("the ages that `leasehold ls` shows are wrong by that. Who holds a lock, and for how long, does not rest on it")
+        .fix("keep the clocks in step: chrony or ntpd, here and there")
+}
+
+fn trips(check: &'static str, what: &str, at: &str, trips: &Fact<RoundTrips>, beat: Duration) -> Finding {
+    match trips {
+        Ok(trips) => {
+            let (median, longest) = (format_short(trips.median), format_short(trips.longest));
+            let found = format!("median {median}, longest {longest} of {} {what}", trips.count);
+            if trips.longest <= beat {
+                return ok(check, at, found).impact(format!(
+                    "well within a sixth of the session ({}), in which renewals should be back",
+                    format_short(beat)
+                ));
+            }
+            warn(check, at, found)
+                .impact(format!(
+                    "a renewal should be back within a sixth of the session ({}): later ones lose leases",
+                    format_short(beat)
+                ))
+                .fix("a longer TTL, or servers that are nearer or less busy")
+        }
+        Err(no) => unknown(check, at, no).impact("answers that take longer than a sixth of the session lose leases"),
+    }
+}
+
+/// Writes, which a majority must store on disk.
+pub(super) fn write_trip(inside: &EnsembleFacts, facts: &Facts) -> Finding {
+    let writes = inside.probe.as_ref().map(|probe| probe.writes).map_err(UnknownReason::clone);
+    trips("write-trip", "writes", "", &writes, heartbeat_interval(facts))
+}
+
+/// Reads, which each server answers on its own: the slowest server.
+pub(super) fn read_trip(facts: &Facts) -> Finding {
+    let check = "round-trip";
+    let reads = |server: &Server| server.session.as_ref().map_err(UnknownReason::clone)?.read_trips.clone();
+    let slowest = facts.servers.iter().filter_map(|server| Some((server, reads(server).ok()?)));
+    match slowest.max_by_key(|(_, trips)| trips.longest) {
+        Some((server, slowest)) => trips(check, "reads", &server.address, &Ok(slowest), heartbeat_interval(facts)),
+        None => {
+            let no = facts.servers.iter().find_map(|server| reads(server).err());
+            trips(
+                check,
+                "reads",
+                "",
+                &Err(no.unwrap_or_else(|| UnknownReason::not_reported("it"))),
+                heartbeat_interval(facts),
+            )
+        }
+    }
+}
+
+/// How long requests took on the server itself.
+pub(super) fn latency(server: &Server, facts: &Facts) -> Finding {
+    let (check, at) = ("latency", &server.address);
+    match parse_latency(server) {
+        Ok((mean, longest)) => {
+            let limit = heartbeat_interval(facts);
+            let found =
+                format!("requests take {} on average; the longest took {}", format_short(mean), format_short(longest));
+            if longest <= limit {
+                return ok(check, at, found).impact("no request was so slow that it would have lost a lease");
+            }
+            warn(check, at, found)
+                .impact(format!("since it started, a request took longer than a sixth of the session ({}): leases may end meanwhile", format_short(limit)))
+                .fix("a disk of its own for its log (dataLogDir), enough memory, no long pauses of its Java; then `srst` begins anew")
+        }
+        Err(no) => unknown(check, at, &no).impact("requests that take longer than a sixth of the session lose leases"),
+    }
+}
+
+/// `Latency min/avg/max: 0/0.5/12`
+pub(super) fn parse_latency(server: &Server) -> Fact<(Duration, Duration)> {
+    let text = server.srvr.as_ref().map_err(UnknownReason::clone)?.text("Latency min/avg/max")?;
+    let mut parts = text.split('/').map(str::parse::<f64>);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(Ok(_)), Some(Ok(mean)), Some(Ok(longest))) if mean >= 0.0 && longest >= 0.0 => {
+            let duration = |millis: f64| Duration::try_from_secs_f64(millis / 1000.0);
+            match (duration(mean), duration(longest)) {
+                (Ok(mean), Ok(longest)) => Ok((mean, longest)),
+                _ => Err(UnknownReason::not_reported("its latency")),
+            }
+        }
+        _ => Err(UnknownReason::not_reported("its latency")),
+    }
+}
+
+/// Waiting requests.
+pub(super) fn load(server: &Server) -> Finding {
+    let (check, at) = ("load", &server.address);
+    let told = server.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.number("Outstanding"));
+    match told {
+        Ok(waiting) if waiting >= QUEUE => warn(check, at, format!("{waiting} requests wait to be answered"))
+            .impact("renewals wait with them, and may come too late")
+            .fix("find out who sends so many (`cons`); a faster disk for the log; an ensemble for locks alone"),
+        Ok(waiting) => ok(check, at, format!("{waiting} requests wait")).impact("renewals are answered at once"),
+        Err(no) => unknown(check, at, &no).impact("behind a queue of requests, renewals come too late"),
+    }
+}
+
+/// How long the disk took.
+pub(super) fn fsync(server: &Server, facts: &Facts) -> Finding {
+    let (check, at) = ("fsync", &server.address);
+    let told = server.metric("zk_max_fsynctime").and_then(|most| Ok((server.metric("zk_avg_fsynctime")?, most)));
+    match told {
+        // The figures were read after our writes.
+        Ok(_) if facts.has_written_probe() && server.metric("zk_cnt_fsynctime") == Ok(0) => {
+            warn(check, at, "it has not waited for its disk once, although there were writes")
+                .impact(
+                    "what it has not written when its machine fails is forgotten: if a majority forgets a grant, two may hold one \
+                    lock",
+                )
+                .fix("forceSync=yes (zookeeper.forceSync) on all servers, which is the default")
+        }
+        Ok((mean, longest)) => {
+            let (mean, longest) = (Duration::from_millis(mean), Duration::from_millis(longest));
+            let found = format!("the disk takes {} on average, and took {} at most", format_short(mean), format_short(longest));
+            if longest <= heartbeat_interval(facts).min(MAX_FSYNC) {
+                return ok(check, at, found).impact("a grant is on its disk soon");
+            }
+            warn(check, at, found)
+                .impact("no write is answered before a majority has it on disk: when disks are slow, renewals are late and leases end")
+                .fix("a disk of its own for its log (dataLogDir), and not a network's")
+        }
+        Err(no) => unknown(check, at, &no).impact("no write is answered before a majority has it on disk"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::facts::{ClockOffset, ProbeResult};
+    use super::super::sample::{assert_level, follower, three_servers};
+    use super::*;
+    use crate::Level::{Ok as Good, Unknown, Warn};
+
+    fn ensemble(ahead: i64, millis: u64) -> EnsembleFacts {
+        let longest = Duration::from_millis(millis);
+        let writes = RoundTrips { count: 10, median: longest / 2, longest };
+        let clock = ClockOffset { ahead, error: Duration::from_millis(5) };
+        EnsembleFacts { probe: Ok(ProbeResult { writes, clock }), ..three_servers().ensemble.unwrap() }
+    }
+
+    #[test]
+    fn a_clock_offset_is_only_a_warning() {
+        assert_level(&clock(&ensemble(-900, 1)), Good, "behind");
+        assert_level(&clock(&ensemble(1_004, 1)), Good, "give or take");
+        assert_level(&clock(&ensemble(60_000, 1)), Warn, "does not rest on it");
+        assert_level(
+            &clock(&EnsembleFacts { probe: Err(UnknownReason::not_reported("it")), ..ensemble(0, 1) }),
+            Unknown,
+            "leasehold ls",
+        );
+    }
+
+    #[test]
+    fn slow_round_trips_are_a_warning() {
+        // Sessions of 30 s.
+        assert_level(&write_trip(&ensemble(0, 5_000), &three_servers()), Good, "sixth of the session (5 s)");
+        assert_level(&write_trip(&ensemble(0, 5_001), &three_servers()), Warn, "longer TTL");
+        assert_level(&read_trip(&three_servers()), Good, "10 reads");
+        let mut slow = three_servers();
+        let reads = RoundTrips { count: 10, median: Duration::from_secs(1), longest: Duration::from_secs(6) };
+        slow.servers[2].session.as_mut().unwrap().read_trips = Ok(reads);
+        let finding = read_trip(&slow);
+        assert_level(&finding, Warn, "longest 6 s");
+        assert_eq!(finding.subject, slow.servers[2].address);
+        slow.servers.iter_mut().for_each(|server| server.session = Err(UnknownReason::NotServing));
+        assert_level(&read_trip(&slow), Unknown, "sixth");
+    }
+
+    #[test]
+    fn server_latency_load_and_fsync_are_checked() {
+        let facts = three_servers();
+        let server = |text: &str| follower("h").with_srvr("Latency min/avg/max", text);
+        assert_level(&latency(&server("0/1.25/300"), &facts), Good, "1.2 ms on average");
+        assert_level(&latency(&server("0/4/300"), &facts), Good, "300 ms");
+        assert_level(&latency(&server("0/4/7000"), &facts), Warn, "dataLogDir");
+        assert_level(&latency(&server("0/-/"), &facts), Unknown, "latency");
+        assert_level(&load(&follower("h").with_srvr("Outstanding", "3")), Good, "3 requests");
+        assert_level(&load(&follower("h").with_srvr("Outstanding", "100")), Warn, "cons");
+        assert_level(&load(&Server { srvr: Err(UnknownReason::TlsOnly), ..follower("h") }), Unknown, "plain port");
+        assert_level(&fsync(&follower("h").with_mntr("zk_max_fsynctime", "40"), &facts), Good, "40 ms at most");
+        assert_level(&fsync(&follower("h").with_mntr("zk_max_fsynctime", "1500"), &facts), Warn, "1.5 s at most");
+        let careless = follower("h").with_mntr("zk_cnt_fsynctime", "0");
+        assert_level(&fsync(&careless, &facts), Warn, "forceSync=yes");
+        let unwritten = EnsembleFacts { probe: Err(UnknownReason::not_reported("it")), ..ensemble(0, 1) };
+        let unwritten = Facts { ensemble: Ok(unwritten), ..three_servers() };
+        assert_level(&fsync(&careless, &unwritten), Good, "on average");
+        let quiet = Server { mntr: Err(UnknownReason::NotWhitelisted("mntr")), ..follower("h") };
+        assert_level(&fsync(&quiet, &facts), Unknown, "4lw.commands.whitelist");
+    }
+}
