@@ -42,8 +42,16 @@ pub(crate) fn build_parts(root: &Path) -> Result<Vec<TestPart>, Box<dyn std::err
 }
 
 /// The crates that are published, in the order of their dependencies.
-const PUBLISHED: [&str; 5] =
-    ["leasehold-zookeeper", "leasehold", "leasehold-internals", "leasehold-command", "leasehold-cli"];
+const PUBLISHED: [&str; 8] = [
+    "leasehold-zookeeper",
+    "leasehold",
+    "leasehold-internals",
+    "leasehold-schedule",
+    "leasehold-cache",
+    "leasehold-doctor",
+    "leasehold-command",
+    "leasehold-cli",
+];
 
 /// Makes the package of each published crate.
 pub(crate) fn package(options: &[&str]) -> TaskResult {

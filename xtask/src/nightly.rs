@@ -11,12 +11,11 @@ use crate::part_runner::{self, PartRunner, Tier, report_failures};
 use crate::programs::{self, Lint};
 use crate::{TaskResult, gate, print_line, repeat, run_cargo, setup, versions};
 
-/// The features that compile the long tests, and the cache, which no other feature of these crates enables.
-const NIGHTLY_FEATURES: &str = "leasehold/nightly,leasehold/cache,leasehold-cli/nightly,leasehold-conformance/nightly,leasehold-testbed/nightly,leasehold-verify/nightly";
+/// The features that compile the long tests.
+const NIGHTLY_FEATURES: &str = "leasehold/nightly,leasehold-cache/nightly,leasehold-schedule/nightly,leasehold-cli/nightly,leasehold-conformance/nightly,leasehold-testbed/nightly,leasehold-verify/nightly";
 
-/// Each engine and module of the library must build and pass the lints alone, and the library must
-/// without any.
-const FEATURES: [&str; 9] = ["", "memory", "file", "cache", "mysql", "postgres", "redis", "schedule", "zookeeper"];
+/// Each engine must build and pass the lints alone, and the library and the doctor must without any.
+const ENGINES: [&str; 7] = ["", "memory", "file", "mysql", "postgres", "redis", "zookeeper"];
 
 /// A part: its name, what it proves, and how it runs.
 struct NightlyPart {
@@ -33,7 +32,7 @@ const PARTS: [NightlyPart; 8] = [
     },
     NightlyPart {
         name: "features",
-        purpose: "the examples and the engines that need no server, with those features alone",
+        purpose: "the library with the engines that need no server, with those features alone",
         run: run_features,
     },
     NightlyPart {
@@ -112,11 +111,12 @@ pub(crate) fn run_nightly(root: &Path, arguments: &[String]) -> TaskResult {
 fn run_lint(_: &Path) -> TaskResult {
     let deny = ["--locked", "--", "--deny", "warnings"];
     run_cargo(&[&["clippy", "--workspace", "--all-targets", "--features", NIGHTLY_FEATURES], &deny[..]].concat())?;
-    for feature in FEATURES {
-        let alone = ["clippy", "--package", "leasehold", "--no-default-features", "--features", feature];
-        run_cargo(&[&alone[..], &deny[..]].concat())?;
+    for package in ["leasehold", "leasehold-doctor"] {
+        for engine in ENGINES {
+            let alone = ["clippy", "--package", package, "--no-default-features", "--features", engine];
+            run_cargo(&[&alone[..], &deny[..]].concat())?;
+        }
     }
-    run_cargo(&[&["clippy", "--package", "leasehold", "--examples"], &deny[..]].concat())?;
     run_cargo(&[
         "doc",
         "--workspace",
@@ -129,7 +129,6 @@ fn run_lint(_: &Path) -> TaskResult {
 }
 
 fn run_features(_: &Path) -> TaskResult {
-    // The examples built as a README command builds them: without the engines that need a server.
     run_cargo(&["test", "--package", "leasehold", "--locked"])?;
     // The error for a scheme whose feature is off must name the feature.
     let memory = ["test", "--package", "leasehold", "--no-default-features", "--features", "memory", "--locked"];
@@ -137,15 +136,26 @@ fn run_features(_: &Path) -> TaskResult {
 }
 
 fn run_library(root: &Path) -> TaskResult {
-    run_tests(root, &["leasehold", "leasehold-cli", "leasehold-command", "leasehold-zookeeper", "xtask"])?;
+    run_tests(
+        root,
+        &[
+            "leasehold",
+            "leasehold-cache",
+            "leasehold-cli",
+            "leasehold-command",
+            "leasehold-doctor",
+            "leasehold-examples",
+            "leasehold-schedule",
+            "leasehold-zookeeper",
+            "xtask",
+        ],
+    )?;
     programs::run_doc_tests(&["--workspace"], Lint::No)
 }
 
-/// The examples run on real servers, too. They need every engine, and another part may have built
-/// them without.
+/// The examples run on real servers, too.
 fn run_servers(root: &Path) -> TaskResult {
-    const ALL: &str = "cache,mysql,postgres,redis,schedule,zookeeper";
-    run_cargo(&["build", "--locked", "--package", "leasehold", "--features", ALL, "--examples"])?;
+    run_cargo(&["build", "--locked", "--package", "leasehold-examples"])?;
     run_tests(root, &["leasehold-conformance"])
 }
 

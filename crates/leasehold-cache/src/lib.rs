@@ -97,6 +97,15 @@ pub mod strategy;
 mod wakeups;
 mod write;
 
+/// Compiles the code blocks in the documents.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/cache.md")]
+    mod page {}
+}
+
 #[cfg(test)]
 mod tests;
 

@@ -134,6 +134,15 @@ pub use crate::logic::{
     ActiveRun, Crash, HistoryEntry, MAX_CONCURRENT_RUNS, MAX_TICKS, Missed, OperatorRequest, Overlap, TickOutcome,
 };
 
+/// Compiles the code blocks in the documents.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/schedule.md")]
+    mod page {}
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

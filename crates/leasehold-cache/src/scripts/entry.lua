@@ -1,4 +1,4 @@
--- One key's record, as in logic/cache.rs.
+-- One key's record, as in src/logic.rs.
 -- KEYS: the key, a hash. `m` is everything but the value, `v` the value, `w` the inboxes of waiting
 -- readers.
 -- ARGV: our inbox, the prefix of channels, then the operation's own arguments. Ids have 32 digits,

@@ -1,6 +1,6 @@
 //! The examples of the library, as they are built, on real servers: each ends with 0, and says what it should.
 //!
-//! `cargo test --workspace` builds them, with every engine. With `-p leasehold-conformance` it does not: the advice of [`example_path`] first.
+//! `cargo test --workspace` builds them. With `-p leasehold-conformance`, run [`BUILD_COMMAND`] first.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 use std::collections::BTreeSet;
@@ -12,8 +12,7 @@ use leasehold_testbed::redis;
 use leasehold_testbed::{mariadb, postgres, zookeeper};
 use tokio::task::JoinSet;
 
-const BUILD_COMMAND: &str =
-    "cargo build -p leasehold --features cache,mysql,postgres,redis,schedule,zookeeper --examples";
+const BUILD_COMMAND: &str = "cargo build -p leasehold-examples";
 
 /// Looks at what an example has said.
 type OutputCheck = fn(&str);
@@ -29,20 +28,17 @@ const EXAMPLES: [(&str, OutputCheck); 4] = [
 fn example_path(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     let target = test.parent().and_then(Path::parent).expect("tests are in target/PROFILE/deps");
-    let binary = target.join("examples").join(name);
+    let binary = target.join(name);
     assert!(binary.is_file(), "{} is not built: {BUILD_COMMAND}", binary.display());
     binary
 }
 
-/// Runs it as a reader would, and gives what it printed. One that was built without the engine says so, and that is a failure.
+/// Runs an example as a reader would, and returns what it printed.
 fn run_example(name: &str, url: &str) -> String {
     let Output { status, stdout, stderr } =
         Command::new(example_path(name)).args(["--engine", url]).output().expect("it starts");
     let (text, errors) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(
-        status.code() == Some(0) && errors.is_empty(),
-        "{name}: {status}\n{text}{errors}(if a feature is missing: {BUILD_COMMAND})"
-    );
+    assert!(status.code() == Some(0) && errors.is_empty(), "{name}: {status}\n{text}{errors}");
     text.into_owned()
 }
 
