@@ -52,7 +52,8 @@ where
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// use leasehold::{Locks, schedule::{self, Job}};
+/// use leasehold::Locks;
+/// use leasehold_schedule::{self as schedule, Job};
 ///
 /// let locks = Locks::open("memory:").await?;
 /// let job = Job::new("messages", "* * * * * *")?;                // every second, also on eight hosts

@@ -19,7 +19,8 @@ type JobFuture = Pin<Box<dyn Future<Output = (Arc<str>, Result<()>)> + Send>>;
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// use leasehold::{Locks, schedule::{Job, Scheduler}};
+/// use leasehold::Locks;
+/// use leasehold_schedule::{Job, Scheduler};
 ///
 /// let mut scheduler = Scheduler::new(&Locks::open("memory:").await?);
 /// scheduler.add(Job::new("report", "0 3 * * *")?.zone("Europe/Berlin")?, |run| async move {
