@@ -5,13 +5,14 @@ use std::thread;
 
 use crate::part_runner::{self, PartRunner, Tier};
 use crate::programs::{self, Lint, TestPart};
-use crate::{TaskResult, links, print_line, rules, run_cargo, setup};
+use crate::{TaskResult, layers, links, print_line, rules, run_cargo, setup};
 
 /// Builds and runs the gate.
 pub(crate) fn run_gate(root: &Path) -> TaskResult {
     let began = part_runner::now();
     run_cargo(&["fmt", "--all", "--check"])?;
     rules::check_time_assertions(root)?;
+    layers::check_layers(root)?;
     links::check_links(root)?;
     package(&["--no-verify"])?;
     lint_default_library()?;
@@ -68,6 +69,7 @@ fn lint_default_library() -> TaskResult {
 pub(crate) fn run_checks(root: &Path) -> TaskResult {
     run_cargo(&["fmt", "--all", "--check"])?;
     rules::check_time_assertions(root)?;
+    layers::check_layers(root)?;
     links::check_links(root)?;
     package(&["--no-verify"])?;
     lint_default_library()?;

@@ -3,6 +3,7 @@
 
 mod data_folder;
 mod gate;
+mod layers;
 mod links;
 mod nightly;
 mod part_runner;
@@ -20,7 +21,7 @@ type TaskResult = Result<(), Box<dyn Error>>;
 
 const HELP: &str = "\
 cargo xtask test      the gate: install what the tests need (apt, as root), lint, build, and run what must hold
-cargo xtask check     only formatting, lints, links, and the rule about time
+cargo xtask check     only formatting, lints, layers, links, and the rule about time
 cargo xtask nightly   everything else, in named parts that can be resumed; `nightly --list` shows them
 cargo xtask repeat    every part of the gate 20 times beside busy loops, resumable; `repeat 5 redlock` runs
                       those with one of these words in their names five times

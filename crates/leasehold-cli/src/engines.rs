@@ -3,7 +3,8 @@
 
 use clap::{Args, ValueEnum};
 use leasehold::engine::sql::{self, Dialect};
-use leasehold::engine::{self, Capabilities, EngineEntry, Expiry, Fairness, Fencing, Reach, Technique};
+use leasehold::engine::{Capabilities, Expiry, Fairness, Fencing, Reach};
+use leasehold::registry::{self, EngineEntry, Technique};
 use serde::Serialize;
 
 use crate::duration::format_duration;
@@ -127,7 +128,7 @@ pub(crate) fn run_engines(args: &EnginesArgs) -> Result<u8, Failure> {
 }
 
 fn print_engines(json: bool) -> Result<u8, Failure> {
-    let entries = engine::entries();
+    let entries = registry::entries();
     let text = if json {
         output::to_json_line(&entries.iter().map(entry_to_json).collect::<Vec<_>>())
     } else {

@@ -66,7 +66,7 @@ impl Instance {
         let clock = Clock::system();
         let opened = match self.open {
             Some(open) => open(EngineUrl::parse(&self.url).expect("a URL"), clock).await,
-            None => leasehold::engine::open(&self.url, &clock).await,
+            None => leasehold::registry::open(&self.url, &clock).await,
         };
         let engine = opened.unwrap_or_else(|error| panic!("{}: {error}", self.url));
         match self.wrap {

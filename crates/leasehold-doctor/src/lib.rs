@@ -224,7 +224,7 @@ async fn collect_findings(url: &EngineUrl, options: &Options) -> Result<Vec<Find
         "postgres" => sql::examine(url, options.ttl).await,
         scheme => {
             let _ = options;
-            Err(leasehold_internals::engine::unknown_scheme(scheme))
+            Err(leasehold::registry::unknown_scheme(scheme))
         }
     }
 }

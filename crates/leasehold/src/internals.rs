@@ -18,10 +18,6 @@ pub mod metrics {
 pub mod random {
     pub use crate::random::*;
 }
-/// What is known of engines.
-pub mod engine {
-    pub use crate::engine::unknown_scheme;
-}
 /// The folder of the file engine.
 #[cfg(feature = "file")]
 pub mod file {

@@ -19,7 +19,7 @@
 //! # Modules and types
 //! - [`Locks`] is the entry point. It opens an engine and makes the primitives: [`Mutex`],
 //!   [`RwLock`], [`Semaphore`], [`MultiLock`] and [`Election`]. Acquiring one gives a [`Guard`] (from
-//!   [`MultiLock`] an [`MultiLockGuard`], from [`Election`] a [`Leadership`]).
+//!   [`MultiLock`] a [`MultiLockGuard`], from [`Election`] a [`Leadership`]).
 //! - [`blocking`] has the same API without async.
 //! - [`Records`] are small texts that an engine stores beside its locks.
 //! - [`fence`] checks fencing tokens at a resource and refuses stale ones. `versioned` updates a
@@ -36,47 +36,38 @@
 // The protocols of the engines refer to the decisions that they apply.
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod api;
 pub mod blocking;
 pub mod clock;
-mod connect;
+mod core;
 pub mod database;
 pub mod engine;
 pub mod fence;
 #[doc(hidden)]
 pub mod internals;
 pub mod metrics;
+pub mod registry;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod versioned;
 
-mod acquire;
-mod claim;
-mod election;
-mod error;
-mod guard;
-mod keeper;
-mod lease;
-mod locks;
 mod logic;
-mod multi_lock;
-mod name;
-mod primitives;
 mod random;
-mod records;
-mod request;
+mod types;
 #[cfg(all(test, feature = "redis"))]
 mod virtual_time;
 
-pub use self::claim::{Claim, ClaimId, Holder, LockOptions, MAX_DESCRIPTION, Mode, Owner, Token};
-pub use self::election::{Election, Leader, Leadership, Observer};
-pub use self::error::{Effect, Error, ErrorKind, Result};
-pub use self::guard::{Guard, LeaseWatcher, ReleaseOutcome};
-pub use self::lease::LostReason;
-pub use self::locks::{Builder, DEFAULT_TTL, Locks};
+pub use self::api::election::{Election, Leader, Leadership, Observer};
+pub use self::api::locks::{Builder, Locks};
+pub use self::api::multi_lock::{LockSpec, MultiLock, MultiLockGuard};
+pub use self::api::primitives::{Mutex, RwLock, Semaphore};
+pub use self::api::records::Records;
+pub use self::core::guard::{Guard, LeaseWatcher, ReleaseOutcome};
+pub use self::engine::{Claim, LockOptions, LostReason};
 pub use self::logic::record_version::MAX_RECORD;
-pub use self::multi_lock::{LockSpec, MultiLock, MultiLockGuard};
-pub use self::name::{LockName, MAX_NAME};
-pub use self::primitives::{Mutex, RwLock, Semaphore};
-pub use self::records::Records;
+pub use self::types::{
+    ClaimId, DEFAULT_TTL, Effect, Error, ErrorKind, Holder, LockName, MAX_DESCRIPTION, MAX_NAME, Mode, Owner, Result,
+    Token,
+};
 
 /// Compiles the code blocks in the documents.
 #[cfg(all(doctest, feature = "mysql", feature = "postgres", feature = "redis"))]

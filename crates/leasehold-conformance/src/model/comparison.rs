@@ -44,7 +44,7 @@ pub struct Difference {
 impl ModelComparison {
     /// A subject that keeps its own time: nothing expires, and no time passes.
     pub async fn new(subject: Vec<Arc<dyn Engine>>) -> Self {
-        let model = leasehold::engine::open("memory:", &Clock::system()).await.expect("the model");
+        let model = leasehold::registry::open("memory:", &Clock::system()).await.expect("the model");
         Self {
             model,
             subject,
@@ -58,7 +58,7 @@ impl ModelComparison {
     /// A subject, made by `open` on a clock that the test moves.
     pub async fn with_manual_clock(open: impl AsyncFn(Clock) -> Arc<dyn Engine>) -> Self {
         let hand = ManualClock::new();
-        let model = leasehold::engine::open("memory:", &hand.clock()).await.expect("the model");
+        let model = leasehold::registry::open("memory:", &hand.clock()).await.expect("the model");
         let subject = vec![open(hand.clock()).await];
         Self {
             model,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use leasehold::engine::entries;
+use leasehold::registry::entries;
 use leasehold_conformance::CASES;
 
 /// The Rust files of a folder of this crate, each with its name.

@@ -25,7 +25,7 @@ suite!(memory, Memory);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_holder_learns_of_the_loss_before_the_lease_ends_for_others() {
     let hand = ManualClock::new();
-    let engine = leasehold::engine::open("memory:", &hand.clock()).await.expect("the engine");
+    let engine = leasehold::registry::open("memory:", &hand.clock()).await.expect("the engine");
     let flaky = Arc::new(FlakyEngine::new(Arc::clone(&engine)));
     let ttl = Duration::from_secs(30);
     let locks = Locks::builder().clock(hand.clock()).ttl(ttl).open_engine(Arc::clone(&flaky) as _);

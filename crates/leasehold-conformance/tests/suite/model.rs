@@ -11,7 +11,7 @@ use leasehold_conformance::model::{Difference, ModelComparison};
 use leasehold_conformance::short_leases::repetitions;
 
 async fn open_memory(clock: Clock) -> Arc<dyn Engine> {
-    leasehold::engine::open("memory:", &clock).await.expect("the memory engine")
+    leasehold::registry::open("memory:", &clock).await.expect("the memory engine")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// A handle to the thread, which runs until the last handle is dropped.
 #[derive(Debug)]

@@ -7,13 +7,11 @@ use std::time::Duration;
 use futures_util::future::{Either, select, select_all};
 
 use super::background_thread::BackgroundThread;
-use crate::claim::Token;
+use crate::api::election::Leader;
 use crate::clock::Instant;
-use crate::election::Leader;
-use crate::error::Result;
-use crate::guard::ReleaseOutcome;
-use crate::lease::LostReason;
-use crate::name::LockName;
+use crate::core::guard::ReleaseOutcome;
+use crate::engine::LostReason;
+use crate::types::{LockName, Result, Token};
 
 /// Converts an answer of the async API to its counterpart in this one.
 pub(super) trait IntoBlocking {

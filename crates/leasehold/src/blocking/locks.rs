@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use super::background_thread::BackgroundThread;
 use super::primitives::{Election, MultiLock, Mutex, RwLock, Semaphore};
-use crate::claim::{ClaimId, Holder, Token};
+use crate::api::multi_lock::LockSpec;
 use crate::clock::Clock;
 use crate::engine::{Capabilities, ContenderView, Engine, EngineUrl, ForceReleaseOutcome, LockView};
-use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::multi_lock::LockSpec;
+use crate::types::{ClaimId, Error, Holder, Result, Token};
 
 /// As [`crate::Locks`], without async. Cheap to clone; all clones share one background thread.
 #[derive(Clone)]

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use super::background_thread::BackgroundThread;
 use super::guard::{Guard, IntoBlocking, Leadership, MultiLockGuard};
-use crate::claim::Owner;
-use crate::election::Leader;
-use crate::error::{Error, ErrorKind, Result};
-use crate::multi_lock::LockSpec;
+use crate::api::election::Leader;
+use crate::api::multi_lock::LockSpec;
+use crate::types::{Error, ErrorKind, Owner, Result};
 
 /// Defines a primitive: its options, and calls with the names of the async methods.
 macro_rules! primitive {

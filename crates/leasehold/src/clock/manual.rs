@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::instant::{Instant, nanos};
 use super::{Clock, ClockSource, TEST_CLOCK_START, system};
+use super::{Instant, nanos};
 
 #[derive(Debug)]
 pub(super) struct ManualSource {

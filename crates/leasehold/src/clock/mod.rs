@@ -4,7 +4,6 @@
 //! Leases and ages are measured on this clock alone, and all waits use it. The wall clock is read
 //! only once, where `memory:` stores records, and this clock advances it from there.
 
-mod instant;
 mod manual;
 mod system;
 
@@ -15,10 +14,10 @@ use std::time::Duration;
 
 use tokio::time::Instant as TokioInstant;
 
-pub use self::instant::Instant;
-pub(crate) use self::instant::nanos;
 pub use self::manual::ManualClock;
 use self::manual::ManualSource;
+pub use crate::types::Instant;
+pub(crate) use crate::types::nanos;
 
 /// What a test clock shows first: one hour.
 const TEST_CLOCK_START: Instant = Instant(3_600_000_000_000);

@@ -1,8 +1,8 @@
 //! The machine's clock.
 
-use super::instant::Instant;
+use super::Instant;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-use super::instant::nanos;
+use super::nanos;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn now() -> Instant {

@@ -12,8 +12,8 @@
 //! another client library or language, run the same statements: they are constants of
 //! [`fence`](crate::fence).
 
-use crate::claim::{Owner, Token};
 use crate::logic::fence::FenceState;
+use crate::types::{Owner, Token};
 
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -103,7 +103,7 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) use self::sealed::StatementError;
 
 pub(crate) mod sealed {
-    use super::Cause;
+    use crate::database::Cause;
     use crate::logic::sql_error::SqlErrorClass;
 
     #[allow(unreachable_pub, reason = "keeps the public traits to ourselves")]

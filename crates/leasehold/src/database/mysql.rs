@@ -4,9 +4,9 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Error, Params, Row, Value};
 
 use super::{Connection, Dialect, IntoValue, Session, StatementError, Transaction, sealed};
-use crate::claim::{Owner, Token};
 use crate::logic::fence::{FenceState, admits};
 use crate::logic::sql_error::{self, SqlErrorClass};
+use crate::types::{Owner, Token};
 
 impl<T: Into<Value>> IntoValue<Value> for T {
     fn into_value(self) -> Value {

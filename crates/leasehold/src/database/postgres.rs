@@ -6,9 +6,9 @@ use tokio_postgres::types::{ToSql, Type, WrongType};
 use tokio_postgres::{Client, Error, GenericClient, Row};
 
 use super::{Connection, Dialect, IntoValue, Session, StatementError, Transaction, sealed};
-use crate::claim::{Owner, Token};
 use crate::logic::fence::FenceState;
 use crate::logic::sql_error::{self, SqlErrorClass};
+use crate::types::{Owner, Token};
 
 /// A value for PostgreSQL: any type with `ToSql`.
 pub type PostgresValue = Box<dyn ToSql + Send + Sync>;

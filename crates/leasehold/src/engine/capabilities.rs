@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::claim::{LockOptions, Mode};
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::LockOptions;
 use crate::logic::lease::Drift;
+use crate::types::{Error, ErrorKind, Mode, Result};
 
 /// The order in which waiters acquire the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

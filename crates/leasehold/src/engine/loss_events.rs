@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::claim::ClaimId;
+use crate::types::ClaimId;
 
 /// What an engine reports on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

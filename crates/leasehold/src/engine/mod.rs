@@ -4,8 +4,9 @@
 //! ADDING_AN_ENGINE.md explains how to write one; read [`memory`] first.
 
 mod capabilities;
+mod claim;
+mod lease;
 mod loss_events;
-mod registry;
 mod secrets;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 mod stranger;
@@ -31,23 +32,23 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
+pub use self::claim::{Claim, LockOptions};
+pub use self::lease::LostReason;
 pub use self::loss_events::{LossBroadcaster, LossEvent, LossEvents};
-pub use self::registry::unknown_scheme;
-pub use self::registry::{EngineEntry, Technique, entries, open};
 pub use self::secrets::is_exposed;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 pub(crate) use self::stranger::Product;
 pub use self::url::EngineUrl;
+#[cfg(test)]
+pub(crate) use self::url::SCHEMES;
 
-use crate::claim::{Claim, ClaimId, Holder, Mode, Token};
 #[cfg(any(feature = "memory", feature = "file"))]
 use crate::clock::{Clock, Instant};
-use crate::error::Error;
 pub use crate::logic::lease::Validity;
 #[cfg(any(feature = "memory", feature = "file"))]
 use crate::logic::table::{Contender, Verdict};
 use crate::logic::table::{Refusal, ReleaseEffect};
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, Holder, LockName, Mode, Token};
 
 /// One step of an engine. The caller may drop it at any time, and then cleans up with
 /// [`Engine::release`].

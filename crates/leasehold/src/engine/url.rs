@@ -5,7 +5,7 @@ use std::fmt;
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// Schemes whose hosts are full addresses.
 const ADDRESS_LIST_SCHEMES: [&str; 1] = ["redlock"];
@@ -196,6 +196,25 @@ fn hide_password(part: &str) -> String {
     }
 }
 
+/// The schemes of all engines in this crate; a test in `registry` compares them with the engines.
+pub(crate) const SCHEMES: [&str; 11] = [
+    "memory",
+    "file",
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "redis+cluster",
+    "redlock",
+    "mysql",
+    "postgres",
+    "postgresql",
+    "zookeeper",
+];
+
+fn is_known_scheme(scheme: &str) -> bool {
+    SCHEMES.iter().any(|known| known.eq_ignore_ascii_case(scheme))
+}
+
 /// The URL that a bare path or a bare `host:port` was probably meant to be.
 fn suggest_url(text: &str) -> Option<String> {
     if text.starts_with(['/', '.', '~']) && !text.contains([':', '@', '?']) {
@@ -204,7 +223,7 @@ fn suggest_url(text: &str) -> Option<String> {
     let (host, port) = text.rsplit_once(':')?;
     let is_host = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._[]:".contains(c));
     // `file:8080` and `memory:1` are URLs.
-    if !is_host || super::registry::is_known_scheme(host) || port.parse::<u16>().is_err() {
+    if !is_host || is_known_scheme(host) || port.parse::<u16>().is_err() {
         return None;
     }
     let scheme = match port {

@@ -3,9 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::claim::Token;
 use crate::database::Cause;
-use crate::error::Error;
+use crate::types::{Error, Token};
 
 /// A write with an older token than one already seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::StaleToken;
-use crate::claim::{Owner, Token};
 use crate::logic::fence::{FenceState, admits};
 use crate::metrics::OptionalMetrics;
+use crate::types::{Owner, Token};
 
 /// Stores the highest token of each resource, in memory.
 ///

@@ -20,8 +20,8 @@ use ::redis::aio::ConnectionLike;
 use ::redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 
 use super::{AdmitError, StaleToken};
-use crate::claim::Token;
 use crate::engine::redis::wire::{CachedScript, hash_tag};
+use crate::types::Token;
 
 /// The script, for other client libraries. Its keys are [`fence_key`] and, to write, the key
 /// itself; its arguments are the token and the value. It returns nil, or, if your token is stale,

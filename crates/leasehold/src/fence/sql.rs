@@ -4,13 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::{AdmitError, StaleToken};
-use crate::claim::{Owner, Token};
 use crate::database::{Connection, Dialect, StatementError, Transaction};
-use crate::error::{Error, ErrorKind};
 use crate::logic::sql_error::SqlErrorClass;
 use crate::logic::sql_identifier;
 use crate::metrics::{Metrics, OptionalMetrics};
-use crate::name::LockName;
+use crate::types::{Error, ErrorKind, LockName, Owner, Token};
 
 /// The table's default name.
 const DEFAULT_TABLE: &str = "leasehold_fence";

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::claim::{ClaimId, Owner, Token};
 use crate::logic::quorum::{Vote, WriteReply};
+use crate::types::{ClaimId, Owner, Token};
 
 /// A claim's request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

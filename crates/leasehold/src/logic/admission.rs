@@ -9,7 +9,7 @@
 //! An exclusive claim on a semaphore's name therefore waits until all permits are released. It
 //! blocks new permits meanwhile.
 
-use crate::claim::Mode;
+use crate::types::Mode;
 
 /// Whether `wanted` fits beside the holders.
 pub fn fits(wanted: Mode, holders: impl IntoIterator<Item = Mode>) -> bool {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Instant;
+use crate::types::Instant;
 
 /// The pause before attempt number `attempt` (from 0). It doubles from `first` up to `max`. `random`
 /// (any number) takes off a random half, so that contenders do not keep colliding.

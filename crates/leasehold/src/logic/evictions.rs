@@ -10,8 +10,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::claim::ClaimId;
-use crate::clock::Instant;
+use crate::types::ClaimId;
+use crate::types::Instant;
 
 /// How many evictions are kept at one lock.
 pub const MOST: usize = 1000;

@@ -1,6 +1,6 @@
 //! Which tokens a resource accepts.
 
-use crate::claim::{Owner, Token};
+use crate::types::{Owner, Token};
 
 /// The highest token that a resource has seen, and its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{Instant, nanos};
+use crate::types::{Instant, nanos};
 
 /// The safety margin that is subtracted from every lease: the drift between two clocks, and the
 /// time a loss signal needs to arrive.

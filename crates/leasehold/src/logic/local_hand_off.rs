@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::table::{Contender, LockTable};
-use crate::claim::{ClaimId, Mode, Token};
-use crate::clock::Instant;
+use crate::types::Instant;
+use crate::types::{ClaimId, Mode, Token};
 
 /// How many claims may follow without a write.
 pub const MAX_HAND_OFFS: usize = 64;

@@ -84,7 +84,7 @@ fn no_waiter_is_overtaken_and_no_hand_off_is_late_or_uncertain() {
 fn a_shared_or_re_entrant_holder_hands_off_to_no_claim() {
     for change in [
         |contender: &mut Contender<u8>| contender.mode = Mode::Shared,
-        |contender: &mut Contender<u8>| contender.owner = Some(crate::claim::Owner::from_bits(1)),
+        |contender: &mut Contender<u8>| contender.owner = Some(crate::types::Owner::from_bits(1)),
         |contender: &mut Contender<u8>| contender.details = THEM,
     ] {
         let (mut table, mut last) = written(&[2]);

@@ -12,7 +12,7 @@
 
 use super::admission::{conflicting_limit, covers, fits_owned};
 use super::table::Refusal;
-use crate::claim::{ClaimId, Mode};
+use crate::types::{ClaimId, Mode};
 
 /// One claim in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use proptest::test_runner::{Config, TestError, TestRunner};
 
 use super::super::table::{Contender, LockTable, Verdict};
 use super::*;
-use crate::claim::{Owner, Token};
-use crate::clock::Instant;
+use crate::types::Instant;
+use crate::types::{Owner, Token};
 
 /// Rules that can be left out, to show that the simulation finds what they are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,9 +24,9 @@
 
 use std::time::Duration;
 
-use crate::claim::Token;
-use crate::clock::Instant;
 use crate::logic::lease::Drift;
+use crate::types::Instant;
+use crate::types::Token;
 
 /// How often one attempt replaces a token that turned out too low by a higher one.
 const MAX_WRITE_ROUNDS: u32 = 3;

@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Instant;
+use crate::types::Instant;
 
 /// How long a majority must name the same older election before it counts. Sentinels exchange state
 /// every two seconds.

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::clock::Instant;
+use crate::types::Instant;
 
 /// What is known about a session's life, on our own clock.
 #[derive(Clone, Debug)]

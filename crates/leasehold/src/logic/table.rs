@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use super::admission::{conflicting_limit, covers, fits_owned};
 use super::fence;
-use crate::claim::{ClaimId, Mode, Owner, Token};
-use crate::clock::Instant;
+use crate::types::Instant;
+use crate::types::{ClaimId, Mode, Owner, Token};
 
 /// A claim that holds or waits, with a `details` for the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Which claim a waiter watches: exactly one ahead of it, so that one departure wakes one waiter.
 
-use crate::claim::ClaimId;
+use crate::types::ClaimId;
 
 /// The claims of one lock and their positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

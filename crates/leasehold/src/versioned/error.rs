@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use crate::database::Cause;
-use crate::error::Error;
+use crate::types::Error;
 
 /// Why an update was not done, or is not known to be done.
 #[derive(Debug)]

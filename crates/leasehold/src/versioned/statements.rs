@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::VersionedTable;
 use crate::database::Dialect;
-use crate::error::{Error, ErrorKind};
 use crate::logic::sql_identifier;
+use crate::types::{Error, ErrorKind};
 
 fn invalid_name(why: String) -> Error {
     Error::new(ErrorKind::InvalidOption, why)

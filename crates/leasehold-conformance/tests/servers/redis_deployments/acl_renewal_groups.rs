@@ -17,7 +17,7 @@ async fn permissions_that_grouped_renewals_need() {
     let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     for missing in ["+get", "+set", "+setrange", "+del"] {
         let url = url_without(&server, missing).await;
-        let engine = leasehold::engine::open(&url, &hand.clock()).await.expect("an engine");
+        let engine = leasehold::registry::open(&url, &hand.clock()).await.expect("an engine");
         let claim = |number| {
             let name = LockName::new(format!("{missing}-{number}")).expect("a name");
             let holder = Arc::new(Holder::this_process());

@@ -165,7 +165,7 @@ async fn strict_mode_keeps_held_locks_in_a_half_moved_slot() {
         let (addr, port) = (cluster.nodes()[from].addr(), cluster.nodes()[to].port().to_string());
         let beside = old_epoch_record(addr, slot).await;
         let url = format!("{}?strict={}s", cluster.url(), LONG_TTL.as_secs());
-        let engine = leasehold::engine::open(&url, &leasehold::clock::Clock::system()).await.expect("an engine");
+        let engine = leasehold::registry::open(&url, &leasehold::clock::Clock::system()).await.expect("an engine");
         let held = claim(&name, Mode::Exclusive, LONG_TTL);
         let answer = Arc::clone(&engine).attempt(Arc::clone(&held), false).await.expect("an answer");
         assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");

@@ -17,7 +17,7 @@ const AHEAD: i64 = 2 * LONG_TTL.as_secs() as i64;
 
 /// An engine without a keeper.
 async fn open_engine(server: &Server) -> Arc<dyn Engine> {
-    leasehold::engine::open(&server.url(), &Clock::system()).await.expect("an engine")
+    leasehold::registry::open(&server.url(), &Clock::system()).await.expect("an engine")
 }
 
 async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>, queue: bool) -> AcquireReply {

@@ -18,7 +18,7 @@ pub(super) async fn raw_connection(server: &Server) -> RespClient {
 }
 
 async fn engine(url: &str) -> Arc<dyn Engine> {
-    leasehold::engine::open(url, &Clock::system()).await.expect("the engine")
+    leasehold::registry::open(url, &Clock::system()).await.expect("the engine")
 }
 
 fn claim(name: &str, ttl: Duration) -> Arc<Claim> {

@@ -125,7 +125,7 @@ impl<S: Borrow<Server>> Fixture<S> {
     }
 
     pub(crate) async fn engine_with(&self, options: &str, clock: &Clock) -> Arc<dyn Engine> {
-        leasehold::engine::open(&self.url(options), clock).await.expect("an engine")
+        leasehold::registry::open(&self.url(options), clock).await.expect("an engine")
     }
 
     /// Another process.

@@ -62,7 +62,7 @@ async fn a_waiter_force_released_between_two_attempts_does_not_queue_again() {
     let (locks, near) = (site.locks(LONG_TTL).await, site.engine().await);
     let proxy = leasehold_testbed::Proxy::start(site.server().addr()).await.expect("a proxy");
     let url = site.url("").replace(&site.server().addr().to_string(), &proxy.addr().to_string());
-    let far = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+    let far = leasehold::registry::open(&url, &Clock::system()).await.expect("an engine");
     let ask = |engine: &Arc<dyn leasehold::engine::Engine>, claim| Arc::clone(engine).attempt(claim, true);
     let (held, waits, other) = (
         claim("a", Mode::Exclusive, LONG_TTL),

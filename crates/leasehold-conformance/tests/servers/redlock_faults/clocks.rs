@@ -131,7 +131,7 @@ async fn skewed_node_clocks_do_not_change_lease_durations() {
     let url = url(&servers, "");
     let ttl = Duration::from_secs(2);
     let (locks, other) = (
-        leasehold::engine::open(&url, &leasehold::clock::Clock::system()).await.expect("an engine"),
+        leasehold::registry::open(&url, &leasehold::clock::Clock::system()).await.expect("an engine"),
         Locks::builder().ttl(LASTING).open(&url).await.expect("a client"),
     );
     let claim = crate::redlock_faults::fixture::claim("a", None, ttl);

@@ -140,7 +140,7 @@ impl Fixture {
         for at in cut {
             proxies[*at].refuse(true);
         }
-        (leasehold::engine::open(&url, &Clock::system()).await.expect("an engine"), proxies)
+        (leasehold::registry::open(&url, &Clock::system()).await.expect("an engine"), proxies)
     }
 
     pub(crate) fn kill(&mut self, which: &[usize]) {
@@ -236,7 +236,7 @@ pub(crate) async fn connected_client(url: &str, ttl: Duration, clock: &Clock) ->
 
 /// An engine that is in touch with every server.
 pub(crate) async fn connected_engine(url: &str, clock: &Clock) -> Arc<dyn Engine> {
-    let engine = eventually(TEST_TIMEOUT, || leasehold::engine::open(url, clock)).await;
+    let engine = eventually(TEST_TIMEOUT, || leasehold::registry::open(url, clock)).await;
     until_all_respond(&engine).await;
     engine
 }

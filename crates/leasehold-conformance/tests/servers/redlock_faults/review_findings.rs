@@ -37,7 +37,7 @@ async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
 async fn a_release_without_memory_does_not_end_the_owners_other_claims() {
     let server = redis::start().await.expect("a server");
     let url = format!("redlock://{}?retention=1s", server.addr());
-    let engine: Arc<dyn Engine> = leasehold::engine::open(&url, &Clock::system()).await.expect("the engine");
+    let engine: Arc<dyn Engine> = leasehold::registry::open(&url, &Clock::system()).await.expect("the engine");
     let owner = Owner::new();
     let (stays, goes) = (claim("a", Some(owner), LASTING), claim("a", Some(owner), LASTING));
     for claim in [&stays, &goes] {

@@ -38,8 +38,8 @@ impl Scene {
     async fn new(kind: DatabaseKind) -> Self {
         let (site, ahead) = (Fixture::new(kind).await, ShiftedClock::new());
         let proxy = site.proxy().await;
-        let near = leasehold::engine::open(&site.url(), &ahead.clock()).await.expect("an engine");
-        let far = leasehold::engine::open(&site.url_at(proxy.addr()), &ahead.clock()).await.expect("an engine");
+        let near = leasehold::registry::open(&site.url(), &ahead.clock()).await.expect("an engine");
+        let far = leasehold::registry::open(&site.url_at(proxy.addr()), &ahead.clock()).await.expect("an engine");
         let scene = Self { site, near, far, proxy, ahead, held: claim("a"), waits: claim("a") };
         assert!(matches!(ask(&scene.near, &scene.held).await, Ok(AcquireReply::Granted(_))), "{kind:?}");
         let queued = ask(&scene.far, &scene.waits).await;

@@ -192,7 +192,7 @@ async fn secrets_are_not_shown() {
         // What one login has made is closed to the other.
         let url = format!("zookeeper://{}{}/{base}?{options}", ann_login(), server.url());
         let locks = open_locks(&url).await;
-        let engine = leasehold::engine::open(&url, locks.clock()).await.expect("an engine");
+        let engine = leasehold::registry::open(&url, locks.clock()).await.expect("an engine");
         let held = locks.mutex("a").lock().await.expect("a lock");
         assert_no_secret(&locks);
         assert_no_secret(&locks.url());

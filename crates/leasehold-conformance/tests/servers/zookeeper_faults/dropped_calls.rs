@@ -43,7 +43,7 @@ const DROP_STEP: Duration = Duration::from_millis(4);
 async fn open_on_slow_connection(site: &Fixture) -> (Arc<dyn Engine>, Proxy) {
     let proxy = Proxy::start(site.client_addr()).await.expect("a proxy");
     let url = site.url().replace(&site.client_addr().to_string(), &proxy.addr().to_string());
-    let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+    let engine = leasehold::registry::open(&url, &Clock::system()).await.expect("an engine");
     // Its session is there before the line is slow.
     let first = claim("first", EXCLUSIVE, None, LONG_TTL);
     attempt_once(&engine, &first).await.expect("a grant");

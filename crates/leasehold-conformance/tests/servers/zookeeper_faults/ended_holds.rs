@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_secs(5);
 async fn open_through_proxy(site: &Fixture) -> (Arc<dyn Engine>, Proxy) {
     let proxy = Proxy::start(site.client_addr()).await.expect("a proxy");
     let url = site.url().replace(&site.client_addr().to_string(), &proxy.addr().to_string());
-    (leasehold::engine::open(&url, &Clock::system()).await.expect("an engine"), proxy)
+    (leasehold::registry::open(&url, &Clock::system()).await.expect("an engine"), proxy)
 }
 
 /// Waits until the session is over for its client. That is told of a claim that it takes with it; which is renewed in vain, so that it is not

@@ -23,7 +23,7 @@ fn of(ttl: Duration) -> Arc<Claim> {
 async fn proxied(site: &Fixture) -> (Arc<dyn Engine>, Proxy) {
     let proxy = Proxy::start(site.client_addr()).await.expect("a proxy");
     let url = site.url().replace(&site.client_addr().to_string(), &proxy.addr().to_string());
-    (leasehold::engine::open(&url, &Clock::system()).await.expect("an engine"), proxy)
+    (leasehold::registry::open(&url, &Clock::system()).await.expect("an engine"), proxy)
 }
 
 /// Attempts until there is an answer.

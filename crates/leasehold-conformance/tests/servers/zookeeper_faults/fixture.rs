@@ -56,7 +56,7 @@ impl Fixture {
 
     /// An engine without a keeper: nothing is asked but what the test asks.
     pub(crate) async fn engine(&self) -> Arc<dyn Engine> {
-        leasehold::engine::open(&self.url(), &Clock::system()).await.expect("an engine")
+        leasehold::registry::open(&self.url(), &Clock::system()).await.expect("an engine")
     }
 
     pub(crate) fn folder(&self, name: &str) -> String {

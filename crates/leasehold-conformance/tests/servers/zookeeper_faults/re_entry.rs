@@ -19,7 +19,7 @@ async fn a_re_entered_claim_survives_the_first_claim() {
     let owner = Some(Owner::new());
     let proxy = Proxy::start(site.client_addr()).await.expect("a proxy");
     let url = site.url().replace(&site.client_addr().to_string(), &proxy.addr().to_string());
-    let first = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+    let first = leasehold::registry::open(&url, &Clock::system()).await.expect("an engine");
     let outer = claim("a", Mode::Exclusive, owner, SHORT);
     let token = attempt_once(&first, &outer).await.expect("a grant");
     let waiter = spawn_waiter(&site.open_locks(LONG_TTL).await, "a");

@@ -12,8 +12,7 @@ use rustix::io::Errno;
 
 use super::error;
 use super::folder::{self, Folder, client_file, socket_file};
-use crate::claim::Holder;
-use crate::error::Result;
+use crate::types::{Holder, Result};
 
 /// How many files of other clients one start checks, to remove those of dead ones.
 const MAX_CLIENTS_SWEPT: usize = 256;

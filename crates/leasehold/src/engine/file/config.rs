@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::engine::EngineUrl;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// Where the locks are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]

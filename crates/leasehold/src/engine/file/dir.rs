@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::error;
 use super::permissions::Permissions;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// The flags of a directory handle: it can be listed, locked and synced.
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);

@@ -16,15 +16,14 @@ use super::session::Session;
 use super::step::{Operation, StepOutput};
 use super::wakeups::{Notification, Subscriber, Wakeups};
 use super::{CAPABILITIES, folder, inspect, layout, lock_files, records};
-use crate::claim::{Claim, ClaimId};
 use crate::clock::{self, Clock, Instant};
+use crate::engine::Claim;
 use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, EngineUrl, ForceReleaseOutcome, Grant, LockView, LossEvents,
     Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::{self as rules, Validity};
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, ErrorKind, LockName, Result};
 
 /// How long a step retries a busy lock file. A process is inside for microseconds, so one that
 /// stays longer is stopped.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::error::{Error, ErrorKind};
+use crate::types::{Error, ErrorKind};
 
 /// The error of a system call on `path`.
 pub(super) fn io_error_at(path: &Path, what: &str, error: impl Into<io::Error>) -> Error {

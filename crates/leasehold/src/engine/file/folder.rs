@@ -13,8 +13,7 @@ use super::config::Config;
 use super::dir::{self, Dir};
 use super::permissions::{Permissions, user_label};
 use super::{error, layout};
-use crate::error::{Error, ErrorKind, Result};
-use crate::name::LockName;
+use crate::types::{Error, ErrorKind, LockName, Result};
 
 /// The maximum size of `token_floor` and `clock`, which have one line each.
 const MAX_LINE_FILE: u64 = 256;

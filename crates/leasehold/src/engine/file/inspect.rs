@@ -10,12 +10,10 @@ use super::folder::Folder;
 use super::layout::{self, ContenderDetails, PAGE_SIZE, SlotRef};
 use super::lock_files::Latch;
 use super::{clients, error};
-use crate::claim::{Holder, Token};
 use crate::clock::Instant;
 use crate::engine::{ContenderView, LockView};
-use crate::error::Result;
 use crate::logic::table::{Contender, LockTable};
-use crate::name::LockName;
+use crate::types::{Holder, LockName, Result, Token};
 
 /// A lock, as its table stands.
 pub(super) fn lock_view(

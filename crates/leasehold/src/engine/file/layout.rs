@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::claim::{Claim, ClaimId, MAX_DESCRIPTION, Mode, Owner, Token};
 use crate::clock::Instant;
+use crate::engine::Claim;
 use crate::logic::table::{Contender, LockTable};
-use crate::name::{LockName, MAX_NAME};
+use crate::types::{ClaimId, LockName, MAX_DESCRIPTION, MAX_NAME, Mode, Owner, Token};
 
 pub(super) const MAGIC: &[u8; 8] = b"LEASEHD1";
 pub(super) const PAGE_SIZE: usize = 4096;

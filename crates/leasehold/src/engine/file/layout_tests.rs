@@ -3,7 +3,8 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::claim::{Holder, LockOptions};
+use crate::engine::LockOptions;
+use crate::types::Holder;
 
 fn name(text: &str) -> LockName {
     LockName::new(text).unwrap()

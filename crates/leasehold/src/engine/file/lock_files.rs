@@ -16,9 +16,8 @@ use super::folder::{self, Folder};
 use super::layout::{
     self, COUNTERS_OFFSET, ContenderDetails, Counters, PAGE_SIZE, SLOTS_OFFSET, SlotRef, TOKEN_BLOCK, TableChanges,
 };
-use crate::error::{Error, Result};
 use crate::logic::table::LockTable;
-use crate::name::LockName;
+use crate::types::{Error, LockName, Result};
 
 /// How many unused lock files are kept open.
 const MAX_OPEN_FILES: usize = 256;

@@ -15,7 +15,7 @@ use rustix::process::{getegid, geteuid, getgroups};
 use super::config::Config;
 use super::dir::Dir;
 use super::error;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// How a folder is shared.
 #[derive(Clone, Copy, Debug)]

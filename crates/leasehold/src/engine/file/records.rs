@@ -27,9 +27,8 @@ use super::engine::{self, FileEngine};
 use super::folder::Folder;
 use super::{error, layout};
 use crate::engine::Record;
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::record_version::{MAX_RECORD, next_version};
-use crate::name::LockName;
+use crate::types::{Error, ErrorKind, LockName, Result};
 
 const MAGIC: &str = "leasehold record 1";
 

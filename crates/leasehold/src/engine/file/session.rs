@@ -15,8 +15,7 @@ use super::error;
 use super::folder::Folder;
 use super::lock_files::{self, LockFiles};
 use super::wakeups::Wakeups;
-use crate::claim::Holder;
-use crate::error::Result;
+use crate::types::{Holder, Result};
 
 /// A client of one folder, registered there until the session is dropped.
 #[derive(Debug)]

@@ -9,13 +9,12 @@ use super::layout::{self, ContenderDetails, SlotRef};
 use super::lock_files::{Latch, StepAborted};
 use super::session::Session;
 use super::wakeups::Notification;
-use crate::claim::{Claim, ClaimId, Mode, Token};
 use crate::clock::Instant;
+use crate::engine::Claim;
 use crate::engine::{ContenderView, LockView};
-use crate::error::{Error, ErrorKind};
 use crate::logic::table::{Contender, Granted, LockTable, ReleaseEffect, Verdict};
 use crate::logic::wait_queue::{WaitQueue, waiters_with_new_target};
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, ErrorKind, LockName, Mode, Token};
 
 /// What to do. Plain data, so that a step that cannot be taken immediately can be taken later.
 #[derive(Clone, Debug)]

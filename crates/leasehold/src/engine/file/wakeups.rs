@@ -12,9 +12,8 @@ use tokio::sync::Notify;
 
 use super::error;
 use super::folder::{Folder, socket_file};
-use crate::claim::ClaimId;
 use crate::engine::LossBroadcaster;
-use crate::error::Result;
+use crate::types::{ClaimId, Result};
 
 /// What a notification reports about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

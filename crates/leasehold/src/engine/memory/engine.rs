@@ -10,16 +10,15 @@ use tokio::sync::Notify;
 
 use super::CAPABILITIES;
 use super::records::StoredRecords;
-use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Clock, Instant, WallTime};
+use crate::engine::Claim;
 use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, EngineUrl, ForceReleaseOutcome, Grant, LockView,
     LossBroadcaster, LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::logic::table::{self, Contender, Granted, LockTable};
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
 /// The number of shards that the map of names has, so that cores do not contend for one mutex.
 const SHARDS: usize = 16;

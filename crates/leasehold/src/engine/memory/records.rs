@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::engine::Record;
 use crate::logic::record_version::next_version;
-use crate::name::LockName;
+use crate::types::LockName;
 
 #[derive(Debug, Default)]
 pub(super) struct StoredRecords {

@@ -7,11 +7,11 @@ use redis::{Cmd, Value};
 use super::engine::RedisEngine;
 use super::link::LiveConnection;
 use super::{error, wire};
-use crate::claim::{Claim, Token};
 use crate::clock::Clock;
+use crate::engine::Claim;
 use crate::engine::Grant;
-use crate::error::Result;
 use crate::logic::lease::Validity;
+use crate::types::{Result, Token};
 
 /// Acquires all locks if one script can, and they are free; `None` if not.
 pub(super) async fn attempt_all(

@@ -8,7 +8,7 @@ use super::transport::Transport;
 use crate::clock::Clock;
 use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// The default port of a Redis server.
 const PORT: u16 = 6379;

@@ -12,7 +12,7 @@ use redis::{
 
 use super::config::{Address, Config, Login, Tls};
 use super::error;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// Receives each push message of the server. Runs in the connection's own task, so it must be
 /// quick.

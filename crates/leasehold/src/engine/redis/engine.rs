@@ -17,16 +17,15 @@ use super::replicas::ReplicaAcks;
 use super::subscriber::Subscriber;
 use super::wire::{self, CachedScript, Scripts};
 use super::{error, inspect, renew};
-use crate::claim::{Claim, ClaimId, Mode, Token};
 use crate::clock::{Clock, Instant};
+use crate::engine::Claim;
 use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, Grant, LockView, LossEvents, Record,
     RecordStore, ReleaseReply, RenewReply, ServerRun, Step,
 };
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, ErrorKind, LockName, Mode, Result, Token};
 
 /// Poll interval for changes of a lock when notifications are unavailable.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

@@ -3,7 +3,7 @@
 use redis::{Arg, Cmd, ErrorKind as Native, RedisError, ServerErrorKind};
 
 use super::config::Address;
-use crate::error::{Error, ErrorKind};
+use crate::types::{Error, ErrorKind};
 
 /// The engine's name in errors.
 pub const NAME: &str = "redis";

@@ -10,11 +10,9 @@ use super::link::LiveConnection;
 use super::nodes::Nodes;
 use super::wire::{self, ClaimRecord, HashField, Message, StoredLock};
 use super::{config::Address, error};
-use crate::claim::{ClaimId, Token};
 use crate::engine::{ContenderView, ForceReleaseOutcome, LockView};
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::fence;
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
 /// How many locks are read at once.
 pub(super) const MAX_CONCURRENT_READS: usize = 128;

@@ -20,8 +20,8 @@ use super::sentinel::{self, ElectedMaster, Sentinels};
 use super::wire::{CachedScript, RUN_DIGITS};
 use super::{connect, error};
 use crate::clock::Instant;
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::backoff::{self, RenewalUrgency};
+use crate::types::{Error, ErrorKind, Result};
 
 /// A connection that lasted this long counts as a success, however it ended.
 const STABLE_AFTER: Duration = Duration::from_secs(10);

@@ -121,7 +121,7 @@ pub use self::engine::RedisEngine;
 use self::config::{Config, Protocol};
 use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::types::Result;
 
 /// Capabilities of `redis:` with the full protocol.
 pub const CAPABILITIES: Capabilities = Capabilities {

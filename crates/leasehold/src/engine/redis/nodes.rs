@@ -17,8 +17,8 @@ use super::error;
 use super::link::{Link, LinkListener, LiveConnection, Target};
 use super::sentinel::Sentinels;
 use super::wire::{self, CachedScript, SLOTS};
-use crate::claim::Claim;
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::Claim;
+use crate::types::{Error, ErrorKind, Result};
 
 /// How many redirects of the cluster a request follows at most.
 const MAX_REDIRECTS: usize = 5;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::claim::{ClaimId, Token};
 use crate::clock::Instant;
+use crate::types::{ClaimId, Token};
 
 /// A message for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

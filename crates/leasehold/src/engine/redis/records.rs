@@ -22,8 +22,7 @@ use super::nodes::Nodes;
 use super::wire::{self, CachedScript, lua};
 use super::{error, inspect};
 use crate::engine::{Record, ServerRun};
-use crate::error::Result;
-use crate::name::LockName;
+use crate::types::{LockName, Result};
 
 /// How many digits a version has.
 const VERSION_DIGITS: usize = 16;

@@ -10,11 +10,11 @@ use super::engine::{RedisEngine, secs_rounded_up};
 use super::link::LiveConnection;
 use super::renewal_groups::{LeaseCheck, MIN_GROUP_SIZE, RenewalGroup};
 use super::{error, wire};
-use crate::claim::{Claim, Mode};
 use crate::clock::Instant;
+use crate::engine::Claim;
 use crate::engine::RenewReply;
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::{self as rules, Validity};
+use crate::types::{Error, ErrorKind, Mode, Result};
 
 /// One lease of a batch: its index in the answer, its claim and its key.
 struct LeaseToRenew {

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::claim::{Claim, ClaimId};
 use crate::clock::Instant;
+use crate::engine::Claim;
+use crate::types::ClaimId;
 
 /// The fewest leases that make a bundle.
 pub(crate) const MIN_GROUP_SIZE: usize = 16;

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::config::{Address, Config, Topology};
 use super::{connect, error, nodes, wire};
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// How long replicas may take.
 const ACK_TIMEOUT: Duration = Duration::from_millis(500);

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use super::config::{Address, Config};
 use super::{connect, error, wire};
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::sentinel_election::{FollowedMaster, MasterChoice, MasterReport};
+use crate::types::{Error, ErrorKind, Result};
 
 /// Events that Sentinels publish when a master is replaced: at the end of the fail-over, and as
 /// soon as the new server is the master.

@@ -19,14 +19,13 @@ use super::nodes::{LinkFactory, Nodes};
 use super::records::StoredRecords;
 use super::subscriber::Subscriber;
 use super::wire::{self, CachedScript};
-use crate::claim::{Claim, Token};
 use crate::clock::Clock;
+use crate::engine::Claim;
 use crate::engine::{
     AcquireReply, Capabilities, Engine, Grant, LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::error::Result;
 use crate::logic::lease::Validity;
-use crate::name::LockName;
+use crate::types::{LockName, Result, Token};
 
 /// Capabilities of `redis:` with `protocol=simple`.
 pub const CAPABILITIES: Capabilities = Capabilities {

@@ -48,7 +48,7 @@ pub(super) async fn keep_epochs_fresh(
     }
 }
 
-async fn refresh_epoch(engine: &RedisEngine, slot: Option<u16>) -> crate::error::Result<()> {
+async fn refresh_epoch(engine: &RedisEngine, slot: Option<u16>) -> crate::types::Result<()> {
     let fill = |command: &mut Cmd, live: &LiveConnection| {
         engine.add_epoch_key(command, slot);
         engine.add_run_arguments(command, live);

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use redis::{Cmd, Script, Value};
 
-use crate::claim::{ClaimId, Holder, LockOptions, Mode, Token};
-use crate::name::LockName;
+use crate::engine::LockOptions;
+use crate::types::{ClaimId, Holder, LockName, Mode, Token};
 
 /// A lock's key. Each name has one key, and no two names share one. A name with a hash tag keeps
 /// it, so that locks with the same tag share a node.
@@ -532,7 +532,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::claim::Owner;
+    use crate::types::Owner;
 
     #[test]
     fn slots_match_the_servers() {

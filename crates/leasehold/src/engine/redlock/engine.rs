@@ -17,8 +17,8 @@ use super::node::{Node, NodeListener};
 use super::server::{RedisServer, Request, RequestKind, Server};
 use super::wire::{self, NodeVote, Scripts};
 use super::{error, inspect};
-use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Clock;
+use crate::engine::Claim;
 use crate::engine::redis::config::Config as NodeConfig;
 use crate::engine::redis::error::unexpected_answer;
 use crate::engine::redis::wire::{encode_contender, inbox_channel};
@@ -26,10 +26,9 @@ use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, Grant, LockView, LossBroadcaster,
     LossEvents, ReleaseReply, RenewReply, Step,
 };
-use crate::error::{Error, Result};
 use crate::logic::lease::Validity;
 use crate::logic::quorum::{self, AttemptAction, Failure, QuorumAttempt, QuorumOutcome, QuorumTally, Vote, WriteReply};
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, LockName, Result, Token};
 
 /// Poll interval for changes of a lock: Redlock has no change notifications.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

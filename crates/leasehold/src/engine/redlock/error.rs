@@ -1,7 +1,7 @@
 //! Errors of the engine.
 
 use super::config::Config;
-use crate::error::{Effect, Error, ErrorKind};
+use crate::types::{Effect, Error, ErrorKind};
 
 /// The engine's name in errors.
 pub(super) const NAME: &str = "redlock";

@@ -11,14 +11,12 @@ use super::error;
 use super::node::Node;
 use super::server::{Request, RequestKind};
 use super::wire::{self, ClaimRecord, StoredLock};
-use crate::claim::{ClaimId, Token};
 use crate::engine::redis::error::unexpected_answer;
 use crate::engine::redis::inspect::parse_scan;
 use crate::engine::redis::wire::{Message, Reader, bytes, integer, pattern};
 use crate::engine::{ContenderView, ForceReleaseOutcome, LockView};
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::fence;
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
 /// How many tokens are tried before a force release fails, each higher than the last.
 const MAX_TOKEN_ATTEMPTS: usize = 4;

@@ -106,7 +106,7 @@ pub use self::engine::RedlockEngine;
 use self::config::Config;
 use super::{Capabilities, Engine, EngineUrl, Fencing};
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::types::Result;
 
 /// Capabilities of `redlock:`.
 pub const CAPABILITIES: Capabilities = Capabilities {

@@ -10,14 +10,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::server::{Request, RequestKind, Server, address_of};
-use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Instant};
+use crate::engine::Claim;
 use crate::engine::LossBroadcaster;
 use crate::engine::redis::config::{Address, Config};
 use crate::engine::redis::error;
 use crate::engine::redis::wire::{Reader, bytes};
-use crate::error::Result;
 use crate::logic::backoff;
+use crate::types::{ClaimId, Result};
 
 /// How many undelivered releases are kept for a node: claims beyond that end with their TTL.
 const MAX_PENDING_RELEASES: usize = 10_000;

@@ -12,7 +12,7 @@ use super::error;
 use super::node::Node;
 use super::wire::parse_time;
 use crate::engine::redis::wire::bytes;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// How much longer to wait for the other nodes once a majority is reached.
 const STRAGGLER_TIMEOUT: Duration = Duration::from_millis(250);

@@ -15,7 +15,7 @@ use crate::engine::redis::config::{Address, Config, Topology};
 use crate::engine::redis::error;
 use crate::engine::redis::link::{Link, LinkListener, LiveConnection, Target};
 use crate::engine::redis::wire::{Message, auxiliary_key, bytes};
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::server::RequestKind;
-use crate::claim::{ClaimId, Owner, Token};
 use crate::engine::redis::wire::{CachedScript, Contender, Reader, bytes, integer, lua as shared};
 use crate::logic::quorum::{Vote, WriteReply};
-use crate::name::LockName;
+use crate::types::{ClaimId, LockName, Owner, Token};
 
 /// A lock's key.
 pub(super) fn key(prefix: &str, name: &LockName) -> String {

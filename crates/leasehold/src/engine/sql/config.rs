@@ -8,7 +8,7 @@ use super::Dialect;
 use crate::clock::Clock;
 use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// The beginning of our tables' names.
 pub const DEFAULT_TABLE: &str = "leasehold";

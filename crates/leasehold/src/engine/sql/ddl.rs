@@ -2,7 +2,7 @@
 
 use super::Dialect;
 use super::config::{self, Config};
-use crate::error::Result;
+use crate::types::Result;
 
 /// The tables' names, as in the statements.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::Dialect;
 use crate::engine::stranger;
-use crate::error::{Error, ErrorKind};
+use crate::types::{Error, ErrorKind};
 
 /// Why a statement failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -268,7 +268,7 @@ fn postgres_class(code: &str) -> ErrorClass {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Effect;
+    use crate::types::Effect;
 
     #[test]
     fn errors_state_whether_to_retry_and_their_effect() {

@@ -37,7 +37,7 @@ use self::error::{ErrorClass, Failure};
 use self::pool::PooledConnection;
 use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::types::Result;
 
 /// Capabilities of the lease table in MySQL and MariaDB.
 pub const MYSQL: Capabilities = lease_table_capabilities("mysql");

@@ -10,8 +10,8 @@ use super::config::Config;
 use super::connection::{Connection, ROW_LOCK_TIMEOUT, Reply, Value};
 use super::error::{ErrorClass, Failure};
 use crate::clock::{Clock, Instant};
-use crate::error::{Error, Result};
 use crate::logic::backoff;
+use crate::types::{Error, Result};
 
 /// A statement that is given up sooner had a caller that did not wait for the answer; later, the
 /// connection may be dead. Shorter than the shortest time limit of a step.

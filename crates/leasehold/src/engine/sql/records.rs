@@ -22,8 +22,7 @@ use super::ddl::Tables;
 use super::error::{ErrorClass, Failure};
 use super::pool::{Pool, PooledConnection};
 use crate::engine::Record;
-use crate::error::Result;
-use crate::name::LockName;
+use crate::types::{LockName, Result};
 
 /// How many times a statement is tried that others blocked.
 const MAX_TRIES: u32 = 5;

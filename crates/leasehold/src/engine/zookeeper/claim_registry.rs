@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::session::{Session, WatchFuture};
-use crate::claim::{Claim, ClaimId, Token};
+use crate::engine::Claim;
 use crate::logic::node_queue::{NodeId, NodeQueue, QueueNode, WatchTarget};
+use crate::types::{ClaimId, Token};
 
 /// All claims of one client.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use leasehold_zookeeper::{Acl, Acls, Permission};
 
 use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// The path of our nodes, unless the URL has one.
 const DEFAULT_BASE: &str = "/leasehold";

@@ -8,9 +8,8 @@ use super::claim_registry::{ClaimEntry, ClaimRegistry};
 use super::engine::ZookeeperEngine;
 use super::session::Session;
 use super::{steps, wire};
-use crate::claim::ClaimId;
-use crate::error::Result;
 use crate::logic::node_queue::{NodeId, NodeQueue};
+use crate::types::{ClaimId, Result};
 
 /// How many ended sessions are remembered: the servers have ended older ones long ago.
 const MAX_PAST_SESSIONS: usize = 1024;

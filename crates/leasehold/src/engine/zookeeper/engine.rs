@@ -14,15 +14,14 @@ use super::session::{GuardedNode, Session};
 use super::session_pool::SessionPool;
 use super::steps::ClaimStatus;
 use super::{error, inspect, records, session_pool, steps, wire};
-use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Instant};
+use crate::engine::Claim;
 use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, Grant, LockView, LossBroadcaster,
     LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, ErrorKind, LockName, Result};
 
 /// How many folders are remembered as existing.
 const MAX_KNOWN_FOLDERS: usize = 4096;
@@ -287,7 +286,7 @@ impl ZookeeperEngine {
         if !seat.set_held(Some(path.clone())) {
             let news = waited.then(|| super::wire::holder_data(&claim.options.holder, claim.options.ttl));
             // A waiter behind it may be compatible: it is notified at once.
-            let soon = own.entry.owner.is_some() || matches!(own.entry.mode, crate::claim::Mode::Permits { .. });
+            let soon = own.entry.owner.is_some() || matches!(own.entry.mode, crate::types::Mode::Permits { .. });
             session.watch_node(GuardedNode {
                 claim: claim.id,
                 path,

@@ -3,7 +3,7 @@
 use leasehold_zookeeper::{Error as Cause, MultiWriteError};
 
 use super::config::{Config, Scheme};
-use crate::error::{Error, ErrorKind};
+use crate::types::{Error, ErrorKind};
 
 /// The engine's name in errors.
 pub const NAME: &str = "zookeeper";

@@ -8,12 +8,10 @@ use leasehold_zookeeper::{CreateMode, Error as Cause, MultiWriteError, MultiWrit
 use super::engine::ZookeeperEngine;
 use super::session::Session;
 use super::{error, steps, wire};
-use crate::claim::{ClaimId, Token};
 use crate::engine::{ContenderView, ForceReleaseOutcome, LockView, Step};
-use crate::error::Result;
 use crate::logic::fence;
 use crate::logic::node_queue::{NodeQueue, QueueNode};
-use crate::name::LockName;
+use crate::types::{ClaimId, LockName, Result, Token};
 
 /// How many locks are read at the same time.
 pub(super) const MAX_CONCURRENT: usize = 64;

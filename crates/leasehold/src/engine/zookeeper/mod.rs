@@ -107,8 +107,8 @@ pub use self::engine::ZookeeperEngine;
 use self::config::Config;
 use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
-use crate::error::Result;
 use crate::logic::lease::Drift;
+use crate::types::Result;
 
 /// The shortest TTL: shorter sessions expire during a server's garbage collection. By default
 /// servers allow none below 4 s.

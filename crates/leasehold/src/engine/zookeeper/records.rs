@@ -25,8 +25,7 @@ use super::engine::ZookeeperEngine;
 use super::session::Session;
 use super::{inspect, steps};
 use crate::engine::Record;
-use crate::error::{Error, ErrorKind, Result};
-use crate::name::LockName;
+use crate::types::{Error, ErrorKind, LockName, Result};
 
 /// Reads a record, and the leader's clock.
 pub(super) async fn get(engine: &ZookeeperEngine, name: &LockName) -> Result<Record> {

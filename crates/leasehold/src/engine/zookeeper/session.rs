@@ -15,11 +15,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::claim_registry::ClaimRegistry;
 use super::config::{Config, Scheme};
 use super::{error, steps, tls, wire};
-use crate::claim::ClaimId;
 use crate::clock::{Clock, Instant};
 use crate::engine::LossBroadcaster;
-use crate::error::Result;
 use crate::logic::session_lifetime::SessionLifetime;
+use crate::types::{ClaimId, Result};
 
 /// An event to wait for.
 pub type WatchFuture = BoxFuture<'static, WatchedEvent>;

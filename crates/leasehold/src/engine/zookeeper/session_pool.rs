@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::engine::ZookeeperEngine;
 use super::session::Session;
 use crate::clock::{Clock, Instant};
-use crate::error::Result;
 use crate::logic::session_sharing::{self, OpenSession, SessionChoice};
+use crate::types::Result;
 
 /// How long an unused session is kept for the next claim.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -126,7 +126,7 @@ impl ZookeeperEngine {
     /// A session for requests that belong to no claim.
     pub(super) async fn any_session(&self) -> Result<Arc<Session>> {
         let first =
-            || self.sessions.slot_with_timeout(self.config.session_timeout.unwrap_or(crate::locks::DEFAULT_TTL));
+            || self.sessions.slot_with_timeout(self.config.session_timeout.unwrap_or(crate::types::DEFAULT_TTL));
         self.open_in_slot(self.sessions.latest().unwrap_or_else(first)).await
     }
 

@@ -10,11 +10,11 @@ use super::claim_registry::{ArmedWatch, ClaimEntry, ClaimNode, ClaimRegistry, No
 use super::engine::ZookeeperEngine;
 use super::session::{Session, WatchFuture};
 use super::{ended_holds, error, inspect, wire};
-use crate::claim::{Claim, ClaimId};
 use crate::clock::Instant;
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::Claim;
 use crate::logic::node_queue::{ClaimState, NodeId, NodeQueue, ReentryLink, WatchTarget};
 use crate::logic::table::Refusal;
+use crate::types::{ClaimId, Error, ErrorKind, Result};
 
 /// How many times a step is tried that other clients disturb.
 const MAX_TRIES: usize = 64;

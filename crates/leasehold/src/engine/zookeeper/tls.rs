@@ -10,7 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::config::TlsConfig;
 use super::error;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// Reads the files. The error names the one that is wrong.
 pub(super) fn client_config(tls: &TlsConfig) -> Result<Arc<ClientConfig>> {

@@ -15,9 +15,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::claim::{ClaimId, Holder, Mode, Owner};
 use crate::logic::node_queue::{NodeQueue, QueueNode, ReentryLink};
-use crate::name::LockName;
+use crate::types::{ClaimId, Holder, LockName, Mode, Owner};
 
 /// Stands for no owner, or no re-entry.
 const NONE: &str = "0";

@@ -27,7 +27,7 @@ async fn a_scheme_whose_feature_is_off_names_the_feature() {
     let error = open_error("file:///tmp/locks").await;
     assert_eq!(error.kind(), ErrorKind::FeatureDisabled);
     assert!(error.to_string().contains("-F file"), "{error}");
-    let entries = leasehold::engine::entries();
+    let entries = leasehold::registry::entries();
     assert!(entries.iter().any(|entry| entry.scheme == "file" && entry.capabilities.is_none()));
 }
 

@@ -75,7 +75,7 @@ impl std::fmt::Debug for ScriptedReplies {
 impl Spy {
     /// A spy on a new memory engine.
     pub(crate) async fn new(clock: &Clock) -> Arc<Self> {
-        let inner = leasehold::engine::open("memory:", clock).await.unwrap();
+        let inner = leasehold::registry::open("memory:", clock).await.unwrap();
         Arc::new(Self { inner, clock: clock.clone(), calls: Mutex::default(), replies: Mutex::default() })
     }
 

@@ -88,7 +88,7 @@ async fn a_renewal_does_not_wait_for_a_locked_row_of_another() {
     let site = Fixture::on_own_server(DatabaseKind::Postgres).await;
     let pooler = PgBouncer::new(site.server(), PoolMode::Transaction).pool_size(8).start().await.expect("a pooler");
     let url = format!("{}?pooler=transaction", pooler.url());
-    let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+    let engine = leasehold::registry::open(&url, &Clock::system()).await.expect("an engine");
     let (stuck, kept) = (acquire_claim(&engine, "a", ttl).await, acquire_claim(&engine, "b", ttl).await);
     let hand = ManualTransaction::begin(&site.database, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
     let renewals = tokio::time::timeout(TEST_TIMEOUT, engine.renew(vec![stuck, kept])).await;

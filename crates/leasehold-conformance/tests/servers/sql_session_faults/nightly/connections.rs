@@ -37,7 +37,7 @@ async fn a_renewal_does_not_wait_for_an_unresponsive_session(kind: DatabaseKind)
     for table in Fixture::new(kind).await.techniques() {
         let proxy = Proxy::start(table.fixture.server().addr()).await.expect("a proxy");
         let url = table.url().replace(&table.fixture.server().addr().to_string(), &proxy.addr().to_string());
-        let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+        let engine = leasehold::registry::open(&url, &Clock::system()).await.expect("an engine");
         let kept = acquire_claim(&engine, "b", ttl).await;
         let session = proxy.counts().accepted + 1;
         let silent = acquire_claim(&engine, "a", ttl).await;

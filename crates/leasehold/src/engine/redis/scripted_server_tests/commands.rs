@@ -4,7 +4,7 @@
 use super::super::wire::Contender;
 use super::resp;
 use super::server::{HeldLock, Reaction, ReceivedRequest, ScriptedServer};
-use crate::claim::ClaimId;
+use crate::types::ClaimId;
 
 impl ScriptedServer {
     fn name(&self, words: &[Vec<u8>]) -> &'static str {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::server::{ConnectReaction, Reaction};
 use super::{TTL, millis, with_server};
 use crate::clock::Instant;
-use crate::error::ErrorKind;
-use crate::guard::ReleaseOutcome;
+use crate::core::guard::ReleaseOutcome;
+use crate::types::ErrorKind;
 
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use super::server::{ScriptedServer, TRIP};
 use super::{TTL, millis};
 use crate::Locks;
 use crate::clock::Clock;
-use crate::guard::ReleaseOutcome;
+use crate::core::guard::ReleaseOutcome;
 use crate::virtual_time;
 
 const OLD: &str = "old:6379";

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::server::{Reaction, TRIP};
 use super::{TTL, millis, with_server};
-use crate::error::{Effect, ErrorKind};
-use crate::guard::ReleaseOutcome;
-use crate::lease::LostReason;
+use crate::core::guard::ReleaseOutcome;
+use crate::engine::LostReason;
 use crate::logic::lease::call_timeout;
+use crate::types::{Effect, ErrorKind};
 
 #[test]
 fn a_call_without_an_answer_ends_at_its_timeout() {

@@ -13,7 +13,7 @@ use super::super::transport::{Dialer, Transport};
 use crate::Locks;
 use crate::clock::Clock;
 use crate::engine::EngineUrl;
-use crate::error::Result;
+use crate::types::Result;
 
 /// What accepts connections at an address.
 pub(super) trait Host: Send + Sync {

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use super::server::{ConnectReaction, Reaction, ScriptedServer};
 use crate::Locks;
 use crate::clock::Instant;
-use crate::guard::LeaseWatcher;
+use crate::core::guard::LeaseWatcher;
 use crate::virtual_time::{self, Report, Rng};
 
 /// The shortest time for an attempt to connect, with the pause before it.

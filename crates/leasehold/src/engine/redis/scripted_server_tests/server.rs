@@ -12,9 +12,8 @@ use super::super::wire::Scripts;
 use super::network::{Host, Network};
 use super::resp;
 use crate::Locks;
-use crate::claim::ClaimId;
 use crate::clock::{Clock, Instant};
-use crate::error::Result;
+use crate::types::{ClaimId, Result};
 
 /// The shortest time for an answer.
 pub(super) const TRIP: Duration = Duration::from_millis(1);

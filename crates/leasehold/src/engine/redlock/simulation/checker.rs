@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::claim::{Owner, Token};
-use crate::guard::LeaseWatcher;
+use crate::core::guard::LeaseWatcher;
+use crate::types::{Owner, Token};
 use crate::virtual_time::Report;
 
 /// Observes every grant and the end of each.

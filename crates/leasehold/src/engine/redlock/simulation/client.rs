@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::world::World;
-use crate::claim::Owner;
-use crate::error::ErrorKind;
-use crate::guard::{Guard, LeaseWatcher};
+use crate::core::guard::{Guard, LeaseWatcher};
 use crate::logic::lease::call_timeout;
+use crate::types::{ErrorKind, Owner};
 use crate::{Locks, Mutex};
 
 /// How much longer than its wait a call may take, for an answer that is on its way.

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, oneshot};
 use super::super::node::NodeListener;
 use super::super::server::{Request, Server};
 use super::world::World;
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 /// How long a client takes to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(30);

@@ -7,11 +7,11 @@ use redis::Value;
 
 use super::super::server::{Request, RequestKind};
 use super::super::wire::digits;
-use crate::claim::{ClaimId, Owner, Token};
 use crate::clock::Instant;
 use crate::engine::redis::wire::{Contender, Reader};
 use crate::logic::acceptor::{AcceptorState, ClaimRequest};
 use crate::logic::quorum::{Vote, WriteReply};
+use crate::types::{ClaimId, Owner, Token};
 
 /// One server.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::client::LOCK;
 use super::world::{Plan, World};
-use crate::error::ErrorKind;
-use crate::guard::ReleaseOutcome;
-use crate::lease::LostReason;
+use crate::core::guard::ReleaseOutcome;
+use crate::engine::LostReason;
+use crate::types::ErrorKind;
 use crate::virtual_time::{self, Rng};
 
 const TTL: Duration = Duration::from_secs(10);

@@ -13,8 +13,8 @@ use super::step::{Op, OpOutcome};
 use super::wakeup_locks::WakeupLocks;
 use super::wire::LeaseStatements;
 use super::{inspect, notifications, version_poll};
-use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Clock, Instant};
+use crate::engine::Claim;
 use crate::engine::sql::config::{Config, WakeMode};
 use crate::engine::sql::connection::Connection;
 use crate::engine::sql::connection_load;
@@ -27,11 +27,10 @@ use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, Grant, LockView, LossBroadcaster,
     LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::error::{Error, ErrorKind, Result};
 use crate::logic::connections::{self, WaitStrategy};
 use crate::logic::lease::{self as rules, Validity};
 use crate::logic::local_hand_off::LocalHandOff;
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
 /// Time limit of a step that no claim's TTL bounds.
 pub(super) const DEFAULT_STEP_TIMEOUT: Duration = Duration::from_secs(15);

@@ -6,13 +6,11 @@ use super::round::{corrupt_row, unexpected_reply};
 use super::state::{self, instant_from_micros};
 use super::step::{Op, to_contender_view};
 use super::wire::{self, StoredRow};
-use crate::claim::Token;
 use crate::engine::LockView;
 use crate::engine::sql::connection::Value;
 use crate::engine::sql::error::Failure;
-use crate::error::Result;
 use crate::logic::lease::call_timeout;
-use crate::name::LockName;
+use crate::types::{LockName, Result, Token};
 use std::sync::Arc;
 
 /// One lock.

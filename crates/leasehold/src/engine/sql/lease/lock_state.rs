@@ -11,11 +11,9 @@ use tokio::sync::{Notify, oneshot};
 use super::state::Content;
 use super::step::{Op, OpOutcome};
 use super::wakeup_locks::ClaimWakeups;
-use crate::claim::{ClaimId, Token};
 use crate::clock::Instant;
-use crate::error::Error;
 use crate::logic::local_hand_off::LocalHandOff;
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, LockName, Token};
 
 /// The row as last read or written, while no other client has written since, as far as we know.
 #[derive(Clone, Debug)]

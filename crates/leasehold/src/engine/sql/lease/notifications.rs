@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::engine::LeaseEngine;
 use super::state::instant_from_micros;
-use crate::claim::{ClaimId, Token};
 use crate::engine::sql::connection::Connection;
 use crate::engine::sql::connection_load;
 use crate::engine::sql::error::{ErrorClass, Failure};
@@ -14,7 +13,7 @@ use crate::engine::sql::pool::Pool;
 use crate::engine::sql::pooler::{self, PoolerProbe};
 use crate::logic::backoff;
 use crate::logic::connections::{self, WaitStrategy};
-use crate::name::LockName;
+use crate::types::{ClaimId, LockName, Token};
 
 /// The channel on which a client listens.
 pub(super) fn channel(inbox: &str) -> String {

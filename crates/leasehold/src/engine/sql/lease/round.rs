@@ -9,15 +9,15 @@ use super::round_outcome::RoundBasis;
 use super::state::{self, ContenderDetails, Contenders, Content, instant_from_micros, to_micros};
 use super::step::{self, Op, OpOutcome};
 use super::wire::{self, StoredRow, Swap};
-use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Instant;
+use crate::engine::Claim;
 use crate::engine::sql::connection::{Reply, Value, row_lock_timeout};
 use crate::engine::sql::error::{ErrorClass, Failure};
 use crate::engine::sql::pool::PooledConnection;
-use crate::error::{Error, ErrorKind};
 use crate::logic::lease as rules;
 use crate::logic::local_hand_off::{LocalHandOff, ReservedTokens};
 use crate::logic::table::{Contender, LockTable, ReleaseEffect};
+use crate::types::{ClaimId, Error, ErrorKind, Token};
 
 /// How often a round is decided again because another client wrote first, before the caller has to
 /// retry.

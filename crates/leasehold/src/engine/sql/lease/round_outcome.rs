@@ -7,11 +7,10 @@ use super::engine::LeaseEngine;
 use super::lock_state::{CachedRow, LockState, LockStateInner};
 use super::state::{self, ContenderDetails};
 use super::step::{Effects, Op, OpOutcome};
-use crate::claim::{ClaimId, Mode};
 use crate::clock::Instant;
 use crate::logic::local_hand_off::{HandOffState, LocalHandOff, ReservedTokens};
 use crate::logic::table::Contender;
-use crate::name::LockName;
+use crate::types::{ClaimId, LockName, Mode};
 
 /// What a round is based on.
 #[derive(Clone, Copy, Debug)]

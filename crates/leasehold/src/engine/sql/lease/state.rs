@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::claim::{ClaimId, Holder, Mode, Owner, Token};
 use crate::clock::Instant;
 use crate::logic::evictions::{Eviction, Evictions};
 use crate::logic::table::{Contender, LockTable};
+use crate::types::{ClaimId, Holder, Mode, Owner, Token};
 
 /// Stands for the database's time, in text that is sent to it. JSON has no such character.
 pub(in super::super) const NOW_PLACEHOLDER: char = '\u{1}';

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::state::{ContenderDetails, Contenders, Content};
-use crate::claim::{Claim, ClaimId, Holder, Token};
 use crate::clock::Instant;
+use crate::engine::Claim;
 use crate::engine::ContenderView;
 use crate::logic::table::{self, Contender, Refusal, ReleaseEffect, Verdict};
+use crate::types::{ClaimId, Holder, Token};
 
 /// A request. Plain data: it is decided again if another client wrote first.
 #[derive(Clone, Debug)]

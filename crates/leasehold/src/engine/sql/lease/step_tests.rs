@@ -1,6 +1,6 @@
 use super::*;
-use crate::claim::{LockOptions, Mode};
-use crate::name::LockName;
+use crate::engine::LockOptions;
+use crate::types::{LockName, Mode};
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::engine::{DEFAULT_STEP_TIMEOUT, LeaseEngine};
 use super::lock_state::{LockState, lock};
 use super::step::Op;
-use crate::claim::ClaimId;
 use crate::engine::sql::error::Failure;
+use crate::types::ClaimId;
 
 /// How often versions are read, and how old a row must be for it. Both together, plus a round trip,
 /// are below 500 ms.

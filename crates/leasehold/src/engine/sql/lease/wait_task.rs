@@ -9,11 +9,11 @@ use super::lock_state::{CachedRow, LockState, LockStateInner};
 use super::state::ContenderDetails;
 use super::step::Op;
 use super::wakeup_locks;
-use crate::claim::{ClaimId, Mode};
 use crate::engine::sql::connection::{Connection, Value};
 use crate::engine::sql::connection_load;
 use crate::engine::sql::error::Failure;
 use crate::logic::table::Contender;
+use crate::types::{ClaimId, Mode};
 
 /// How long one statement waits for a wake-up lock.
 const MAX_WAKEUP_WAIT: Duration = Duration::from_secs(5);

@@ -15,11 +15,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::lock_state::lock;
-use crate::claim::ClaimId;
 use crate::clock::{Clock, Instant};
 use crate::engine::sql::connection::{Connection, Reply, Value};
 use crate::engine::sql::error::Failure;
 use crate::engine::sql::pool::Pool;
+use crate::types::ClaimId;
 
 /// How old a claim must be to get a wake-up lock: most end earlier, without a waiter.
 const MIN_CLAIM_AGE: Duration = Duration::from_millis(5);

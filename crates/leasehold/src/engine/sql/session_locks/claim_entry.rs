@@ -9,10 +9,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::claim_error::ClaimError;
-use crate::claim::{Claim, ClaimId, Mode, Token};
 use crate::clock::{Clock, Instant};
+use crate::engine::Claim;
 use crate::engine::ReleaseReply;
-use crate::name::LockName;
+use crate::types::{ClaimId, LockName, Mode, Token};
 
 /// The state of a claim.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use super::super::error::Failure;
 use super::session_pool::SessionPool;
-use crate::error::{Error, ErrorKind};
+use crate::types::{Error, ErrorKind};
 
 /// Why a claim failed. Its entry keeps this, and all its callers get it.
 #[derive(Clone, Debug)]

@@ -15,9 +15,9 @@ use super::claim_entry::{ClaimEntry, ClaimRequest, ClaimStage};
 use super::claim_error::ClaimError;
 use super::session::{Session, StopHandle};
 use super::session_pool::{LocalQueue, SessionPool, Turn};
-use crate::claim::Token;
 use crate::clock::Instant;
 use crate::engine::ReleaseReply;
+use crate::types::Token;
 
 /// Pause between two tries to end a statement.
 const STOP_RETRY_PAUSE: Duration = Duration::from_millis(100);

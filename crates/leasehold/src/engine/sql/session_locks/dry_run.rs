@@ -2,10 +2,10 @@
 //! back.
 
 use super::wire::{ServerKind, SessionStatements};
-use crate::claim::Mode;
 use crate::engine::sql::config::{Config, Technique};
 use crate::engine::sql::connection::Connection;
 use crate::engine::sql::error::Failure;
+use crate::types::Mode;
 
 /// Creates and locks the row of an unused lock, increments its counter, and rolls everything back.
 pub async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failure> {

@@ -9,14 +9,13 @@ use super::super::records::StoredRecords;
 use super::claim_entry::{ClaimEntry, ClaimStage};
 use super::claim_task::run_claim;
 use super::session_pool::SessionPool;
-use crate::claim::Claim;
 use crate::clock::Instant;
+use crate::engine::Claim;
 use crate::engine::{
     AcquireReply, Capabilities, Engine, Grant, LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::error::Result;
 use crate::logic::lease::{self as rules, Validity};
-use crate::name::LockName;
+use crate::types::{LockName, Result};
 
 /// Locks that sessions of a database hold.
 #[derive(Debug)]

@@ -89,7 +89,7 @@ use super::connection::Value;
 use super::pool::Pool;
 use crate::clock::Clock;
 use crate::engine::{Capabilities, Engine, Expiry, Fencing};
-use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Error, ErrorKind, Result};
 
 const SURVIVES: &str =
     "any client's crash, cut or pause; the server's crash and restart (all locks are lost then, tokens rise)";

@@ -6,9 +6,8 @@ use super::super::connection::{Connection, Reply, Value};
 use super::super::error::Failure;
 use super::session_pool::SessionPool;
 use super::wire::{SessionStatements, Statement};
-use crate::claim::{ClaimId, Mode, Token};
 use crate::clock::{Clock, Instant};
-use crate::name::LockName;
+use crate::types::{ClaimId, LockName, Mode, Token};
 
 /// A connection. Dropping it cuts it, and the server releases what it had.
 #[derive(Debug)]

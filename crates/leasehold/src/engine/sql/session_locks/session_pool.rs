@@ -13,10 +13,9 @@ use super::claim_entry::ClaimRegistry;
 use super::claim_error::ClaimError;
 use super::session::Session;
 use super::wire::SessionStatements;
-use crate::claim::Token;
 use crate::clock::Clock;
 use crate::engine::LossBroadcaster;
-use crate::name::LockName;
+use crate::types::{LockName, Token};
 
 /// How many rows are remembered as existing.
 const MAX_KNOWN_ROWS: usize = 4096;

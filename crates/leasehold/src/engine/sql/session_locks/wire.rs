@@ -9,7 +9,7 @@ use super::super::config::{Config, Technique};
 use super::super::connection::{Reply, Value};
 use super::super::ddl::Tables;
 use super::super::error::Failure;
-use crate::claim::{Mode, Token};
+use crate::types::{Mode, Token};
 
 /// A wait without a limit: a year, in seconds. (-1 means "for ever" in MySQL, and is an error in
 /// MariaDB.)

@@ -4,22 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claim::{ClaimId, Holder, Token};
+use crate::api::connect::{ConnectOptions, Opener};
+use crate::api::election::Election;
+use crate::api::multi_lock::{LockSpec, MultiLock};
+use crate::api::primitives::{Mutex, RwLock, Semaphore};
+use crate::api::request::Request;
 use crate::clock::Clock;
-use crate::connect::{ConnectOptions, Opener};
-use crate::election::Election;
+use crate::core::keeper::{self, LeaseManager};
+use crate::core::shared::Shared;
 use crate::engine::{self, Capabilities, ContenderView, Engine, EngineUrl, ForceReleaseOutcome, LockView};
-use crate::error::{Error, ErrorKind, Result};
-use crate::keeper::{self, LeaseManager};
 use crate::logic::lease as rules;
 use crate::metrics::{Metrics, OptionalMetrics};
-use crate::multi_lock::{LockSpec, MultiLock};
-use crate::name::LockName;
-use crate::primitives::{Mutex, RwLock, Semaphore};
-use crate::request::Request;
-
-/// The TTL of a grant, unless the builder or the request sets another one.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+use crate::types::DEFAULT_TTL;
+use crate::types::{ClaimId, Error, ErrorKind, Holder, LockName, Result, Token};
 
 /// The locks of one engine. Cheap to clone; all clones share one connection and one keeper.
 ///
@@ -37,35 +34,6 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct Locks {
     pub(crate) shared: Arc<Shared>,
-}
-
-/// What guards and requests share.
-pub(crate) struct Shared {
-    pub(crate) manager: Arc<LeaseManager>,
-    pub(crate) holder: Arc<Holder>,
-    pub(crate) ttl: Duration,
-}
-
-impl Shared {
-    pub(crate) fn engine_name(&self) -> &'static str {
-        self.manager.capabilities.engine
-    }
-
-    /// See [`LeaseManager::add_location`].
-    pub(crate) fn locate(&self, error: Error) -> Error {
-        self.manager.add_location(error)
-    }
-
-    /// Returns `Unsupported` if the engine cannot do this.
-    pub(crate) fn require(&self, is_supported: bool, capability: &str) -> Result<()> {
-        self.manager.capabilities.require(is_supported, capability).map_err(|error| self.locate(error))
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.manager.close();
-    }
 }
 
 /// Options for opening [`Locks`].
@@ -135,7 +103,7 @@ impl Builder {
     /// ```no_run
     /// # use std::sync::Arc;
     /// # use leasehold::{Locks, clock::Clock, engine::{Engine, EngineUrl}};
-    /// # async fn open_mine(url: EngineUrl, clock: Clock) -> leasehold::Result<Arc<dyn Engine>> { leasehold::engine::open(&url.to_string(), &clock).await }
+    /// # async fn open_mine(url: EngineUrl, clock: Clock) -> leasehold::Result<Arc<dyn Engine>> { leasehold::registry::open(&url.to_string(), &clock).await }
     /// # async fn example() -> leasehold::Result<()> {
     /// let locks = Locks::builder().register("mine", open_mine).open("mine://host").await?;
     /// # Ok(()) }

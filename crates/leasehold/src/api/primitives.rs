@@ -1,9 +1,8 @@
 //! Mutex, read/write lock and semaphore: one mechanism in three modes.
 
-use crate::claim::Mode;
-use crate::error::Result;
-use crate::guard::Guard;
-use crate::request::{Request, options};
+use crate::api::request::{Request, options};
+use crate::core::guard::Guard;
+use crate::types::{Mode, Result};
 
 /// A lock with one holder at a time. Made by [`Locks::mutex`](crate::Locks::mutex).
 #[derive(Clone)]

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-use crate::claim::Token;
 use crate::clock::{Clock, Instant};
+use crate::types::Token;
 
 /// Why a guard ended without a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,9 +12,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::clock::Clock;
-use crate::engine::{self, Engine, EngineUrl};
-use crate::error::{Error, ErrorKind, Result};
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+use crate::engine::Product;
+use crate::engine::{Engine, EngineUrl};
 use crate::logic::backoff;
+use crate::registry;
+use crate::types::{Error, ErrorKind, Result};
 
 /// The first pause between two attempts, and the longest.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -91,7 +94,7 @@ impl ConnectOptions {
     async fn open_once(&self, url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
         let scheme = url.split(':').next().unwrap_or_default().to_ascii_lowercase();
         let Some((_, open)) = self.registered.iter().find(|(registered, _)| *registered == scheme) else {
-            return engine::open(url, clock).await;
+            return registry::open(url, clock).await;
         };
         let url = EngineUrl::parse(url)?.read_password_files()?;
         open(url.clone(), clock.clone()).await.map_err(|error| url.add_location(error))
@@ -106,7 +109,7 @@ impl ConnectOptions {
         };
         let Ok(url) = EngineUrl::parse(url) else { return new("") };
         #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
-        let why = match engine::Product::of(&url) {
+        let why = match Product::of(&url) {
             Some(product) => product.explain(&url, clock).await,
             None => String::new(),
         };

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
-use crate::error::{Error, ErrorKind};
+use super::{Error, ErrorKind};
 
 /// The longest lock name, in bytes.
 pub const MAX_NAME: usize = 512;

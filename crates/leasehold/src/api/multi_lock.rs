@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use crate::acquire::acquire_all;
-use crate::claim::{Mode, Owner, Token};
-use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Guard, ReleaseOutcome};
-use crate::lease::LostReason;
-use crate::locks::Locks;
+use crate::api::locks::Locks;
+use crate::api::primitives::{Mutex, RwLock, Semaphore};
+use crate::core::acquire::acquire_all;
+use crate::core::guard::{Guard, ReleaseOutcome};
+use crate::engine::LostReason;
 use crate::logic::admission::covers;
-use crate::name::LockName;
-use crate::primitives::{Mutex, RwLock, Semaphore};
+use crate::types::{Error, ErrorKind, LockName, Mode, Owner, Result, Token};
 
 /// One of several locks, and its mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,8 +183,8 @@ impl MultiLock {
         acquire_all(&self.locks.shared, options, timeout, self.max_hold).await
     }
 
-    fn request(&self, name: &LockName, timeout: Option<Duration>) -> crate::request::Request {
-        let mut request = crate::request::Request::new(std::sync::Arc::clone(&self.locks.shared), name.as_str());
+    fn request(&self, name: &LockName, timeout: Option<Duration>) -> crate::api::request::Request {
+        let mut request = crate::api::request::Request::new(std::sync::Arc::clone(&self.locks.shared), name.as_str());
         request.set_timeout(timeout);
         if let Some(ttl) = self.ttl {
             request.set_ttl(ttl);

@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::locks::Locks;
 use crate::clock::Instant;
+use crate::core::keeper;
+use crate::core::shared::Shared;
 use crate::engine::{Record, RecordStore, ServerRun, Step};
-use crate::error::{Error, ErrorKind, Result};
-use crate::keeper;
-use crate::locks::{Locks, Shared};
 use crate::logic::record_version::MAX_RECORD;
 use crate::logic::{backoff, lease as rules};
-use crate::name::LockName;
+use crate::types::{Error, ErrorKind, LockName, Result};
 
 /// The records of an engine; made by [`Locks::records`]. Cheap to clone.
 ///

@@ -8,11 +8,11 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 
 use super::LeaseManager;
-use crate::claim::Claim;
 use crate::clock::Instant;
+use crate::engine::Claim;
 use crate::engine::{AcquireReply, ReleaseReply, RenewReply, Step};
-use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::logic::{backoff, lease as rules};
+use crate::types::{Effect, Error, ErrorKind, Result};
 
 pub(super) type Task = BoxFuture<'static, ()>;
 

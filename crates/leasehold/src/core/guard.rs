@@ -4,14 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Instant;
+use crate::core::keeper;
+use crate::core::shared::Shared;
+use crate::engine::Claim;
+use crate::engine::LostReason;
 use crate::engine::ReleaseReply;
-use crate::error::{Error, ErrorKind, Result};
-use crate::keeper;
-use crate::lease::LostReason;
-use crate::locks::Shared;
-use crate::name::LockName;
+use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
 /// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

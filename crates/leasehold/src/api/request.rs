@@ -3,12 +3,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::acquire::{WaitLimit, acquire};
-use crate::claim::{Holder, LockOptions, MAX_DESCRIPTION, Mode, Owner};
-use crate::error::{Error, ErrorKind, Result};
-use crate::guard::Guard;
-use crate::locks::Shared;
-use crate::name::LockName;
+use crate::core::acquire::{WaitLimit, acquire};
+use crate::core::guard::Guard;
+use crate::core::shared::Shared;
+use crate::engine::LockOptions;
+use crate::types::{Error, ErrorKind, Holder, LockName, MAX_DESCRIPTION, Mode, Owner, Result};
 
 /// A request without its mode. Invalid options are kept and reported when the lock is requested, so
 /// that options can be chained.
@@ -144,7 +143,7 @@ macro_rules! options {
         /// Sets the owner that may re-enter. Another request of the same owner is granted at once,
         /// with the same token; the lock is free after the last release.
         #[must_use]
-        pub fn owner(mut self, owner: &crate::Owner) -> Self {
+        pub fn owner(mut self, owner: &crate::types::Owner) -> Self {
             self.request.set_owner(*owner);
             self
         }

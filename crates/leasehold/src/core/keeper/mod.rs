@@ -16,11 +16,11 @@ use tokio::sync::{Notify, watch};
 
 use self::renewal_queue::RenewalQueue;
 use self::tasks::Task;
-use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Instant};
+use crate::engine::Claim;
 use crate::engine::{AcquireReply, Capabilities, Engine, LossEvent, LossEvents, Step};
-use crate::error::Error;
 use crate::metrics::OptionalMetrics;
+use crate::types::{ClaimId, Error};
 
 pub(crate) use self::tasks::{NO_RESPONSE, call, call_unmetered, release};
 
@@ -136,7 +136,7 @@ impl LeaseManager {
     }
 
     /// Adds the engine's name and URL to an error. Every error that a caller sees comes through
-    /// here, through [`engine::open`](crate::engine::open), or through [`run`], which calls
+    /// here, through [`registry::open`](crate::registry::open), or through [`run`], which calls
     /// this.
     pub(crate) fn add_location(&self, error: Error) -> Error {
         error.at_engine(self.capabilities.engine).at_url(self.engine.url())
@@ -368,15 +368,15 @@ fn expire_lease(manager: &Arc<LeaseManager>, claim: &Arc<Claim>) -> Option<Task>
 #[cfg(all(test, feature = "memory"))]
 mod tests {
     use super::*;
-    use crate::claim::{Holder, LockOptions, Mode, Token};
-    use crate::name::LockName;
+    use crate::engine::LockOptions;
+    use crate::types::{Holder, LockName, Mode, Token};
 
     /// A claim lost its hold, asked again, and was granted: what was reported about the first hold
     /// does not end the second.
     #[tokio::test]
     async fn a_loss_reported_before_the_claim_was_requested_again_is_ignored() {
         let clock = Clock::system();
-        let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
+        let engine = crate::registry::open("memory:", &clock).await.expect("an engine");
         let manager = LeaseManager::new(engine, clock.clone(), OptionalMetrics::default());
         let name = LockName::new("a").expect("a name");
         let ttl = Duration::from_secs(10);
@@ -397,7 +397,7 @@ mod tests {
     #[tokio::test]
     async fn each_event_of_a_claim_counts_from_the_time_it_was_reported() {
         let clock = Clock::system();
-        let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
+        let engine = crate::registry::open("memory:", &clock).await.expect("an engine");
         let manager = LeaseManager::new(engine, clock.clone(), OptionalMetrics::default());
         let name = LockName::new("a").expect("a name");
         let ttl = Duration::from_secs(10);
@@ -422,7 +422,7 @@ mod tests {
     async fn a_resync_while_a_claim_is_in_flight_renews_it_at_its_grant() {
         let hand = crate::clock::ManualClock::new();
         let clock = hand.clock();
-        let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
+        let engine = crate::registry::open("memory:", &clock).await.expect("an engine");
         let manager = LeaseManager::new(engine, clock.clone(), OptionalMetrics::default());
         let name = LockName::new("a").expect("a name");
         let ttl = Duration::from_secs(600);
@@ -446,7 +446,7 @@ mod tests {
     async fn an_early_loss_is_remembered_until_its_grant_is_taken_within_a_bound() {
         let hand = crate::clock::ManualClock::new();
         let clock = hand.clock();
-        let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
+        let engine = crate::registry::open("memory:", &clock).await.expect("an engine");
         let manager = LeaseManager::new(engine, clock.clone(), OptionalMetrics::default());
         let ttl = Duration::from_secs(600);
         let name = LockName::new("a").expect("a name");

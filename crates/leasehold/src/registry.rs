@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::{Engine, EngineUrl};
 use crate::clock::Clock;
-use crate::engine::Capabilities;
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::{self, Capabilities, Engine, EngineUrl};
+use crate::types::{Error, ErrorKind, Result};
 
 /// An engine that this version knows.
 #[derive(Clone, Debug)]
@@ -64,7 +63,7 @@ macro_rules! entry {
             example: $example,
             summary: $about,
             #[cfg(feature = $feature)]
-            capabilities: Some(super::$engine::CAPABILITIES),
+            capabilities: Some(engine::$engine::CAPABILITIES),
             #[cfg(not(feature = $feature))]
             capabilities: None,
             techniques: Vec::new(),
@@ -94,14 +93,14 @@ pub fn entries() -> Vec<EngineEntry> {
             example: "mysql://user:password@host/database",
             summary: "many machines, in a MySQL or MariaDB database",
             #[cfg(feature = "mysql")]
-            capabilities: Some(super::sql::MYSQL),
+            capabilities: Some(engine::sql::MYSQL),
             #[cfg(not(feature = "mysql"))]
             capabilities: None,
             #[cfg(feature = "mysql")]
             techniques: techniques(
-                super::sql::MYSQL,
-                super::sql::session_locks::MYSQL_FOR_UPDATE,
-                super::sql::session_locks::MYSQL_SESSION,
+                engine::sql::MYSQL,
+                engine::sql::session_locks::MYSQL_FOR_UPDATE,
+                engine::sql::session_locks::MYSQL_SESSION,
                 "a named lock of the session: GET_LOCK",
             ),
             #[cfg(not(feature = "mysql"))]
@@ -113,14 +112,14 @@ pub fn entries() -> Vec<EngineEntry> {
             example: "postgres://user:password@host/database",
             summary: "many machines, in a PostgreSQL database",
             #[cfg(feature = "postgres")]
-            capabilities: Some(super::sql::POSTGRES),
+            capabilities: Some(engine::sql::POSTGRES),
             #[cfg(not(feature = "postgres"))]
             capabilities: None,
             #[cfg(feature = "postgres")]
             techniques: techniques(
-                super::sql::POSTGRES,
-                super::sql::session_locks::POSTGRES_FOR_UPDATE,
-                super::sql::session_locks::POSTGRES_SESSION,
+                engine::sql::POSTGRES,
+                engine::sql::session_locks::POSTGRES_FOR_UPDATE,
+                engine::sql::session_locks::POSTGRES_SESSION,
                 "an advisory lock of the session",
             ),
             #[cfg(not(feature = "postgres"))]
@@ -148,30 +147,24 @@ async fn open_scheme(url: EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let url = url.read_password_files()?;
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]
-        "memory" => Ok(super::memory::MemoryEngine::open(&url, clock)?),
+        "memory" => Ok(engine::memory::MemoryEngine::open(&url, clock)?),
         #[cfg(feature = "file")]
-        "file" => Ok(super::file::FileEngine::open(&url, clock).await?),
+        "file" => Ok(engine::file::FileEngine::open(&url, clock).await?),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => super::redis::open(&url, clock).await,
+        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => engine::redis::open(&url, clock).await,
         #[cfg(feature = "redis")]
-        "redlock" => super::redlock::open(&url, clock).await,
+        "redlock" => engine::redlock::open(&url, clock).await,
         #[cfg(feature = "mysql")]
-        "mysql" => super::sql::open(&url, clock).await,
+        "mysql" => engine::sql::open(&url, clock).await,
         #[cfg(feature = "postgres")]
-        "postgres" => super::sql::open(&url, clock).await,
+        "postgres" => engine::sql::open(&url, clock).await,
         #[cfg(feature = "zookeeper")]
-        "zookeeper" => super::zookeeper::open(&url, clock).await,
+        "zookeeper" => engine::zookeeper::open(&url, clock).await,
         scheme => {
             let _ = clock;
             Err(unknown_scheme(scheme))
         }
     }
-}
-
-/// Whether an engine has this scheme, in this build or another.
-pub(super) fn is_known_scheme(scheme: &str) -> bool {
-    let scheme = scheme.to_ascii_lowercase();
-    ["rediss", "postgresql"].contains(&scheme.as_str()) || entries().iter().any(|entry| entry.scheme == scheme)
 }
 
 /// The error for a scheme that no engine of this build has.
@@ -189,4 +182,16 @@ pub fn unknown_scheme(scheme: &str) -> Error {
         ErrorKind::UnknownScheme,
         format!("no engine has the scheme `{scheme}:`; there are {}", known.join(", ")),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_know_the_scheme_of_every_engine() {
+        for entry in entries() {
+            assert!(engine::SCHEMES.contains(&entry.scheme), "{}", entry.scheme);
+        }
+    }
 }

@@ -1,14 +1,12 @@
 //! Elections: one leader at a time, visible to all clients.
 
-use crate::claim::{Holder, Mode, Token};
+use crate::api::locks::Locks;
+use crate::api::request::{Request, options};
+use crate::core::guard::{Guard, ReleaseOutcome};
 use crate::engine::LockView;
-use crate::error::Result;
-use crate::guard::{Guard, ReleaseOutcome};
-use crate::lease::LostReason;
-use crate::locks::Locks;
+use crate::engine::LostReason;
 use crate::logic::lease as rules;
-use crate::name::LockName;
-use crate::request::{Request, options};
+use crate::types::{Holder, LockName, Mode, Result, Token};
 
 /// An election. Made by [`Locks::election`]. It is a mutex whose holder is the leader.
 #[derive(Clone)]

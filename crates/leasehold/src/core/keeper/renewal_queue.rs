@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::claim::{Claim, ClaimId};
 use crate::clock::Instant;
+use crate::engine::Claim;
+use crate::types::ClaimId;
 
 /// The leases in a row, each with the moment of its next task. Scanning them all is one walk over
 /// memory: 100,000 take well under a millisecond, so they are kept in no particular order.

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::claim::{Claim, LockOptions, Mode, Token};
 use crate::clock::Instant;
+use crate::core::guard::Guard;
+use crate::core::keeper::{self, LeaseManager};
+use crate::core::shared::Shared;
 use crate::engine::{AcquireReply, Grant, Step};
-use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::guard::Guard;
-use crate::keeper::{self, LeaseManager};
-use crate::locks::Shared;
+use crate::engine::{Claim, LockOptions};
 use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
 use crate::logic::{backoff, lease as rules};
+use crate::types::{Effect, Error, ErrorKind, Mode, Result, Token};
 
 /// How long the caller waits for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

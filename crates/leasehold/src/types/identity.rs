@@ -1,15 +1,10 @@
-//! Claims: a request for a lock, by an owner, in a mode.
+//! What identifies a claim and its holder.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-
-use crate::clock::{Clock, Instant};
-use crate::lease::Lease;
-use crate::name::LockName;
 
 /// The fencing token: strictly increasing per lock name over all grants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -183,6 +178,15 @@ impl Holder {
         Some(format!("a holder's {what} is at most {most} bytes, and this has {}", text.len()))
     }
 
+    /// The same holder, with those fields cut off that are longer than an engine stores.
+    pub(crate) fn truncated(self: Arc<Self>) -> Arc<Self> {
+        if self.over_long_field().is_none() {
+            return self;
+        }
+        let [host, program, text] = self.fields().map(|(_, text, max)| truncate(text, max));
+        Arc::new(Self::new(host, self.pid, program, text))
+    }
+
     /// The same holder with a description.
     #[must_use]
     pub fn with_description(&self, text: &str) -> Self {
@@ -206,105 +210,9 @@ fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "unknown".into())
 }
 
-/// What a claim asks for. Claims that ask for the same share it.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct LockOptions {
-    /// The name of the lock.
-    pub name: LockName,
-    /// The mode.
-    pub mode: Mode,
-    /// The owner that may re-enter; `None`: no re-entry.
-    pub owner: Option<Owner>,
-    /// How long a grant lasts unless renewed.
-    pub ttl: Duration,
-    /// The process that asks, for inspection.
-    pub holder: Arc<Holder>,
-}
-
-impl LockOptions {
-    /// The terms of a claim. Truncates those fields of the holder that are longer than an engine
-    /// stores.
-    pub fn new(name: LockName, mode: Mode, owner: Option<Owner>, ttl: Duration, holder: Arc<Holder>) -> Self {
-        let holder = match holder.over_long_field() {
-            None => holder,
-            Some(_) => {
-                let [host, program, text] = holder.fields().map(|(_, text, most)| truncate(text, most));
-                Arc::new(Holder::new(host, holder.pid, program, text))
-            }
-        };
-        Self { name, mode, owner, ttl, holder }
-    }
-}
-
-/// One request to hold a lock.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Claim {
-    /// Made before the request is sent; the engine recognises a retry by it.
-    pub id: ClaimId,
-    /// What the claim asks for.
-    pub options: Arc<LockOptions>,
-    /// The claim's lease in this process.
-    pub(crate) lease: Lease,
-}
-
-impl Claim {
-    /// A new claim on these terms.
-    pub fn new(options: Arc<LockOptions>) -> Self {
-        Self::with_clock(Clock::system(), options)
-    }
-
-    /// A new claim whose lease uses this clock.
-    pub(crate) fn with_clock(clock: Clock, options: Arc<LockOptions>) -> Self {
-        Self { id: ClaimId::random(), options, lease: Lease::new(clock) }
-    }
-
-    /// The name of the lock.
-    pub fn name(&self) -> &LockName {
-        &self.options.name
-    }
-
-    /// The token of its present or last grant; zero if it was never granted.
-    pub fn token(&self) -> Token {
-        self.lease.token()
-    }
-
-    /// From this moment on, its holder does not rely on the lock any more.
-    pub fn deadline(&self) -> Instant {
-        self.lease.deadline()
-    }
-
-    /// Whether its holder released it after an operator asked for that.
-    pub fn is_released_on_request(&self) -> bool {
-        self.lease.is_released_on_request()
-    }
-
-    /// Whether it held the lock, and does no longer.
-    pub fn is_over(&self) -> bool {
-        self.lease.has_ended()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stored_holder_fields_are_truncated() {
-        let long = "ä".repeat(10_000);
-        let holder = Holder::new(&long, 1, &long, &long);
-        assert!(
-            holder.over_long_field().is_some_and(|said| said.contains("at most 255 bytes")),
-            "{:?}",
-            holder.over_long_field()
-        );
-        assert_eq!(Holder::this_process().over_long_field(), None);
-        let name = LockName::new("a").expect("a name");
-        let options = LockOptions::new(name, Mode::Exclusive, None, Duration::from_secs(1), Arc::new(holder));
-        assert_eq!(options.holder.over_long_field(), None);
-        assert_eq!((options.holder.host.len(), options.holder.description.len()), (254, 256), "whole characters");
-    }
 
     #[test]
     fn an_owner_is_read_back_as_it_was_written() {

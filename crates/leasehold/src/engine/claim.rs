@@ -1,0 +1,103 @@
+//! Claims: a request for a lock, by an owner, in a mode.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lease::Lease;
+use crate::clock::{Clock, Instant};
+use crate::types::{ClaimId, Holder, LockName, Mode, Owner, Token};
+
+/// What a claim asks for. Claims that ask for the same share it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LockOptions {
+    /// The name of the lock.
+    pub name: LockName,
+    /// The mode.
+    pub mode: Mode,
+    /// The owner that may re-enter; `None`: no re-entry.
+    pub owner: Option<Owner>,
+    /// How long a grant lasts unless renewed.
+    pub ttl: Duration,
+    /// The process that asks, for inspection.
+    pub holder: Arc<Holder>,
+}
+
+impl LockOptions {
+    /// The terms of a claim. Truncates those fields of the holder that are longer than an engine
+    /// stores.
+    pub fn new(name: LockName, mode: Mode, owner: Option<Owner>, ttl: Duration, holder: Arc<Holder>) -> Self {
+        let holder = holder.truncated();
+        Self { name, mode, owner, ttl, holder }
+    }
+}
+
+/// One request to hold a lock.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Claim {
+    /// Made before the request is sent; the engine recognises a retry by it.
+    pub id: ClaimId,
+    /// What the claim asks for.
+    pub options: Arc<LockOptions>,
+    /// The claim's lease in this process.
+    pub(crate) lease: Lease,
+}
+
+impl Claim {
+    /// A new claim on these terms.
+    pub fn new(options: Arc<LockOptions>) -> Self {
+        Self::with_clock(Clock::system(), options)
+    }
+
+    /// A new claim whose lease uses this clock.
+    pub(crate) fn with_clock(clock: Clock, options: Arc<LockOptions>) -> Self {
+        Self { id: ClaimId::random(), options, lease: Lease::new(clock) }
+    }
+
+    /// The name of the lock.
+    pub fn name(&self) -> &LockName {
+        &self.options.name
+    }
+
+    /// The token of its present or last grant; zero if it was never granted.
+    pub fn token(&self) -> Token {
+        self.lease.token()
+    }
+
+    /// From this moment on, its holder does not rely on the lock any more.
+    pub fn deadline(&self) -> Instant {
+        self.lease.deadline()
+    }
+
+    /// Whether its holder released it after an operator asked for that.
+    pub fn is_released_on_request(&self) -> bool {
+        self.lease.is_released_on_request()
+    }
+
+    /// Whether it held the lock, and does no longer.
+    pub fn is_over(&self) -> bool {
+        self.lease.has_ended()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_holder_fields_are_truncated() {
+        let long = "ä".repeat(10_000);
+        let holder = Holder::new(&long, 1, &long, &long);
+        assert!(
+            holder.over_long_field().is_some_and(|said| said.contains("at most 255 bytes")),
+            "{:?}",
+            holder.over_long_field()
+        );
+        assert_eq!(Holder::this_process().over_long_field(), None);
+        let name = LockName::new("a").expect("a name");
+        let options = LockOptions::new(name, Mode::Exclusive, None, Duration::from_secs(1), Arc::new(holder));
+        assert_eq!(options.holder.over_long_field(), None);
+        assert_eq!((options.holder.host.len(), options.holder.description.len()), (254, 256), "whole characters");
+    }
+}

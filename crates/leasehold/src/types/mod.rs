@@ -1,0 +1,18 @@
+//! The words of the whole library: names, ids, modes, tokens, points in time and errors. They
+//! depend on nothing else.
+
+mod error;
+mod identity;
+mod instant;
+mod name;
+
+use std::time::Duration;
+
+pub use self::error::{Effect, Error, ErrorKind, Result};
+pub use self::identity::{ClaimId, Holder, MAX_DESCRIPTION, Mode, Owner, Token};
+pub use self::instant::Instant;
+pub(crate) use self::instant::nanos;
+pub use self::name::{LockName, MAX_NAME};
+
+/// The TTL of a grant, unless the builder or the request sets another one.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
