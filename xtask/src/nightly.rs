@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::part_runner::{self, PartRunner, Tier, report_failures};
 use crate::programs::{self, Lint};
-use crate::{TaskResult, gate, print_line, repeat, run_cargo, setup, versions};
+use crate::{TaskResult, cargo_command, gate, print_line, repeat, run_command, setup, versions};
 
 /// The features that compile the long tests.
 const NIGHTLY_FEATURES: &str = "leasehold/nightly,leasehold-cache/nightly,leasehold-schedule/nightly,leasehold-cli/nightly,leasehold-conformance/nightly,leasehold-testbed/nightly,leasehold-verify/nightly";
@@ -106,6 +107,21 @@ pub(crate) fn run_nightly(root: &Path, arguments: &[String]) -> TaskResult {
     }
     print_line(&state.summary());
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
+}
+
+/// Runs cargo within the time limit of a part. `cargo run` becomes the program it runs, so the limit
+/// ends that program.
+fn run_cargo(arguments: &[&str]) -> TaskResult {
+    let cargo = cargo_command();
+    let mut limited = Command::new("timeout");
+    limited.args(["--foreground", "--kill-after=10s", part_runner::NIGHTLY_LIMIT]).arg(cargo.get_program());
+    for (name, value) in cargo.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    run_command(limited.args(arguments))
 }
 
 fn run_lint(_: &Path) -> TaskResult {

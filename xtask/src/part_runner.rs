@@ -18,7 +18,7 @@ const MAX_CONCURRENT_TESTS: usize = 12;
 
 /// The time limit of a part, against hangs. No part takes a tenth of it.
 const GATE_LIMIT: &str = "20m";
-const NIGHTLY_LIMIT: &str = "110m";
+pub(crate) const NIGHTLY_LIMIT: &str = "110m";
 
 /// How many lines to show of a part that ended without listing its failed tests.
 const LAST_LINES: usize = 40;

@@ -43,8 +43,15 @@ pub(crate) fn run_repeatedly(root: &Path, times: u32, words: &[String]) -> TaskR
         done.store(true, Ordering::Relaxed);
         failed
     });
-    print_line(&tally.lock().unwrap_or_else(PoisonError::into_inner).summary(times));
-    report_failures(&failed)
+    let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    print_line(&tally.summary(times));
+    report_failures(&failed)?;
+    match tally.failure_count() {
+        0 => Ok(()),
+        earlier => {
+            Err(format!("{earlier} failures of earlier runs on this code; the summary names their parts").into())
+        }
+    }
 }
 
 fn run_rounds(
@@ -105,10 +112,14 @@ impl RunCounts {
         row.1 += u32::from(has_failed);
     }
 
+    fn failure_count(&self) -> u32 {
+        self.parts.values().map(|(_, failures)| failures).sum()
+    }
+
     fn summary(&self, times: u32) -> String {
         let full = self.parts.values().filter(|(runs, _)| *runs >= times).count();
         let runs: u32 = self.parts.values().map(|(runs, _)| runs).sum();
-        let failures: u32 = self.parts.values().map(|(_, failures)| failures).sum();
+        let failures = self.failure_count();
         let bad = self.parts.iter().filter(|(_, (_, failures))| *failures > 0);
         let bad: String =
             bad.map(|(name, (runs, failures))| format!("\n    {name}: {failures} of {runs} failed")).collect();
@@ -121,7 +132,8 @@ fn counts_path(root: &Path) -> std::path::PathBuf {
     root.join("target/repeat.json")
 }
 
-/// Identifies the tested code: a hash of every file in it, committed or not.
+/// Identifies the tested code: a hash of every file that it is built from or that its tests read,
+/// committed or not.
 pub(crate) fn code_version(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
     fs::create_dir_all(root.join("target"))?;
     let index = root.join("target/version.index");
@@ -133,6 +145,7 @@ pub(crate) fn code_version(root: &Path) -> Result<String, Box<dyn std::error::Er
         Err(format!("git {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()).into())
     };
     git(&["read-tree", "--empty"])?;
-    git(&["add", "--all", "--", "crates", "xtask", "Cargo.toml", "Cargo.lock"])?;
+    let sources = ["crates", "examples", "bench", "xtask", "docs", ".cargo", "clippy.toml", "Cargo.toml", "Cargo.lock"];
+    git(&[&["add", "--all", "--"], &sources[..]].concat())?;
     git(&["write-tree"])
 }
