@@ -85,12 +85,15 @@ fn format_lock(view: &LockView, url: &str) -> String {
     let mut text = format!("lock        {}\nengine      {url}\n", escape_control_chars(view.name.as_str()));
     let state = match (view.holders.as_slice(), view.waiters.is_empty()) {
         _ if view.damage.is_some() => "damaged".to_owned(),
+        ([], _) if view.cool_down.is_some() => {
+            format!("not granted: {}", view::format_cool_down(view.cool_down.unwrap_or_default()))
+        }
         ([], true) => "free".to_owned(),
         ([], false) => "about to be granted".to_owned(),
         ([only], _) => format!("held ({})", only.mode),
         ([first, ..], _) => format!("held by {} ({} each)", view.holders.len(), first.mode),
     };
-    let colour = match (view.damage.is_some(), view.holders.is_empty()) {
+    let colour = match (view.damage.is_some(), view.holders.is_empty() && view.cool_down.is_none()) {
         (true, _) => Colour::Red,
         (false, true) => Colour::Green,
         (false, false) => Colour::Yellow,

@@ -20,6 +20,8 @@ pub(crate) struct LockJson<'a> {
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cool_down_seconds: Option<f64>,
     last_token: Option<u64>,
     holders: Vec<ContenderJson<'a>>,
     waiters: Vec<ContenderJson<'a>>,
@@ -32,6 +34,7 @@ impl<'a> LockJson<'a> {
             engine,
             state: lock_state(view),
             trouble: view.damage.as_deref(),
+            cool_down_seconds: view.cool_down.map(|left| left.as_secs_f64()),
             last_token: view.last_token.map(|token| token.0),
             holders: view.holders.iter().map(ContenderJson::new).collect(),
             waiters: view.waiters.iter().map(ContenderJson::new).collect(),
@@ -85,9 +88,16 @@ pub(crate) fn lock_state(view: &LockView) -> &'static str {
     match (view.holders.first(), view.waiters.is_empty()) {
         _ if view.damage.is_some() => "damaged",
         (Some(_), _) => "held",
+        _ if view.cool_down.is_some() => "cooling-down",
         (None, false) => "waited-for",
         (None, true) => "free",
     }
+}
+
+/// `it cools down for 12s (strict): …`
+pub(crate) fn format_cool_down(left: Duration) -> String {
+    let left = format_duration(left);
+    format!("it cools down for {left} (strict): a server restarted or was replaced, and may have lost a holder's lease")
 }
 
 /// The digits of a claim that are shown.

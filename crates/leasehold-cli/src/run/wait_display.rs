@@ -89,6 +89,9 @@ fn format_line(name: &LockName, view: Option<&LockView>, own_process: &Holder) -
     if let Some(at) = view.waiters.iter().position(|waiter| is_me(&waiter.holder)) {
         line.push_str(&format!(": {} of {} in line", format_ordinal(at + 1), view.waiters.len()));
     }
+    if let Some(left) = view.cool_down {
+        line.push_str(&format!("; {}", view::format_cool_down(left)));
+    }
     if let Some(first) = view.holders.first() {
         let others = match view.holders.len() - 1 {
             0 => String::new(),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::TestFolder;
+use crate::common::pty::PtySession;
 use leasehold_testbed::redis;
 
 /// The server's URL with a long timeout: on a busy machine a slow server is not unreachable.
@@ -38,6 +39,26 @@ async fn a_held_lock_is_listed_refused_and_evicted() {
         let examined = place.run(["doctor", "--engine", &url]).stdout();
         assert!(!examined.contains("a part is missing"), "our own list of evictions: {examined}");
         place.run(["run", "--engine", &url, "-n", "nightly", "--", "true"]).assert_ok();
+    })
+    .await;
+}
+
+/// With `strict`, a server that may have lost leases grants nothing for a while, and no other claim
+/// holds the lock.
+#[tokio::test]
+async fn a_cool_down_is_reported_in_place_of_a_holder() {
+    run_with_server(|place, url| {
+        let url = format!("{url}&strict=1h");
+        let refused = place.run(["run", "--engine", &url, "-n", "nightly", "--", "true"]);
+        refused.assert_failed(69, "cools down for another");
+        let shown = place.run(["show", "--engine", &url, "nightly"]).stdout();
+        assert!(shown.contains("not granted: it cools down for "), "{shown}");
+        let shown = place.run(["show", "--engine", &url, "--json", "nightly"]).stdout();
+        assert!(shown.contains("\"state\":\"cooling-down\",\"cool_down_seconds\":"), "{shown}");
+        let mut screen = PtySession::start(&place.command(["run", "--engine", &url, "nightly", "--", "true"]), 200);
+        screen.expect("waiting for nightly: 1st of 1 in line; it cools down for ");
+        screen.send_keys("\x03");
+        assert_eq!(screen.wait(), Some(130));
     })
     .await;
 }

@@ -34,10 +34,11 @@ const CELL_WORKLOADS: [Workload; 9] = [
 ];
 
 /// URL options with which a fault gets an additional cell.
-const CELLS_WITH_OPTION: [(LocalEngine, FaultKind, UrlOption); 6] = [
+const CELLS_WITH_OPTION: [(LocalEngine, FaultKind, UrlOption); 7] = [
     (LocalEngine::Redis, FaultKind::Clock, UrlOption::Strict),
     (LocalEngine::RedisSentinel, FaultKind::Clock, UrlOption::Strict),
     (LocalEngine::RedisSentinel, FaultKind::Clock, UrlOption::Replicas),
+    (LocalEngine::RedisCluster, FaultKind::Clock, UrlOption::Strict),
     (LocalEngine::RedisCluster, FaultKind::Clock, UrlOption::Replicas),
     (LocalEngine::RedisCluster, FaultKind::Reshard, UrlOption::Strict),
     (LocalEngine::Redlock, FaultKind::Clock, UrlOption::Strict),

@@ -184,10 +184,8 @@ struct Acquisition<'a> {
     /// How often the lock was not free while the claim had no position in a queue.
     busy_count: u32,
     is_contended: bool,
-    /// The cool-down that the engine last reported.
-    cool_down: Option<Duration>,
-    /// The cool-down in the last answer of a queue without a known holder.
-    queue_cool_down: Option<Duration>,
+    /// The end of the cool-down in the engine's last answer.
+    cool_down_until: Option<Instant>,
     /// Whether a call ended with an unknown effect.
     is_effect_unknown: bool,
     is_done: bool,
@@ -225,8 +223,7 @@ impl<'a> Acquisition<'a> {
             failures: 0,
             busy_count: 0,
             is_contended: false,
-            cool_down: None,
-            queue_cool_down: None,
+            cool_down_until: None,
             is_effect_unknown: false,
             is_done: false,
         }
@@ -266,13 +263,13 @@ impl<'a> Acquisition<'a> {
                     return Err(cooling_down_error(left));
                 }
                 Ok(AcquireReply::CoolingDown { left }) => {
-                    self.cool_down = Some(left);
+                    self.note_cool_down(left);
                     self.retry_later(Some(left), now)
                 }
                 Ok(AcquireReply::Busy { recheck_after: recheck }) => self.retry_later(recheck, now),
                 Ok(AcquireReply::Queued { recheck_after: recheck, cool_down: cooling, .. }) => {
                     self.is_contended = true;
-                    self.queue_cool_down = cooling;
+                    cooling.into_iter().for_each(|left| self.note_cool_down(left));
                     self.busy_count = 0;
                     NextAction::Wait(recheck)
                 }
@@ -321,9 +318,13 @@ impl<'a> Acquisition<'a> {
         if result.is_ok() {
             self.unresponsive_since = None;
             self.failures = 0;
-            self.cool_down = None;
+            self.cool_down_until = None;
         }
         result
+    }
+
+    fn note_cool_down(&mut self, left: Duration) {
+        self.cool_down_until = Some(self.manager().clock.now().saturating_add(left));
     }
 
     /// Begins the lease of a grant. `None`: the grant came so late that its lease is over, and the
@@ -391,20 +392,15 @@ impl<'a> Acquisition<'a> {
     /// The error at the end of the wait. If the engine has not responded lately, that is the
     /// reason.
     fn timeout_error(&mut self) -> Error {
-        let waited = self.manager().clock.now().duration_since(self.started_at);
+        let now = self.manager().clock.now();
+        let waited = now.duration_since(self.started_at);
         if let Some(error) = self.last_error.take().filter(|_| self.unresponsive_since.is_some()) {
             return error;
         }
-        if let Some(left) = self.cool_down {
-            return cooling_down_error(left);
+        if let Some(until) = self.cool_down_until {
+            return cooling_down_error(until.duration_since(now));
         }
-        let why = match self.queue_cool_down {
-            None => "somebody else holds it".to_owned(),
-            Some(left) => format!(
-                "it cools down for about {left:.1?} (strict): the server restarted or was replaced, and a lease that it forgot may still be held"
-            ),
-        };
-        Error::new(ErrorKind::Timeout, format!("not granted within {waited:.1?}; {why}")).retryable()
+        Error::new(ErrorKind::Timeout, format!("not granted within {waited:.1?}; another claim holds it")).retryable()
     }
 
     fn report_outcome(&mut self, result: &Result<Option<Guard>>) {
@@ -456,7 +452,7 @@ impl Drop for Acquisition<'_> {
 /// The error during a cool-down: the lock may be free, but the engine grants nothing.
 fn cooling_down_error(left: Duration) -> Error {
     let message = format!(
-        "cools down for another {left:.1?} (strict): too many servers have restarted and abstain, as leases that they forgot may still be held"
+        "cools down for another {left:.1?} (strict): servers restarted or were replaced, and may have lost the lease of a holder"
     );
     Error::new(ErrorKind::Unavailable, message).retryable()
 }

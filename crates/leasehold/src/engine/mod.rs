@@ -229,6 +229,9 @@ pub struct LockView {
     pub waiters: Vec<ContenderView>,
     /// The highest token granted, if the engine stores it.
     pub last_token: Option<Token>,
+    /// No holder is known, but the engine grants nothing for this time (`strict`): servers
+    /// restarted and may have lost the lease of a holder.
+    pub cool_down: Option<Duration>,
     /// If the stored data of the lock is damaged: what is wrong with it. Nothing else is known of
     /// the lock then.
     pub damage: Option<String>,
@@ -265,7 +268,7 @@ impl ContenderView {
 impl LockView {
     /// A lock without holders and waiters.
     pub fn free(name: LockName) -> Self {
-        Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None, damage: None }
+        Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None, cool_down: None, damage: None }
     }
 }
 

@@ -268,7 +268,7 @@ pub(crate) async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Res
         },
         AcquireReply::Busy { .. } => Ok(None),
         AcquireReply::CoolingDown { left } => {
-            Err(Error::new(ErrorKind::Unavailable, format!("they abstain for {left:?}")))
+            Err(Error::new(ErrorKind::Unavailable, format!("it cools down for {left:?}")))
         }
         other => panic!("no queue: {other:?}"),
     }

@@ -32,11 +32,10 @@ pub(super) fn lock_view(
         ContenderView::from_contender(contender, holder, contender.details.since, now)
     };
     LockView {
-        name: name.clone(),
         holders: table.holders.iter().map(show).collect(),
         waiters: table.waiters.iter().map(show).collect(),
         last_token: Some(Token(latch.0.counters.last)),
-        damage: None,
+        ..LockView::free(name.clone())
     }
 }
 

@@ -256,11 +256,10 @@ impl MemoryEngine {
     fn view(&self, name: &LockName, table: &LockTable<ContenderDetails>, now: Instant) -> LockView {
         let show = |contender: &Contender<ContenderDetails>| contender_view(contender, now);
         LockView {
-            name: name.clone(),
             holders: table.holders.iter().map(show).collect(),
             waiters: table.waiters.iter().map(show).collect(),
             last_token: Some(Token(self.last_token.load(Ordering::Relaxed))),
-            damage: None,
+            ..LockView::free(name.clone())
         }
     }
 }

@@ -59,6 +59,7 @@ enum ScriptAnswer {
     },
     Busy {
         recheck: Option<Duration>,
+        cooling: Option<Duration>,
     },
     Refused(Refusal),
     /// It was force released, and nothing is left of it.
@@ -252,11 +253,15 @@ impl RedisEngine {
                 expected.keep();
                 Ok(AcquireReply::Queued { ahead, recheck_after: recheck, cool_down: cooling })
             }
-            ScriptAnswer::Busy { recheck } => {
+            ScriptAnswer::Busy { recheck, cooling } => {
                 // The claim was force released while it waited, or its position has expired.
                 let evicted = self.subscriber.pending_grants.is_force_released(claim.id, 0);
                 expected.discard();
-                Ok(if evicted { AcquireReply::ForceReleased } else { AcquireReply::Busy { recheck_after: recheck } })
+                Ok(match cooling {
+                    _ if evicted => AcquireReply::ForceReleased,
+                    Some(left) => AcquireReply::CoolingDown { left },
+                    None => AcquireReply::Busy { recheck_after: recheck },
+                })
             }
             ScriptAnswer::ForceReleased => {
                 expected.discard();
@@ -336,12 +341,12 @@ fn parse_answer_parts(parts: &[Value]) -> Option<ScriptAnswer> {
     let recheck = |at| number(at).map(|us| u64::try_from(us).ok().map(Duration::from_micros));
     let small = |at| number(at)?.try_into().ok();
     match number(0)? {
-        0 => Some(ScriptAnswer::Busy { recheck: recheck(1)? }),
+        // A heartbeat, and the short path, do not report a cool-down.
+        0 => Some(ScriptAnswer::Busy { recheck: recheck(1)?, cooling: recheck(2).flatten() }),
         1 => Some(ScriptAnswer::Queued {
             ahead: number(1)?.try_into().ok()?,
             recheck: recheck(2)?,
             position: number(3)?.try_into().ok()?,
-            // The short path of the script returns none: it is not used during a cool-down.
             cooling: recheck(4).flatten(),
         }),
         2 => Some(ScriptAnswer::Refused(match parts.get(1).and_then(wire::bytes)? {

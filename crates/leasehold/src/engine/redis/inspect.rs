@@ -9,7 +9,7 @@ use super::engine::RedisEngine;
 use super::link::LiveConnection;
 use super::nodes::Nodes;
 use super::wire::{self, ClaimRecord, HashField, Message, StoredLock};
-use super::{config::Address, error};
+use super::{config::Address, error, strict};
 use crate::engine::{ContenderView, ForceReleaseOutcome, LockView};
 use crate::logic::fence;
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
@@ -21,7 +21,13 @@ pub(super) const MAX_CONCURRENT_READS: usize = 128;
 pub(super) async fn inspect_lock(engine: &RedisEngine, name: &LockName) -> Result<LockView> {
     let mut view = LockView::free(name.clone());
     match read_lock(engine, name).await {
-        Ok((now, stock)) => fill_view(&mut view, stock, now),
+        Ok((now, stock, live)) => {
+            fill_view(&mut view, stock, now);
+            if view.holders.is_empty() {
+                let slot = engine.nodes.slot(&engine.key(name));
+                view.cool_down = strict::cool_down_left(engine, slot, now, &live).await;
+            }
+        }
         Err(error) if error.kind() == ErrorKind::Corrupt => view.damage = Some(error.message_without_location()),
         Err(error) => return Err(error),
     }
@@ -29,7 +35,7 @@ pub(super) async fn inspect_lock(engine: &RedisEngine, name: &LockName) -> Resul
 }
 
 /// What the server has stored of a lock, and its time. `Corrupt` if leasehold did not write it.
-async fn read_lock(engine: &RedisEngine, name: &LockName) -> Result<(u64, StoredLock)> {
+async fn read_lock(engine: &RedisEngine, name: &LockName) -> Result<(u64, StoredLock, LiveConnection)> {
     let key = engine.key(name);
     let fill = |command: &mut Cmd, _: &LiveConnection| {
         command.arg(&key);
@@ -39,7 +45,7 @@ async fn read_lock(engine: &RedisEngine, name: &LockName) -> Result<(u64, Stored
     let (now, fields, group) = parse_answer(&answer).ok_or_else(|| error::unexpected_answer(&live.address, &answer))?;
     let stock = StoredLock::read(&fields, group, now, wire::short_run(&live.run_id));
     let stock = stock.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))?;
-    Ok((now, stock))
+    Ok((now, stock, live))
 }
 
 /// The server's time, the lock's fields, and its bundle.
@@ -127,7 +133,7 @@ pub(super) async fn request_release(
     reason: &str,
 ) -> Result<Option<ContenderView>> {
     let key = engine.key(name);
-    let (now, stock) = read_lock(engine, name).await?;
+    let (now, stock, _) = read_lock(engine, name).await?;
     let holds =
         |record: &ClaimRecord| record.claim == claim && record.token > Token::default() && record.expires_at > now;
     let Some(record) = stock.records.into_iter().find(holds) else { return Ok(None) };

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::config::Address;
 use super::engine::RedisEngine;
 use super::link::LiveConnection;
-use super::wire::SLOTS;
+use super::wire::{self, SLOTS};
 use crate::clock::Clock;
 
 /// How many slots are touched at once.
@@ -48,10 +48,54 @@ pub(super) async fn keep_epochs_fresh(
     }
 }
 
+/// How long the server's cool-down lasts: it grants nothing new until the longest lease that an
+/// earlier run may have granted is over. `None`: there is no cool-down.
+pub(super) async fn cool_down_left(
+    engine: &RedisEngine,
+    slot: Option<u16>,
+    now: u64,
+    live: &LiveConnection,
+) -> Option<Duration> {
+    let longest = u64::try_from(engine.config.strict?.as_micros()).unwrap_or(u64::MAX);
+    let mut get = redis::cmd("GET");
+    engine.add_epoch_key(&mut get, slot);
+    let record = engine.nodes.link(slot).ok()?.send_command(live, &get).await.ok()?;
+    let left = remaining_cool_down(wire::bytes(&record), &live.run_id, longest, now);
+    (left > 0).then(|| Duration::from_micros(left))
+}
+
+/// The cool-down that the stored run of the server means at `now`, in microseconds. Without a
+/// record, or with that of another run, it begins with the next claim.
+fn remaining_cool_down(record: Option<&[u8]>, run: &str, longest: u64, now: u64) -> u64 {
+    let number = |from: usize| std::str::from_utf8(record?.get(from..from + 16)?).ok()?.parse::<u64>().ok();
+    let id = |run: &[u8]| run.split(|byte| *byte == b':').next().map(<[u8]>::to_vec);
+    let is_same_run = record.and_then(|record| id(record.get(64..)?)) == id(run.as_bytes());
+    let (Some(start), Some(known), true) = (number(0), number(16), is_same_run) else { return longest };
+    // A start in the future: the server's clock was set back.
+    start.min(now).saturating_add(longest.max(known)).saturating_sub(now)
+}
+
 async fn refresh_epoch(engine: &RedisEngine, slot: Option<u16>) -> crate::types::Result<()> {
     let fill = |command: &mut Cmd, live: &LiveConnection| {
         engine.add_epoch_key(command, slot);
         engine.add_run_arguments(command, live);
     };
     engine.nodes.run_script(slot, &engine.scripts.refresh_epoch, 1, &fill).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::remaining_cool_down;
+
+    #[test]
+    fn a_cool_down_lasts_for_the_longest_lease_from_the_start_of_the_run() {
+        let record = |start: u64, longest: u64| format!("{start:016}{longest:016}{:016}{:016}run-1:7", start, 0);
+        let left = |record: &str, run: &str, now| remaining_cool_down(Some(record.as_bytes()), run, 30, now);
+        assert_eq!(left(&record(100, 20), "run-1:7", 110), 20);
+        assert_eq!(left(&record(100, 50), "run-1:7", 110), 40, "another client has longer leases");
+        assert_eq!(left(&record(100, 20), "run-1:8", 130), 0, "a newer election of the same server");
+        assert_eq!(left(&record(100, 20), "run-2:7", 130), 30, "another run");
+        assert_eq!(left(&record(200, 20), "run-1:7", 130), 30, "the clock was set back");
+        assert_eq!(remaining_cool_down(None, "run-1", 30, 130), 30);
+    }
 }

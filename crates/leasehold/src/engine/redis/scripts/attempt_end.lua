@@ -17,7 +17,7 @@ if not answer then
       grant(claim, rec, token)
       answer = token
     elseif ARGV[2] == '0' then
-      answer = { 0, recheck() }
+      answer = { 0, recheck(), cooling() }
     else
       present(rec, 1)
       append(queue, claim, ZERO .. clock .. next_place() .. NONE .. NONE .. party)
