@@ -28,7 +28,7 @@ pub(crate) fn check_links(root: &Path) -> TaskResult {
 }
 
 /// The Markdown pages at the root and in `docs`.
-fn markdown_pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub(crate) fn markdown_pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut pages = Vec::new();
     for folder in [root.to_owned(), root.join("docs")] {
         for entry in fs::read_dir(folder)? {

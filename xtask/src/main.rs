@@ -11,6 +11,7 @@ mod programs;
 mod repeat;
 mod rules;
 mod setup;
+mod test_filters;
 mod versions;
 
 use std::error::Error;
@@ -21,7 +22,7 @@ type TaskResult = Result<(), Box<dyn Error>>;
 
 const HELP: &str = "\
 cargo xtask test      the gate: install what the tests need (apt, as root), lint, build, and run what must hold
-cargo xtask check     only formatting, lints, layers, links, and the rule about time
+cargo xtask check     only formatting, lints, layers, links, tests named in the pages, and the rule about time
 cargo xtask nightly   everything else, in named parts that can be resumed; `nightly --list` shows them
 cargo xtask repeat    every part of the gate 20 times beside busy loops, resumable; `repeat 5 redlock` runs
                       those with one of these words in their names five times
