@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// 128 random bits.
 pub fn random_bits() -> u128 {
-    #[cfg(test)]
+    #[cfg(all(test, feature = "redis"))]
     if let Some(bits) = seeded::bits() {
         return bits;
     }
@@ -39,7 +39,7 @@ thread_local! {
 /// the rest of a claim. So each thread takes a random start from it, and derives a few hundred ids
 /// from that.
 pub fn unique_id() -> u128 {
-    #[cfg(test)]
+    #[cfg(all(test, feature = "redis"))]
     if let Some(bits) = seeded::bits() {
         return bits;
     }
@@ -55,7 +55,7 @@ pub fn unique_id() -> u128 {
 }
 
 /// Bits that follow from a seed, for reproducible tests.
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 pub(crate) mod seeded {
     use std::cell::Cell;
 

@@ -1,14 +1,14 @@
 //! One step on one lock: latch its file, apply a step of the table, write, unlatch, notify.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use super::engine::FileEngine;
 use super::inspect;
 use super::layout::{self, ContenderDetails, SlotRef};
-use super::lock_files::{Latch, StepAborted};
+use super::lock_files::{Latch, LockFile, StepAborted};
 use super::session::Session;
-use super::wakeups::Notification;
+use super::wakeups::{Notification, QueuePosition};
 use crate::clock::Instant;
 use crate::engine::Claim;
 use crate::engine::{ContenderView, LockView};
@@ -75,11 +75,13 @@ impl FileEngine {
             if !matches!(operation, Operation::Release(_) | Operation::Renew(_)) && !there {
                 return Err(StepAborted::FolderGone);
             }
-            let file = session.store.file(&session.folder, name, may_block)?;
-            let mut file = match file.try_lock() {
+            let shared_file = session.store.file(&session.folder, name, may_block)?;
+            let mut file = match shared_file.try_lock() {
                 Ok(file) => file,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) if may_block => file.lock().unwrap_or_else(PoisonError::into_inner),
+                Err(TryLockError::WouldBlock) if may_block => {
+                    shared_file.lock().unwrap_or_else(PoisonError::into_inner)
+                }
                 Err(TryLockError::WouldBlock) => return Err(StepAborted::Busy),
             };
             let mut latch = file.latch()?;
@@ -96,7 +98,7 @@ impl FileEngine {
                 // follow it.
                 return Err(StepAborted::Failed(Error::new(ErrorKind::Closed, "whoever asked has gone")));
             }
-            let (out, rings) = self.step_latched(&session, name, operation, &mut latch, may_block)?;
+            let (out, rings) = self.step_latched(&session, name, operation, &mut latch, may_block, &shared_file)?;
             drop(latch);
             drop(file);
             for (client, claim, ring) in rings {
@@ -118,6 +120,7 @@ impl FileEngine {
         op: &Operation,
         latch: &mut Latch<'_>,
         may_block: bool,
+        file: &Arc<Mutex<LockFile>>,
     ) -> Result<(StepOutput, Notifications), StepAborted> {
         latch.read(name, session.folder.boot_id)?;
         let slots = latch.0.counters.slots as usize;
@@ -167,9 +170,20 @@ impl FileEngine {
                 table.waiters.front().map(|first| (first.details.client, first.claim, Notification::CheckState)),
             );
         }
-        if let (Some(claim), StepOutput::Verdict(Verdict::Queued(_), _, ahead)) = (op.queried_claim(), &out) {
+        match (op, &out) {
             // Inside the latch, so that no notification can come before we listen.
-            self.wakeups.subscribe(claim, ahead.clone());
+            (_, StepOutput::Verdict(Verdict::Queued(_), _, ahead)) => {
+                let claim = op.queried_claim();
+                let waiter = table.waiters.iter().find(|contender| Some(contender.claim) == claim);
+                if let Some(Contender { claim, expires_at, .. }) = waiter {
+                    let position = QueuePosition { file: Arc::clone(file), expires_at: *expires_at };
+                    self.wakeups.subscribe(*claim, ahead.clone(), position);
+                }
+            }
+            (Operation::Refresh(claim), StepOutput::Verdict(Verdict::Busy, ..)) => {
+                self.wakeups.note_absence(*claim, file, now);
+            }
+            _ => {}
         }
         if contenders(&table).count() as u64 > layout::MAX_SLOTS {
             let message = format!("{} hold or wait already, and there is no room for more", layout::MAX_SLOTS);

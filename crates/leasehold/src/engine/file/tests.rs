@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures_util::FutureExt;
+
 use super::layout::{self, COUNTERS_OFFSET, Counters, PAGE_SIZE, SLOTS_OFFSET};
 use crate::clock::{Clock, ManualClock};
 use crate::engine::{AcquireReply, Engine, EngineUrl, LockView, RenewReply};
@@ -467,4 +469,52 @@ async fn a_half_written_slot_is_never_read() {
         let _ = guard.release().await.unwrap();
     }
     assert_eq!(home.counters("a").slots, 0);
+}
+
+/// Its file is locked and its socket is there, but the notification of its eviction was lost.
+#[tokio::test]
+async fn an_evicted_waiter_does_not_queue_again_if_its_notification_is_lost() {
+    let (home, hand) = (TestFolder::new(), ManualClock::new());
+    let operator = home.timed(&hand).await;
+    let _held = operator.mutex("a").lock().await.unwrap();
+    let sockets = || fs::read_dir(home.dir.join("clients")).unwrap().map(|file| file.unwrap().path());
+    let before: Vec<_> = sockets().collect();
+    let locks = home.timed(&hand).await;
+    for new in sockets().filter(|path| !before.contains(path) && File::open(path).is_err()) {
+        fs::remove_file(new).unwrap();
+    }
+    let lock = locks.mutex("a");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    until(async || operator.inspect("a").await.unwrap().waiters.len() == 1).await;
+    let claim = operator.inspect("a").await.unwrap().waiters[0].claim;
+    assert!(operator.force_release("a", claim).await.unwrap().contender.is_some());
+    // The waiter finds out when it next confirms its position.
+    until(async || {
+        hand.advance(Duration::from_secs(1));
+        waiter.is_finished()
+    })
+    .await;
+    assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::ForceReleased);
+    assert_eq!(operator.inspect("a").await.unwrap().waiters, []);
+}
+
+/// A socket holds about ten messages; the others are lost. The clock stands still, so no renewal
+/// finds the losses.
+#[tokio::test]
+async fn every_holder_of_a_process_learns_of_its_eviction_if_notifications_are_lost() {
+    let (home, hand) = (TestFolder::new(), ManualClock::new());
+    let (locks, operator) = (home.timed(&hand).await, home.timed(&hand).await);
+    let mut guards = Vec::new();
+    for number in 0..30 {
+        guards.push(locks.mutex(format!("a{number}")).lock().await.unwrap());
+    }
+    // Nothing here yields to the task that receives the notifications.
+    for guard in &guards {
+        let evicted = operator.force_release(guard.name().as_str(), guard.claim_id());
+        assert!(evicted.now_or_never().expect("an immediate answer").unwrap().contender.is_some());
+    }
+    for guard in &guards {
+        let lost = Clock::system().timeout(Duration::from_secs(120), guard.lost()).await;
+        assert_eq!(lost.ok(), Some(LostReason::Revoked), "{guard:?}");
+    }
 }

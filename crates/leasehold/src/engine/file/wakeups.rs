@@ -12,6 +12,8 @@ use tokio::sync::Notify;
 
 use super::error;
 use super::folder::{Folder, socket_file};
+use super::lock_files::LockFile;
+use crate::clock::Instant;
 use crate::engine::LossBroadcaster;
 use crate::types::{ClaimId, Result};
 
@@ -74,6 +76,15 @@ struct SubscriberState {
     is_force_released: bool,
     /// The clients to watch.
     watched_clients: Vec<u128>,
+    position: Option<QueuePosition>,
+}
+
+/// Where a claim was last seen waiting.
+#[derive(Debug)]
+pub(super) struct QueuePosition {
+    pub(super) file: Arc<Mutex<LockFile>>,
+    /// Until then only an eviction, or its own release, removes the claim from this file.
+    pub(super) expires_at: Instant,
 }
 
 impl Subscriber {
@@ -124,10 +135,21 @@ impl Wakeups {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens for notifications of a queued claim, which watches `watched_clients`, until `unsubscribe`.
-    pub(super) fn subscribe(&self, claim: ClaimId, ahead: Vec<u128>) {
-        let ear = Arc::clone(self.subscribers().entry(claim).or_default());
-        *ear.state() = SubscriberState { is_force_released: false, watched_clients: ahead };
+    /// Listens for notifications of a queued claim, which watches `ahead`, until `unsubscribe`.
+    pub(super) fn subscribe(&self, claim: ClaimId, ahead: Vec<u128>, position: QueuePosition) {
+        let subscriber = Arc::clone(self.subscribers().entry(claim).or_default());
+        *subscriber.state() =
+            SubscriberState { is_force_released: false, watched_clients: ahead, position: Some(position) };
+    }
+
+    /// A queued claim is not in this file any more: if its position there has not expired, it was
+    /// evicted, and the notification may have been lost.
+    pub(super) fn note_absence(&self, claim: ClaimId, file: &Arc<Mutex<LockFile>>, now: Instant) {
+        let Some(subscriber) = self.subscriber(claim) else { return };
+        let mut state = subscriber.state();
+        let position = state.position.as_ref();
+        state.is_force_released |=
+            position.is_some_and(|position| Arc::ptr_eq(&position.file, file) && now < position.expires_at);
     }
 
     /// The listening claim, if it listens.
@@ -156,9 +178,10 @@ impl Wakeups {
         }
     }
 
-    /// Makes all queued claims check their state, because notifications may have been lost.
+    /// Makes all claims check their state, because notifications may have been lost.
     fn notify_all(&self) {
-        self.subscribers().values().for_each(|ear| ear.notified.notify_one());
+        self.subscribers().values().for_each(|subscriber| subscriber.notified.notify_one());
+        self.loss_events.report_resync();
     }
 
     /// Notifies a claim of another process.
