@@ -1,6 +1,6 @@
 //! Somebody deletes our nodes by hand.
 
-use leasehold::LostReason;
+use leasehold::{ErrorKind, LostReason};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
 
@@ -77,4 +77,26 @@ async fn a_deleted_folder_ends_the_hold_and_not_the_waiting() {
     assert_eq!(reason, LostReason::Revoked);
     let (_, next) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in time").expect("a contender");
     assert!(next.token() > guard.token());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_with_ten_thousand_nodes_accepts_no_further_claim() {
+    let site = Fixture::new().await;
+    let locks = site.open_locks(LONG_TTL).await;
+    let first = locks.mutex("a").lock().await.expect("a lock");
+    site.add_foreign_node("a").await;
+    let _ = first.release().await.expect("a release");
+    let persistent = leasehold_zookeeper::CreateMode::Persistent.with_acls(leasehold_zookeeper::Acls::anyone_all());
+    let numbers: Vec<u32> = (1..10_000).collect();
+    for some in numbers.chunks(500) {
+        let mut writer = site.client.new_multi_writer();
+        for number in some {
+            writer.add_create(&format!("{}/other-{number}", site.folder("a")), b"", &persistent).expect("a valid path");
+        }
+        writer.commit().await.expect("new nodes");
+    }
+    let error = locks.mutex("a").lock().await.expect_err("no room");
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.to_string().contains("10000 claims"), "{error}");
+    assert_eq!(site.nodes("a").await.len(), 10_000, "the claim left a node");
 }

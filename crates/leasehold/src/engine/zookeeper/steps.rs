@@ -18,6 +18,8 @@ use crate::types::{ClaimId, Error, ErrorKind, Result};
 
 /// How many times a step is tried that other clients disturb.
 const MAX_TRIES: usize = 64;
+/// The most nodes in a lock's folder: each claim that waits for permits reads the whole list.
+const MAX_CONTENDERS: i32 = 10_000;
 
 /// The state of a claim.
 #[derive(Debug)]
@@ -117,6 +119,13 @@ async fn create_node(
                     return Err(unexpected_reply(&format!("{done:?}")));
                 };
                 place.stage = NodeStage::Created(parse_node(path, stat.mzxid)?);
+                if stat.num_children > MAX_CONTENDERS {
+                    delete(session, path).await.map_err(|cause| engine.request_error(cause))?;
+                    place.stage = NodeStage::New;
+                    let message =
+                        format!("{MAX_CONTENDERS} claims hold this lock or wait for it, and that is the most");
+                    return Err(Error::new(ErrorKind::Full, message).at_engine(error::NAME));
+                }
                 return Ok(stat.num_children == 1);
             }
             Err(MultiWriteError::OperationFailed { index: 0, source: Cause::NodeExists }) if cold => {
