@@ -98,8 +98,8 @@ where
 /// Returns the runs of this call; it is empty if other nodes ran the ticks.
 ///
 /// # Errors
-/// As [`run_until`]; `Timeout` after `timeout`; `Corrupt`, `Denied` and similar errors; `Unavailable`
-/// if the engine does not respond for half a minute.
+/// As [`run_until`]; `Timeout` after `timeout`; `Corrupt`, `Denied` and similar errors;
+/// `Unavailable` if the engine does not respond for half a minute.
 ///
 /// # Cancellation safety
 /// As [`run_until`].

@@ -5,8 +5,8 @@
 //! chosen to run and have not begun are in the record's queue. So a tick cannot fire twice: it does
 //! not matter which node reads the record, when, and how often.
 //!
-//! - [`job_record`]: the content of a job's record, including the server run in which it was decided. A
-//!   read in another server run may miss entries that were lost.
+//! - [`job_record`]: the content of a job's record, including the server run in which it was
+//!   decided. A read in another server run may miss entries that were lost.
 //! - [`mod@pending_work`]: whether there is work, before a node requests the lock.
 //! - [`mod@decide`]: the decision under the lock.
 //! - [`seen_state`]: the newest state of the record that a node has seen, in case the engine loses

@@ -77,7 +77,8 @@ pub struct DeploymentOptions {
     pub guard: bool,
     /// The longest lease.
     pub ttl: Duration,
-    /// Whether workers are started with [`Deployment::worker_command_prefix`], and so can have their own network.
+    /// Whether workers are started with [`Deployment::worker_command_prefix`], and so can have
+    /// their own network.
     pub isolates_workers: bool,
     /// The URL option that guards against data loss; `None`: the one that the faults need.
     pub option: Option<UrlOption>,
@@ -341,7 +342,8 @@ impl Deployment {
     /// here. While one server fault is active, no other can begin.
     ///
     /// # Errors
-    /// If it was not in the [`DeploymentOptions`], or conflicts with an active fault, or cannot be caused.
+    /// If it was not in the [`DeploymentOptions`], or conflicts with an active fault, or cannot be
+    /// caused.
     pub async fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         if fault_domain(fault) == FaultDomain::Worker {
             return Err(RunError::new(format!("{fault} is a fault of workers, not of the deployment")));

@@ -18,8 +18,8 @@ const CLOCK_JUMP_SECONDS: i64 = 3600;
 const FAILOVER_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 /// In a run with a duration, a fault begins about this often.
 const FAULT_INTERVAL: Duration = Duration::from_secs(4);
-/// A run of a number of calls ends after this time, too, or after [`MAX_TIME_PER_CALL`] per call if that is
-/// longer.
+/// A run of a number of calls ends after this time, too, or after [`MAX_TIME_PER_CALL`] per call if
+/// that is longer.
 const MAX_RUN_TIME: Duration = Duration::from_secs(120);
 const MAX_TIME_PER_CALL: Duration = Duration::from_millis(600);
 /// The latest part of its duration at which a run's last fault may begin.

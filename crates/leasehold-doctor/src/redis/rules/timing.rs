@@ -40,8 +40,8 @@ pub(super) fn clock(node: &NodeFacts) -> Finding {
     }
 }
 
-/// The servers' clocks compared with each other. `failover_delay` is the shortest time between the last
-/// token of a master and the first token of its successor.
+/// The servers' clocks compared with each other. `failover_delay` is the shortest time between the
+/// last token of a master and the first token of its successor.
 pub(super) fn clocks(nodes: &[NodeFacts], failover_delay: Option<Duration>) -> Option<Finding> {
     let check = "clocks";
     if nodes.len() < 2 {
