@@ -1,4 +1,4 @@
-//! The floors: the minimum of work for each task.
+//! The baselines: the minimum of work for each task.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,11 +15,11 @@ pub(crate) fn monotonic_now() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The system calls that the file engine's guarantees need, and nothing else. Acquire: lock the
-/// file exclusively; check that it is still the file that others see, and that others see this
-/// process alive; read the holders; write the new token and holder in one call; unlock. Release:
-/// the same without the checks. Without a durable token and a holder's record two `flock` calls
-/// would do.
+/// Only the system calls that the file engine's guarantees need. Acquire: lock the file
+/// exclusively; check that the file is still in place, and that other clients see this process
+/// alive; read the holders; write the new token and holder in one call; unlock. Release: the same
+/// without the checks. Without a durable token and a holder's record, two `flock` calls would be
+/// enough.
 pub(crate) struct RawFile(File);
 
 impl RawFile {
@@ -45,8 +45,8 @@ impl RawFile {
     }
 
     /// A hand-off with 64 waiters: release with the next waiter's grant, then join the queue again.
-    /// Both read all 64 records. The first writes in the order that survives a crash: the record
-    /// left, the counter, the record taken.
+    /// Both read all 64 records. The first writes in an order that survives a crash: the freed
+    /// record, the counter, the granted record.
     pub(crate) fn hand_off(&self) -> io::Result<()> {
         let mut records = [0; 1024 + 64 * 128];
         let mut step = |writes: &[std::ops::Range<usize>], check: bool| -> io::Result<()> {
@@ -66,8 +66,8 @@ impl RawFile {
         step(std::slice::from_ref(&(1024..1152)), true)
     }
 
-    /// The same hand-off with one write per step and no checks: the cost if there were no crashes
-    /// in its middle, no removed files, and no live clients that seem dead.
+    /// The same hand-off with one write per step and no checks: the cost without protection against
+    /// crashes half-way, removed files, and live clients that seem dead.
     pub(crate) fn unchecked_hand_off(&self) -> io::Result<()> {
         let mut records = [0; 1024 + 64 * 128];
         for write in [960..1280, 1024..1152] {
@@ -80,7 +80,7 @@ impl RawFile {
         Ok(())
     }
 
-    /// Only a lock, without token, holder or queue: what flock(1) does.
+    /// Only a lock, without token, holder or queue, as flock(1).
     pub(crate) fn bare_flock(&self) -> io::Result<()> {
         flock(&self.0, FlockOperation::LockExclusive)?;
         flock(&self.0, FlockOperation::Unlock)?;

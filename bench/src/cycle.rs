@@ -35,7 +35,7 @@ pub(crate) async fn bench_memory(report: &mut Report, scale: u32) -> BenchResult
     }
     let (ours, floor) = (&mut mine[..], &mut tokios[..]);
     report.add_comparison(Comparison {
-        name: "memory: take and give back",
+        name: "memory: acquire and release",
         baseline_name: "tokio::sync::Mutex",
         leasehold: ours,
         baseline: floor,
@@ -67,7 +67,7 @@ pub(crate) async fn bench_file(report: &mut Report, scale: u32) -> BenchResult {
     }
     let floor = &mut calls[..];
     report.add_comparison(Comparison {
-        name: "file: take and give back",
+        name: "file: acquire and release",
         baseline_name: "the system calls that it needs",
         leasehold: &mut mine,
         baseline: floor,
@@ -75,7 +75,7 @@ pub(crate) async fn bench_file(report: &mut Report, scale: u32) -> BenchResult {
     });
     let floor = &mut flocks[..];
     report.add_comparison(Comparison {
-        name: "file: take and give back",
+        name: "file: acquire and release",
         baseline_name: "two flock calls (no token, no queue)",
         leasehold: &mut mine,
         baseline: floor,

@@ -107,7 +107,7 @@ pub(crate) async fn bench_file(report: &mut Report, scale: u32) -> BenchResult {
     let (ours, floor) = (&mut mine[..], &mut careless[..]);
     report.add_comparison(Comparison {
         name: what,
-        baseline_name: "one write a step, no looks",
+        baseline_name: "one write per step, no checks",
         leasehold: ours,
         baseline: floor,
         max_ratio: f64::INFINITY,

@@ -1,11 +1,11 @@
-//! The cost of leasehold, beside a floor that is measured in the same run.
+//! The cost of leasehold, beside a baseline that is measured in the same run.
 //!
 //! `cargo run --release -p leasehold-bench` prints a table; `--json` prints JSON; `--quick` runs a
-//! tenth of the rounds. Floor and leasehold alternate round by round, and their medians are
+//! tenth of the rounds. Baseline and leasehold alternate round by round, and their medians are
 //! compared, because machines are noisy.
 //!
 //! `redis` measures locks in a Redis server that it starts, instead of those in memory and in
-//! files. The loads to run may follow (`one`, `many`, `turns`, `handover`, `held_leases`; all by default),
+//! files. The loads to run may follow (`one`, `many`, `turns`, `handover`, `held`; all by default),
 //! and `--peers`, which adds other libraries' locks.
 //!
 //! `redlock` measures locks on a majority of five Redis servers; its loads are `one`, `far`,
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         what => [&[what, "--json", "--quick", "--peers"][..], loads].concat(),
     };
     if let Some(unknown) = arguments.iter().find(|argument| !known.contains(&argument.as_str())) {
-        return Err(format!("{unknown} is not known; there are {}", known.join(", ")).into());
+        return Err(format!("unknown argument {unknown}; possible: {}", known.join(", ")).into());
     }
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
     let scale = if has("--quick") { 10 } else { 1 };

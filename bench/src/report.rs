@@ -11,7 +11,7 @@ pub(crate) struct Report {
     missed_targets: Vec<String>,
 }
 
-/// A comparison: its name, leasehold's cost and the floor's, and the target ratio.
+/// A comparison: its name, leasehold's cost and the baseline's, and the target ratio.
 pub(crate) struct Comparison<'a> {
     pub(crate) name: &'a str,
     pub(crate) baseline_name: &'a str,
@@ -20,8 +20,7 @@ pub(crate) struct Comparison<'a> {
     pub(crate) max_ratio: f64,
 }
 
-/// A comparison of rates: leasehold's and the floor's per second, and the target share of the
-/// floor's.
+/// A comparison of rates: leasehold's and the baseline's per second, and the target ratio.
 pub(crate) struct RateComparison<'a> {
     pub(crate) name: &'a str,
     pub(crate) unit: &'a str,
@@ -91,8 +90,8 @@ impl Report {
     /// Adds a figure with a bound; without one if it is infinite.
     pub(crate) fn add_figure(&mut self, name: &str, value: f64, unit: &str, max: f64) {
         let aim = max.is_finite().then_some(max);
-        let told = aim.map_or_else(|| "for comparison".to_owned(), |most| format!("aim: at most {most}"));
-        self.print_line(&format!("{name:<44} {value:>12.2} {unit} ({told})"));
+        let target = aim.map_or_else(|| "for comparison".to_owned(), |most| format!("aim: at most {most}"));
+        self.print_line(&format!("{name:<44} {value:>12.2} {unit} ({target})"));
         self.record_target(name, value <= max);
         self.lines.push(json!({ "what": name, "value": value, "unit": unit, "aim": aim }));
     }

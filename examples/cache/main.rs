@@ -6,8 +6,8 @@
 //! cargo run --release -p leasehold-examples --bin cache -- --engine redis://127.0.0.1/
 //! ```
 //! Without `--engine` the cache is in this process, and no server is needed. `--seconds N` sets the
-//! time for each strategy; `--json` prints for programs. The database is a table in memory whose
-//! reads take a moment, as queries do.
+//! time for each strategy; `--json` prints JSON. The database is a table in memory whose reads have
+//! a delay, as queries do.
 #![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
@@ -20,10 +20,10 @@ use shop::{NAMES, Observed, Shop, is_strong};
 
 const USAGE: &str = "cache [--engine URL] [--seconds N] [--json]
 
-A shop that keeps its prices in a cache, with each strategy in turn: how often is a customer shown a wrong one?
+A shop keeps its prices in a cache, with each strategy in turn: how often does a customer see a wrong one?
   --engine URL   where the cache is kept (redis://host, redis+cluster://host, …); if not given, memory:, in this process
-  --seconds N    how long each strategy is watched; 2 if not given
-  --json         for programs";
+  --seconds N    how long each strategy runs; 2 if not given
+  --json         print JSON";
 
 fn options() -> Result<(Shop, bool), String> {
     let (mut url, mut seconds, mut json) = ("memory:".to_owned(), 2.0, false);
@@ -38,7 +38,7 @@ fn options() -> Result<(Shop, bool), String> {
                     .parse::<f64>()
                     .ok()
                     .filter(|seconds| (0.01..1e6).contains(seconds))
-                    .ok_or(format!("{text:?} is no time"))?;
+                    .ok_or(format!("{text:?} is not a duration"))?;
             }
             "--json" => json = true,
             "--help" | "-h" => {

@@ -43,11 +43,11 @@ pub(crate) struct Shop {
     pub(crate) time: Duration,
 }
 
-/// What the customers saw.
+/// The prices that the customers saw.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observed {
     pub(crate) reads: u64,
-    /// Prices lower than one whose change was complete before the customer asked. Prices only rise.
+    /// Prices lower than one whose change was complete before the read. Prices only rise.
     pub(crate) stale: u64,
     pub(crate) writes: u64,
     pub(crate) loads: u64,
@@ -110,7 +110,7 @@ async fn read_price(prices: &Prices, strategy: &dyn Strategy) -> Result<(), Fail
         let shown: u64 = String::from_utf8(shown)?.parse()?;
         prices.reads.fetch_add(1, Ordering::Relaxed);
         prices.stale.fetch_add(u64::from(shown < least), Ordering::Relaxed);
-        // In one process, nothing else in this loop yields.
+        // In one process, no other call in this loop yields.
         tokio::task::yield_now().await;
     }
     Ok(())

@@ -12,7 +12,7 @@ use super::common::{Arguments, EngineLocation, Failure};
 /// The last line of a host.
 pub(crate) const ENDED_LINE: &str = "ended";
 
-/// Longer than any event here takes, on every engine.
+/// The time limit of every event here, on every engine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where the locks are, and which host this process plays, if any.
@@ -42,10 +42,10 @@ impl HostProcesses {
     /// Starts hosts 1 to `count`.
     pub(crate) fn start(count: u32, url: &str) -> Result<Self, Failure> {
         if url.starts_with("memory:") {
-            return Err("the hosts are processes, and memory: is shared by the tasks of one: try file:".into());
+            return Err("the hosts are processes, but memory: exists in one process: try file:".into());
         }
-        let (tell, said) = unbounded_channel();
-        let mut fleet = Self { hosts: Vec::new(), reports: said };
+        let (sender, reports) = unbounded_channel();
+        let mut fleet = Self { hosts: Vec::new(), reports };
         for number in 1..=count {
             let mut host = Command::new(std::env::current_exe()?);
             host.args(["--engine", url, "--host", &number.to_string()]);
@@ -53,16 +53,16 @@ impl HostProcesses {
             let (orders, output) = (child.stdin.take(), child.stdout.take());
             fleet.hosts.push(Host { child, commands: orders });
             let output = output.ok_or("no standard output")?;
-            let tell = tell.clone();
-            std::thread::spawn(move || forward_lines(BufReader::new(output), number, &tell));
+            let sender = sender.clone();
+            std::thread::spawn(move || forward_lines(BufReader::new(output), number, &sender));
         }
         Ok(fleet)
     }
 
     /// The next line of any host, and which host it is.
     pub(crate) async fn next(&mut self) -> Result<(u32, String), Failure> {
-        let said = tokio::time::timeout(TEST_TIMEOUT, self.reports.recv()).await;
-        Ok(said.map_err(|_| "no host has said anything for a minute")?.ok_or("all hosts have ended")?)
+        let report = tokio::time::timeout(TEST_TIMEOUT, self.reports.recv()).await;
+        Ok(report.map_err(|_| "no host has reported anything for a minute")?.ok_or("all hosts have ended")?)
     }
 
     fn host(&mut self, number: u32) -> Result<&mut Host, Failure> {
@@ -71,7 +71,7 @@ impl HostProcesses {
 
     /// Sends an order to a host.
     pub(crate) fn send_command(&mut self, number: u32, order: &str) -> Result<(), Failure> {
-        let orders = self.host(number)?.commands.as_mut().ok_or("it was dismissed")?;
+        let orders = self.host(number)?.commands.as_mut().ok_or("it was shut down")?;
         Ok(writeln!(orders, "{order}")?)
     }
 
@@ -101,18 +101,18 @@ impl Drop for HostProcesses {
     }
 }
 
-fn forward_lines(output: impl BufRead, number: u32, tell: &UnboundedSender<(u32, String)>) {
+fn forward_lines(output: impl BufRead, number: u32, sender: &UnboundedSender<(u32, String)>) {
     for line in output.lines().map_while(Result::ok).chain([ENDED_LINE.to_owned()]) {
-        let _ = tell.send((number, line));
+        let _ = sender.send((number, line));
     }
 }
 
-/// A host's orders. They end when the host must end, also because its parent is gone.
+/// A host's orders. They end when the host must end, or when its parent has died.
 pub(crate) fn read_commands() -> UnboundedReceiver<String> {
-    let (tell, orders) = unbounded_channel();
+    let (sender, orders) = unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
-            let _ = tell.send(line);
+            let _ = sender.send(line);
         }
     });
     orders

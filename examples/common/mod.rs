@@ -41,7 +41,7 @@ impl Arguments {
     pub(crate) fn number(&mut self, option: &str) -> Result<u32, Failure> {
         let text = self.value(option)?;
         let number = text.parse().ok().filter(|number| *number > 0);
-        number.ok_or_else(|| self.usage_error(format!("{option} takes a number from 1, and {text:?} is none")))
+        number.ok_or_else(|| self.usage_error(format!("{option} needs a number from 1, not {text:?}")))
     }
 
     pub(crate) fn unknown_option(&self, word: &str) -> Failure {
@@ -103,7 +103,7 @@ pub(crate) fn exit_code(shown: Result<bool, Failure>) -> ExitCode {
     let why = match shown {
         Ok(true) => return ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("\nThat is not what should have happened.");
+            eprintln!("\nThis result is wrong.");
             return ExitCode::FAILURE;
         }
         Err(why) => why,

@@ -35,7 +35,7 @@ use store::{ReadValue, Store, Table, WriteResult};
 
 const USAGE: &str = "fenced_store [--engine URL]
 
-A holder stands still past its lease, another one writes, then the first one writes, too. A store that checks tokens
+A holder is stopped past its lease, another one writes, then the first one writes, too. A store that checks tokens
 refuses it; one that does not loses an update.
   --engine URL   where the lock is kept (file:///folder, redis://host, zookeeper://host, …); with mysql://… and
                  postgres://… the table is there, too; if not given, file: in a temporary folder";
@@ -48,8 +48,8 @@ fn mutex(locks: &Locks) -> Mutex {
     locks.mutex("example: stock").ttl(TTL)
 }
 
-/// The slow holder. It writes on order, without checking its guard, and reports what the guard
-/// would have told it.
+/// The slow holder. It writes on order, without checking its guard, and reports the state of the
+/// guard.
 async fn slow_holder(url: &str) -> Result<bool, Failure> {
     let (locks, mut orders) = (Locks::open(url).await?, hosts::read_commands());
     for _ in 0..2 {
@@ -68,8 +68,8 @@ async fn slow_holder(url: &str) -> Result<bool, Failure> {
 
 /// The words after `what` in the slow holder's next report.
 async fn next_report(fleet: &mut HostProcesses, what: &str) -> Result<Vec<String>, Failure> {
-    let (_, said) = fleet.next().await?;
-    let rest = said.strip_prefix(what).ok_or_else(|| format!("the slow holder: {said}"))?;
+    let (_, report) = fleet.next().await?;
+    let rest = report.strip_prefix(what).ok_or_else(|| format!("the slow holder: {report}"))?;
     Ok(rest.split_whitespace().map(str::to_owned).collect())
 }
 
@@ -156,7 +156,7 @@ async fn open_tables(url: &str) -> Result<StorePair, Failure> {
 async fn run_scenario(pairs: &mut [StorePair], place: &EngineLocation) -> Result<bool, Failure> {
     let locks = Locks::open(&place.url).await?;
     let mut fleet = HostProcesses::start(1, &place.url)?;
-    println!("10 units in every store; the lock is kept by {place}\n");
+    println!("10 units in every store; the lock is on {place}\n");
 
     let old = next_token(&mut fleet, "holds").await?;
     let mut looks = Vec::new();
@@ -164,13 +164,13 @@ async fn run_scenario(pairs: &mut [StorePair], place: &EngineLocation) -> Result
         looks.push(pair.read().await?);
     }
     println!(
-        "slow holds the lock with token {old}, reads, and stands still (SIGSTOP) for longer than its lease of {TTL:?}"
+        "slow holds the lock with token {old}, reads, and is stopped (SIGSTOP) for longer than its lease of {TTL:?}"
     );
     let pid = i32::try_from(fleet.pid(SLOW_HOST)?).ok().and_then(Pid::from_raw).ok_or("no such process")?;
     kill_process(pid, Signal::STOP)?;
 
     let guard = mutex(&locks).lock().await?;
-    println!("quick is let in when that is over, with token {}, reads and sells 3", guard.token());
+    println!("quick acquires the lock when that expires, with token {}, reads and sells 3", guard.token());
     let mut right = true;
     for pair in pairs.iter_mut() {
         let look = pair.read().await?;
@@ -183,14 +183,16 @@ async fn run_scenario(pairs: &mut [StorePair], place: &EngineLocation) -> Result
     let words = next_report(&mut fleet, "writes").await?;
     let held = words.last().map_or("", String::as_str);
     right &= held == "false";
-    println!("slow goes on (SIGCONT), sells 1 of what it read, and does not ask its guard, whose is_held() is {held}");
+    println!(
+        "slow continues (SIGCONT), sells 1 of the units that it read, and does not check its guard, whose is_held() is {held}"
+    );
     for (pair, look) in pairs.iter_mut().zip(looks) {
         right &= pair.sell("slow", 1, look, old).await?.is_err_and(|stale| stale.token == old);
     }
 
     fleet.send_command(SLOW_HOST, "again")?;
     let new = next_token(&mut fleet, "holds").await?;
-    println!("where it was refused, slow takes the lock again, with token {new}, reads and sells 1");
+    println!("where it was refused, slow acquires the lock again, with token {new}, reads and sells 1");
     for pair in pairs.iter_mut() {
         let (seen, _) = pair.read().await?;
         right &= pair.sell_fenced("slow", 1, seen, new).await?.is_ok();
@@ -204,11 +206,11 @@ async fn run_scenario(pairs: &mut [StorePair], place: &EngineLocation) -> Result
 
 async fn run_example(place: &EngineLocation) -> Result<bool, Failure> {
     let mut pairs = open_stores(&place.url).await?;
-    let told = run_scenario(&mut pairs, place).await;
+    let result = run_scenario(&mut pairs, place).await;
     for store in pairs.iter_mut().flat_map(|pair| [&mut pair.fenced, &mut pair.unfenced]) {
         store.clear().await?;
     }
-    told
+    result
 }
 
 async fn run() -> Result<bool, Failure> {

@@ -4,7 +4,7 @@
 //! The object's metadata has the token, so every reader sees the last writer's. A writer with a
 //! lower token gives up. Otherwise it puts the object with its own token, and with `If-Match` and
 //! the tag of what it has read. If another client has written since, that fails, and the metadata
-//! (`HEAD`) tells which one.
+//! (`HEAD`) shows which one.
 //!
 //! | event | consequence |
 //! |---|---|

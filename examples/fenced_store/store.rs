@@ -33,7 +33,8 @@ pub(crate) trait Store: Send {
     fn clear(&mut self) -> StoreFuture<'_, ()>;
 }
 
-/// A table in this process: the check and the write are one step, because nothing runs in between.
+/// A table in this process: the check and the write are one step, because no other task runs in
+/// between.
 #[derive(Default)]
 pub(crate) struct Table {
     fence: Fence,

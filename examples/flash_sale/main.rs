@@ -7,7 +7,7 @@
 //! cargo run --release -p leasehold-examples --bin flash_sale -- --engine postgres://user:password@host/database
 //! ```
 //! With `mysql:` and `postgres:` the stock is a row in that database, and the sale runs with each
-//! of the engine's techniques. (It makes and drops the tables `leasehold_flash_sale` and
+//! of the engine's techniques. (It creates and drops the tables `leasehold_flash_sale` and
 //! `leasehold_flash_sale_fence`.) With any other engine the stock is in this process, with a delay
 //! of a millisecond. `--buyers N`, `--items N`; `--json` for programs, `--svg FILE` for a picture.
 #![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]

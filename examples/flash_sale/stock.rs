@@ -1,4 +1,4 @@
-//! The interface of the stock, wherever it is kept.
+//! The interface of the stock, for every place that stores it.
 
 use std::error::Error;
 use std::pin::Pin;

@@ -115,8 +115,8 @@ struct Report {
 }
 
 impl Report {
-    fn record_report(&mut self, host: u32, said: &str) -> Result<(), Failure> {
-        let words: Vec<&str> = said.split(' ').collect();
+    fn record_report(&mut self, host: u32, text: &str) -> Result<(), Failure> {
+        let words: Vec<&str> = text.split(' ').collect();
         match words[..] {
             ["ready"] => self.ready += 1,
             [hosts::ENDED_LINE] => self.ended += 1,
@@ -126,7 +126,7 @@ impl Report {
                 println!("{tick}: host {host} sends the message (token {token})");
                 self.schedule.add(tick, host);
             }
-            _ => return Err(format!("host {host}: {said}").into()),
+            _ => return Err(format!("host {host}: {text}").into()),
         }
         Ok(())
     }
@@ -152,20 +152,20 @@ impl Report {
 async fn run_example(place: &EngineLocation) -> Result<bool, Failure> {
     let locks = Locks::open(&place.url).await?;
     let jobs = Jobs::new(&locks)?;
-    // Removes what an earlier, killed run left. If it was killed in the middle of a tick, the hosts
-    // detect that and continue.
+    // Removes the record of an earlier, killed run. If it was killed in the middle of a tick, the
+    // hosts detect that and continue.
     if let Err(error) = jobs.remove(JOB).await
         && error.kind() != ErrorKind::Conflict
     {
         return Err(error.into());
     }
-    println!("{HOSTS} hosts, each a process of its own, on {place}; no wall clock of theirs is read");
+    println!("{HOSTS} hosts, each in its own process, on {place}; their wall clocks are never read");
     let mut fleet = HostProcesses::start(HOSTS, &place.url)?;
     let mut report = Report::default();
     let mut started = false;
     while !report.is_complete() {
-        let (host, said) = fleet.next().await?;
-        report.record_report(host, &said)?;
+        let (host, text) = fleet.next().await?;
+        report.record_report(host, &text)?;
         if report.ended > 0 {
             return Err(format!("host {host} has ended").into());
         }
@@ -176,8 +176,8 @@ async fn run_example(place: &EngineLocation) -> Result<bool, Failure> {
     }
     fleet.close_inputs();
     while report.ended < HOSTS {
-        let (host, said) = fleet.next().await?;
-        report.record_report(host, &said)?;
+        let (host, text) = fleet.next().await?;
+        report.record_report(host, &text)?;
     }
     drop(fleet);
     jobs.remove(JOB).await?;

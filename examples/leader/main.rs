@@ -7,7 +7,7 @@
 //! ```
 //! Each candidate is a process. The first leader gets SIGKILL, so it cannot notify the others. On
 //! `file:` the kernel does, and the others learn of the death at once. On engines for many machines
-//! its lease must expire first, which takes about the TTL of five seconds.
+//! its lease must expire first, after about the TTL of five seconds.
 #![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
@@ -28,7 +28,7 @@ use leasehold::{Election, Locks};
 
 const USAGE: &str = "leader [--engine URL]
 
-Three candidates, one leader: it is killed, another takes over and steps down, the third leads. Says how long that took.
+Three candidates, one leader: it is killed, another takes over and steps down, the third leads. Prints the times.
   --engine URL   where the election is kept (file:///folder, redis://host, zookeeper://host, …); if not
                  given, file: in a temporary folder";
 
@@ -80,11 +80,11 @@ async fn wait_for_leader(
 ) -> Result<Term, Failure> {
     let clock = Clock::system();
     loop {
-        let (number, said) = fleet.next().await?;
-        if let Some(token) = said.strip_prefix("leads ") {
+        let (number, report) = fleet.next().await?;
+        if let Some(token) = report.strip_prefix("leads ") {
             let gap = since.map(|since| clock.now().duration_since(since));
             let token = token.parse()?;
-            let known = seen.leader().await?.ok_or("it says that it leads, and nobody sees it")?;
+            let known = seen.leader().await?.ok_or("the leader is not visible to others")?;
             println!("candidate {number} leads with token {token}; the others see: {}", known.holder.description);
             if *known.holder.description != format!("candidate {number}") || known.token.0 != token {
                 return Err("the others see another leader".into());
@@ -92,14 +92,14 @@ async fn wait_for_leader(
             return Ok(Term { leader: number, token, gap });
         }
         // Only deposed leaders may end.
-        if said != "stands" && !former.contains(&number) {
-            return Err(format!("candidate {number}: {said}").into());
+        if report != "stands" && !former.contains(&number) {
+            return Err(format!("candidate {number}: {report}").into());
         }
     }
 }
 
 async fn run_example(place: &EngineLocation) -> Result<bool, Failure> {
-    println!("three candidates, each a process of its own, on {place}");
+    println!("three candidates, each in its own process, on {place}");
     let locks = Locks::open(&place.url).await?;
     let seen = election(&locks);
     let mut fleet = HostProcesses::start(CANDIDATES, &place.url)?;

@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 const USAGE: &str = "slots [--engine URL] [--workers 12] [--slots 3]
 
-Workers that all want to do the same at once, and a semaphore that lets so many of them. Shows when each was inside.
+Workers start the same work at once, and a semaphore limits how many run. Shows when each worker held a slot.
   --engine URL   where the semaphore is kept (file:///folder, memory:, redis://host, …); if not
                  given, file: in a temporary folder";
 

@@ -1,5 +1,5 @@
-//! Every example, on the engine without a server: it prints what it should, exits with 0, and
-//! leaves nothing behind.
+//! Every example, on the engine without a server: it prints the expected output, exits with 0, and
+//! removes its files.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ struct ExampleOutput {
     code: Option<i32>,
     text: String,
     errors: String,
-    /// What is left in its temporary folder.
+    /// The number of files left in its temporary folder.
     files_left: usize,
 }
 
@@ -42,7 +42,7 @@ fn run(name: &str, arguments: &[&str]) -> ExampleOutput {
 /// Runs an example as a reader would, and returns its output.
 fn run_and_show(name: &str, words: &[&str]) -> String {
     let ExampleOutput { code, text, errors, files_left: left } = run(name, words);
-    assert_eq!((code, left, errors.as_str()), (Some(0), 0, ""), "{name} said\n{text}");
+    assert_eq!((code, left, errors.as_str()), (Some(0), 0, ""), "{name} printed\n{text}");
     text
 }
 
@@ -53,7 +53,7 @@ fn row_after<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
 }
 
 fn parse_number(word: &str) -> u64 {
-    word.parse().unwrap_or_else(|_| panic!("{word:?} is no number"))
+    word.parse().unwrap_or_else(|_| panic!("{word:?} is not a number"))
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn ten_lines() {
 fn flash_sale() {
     let text = run_and_show("flash_sale", &[]);
     for technique in ["lock", "fence", "version"] {
-        assert_eq!(row_after(&text, technique)[..2], ["100", "0"], "{technique} sold what there was:\n{text}");
+        assert_eq!(row_after(&text, technique)[..2], ["100", "0"], "{technique} sold exactly the stock:\n{text}");
     }
     assert!(parse_number(row_after(&text, "none")[0]) > 100, "without a lock too much is sold:\n{text}");
     assert!(text.contains("too many"), "{text}");
@@ -142,7 +142,7 @@ fn cache() {
 #[test]
 fn every_example_prints_its_help() {
     for name in EXAMPLES {
-        // It takes no arguments.
+        // It has no arguments.
         if name == "ten_lines" {
             continue;
         }

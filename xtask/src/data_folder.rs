@@ -10,7 +10,7 @@ use crate::print_line;
 /// The file system in memory.
 const MEMORY_FILE_SYSTEM: &str = "/dev/shm";
 
-/// The space that all servers of a run need at most, in KiB, with a reserve.
+/// The maximum space for all servers of a run, in KiB, with a reserve.
 const MIN_FREE_KIB: u64 = 6 * 1024 * 1024;
 
 /// The servers' data folder: in memory if there is space. Dozens of servers that wait for one disk

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::TaskResult;
 
-/// Fails with every link of a page that leads nowhere.
+/// Fails with all broken links of the pages.
 pub(crate) fn check_links(root: &Path) -> TaskResult {
     let mut broken = Vec::new();
     for page in markdown_pages(root)? {
@@ -22,9 +22,9 @@ pub(crate) fn check_links(root: &Path) -> TaskResult {
         let text = fs::read_to_string(&page)?;
         let shown = page.strip_prefix(root).unwrap_or(&page).display().to_string();
         let out = link_targets(&text).into_iter().filter(|link| !link.starts_with('#'));
-        broken.extend(out.map(|link| format!("  {shown}: {link}: a reader of the package has no such file")));
+        broken.extend(out.map(|link| format!("  {shown}: {link}: no such file inside the package")));
     }
-    if broken.is_empty() { Ok(()) } else { Err(format!("links that lead nowhere\n{}", broken.join("\n")).into()) }
+    if broken.is_empty() { Ok(()) } else { Err(format!("broken links\n{}", broken.join("\n")).into()) }
 }
 
 /// The Markdown pages at the root and in `docs`.
@@ -55,7 +55,7 @@ fn link_targets(text: &str) -> Vec<&str> {
     targets.filter(|target| !target.contains([' ', '\n']) && !target.contains("://")).collect()
 }
 
-/// Why a link leads nowhere, if it does.
+/// Why a link is broken, if it is.
 fn broken_reason(page: &Path, link: &str) -> std::io::Result<Option<&'static str>> {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let target = if file.is_empty() { page.to_owned() } else { page.with_file_name(file) };

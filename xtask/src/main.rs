@@ -26,9 +26,9 @@ cargo xtask check     only formatting, lints, layers, links, tests named in the 
 cargo xtask nightly   everything else, in named parts that can be resumed; `nightly --list` shows them
 cargo xtask repeat    every part of the gate 20 times beside busy loops, resumable; `repeat 5 redlock` runs
                       those with one of these words in their names five times
-cargo xtask setup     only install what the tests need
-cargo xtask bench     the benches, beside their floors; `bench redis`, `redlock`, `zookeeper`, `sql`, `cache`;
-                      with --peers beside other libraries' locks, with --quick only to see that all runs
+cargo xtask setup     only install the packages that the tests need
+cargo xtask bench     the benches, beside their baselines; `bench redis`, `redlock`, `zookeeper`, `sql`, `cache`;
+                      with --peers beside other libraries' locks, with --quick as a short trial
 cargo xtask soak      every engine under every fault, 100 histories of 1,000 calls each, and the controls;
                       resumable; `--histories 10` is shorter, `--only redis/failover` one cell";
 
@@ -58,7 +58,8 @@ fn run_task(task: &str) -> TaskResult {
         "nightly" => nightly::run_nightly(root, &rest),
         "repeat" => {
             let times = words.first().map_or(Ok(20), |first| first.parse());
-            let times = times.map_err(|error| format!("how often? `cargo xtask repeat 20`: {error}"))?;
+            let times =
+                times.map_err(|error| format!("repeat needs a number, such as `cargo xtask repeat 20`: {error}"))?;
             repeat::run_repeatedly(root, times, rest.get(1..).unwrap_or_default())
         }
         "bench" => {
@@ -86,7 +87,7 @@ fn run_cargo(arguments: &[&str]) -> TaskResult {
 }
 
 /// Cargo with the environment of a user's shell. Variables that `cargo run` set for this program
-/// would make build scripts, and everything that depends on them, run again.
+/// would make build scripts, and all crates that depend on them, run again.
 fn cargo_command() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME", "LD_LIBRARY_PATH"];

@@ -15,10 +15,11 @@ use crate::{TaskResult, cargo_command, gate, print_line, repeat, run_command, se
 /// The features that compile the long tests.
 const NIGHTLY_FEATURES: &str = "leasehold/nightly,leasehold-cache/nightly,leasehold-schedule/nightly,leasehold-cli/nightly,leasehold-conformance/nightly,leasehold-testbed/nightly,leasehold-verify/nightly";
 
-/// Each engine must build and pass the lints alone, and the library and the doctor must without any.
+/// Each engine must build and pass the lints alone, and the library and the doctor must without
+/// any.
 const ENGINES: [&str; 7] = ["", "memory", "file", "mysql", "postgres", "redis", "zookeeper"];
 
-/// A part: its name, what it proves, and how it runs.
+/// A part: its name, its purpose, and the function that runs it.
 struct NightlyPart {
     name: &'static str,
     purpose: &'static str,
@@ -43,7 +44,7 @@ const PARTS: [NightlyPart; 8] = [
     },
     NightlyPart {
         name: "testbed",
-        purpose: "the testbed starts, kills, pauses and cuts off real servers as asked",
+        purpose: "the testbed starts, kills, pauses and partitions real servers",
         run: |root| run_tests(root, &["leasehold-testbed"]),
     },
     NightlyPart {
@@ -53,7 +54,7 @@ const PARTS: [NightlyPart; 8] = [
     },
     NightlyPart {
         name: "histories",
-        purpose: "every engine under every fault, judgements about time included, and the controls",
+        purpose: "every engine under every fault, including time bounds, and the controls",
         run: |root| run_tests(root, &["leasehold-verify"]),
     },
     NightlyPart {
@@ -71,7 +72,7 @@ const PARTS: [NightlyPart; 8] = [
 pub(crate) const HELP: &str = "\
 cargo xtask nightly             every part that has not passed on this version of the code
 cargo xtask nightly NAME …      these parts, whether they have passed or not
-cargo xtask nightly --list      the parts, what each proves, and when it passed";
+cargo xtask nightly --list      the parts, their purposes, and when each passed";
 
 /// Runs parts, and prints a summary.
 pub(crate) fn run_nightly(root: &Path, arguments: &[String]) -> TaskResult {
@@ -82,7 +83,7 @@ pub(crate) fn run_nightly(root: &Path, arguments: &[String]) -> TaskResult {
     }
     if let Some(unknown) = arguments.iter().find(|word| PARTS.iter().all(|part| part.name != *word)) {
         let names: Vec<_> = PARTS.iter().map(|part| part.name).collect();
-        return Err(format!("no part is called {unknown:?}; the parts are: {}", names.join(", ")).into());
+        return Err(format!("unknown part {unknown:?}; the parts are: {}", names.join(", ")).into());
     }
     setup::install_for_nightly()?;
     let mut failed = Vec::new();

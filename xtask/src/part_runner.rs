@@ -16,7 +16,7 @@ use crate::programs::TestPart;
 /// cores serve a dozen.
 const MAX_CONCURRENT_TESTS: usize = 12;
 
-/// The time limit of a part, against hangs. No part takes a tenth of it.
+/// The time limit of a part, against hangs. Every part needs less than a tenth of it.
 const GATE_LIMIT: &str = "20m";
 pub(crate) const NIGHTLY_LIMIT: &str = "110m";
 
@@ -102,7 +102,7 @@ impl PartRunner {
         let logs = root.join("target/test-logs");
         fs::create_dir_all(&logs)?;
         let scratch = ServerDataFolder::new();
-        print_line(&format!("==> the servers of the tests keep their data {}", scratch.describe()));
+        print_line(&format!("==> the test servers store their data {}", scratch.describe()));
         Ok(Self { logs, data_folder: scratch, tier, variables: Vec::new() })
     }
 
@@ -149,7 +149,7 @@ impl PartRunner {
                 command.arg("--exact").args(&part.tests);
             }
             command.current_dir(&part.folder).env("CARGO_MANIFEST_DIR", &part.folder).stdin(Stdio::null());
-            // The message names what was expected; a hundred lines of backtrace would hide it.
+            // The message names the expected result; a hundred lines of backtrace would hide it.
             command.env("RUST_BACKTRACE", "0");
             command.envs(self.variables.iter().map(|(key, value)| (key, value)));
             self.data_folder.set_tmpdir(&mut command);
@@ -158,7 +158,7 @@ impl PartRunner {
         let took = began.elapsed();
         let mut path = path;
         if !status.as_ref().is_ok_and(ExitStatus::success) {
-            // Kept apart, because the next run of this part overwrites its log.
+            // A separate file, because the next run of this part overwrites its log.
             let failed = path.with_extension("failed.log");
             path = fs::rename(&path, &failed).map_or(path, |()| failed);
         }
@@ -175,7 +175,7 @@ impl PartRunner {
     }
 }
 
-/// Takes the next part as soon as there is capacity for it.
+/// Removes the next part from the queue as soon as there is capacity for it.
 fn take_next_part(
     queue: &Mutex<VecDeque<TestPart>>,
     free_slots: &Mutex<usize>,

@@ -2,11 +2,11 @@
 //!
 //! Eight keys, each with one writer that counts up and pauses; 32 readers of two clients read
 //! random keys as fast as they can. The database is a MariaDB, the cache a Redis. After the row was
-//! read, a load takes up to 4 ms more, like the work around a query. A read is stale if it returns
-//! a lower number than one whose write had **returned** before the read began.
+//! read, a load lasts up to 4 ms longer, like the work around a query. A read is stale if it
+//! returns a lower number than one whose write had **returned** before the read began.
 //!
-//! No lock is lost here, no process dies, and nothing is evicted: the tests cover how the
-//! strategies handle that.
+//! No lock is lost here, no process dies, and no key is evicted: the tests cover how the strategies
+//! handle that.
 
 mod database;
 mod load;

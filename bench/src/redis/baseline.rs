@@ -1,4 +1,4 @@
-//! The floor: bare commands, sent by the same client library with the engine's settings.
+//! The baseline: bare commands, sent by the same client library with the engine's settings.
 
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ async fn connect(url: &str) -> RedisResult<(MultiplexedConnection, UnboundedRece
     let settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
     let tcp = TcpSettings::default().set_nodelay(true);
     let info = url.into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp);
-    let (tell, hear) = unbounded_channel();
+    let (sender, receiver) = unbounded_channel();
     let options = AsyncConnectionConfig::new()
         .set_response_timeout(None)
         .set_pipeline_buffer_size(1024)
-        .set_push_sender(move |message: PushInfo| tell.send(message));
-    Ok((Client::open(info)?.get_multiplexed_async_connection_with_config(&options).await?, hear))
+        .set_push_sender(move |message: PushInfo| sender.send(message));
+    Ok((Client::open(info)?.get_multiplexed_async_connection_with_config(&options).await?, receiver))
 }
 
 /// The two commands of the simplest lock, and the simplest round trips.
@@ -52,14 +52,14 @@ impl Baseline {
         };
         let delete = load(&mut connection, COMPARE_AND_DELETE).await?;
         let prolong = load(&mut connection, COMPARE_AND_EXTEND).await?;
-        let nothing = load(&mut connection, "return 1").await?;
-        Ok(Self { connection, delete_script: delete, extend_script: prolong, noop_script: nothing })
+        let noop = load(&mut connection, "return 1").await?;
+        Ok(Self { connection, delete_script: delete, extend_script: prolong, noop_script: noop })
     }
 
     /// Acquires and releases.
     pub(crate) async fn run_cycle(&mut self, key: &str) -> Result<(), BoxError> {
         let (taken, deleted) = (self.acquire(key).await?, self.release(key).await?);
-        if taken && deleted { Ok(()) } else { Err("the floor's lock was held".into()) }
+        if taken && deleted { Ok(()) } else { Err("the baseline's lock was held".into()) }
     }
 
     /// Returns whether the lock was free.
@@ -144,13 +144,13 @@ impl PubSubClient {
     async fn send_message(&mut self) -> Result<(), BoxError> {
         let receivers: u32 =
             cmd("PUBLISH").arg(self.other_channel).arg("ball").query_async(&mut self.connection).await?;
-        if receivers == 1 { Ok(()) } else { Err("nobody hears".into()) }
+        if receivers == 1 { Ok(()) } else { Err("no subscriber received the message".into()) }
     }
 
     async fn receive_message(&mut self) -> Result<(), BoxError> {
         loop {
-            let heard = self.messages.recv().await.ok_or("the connection was lost")?;
-            if heard.kind == PushKind::Message {
+            let received = self.messages.recv().await.ok_or("the connection was lost")?;
+            if received.kind == PushKind::Message {
                 return Ok(());
             }
         }
@@ -160,12 +160,12 @@ impl PubSubClient {
 /// The time from sending a message until the other player's connection receives it.
 pub(crate) async fn message_time([one, two]: &mut [PubSubClient; 2]) -> Result<Duration, BoxError> {
     let start = monotonic_now();
-    let heard = async {
+    let received = async {
         two.receive_message().await?;
         Ok::<Duration, BoxError>(monotonic_now())
     };
-    let ((), heard) = tokio::try_join!(one.send_message(), heard)?;
-    Ok(heard.saturating_sub(start))
+    let ((), received) = tokio::try_join!(one.send_message(), received)?;
+    Ok(received.saturating_sub(start))
 }
 
 /// `rounds` times to the other player and back: two messages through the server each. Returns

@@ -43,7 +43,7 @@ pub(crate) async fn bench_single_task(
         floor_time.push(bench.command_calls().await?.since(&between).sent_time() / cycles);
     }
     (figures.single_task, baselines.single_task) = (Some(median_value(&mut ours)), Some(median_value(&mut floor)));
-    let what = "redis: take and give back, p50";
+    let what = "redis: acquire and release, p50";
     report.add_comparison(Comparison {
         name: what,
         baseline_name: BASELINE_NAME,

@@ -16,7 +16,7 @@ use crate::report::{Comparison, RateComparison, Report};
 
 /// How often each task was served.
 struct TurnCounts {
-    /// How many turns are still to be counted.
+    /// The number of turns still to count.
     remaining: u32,
     turns_by_task: Vec<u32>,
     /// When the last counted turn was granted.
@@ -53,7 +53,7 @@ async fn wait_for_waiters(locks: &Locks, name: &str, count: usize) -> Result<(),
     let end = monotonic_now() + Duration::from_secs(30);
     while locks.inspect(name).await?.waiters.len() < count {
         if monotonic_now() > end {
-            return Err(format!("after 30 s there are still less than {count} waiters").into());
+            return Err(format!("fewer than {count} waiters after 30 s").into());
         }
         tokio::task::yield_now().await;
     }
@@ -109,7 +109,7 @@ async fn run_turns(
     })
 }
 
-/// 64 tasks take turns on one lock, compared with two players that send a message back and forth;
+/// 64 tasks take turns on one lock, compared with two clients that send a message back and forth;
 /// and the same with 8 and 512 tasks.
 pub(crate) async fn bench_turns(
     report: &mut Report,
@@ -161,7 +161,7 @@ pub(crate) async fn bench_turns(
     });
     report.add_figure("redis: most served / least served of 64", median_value(&mut ratio), "", 1.05);
     report.add_figure(
-        "redis: 64 waiters, a hand-off takes",
+        "redis: 64 waiters, time of a hand-off",
         median_value(&mut scripts),
         "scripts",
         MAX_SCRIPTS_PER_HAND_OFF,
@@ -174,7 +174,7 @@ pub(crate) async fn bench_turns(
     );
     for waiters in [8, 512] {
         let turns = run_turns(bench, &one, waiters, 40).await?;
-        let what = format!("redis: {waiters} waiters, a hand-off takes");
+        let what = format!("redis: {waiters} waiters, time of a hand-off");
         report.add_figure(&what, turns.scripts_per_turn, "scripts", MAX_SCRIPTS_PER_HAND_OFF);
         report.add_figure(&format!("redis: {waiters} waiters"), turns.per_second, "hand-offs/s", f64::INFINITY);
     }
@@ -241,7 +241,7 @@ pub(crate) async fn bench_hand_off(
         messages.push(median_of(count, async || message_time(&mut players).await).await?);
     }
     (figures.hand_off_time, baselines.hand_off_time) = (Some(median_value(&mut ours)), Some(median_value(&mut pings)));
-    let what = "redis: given back to taken, p50";
+    let what = "redis: release to grant, p50";
     report.add_comparison(Comparison {
         name: what,
         baseline_name: "one PING",

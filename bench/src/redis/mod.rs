@@ -21,7 +21,7 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The TTL of all locks here.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
-/// How often each comparison runs, floor and leasehold in turn.
+/// How often each comparison runs, baseline and leasehold in turn.
 const ROUNDS: u32 = 11;
 
 /// The loads.

@@ -10,7 +10,7 @@ use super::BoxError;
 use super::server::{BenchServer, CommandCalls};
 use crate::report::Report;
 
-/// The figures of one lock; `None` for what it cannot do.
+/// The figures of one lock; `None` for an unsupported load.
 pub(crate) struct Figures {
     name: String,
     /// The text for a missing figure.
@@ -30,14 +30,14 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Figures of a lock: a missing one is something that it cannot do.
+    /// Figures of a lock: a missing one means an unsupported load.
     pub(crate) fn for_locks(name: &str) -> Self {
         Self::new(name, "no")
     }
 
-    /// Figures of the floor: a missing one has no meaning there.
+    /// Figures of the baseline: a missing one does not apply.
     pub(crate) fn for_baseline() -> Self {
-        Self::new("the floor", "-")
+        Self::new("the baseline", "-")
     }
 
     fn new(name: &str, missing: &'static str) -> Self {
@@ -71,7 +71,7 @@ impl Figures {
 }
 
 const HEADER: [&str; 7] =
-    ["", "take, give back", "64 on 64, /s", "64 on 1, /s", "sent each", "most / least", "given to taken"];
+    ["", "acquire, release", "64 on 64, /s", "64 on 1, /s", "sent each", "most / least", "release to grant"];
 
 /// Adds the table of all locks.
 pub(crate) fn report_table(report: &mut Report, all: &[Figures]) {
@@ -125,15 +125,15 @@ impl PeerPrograms {
         let mut all = Vec::new();
         for (name, rust) in PEERS {
             let mut figures = Figures::for_locks(name);
-            let time = |said: &Value| said["p50_ns"].as_u64().map(Duration::from_nanos);
+            let time = |output: &Value| output["p50_ns"].as_u64().map(Duration::from_nanos);
             figures.single_task = time(&self.run_load(bench, rust, "one").await?.0);
             figures.many_tasks = self.run_load(bench, rust, "many").await?.0["per_second"].as_f64();
-            let (said, calls) = self.run_load(bench, rust, "turns").await?;
-            figures.hand_offs_per_second = said["per_second"].as_f64();
+            let (output, calls) = self.run_load(bench, rust, "turns").await?;
+            figures.hand_offs_per_second = output["per_second"].as_f64();
             figures.commands_per_hand_off =
-                said["hand_offs"].as_f64().map(|hand_offs| calls.sent_count() as f64 / hand_offs);
-            let most = said["most"].as_f64();
-            figures.max_min_ratio = most.and_then(|most| Some(most / said["least"].as_f64()?));
+                output["hand_offs"].as_f64().map(|hand_offs| calls.sent_count() as f64 / hand_offs);
+            let most = output["most"].as_f64();
+            figures.max_min_ratio = most.and_then(|most| Some(most / output["least"].as_f64()?));
             figures.hand_off_time = time(&self.run_load(bench, rust, "handover").await?.0);
             all.push(figures);
         }
@@ -157,12 +157,13 @@ impl PeerPrograms {
             None => command.arg(&self.script).arg(bench.url()),
         };
         let before = bench.command_calls().await?;
-        let said = command.args([load, if bench.scale > 1 { "1" } else { "4" }]).stderr(Stdio::inherit()).output()?;
+        let finished =
+            command.args([load, if bench.scale > 1 { "1" } else { "4" }]).stderr(Stdio::inherit()).output()?;
         let calls = bench.command_calls().await?.since(&before);
-        if !said.status.success() {
-            return Err(format!("{command:?}: {}", said.status).into());
+        if !finished.status.success() {
+            return Err(format!("{command:?}: {}", finished.status).into());
         }
-        Ok((serde_json::from_slice(&said.stdout)?, calls))
+        Ok((serde_json::from_slice(&finished.stdout)?, calls))
     }
 }
 
@@ -170,7 +171,7 @@ impl PeerPrograms {
 fn source_and_target_folders() -> Result<(PathBuf, PathBuf), BoxError> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
     let program = std::env::current_exe()?;
-    let target = program.ancestors().nth(2).ok_or("the bench is in no target folder")?.join("bench-peers");
+    let target = program.ancestors().nth(2).ok_or("the bench is not in a target folder")?.join("bench-peers");
     Ok((source, target))
 }
 

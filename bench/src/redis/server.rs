@@ -64,7 +64,7 @@ pub(crate) async fn cpu_time(connection: &mut RespClient) -> Result<Duration, Bo
     let mut used = 0.0;
     for wanted in ["used_cpu_sys:", "used_cpu_user:"] {
         let value =
-            text.lines().find_map(|line| line.strip_prefix(wanted)).ok_or("the server does not tell its CPU time")?;
+            text.lines().find_map(|line| line.strip_prefix(wanted)).ok_or("the server does not report its CPU time")?;
         used += value.parse::<f64>()?;
     }
     Ok(Duration::from_secs_f64(used))

@@ -4,8 +4,8 @@
 //! The counts come from the servers' command statistics, which include commands called by scripts.
 //! Only the script that releases or withdraws does not call `TIME`. Every attempt ends with it on
 //! each node, so the number of such scripts over the number of nodes is the number of attempts.
-//! Each attempt asks each node once. All other scripts belong to second rounds, each of which goes
-//! to three nodes or more.
+//! Each attempt sends each node one request. All other scripts belong to second rounds, each of
+//! which goes to three nodes or more.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -69,10 +69,12 @@ async fn run_round(nodes: &mut BenchNodes, clients: &[Locks], grants: u32) -> Re
         let (mutex, tally) = (client.mutex(name.as_str()), Arc::clone(&tally));
         tasks.spawn(async move {
             loop {
-                let asked = monotonic_now();
+                let requested_at = monotonic_now();
                 let guard = mutex.lock().await?;
-                let more =
-                    tally.lock().unwrap_or_else(PoisonError::into_inner).count_grant(index, monotonic_now() - asked);
+                let more = tally
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .count_grant(index, monotonic_now() - requested_at);
                 let _ = guard.release().await?;
                 if !more {
                     return Ok::<(), leasehold::Error>(());

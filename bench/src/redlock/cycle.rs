@@ -65,7 +65,7 @@ struct VariantResults {
     /// Whether it sends bare `SET`s; if not, a script calls them.
     sends_set: bool,
     variant: LockVariant,
-    /// A peer may be slow: it runs fewer cycles.
+    /// Slow peers run fewer cycles.
     cycles: u32,
     p50: Vec<Duration>,
     mean: Vec<Duration>,
@@ -126,7 +126,7 @@ async fn open_variants(nodes: &BenchNodes, peers: Option<&PeerInstallations>) ->
         Ok(VariantResults::new(name, true, LockVariant::Leasehold(locks, mutex), cycles))
     };
     let bare = async |count, wait| -> Result<VariantResults, BoxError> {
-        let name = format!("bare commands, {wait} of {count} answers");
+        let name = format!("bare commands, {wait} of {count} replies");
         Ok(VariantResults::new(
             &name,
             false,
@@ -200,17 +200,17 @@ fn report_comparisons(report: &mut Report, rows: &[VariantResults]) {
     let open = f64::INFINITY;
     let (single, needed, always, three) =
         (&rows[SINGLE_NODE], &rows[FIVE_NODES], &rows[SECOND_ROUND_ALWAYS], &rows[THREE_NODES]);
-    let (is_single, is_bare) = ("redis:// on one of the nodes", "bare commands, 3 of 5 answers");
-    line("redlock: take and give back, p50", &needed.p50, is_single, &single.p50, 1.5);
+    let (is_single, is_bare) = ("redis:// on one of the nodes", "bare commands, 3 of 5 replies");
+    line("redlock: acquire and release, p50", &needed.p50, is_single, &single.p50, 1.5);
     line("redlock: second-round=always, p50", &always.p50, is_single, &single.p50, 2.2);
-    line("redlock: take and give back, mean", &needed.mean, is_single, &single.mean, open);
+    line("redlock: acquire and release, mean", &needed.mean, is_single, &single.mean, open);
     line("redlock: second-round=always, mean", &always.mean, is_single, &single.mean, open);
     line("redlock: 3 nodes, p50", &three.p50, is_single, &single.p50, open);
-    line("redlock: take and give back, p50", &needed.p50, is_bare, &rows[BASELINE_THREE_OF_FIVE].p50, open);
-    line("redlock: take and give back, mean", &needed.mean, is_bare, &rows[BASELINE_THREE_OF_FIVE].mean, open);
-    let all = "bare commands, all 5 answers";
-    line("redlock: take and give back, p50", &needed.p50, all, &rows[BASELINE_FIVE_OF_FIVE].p50, open);
-    line("redlock: 3 nodes, p50", &three.p50, "bare commands, 2 of 3 answers", &rows[BASELINE_TWO_OF_THREE].p50, open);
+    line("redlock: acquire and release, p50", &needed.p50, is_bare, &rows[BASELINE_THREE_OF_FIVE].p50, open);
+    line("redlock: acquire and release, mean", &needed.mean, is_bare, &rows[BASELINE_THREE_OF_FIVE].mean, open);
+    let all = "bare commands, all 5 replies";
+    line("redlock: acquire and release, p50", &needed.p50, all, &rows[BASELINE_FIVE_OF_FIVE].p50, open);
+    line("redlock: 3 nodes, p50", &three.p50, "bare commands, 2 of 3 replies", &rows[BASELINE_TWO_OF_THREE].p50, open);
     line("redlock: CPU time of all processes", &needed.total_cpu(), is_single, &single.total_cpu(), open);
     line(
         "redlock: CPU time of all processes",
@@ -221,7 +221,7 @@ fn report_comparisons(report: &mut Report, rows: &[VariantResults]) {
     );
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
     let floor: Vec<Duration> = needed.total_cpu().iter().map(|cpu| *cpu / cores).collect();
-    line("redlock: take and give back, mean", &needed.mean, &format!("its CPU time over {cores} cores"), &floor, open);
+    line("redlock: acquire and release, mean", &needed.mean, &format!("its CPU time over {cores} cores"), &floor, open);
 }
 
 /// Adds the table of all variants.
@@ -249,7 +249,7 @@ fn report_table(report: &mut Report, rows: &mut [VariantResults]) {
         ]));
         let [p50, mean, client, servers] = times.map(|time| time.as_nanos() as u64);
         report.add_json(json!({
-            "what": "redlock: one task takes and gives back", "lock": row.name, "p50_ns": p50, "mean_ns": mean, "sent": sent,
+            "what": "redlock: one task acquires and releases", "lock": row.name, "p50_ns": p50, "mean_ns": mean, "sent": sent,
             "client_cpu_ns": client, "servers_cpu_ns": servers, "token": row.has_token, "cycles": row.cycles,
             "rounds": row.commands_sent.len(),
         }));

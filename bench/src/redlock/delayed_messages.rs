@@ -58,7 +58,7 @@ pub(crate) async fn bench_delayed(report: &mut Report, nodes: &BenchNodes) -> Re
     }
     let [mut single, mut needed, mut always] = ways;
     for (what, way) in [
-        ("redlock: messages held back 1 ms, p50", &mut needed),
+        ("redlock: messages delayed by 1 ms, p50", &mut needed),
         ("redlock: the same, second-round=always", &mut always),
     ] {
         let (floor_is, floor) = ("redis:// on one of the nodes", &mut single.p50);

@@ -1,12 +1,12 @@
 //! The cost of locks on a majority of five Redis servers, beside our own locks on one of these
 //! servers.
 //!
-//! | load | what |
+//! | load | measures |
 //! |---|---|
 //! | `one` | one task acquires and releases: with the second round where it is needed (never, here) and always; on three nodes; and bare commands to all nodes at once |
-//! | `delayed_messages` | the same with every message delayed by a millisecond: the cost that remains if the servers have their own machines |
+//! | `far` | the same with every message delayed by a millisecond: the cost that remains if the servers have their own machines |
 //! | `contended` | 2 and 8 clients contend for one lock: there is no queue, they retry after a pause |
-//! | `nodes_down` | one task while one or two nodes are dead, or one hangs; the first cycle as a separate figure |
+//! | `down` | one task while one or two nodes are dead, or one hangs; the first cycle as a separate figure |
 //!
 //! All servers run on this machine. With more servers than cores, a cycle cannot be shorter than
 //! the CPU time of all processes in it over the number of cores. That time is printed beside each

@@ -55,7 +55,7 @@ async fn wait_until_used(nodes: &BenchNodes, index: usize, mutex: &Mutex) -> Res
             return Ok(());
         }
         if monotonic_now() > end {
-            return Err(format!("node {index} is back, and is not asked").into());
+            return Err(format!("node {index} is back, but receives no requests").into());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

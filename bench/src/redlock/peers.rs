@@ -78,9 +78,9 @@ impl CycleProcess {
     fn start(mut command: Command) -> Result<Self, BoxError> {
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| format!("{command:?}: {error}"))?;
-        let tell = child.stdin.take().ok_or("a peer without stdin")?;
-        let hear = BufReader::new(child.stdout.take().ok_or("a peer without stdout")?);
-        Ok(Self { child, input: tell, output: hear })
+        let input = child.stdin.take().ok_or("a peer without stdin")?;
+        let output = BufReader::new(child.stdout.take().ok_or("a peer without stdout")?);
+        Ok(Self { child, input, output })
     }
 
     /// Makes it run this many cycles.
@@ -90,8 +90,10 @@ impl CycleProcess {
         if self.output.read_line(&mut line)? == 0 {
             return Err(format!("a peer ended: {}", self.child.wait()?).into());
         }
-        let said: Value = serde_json::from_str(&line)?;
-        let time = |what: &str| said[what].as_u64().map(Duration::from_nanos).ok_or(format!("a peer said {line}"));
+        let reply: Value = serde_json::from_str(&line)?;
+        let time = |what: &str| {
+            reply[what].as_u64().map(Duration::from_nanos).ok_or(format!("unexpected output of a peer: {line}"))
+        };
         Ok(RoundTimes { p50: time("p50_ns")?, total: time("total_ns")?, client_cpu: time("cpu_ns")? })
     }
 }

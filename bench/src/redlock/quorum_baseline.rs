@@ -1,5 +1,5 @@
-//! The bare floor: `SET NX PX` and the compare-and-delete script, sent to all nodes at once by the
-//! same client library.
+//! The bare baseline: `SET NX PX` and the compare-and-delete script, sent to all nodes at once by
+//! the same client library.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -29,17 +29,17 @@ impl QuorumBaseline {
     /// order of its replies.
     pub(crate) async fn run_cycle(&mut self) -> Result<(), BoxError> {
         let (key, wait) = (&self.key, self.needed_replies);
-        let mut takes: FuturesUnordered<_> = self.nodes.iter_mut().map(|node| node.acquire(key)).collect();
+        let mut acquires: FuturesUnordered<_> = self.nodes.iter_mut().map(|node| node.acquire(key)).collect();
         for _ in 0..wait {
-            if !takes.next().await.ok_or("too few nodes")?? {
-                return Err("the floor's lock was held".into());
+            if !acquires.next().await.ok_or("too few nodes")?? {
+                return Err("the baseline's lock was held".into());
             }
         }
-        drop(takes);
-        let mut gives: FuturesUnordered<_> = self.nodes.iter_mut().map(|node| node.release(key)).collect();
+        drop(acquires);
+        let mut releases: FuturesUnordered<_> = self.nodes.iter_mut().map(|node| node.release(key)).collect();
         for _ in 0..wait {
-            if !gives.next().await.ok_or("too few nodes")?? {
-                return Err("the floor's lock was not its own".into());
+            if !releases.next().await.ok_or("too few nodes")?? {
+                return Err("the baseline's lock was not its own".into());
             }
         }
         Ok(())

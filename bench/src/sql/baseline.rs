@@ -120,7 +120,7 @@ impl Baseline {
                 client.execute(&*free, &[&name, &(token + 1), &token, &state]).await?
             }
         };
-        if changed == 1 { Ok(()) } else { Err("the floor's row is gone".into()) }
+        if changed == 1 { Ok(()) } else { Err("the baseline's row is missing".into()) }
     }
 
     /// Acquires the row if it is free; returns its token.

@@ -66,7 +66,7 @@ impl ContendingTask {
                 let _ = guard.release().await?;
                 Ok(())
             }
-            (Self::Leasehold(_), AcquiredLock::Polled(_)) => Err("one has what another took".into()),
+            (Self::Leasehold(_), AcquiredLock::Polled(_)) => Err("a client has another client's lock".into()),
         }
     }
 }
@@ -164,7 +164,7 @@ pub(crate) async fn measure_leasehold(
     for locks in locks {
         locks.close().await?;
     }
-    // A task that was stopped half-way left its claim behind.
+    // A task that was stopped half-way left its claim.
     bench.query_as_admin(&format!("DELETE FROM leasehold WHERE name = '{LOCK_NAME}'")).await?;
     Ok(stretch)
 }

@@ -12,7 +12,7 @@ use crate::redis::BoxError;
 use crate::redis::baseline::p50;
 use crate::report::{Comparison, Report};
 
-/// How often each comparison runs, floor and leasehold in turn.
+/// How often each comparison runs, baseline and leasehold in turn.
 const ROUNDS: u32 = 11;
 /// The maximum cost of an acquire and a release, relative to the two statements of which they
 /// consist.
@@ -51,15 +51,15 @@ impl RoundTimes {
     }
 }
 
-/// The contents of our row while the lock is held, and after its release: the floors write the
-/// same. And the first as it is sent, without the time.
+/// The contents of our row while the lock is held, and after its release, which the baselines
+/// write, too. The third is the first as it is sent, without the time.
 async fn row_states(bench: &BenchServer, locks: &Locks) -> Result<[String; 3], BoxError> {
-    let asked = format!("SELECT state FROM leasehold WHERE name = '{LOCK_NAME}'");
+    let query = format!("SELECT state FROM leasehold WHERE name = '{LOCK_NAME}'");
     let guard = locks.mutex(LOCK_NAME).lock().await?;
-    let taken = bench.query_value(&asked).await?;
+    let taken = bench.query_value(&query).await?;
     let sent = taken.replace(&guard.token().0.to_string(), "\u{1}");
     let _ = guard.release().await?;
-    Ok([taken, bench.query_value(&asked).await?, sent])
+    Ok([taken, bench.query_value(&query).await?, sent])
 }
 
 /// One task, one lock.
@@ -93,16 +93,15 @@ pub(crate) async fn bench_cycle(report: &mut Report, bench: &BenchServer) -> Res
     }
     locks.close().await?;
     let exact_name = "its two statements, bare";
-    // These two check nothing: neither whether the lock is free nor whether it is ours, and no
-    // clock.
+    // These two make no checks: not whether the lock is free or ours, and not the clock.
     let floor_name =
         if bench.database == DatabaseKind::MySql { "bare upsert, update" } else { "bare upsert RETURNING, update" };
     let mut compare = |what: &str, baseline_name, leasehold: &mut [Duration], baseline: &mut [Duration], max_ratio| {
         let name = &format!("{}: {what}", bench.label());
         report.add_comparison(Comparison { name, baseline_name, leasehold, baseline, max_ratio });
     };
-    compare("take and give back, p50", exact_name, &mut mine.p50, &mut same.p50, MAX_RATIO);
-    compare("take and give back, p50", floor_name, &mut mine.p50, &mut floor.p50, f64::INFINITY);
+    compare("acquire and release, p50", exact_name, &mut mine.p50, &mut same.p50, MAX_RATIO);
+    compare("acquire and release, p50", floor_name, &mut mine.p50, &mut floor.p50, f64::INFINITY);
     compare("our CPU time in one", exact_name, &mut mine.client_cpu, &mut same.client_cpu, f64::INFINITY);
     compare("our CPU time in one", floor_name, &mut mine.client_cpu, &mut floor.client_cpu, f64::INFINITY);
     // The resolution of the server's clock is too low for a single round.
@@ -122,7 +121,7 @@ async fn bench_statement_count(report: &mut Report, bench: &BenchServer, cycles:
         run_cycle(&mutex).await?;
     }
     let statements = bench.statement_count().await?.since(before) / f64::from(cycles);
-    let what = format!("{}: take and give back", bench.label());
+    let what = format!("{}: acquire and release", bench.label());
     report.add_figure(&what, statements, "statements", f64::INFINITY);
     locks.close().await?;
     Ok(())

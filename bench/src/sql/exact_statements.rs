@@ -44,16 +44,17 @@ impl ExactStatements {
             Self::MySql { conn, take, clear } => {
                 let values = (name, ttl, taken, skew, taken, skew, skew, skew);
                 conn.exec_drop(&*take, values).await?;
-                let token = conn.last_insert_id().filter(|_| conn.affected_rows() > 0).ok_or("it was not free")?;
+                let token =
+                    conn.last_insert_id().filter(|_| conn.affected_rows() > 0).ok_or("the lock was not free")?;
                 conn.exec_drop(&*clear, (token, given, name, token)).await?;
                 conn.affected_rows()
             }
             Self::Postgres { client, take, clear } => {
                 let rows = client.query(&*take, &[&name, &ttl, &taken, &skew, &LOCK_WAIT_MS]).await?;
-                let token: i64 = rows.first().ok_or("it was not free")?.get(0);
+                let token: i64 = rows.first().ok_or("the lock was not free")?.get(0);
                 client.execute(&*clear, &[&name, &token, &token, &given, &LOCK_WAIT_MS]).await?
             }
         };
-        if changed == 1 { Ok(()) } else { Err("somebody else wrote".into()) }
+        if changed == 1 { Ok(()) } else { Err("another client changed the row".into()) }
     }
 }

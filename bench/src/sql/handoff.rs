@@ -21,7 +21,7 @@ struct Competitor<'a> {
     name: &'static str,
     kind: CompetitorKind<'a>,
     rounds: Vec<ContentionResult>,
-    /// Why it cannot take part.
+    /// Why it cannot run this load.
     unsupported_reason: Option<String>,
 }
 
@@ -79,7 +79,7 @@ fn competitors<'a>(database: DatabaseKind, peers: Option<&'a Path>) -> Vec<Compe
         // With these techniques each waiter occupies a connection.
         ours("leasehold, technique=session", 1, "technique=session&connections=70"),
         ours("leasehold, technique=for-update", 1, "technique=for-update&connections=70"),
-        Competitor::new("asking every 100 ms", CompetitorKind::Polling { pauses_after_release: false }),
+        Competitor::new("polling every 100 ms", CompetitorKind::Polling { pauses_after_release: false }),
         Competitor::new("100 ms, after each turn, too", CompetitorKind::Polling { pauses_after_release: true }),
     ];
     if let Some(program) = peers {

@@ -67,7 +67,7 @@ pub(crate) async fn bench_leases(report: &mut Report, bench: &BenchServer) -> Re
         return Err(format!("only {renewed} of {count} leases were renewed").into());
     }
     let what = |rest: &str| format!("{}: {count} leases, {rest}", bench.label());
-    report.add_figure(&what("taken"), taken, "in a second", f64::INFINITY);
+    report.add_figure(&what("acquired"), taken, "in a second", f64::INFINITY);
     report.add_figure(
         &what("renewed by"),
         used.statements_per_second - idle.statements_per_second,

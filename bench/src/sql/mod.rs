@@ -1,9 +1,9 @@
 //! The cost of locks in MariaDB and PostgreSQL, beside bare statements that the same client
 //! libraries send to the same servers.
 //!
-//! | load | what |
+//! | load | measures |
 //! |---|---|
-//! | `cycle` | one task acquires and releases an uncontended lock, beside the two statements that this takes, sent bare, and beside a bare upsert and a bare update of such a row, which check nothing |
+//! | `cycle` | one task acquires and releases an uncontended lock, beside its two statements, sent bare, and beside a bare upsert and a bare update of such a row, without checks |
 //! | `handoff` | 64 tasks contend for one lock, of one client and of eight: hand-offs per second, and statements for each |
 //! | `waiters` | 500 tasks wait for one lock, with ten connections: how long until all had it, and how many connections there were |
 //! | `leases` | 2,000 leases are held and renewed: statements per second, and the server's share of a core |

@@ -28,17 +28,17 @@ pub(crate) async fn measure_peer(
     let mut command = Command::new(program);
     command.args([&bench.url(), peer, "turns", &duration.as_secs_f64().to_string()]);
     let before = bench.statement_count().await?;
-    let said = command.stderr(Stdio::piped()).output()?;
+    let output = command.stderr(Stdio::piped()).output()?;
     let statements = bench.statement_count().await?.since(before);
-    if !said.status.success() {
-        let text = String::from_utf8_lossy(&said.stderr);
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
         return Ok(Err(text.lines().next_back().unwrap_or("it failed").trim().to_owned()));
     }
-    let said: Value = serde_json::from_slice(&said.stdout)?;
-    if let Some(no) = said["no"].as_str() {
+    let reply: Value = serde_json::from_slice(&output.stdout)?;
+    if let Some(no) = reply["no"].as_str() {
         return Ok(Err(no.to_owned()));
     }
-    let number = |key: &str| said[key].as_f64().ok_or_else(|| format!("{peer} said {said}"));
+    let number = |key: &str| reply[key].as_f64().ok_or_else(|| format!("unexpected output of {peer}: {reply}"));
     let hand_offs = number("hand_offs")?;
     Ok(Ok(ContentionResult {
         hand_offs_per_second: number("per_second")?,

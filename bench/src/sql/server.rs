@@ -29,7 +29,7 @@ pub(crate) struct BenchServer {
 }
 
 impl BenchServer {
-    /// Starts a server. Settings that the testbed shrinks, or that make writes dearer, have the
+    /// Starts a server. Settings that the testbed reduces, or that make writes slower, have the
     /// servers' defaults.
     pub(crate) async fn start(database: DatabaseKind, is_durable: bool, scale: u32) -> Result<Self, BoxError> {
         let server = match database {
@@ -54,10 +54,10 @@ impl BenchServer {
         Ok(Self { database, server, is_durable, scale })
     }
 
-    /// Prints what the benches run on.
+    /// Prints the server and its settings.
     pub(crate) async fn report_server(&self, report: &mut Report) -> Result<(), BoxError> {
-        let asked = if self.database == DatabaseKind::MySql { "SELECT VERSION()" } else { "SHOW server_version" };
-        let version = self.query_value(asked).await?;
+        let query = if self.database == DatabaseKind::MySql { "SELECT VERSION()" } else { "SHOW server_version" };
+        let version = self.query_value(query).await?;
         let durable =
             if self.is_durable { "waits for the disk with each commit" } else { "does not wait for the disk" };
         report.print_line(&format!("{}: {version}, which {durable}; all TTLs {} s", self.label(), TTL.as_secs()));
@@ -95,7 +95,7 @@ impl BenchServer {
     pub(crate) async fn query_value(&self, statement: &str) -> Result<String, BoxError> {
         let rows = self.query_as_admin(statement).await?;
         let value = rows.into_iter().next().and_then(|row| row.into_iter().next_back().flatten());
-        value.ok_or_else(|| format!("no answer to {statement}").into())
+        value.ok_or_else(|| format!("no result of {statement}").into())
     }
 
     /// Starts counting the statements of all connections.

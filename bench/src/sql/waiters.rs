@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The time limit for serving all waiters.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// All wait; then the first holder releases, and each releases as soon as it has the lock.
+/// All tasks wait. Then the first holder releases, and each next holder releases at once.
 pub(crate) async fn bench_waiters(report: &mut Report, bench: &BenchServer) -> Result<(), BoxError> {
     let count = 500 / bench.scale;
     bench.start_counting_statements().await?;

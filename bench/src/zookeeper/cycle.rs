@@ -10,7 +10,7 @@ use crate::baseline::monotonic_now;
 use crate::redis::BoxError;
 use crate::report::{Comparison, Report};
 
-/// How often each comparison runs, floor and leasehold in turn.
+/// How often each comparison runs, baseline and leasehold in turn.
 const ROUNDS: u32 = 11;
 const BASELINE_NAME: &str = "create (ephemeral, sequential), delete";
 const BASELINE_FOLDER: &str = "/floor";
@@ -93,8 +93,8 @@ pub(crate) async fn bench_cycle(report: &mut Report, bench: &BenchServer) -> Res
         });
     };
     let (ours, floor) = measure_rounds(bench, 1_500 / bench.scale).await?;
-    line("zookeeper: take and give back, p50", ours.p50, floor.p50, 1.1);
-    line("zookeeper: take and give back, p99", ours.p99, floor.p99, f64::INFINITY);
+    line("zookeeper: acquire and release, p50", ours.p50, floor.p50, 1.1);
+    line("zookeeper: acquire and release, p99", ours.p99, floor.p99, f64::INFINITY);
     let durable = BenchServer::start(bench.scale, true).await?;
     let (ours, floor) = measure_rounds(&durable, 200 / bench.scale).await?;
     line("zookeeper: the same with forceSync=yes, p50", ours.p50, floor.p50, f64::INFINITY);

@@ -56,9 +56,7 @@ pub(crate) async fn bench_hand_off(
             min_ratio: 1.0,
         });
     }
-    report.print_line(
-        "requests are those that the server counted; nobody is idle so long that pings would be many among them",
-    );
+    report.print_line("requests are counted by the server; no client is idle for long, so few of them are pings");
     report.print_line(&format!("{what:<44} {:>15} {:>15}", "hand-offs/s", "requests each"));
     let names = std::iter::once("leasehold").chain(programs.iter().map(|program| program.name));
     for (name, rounds) in names.zip(std::iter::once(&ours).chain(&theirs)) {

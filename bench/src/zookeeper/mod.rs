@@ -1,11 +1,11 @@
 //! The cost of locks in ZooKeeper, beside bare requests that the same client library sends to the
 //! same server.
 //!
-//! | load | what |
+//! | load | measures |
 //! |---|---|
 //! | `cycle` | one client acquires and releases an uncontended lock, beside a bare create and delete |
 //! | `handoff` | 64 clients contend for one lock: hand-offs per second, and requests for each |
-//! | `thundering_herd` | a lock is released while 8, 64 and 256 clients wait: how many are notified, beside the simple lock where all watch one node |
+//! | `herd` | a lock is released while 8, 64 and 256 clients wait: how many are notified, beside the simple lock where all watch one node |
 //!
 //! Every waiter has its own client, and so its own session and connection, as if it were on a
 //! separate machine; this also applies to the other libraries' waiters. All are in one process, on

@@ -49,7 +49,7 @@ impl PeerPrograms {
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
         let program = std::env::current_exe()?;
-        let target = program.ancestors().nth(2).ok_or("the bench is in no target folder")?;
+        let target = program.ancestors().nth(2).ok_or("the bench is not in a target folder")?;
         let classes = target.join("bench-peers/curator_java");
         std::fs::create_dir_all(&classes)?;
         let mut compile = Command::new(REQUIRED_PACKAGES[0].0);
@@ -61,12 +61,12 @@ impl PeerPrograms {
     /// Starts all of them, and makes them open their sessions.
     pub(crate) async fn start(&self, bench: &BenchServer) -> Result<Vec<PeerProcess>, BoxError> {
         let (waiters, session) = (WAITERS.to_string(), TTL.as_millis().to_string());
-        let told = [bench.address(), waiters, session];
+        let parameters = [bench.address(), waiters, session];
         let mut curator = Command::new("java");
         let classpath = format!("{}:{CURATOR}:{}", self.classes.display(), classpath());
-        curator.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", &classpath, "Turns"]).args(&told);
+        curator.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", &classpath, "Turns"]).args(&parameters);
         let mut kazoo = Command::new(PYTHON);
-        kazoo.arg(self.source.join("kazoo_py.py")).args(&told);
+        kazoo.arg(self.source.join("kazoo_py.py")).args(&parameters);
         Ok(vec![
             PeerProcess::start(bench, "Curator's InterProcessMutex (Java)", curator).await?,
             PeerProcess::start(bench, "kazoo's Lock (Python, one GIL)", kazoo).await?,
@@ -88,9 +88,9 @@ impl PeerProcess {
         let before = bench.traffic().await?;
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| format!("{command:?}: {error}"))?;
-        let tell = child.stdin.take().ok_or("a peer without stdin")?;
-        let hear = BufReader::new(child.stdout.take().ok_or("a peer without stdout")?);
-        let mut program = Self { name, sessions: HashSet::new(), child, input: tell, output: hear };
+        let input = child.stdin.take().ok_or("a peer without stdin")?;
+        let output = BufReader::new(child.stdout.take().ok_or("a peer without stdout")?);
+        let mut program = Self { name, sessions: HashSet::new(), child, input, output };
         // It prints its tally when all its clients are connected.
         program.read_tally()?;
         program.sessions = bench.traffic().await?.new_since(&before);
@@ -105,8 +105,9 @@ impl PeerProcess {
         if self.output.read_line(&mut line)? == 0 {
             return Err(format!("{} ended: {}", self.name, self.child.wait()?).into());
         }
-        let said: Value = serde_json::from_str(&line)?;
-        let hand_offs = said["hand_offs"].as_u64().ok_or_else(|| format!("{} said {line}", self.name))?;
+        let tally: Value = serde_json::from_str(&line)?;
+        let hand_offs =
+            tally["hand_offs"].as_u64().ok_or_else(|| format!("unexpected output of {}: {line}", self.name))?;
         Ok(HandOffCount::new(hand_offs))
     }
 

@@ -34,13 +34,13 @@ impl BenchServer {
         Ok(Self { server: settings.start().await?, is_durable, scale })
     }
 
-    /// Prints what the benches run on.
+    /// Prints the server and its settings.
     pub(crate) async fn report_server(&self, report: &mut Report) -> Result<(), BoxError> {
         let facts = monitor_values(self.server.addr()).await?;
         let version = facts.get("zk_version").and_then(|text| text.split('-').next()).unwrap_or("of unknown version");
         let (sync, tick, session) = (if self.is_durable { "yes" } else { "no" }, TICK.as_millis(), TTL.as_secs());
         report.print_line(&format!(
-            "one ZooKeeper {version} server, tickTime={tick}, forceSync={sync} (unless said otherwise), a Java machine as small as the testbed's; \
+            "one ZooKeeper {version} server, tickTime={tick}, forceSync={sync} (unless stated otherwise), a JVM as small as the testbed's; \
              all sessions {session} s"
         ));
         report.add_json(json!({
@@ -76,7 +76,7 @@ impl BenchServer {
         let facts = monitor_values(self.server.addr()).await?;
         let mut sum = 0;
         for metric in metrics {
-            let value = facts.get(*metric).ok_or_else(|| format!("the server does not tell {metric}"))?;
+            let value = facts.get(*metric).ok_or_else(|| format!("the server does not report {metric}"))?;
             sum += value.parse::<u64>()?;
         }
         Ok(sum)

@@ -38,7 +38,7 @@ impl SimpleLock {
                 Err(Error::NodeExists) => {}
                 Err(error) => return Err(error.into()),
             }
-            // Unlike `exists`, this leaves no watch behind if the node is gone by now.
+            // Unlike `exists`, this leaves no watch if the node no longer exists.
             match self.client.get_and_watch_data(LOCK_NODE).await {
                 Ok((_, _, watcher)) => {
                     self.counts.watcher_count.fetch_add(1, Ordering::Relaxed);

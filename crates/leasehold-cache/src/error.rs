@@ -1,4 +1,4 @@
-//! Why a read has no value, or a write was not done.
+//! Why a read has no value, or a write did not happen.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,7 +10,7 @@ use leasehold::Token;
 /// The error of a caller's own function; shared, since one load may have many callers.
 pub type Cause = Arc<dyn StdError + Send + Sync>;
 
-/// Why a read has no value, or a write was not done. Cheap to clone: one load may have many
+/// Why a read has no value, or a write did not happen. Cheap to clone: one load may have many
 /// callers.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -19,31 +19,31 @@ pub enum CacheError {
     Loader(Cause),
     /// This read waited for a load by another task or process, which failed with this message.
     RemoteLoader(String),
-    /// The loader keeps returning a row that is older than a known one: does it read from a replica
-    /// that lags behind?
+    /// The loader keeps returning a row that is older than a known one: it may read from a lagging
+    /// replica.
     LoaderBehind,
     /// The store does not respond. After an invalidation: cached values may be stale until their
     /// TTL ends.
     Unavailable(Arc<Error>),
-    /// The writer's function failed with this error. It is unknown whether the write took, or will
-    /// take, effect. The cached value is invalidated, and the key stays marked for
+    /// The writer's function failed with this error. It is unknown whether the write had, or will
+    /// have, an effect. The cached value is invalidated, and the key stays marked for
     /// [`max_write_time`](super::Builder::max_write_time), so that reads go to the loader. If the
-    /// store did not respond, either, and the write took longer than its mark lasted, the cached
-    /// value may be stale until its TTL ends: invalidate it.
+    /// store did not respond, either, and the write outlasted its mark, the cached value may be
+    /// stale until its TTL ends: invalidate it.
     Commit(Cause),
-    /// A writer with a newer token came first. Nothing was written.
+    /// A writer with a newer token came first. This write did not happen.
     Superseded {
         /// This writer's token.
         token: Token,
         /// The newer token.
         newest: Token,
     },
-    /// The lock was lost before anything was written.
+    /// The lock was lost before the write.
     Lost(Arc<Error>),
-    /// It was written, but after its mark had expired, and the store does not respond: the cached
-    /// value may be stale until its TTL ends. Invalidate it.
+    /// The write happened, but after its mark had expired, and the store does not respond: the
+    /// cached value may be stale until its TTL ends. Invalidate it.
     MarkExpired(Arc<Error>),
-    /// The key or an option is invalid. Nothing was sent.
+    /// The key or an option is invalid. No request was sent.
     Invalid(Arc<Error>),
 }
 
@@ -62,12 +62,12 @@ impl fmt::Display for CacheError {
         match self {
             Self::Loader(cause) => write!(f, "the value could not be loaded: {cause}"),
             Self::RemoteLoader(why) => {
-                write!(f, "the value could not be loaded by the one who did it for all: {why}")
+                write!(f, "the load by another reader failed: {why}")
             }
-            Self::LoaderBehind => f.write_str(
-                "the loader gives a row that is older than one that is known: have it read from the primary",
-            ),
-            Self::Unavailable(error) => write!(f, "the cache does not answer: {error}"),
+            Self::LoaderBehind => {
+                f.write_str("the loader returns a row older than a known one: let it read from the primary")
+            }
+            Self::Unavailable(error) => write!(f, "the cache store does not respond: {error}"),
             Self::Commit(cause) => write!(f, "the write failed: {cause}"),
             Self::Superseded { token, newest: seen } => {
                 write!(f, "a newer writer was here (token {}, ours is {}): nothing was written", seen.0, token.0)
@@ -75,7 +75,7 @@ impl fmt::Display for CacheError {
             Self::Lost(error) => write!(f, "nothing was written: {error}"),
             Self::MarkExpired(error) => write!(
                 f,
-                "it was written, but the cache could not be told in time; invalidate the key, or it may be stale until its TTL ends: {error}"
+                "the write succeeded, but the cache store did not respond in time; invalidate the key, or it may be stale until its TTL ends: {error}"
             ),
             Self::Invalid(error) => error.fmt(f),
         }

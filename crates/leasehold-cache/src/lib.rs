@@ -16,8 +16,8 @@
 //! # Ok::<(), CacheError>(()) }).unwrap();
 //! ```
 //!
-//! Under a lock, with its token ([`write_through`](ReadThrough::write_through)), the write is
-//! announced before it is made. The new value is in the cache once the write is done:
+//! [`write_through`](ReadThrough::write_through) announces a write, under a lock and with its
+//! token, before the commit. The new value is in the cache once the write returns:
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
 //! # use leasehold_cache::{ReadThrough, Row};
@@ -53,13 +53,13 @@
 //! | event | consequence |
 //! |---|---|
 //! | a loader is slower than an invalidation | its value is rejected; strong reads load again |
-//! | a loader is slower than its lease | another reader takes over; if one did, the first loader's value is rejected, but its own caller still gets it: nothing was invalidated |
+//! | a loader is slower than its lease | another reader takes over; if one did, the first loader's value is rejected, but its own caller still gets it: there was no invalidation |
 //! | a loader dies, or its caller is cancelled | another reader takes over: at once if the notification is still sent, else at the end of the lease |
 //! | a loader fails | all waiting readers are notified; stale values are served where allowed |
-//! | the reply with a lease is lost, or its caller is cancelled before it arrives | the lease is given up in the background; if that fails, it expires |
-//! | the reply to a set is lost | the caller has its value; it is in the cache or not. The lease is given up, so that no reader waits for it |
+//! | the reply with a lease is lost, or its caller is cancelled before it arrives | the lease is released in the background; if that fails, it expires |
+//! | the reply to a set is lost | the caller has its value; it is in the cache or not. The lease is released, so that no reader waits for it |
 //! | the reply to an invalidation is lost | sent again, which is harmless |
-//! | a process dies between commit and `invalidate` | stale until the TTL ends. With `write_through`: nothing is stale; the mark expires |
+//! | a process dies between commit and `invalidate` | stale until the TTL ends. With `write_through`: no stale value; the mark expires |
 //! | a writer is slow | its mark is renewed while the writer lives |
 //! | a writer is suspended for longer than its mark, then commits, then dies before it can report that | stale until the TTL ends |
 //! | a commit fails, and it is unknown whether the database will still apply it | the mark is set again, and then expires |

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-/// A lease or a mark: its id, and until when others respect it.
+/// A lease or a mark: its id and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimedId {
     /// Chosen by the client before it sends the request: a repeated request is the same one.
@@ -23,7 +23,7 @@ pub struct TimedId {
     pub until: u64,
 }
 
-/// What a loader found; `None`: the row does not exist.
+/// The result of a loader; `None`: the row does not exist.
 pub type Data = Option<Vec<u8>>;
 
 /// A value that was accepted.
@@ -79,7 +79,7 @@ pub struct ReadRequest {
     pub early_factor: u64,
 }
 
-/// The answer to a reader.
+/// The reply to a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadReply {
     /// A fresh value.
@@ -88,8 +88,8 @@ pub enum ReadReply {
     Early(Data, u64),
     /// A stale value, which may be served while another client loads or writes.
     Stale(Data),
-    /// The lease: load. With the generation that the value will belong to, and a value that may be
-    /// served if the load fails.
+    /// The lease: load. Contains the generation of the new value, and a value that may be served if
+    /// the load fails.
     Load(u64, Option<Data>),
     /// Another reader has the lease: wait for it, at most this long.
     Wait(u128, u64),
@@ -119,7 +119,7 @@ pub struct LoadedValue {
     pub lease: u128,
     /// The generation that came with the lease.
     pub generation: u64,
-    /// What the loader found.
+    /// The loader's result.
     pub data: Data,
     /// The version of the row, if there is one.
     pub version: Option<u64>,
@@ -154,12 +154,13 @@ pub enum Operation {
     Store(LoadedValue),
     /// [`CacheEntry::give_up_lease`] of a lease; waiting readers get the reason, if there is one.
     GiveUp(u128, String),
-    /// [`CacheEntry::invalidate`]: the lowest version, how long the old value is kept, and how long the
-    /// record is kept.
+    /// [`CacheEntry::invalidate`]: the lowest version, how long the old value is kept, and how long
+    /// the record is kept.
     Invalidate(u64, u64, u64),
     /// [`CacheEntry::begin_write`].
     BeginWrite(WriteRequest),
-    /// [`CacheEntry::extend_write`]: the mark, how long it lasts, and how long the record is kept after that.
+    /// [`CacheEntry::extend_write`]: the mark, how long it lasts, and how long the record is kept
+    /// after that.
     ExtendWrite(u128, u64, u64),
     /// [`CacheEntry::finish_write`]: the mark, the value, and how long the record is kept.
     FinishWrite(u128, Option<LoadedValue>, u64),
@@ -238,7 +239,7 @@ impl CacheEntry {
         self.written_at = now;
     }
 
-    /// A writer that did not extend its mark is gone; it is unknown what it has written.
+    /// A writer that did not extend its mark has died; its write may have happened.
     fn expire_mark(&mut self, now: u64) {
         self.correct_future_times(now);
         if self.write_mark.is_some_and(|mark| mark.until <= now) {
@@ -295,8 +296,8 @@ impl CacheEntry {
         self.keep_until_at_least(now, now + ask.keep_for);
     }
 
-    /// Stores a loader's value. The lease on record is accepted even after its time, as long as no
-    /// other reader took it.
+    /// Stores a loader's value. The lease on record is accepted even after its time, unless another
+    /// reader acquired it.
     ///
     /// # Errors
     /// Why the value was not accepted.
@@ -324,7 +325,7 @@ impl CacheEntry {
         self.keep_until_at_least(now, now + fresh_for + stale_for);
     }
 
-    /// A loader gives up without a value.
+    /// Releases a loader's lease without a value.
     pub fn give_up_lease(&mut self, lease: u128) {
         if self.lease.is_some_and(|held| held.id == lease) {
             self.lease = None;

@@ -30,9 +30,9 @@ fn write_request(mark: u128, token: u64) -> WriteRequest {
 #[derive(Clone, Copy, PartialEq)]
 enum Flaw {
     None,
-    /// Every value is accepted, whatever its lease.
+    /// Every value is accepted, with any lease.
     AcceptAnyLoad,
-    /// A writer's value is always stored, whatever other clients did meanwhile.
+    /// A writer's value is always stored, regardless of other clients.
     AcceptAnyWrite,
     /// Marks are ignored: the writer only invalidates at its end, which may never come.
     IgnoreMarks,
@@ -56,7 +56,7 @@ enum Writer {
     Done,
 }
 
-/// The state of everything at one time.
+/// The state of the whole model at one time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct World {
     entry: CacheEntry,
@@ -264,15 +264,15 @@ fn an_older_row_is_refused_and_an_older_token_may_not_begin() {
 
 #[test]
 fn not_found_is_refused_after_an_announced_row_unless_its_writer_reports_it() {
-    let nothing = |lease, generation| LoadedValue { data: None, ..load(lease, generation, 0) };
+    let no_row = |lease, generation| LoadedValue { data: None, ..load(lease, generation, 0) };
     let mut entry = CacheEntry::default();
     entry.invalidate(NOW, 9, 0, 50);
     let ReadReply::Load(generation, _) = entry.read(NOW, &read_request(1)) else { panic!("{entry:?}") };
-    assert_eq!(entry.clone().store(NOW + 50, nothing(1, generation)), Ok(()), "after the longest load");
-    assert_eq!(entry.store(NOW + 49, nothing(1, generation)), Err(StoreRefusal::NoRow));
-    assert_eq!(entry.lease, None, "the next one may try at once");
+    assert_eq!(entry.clone().store(NOW + 50, no_row(1, generation)), Ok(()), "after the longest load");
+    assert_eq!(entry.store(NOW + 49, no_row(1, generation)), Err(StoreRefusal::NoRow));
+    assert_eq!(entry.lease, None, "the next reader may try at once");
     let generation = entry.begin_write(NOW, &write_request(7, 1)).unwrap();
-    assert_eq!(entry.finish_write(NOW, 7, Some(nothing(7, generation)), 50), WriteEnd::MarkHeld);
+    assert_eq!(entry.finish_write(NOW, 7, Some(no_row(7, generation)), 50), WriteEnd::MarkHeld);
     assert!(matches!(entry.read(NOW, &read_request(2)), ReadReply::Hit(None)));
     // A row that only a loader reported may have been deleted.
     let mut entry = CacheEntry::default();
@@ -280,7 +280,7 @@ fn not_found_is_refused_after_an_announced_row_unless_its_writer_reports_it() {
     entry.store(NOW, LoadedValue { version: Some(9), ..load(1, generation, 1) }).unwrap();
     entry.invalidate(NOW, 0, 0, 50);
     let ReadReply::Load(generation, _) = entry.read(NOW, &read_request(2)) else { panic!("{entry:?}") };
-    assert_eq!(entry.store(NOW, nothing(2, generation)), Ok(()));
+    assert_eq!(entry.store(NOW, no_row(2, generation)), Ok(()));
 }
 
 #[test]
@@ -292,15 +292,12 @@ fn stale_values_are_served_during_a_load_for_a_bounded_time() {
     entry.invalidate(NOW + 1, 0, 20, 50);
     assert!(matches!(entry.read(NOW + 2, &stale(2)), ReadReply::Load(_, Some(_))));
     assert!(matches!(entry.read(NOW + 3, &stale(3)), ReadReply::Stale(_)));
-    assert!(
-        matches!(entry.clone().read(NOW + 3, &read_request(4)), ReadReply::Wait(2, _)),
-        "not to those who want it fresh"
-    );
+    assert!(matches!(entry.clone().read(NOW + 3, &read_request(4)), ReadReply::Wait(2, _)), "not to strong readers");
     assert!(matches!(entry.read(NOW + 21, &stale(5)), ReadReply::Load(_, None)));
 }
 
-/// After the clock is set back, everything lasts as long as it had left when it was written, and no
-/// longer: a value, a dead loader's lease, a dead writer's mark.
+/// After the clock is set back, a value, a dead loader's lease and a dead writer's mark last only
+/// for the time left at the last write.
 #[test]
 fn a_clock_that_is_set_back_makes_nothing_last_longer() {
     const BEFORE: u64 = 1_000_000;
@@ -367,7 +364,7 @@ proptest! {
                 _ => drop(entry.finish_write(now, id, None, 50)),
             }
             prop_assert!(entry.generation >= last);
-            prop_assert!(entry.lease.is_none() || entry.write_mark.is_none(), "nobody loads while another writes");
+            prop_assert!(entry.lease.is_none() || entry.write_mark.is_none(), "no reader loads while a client writes");
             last = entry.generation;
         }
     }

@@ -51,7 +51,7 @@ impl MemoryStore {
         }
         let had = entry.lease;
         let failure = if let Operation::GiveUp(_, why) = &step { why.clone() } else { String::new() };
-        let said = entry.apply(now, step);
+        let reply = entry.apply(now, step);
         let ended = had.filter(|_| entry.lease.is_none());
         if *entry == CacheEntry::default() {
             state.entries.remove(key);
@@ -60,7 +60,7 @@ impl MemoryStore {
         if let Some(lease) = ended {
             self.wakeups.notify(key, lease.id, Some(failure.as_str()).filter(|why| !why.is_empty()));
         }
-        said
+        reply
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {

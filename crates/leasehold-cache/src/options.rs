@@ -111,8 +111,8 @@ impl Builder {
         self
     }
 
-    /// Which part of a TTL is random, so that values that were loaded together do not expire
-    /// together. 0.1.
+    /// The random part of a TTL, so that values that were loaded together do not expire together.
+    /// 0.1.
     pub fn jitter(mut self, fraction: f64) -> Self {
         self.options.jitter = fraction;
         self
@@ -125,14 +125,14 @@ impl Builder {
         self
     }
 
-    /// How long readers leave a load to one of them before another takes over: longer than loads
-    /// usually take. 5 s.
+    /// How long other readers wait for a load before one of them takes over: longer than usual
+    /// loads. 5 s.
     pub fn load_lease(mut self, time: Duration) -> Self {
         self.options.load_lease = time;
         self
     }
 
-    /// How long the longest load takes; later values are never accepted. The tombstone of an
+    /// The maximum duration of a load; later values are never accepted. The tombstone of an
     /// invalidation is kept for this long, too. 60 s.
     pub fn max_load_time(mut self, time: Duration) -> Self {
         self.options.max_load_time = time;
@@ -152,8 +152,8 @@ impl Builder {
         self
     }
 
-    /// With [`Freshness::Strong`], how often a read loads again when an invalidation overtook its load.
-    /// 3.
+    /// With [`Freshness::Strong`], how often a read loads again when an invalidation overtook its
+    /// load. 3.
     pub fn max_reloads(mut self, times: u32) -> Self {
         self.options.max_reloads = times;
         self
@@ -169,8 +169,8 @@ impl Builder {
     /// for one process only.
     ///
     /// # Errors
-    /// If the URL or an option is invalid. With [`OutagePolicy::FailClosed`], and for a cluster, also if no
-    /// server responds.
+    /// If the URL or an option is invalid. With [`OutagePolicy::FailClosed`], and for a cluster,
+    /// also if no server responds.
     pub async fn open(self, url: &str) -> Result<ReadThrough> {
         let Self { options, clock, metrics: gauges } = self;
         options.check()?;
@@ -195,13 +195,13 @@ impl Options {
         let times =
             [self.ttl, self.negative_ttl, self.load_lease, self.max_load_time, self.max_write_time, self.timeout];
         if times.iter().any(|time| *time < Duration::from_millis(1) || *time > MAX_TIME) || self.stale_for > MAX_TIME {
-            return bad("each time of a cache is between 1 ms and 366 days");
+            return bad("each time of a cache must be between 1 ms and 366 days");
         }
         if self.max_load_time < self.load_lease {
-            return bad("longest_load is at least as long as lease: a value must be let in as long as its lease lasts");
+            return bad("max_load_time must be at least load_lease: a value must be accepted while its lease lasts");
         }
         if !(0.0..=1.0).contains(&self.jitter) || !(0.0..=100.0).contains(&self.beta) {
-            return bad("jitter is between 0 and 1, and early between 0 and 100");
+            return bad("jitter must be between 0 and 1, and early_reload between 0 and 100");
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! All keys, scripts, arguments, answers and messages.
+//! All keys, scripts, arguments, replies and messages.
 //!
 //! | key | type | content |
 //! |---|---|---|
@@ -142,7 +142,7 @@ fn push_loaded_value(command: &mut Cmd, load: &LoadedValue) {
     command.arg(encode_time(load.load_cost)).arg(load.fresh_for).arg(load.stale_for);
 }
 
-/// The answer to an operation; `None` if it comes from none of our scripts.
+/// The reply to an operation; `None` if it does not match our scripts.
 pub(crate) fn parse_reply(step: &Operation, value: Value) -> Option<OperationReply> {
     match step {
         Operation::Read(_) => parse_read_reply(value).map(OperationReply::Read),
@@ -157,8 +157,8 @@ pub(crate) fn parse_reply(step: &Operation, value: Value) -> Option<OperationRep
         Operation::GiveUp(..) | Operation::Invalidate(..) => (integer(&value)? == 0).then_some(OperationReply::Done),
         Operation::BeginWrite(_) => {
             let Value::Array(parts) = value else { return None };
-            let said = std::str::from_utf8(bytes(parts.get(1)?)?).ok()?.parse().ok()?;
-            Some(OperationReply::WriteBegun(if integer(parts.first()?)? == 1 { Ok(said) } else { Err(said) }))
+            let token = std::str::from_utf8(bytes(parts.get(1)?)?).ok()?.parse().ok()?;
+            Some(OperationReply::WriteBegun(if integer(parts.first()?)? == 1 { Ok(token) } else { Err(token) }))
         }
         Operation::ExtendWrite(..) => Some(OperationReply::WriteExtended(integer(&value)? == 1)),
         Operation::FinishWrite(..) => Some(OperationReply::WriteFinished(if integer(&value)? == 1 {

@@ -19,10 +19,10 @@ use leasehold::{Effect, Error, ErrorKind, Result as CrateResult};
 use leasehold_internals::logic::backoff;
 use leasehold_internals::random;
 
-/// How long a reader waits for a notification before it looks again, in case the notification was
+/// How long a reader waits for a notification before it reads again, in case the notification was
 /// lost.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How many bytes of a loader's error other readers get.
+/// The maximum length of a loader's error that other readers get, in bytes.
 const MAX_ERROR_TEXT: usize = 200;
 /// The longest key, in bytes.
 pub const MAX_KEY: usize = 512;
@@ -56,8 +56,8 @@ enum LoadOutcome {
     Absent,
 }
 
-/// A lease, from before its request is sent. If it may be ours when this is dropped, and no value
-/// was stored, it is given up.
+/// A lease, from before its request is sent. Dropping this releases it, if it may be ours and no
+/// value was stored.
 struct LeaseGuard<'a> {
     shared: &'a Arc<Shared>,
     key: &'a str,
@@ -72,7 +72,7 @@ impl Drop for LeaseGuard<'_> {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (shared, key, lease) = (Arc::clone(self.shared), self.key.to_owned(), self.lease);
-            // The result is ignored: a lease that could not be given up expires. Earlier requests
+            // The result is ignored: a lease that could not be released expires. Earlier requests
             // on the same connection are done before this one.
             drop(
                 runtime.spawn(
@@ -84,7 +84,7 @@ impl Drop for LeaseGuard<'_> {
 }
 
 pub(crate) fn unexpected_reply_error() -> CacheError {
-    CacheError::unavailable(Error::new(ErrorKind::Corrupt, "the store answered another question"))
+    CacheError::unavailable(Error::new(ErrorKind::Corrupt, "unexpected reply of the store"))
 }
 
 pub(crate) fn random_u32() -> u32 {
@@ -110,20 +110,20 @@ impl ReadThrough {
         self.shared.counters.snapshot()
     }
 
-    /// The value of `key`, from the cache or from `loaded_value`, which only one of all readers calls.
-    /// `loaded_value` returns a row, or none.
+    /// The value of `key`, from the cache or from `load`, which only one of all readers calls.
+    /// `load` returns a row, or none.
     ///
     /// # Guarantee
-    /// With [`Freshness::Strong`]: if an invalidation or a write of this key returned before this call
-    /// began, the result is not older than that. If an invalidation overtakes its own load, it
-    /// loads again, up to [`Builder::max_reloads`] times. Then it returns the result of the last load,
-    /// which began after this call did.
+    /// With [`Freshness::Strong`]: if an invalidation or a write of this key returned before this
+    /// call began, the result is not older than that. If an invalidation overtakes its own load, it
+    /// loads again, up to [`Builder::max_reloads`] times. Then it returns the result of the last
+    /// load, which began after this call did.
     ///
     /// With [`Freshness::ServeStale`] the result may be older, by at most [`Builder::stale_for`].
     ///
     /// # Errors
-    /// The error of the loader, here or elsewhere; with [`OutagePolicy::FailClosed`], if the store does not
-    /// respond.
+    /// The error of the loader, here or elsewhere; with [`OutagePolicy::FailClosed`], if the store
+    /// does not respond.
     ///
     /// # Cancellation safety
     /// May be dropped at any time. If this call was loading, another reader takes over at once.
@@ -278,7 +278,7 @@ impl ReadThrough {
             shared.clock.now().duration_since(start),
         ));
         let answer = shared.store.apply(key, step).await;
-        // Whatever the result: if the lease is still held, no reader must wait for it.
+        // With any result: if the lease is still held, no reader must wait for it.
         leased.may_be_held = answer.is_err();
         let data = row.map(|row| row.value);
         Ok(match answer {
@@ -309,7 +309,7 @@ impl ReadThrough {
         match self.shared.options.on_outage {
             OutagePolicy::FailClosed => Err(error),
             OutagePolicy::FailOpen => {
-                tracing::debug!(%error, key, "the store does not answer: the loader is asked");
+                tracing::debug!(%error, key, "the store does not respond: using the loader");
                 self.load_bypassing_store(key, load).await
             }
         }
@@ -339,14 +339,14 @@ impl ReadThrough {
     /// replicas, which may lag behind. The loader must report the version of its rows.
     ///
     /// The version is known as long as the key has a record: at least
-    /// [`max_load_time`](Builder::max_load_time), and as long as it is read, unless the server evicts
-    /// it. Versions must not start over when a row is deleted and created again.
+    /// [`max_load_time`](Builder::max_load_time), and as long as it is read, unless the server
+    /// evicts it. Versions must not start over when a row is deleted and created again.
     ///
-    /// "Not found" has no version. It is rejected for [`max_load_time`](Builder::max_load_time), and
-    /// a strong read loads again, up to [`max_reloads`](Builder::max_reloads) times. Then it returns "not
-    /// found", because a deleted row looks the same. To delete, write
-    /// [`Absent`](super::RowState::Absent) through, which is in the cache at once; or pass a version
-    /// above that of the deleted row here.
+    /// "Not found" has no version. It is rejected for [`max_load_time`](Builder::max_load_time),
+    /// and a strong read loads again, up to [`max_reloads`](Builder::max_reloads) times. Then it
+    /// returns "not found", because a deleted row looks the same. To delete, write
+    /// [`Absent`](super::RowState::Absent) through, which is in the cache at once; or pass a
+    /// version above that of the deleted row here.
     ///
     /// # Errors
     /// As [`invalidate`](Self::invalidate).

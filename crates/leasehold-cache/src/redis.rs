@@ -118,7 +118,7 @@ impl LinkListener for RedisSubscriber {
         {
             match engine::bytes(text).and_then(Message::parse) {
                 Some(Message { lease, key, failure }) => self.wakeups.notify(&key, lease, failure.as_deref()),
-                None => tracing::warn!("a message that is not understood came to our inbox"),
+                None => tracing::warn!("received an unknown message in our inbox"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a loader returns, and what a writer leaves.
+//! The results of loaders and writers.
 
 /// A value from the database, with the version of its row if it has one.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

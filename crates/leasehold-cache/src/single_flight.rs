@@ -1,8 +1,8 @@
 //! Loads that bypass the store, one at a time per key.
 //!
 //! Only reads that came before a load began may share it: a load in progress may have read a value
-//! that has been changed since. A read that comes during a load waits for the next one, with all
-//! others that came meanwhile.
+//! that has changed since. A read that arrives during a load waits for the next one, which all
+//! reads that arrived meanwhile share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::logic::Data;
 type LoadResult = Result<Data, CacheError>;
 type PendingLoad = watch::Receiver<Option<LoadResult>>;
 
-/// All keys that are now loaded past the store.
+/// All keys that are being loaded past the store.
 #[derive(Debug, Default)]
 pub(crate) struct SingleFlight(Mutex<HashMap<String, KeyEntry>>);
 
@@ -40,7 +40,7 @@ impl LoadQueue {
     }
 }
 
-/// Keeps a lane while it is in use.
+/// Keeps a key's entry while it is in use.
 struct KeyUser<'a> {
     single_flight: &'a SingleFlight,
     key: &'a str,

@@ -12,8 +12,8 @@ use leasehold::engine::EngineUrl;
 use leasehold::{Error, ErrorKind, Result};
 
 /// The store of a cache's keys. [`ReadThrough`](super::ReadThrough) and the textbook
-/// [strategies](super::strategy) are built on it. On its own it performs the bare [operations](Operation)
-/// that [`Entry`](crate::logic::CacheEntry) specifies.
+/// [strategies](super::strategy) are built on it. On its own it performs the bare
+/// [operations](Operation) that [`Entry`](crate::logic::CacheEntry) specifies.
 #[derive(Clone, Debug)]
 pub struct CacheStore {
     backend: Arc<Backend>,
@@ -109,7 +109,8 @@ impl CacheStore {
         }
     }
 
-    /// Evicts a key of `memory:`, as a server does that runs out of memory. Does nothing elsewhere.
+    /// Evicts a key of `memory:`, as a server does that runs out of memory. Has no effect on other
+    /// stores.
     #[cfg(test)]
     pub(crate) fn evict(&self, key: &str) {
         if let Backend::Memory(memory) = &*self.backend {

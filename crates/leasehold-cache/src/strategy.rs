@@ -1,7 +1,7 @@
 //! The textbook strategies to keep a cache beside a database, by name, and ours behind the same
 //! trait, for comparison.
 //!
-//! | strategy | on a read | on a write | what can go wrong |
+//! | strategy | on a read | on a write | failure cases |
 //! |---|---|---|---|
 //! | [`TtlOnly`] | load on a miss | commit | always stale until the TTL ends |
 //! | [`DeleteFirst`] | load on a miss | delete, commit | a read in between stores the old value, until the TTL ends |
@@ -11,7 +11,7 @@
 //! | [`InvalidateAfterCommit`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | commit, [`invalidate`](ReadThrough::invalidate) | a crash between commit and invalidation, until the TTL ends |
 //! | [`WriteThrough`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | [`write_through`](ReadThrough::write_through) under a lock | a writer that is suspended for longer than its mark, then commits and dies |
 //!
-//! With several writers of one key, [`DeleteFirst`] and [`DeleteAfter`] also depend on luck. With
+//! With several writers of one key, [`DeleteFirst`] and [`DeleteAfter`] also depend on timing. With
 //! every strategy, the database itself must order the writes (a [fence](leasehold::fence), a
 //! [version](leasehold_internals::logic::optimistic_update)).
 

@@ -86,12 +86,12 @@ async fn an_overtaken_strong_read_loads_again_and_later_reads_do_not_join_it() {
     slow.wait_for_loads(2).await;
     slow.gate.add_permits(2);
     assert_eq!(text(late.await.unwrap()), "2");
-    assert_eq!(text(early.await.unwrap()), "2", "it loaded again, or took what the other found");
+    assert_eq!(text(early.await.unwrap()), "2", "it loaded again, or used the other load");
     assert_eq!(cache.stats().rejected, 1);
 }
 
 #[tokio::test]
-async fn a_stale_value_serves_while_one_loads() {
+async fn a_stale_value_is_served_during_a_load() {
     let builder = builder_without_timeouts().freshness(Freshness::ServeStale).stale_for(LONG_TTL);
     let (cache, slow) = (builder.open("memory:").await.unwrap(), GatedDatabase::new());
     slow.gate.add_permits(1);
@@ -121,7 +121,7 @@ async fn not_found_is_cached_too() {
 
 #[tokio::test]
 async fn one_reader_reloads_a_value_before_it_expires() {
-    // The load took long compared with the time left: it is certainly early.
+    // The load was long compared with the time left: it is certainly early.
     let cache = builder_without_timeouts()
         .early_reload(100.0)
         .ttl(Duration::from_millis(200))
@@ -141,11 +141,11 @@ async fn one_reader_reloads_a_value_before_it_expires() {
         reads += 1;
         assert!(reads < 1_000_000, "never early");
     }
-    assert_eq!(cache.stats().waits, 0, "nobody waited for it");
+    assert_eq!(cache.stats().waits, 0, "no read waited for it");
 }
 
 #[tokio::test]
-async fn a_failed_load_reaches_all_waiters_and_the_next_read_tries_again() {
+async fn a_failed_load_reaches_all_waiters_and_the_next_read_retries() {
     let cache = builder_without_timeouts().open("memory:").await.unwrap();
     let gate = Arc::new(Semaphore::new(0));
     let read = || {
@@ -154,7 +154,7 @@ async fn a_failed_load_reaches_all_waiters_and_the_next_read_tries_again() {
             let gate = &gate;
             let load = || async move {
                 gate.acquire().await.unwrap().forget();
-                Err::<Option<Row>, _>(Io::other("the database is away"))
+                Err::<Option<Row>, _>(Io::other("the database is down"))
             };
             cache.get_or_load("k", load).await
         })
@@ -165,7 +165,7 @@ async fn a_failed_load_reaches_all_waiters_and_the_next_read_tries_again() {
     let mut own = 0;
     for read in reads {
         let error = read.await.unwrap().unwrap_err();
-        assert!(error.to_string().contains("the database is away"), "{error}");
+        assert!(error.to_string().contains("the database is down"), "{error}");
         own += u32::from(matches!(error, CacheError::Loader(_)));
     }
     assert_eq!((own, cache.stats().loads), (1, 1));
@@ -186,7 +186,7 @@ async fn a_cancelled_reader_leaves_its_load_to_another() {
 }
 
 #[tokio::test]
-async fn a_late_value_is_rejected_though_the_tombstone_was_evicted() {
+async fn a_late_value_is_rejected_although_the_tombstone_was_evicted() {
     let (cache, slow) =
         (builder_without_timeouts().max_reloads(0).open("memory:").await.unwrap(), GatedDatabase::new());
     let late = slow.read(&cache);
@@ -224,7 +224,7 @@ async fn during_a_write_reads_bypass_the_cache_and_find_the_value_afterwards() {
 }
 
 #[tokio::test]
-async fn a_writer_that_dies_leaves_nothing_stale() {
+async fn a_writer_that_dies_leaves_no_stale_value() {
     let builder = builder_without_timeouts().max_write_time(Duration::from_millis(50));
     let (cache, slow) = (builder.open("memory:").await.unwrap(), GatedDatabase::new());
     slow.gate.add_permits(1 << 40);
@@ -253,7 +253,7 @@ async fn a_writer_that_dies_leaves_nothing_stale() {
 
 /// The reply to its COMMIT is lost, and the database applies it later.
 #[tokio::test]
-async fn a_commit_applied_after_its_failure_leaves_nothing_stale() {
+async fn a_commit_applied_after_its_failure_leaves_no_stale_value() {
     // The mark is still set when the commit fails, or it is gone and a reader has stored the old
     // value.
     for gone in [false, true] {
@@ -265,7 +265,7 @@ async fn a_commit_applied_after_its_failure_leaves_nothing_stale() {
                 cache.shared.store.evict("k");
                 assert_eq!(text(slow.read(&cache).await.unwrap()), "1");
             }
-            Err::<(), _>(Io::other("no answer to COMMIT"))
+            Err::<(), _>(Io::other("no reply to COMMIT"))
         };
         let failed = cache.write_with("k", Token(1), commit).await;
         assert!(matches!(failed, Err(CacheError::Commit(_))), "{failed:?}");
@@ -328,7 +328,7 @@ async fn not_found_is_rejected_after_an_announced_row() {
 async fn invalid_options_and_keys_are_refused_at_once() {
     let refused = |builder: Builder| async move { builder.open("memory:").await.map(drop).unwrap_err().to_string() };
     assert!(refused(builder_without_timeouts().jitter(2.0)).await.contains("jitter"));
-    assert!(refused(builder_without_timeouts().load_lease(LONG_TTL * 2)).await.contains("longest_load"));
+    assert!(refused(builder_without_timeouts().load_lease(LONG_TTL * 2)).await.contains("max_load_time"));
     assert!(refused(builder_without_timeouts().ttl(Duration::ZERO)).await.contains("1 ms"));
     assert!(ReadThrough::open("file:").await.unwrap_err().to_string().contains("redis:"));
     let strict = ReadThrough::open("redis://127.0.0.1:1/?strict=1s").await.unwrap_err();

@@ -46,7 +46,7 @@ impl Wakeups {
         }
     }
 
-    /// Notifications may have been lost: all readers look again.
+    /// Notifications may have been lost: all readers read again.
     pub(crate) fn notify_all(&self) {
         for bell in self.channels().values() {
             bell.sender.send_replace(Notification::default());

@@ -1,4 +1,4 @@
-//! Writes that are announced before they are made.
+//! Writes that are announced before the commit.
 
 use std::convert::Infallible;
 use std::error::Error as StdError;
@@ -26,8 +26,8 @@ struct Mark<'a> {
     expires_at: Instant,
 }
 
-/// A requested mark whose state is unknown. It is removed when this is dropped, since nothing will
-/// be written under it.
+/// A requested mark whose state is unknown. Dropping this removes the mark, because no write uses
+/// it.
 struct MarkGuard<'a> {
     shared: &'a Arc<Shared>,
     key: &'a str,
@@ -53,21 +53,21 @@ impl ReadThrough {
     /// the row [row_state](RowState), which is then in the cache.
     ///
     /// The key is marked *before* the commit: until the write is over, reads go to the loader, and
-    /// no value is accepted. So a writer that dies after its commit leaves nothing stale: its mark
+    /// no value is accepted. So a writer that dies after its commit leaves no stale value: its mark
     /// expires, and the cached value with it. A writer with an older token than an earlier writer
     /// may not even begin.
     ///
     /// An error of `commit` does not mean that nothing was written: the database may still apply a
     /// COMMIT whose reply is lost. The key therefore stays marked for
     /// [`max_write_time`](super::Builder::max_write_time), or until the next writer is done. If you
-    /// know that nothing was or will be written, let `commit` return `Ok(RowState::Unknown)` and keep
-    /// your error elsewhere: reads use the cache again at once.
+    /// know that nothing was or will be written, let `commit` return `Ok(RowState::Unknown)` and
+    /// keep your error elsewhere: reads use the cache again at once.
     ///
     /// # Errors
-    /// [`CacheError::Superseded`], [`CacheError::Lost`] and [`CacheError::Unavailable`]: nothing
-    /// was written. This holds for every [`OutagePolicy`](super::OutagePolicy) option: a write that cannot be
-    /// announced is not made. [`CacheError::Commit`]: the error of `commit`.
-    /// [`CacheError::MarkExpired`]: it was written.
+    /// [`CacheError::Superseded`], [`CacheError::Lost`] and [`CacheError::Unavailable`]: the write
+    /// did not happen. This holds for every [`OutagePolicy`](super::OutagePolicy): a write that
+    /// cannot be announced does not happen. [`CacheError::Commit`]: the error of `commit`.
+    /// [`CacheError::MarkExpired`]: the write happened.
     ///
     /// # Cancellation safety
     /// If this is dropped, `commit` is dropped, too, and it is unknown how far it came: the mark
@@ -123,7 +123,7 @@ impl ReadThrough {
             // expires, the cached value goes with it: reads stay correct, and are only slower until
             // then.
             Err(error) if ended < mark.expires_at => {
-                tracing::debug!(%error, key, "the cache could not be told of a write: the mark ends by itself");
+                tracing::debug!(%error, key, "the store did not respond after a write: the mark will expire");
                 Ok(())
             }
             Err(error) => Err(CacheError::MarkExpired(Arc::new(error))),
@@ -150,9 +150,9 @@ impl ReadThrough {
         let sent = shared.clock.now();
         // Created before the request, as for a lease: a caller that is cancelled or times out
         // before the reply may have marked the key.
-        let mut asked = MarkGuard { shared, key, mark: id, may_be_set: true };
+        let mut requested_mark = MarkGuard { shared, key, mark: id, may_be_set: true };
         let answer = shared.store.apply(key, Operation::BeginWrite(self.write_request(id, token))).await;
-        asked.may_be_set = answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown);
+        requested_mark.may_be_set = answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown);
         match answer {
             Ok(OperationReply::WriteBegun(Ok(generation))) => {
                 Ok(Mark { key, id, generation, expires_at: sent.saturating_add(self.max_write_time()) })
@@ -163,22 +163,22 @@ impl ReadThrough {
         }
     }
 
-    /// It is unknown whether the write took, or will take, effect. The mark is set again and left
-    /// to expire. If it had expired, a value that a reader stored since is dropped, too.
+    /// It is unknown whether the write had, or will have, an effect. The mark is set again and
+    /// expires later. If it had expired, a value that a reader stored since is dropped, too.
     async fn restore_mark(&self, mark: &Mark<'_>, token: Token) {
         let shared = &self.shared;
         let again = shared.send_with_retries(mark.key, Operation::BeginWrite(self.write_request(mark.id, token))).await;
         // A newer writer came first. Its value may be outdated once the database is done.
-        let told = match again {
+        let restored = match again {
             Ok(OperationReply::WriteBegun(Err(_))) => shared.send_with_retries(mark.key, shared.invalidation(0)).await,
             other => other,
         };
-        if let Err(error) = told {
-            tracing::warn!(%error, key = mark.key, "the cache could not be told of a write that failed");
+        if let Err(error) = restored {
+            tracing::warn!(%error, key = mark.key, "the cache could not be restored of a write that failed");
         }
     }
 
-    /// Renews the mark while the writer is at work.
+    /// Renews the mark while the writer runs.
     async fn renew_mark(&self, mark: &mut Mark<'_>) -> Infallible {
         loop {
             self.shared.clock.sleep(self.max_write_time() / 3).await;

@@ -16,7 +16,8 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         _ => return Err(expected_format()),
     };
     let number: f64 = number.parse().map_err(|_| expected_format())?;
-    Duration::try_from_secs_f64(number * seconds_each).map_err(|_| "that is longer than a clock can count".to_owned())
+    Duration::try_from_secs_f64(number * seconds_each)
+        .map_err(|_| "the duration is longer than a clock can count".to_owned())
 }
 
 fn expected_format() -> String {

@@ -46,7 +46,7 @@ impl Failure {
         Self::new(USAGE, "usage", message)
     }
 
-    /// The operating system refused what the command needs.
+    /// The operating system refused a needed resource.
     pub fn system(action: &str, error: impl std::fmt::Display) -> Self {
         Self::new(SYSTEM, "system", format!("{action}: {error}"))
     }

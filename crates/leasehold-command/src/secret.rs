@@ -6,7 +6,7 @@
 //! same user and root can read, has the whole URL.
 //!
 //! What remains: before the second start, for about a millisecond, the password can be read. It can
-//! also be read in the shell's history and wherever else the command line is stored. A file
+//! also be read in the shell's history and in any other copy of the command line. A file
 //! (`--engine-file`, `password-file=`) avoids both problems.
 
 use std::env;
@@ -59,7 +59,7 @@ pub fn warn_of(path: &Path) {
 }
 
 /// Executes this program again without the password of `url`, if `url` was given after `option`.
-/// Returns `Ok` if there was nothing to hide.
+/// Returns `Ok` if there was no password to hide.
 ///
 /// # Errors
 /// If the program cannot be executed again; the password is then still visible.

@@ -25,8 +25,8 @@ pub fn report_result(result: Result<u8, Failure>) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            // Our own usage messages may have several lines; foreign text is printed as one line,
-            // whatever it contains.
+            // Our own usage messages may have several lines; foreign text is always printed as one
+            // line.
             match failure.kind {
                 "usage" => output::print_message_lines(&failure.message),
                 _ if failure.message.is_empty() => {}
@@ -66,6 +66,6 @@ pub fn log_to_stderr() {
             .with_ansi(false)
             .log_internal_errors(false)
             .init(),
-        Err(error) => output::print_message(&format!("LEASEHOLD_LOG is not understood: {error}")),
+        Err(error) => output::print_message(&format!("LEASEHOLD_LOG cannot be parsed: {error}")),
     }
 }

@@ -1,5 +1,4 @@
-//! The checks of `doctor`: whether the folder can keep locks, on which file system it is, and
-//! whether there is free space.
+//! The checks of `doctor`: whether the folder can store locks, its file system, and its free space.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use leasehold::{Error, ErrorKind, Result};
 use leasehold_internals::file::config::{self, Config};
 use leasehold_internals::file::folder::{self, Folder};
 
-/// A lock takes a page or two; with less free space there is no room even for a few thousand locks.
+/// A lock takes a page or two; less free space is too little even for a few thousand locks.
 const MIN_FREE_SPACE: u64 = 16 * 1024 * 1024;
 
 /// Examines the folder. A folder that does not exist is not created.
@@ -46,16 +45,16 @@ fn check_default_folders(ours: &Path, all: &[PathBuf], shown: &str) -> Finding {
         .collect();
     let new = |level, found: String| Finding::new(level, "default-folder", shown, found);
     match others.len() {
-        0 => new(Level::Ok, "no other user's default folder is seen".to_owned())
-            .impact("`file:` is a folder of each user's own; not seen are those in homes that are closed to us, and below another XDG_STATE_HOME"),
-        _ => new(Level::Warn, format!("there are others on this host: {}", others.join(", ")))
-            .impact("a lock in one of them excludes nobody in another: two users may both hold the same name")
-            .fix("name one folder for all: file:///srv/locks?mode=0770&group=NAME"),
+        0 => new(Level::Ok, "no other user's default folder is visible".to_owned())
+            .impact("without a path, `file:` is a separate folder for each user; folders in unreadable homes or below another XDG_STATE_HOME are not visible"),
+        _ => new(Level::Warn, format!("there are other default folders on this host: {}", others.join(", ")))
+            .impact("locks in different folders do not exclude each other: two users may both hold the same name")
+            .fix("use one folder for all users: file:///srv/locks?mode=0770&group=NAME"),
     }
 }
 
-/// Whether this folder keeps locks. Another user's default folder has mode 0700: it exists, and
-/// what is in it cannot be looked at.
+/// Whether this folder stores locks. Another user's default folder has mode 0700: it exists, and
+/// its content cannot be read.
 fn has_locks(dir: &Path) -> bool {
     match dir.join("locks").metadata() {
         Ok(found) => found.is_dir(),
@@ -71,50 +70,51 @@ fn nearest_existing(dir: &Path) -> (PathBuf, bool) {
             let found = above.find(|dir| !dir.as_os_str().is_empty() && dir.exists());
             (found.map_or_else(|| PathBuf::from("."), Path::to_path_buf), false)
         }
-        // A folder that we may not look at exists, and opening it gives the reason.
+        // A folder that we may not read exists, and opening it returns the reason.
         _ => (dir.to_path_buf(), true),
     }
 }
 
 fn check_used_folder(config: &Config, shown: &str) -> Finding {
     match Folder::open(config) {
-        Ok(_) => Finding::new(Level::Ok, "folder", shown, "it is there, ours, and can be written")
-            .impact("locks can be taken"),
+        Ok(_) => {
+            Finding::new(Level::Ok, "folder", shown, "it exists, is ours, and is writable").impact("locks can be taken")
+        }
         Err(error) => refused_finding(&error, shown),
     }
 }
 
-/// A folder in which no lock was ever acquired. It may belong to another user: nothing is created
-/// in it.
+/// A folder in which no lock was ever acquired. It may belong to another user, so no file is
+/// created in it.
 fn check_unused_folder(config: &Config, dir: &Path, shown: &str) -> Finding {
     match (folder::check_root(config), access(dir, Access::WRITE_OK | Access::EXEC_OK)) {
         (Err(error), _) => refused_finding(&error, shown),
         (Ok(()), Err(error)) => Finding::new(Level::Fail, "folder", shown, format!("it cannot be written: {error}"))
             .impact("no lock can be taken")
-            .fix("give it to the user who takes locks, or name another: file:///dir"),
-        (Ok(()), Ok(())) => Finding::new(Level::Ok, "folder", shown, "it is there, and no lock was ever taken in it")
-            .impact("locks can be taken; if the name is mistyped, they exclude nobody"),
+            .fix("give it to the user that acquires locks, or use another folder: file:///dir"),
+        (Ok(()), Ok(())) => Finding::new(Level::Ok, "folder", shown, "it exists, and no lock was ever acquired in it")
+            .impact("locks can be acquired; if the path is mistyped, they exclude no other client"),
     }
 }
 
 fn refused_finding(error: &Error, shown: &str) -> Finding {
     let fix = match error.kind() {
-        ErrorKind::Full => "make room on its file system",
-        ErrorKind::Unsupported => "name a local folder: file:///dir",
-        _ => "do what the finding says, or name another folder: file:///dir",
+        ErrorKind::Full => "free space on its file system",
+        ErrorKind::Unsupported => "use a local folder: file:///dir",
+        _ => "correct the reported error, or use another folder: file:///dir",
     };
     Finding::new(Level::Fail, "folder", shown, error.to_string()).impact("no lock can be taken").fix(fix)
 }
 
 fn check_creatable(above: &Path, shown: &str) -> Finding {
     match access(above, Access::WRITE_OK | Access::EXEC_OK) {
-        Ok(()) => Finding::new(Level::Ok, "folder", shown, format!("it is not there yet; {} is", above.display()))
-            .impact("the first lock makes it"),
+        Ok(()) => Finding::new(Level::Ok, "folder", shown, format!("it does not exist yet; {} does", above.display()))
+            .impact("the first lock creates it"),
         Err(error) => {
             let found = format!("it is not there, and {} cannot be written: {error}", above.display());
             Finding::new(Level::Fail, "folder", shown, found)
                 .impact("no lock can be taken")
-                .fix("make the folder and give it to the user who takes locks, or name another: file:///dir")
+                .fix("create the folder and give it to the user that acquires locks, or use another: file:///dir")
         }
     }
 }
@@ -122,15 +122,15 @@ fn check_creatable(above: &Path, shown: &str) -> Finding {
 fn check_file_system(dir: &Path, shown: &str) -> Finding {
     let new = |level, found: &str| Finding::new(level, "file-system", shown, found);
     match folder::check_local(dir) {
-        Ok(folder::FileSystemKind::Local) => new(Level::Ok, "it is not one of the network file systems that are known")
-            .impact("the kernel sees all holders, and frees the lock of one that dies"),
+        Ok(folder::FileSystemKind::Local) => new(Level::Ok, "it is not a known network file system")
+            .impact("the kernel knows all holders, and frees the lock of a holder that dies"),
         Ok(folder::FileSystemKind::Fuse) => new(Level::Warn, "it is a FUSE file system, which may be local or shared")
             .impact("if another host uses it, too, two holders of one lock do not see each other")
-            .fix("name a folder on a local disk: file:///dir"),
+            .fix("use a folder on a local disk: file:///dir"),
         Err(error) if error.kind() == ErrorKind::Unsupported => new(Level::Fail, &error.to_string())
             .impact("two hosts could hold the same lock, so it is refused")
-            .fix("name a folder on a local disk: file:///dir"),
-        Err(error) => new(Level::Unknown, &error.to_string()).impact("it may be one that two hosts share"),
+            .fix("use a folder on a local disk: file:///dir"),
+        Err(error) => new(Level::Unknown, &error.to_string()).impact("two hosts may share it"),
     }
 }
 
@@ -142,14 +142,14 @@ fn check_free_space(dir: &Path, shown: &str) -> Finding {
             let level = if free < MIN_FREE_SPACE { Level::Warn } else { Level::Ok };
             let finding = Finding::new(level, "space", shown, format!("{mebibytes} MiB are free"));
             match level {
-                Level::Ok => finding.impact("there is room for new locks"),
+                Level::Ok => finding.impact("there is space for new locks"),
                 _ => finding
-                    .impact("without room no new lock can be taken; those that are held can be renewed and given back")
-                    .fix("make room on its file system"),
+                    .impact("without space no new lock can be acquired; held locks can be renewed and released")
+                    .fix("free space on its file system"),
             }
         }
         Err(error) => Finding::new(Level::Unknown, "space", shown, error.to_string())
-            .impact("without room no new lock can be taken"),
+            .impact("without space no new lock can be acquired"),
     }
 }
 
@@ -176,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn existing_creatable_and_impossible_folders_are_told_apart() {
+    fn existing_creatable_and_impossible_folders_are_distinguished() {
         let dir = tempfile::tempdir().unwrap();
         let here = dir.path().display();
         assert!(levels(&format!("file://{here}")).contains(&("folder", Level::Ok)));
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nor in a folder that is there");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nor in an existing folder");
         assert!(levels(&format!("file://{here}/a/b")).contains(&("folder", Level::Ok)));
-        assert!(!dir.path().join("a").exists(), "looking makes nothing");
+        assert!(!dir.path().join("a").exists(), "the examination creates nothing");
         std::fs::write(dir.path().join("file"), "").unwrap();
         assert!(levels(&format!("file://{here}/file")).contains(&("folder", Level::Fail)));
         assert!(levels(&format!("file://{here}/file/x")).contains(&("folder", Level::Fail)));

@@ -1,5 +1,5 @@
-//! Examines a deployment: which settings could lose locks, block them or grant them twice, and what
-//! to set instead.
+//! Examines a deployment: which settings could lose locks, block them or grant them twice, and
+//! which settings to use instead.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -9,9 +9,8 @@
 //! assert_eq!(report.worst(), Level::Ok);
 //! # Ok::<(), leasehold::Error>(()) }).unwrap();
 //! ```
-//!
-//! Nothing is assumed: a fact that a server does not reveal is [`Level::Unknown`], never
-//! [`Level::Ok`]. Each [`Finding`] names what was seen, its effect on locks, and what to set.
+//! The report assumes no defaults: a fact that a server does not reveal is [`Level::Unknown`],
+//! never [`Level::Ok`]. Each [`Finding`] names the observation, its effect on locks, and the fix.
 
 #[cfg(feature = "file")]
 mod file;
@@ -34,13 +33,13 @@ use leasehold::{DEFAULT_TTL, Result};
 /// The severity of a finding, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// As it should be.
+    /// The setting is safe.
     Ok,
-    /// The deployment does not reveal it; it may be either.
+    /// The deployment does not reveal the setting.
     Unknown,
-    /// Locks work, but are lost or late when something else fails.
+    /// Locks work, but are lost or late when another part fails.
     Warn,
-    /// Locks do not work, or two clients may hold one.
+    /// Locks do not work, or two may hold one.
     Fail,
 }
 
@@ -72,16 +71,16 @@ pub struct Finding {
     pub subject: String,
     /// The severity.
     pub level: Level,
-    /// What was seen.
+    /// The observation.
     pub found: String,
     /// The effect on locks.
     pub impact: String,
-    /// What to set; empty if there is nothing to do.
+    /// The fix; empty if none is needed.
     pub fix: String,
 }
 
 impl Finding {
-    /// A finding with no more than what was seen.
+    /// A finding with only an observation.
     pub fn new(level: Level, check: &'static str, subject: &str, found: impl Into<String>) -> Self {
         let (means, fix) = (String::new(), String::new());
         Self { check, subject: subject.to_owned(), level, found: found.into(), impact: means, fix }
@@ -94,7 +93,7 @@ impl Finding {
         self
     }
 
-    /// The same finding, with what to set.
+    /// The same finding, with the fix.
     #[must_use]
     pub fn fix(mut self, text: impl Into<String>) -> Self {
         self.fix = text.into();
@@ -193,7 +192,7 @@ impl Options {
 /// error.
 ///
 /// # Errors
-/// Only if there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
+/// Only if the URL names no deployment: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
 pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<Report>> {
     Box::pin(async move {
         let url = EngineUrl::parse(url)?;
@@ -229,12 +228,13 @@ async fn collect_findings(url: &EngineUrl, options: &Options) -> Result<Vec<Find
     }
 }
 
-/// There is nothing to set; only the reach of the locks may surprise.
+/// There are no settings; only the reach of the locks may surprise.
 #[cfg(feature = "memory")]
 async fn memory_findings(url: &EngineUrl) -> Result<Vec<Finding>> {
     leasehold::Locks::open(&url.to_string()).await?;
-    let reach = Finding::new(Level::Ok, "reach", "", "the locks live inside one process")
-        .impact("the tasks of that process exclude each other; other processes, also other runs of a command, do not");
+    let reach = Finding::new(Level::Ok, "reach", "", "the locks exist inside one process").impact(
+        "the tasks of that process exclude each other; other processes, including other runs of a command, do not",
+    );
     Ok(vec![reach])
 }
 

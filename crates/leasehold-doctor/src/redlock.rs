@@ -1,4 +1,4 @@
-//! The checks of `leasehold doctor`: the URL's settings for all nodes together, and then each node.
+//! The checks of `leasehold doctor`: first the URL's settings for all nodes, then each node.
 
 use std::time::Duration;
 

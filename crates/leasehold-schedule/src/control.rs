@@ -7,8 +7,8 @@ use crate::logic::{ActiveRun, HistoryEntry, JobRecord, OperatorRequest, Ticks};
 use leasehold::Locks;
 use leasehold::{Error, ErrorKind, Result};
 
-/// The jobs that an engine knows, for inspection and control. Requests take effect on all nodes: a
-/// pause at once, a resumption or a manual run within ten seconds.
+/// The jobs of an engine, for inspection and control. Requests take effect on all nodes: a pause at
+/// once, a resumption or a manual run within ten seconds.
 #[derive(Clone, Debug)]
 pub struct Jobs {
     locks: Locks,
@@ -24,7 +24,7 @@ pub struct JobStatus {
     pub schedule: String,
     /// Its time zone.
     pub zone: String,
-    /// When the job became known.
+    /// When the first node joined the job.
     pub since: Tick,
     /// The newest tick that was decided.
     pub decided: Tick,
@@ -34,7 +34,7 @@ pub struct JobStatus {
     pub paused: Option<OperatorRequest>,
     /// Ticks that will run and have not begun.
     pub queue: Vec<Tick>,
-    /// How many manual runs wait.
+    /// The number of manual runs in the queue.
     pub pending_manual_runs: usize,
     /// Runs that have begun and not ended. The run of a dead node stays listed until another node
     /// finds it.
@@ -44,7 +44,7 @@ pub struct JobStatus {
     /// The engine's time.
     pub now: Tick,
     /// By how many seconds the last decided tick is ahead of the engine's clock, if that is too
-    /// much: nothing is due for that long.
+    /// much: no tick is due until then.
     pub clock_behind_by: Option<i64>,
     /// The first tick that no node has decided, if it was due more than a minute ago and the job is
     /// neither paused nor running: probably no node runs the job.
@@ -103,7 +103,7 @@ impl Jobs {
     /// Requests one more run, on any node; works during a pause, too.
     ///
     /// # Errors
-    /// `Full` if many are waiting already; as [`pause`](Self::pause).
+    /// `Full` if the queue is full; as [`pause`](Self::pause).
     ///
     /// # Ambiguity
     /// After an error whose effect is unknown, the run may have been requested.
@@ -137,7 +137,7 @@ impl Jobs {
             match state {
                 None => return Ok(false),
                 Some(state) if !state.running.is_empty() => {
-                    let message = format!("the job {job:?} runs; forget it afterwards");
+                    let message = format!("the job {job:?} is running; forget it afterwards");
                     return Err(self.locks.add_location(Error::new(ErrorKind::Conflict, message)));
                 }
                 Some(_) if store.remove(version).await? => return Ok(true),
@@ -155,7 +155,7 @@ impl Jobs {
         format!("{}:{}", holder.host, holder.pid)
     }
 
-    /// Changes a record. `false` if there was nothing to change.
+    /// Changes a record. `false` if no change was needed.
     async fn update_record(
         &self,
         job: &str,
@@ -210,7 +210,7 @@ mod tests {
     fn undecided_ticks_are_reported() {
         let state = JobRecord::new("*/5 * * * *", "UTC", 0);
         assert_eq!(job_status("a", state.clone(), 299).undecided, None);
-        assert_eq!(job_status("a", state.clone(), 360).undecided, None, "somebody may be at it");
+        assert_eq!(job_status("a", state.clone(), 360).undecided, None, "a node may be running it");
         let late = job_status("a", state.clone(), 361);
         assert_eq!((late.undecided, late.next), (Some(Tick::from_unix(300)), Some(Tick::from_unix(600))));
         let paused = JobRecord { paused: Some(OperatorRequest { by: "me".to_owned(), at: 0 }), ..state };

@@ -1,7 +1,8 @@
 //! When a job is due: cron expressions, nicknames and `@every`, in a time zone.
 //!
 //! The crate `croner` finds the *civil* times that match. This module maps them to instants where
-//! clocks are changed, so that every tick is one instant, the same from wherever the search starts.
+//! clocks are changed, so that every tick is one instant that does not depend on the start of the
+//! search.
 
 use std::fmt;
 use std::time::Duration;
@@ -27,9 +28,9 @@ use leasehold::{Error, ErrorKind, Result};
 /// the week both must match.
 ///
 /// Where clocks are changed, an expression whose hour field begins with `*` follows elapsed time:
-/// the skipped hour has no ticks, and the repeated hour has its ticks twice. All others mean an
-/// hour of the day: ticks in the skipped hour are due once, at the first instant after it, and in
-/// the repeated hour only the first pass counts.
+/// the skipped hour has no ticks, and the repeated hour has its ticks twice. All other expressions
+/// mean an hour of the day: ticks in the skipped hour are due once, at the first instant after it,
+/// and in the repeated hour only the first pass counts.
 ///
 /// ```
 /// use leasehold_schedule::{Cron, Tick};
@@ -82,7 +83,7 @@ impl Cron {
         // The year 2000 had every date that can exist.
         match cron.next_after(Tick::from_unix(946_684_799)) {
             Some(_) => Ok(cron),
-            None => Err(invalid_expression(text, "it never comes true: there is no such day")),
+            None => Err(invalid_expression(text, "it never matches: there is no such day")),
         }
     }
 
@@ -133,8 +134,8 @@ impl Cron {
         pattern.find_next_occurrence(&after, false).ok()
     }
 
-    /// For hours of the day. The mapping to instants never goes back, and no civil time up to
-    /// `after` maps to a later instant: so it is enough to start there.
+    /// For hours of the day. The mapping to instants is monotonic, and no civil time up to `after`
+    /// maps to a later instant, so the search can start there.
     fn next_by_hour(&self, pattern: &croner::Cron, after: Timestamp) -> Option<Timestamp> {
         let mut civil = self.zone.to_datetime(after);
         loop {
@@ -222,13 +223,13 @@ fn parse_nickname(text: &str, nickname: &str) -> Result<Rule> {
     let word = word.to_ascii_lowercase();
     let fields = match word.as_str() {
         "every" => return parse_every(text, rest.trim()),
-        _ if !rest.trim().is_empty() => return Err(invalid_expression(text, "nothing stands after a nickname")),
+        _ if !rest.trim().is_empty() => return Err(invalid_expression(text, "a nickname has no further fields")),
         "yearly" | "annually" => "0 0 1 1 *",
         "monthly" => "0 0 1 * *",
         "weekly" => "0 0 * * 0",
         "daily" | "midnight" => "0 0 * * *",
         "hourly" => "0 * * * *",
-        "reboot" => return Err(invalid_expression(text, "a reboot is no time that a fleet could agree on")),
+        "reboot" => return Err(invalid_expression(text, "a reboot is not a common time of all nodes")),
         _ => {
             let known = "@hourly, @daily (@midnight), @weekly, @monthly, @yearly (@annually) or @every 90s";
             return Err(invalid_expression(text, &format!("there is no such nickname: write {known}")));
@@ -249,10 +250,7 @@ fn parse_every(text: &str, length: &str) -> Result<Rule> {
     };
     match number.parse::<i64>().ok().and_then(|number| number.checked_mul(each)) {
         Some(seconds) if (1..=366 * 86_400).contains(&seconds) => Ok(Rule::Every(seconds)),
-        _ => Err(invalid_expression(
-            text,
-            "after @every stands a length from 1s to 366d: @every 90s, @every 5m, @every 2h",
-        )),
+        _ => Err(invalid_expression(text, "@every needs a duration from 1s to 366d: @every 90s, @every 5m, @every 2h")),
     }
 }
 

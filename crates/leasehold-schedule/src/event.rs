@@ -31,8 +31,8 @@ pub enum JobEvent {
         text: String,
         /// The duration.
         duration: Duration,
-        /// Whether the record has this outcome. If not, another node has taken the run for dead, or
-        /// will.
+        /// Whether the record has this outcome. If not, another node has recorded the run as
+        /// crashed, or will.
         is_recorded: bool,
     },
     /// Ticks that will not run.
@@ -44,8 +44,7 @@ pub enum JobEvent {
         /// Whether this node runs it again.
         will_retry: bool,
     },
-    /// A run is in progress elsewhere. This node takes part for one tick only and does not wait for
-    /// the end.
+    /// A run is in progress elsewhere. This node runs one tick only and does not wait for the end.
     RunInProgress {
         /// The run.
         run: ActiveRun,
@@ -55,14 +54,14 @@ pub enum JobEvent {
         /// The schedule of that node.
         previous: String,
     },
-    /// Another node with a higher token decided meanwhile; this node does nothing.
+    /// Another node with a higher token decided meanwhile; this node starts no run.
     Superseded {
         /// This node's token.
         token: u64,
         /// The higher token.
         newer_token: u64,
     },
-    /// The engine's clock shows an earlier time than the last decided tick: nothing is due until it
+    /// The engine's clock shows an earlier time than the last decided tick: no tick is due until it
     /// catches up.
     ClockBehind {
         /// The difference.

@@ -15,10 +15,11 @@ use leasehold::LostReason;
 use leasehold::clock::Instant;
 use leasehold::{Error, ErrorKind};
 
-/// The error text of a run is cut to this many bytes.
+/// The maximum length of a run's error text, in bytes.
 pub(super) const MAX_ERROR_TEXT: usize = 160;
 
-/// How long a node tries to record the end of a run, at least, while the engine does not respond.
+/// The minimum time for which a node tries to record the end of a run while the engine does not
+/// respond.
 const MIN_RECORDING_TIME: Duration = Duration::from_secs(30);
 
 /// How long before `max_hold` a run counts as timed out, at most; a twentieth of `max_hold`, if
@@ -45,8 +46,8 @@ enum WorkResult<E> {
 }
 
 impl JobWorker {
-    /// Runs what was decided. The record has the run already, so the next node learns of it
-    /// whatever happens now.
+    /// Executes a decided run. The record lists the run already, so the next node finds it even
+    /// after a crash.
     pub(super) async fn execute<F, Fut, E>(&self, guard: Guard, entry: ActiveRun, work: &F) -> FinishedRun
     where
         F: Fn(Run) -> Fut,
@@ -91,11 +92,11 @@ impl JobWorker {
                 () = self.stop.stopped() => {}
             }
         }
-        // If the work still keeps the run, it keeps the lock.
+        // If the work still has the run, it keeps the lock.
         if let Ok(guard) = Arc::try_unwrap(guard)
             && let Err(error) = guard.release().await
         {
-            tracing::debug!(job = self.job.name(), %error, "the lock ends with its TTL");
+            tracing::debug!(job = self.job.name(), %error, "the lock expires at its TTL");
         }
         FinishedRun { run: entry, outcome, text }
     }
@@ -103,8 +104,8 @@ impl JobWorker {
     /// Waits for the work and records its end. Returns the outcome, the error text, the duration,
     /// and whether that was recorded.
     ///
-    /// With `max_hold` the lock is free as soon as the time is over, and the next waiter would take
-    /// the run for dead. The timeout is therefore recorded just before.
+    /// With `max_hold` the lock expires at that time, and the next holder would record the run as
+    /// crashed. So this node records the timeout just before.
     async fn await_and_record<Fut, E>(
         &self,
         guard: &Guard,
@@ -162,8 +163,8 @@ impl JobWorker {
         }
     }
 
-    /// Records the end, unless another node took the run for dead meanwhile. A run that is to be
-    /// retried is left for another node to find.
+    /// Records the end, unless another node recorded the run as crashed meanwhile. A run that is to
+    /// be retried stays listed, so that another node finds it.
     async fn record_end(&self, guard: &Guard, outcome: TickOutcome, text: &str) -> bool {
         if outcome == TickOutcome::Lost && matches!(self.policy.crash, Crash::Retry { .. }) {
             return false;
@@ -199,7 +200,7 @@ impl JobWorker {
         let Some(state) = loaded.state.as_ref() else { return Ok(Some(false)) };
         match state.with_run_ended(token, outcome, text, loaded.millis()) {
             Some(after) => Ok(self.store.save(loaded.version, &after).await?.then_some(true)),
-            // We wrote it and the reply was lost; or the run was taken for dead.
+            // We wrote it and the reply was lost; or another node recorded the run as crashed.
             None => {
                 let ours = |run: &ActiveRun| run.token == token;
                 let entry = state.history.iter().rev().find(|entry| entry.run.as_ref().is_some_and(ours));

@@ -1,4 +1,4 @@
-//! A job: its name, its schedule, and its policies for ticks that do not go as planned.
+//! A job: its name, its schedule, and its policies for missed, overlapping and crashed runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use leasehold::{LockName, MAX_NAME};
 /// The prefix of a job's name in the names of its lock and its record.
 pub const PREFIX: &str = "cron:";
 
-/// How late a tick may be by default and still count as in time.
+/// The default of the time by which a tick may be late and still count as in time.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(60);
 
 /// A listener for the events of a job.
 pub(crate) type Listener = Arc<dyn Fn(&Job, &JobEvent) + Send + Sync>;
 
-/// A scheduled job. All nodes of a fleet use the same name for it, and should agree on everything
-/// else.
+/// A scheduled job. All nodes of a fleet use the same name for it, and should agree on all other
+/// settings.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,7 +54,7 @@ pub struct Job {
 
 impl Job {
     /// A job with this name and this schedule ([`Cron`]) in UTC. By default it runs at most once a
-    /// tick, does not make up for missed ticks, and skips ticks that come due while it runs.
+    /// tick, does not run missed ticks later, and skips ticks that come due while it runs.
     ///
     /// # Errors
     /// `InvalidName`; `InvalidOption` if the schedule cannot be parsed.
@@ -138,7 +138,7 @@ impl Job {
         self
     }
 
-    /// A description that others see with the lock's holder.
+    /// The description of the lock's holder that other clients see.
     #[must_use]
     pub fn describe(mut self, text: impl Into<String>) -> Self {
         self.describe = Some(text.into());
@@ -146,8 +146,8 @@ impl Job {
     }
 
     /// The run watches [`Run::guard`](super::Run::guard) on its own: its future is not dropped when
-    /// the lock is lost. For runs that need time to stop what they have started, and begin to do so
-    /// before the lease ends.
+    /// the lock is lost. For runs that need time to stop their work, and start stopping before the
+    /// lease ends.
     #[must_use]
     pub fn handles_loss(mut self) -> Self {
         self.handles_loss = true;
@@ -193,14 +193,14 @@ impl Job {
         let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidOption, format!("job {:?}: {what}", self.name)));
         match (self.crash, self.missed, self.overlap) {
             (Crash::Retry { attempts: 0 }, ..) => return wrong("at least one attempt is needed"),
-            (_, Missed::All { limit: 0 }, _) => return wrong("a limit of nothing is Missed::Skip"),
+            (_, Missed::All { limit: 0 }, _) => return wrong("a limit of 0 is Missed::Skip"),
             (_, Missed::All { limit }, _) if usize::try_from(limit).is_ok_and(|limit| limit > MAX_TICKS) => {
-                return wrong("at most 1000 missed ticks can be made up for");
+                return wrong("at most 1000 missed ticks can run later");
             }
             (.., Overlap::Allow { max: 0 }) => return wrong("at least one run must be allowed"),
             (.., Overlap::Allow { max }) if max > MAX_CONCURRENT_RUNS => {
                 return wrong(&format!(
-                    "at most {MAX_CONCURRENT_RUNS} runs fit into its record, and {max} are to be allowed"
+                    "at most {MAX_CONCURRENT_RUNS} concurrent runs fit into a job's record, not {max}"
                 ));
             }
             _ => {}
@@ -213,8 +213,8 @@ impl Job {
             |is_supported, capability| can.require(is_supported, capability).map_err(|error| locks.add_location(error));
         require(can.records, "records, which schedules need")?;
         if matches!(self.overlap, Overlap::Allow { .. }) {
-            require(can.permits, "semaphores, which runs side by side need")?;
-            require(can.inspection, "inspection, which runs side by side need")?;
+            require(can.permits, "semaphores, which concurrent runs need")?;
+            require(can.inspection, "inspection, which concurrent runs need")?;
         }
         Ok(())
     }

@@ -51,7 +51,7 @@ pub(super) struct JobStore {
     records: Records,
     clock: Clock,
     name: LockName,
-    /// What we remember if the engine loses the record.
+    /// The newest state seen, in case the engine loses the record.
     seen: Arc<Mutex<Option<SeenState>>>,
 }
 
@@ -60,7 +60,7 @@ impl JobStore {
         Ok(Self { records: locks.records()?, clock: locks.clock().clone(), name, seen: Arc::default() })
     }
 
-    /// Reads the record. A record that cannot be parsed is an error: nothing fires on a guess.
+    /// Reads the record. A record that cannot be parsed is an error, and no tick fires.
     pub(super) async fn load(&self) -> Result<LoadedRecord> {
         let (record, run) = self.records.get_in_run(&self.name).await?;
         let at = self.clock.now();
@@ -79,7 +79,7 @@ impl JobStore {
         })
     }
 
-    /// Writes the record over the one that was read. `false`: another client was faster.
+    /// Writes the record over the one that was read. `false`: another client wrote first.
     pub(super) async fn save(&self, expected_version: u64, state: &JobRecord) -> Result<bool> {
         self.write(expected_version, state, None).await
     }
@@ -100,14 +100,14 @@ impl JobStore {
         Ok(written)
     }
 
-    /// Remembers the newest state.
+    /// Stores the newest state.
     fn remember_newest(&self, state: Option<&JobRecord>) -> Option<SeenState> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         *seen = (*seen).max(state.map(SeenState::from_record));
         *seen
     }
 
-    /// Removes the record. `false`: another client was faster.
+    /// Removes the record. `false`: another client wrote first.
     pub(super) async fn remove(&self, expected_version: u64) -> Result<bool> {
         Ok(self.records.compare_and_set(&self.name, expected_version, "").await?.is_some())
     }
@@ -117,18 +117,18 @@ impl JobStore {
 fn parse(value: &str) -> Result<JobRecord> {
     let corrupt = |what: String| Error::new(ErrorKind::Corrupt, what);
     let raw: serde_json::Value = serde_json::from_str(value)
-        .map_err(|error| corrupt(format!("the job's record is no JSON, and nothing is run by it: {error}")))?;
+        .map_err(|error| corrupt(format!("the job's record is not JSON, so no tick runs: {error}")))?;
     match raw.get("v").and_then(serde_json::Value::as_u64) {
         Some(v) if v == u64::from(LAYOUT_VERSION) => {}
         Some(v) => {
             return Err(corrupt(format!(
-                "the job's record has layout {v}, and this program knows {LAYOUT_VERSION}: nothing is run by it; use the program that wrote it"
+                "the job's record has layout {v}, but this program supports {LAYOUT_VERSION}, so no tick runs; use the program version that wrote it"
             )));
         }
-        None => return Err(corrupt("the job's record does not say which layout it has: nothing is run by it".into())),
+        None => return Err(corrupt("the job's record does not state its layout, so no tick runs".into())),
     }
     serde_json::from_value(raw)
-        .map_err(|error| corrupt(format!("the job's record is damaged, and nothing is run by it: {error}")))
+        .map_err(|error| corrupt(format!("the job's record is damaged, so no tick runs: {error}")))
 }
 
 #[cfg(test)]
@@ -169,16 +169,16 @@ mod tests {
     fn an_unknown_layout_is_refused() {
         let good = serde_json::to_string(&JobRecord::new("@daily", "UTC", 5)).unwrap();
         assert_eq!(parse(&good).unwrap().watermark, 5);
-        for (text, says) in [
-            ("nonsense", "no JSON"),
-            ("{}", "which layout"),
-            (&*good.replace("\"v\":1", "\"v\":2"), "has layout 2, and this program knows 1"),
+        for (text, expected) in [
+            ("nonsense", "not JSON"),
+            ("{}", "state its layout"),
+            (&*good.replace("\"v\":1", "\"v\":2"), "has layout 2, but this program supports 1"),
             (&*good.replace("\"watermark\":5", "\"watermark\":\"x\""), "is damaged"),
             (&*good.replace("\"watermark\":5,", ""), "is damaged"),
         ] {
             let error = parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
-            assert!(error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Scheduled jobs: each tick of a job runs once in the fleet.
 //!
 //! Every node runs the same jobs ([`run()`], [`Scheduler`]); one of them runs each tick. A tick is
-//! identified by the job and its *nominal* time, never by the time at which a node looked. So
-//! skewed clocks, restarts and late starters cannot fire it again.
+//! identified by the job and its *nominal* time, never by the time at which a node reads the
+//! record. So skewed clocks, restarts and late starters cannot fire it again.
 //!
 //! # The protocol
 //! A job has a lock and a record, both named `cron:<job>`. All times in the record are the
@@ -14,7 +14,7 @@
 //!
 //! A node
 //! 1. reads the record, and with it the engine's clock. If nothing is due, it sleeps until the next
-//!    tick, by its own monotonic clock, and looks again. It never reads its wall clock.
+//!    tick, by its own monotonic clock, and reads the record again. It never reads its wall clock.
 //! 2. acquires the job's lock, waiting in the queue.
 //! 3. reads the record again and decides ([`decide`](crate::logic::decide())): it judges
 //!    every tick since the watermark once, and chooses the next one to run.
@@ -25,34 +25,34 @@
 //!
 //! | event | consequence |
 //! |---|---|
-//! | two nodes find the same tick due | one gets the lock; the other reads, under the lock, that the tick is judged |
+//! | two nodes find the same tick due | one acquires the lock; the other reads, under the lock, that the tick is judged |
 //! | a node's clock is minutes off | no effect: only the engine's clock counts |
-//! | a node dies before 4 | nothing was judged: the next in the queue does it |
+//! | a node dies before 4 | no tick was judged: the next waiter judges it |
 //! | the reply to 4 is lost, or too few replicas have the write | the node reads the record again, and the token shows whether the entry is its own; if so, it writes the entry once more, and begins only after a confirmation |
 //! | a node dies between 4 and 6 | the next holder finds a run with an older token: by [`Crash`] it is recorded as crashed, or run again with the new token |
-//! | a node is suspended before 4 for longer than its lease | its write fails because the version has changed; or the record has a higher token, and the node does nothing |
-//! | a node is suspended after 4 for longer than its lease | its run was taken for dead; it stops at its next step, its outcome is not recorded, and its token is rejected where tokens are checked |
-//! | a run reaches `max_hold`: its lock is free before its node can record that | the node records it just before (a second, or a twentieth); if the engine does not respond then, the next holder takes the run for dead |
-//! | a node must stop, and ends its run ([`Run::mark_interrupted`]) | as if it had died, but at once: with [`Crash::Retry`] the next in the queue takes it over, otherwise it is recorded as lost |
+//! | a node is suspended before 4 for longer than its lease | its write fails because the version has changed; or the record has a higher token, and the node starts no run |
+//! | a node is suspended after 4 for longer than its lease | its run was recorded as crashed; it stops at its next step, its outcome is not recorded, and its token is rejected where tokens are checked |
+//! | a run reaches `max_hold`: its lock is free before its node can record that | the node records it just before (a second, or a twentieth); if the engine does not respond then, the next holder records the run as crashed |
+//! | a node must stop, and ends its run ([`Run::mark_interrupted`]) | as after a crash, but at once: with [`Crash::Retry`] the next waiter takes it over, otherwise it is recorded as lost |
 //! | a node dies after the work and before 6 | as during the run: with [`Crash::Retry`] the work is done again, with a higher token |
-//! | the engine is unreachable | nothing begins; once it responds, late ticks run if within their grace, and otherwise follow [`Missed`] |
-//! | the engine's clock is set back | nothing is due until the clock has passed the watermark; [`JobEvent::ClockBehind`] reports it, [`Jobs::reset`] ends it |
+//! | the engine is unreachable | no run begins; once it responds, late ticks run if within their grace, and otherwise follow [`Missed`] |
+//! | the engine's clock is set back | no tick is due until the clock has passed the watermark; [`JobEvent::ClockBehind`] reports it, [`Jobs::reset`] ends it |
 //! | the engine's clock is set forward | ticks come early, each once |
-//! | the engine loses the record (a wipe, [`Jobs::remove`] while nodes run) | a node that has seen it continues from the present: ticks due since its last look are recorded as unknown |
+//! | the engine loses the record (a wipe, [`Jobs::remove`] while nodes run) | a node that has seen it continues from the present: ticks due since its last read are recorded as unknown |
 //! | the record goes back (a failover without the last writes) | no node decides below the newest watermark that it has seen itself; ticks that waited in it are recorded as unknown |
-//! | the same, and the deciding node had not seen the lost part (it is new, or last looked up to ten seconds before) | where the engine reports its server runs, see below; elsewhere ticks since the remaining record may run again: docs/schedule.md has what each engine keeps |
+//! | the same, and the deciding node had not seen the lost part (it is new, or last read up to ten seconds before) | where the engine reports its server runs, see below; elsewhere ticks since the remaining record may run again: docs/schedule.md lists what each engine keeps |
 //! | the schedule changes | the new schedule's ticks count from the time when a node first had it |
 //! | nodes have different schedules for a while | each tick of either schedule runs once |
 //! | the record cannot be parsed | an error, and nothing runs |
 //!
 //! # Servers that lose acknowledged writes
-//! Some engines answer before the answer is durable: Redis replicates asynchronously. Such an
-//! engine can report its *server run* with every record that it reads, in one step
-//! ([`RecordStore::get_in_run`](leasehold::engine::RecordStore::get_in_run)). A server run has a name,
-//! which changes with a start, a promotion or an election. It also has the time on the engine's
-//! clock at which a client first saw it. Redis reports it with `strict`. A job's record has the
-//! server run in which it was last *decided*. Other writes (a pause, an outcome) leave that
-//! unchanged, because they judge nothing.
+//! Some engines reply before a write is durable: Redis replicates asynchronously. Such an engine
+//! can report its *server run* with every record that it reads, in one step
+//! ([`RecordStore::get_in_run`](leasehold::engine::RecordStore::get_in_run)). A server run has a
+//! name, which changes with a start, a promotion or an election. It also has the time on the
+//! engine's clock at which a client first saw it. Redis reports it with `strict`. A job's record
+//! has the server run in which it was last *decided*. Other writes (a pause, an outcome) leave that
+//! unchanged, because they judge no tick.
 //!
 //! The rule: a node that decides in another server run than the record's puts the present server
 //! run into the record. It also sets the record's *doubt* to the beginning of that run.
@@ -61,8 +61,8 @@
 //!   about it lost.
 //! - A tick above the doubt cannot have begun in an earlier server run: it came due after that
 //!   server run had ended.
-//! - In strict mode no node gets the lock before every lease of the earlier server run is over. So
-//!   a run that was lost is over, too, when the next node decides.
+//! - In strict mode no node acquires the lock before every lease of the earlier server run has
+//!   expired. So a lost run has ended, too, when the next node decides.
 //!
 //! The policies then mean:
 //!
@@ -71,7 +71,7 @@
 //! - [`Crash::Retry`] prefers a second start to none: such ticks are judged as usual (grace,
 //!   [`Missed`]), and begin with attempt 2. It is unknown how often they had begun before, so the
 //!   number of starts may exceed the limit by those that were lost. The token is higher in any
-//!   case. With [`Overlap::Allow`] these ticks are unknown, too: a node that was granted the lock
+//!   case. With [`Overlap::Allow`] these ticks are unknown, too: a node that acquired the lock
 //!   before the lost run would begin them with a lower token.
 //! - [`Missed`] and the grace apply only to ticks above the doubt, except with `Retry`.
 //!
@@ -80,24 +80,24 @@
 //! | the reply to a read is lost | it is read again; the engine reports the server run again, with the same beginning |
 //! | the reply to the write is lost | read again, in the same server run or a newer one: the token shows whether the entry is there, and the server run whether it may be lost |
 //! | a node stops between reading in one server run and writing in the next | the write is refused, even if the new server has that very version: later writes may be lost ([`RecordStore::compare_and_set_in_run`](leasehold::engine::RecordStore::compare_and_set_in_run)) |
-//! | that node had recorded a run, and begins it in the new server run | it holds the lock by its own clock, and no other node gets it before that is over |
-//! | two nodes decide at once in a new server run | one gets the lock; the other reads that the record is in this server run |
-//! | a second failover during the cool-down | nothing began meanwhile; the next server run began later, and the doubt is higher |
+//! | that node had recorded a run, and begins it in the new server run | it holds the lock by its own clock, and no other node acquires it before that expires |
+//! | two nodes decide at once in a new server run | one acquires the lock; the other reads that the record is in this server run |
+//! | a second failover during the cool-down | no run began meanwhile; the next server run began later, and the doubt is higher |
 //! | the record survived, but is older | its watermark remains valid, and ticks from it to the doubt are unknown |
 //! | the record survived completely (a restart with all data) | the same, because the two cases look alike. The ticks of the server's downtime are unknown, and not late |
-//! | the record is gone, and a node had seen it | ticks due since that node looked are unknown, with every policy |
+//! | the record is gone, and a node had seen it | ticks due since that node read it are unknown, with every policy |
 //! | the record is gone, and no node had seen it (`run --once-per`) | the job looks new, but a tick before the beginning of the server run is unknown: it may have been lost |
 //! | a job is new in a server run | its ticks begin when its first node has read it, and no earlier tick counts |
 //! | the record lists a run without its outcome | its node died, or the outcome was lost: handled as any crash, and the entry notes it |
-//! | the schedule is paused | ticks that waited are unknown; ticks of a pause are not made up for anyway |
+//! | the schedule is paused | ticks that waited are unknown; ticks of a pause never run later |
 //! | a pause or a manual run was lost | as if it had not been requested |
-//! | the server's clock is set back within a server run | the doubt stays: nothing up to it begins |
+//! | the server's clock is set back within a server run | the doubt stays: no tick up to it begins |
 //! | the clock was set back *and* the server loses writes | a tick that ran by the earlier clock can be above the doubt, and runs again |
 //! | the clocks of two servers differ | by less than a failover takes: no effect. By more: ticks of that difference run again, or are unknown unnecessarily |
-//! | no node looks for days (`run --once-per @weekly`) | the record keeps its server run and does not expire; the next tick is unknown only if the server was restarted meanwhile |
+//! | no node reads the record for days (`run --once-per @weekly`) | the record keeps its server run and does not expire; the next tick is unknown only if the server was restarted meanwhile |
 //!
-//! With [`Overlap::Allow`] the lock is a semaphore with that many permits, and a node looks up the
-//! holders to know which runs are dead.
+//! With [`Overlap::Allow`] the lock is a semaphore with that many permits, and a node inspects the
+//! holders to find dead runs.
 //!
 //! # Metrics
 //! | name | kind | label | meaning |

@@ -8,7 +8,7 @@ use crate::logic::ActiveRun;
 use leasehold::Guard;
 use leasehold::Token;
 
-/// One run of a job. Keeping it keeps the job's lock.
+/// One run of a job. The job's lock is held until it is dropped.
 #[derive(Debug)]
 pub struct Run {
     pub(super) job: Arc<str>,

@@ -21,12 +21,12 @@ pub const DEFAULT_SKEW: Duration = Duration::from_secs(300);
 /// Longer than the time between any two ticks: a leap day can be eight years away.
 const MAX_TICK_GAP: i64 = 9 * 366 * 86_400;
 
-/// Takes part in running `job` until `stop` is requested: each tick runs on one of the
-/// participating nodes.
+/// Runs `job` on this node until `stop` is requested: each tick runs on one of the nodes that do
+/// so.
 ///
 /// Which ticks are due follows from the job's record and the engine's clock, never from this
-/// machine's clock. While the engine does not respond, nothing begins. [`Job::on_event`] reports
-/// the errors, and the job continues once the engine responds.
+/// machine's clock. While the engine does not respond, no run begins. [`Job::on_event`] reports the
+/// errors, and the job continues once the engine responds.
 ///
 /// # Errors
 /// `InvalidOption`; `Unsupported` if the engine keeps no records, or cannot hold several permits
@@ -83,9 +83,9 @@ where
 /// returns.
 ///
 /// The engine's clock decides which tick the call is for:
-/// - A host whose clock is fast calls before its tick. It waits for the tick, if that is at most
-///   `skew` away (by default five minutes, and at most half a period).
-/// - A host whose clock is slow finds that the tick has run, or runs it.
+/// - A host whose clock is fast calls before its tick. The call waits for the tick, if that is at
+///   most `skew` away (by default five minutes, and at most half a period).
+/// - A call of a host whose clock is slow finds that the tick has run, or runs it.
 /// - If the job is new, only the latest tick is due.
 /// - If the job does not set a grace, it is three quarters of a period, and at least a minute: a
 ///   call within that time is for that tick. Where ticks are not evenly spaced, the period is the
@@ -95,11 +95,11 @@ where
 /// and [`Crash::AtMostOnce`](super::Crash::AtMostOnce) the call waits for no run. A held lock is
 /// then a `Timeout` only if its holder has not recorded a run within two seconds.
 ///
-/// Returns what ran here: nothing, if other nodes ran it.
+/// Returns the runs of this call; it is empty if other nodes ran the ticks.
 ///
 /// # Errors
-/// As [`run_until`]; `Timeout` after `timeout`; `Corrupt`, `Denied` and similar errors; `Unavailable`
-/// if the engine does not respond for half a minute.
+/// As [`run_until`]; `Timeout` after `timeout`; `Corrupt`, `Denied` and similar errors;
+/// `Unavailable` if the engine does not respond for half a minute.
 ///
 /// # Cancellation safety
 /// As [`run_until`].
@@ -129,7 +129,7 @@ where
     Ok(ended)
 }
 
-/// What a call by the system's cron is for.
+/// The ticks that a call by the system's cron covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CallScope {
     /// If the job is new, the ticks after this time are due.
@@ -137,7 +137,7 @@ struct CallScope {
     /// The last tick that the call waits for.
     last_tick: i64,
     /// How late a tick may be, if the job does not set a grace: most of a period, so that the next
-    /// call does what this one should have done.
+    /// call can run a tick that this one missed.
     grace: i64,
 }
 
@@ -246,7 +246,7 @@ mod tests {
                 // The ticks that are due now, and those that the call waits for.
                 for tick in (floor / period + 1..=now.max(aim.last_tick) / period).map(|n| n * period) {
                     prop_assert!(tick >= now || now - tick <= aim.grace, "{tick} would be missed at {now}");
-                    prop_assert!(tick - now <= period / 2, "{tick} is not worth waiting for at {now}");
+                    prop_assert!(tick - now <= period / 2, "{tick} is too far ahead to wait for at {now}");
                     run.push(tick);
                     watermark = Some(tick);
                 }
@@ -257,8 +257,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the gaps are: of the ticks that came due, only the latest is in time, unless
-        /// they are less than a minute apart.
+        /// For all gaps: of the ticks that came due, only the latest is in time, unless they are
+        /// less than a minute apart.
         #[test]
         fn no_tick_before_the_latest_is_in_time(gaps in prop::collection::vec(61i64..400_000, 4..12), into in 0.0f64..1.0) {
             let mut ticks = vec![1_800_000_000];
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(ticks_run_at(weekdays, "2026-11-17T09:00:00Z", "2026-11-19T09:00:05Z"), ["2026-11-19T09:00:00Z"]);
         assert_eq!(ticks_run_at(weekdays, "2026-11-17T09:00:00Z", "2026-11-19T08:00:00Z"), [""; 0], "23 hours late");
         assert_eq!(ticks_run_at(weekdays, "2026-11-18T09:00:00Z", "2026-11-20T20:00:00Z"), ["2026-11-20T09:00:00Z"]);
-        // On Monday nothing is left of Friday.
+        // On Monday, Friday's tick is no longer due.
         assert_eq!(ticks_run_at(weekdays, "2026-11-19T09:00:00Z", "2026-11-23T09:00:05Z"), ["2026-11-23T09:00:00Z"]);
         // The last but one of the day, after an outage since noon.
         let by_day = "*/5 9-17 * * *";

@@ -20,7 +20,7 @@ impl StopHandle {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// From now on nothing begins; runs in progress continue to their end.
+    /// From now on no run begins; runs in progress continue to their end.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -32,8 +32,8 @@ impl StopHandle {
 
     /// Waits until a stop is requested.
     pub async fn stopped(&self) {
-        let mut told = self.0.subscribe();
+        let mut stopped = self.0.subscribe();
         // We own the sender, so it is alive.
-        let _ = told.wait_for(|stopped| *stopped).await;
+        let _ = stopped.wait_for(|stopped| *stopped).await;
     }
 }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-/// A nominal time, in whole seconds since 1970 (UTC): what a run is *for*, whenever it takes place.
-/// Shown as `2026-11-16T03:00:00Z`.
+/// A nominal time, in whole seconds since 1970 (UTC): the time that a run is *for*, independent of
+/// when it takes place. Shown as `2026-11-16T03:00:00Z`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tick(i64);
 

@@ -1,4 +1,4 @@
-//! One job on one node: look, wait, acquire the lock, decide, run, record the end.
+//! One job on one node: read the record, wait, acquire the lock, decide, run, record the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use leasehold::Holder;
 use leasehold::Locks;
 use leasehold::{Error, ErrorKind, Result};
 
-/// How often the record is read while nothing is due. A resumption, a manual run and a jump of the
-/// engine's clock are noticed within this time.
+/// How often a node reads the record while no tick is due. A resumption, a manual run and a jump of
+/// the engine's clock are noticed within this time.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a node that has nothing to take over waits in the lock's queue before it checks whether
-/// there still is work.
+/// How long a node without a run to take over waits in the lock's queue before it checks again
+/// whether there is work.
 const MAX_QUEUE_TIME: Duration = Duration::from_secs(10);
 
 /// How long, and how often, a call that does not wait checks whether the lock's holder has recorded
-/// the run: the holder acquires the lock first, and writes the entry two steps later.
+/// the run. The holder writes the entry two steps after it acquired the lock.
 const RECORD_CHECK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(20));
 
 /// The pause after an error: the first and the longest.
@@ -58,11 +58,11 @@ pub(super) struct OnceLimits {
 
 /// The result of a turn.
 pub(super) enum Turn {
-    /// Run this; the record has the run already.
+    /// Start this run, which the record already lists.
     Run(Guard, ActiveRun),
-    /// Look again.
+    /// Read the record again.
     Repeat,
-    /// There is nothing more to do here.
+    /// No work is left for this worker.
     Finished,
 }
 
@@ -83,8 +83,8 @@ impl JobWorker {
         matches!(self.policy.overlap, Overlap::Allow { .. })
     }
 
-    /// Makes the job known if it is new; `since` maps the engine's present time to the time from
-    /// which the job has ticks. Returns the present time. `None`: stopped before that.
+    /// Creates the record if the job is new; `since` maps the engine's present time to the time
+    /// from which the job has ticks. Returns the present time. `None`: stopped before that.
     pub(super) async fn join(&mut self, since: impl Fn(i64) -> i64) -> Result<Option<i64>> {
         let mut failures = 0;
         loop {
@@ -126,7 +126,7 @@ impl JobWorker {
             Kind::InvalidUrl | Kind::UnknownScheme | Kind::FeatureDisabled | Kind::InvalidName => false,
             Kind::InvalidOption | Kind::Unsupported | Kind::Closed => false,
             // A refusal, a full queue or an unreadable record may be fixed while we wait; until
-            // then nothing runs.
+            // then no tick runs.
             Kind::Timeout | Kind::Corrupt | Kind::Conflict | Kind::Denied | Kind::Full | Kind::ForceReleased => {
                 self.once.is_none()
             }
@@ -147,8 +147,7 @@ impl JobWorker {
         Ok(())
     }
 
-    /// One look at the record, and what follows from it. Returns early only where nothing is in
-    /// progress.
+    /// Reads the record once and acts on it. Returns early only where no run is in progress.
     pub(super) async fn take_turn(&self) -> Result<Turn> {
         if self.stop.is_stopped() {
             return Ok(Turn::Finished);
@@ -175,7 +174,7 @@ impl JobWorker {
     }
 
     /// Whether the record lists a run whose node died and which will not run again. It must be
-    /// recorded as crashed, though no tick is due. (With retries, the nodes already wait in the
+    /// recorded as crashed, although no tick is due. (With retries, the nodes already wait in the
     /// lock's queue.)
     async fn has_dead_run(&self, loaded: &LoadedRecord) -> Result<bool> {
         let running = loaded.state.as_ref().map_or(&[][..], |state| &state.running);
@@ -194,8 +193,8 @@ impl JobWorker {
         self.once.is_none() || self.policy.overlap != Overlap::Skip || self.policy.crash != Crash::AtMostOnce
     }
 
-    /// Whether the holder of the lock, for which we do not wait, does what we came for. The record
-    /// may not show it yet when the lock is granted.
+    /// Whether the holder of the lock, for which we do not wait, runs our tick. The record may not
+    /// show it yet when the lock is granted.
     async fn is_done_elsewhere(&self) -> Result<bool> {
         if self.needs_the_lock() {
             return Ok(false);
@@ -222,7 +221,7 @@ impl JobWorker {
             return Ok(false);
         }
         let view = self.locks.inspect(self.job.lock_name()).await?;
-        // Where the engine shows no tokens, any holder of the lock is taken for the run.
+        // Where the engine shows no tokens, any holder of the lock counts as the run.
         let is_live = |run: &&ActiveRun| {
             view.holders.iter().any(|contender| contender.token.is_none_or(|token| token.0 == run.token))
         };
@@ -231,7 +230,7 @@ impl JobWorker {
         Ok(true)
     }
 
-    /// Sleeps until the next tick, but never long without a look.
+    /// Sleeps until the next tick, but at most until the next read of the record.
     async fn idle(&self, loaded: &LoadedRecord, next: Option<i64>) -> Result<Turn> {
         if let Some(once) = self.once
             && next.is_none_or(|next| next > once.last_tick)
@@ -272,17 +271,17 @@ impl JobWorker {
         Ok(view.holders.iter().map(|contender| Some(contender.token?.0)).collect())
     }
 
-    /// The same where the tokens must be known: a run that is not among them is taken for dead.
+    /// The same where the tokens are required: a run whose token is not among them is dead.
     async fn required_holder_tokens(&self) -> Result<Vec<u64>> {
         let unknown =
-            || Error::new(ErrorKind::Unsupported, "does not show the tokens of holders, which runs side by side need");
+            || Error::new(ErrorKind::Unsupported, "does not show the tokens of holders, which concurrent runs need");
         self.holder_tokens().await?.ok_or_else(|| self.locks.add_location(unknown()))
     }
 
     /// Acquires the lock and decides.
-    async fn acquire_and_decide(&self, loaded: &LoadedRecord, leaves_line: bool) -> Result<Turn> {
+    async fn acquire_and_decide(&self, loaded: &LoadedRecord, leaves_queue: bool) -> Result<Turn> {
         let once = self.once.and_then(|once| once.timeout);
-        let wait = once.or_else(|| leaves_line.then_some(MAX_QUEUE_TIME));
+        let wait = once.or_else(|| leaves_queue.then_some(MAX_QUEUE_TIME));
         let guard = tokio::select! {
             biased;
             guard = self.lock(wait) => guard,

@@ -1,8 +1,8 @@
 //! The resource that the locks protect: registers in the conducting process, served over a socket.
 //!
-//! A worker may be stopped in the middle of a request. The resource then serves the others, and the
-//! request may arrive long after the worker's lease: as with any real store. Requests run one after
-//! the other; each is one line of JSON, and so is its answer.
+//! A worker may be stopped in the middle of a request. The resource serves the others meanwhile,
+//! and the request may arrive long after the worker's lease, as with any real store. Requests run
+//! one after the other. Each request and each reply is one line of JSON.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,7 +31,7 @@ pub struct Request {
     pub value: Option<u64>,
 }
 
-/// A register's answer.
+/// A register's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
@@ -150,7 +150,7 @@ impl RegisterClient {
         Ok(Self { replies: BufReader::new(reading).lines(), writer: writing })
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its reply.
     ///
     /// # Errors
     /// If the connection breaks; whether the request was executed is then unknown.
@@ -174,12 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn an_old_token_is_refused_also_after_a_newer_one_only_read() {
+    fn an_old_token_is_refused_after_a_newer_one_was_only_read() {
         let mut registers = Registers::default();
         assert_eq!(request(&mut registers, 1, Some(1), Some(10)), Reply::Done(Some(10)));
         assert_eq!(request(&mut registers, 2, Some(2), None), Reply::Done(Some(10)));
         assert_eq!(request(&mut registers, 1, Some(1), Some(11)), Reply::Refused(2));
-        assert_eq!(request(&mut registers, 3, Some(2), Some(12)), Reply::Refused(2), "the same token of somebody else");
+        assert_eq!(request(&mut registers, 3, Some(2), Some(12)), Reply::Refused(2), "the same token of another hold");
         assert_eq!(request(&mut registers, 2, Some(2), Some(13)), Reply::Done(Some(13)));
     }
 

@@ -2,8 +2,8 @@
 //! decides what the checker judges, what the matrix must have tested, and what the README's table
 //! shows.
 //!
-//! Everything is [`Guaranteed`](GuaranteeLevel::Guaranteed) unless a rule below excludes it. A rule gives
-//! its reason, and the page that documents it.
+//! Everything is [`Guaranteed`](GuaranteeLevel::Guaranteed) unless a rule below excludes it. A rule
+//! gives its reason, and the page that documents it.
 
 use crate::deployment::{LocalEngine, UrlOption};
 use crate::history::{FaultKind, Header};
@@ -168,13 +168,10 @@ pub fn assess_history(header: &Header, guarantee: Guarantee) -> Assessment {
     // A header may withdraw a guarantee that a table of engines cannot know about; one of older
     // histories does.
     if !header.fencing && guarantee == Guarantee::Tokens {
-        return not_guaranteed(
-            "the header says that tokens do not rise over these faults",
-            "docs/verify.md#the-history",
-        );
+        return not_guaranteed("the header withdraws rising tokens under these faults", "docs/verify.md#the-history");
     }
     if !header.exclusion && (EXCLUSION_GUARANTEES.contains(&guarantee) || guarantee == Guarantee::Ticks) {
-        return not_guaranteed("the header says that two may hold under these faults", "docs/verify.md#the-history");
+        return not_guaranteed("the header withdraws exclusion under these faults", "docs/verify.md#the-history");
     }
     // In a control a safeguard is off, and the checker must detect that.
     if !header.guard {
@@ -254,7 +251,7 @@ mod tests {
             assert_eq!(ticks("redis", true, &[fault, Clock]), GuaranteeLevel::NotGuaranteed);
         }
         for fault in [Kill, Crash, Clock, Evict] {
-            assert_eq!(ticks("redis", false, &[fault]), GuaranteeLevel::Guaranteed, "nothing is forgotten: {fault}");
+            assert_eq!(ticks("redis", false, &[fault]), GuaranteeLevel::Guaranteed, "no data is lost: {fault}");
         }
         fn replicas(faults: &[FaultKind]) -> GuaranteeLevel {
             Conditions { awaits_replicas: true, ..conditions("redis", false, faults) }.assess(Guarantee::Ticks).level

@@ -1,8 +1,8 @@
 //! The history of a run: its calls, their workers, times and outcomes.
 //!
 //! A history is a text file with one JSON value per line, an [`Event`] each, in the order in which
-//! they were written. The times in the events, not the lines, give the order in which things
-//! happened. The file is written during the run, so it survives whatever ends the run.
+//! they were written. The order of events is that of their times, not of the lines. The file is
+//! written during the run, so a crash does not lose it.
 //!
 //! All times are nanoseconds since the run's start, on the machine's one clock that counts
 //! suspended time and never jumps. It is the same for every process, so times of different workers
@@ -10,7 +10,7 @@
 //!
 //! A line records what its writer *knew*:
 //! - A lock was certainly held at the time of an [`Event::Held`]. The worker read the time *before*
-//!   it asked the guard, and a guard that reports the lock as held has held it without interruption
+//!   it checked the guard. A guard that reports the lock as held has held it without interruption
 //!   since its grant.
 //! - A call with a beginning and no end may have had its effect or not, now or later.
 //! - The same holds for an [`Outcome::Unknown`].
@@ -216,8 +216,7 @@ pub enum Call {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
     },
-    /// Force-releases a holder's claim, or asks the holder to release it; ended by
-    /// [`Outcome::Evicted`].
+    /// Force-releases a holder's claim, or requests its release; ended by [`Outcome::Evicted`].
     Evict {
         /// The lock's name.
         lock: String,
@@ -226,8 +225,8 @@ pub enum Call {
         hold: Option<OpId>,
         /// The holder's token when it was seen.
         token: u64,
-        /// Whether the holder is only asked to release: it keeps the lock until it does, or until
-        /// its deadline.
+        /// Whether the holder is only requested to release. It keeps the lock until it does, or
+        /// until its deadline.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         graceful: bool,
     },
@@ -433,9 +432,8 @@ pub enum Event {
         #[serde(flatten)]
         state: WorkerState,
     },
-    /// A fault begins. Its effects may last beyond its end. The line is written before anything is
-    /// done, and again with the target once that is known: lines with the same number are one
-    /// fault.
+    /// A fault begins. Its effects may last beyond its end. The line is written before the fault is
+    /// injected, and again once the target is known. Lines with the same number are one fault.
     FaultBegin {
         /// The time.
         t: RunNanos,
@@ -469,7 +467,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         connections: Option<u64>,
     },
-    /// Something was left at the end, some TTLs after all workers had ended: a leak.
+    /// A leak: a lock or waiter is left some TTLs after all workers ended.
     Leftover {
         /// The time.
         t: RunNanos,
@@ -478,7 +476,7 @@ pub enum Event {
         /// The leak, in words: `held by worker 3, token 17`.
         what: String,
     },
-    /// Nothing was left in this many locks.
+    /// This many locks were checked, and none was left.
     Clean {
         /// The time.
         t: RunNanos,
@@ -556,14 +554,14 @@ macro_rules! named {
 pub(crate) use named;
 
 named!(Workload:
-    Mutex "mutex" "take, hold, give back",
-    Reentrant "reentrant" "take twice as one owner, give back twice",
+    Mutex "mutex" "acquire, hold, release",
+    Reentrant "reentrant" "acquire twice as one owner, release twice",
     Rwlock "rwlock" "readers and writers",
     Semaphore "semaphore" "some of a number of permits",
     Fenced "fenced" "holders write to a register that refuses old tokens",
     Unfenced "unfenced" "holders write to a register that refuses nothing: what fencing is for",
     Counter "counter" "holders read a number and write the next one, with their tokens",
-    Queue "queue" "all wait in line: who was there first is served first",
+    Queue "queue" "all wait in the queue: first come, first served",
     Election "election" "candidates and one leader",
     Ticks "ticks" "a scheduled job on every worker",
 );
@@ -650,7 +648,7 @@ pub fn parse(text: &str) -> Result<Vec<Event>, ParseError> {
                     begins.iter().zip(ends).map(|(from, to)| serde_json::from_str(&line[*from..to]).ok()).collect();
                 match pieces.last() {
                     Some(Some(_)) => events.extend(pieces.into_iter().flatten()),
-                    _ => return Err(ParseError { line: at + 1, problem: format!("no event: {error}") }),
+                    _ => return Err(ParseError { line: at + 1, problem: format!("not an event: {error}") }),
                 }
             }
         }
@@ -658,10 +656,10 @@ pub fn parse(text: &str) -> Result<Vec<Event>, ParseError> {
     match events.first() {
         Some(Event::Run(header)) if header.format == 1 => Ok(events),
         Some(Event::Run(header)) => {
-            let problem = format!("format {} is not known; this leasehold reads format 1", header.format);
+            let problem = format!("unknown format {}; this leasehold reads format 1", header.format);
             Err(ParseError { line: 1, problem })
         }
-        _ => Err(ParseError { line: 0, problem: "no history of leasehold verify: it has no header".to_owned() }),
+        _ => Err(ParseError { line: 0, problem: "not a history of leasehold verify: it has no header".to_owned() }),
     }
 }
 

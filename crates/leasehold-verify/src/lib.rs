@@ -3,7 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`runner`] | starts the workers, causes the faults, writes the history |
-//! | [`deployment`] | where the engine runs, and the faults that its servers and its network can have |
+//! | [`deployment`] | the engine's servers and network, and their faults |
 //! | [`worker`] | a process that acquires locks, uses the resource, and records what it observed |
 //! | [`fenced_resource`] | the resource that the locks protect |
 //! | [`matrix`] | every engine under every fault |

@@ -14,7 +14,7 @@ pub enum Guarantee {
     Tokens,
     /// A re-entering owner keeps its token.
     Reentry,
-    /// Never are more permits out than the limit.
+    /// Holders never have more permits than the limit.
     Permits,
     /// A fenced register never accepts an old token, and is linearizable.
     Fencing,
@@ -88,8 +88,8 @@ pub struct Finding {
     pub checked: u64,
     /// How many of them were violations.
     pub broken: u64,
-    /// The figure, in words: `latest 0.9 of 1,203 calls, 0.31 s after its deadline`,
-    /// `at most 1.04 TTL after a kill`.
+    /// The figure, in words: `1,203 calls, the latest 310 ms after its deadline`, `after kill at
+    /// most 1.04 TTL`.
     pub figure: String,
 }
 
@@ -110,7 +110,7 @@ pub struct Violation {
     pub title: String,
     /// A few sentences for people: who, when, with which token, and which fault was active.
     pub words: String,
-    /// Whether it concerns how long something took.
+    /// Whether it is an exceeded time bound.
     #[serde(default)]
     pub about_time: bool,
 }

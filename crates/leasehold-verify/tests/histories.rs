@@ -39,7 +39,7 @@ async fn every_engine_keeps_its_guarantees_under_every_fault() {
     let outcomes =
         matrix::run_cells(cells, &matrix_options(), |cell, outcome| println!("{cell}: {}", outcome.summary_line()))
             .await;
-    assert_eq!(outcomes.len(), total, "each was run to its end");
+    assert_eq!(outcomes.len(), total, "every cell completed");
     // The table of guarantees, as a soak writes it.
     let ran: Vec<_> = outcomes.iter().map(|(_, outcome)| outcome.clone()).collect();
     let table = matrix::guarantee_tables(&ran, &jiff::Timestamp::now().strftime("%Y-%m-%d").to_string());
@@ -52,29 +52,26 @@ async fn every_engine_keeps_its_guarantees_under_every_fault() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     for (cell, outcome) in &outcomes {
         assert!(outcome.histories >= 10 && outcome.calls >= 2000, "{cell}: {}", outcome.summary_line());
-        assert_eq!(outcome.unconfirmed, 0, "{cell}: registers on which porcupine did not say the same");
+        assert_eq!(outcome.unconfirmed, 0, "{cell}: registers on which porcupine did not agree");
         if cell.fault == Some(FaultKind::Ahead) && cell.engine != LocalEngine::Redlock {
-            assert!(
-                outcome.at_once + outcome.losses > 0,
-                "{cell}: no lease ended before its time: {}",
-                outcome.summary_line()
-            );
+            assert!(outcome.at_once + outcome.losses > 0, "{cell}: no lease ended early: {}", outcome.summary_line());
         }
         if cell.fault.is_some() {
             assert!(outcome.faults >= outcome.histories, "{cell}: {}", outcome.summary_line());
         }
         let tested = guarantees::required_guarantees(*cell);
         let missing: Vec<_> = tested.iter().filter(|promise| !outcome.tested.contains(promise)).collect();
-        assert!(missing.is_empty(), "{cell}: {missing:?} were not put to the test");
+        assert!(missing.is_empty(), "{cell}: {missing:?} were not tested");
     }
     // On every engine whose server can fail, at least one running holder was notified of a loss in
     // time.
     for local in
         LocalEngine::ALL.iter().copied().filter(|local| ![LocalEngine::Memory, LocalEngine::File].contains(local))
     {
-        let told: u64 = outcomes.iter().filter(|(cell, _)| cell.engine == local).map(|(_, outcome)| outcome.told).sum();
-        println!("{local}: {told} losses of which it was judged when they were told");
-        assert!(told > 0, "{local}: whether a loss is told was not put to the test");
+        let notified: u64 =
+            outcomes.iter().filter(|(cell, _)| cell.engine == local).map(|(_, outcome)| outcome.told).sum();
+        println!("{local}: {notified} losses with a checked notification time");
+        assert!(notified > 0, "{local}: no notification of a loss was tested");
     }
     // As root, including those that fill up a separate disk.
     let all = if rustix::process::geteuid().is_root() { 105 } else { 101 };
@@ -93,7 +90,7 @@ async fn every_control_is_detected() {
     for (control, running) in Control::ALL.iter().zip(all) {
         for (seed, run) in (1..).zip(running) {
             let found = run.await.expect("no panic").expect("a run");
-            println!("{}, seed {seed}: found out in {} of {}", control.description(), found.0, found.1);
+            println!("{}, seed {seed}: detected in {} of {}", control.description(), found.0, found.1);
             assert_eq!(found, (1, 1), "{}, seed {seed}", control.description());
         }
     }
@@ -106,7 +103,7 @@ fn run_soak(out: &Path, arguments: &[&str]) -> (bool, String) {
     (ran.status.success(), String::from_utf8_lossy(&words).into_owned())
 }
 
-/// Histories that did not run are not counted as if they had, and none runs twice.
+/// Histories that did not run do not count, and none runs twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partial_soak_is_marked_as_partial_and_resumes_where_it_ended() {
     let _turn = SERIAL.lock().await;
@@ -119,13 +116,13 @@ async fn a_partial_soak_is_marked_as_partial_and_resumes_where_it_ended() {
     std::fs::write(&page, marks).expect("written");
     let (done, words) = run_soak(&out, &["--only", "memory/none", "--tables", &page.display().to_string()]);
     assert!(!done && words.contains("not with --only"), "{words}");
-    assert_eq!(std::fs::read_to_string(&page).expect("it is there"), marks, "a part is no table");
+    assert_eq!(std::fs::read_to_string(&page).expect("it is there"), marks, "a partial soak writes no table");
     let part = |histories| run_soak(&out, &["--only", "memory/none", "--ops", "60", "--histories", histories]);
     let (done, words) = part("1");
     assert!(done && words.contains("memory under nothing: 3 histories"), "{words}");
     let table = || std::fs::read_to_string(out.join("promises.md")).expect("a table");
     assert!(table().contains("| none | 0 of 3 | not run | not run |"), "{}", table());
     let (done, words) = part("2");
-    assert!(done && words.contains("1 histories of each were run before"), "{words}");
+    assert!(done && words.contains("resuming after 1 histories of each cell"), "{words}");
     assert!(table().contains("| none | 0 of 6 | not run | not run |"), "{}", table());
 }

@@ -11,7 +11,7 @@ use crate::jute::{Reader, Writer};
 pub struct Permission(i32);
 
 impl Permission {
-    /// Nothing.
+    /// No operation.
     pub const NONE: Self = Self(0);
     /// Reading its data, and listing its children.
     pub const READ: Self = Self(1);
@@ -23,7 +23,7 @@ impl Permission {
     pub const DELETE: Self = Self(8);
     /// Setting its ACL.
     pub const ADMIN: Self = Self(16);
-    /// Everything.
+    /// All operations.
     pub const ALL: Self = Self(31);
 
     /// Whether all of `other` is allowed.
@@ -40,7 +40,7 @@ impl BitOr for Permission {
     }
 }
 
-/// One rule: what these users may do.
+/// One rule: the permissions of these users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     permission: Permission,
@@ -111,7 +111,7 @@ impl Acls<'static> {
         Self(&ANYONE_ALL)
     }
 
-    /// Every client may read, and no user may do the rest.
+    /// Every client may read, and no user has other permissions.
     pub const fn anyone_read() -> Self {
         Self(&ANYONE_READ)
     }

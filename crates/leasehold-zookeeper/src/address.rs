@@ -19,7 +19,7 @@ impl Server {
     }
 
     fn read(text: &str) -> Result<Self> {
-        const WRONG: Error = Error::BadArguments("servers are like zk1:2181,zk2:2181,[::1]:2181");
+        const WRONG: Error = Error::BadArguments("a server list looks like zk1:2181,zk2:2181,[::1]:2181");
         let (host, rest) = match text.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or(WRONG)?,
             None => text.split_at(text.find(':').unwrap_or(text.len())),
@@ -39,13 +39,13 @@ impl Server {
 /// Refuses a path that no server accepts for a node.
 pub(crate) fn check_path(path: &str) -> Result<()> {
     let Some(rest) = path.strip_prefix('/') else {
-        return Err(Error::BadArguments("a path begins with a slash"));
+        return Err(Error::BadArguments("a path must begin with a slash"));
     };
     if !rest.is_empty() && rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return Err(Error::BadArguments("a path has no empty parts, no . and no .."));
+        return Err(Error::BadArguments("a path must not have empty parts, . or .."));
     }
     if rest.contains('\0') {
-        return Err(Error::BadArguments("a path has no zero in it"));
+        return Err(Error::BadArguments("a path must not contain a NUL character"));
     }
     Ok(())
 }

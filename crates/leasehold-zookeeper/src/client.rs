@@ -37,7 +37,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A server's answer to one request.
+/// A server's reply to one request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// The whole frame, or why there is none.
@@ -109,7 +109,7 @@ impl Client {
         MultiWriter::new(self)
     }
 
-    /// Sends a request now; the future returns the answer.
+    /// Sends a request now; the future returns the reply.
     pub(crate) fn send(
         &self,
         frame: Result<Writer>,
@@ -131,7 +131,7 @@ impl Client {
     }
 }
 
-/// Why a request of an ended session got no answer.
+/// Why a request of an ended session got no reply.
 fn ended(state: SessionState) -> Error {
     if state.is_terminated() { state.error() } else { Error::ClientClosed }
 }

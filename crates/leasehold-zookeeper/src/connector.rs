@@ -43,8 +43,8 @@ impl Connector {
         self
     }
 
-    /// Gives up after each server was tried once, instead of trying until the session timeout is
-    /// over. This applies to opening the session only, and not to reconnecting.
+    /// Gives up after each server was tried once, instead of retrying until the session timeout.
+    /// This applies to opening the session only, and not to reconnecting.
     #[must_use]
     pub fn with_fail_eagerly(mut self) -> Self {
         self.settings.fail_eagerly = true;
@@ -67,8 +67,8 @@ impl Connector {
     }
 
     /// Uses TLS with all servers. The configuration has the trusted authorities, our own
-    /// certificate and the crypto provider. A server's certificate must have the server's name in
-    /// the list of servers.
+    /// certificate and the crypto provider. A server's certificate must contain the server's name
+    /// from the list of servers.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_tls(mut self, config: std::sync::Arc<tokio_rustls::rustls::ClientConfig>) -> Self {
@@ -83,11 +83,11 @@ impl Connector {
     /// - [`Error::NoHosts`] if [each was tried](Self::with_fail_eagerly).
     /// - [`Error::Timeout`] if none has opened a session within the session timeout.
     /// - [`Error::AuthFailed`] at once if one refuses the login.
-    /// - [`Error::BadArguments`] if this is no list of servers.
+    /// - [`Error::BadArguments`] if this is not a list of servers.
     pub async fn connect(self, servers: &str) -> Result<Client> {
         let mut servers = Server::parse_list(servers)?;
         if i32::try_from(self.settings.session_timeout.as_millis()).is_err() {
-            return Err(Error::BadArguments("a session timeout is 24 days at most"));
+            return Err(Error::BadArguments("a session timeout must be at most 24 days"));
         }
         random::shuffle(&mut servers);
         session::open(self.settings, self.transport, servers).await

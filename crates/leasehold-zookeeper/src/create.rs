@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::acl::Acls;
 
-/// How long a node exists, and whether the server numbers it.
+/// The lifetime of a node, and whether the server numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateMode {
     /// Until a client deletes it.

@@ -10,10 +10,10 @@ pub enum Error {
     NoHosts,
     /// No session was opened within its own timeout.
     Timeout,
-    /// The connection broke before the answer arrived: the server may have executed the request, or
+    /// The connection broke before the reply arrived: the server may have executed the request, or
     /// not.
     ConnectionLoss,
-    /// The session is over; the servers delete its ephemeral nodes.
+    /// The session expired; the servers delete its ephemeral nodes.
     SessionExpired,
     /// The server serves this session over another connection.
     SessionMoved,
@@ -43,7 +43,7 @@ pub enum Error {
     NotReadOnly,
     /// There is no such watch.
     NoWatcher,
-    /// The quota of a node above is used up.
+    /// The quota of an ancestor is exceeded.
     QuotaExceeded,
     /// The server is overloaded.
     Throttled,
@@ -102,22 +102,22 @@ impl fmt::Display for Error {
             Self::ClientClosed => "the client has closed the session",
             Self::AuthFailed => "the login was refused",
             Self::BadArguments(what) => return write!(f, "bad arguments: {what}"),
-            Self::Malformed(what) => return write!(f, "the server's answer is malformed: {what}"),
+            Self::Malformed(what) => return write!(f, "the server's reply is malformed: {what}"),
             Self::NoNode => "there is no such node",
             Self::NodeExists => "the node exists already",
             Self::NotEmpty => "the node has children",
             Self::BadVersion => "the node has another version",
             Self::NoAuth => "not authorized by the node's ACL",
             Self::InvalidAcl => "the ACL is invalid",
-            Self::NoChildrenForEphemerals => "an ephemeral node has no children",
+            Self::NoChildrenForEphemerals => "an ephemeral node cannot have children",
             Self::NotReadOnly => "the server is read-only",
             Self::NoWatcher => "there is no such watch",
-            Self::QuotaExceeded => "a quota is used up",
-            Self::Throttled => "the server has too much to do",
-            Self::MarshallingError => "the server could not read the request",
+            Self::QuotaExceeded => "a quota is exceeded",
+            Self::Throttled => "the server is overloaded",
+            Self::MarshallingError => "the server could not parse the request",
             Self::Unimplemented => "the server does not know this request",
             Self::RuntimeInconsistent => "another part of the transaction failed",
-            Self::Code(code) => return write!(f, "the server answered with code {code}"),
+            Self::Code(code) => return write!(f, "the server returned code {code}"),
         })
     }
 }

@@ -63,7 +63,7 @@ impl Writer {
     }
 }
 
-/// Reads the content of a frame. It never panics, whatever the bytes are.
+/// Reads the content of a frame. It never panics, for any bytes.
 #[derive(Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk().ok_or(Error::Malformed("it ends too early"))?;
+        let (head, rest) = self.0.split_first_chunk().ok_or(Error::Malformed("truncated"))?;
         self.0 = rest;
         Ok(*head)
     }
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn buffer(&mut self) -> Result<&'a [u8]> {
         let length = self.count()?;
-        let (head, rest) = self.0.split_at_checked(length).ok_or(Error::Malformed("it ends too early"))?;
+        let (head, rest) = self.0.split_at_checked(length).ok_or(Error::Malformed("truncated"))?;
         self.0 = rest;
         Ok(head)
     }

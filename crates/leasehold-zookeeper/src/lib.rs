@@ -1,7 +1,7 @@
 //! A small asynchronous [ZooKeeper](https://zookeeper.apache.org) client for tokio.
 //!
-//! It has what the `leasehold` locks need of ZooKeeper 3.5 and later: nodes of all kinds, one-shot
-//! watches that survive a reconnect, transactions, ACLs, logins and TLS.
+//! It implements the features of ZooKeeper 3.5 and later that the `leasehold` locks need: nodes of
+//! all kinds, one-shot watches that survive a reconnect, transactions, ACLs, logins and TLS.
 //!
 //! ```no_run
 //! use leasehold_zookeeper::{Acls, Client, CreateMode};
@@ -10,13 +10,13 @@
 //! let client = Client::connect("zk1:2181,zk2:2181,zk3:2181").await?;
 //! let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
 //! let (stat, sequence) = client.create("/locks/a-", b"me", &options).await?;
-//! println!("/locks/a-{sequence} was made by transaction {}", stat.czxid);
+//! println!("/locks/a-{sequence} was created by transaction {}", stat.czxid);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! - **A method sends its request before it returns.** The server answers requests in their order.
-//!   Requests made together are written together; Nagle's algorithm is off.
+//! - **A method sends its request before it returns.** The server replies to requests in their
+//!   order. Requests made together are written together; Nagle's algorithm is off.
 //! - **A lost connection is reported.** Unanswered requests fail with [`Error::ConnectionLoss`]:
 //!   the server may have executed them. New requests wait for the next connection, or for the end
 //!   of the session.
@@ -33,7 +33,7 @@
 //! `leasehold` used `zookeeper-client` 0.11 before:
 //! - Its `tls` feature builds aws-lc, in C, in addition to the program's own crypto provider, and
 //!   needs a provider for the whole process.
-//! - It leaves Nagle's algorithm on, so that the second of two requests waits for the answer to the
+//! - It leaves Nagle's algorithm on, so that the second of two requests waits for the reply to the
 //!   first.
 //! - The future of its `StateWatcher` must not be dropped while it waits.
 //! - It brings some 40 crates, several of them in a second version.

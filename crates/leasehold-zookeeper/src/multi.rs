@@ -141,7 +141,7 @@ impl<'a> MultiWriter<'a> {
         self.add(op::DELETE, |part| write_delete(part, path, version))
     }
 
-    /// Sends the transaction, and starts an empty one. The answer has one result for each part, in
+    /// Sends the transaction, and starts an empty one. The reply has one result for each part, in
     /// their order.
     pub fn commit(&mut self) -> impl Future<Output = Result<Vec<MultiWriteResult>, MultiWriteError>> + Send + use<> {
         let (parts, count) = (std::mem::replace(&mut self.parts, Writer::new()), std::mem::take(&mut self.count));
@@ -186,7 +186,7 @@ fn results(reader: &mut Reader<'_>, count: usize) -> Result<Vec<MultiWriteResult
         return Err(MultiWriteError::OperationFailed { index, source: Error::from_code(codes[index]) });
     }
     if done.len() != count || !codes.is_empty() {
-        return Err(Error::Malformed("a transaction has another number of results than of parts").into());
+        return Err(Error::Malformed("a transaction has a different number of results and parts").into());
     }
     Ok(done)
 }

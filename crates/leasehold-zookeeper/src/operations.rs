@@ -14,7 +14,7 @@ use crate::wire::op;
 /// The node in which servers keep the ensemble's configuration.
 const CONFIG: &str = "/zookeeper/config";
 
-const UNWATCHED: Error = Error::Malformed("a watch was asked for, and there is none");
+const UNWATCHED: Error = Error::Malformed("a requested watch was not set");
 
 impl Client {
     /// Creates a node. The number is the end of its name, if the server numbers it.
@@ -32,7 +32,7 @@ impl Client {
                 let path = reader.text()?;
                 let sequence = if sequential {
                     let digits = path.get(prefix..).and_then(CreateSequence::read);
-                    digits.ok_or(Error::Malformed("a node that should have a number has none"))?
+                    digits.ok_or(Error::Malformed("a sequential node has no number"))?
                 } else {
                     CreateSequence(-1)
                 };
@@ -44,7 +44,7 @@ impl Client {
     /// Creates a node without data, and its missing parents, all with these options.
     ///
     /// # Errors
-    /// As [`create`](Self::create); an existing node is no error.
+    /// As [`create`](Self::create); an existing node is not an error.
     pub async fn mkdir(&self, path: &str, options: &CreateOptions<'_>) -> Result<()> {
         // From the node upwards, since a client may lack the right to create a node that exists
         // already.
@@ -160,7 +160,7 @@ impl Client {
         async move { answer.await.read(|reader| Ok((reader.list(Acl::read)?, Stat::read(reader)?))) }
     }
 
-    /// Makes the server catch up with the leader before it answers later requests.
+    /// Makes the server catch up with the leader before it serves later requests.
     pub fn sync(&self, path: &str) -> impl Future<Output = Result<()>> + Send + use<> {
         let answer = self.send(path_request(op::SYNC, path, None), None);
         async move { answer.await.read(|_| Ok(())) }

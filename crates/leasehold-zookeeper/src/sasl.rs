@@ -37,7 +37,7 @@ impl fmt::Debug for SaslOptions {
 pub(crate) struct SaslExchange {
     options: SaslOptions,
     cnonce: String,
-    /// The answer that the server must give, once that is known.
+    /// The expected final reply of the server, once it is known.
     expected_proof: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl SaslExchange {
         }
         let nonce = field("nonce").ok_or(Error::Malformed("a SASL challenge without nonce"))?;
         if field("qop").is_some_and(|qop| qop.split(',').all(|one| one.trim() != "auth")) {
-            return Err(Error::Malformed("a SASL challenge that wants more than a login"));
+            return Err(Error::Malformed("a SASL challenge for more than a login"));
         }
         let realm = field("realm").unwrap_or_default();
         let key = self.session_key(realm, nonce);
@@ -69,7 +69,7 @@ impl SaslExchange {
             md5_hex(&format!("{key}:{nonce}:{COUNT}:{}:auth:{method}", self.cnonce))
         };
         let (response, proof) = (answer("AUTHENTICATE"), answer(""));
-        let said = format!(
+        let response = format!(
             "charset=utf-8,username={},realm={},nonce={},nc={COUNT},cnonce={},digest-uri={},qop=auth,response={response}",
             quoted(&self.options.user),
             quoted(realm),
@@ -78,7 +78,7 @@ impl SaslExchange {
             quoted(URI),
         );
         self.expected_proof = Some(proof);
-        Ok(Some(said.into_bytes()))
+        Ok(Some(response.into_bytes()))
     }
 
     /// The hash of the user and password, for this exchange.
@@ -147,11 +147,11 @@ mod tests {
         dialogue.cnonce = "OA6MHXh6VqTrRk".into();
         let challenge =
             br#"realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8"#;
-        let said = String::from_utf8(dialogue.respond(challenge).unwrap().unwrap()).unwrap();
+        let response = String::from_utf8(dialogue.respond(challenge).unwrap().unwrap()).unwrap();
         assert_eq!(dialogue.session_key("elwood.innosoft.com", "OA6MG9tEQGm2hh"), "a2549853149b0536f01f0b850c643c57");
-        assert!(said.contains(r#"username="chris",realm="elwood.innosoft.com""#), "{said}");
+        assert!(response.contains(r#"username="chris",realm="elwood.innosoft.com""#), "{response}");
         let proof = dialogue.expected_proof.clone().unwrap();
-        assert_ne!(fields(&said).iter().find(|(key, _)| key == "response").unwrap().1, proof);
+        assert_ne!(fields(&response).iter().find(|(key, _)| key == "response").unwrap().1, proof);
         assert_eq!(dialogue.respond(b"rspauth=0123"), Err(Error::AuthFailed));
         assert_eq!(dialogue.respond(format!("rspauth={proof}").as_bytes()), Ok(None));
     }

@@ -35,7 +35,7 @@ impl Transport for Tcp {
 
     async fn connect(&self, server: &Server) -> io::Result<Self::Stream> {
         let stream = connect_tcp(server).await?;
-        // A request must not wait until the one before it was answered.
+        // A request must not wait for the reply to the one before it.
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
         if let Some(config) = &self.tls {
@@ -54,7 +54,7 @@ impl Transport for Tcp {
 async fn connect_tcp(server: &Server) -> io::Result<TcpStream> {
     let mut addresses: Vec<SocketAddr> = lookup_host((server.host.as_str(), server.port)).await?.collect();
     random::shuffle(&mut addresses);
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
         match TcpStream::connect(address).await {
             Ok(stream) => return Ok(stream),

@@ -33,9 +33,9 @@ impl OneshotWatcher {
 
     /// Waits for the event, or for the end of the session.
     pub async fn changed(mut self) -> WatchedEvent {
-        let told = (&mut self.event).await;
+        let event = (&mut self.event).await;
         self.is_delivered = true;
-        told.unwrap_or_else(|_| WatchedEvent {
+        event.unwrap_or_else(|_| WatchedEvent {
             event_type: EventType::Session,
             session_state: *self.state.borrow(),
             path: String::new(),
@@ -68,7 +68,7 @@ impl StateWatcher {
 
     /// Waits until the state has changed since the last call, or since the session was opened, and
     /// returns the newest state. It may skip short states in between. After it has reported the end
-    /// of the session once, it waits for ever.
+    /// of the session once, it waits forever.
     pub async fn changed(&mut self) -> SessionState {
         match self.0.changed().await {
             Ok(()) => *self.0.borrow_and_update(),

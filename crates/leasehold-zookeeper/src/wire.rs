@@ -33,11 +33,11 @@ pub(crate) mod op {
     #[cfg(feature = "sasl")]
     pub(crate) const SASL: i32 = 102;
     pub(crate) const CLOSE_SESSION: i32 = -11;
-    /// A failed part of a transaction, in its answer.
+    /// A failed part of a transaction, in its reply.
     pub(crate) const ERROR: i32 = -1;
 }
 
-/// The numbers of packets outside the order of requests and answers.
+/// The numbers of packets outside the order of requests and replies.
 pub(crate) mod xid {
     pub(crate) const EVENT: i32 = -1;
     pub(crate) const PING: i32 = -2;
@@ -64,7 +64,7 @@ pub(crate) fn set_xid(frame: &mut [u8], xid: i32) {
     }
 }
 
-/// The header of every answer.
+/// The header of every reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) xid: i32,
@@ -93,7 +93,7 @@ pub(crate) fn connect_request(last_zxid: i64, timeout_ms: i32, id: i64, password
     writer.finish()
 }
 
-/// The answer to the first packet.
+/// The reply to the first packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectResponse {
     pub(crate) timeout_ms: u32,

@@ -1,8 +1,7 @@
-//! An engine outside the library: the locks of one process, in a map.
-//!
-//! It implements what [`Engine`] requires and nothing more: no queue, no modes, no owners, no inspection. The library does the rest:
-//! waiting, renewing, clean-up, and refusing what the engine does not offer. An engine over a server looks the same, with one request
-//! where this one locks a mutex.
+//! An engine outside the library: the locks of one process, in a map. It implements only what
+//! [`Engine`] requires: no queue, no modes, no owners, no inspection. The library does the rest:
+//! waiting, renewing, clean-up, and refusing features that the engine lacks. An engine over a
+//! server looks the same, with one request where this one locks a mutex.
 //!
 //! ```text
 //! Locks::builder().register("map", leasehold_example_engine::open).open("map:shop")

@@ -70,7 +70,7 @@ async fn read_view(config: &Config, address: &Address) -> Result<ClusterView> {
 }
 
 /// `id ip:port@bus,hostname flags master ping pong epoch link-state slot slot-slot …`
-fn parse_member(line: &str, asked: &Address) -> Option<Member> {
+fn parse_member(line: &str, queried: &Address) -> Option<Member> {
     let words: Vec<_> = line.split_whitespace().collect();
     let &[id, place, flags, follows, ..] = &words[..] else { return None };
     let has = |flag: &str| flags.split(',').any(|one| one == flag);
@@ -78,7 +78,7 @@ fn parse_member(line: &str, asked: &Address) -> Option<Member> {
     Some(Member {
         id: id.to_owned(),
         // A node learns its own address only when the first other node joins.
-        address: parse_address(place).or_else(|| has("myself").then(|| asked.clone())),
+        address: parse_address(place).or_else(|| has("myself").then(|| queried.clone())),
         is_master: has("master"),
         master_id: (follows != "-").then(|| follows.to_owned()),
         is_failing: has("fail") || has("fail?") || has("noaddr") || has("handshake"),
@@ -107,21 +107,21 @@ mod tests {
 
     #[test]
     fn reads_the_nodes_as_redis_writes_them() {
-        let asked = Address { host: "h".into(), port: 7 };
+        let queried = Address { host: "h".into(), port: 7 };
         let one = parse_member(
             "a1 127.0.0.1:30001@31001,host,shard=x myself,master - 0 0 1 connected 0-5460 7 [93-<-b2]",
-            &asked,
+            &queried,
         );
         let one = one.unwrap();
         assert_eq!(one.address, Some(Address { host: "127.0.0.1".into(), port: 30001 }));
         assert!(one.is_master && !one.is_failing && one.master_id.is_none());
         assert_eq!(one.slots, [0..=5460, 7..=7]);
-        let two = parse_member("b2 ::1:30002@31002 slave,fail? a1 0 0 1 connected", &asked).unwrap();
+        let two = parse_member("b2 ::1:30002@31002 slave,fail? a1 0 0 1 connected", &queried).unwrap();
         assert_eq!(two.address.unwrap().to_string(), "[::1]:30002");
         assert!(!two.is_master && two.is_failing && two.master_id.as_deref() == Some("a1"));
-        let alone = parse_member("c3 :7000@17000 myself,master - 0 0 0 connected", &asked).unwrap();
-        assert_eq!(alone.address, Some(asked.clone()));
-        assert_eq!(parse_member("c3 :0@0 noaddr,master - 0 0 0 connected", &asked).unwrap().address, None);
-        assert_eq!(parse_member("vars currentEpoch 6", &asked), None);
+        let alone = parse_member("c3 :7000@17000 myself,master - 0 0 0 connected", &queried).unwrap();
+        assert_eq!(alone.address, Some(queried.clone()));
+        assert_eq!(parse_member("c3 :0@0 noaddr,master - 0 0 0 connected", &queried).unwrap().address, None);
+        assert_eq!(parse_member("vars currentEpoch 6", &queried), None);
     }
 }

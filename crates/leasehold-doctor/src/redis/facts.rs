@@ -14,9 +14,9 @@ pub(crate) struct Requirements {
     pub(crate) prefix: String,
     /// The textbook lock, a single string key: no queues, no notifications.
     pub(crate) simple: bool,
-    /// Strict mode: a server that may have lost leases waits for the longest.
+    /// Strict mode: a server that may have lost leases cools down for the longest lease.
     pub(crate) strict: bool,
-    /// How many replicas must confirm a grant.
+    /// The number of replicas that must acknowledge a grant.
     pub(crate) replicas: u32,
     pub(crate) deployment: Deployment,
 }
@@ -178,7 +178,7 @@ impl NodeFacts {
         self.info(key)?.parse().map_err(|_| QueryError::missing(key))
     }
 
-    /// The answer to `CONFIG GET`.
+    /// The reply to `CONFIG GET`.
     pub(crate) fn setting(&self, key: &'static str) -> Fact<&str> {
         match self.settings.get(key) {
             Some(Ok(value)) => Ok(value),
@@ -200,7 +200,7 @@ impl NodeFacts {
         Ok(followers.collect())
     }
 
-    /// Whether a restart loses nothing. That requires that each write is on disk before its reply.
+    /// Whether a restart loses no data. That requires each write on disk before its reply.
     pub(crate) fn is_durable(&self) -> Fact<bool> {
         Ok(self.info_number("aof_enabled")? == 1 && self.setting("appendfsync")? == "always")
     }

@@ -30,7 +30,7 @@ const SETTINGS: [&str; 10] = [
     "cluster-require-full-coverage",
 ];
 
-/// Asks one server for all facts. In a cluster, `slots` are the slots that it serves.
+/// Queries all facts of one server. In a cluster, `slots` are the slots that it serves.
 ///
 /// # Errors
 /// Only if it is unreachable.
@@ -48,7 +48,7 @@ pub(super) async fn gather_node(
         settings.insert(key, setting(link, key).await);
     }
     let (scripts, script_time) = (probe::check_scripts(link).await, probe::check_script_time(link).await);
-    // If the role is unknown, the server is asked as a master: a replica then refuses, which is a
+    // A server with an unknown role is queried as a master: a replica then refuses, which is a
     // fact, too.
     let master = match is_master {
         Ok(false) => None,
@@ -75,12 +75,12 @@ async fn gather_master_facts(
     aim: &Requirements,
     slots: &[RangeInclusive<u16>],
 ) -> MasterFacts {
-    // The textbook lock sends no notifications, and neither does one server of several.
-    let tells = !aim.simple && aim.deployment != Deployment::Redlock;
+    // The textbook lock and Redlock send no notifications.
+    let has_notifications = !aim.simple && aim.deployment != Deployment::Redlock;
     MasterFacts {
         lock_keys: probe::check_lock_keys(link, aim, slots).await,
-        echo: if tells { Some(probe::check_echo(link, config, address, aim).await) } else { None },
-        tracking: if tells { Some(probe::check_tracking(link).await) } else { None },
+        echo: if has_notifications { Some(probe::check_echo(link, config, address, aim).await) } else { None },
+        tracking: if has_notifications { Some(probe::check_tracking(link).await) } else { None },
         keys: if aim.simple { None } else { Some(keys::scan(link, aim).await) },
         epoch: if aim.deployment == Deployment::Redlock && aim.strict {
             Some(probe::epoch(link, aim).await)
@@ -135,14 +135,14 @@ fn parse_replica_address(line: &str) -> Option<Address> {
     Some(Address { host: of("ip")?.to_owned(), port: of("port")?.parse().ok()? })
 }
 
-/// How many servers are asked concurrently.
+/// The number of servers that are queried concurrently.
 const MAX_CONCURRENT_SERVERS: usize = 8;
 
-/// A server to ask, its expected role, and the slots that it serves.
+/// A server to query, its expected role, and the slots that it serves.
 pub(super) type ServerToExamine = (Address, ExpectedRole, Vec<RangeInclusive<u16>>);
 
-/// Asks servers and judges them, one by one and in comparison. `failover_delay` is how long a master must
-/// be unreachable before another is promoted, where the servers have no setting for it.
+/// Queries servers and judges them, each alone and in comparison. `failover_delay` is how long a
+/// master must be unreachable before another is promoted, where the servers have no setting for it.
 pub(super) async fn examine_servers(
     config: &Config,
     servers: &[ServerToExamine],
@@ -151,8 +151,8 @@ pub(super) async fn examine_servers(
 ) -> Vec<Finding> {
     let (mut findings, mut nodes) = (Vec::new(), Vec::new());
     for some in servers.chunks(MAX_CONCURRENT_SERVERS) {
-        let asked = join_all(some.iter().map(|(address, _, slots)| gather_node(config, address, aim, slots))).await;
-        for ((address, expected, _), answer) in some.iter().zip(asked) {
+        let replies = join_all(some.iter().map(|(address, _, slots)| gather_node(config, address, aim, slots))).await;
+        for ((address, expected, _), answer) in some.iter().zip(replies) {
             match answer {
                 Ok(node) => {
                     findings.extend(rules::judge_node(&node, *expected, aim));

@@ -1,4 +1,4 @@
-//! The keys with our prefix: which of them our locks did not write, and which will never expire.
+//! The keys with our prefix: which keys our locks did not write, and which never expire.
 
 use futures_util::future::join_all;
 
@@ -107,9 +107,9 @@ impl KeyScan {
     ///
     /// A lock is a hash, `<prefix>l…`. Its field `m` begins with F (free), H or B (held by one) and
     /// is the only field; or it begins with R, and each claim has a field beside it. A record is a
-    /// string, `<prefix>r…`, and stays. `<prefix>b…` (bundles), `<prefix>e` and `<prefix>s` are
-    /// strings, the last two followed by a slot's tag in a cluster. So are the locks of Redlock
-    /// with the same prefix, `<prefix>q<name>`.
+    /// string, `<prefix>r…`, and stays. `<prefix>b…` (grouped renewals), `<prefix>e` and
+    /// `<prefix>s` are strings, the last two followed by a slot's tag in a cluster. So are the
+    /// locks of Redlock with the same prefix, `<prefix>q<name>`.
     pub(crate) fn add_key(&mut self, prefix: &str, key: &[u8], look: &KeyFacts) {
         if look.kind == "none" {
             return; // It has disappeared meanwhile.
@@ -118,7 +118,7 @@ impl KeyScan {
         let rest = key.get(prefix.len()..).unwrap_or_default();
         let expected = match rest {
             [b'l', b'{' | b'=' | b'~', ..] => "hash",
-            // A record: it stays, and its content is not ours to judge.
+            // A record: it never expires, and the application defines its content.
             [b'r', b'{' | b'=' | b'~', ..] if look.kind == "string" => return,
             [b'r', b'{' | b'=' | b'~', ..] => "string",
             [b'e' | b's'] | [b'e' | b's', b'{', ..] => "string",
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_damaged_keys_are_told_apart() {
+    fn foreign_and_damaged_keys_are_distinguished() {
         let count =
             |keys: KeyScan| [keys.wrong_type.count, keys.foreign.count, keys.without_ttl.count, keys.orphans.count];
         assert_eq!(count(scan_of_one_key("p:l{a}", "list", "", 0, 1000)), [1, 0, 0, 0]);

@@ -1,8 +1,8 @@
-//! The checks of `leasehold doctor`: `gather` asks the servers, and `rules` judge the answers.
+//! The checks of `leasehold doctor`: `gather` queries the servers, and `rules` judge the facts.
 //!
-//! The probes do what a lock does, with the engine's own prefix and names that no client uses, and
-//! leave nothing behind. Everything else is read only and limited: at most 100 pings, 128 entries
-//! of the slow log, and 2000 keys of ours among 300,000 of all.
+//! The probes run a lock's commands, with the engine's own prefix and names that no client uses,
+//! and clean up. All other queries are read-only and limited: at most 100 pings, 128 entries of the
+//! slow log, and 2000 keys of ours among 300,000 of all.
 
 mod cluster;
 mod facts;

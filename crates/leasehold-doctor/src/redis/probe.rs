@@ -1,4 +1,4 @@
-//! What a lock does, done once: scripts, the keys of one lock, a message. Nothing is left behind.
+//! Runs a lock's commands once: scripts, the keys of one lock, a message. All keys are removed.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
 /// The digest of `return 1`.
 const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
-/// Lets a script continue after a refusal, and keeps the first one.
+/// Makes a script continue after a refusal, and stores the first one.
 const TRY_FUNCTION: &str = "\
 local there, no = 0, nil
 local function try(...)
@@ -113,7 +113,7 @@ pub(super) async fn check_tracking(link: &QueryConnection) -> Fact<()> {
 }
 
 fn expect_one(answer: i64) -> Fact<()> {
-    if answer == 1 { Ok(()) } else { Err(QueryError::Refused(format!("the script answered {answer} instead of 1"))) }
+    if answer == 1 { Ok(()) } else { Err(QueryError::Refused(format!("the script returned {answer} instead of 1"))) }
 }
 
 /// Sends a message to ourselves from within a script, as a release does.
@@ -135,6 +135,6 @@ pub(super) async fn check_echo(
     let _: redis::Value = query(&ear, &redis_command(&["SUBSCRIBE", &channel])).await?;
     let publish = redis_command(&["EVAL", "return redis.call('PUBLISH', ARGV[1], 'x')", "0", &channel]);
     let receivers = query(link, &publish).await?;
-    let heard = config.clock.timeout(ECHO_TIMEOUT, inbox.recv()).await;
-    Ok(Echo { receivers, received: matches!(heard, Ok(Some(()))) })
+    let received = config.clock.timeout(ECHO_TIMEOUT, inbox.recv()).await;
+    Ok(Echo { receivers, received: matches!(received, Ok(Some(()))) })
 }

@@ -1,4 +1,4 @@
-//! Queries to one server, each with a timeout. A refusal is an answer like any other.
+//! Queries to one server, each with a timeout. A refusal is a fact, too.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use leasehold::clock::Clock;
 use leasehold_internals::redis::config::Config;
 use leasehold_internals::redis::error::one_line;
 
-/// A server that does not answer a small query within this time counts as unreachable.
+/// A server that does not reply to a small query within this time counts as unreachable.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why something is not known.
@@ -26,7 +26,7 @@ pub(crate) enum QueryError {
 
 impl QueryError {
     pub(crate) fn missing(what: &str) -> Self {
-        Self::Refused(format!("it does not tell {what}"))
+        Self::Refused(format!("it does not report {what}"))
     }
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for QueryError {
 /// A fact, or why it is not known.
 pub(crate) type Fact<T> = Result<T, QueryError>;
 
-/// A connection for queries. After a timeout it is not used again: the report must come to an end.
+/// A connection for queries. After a timeout it is not used again, so that the report ends in time.
 #[derive(Clone)]
 pub(crate) struct QueryConnection {
     connection: MultiplexedConnection,
@@ -59,7 +59,7 @@ impl QueryConnection {
     }
 }
 
-/// Sends a command and waits for its answer.
+/// Sends a command and waits for its reply.
 pub(crate) async fn query<T: FromRedisValue>(link: &QueryConnection, command: &Cmd) -> Fact<T> {
     if let Some(why) = link.failure.get() {
         return Err(QueryError::NoResponse(why.clone()));
@@ -70,7 +70,7 @@ pub(crate) async fn query<T: FromRedisValue>(link: &QueryConnection, command: &C
         Ok(Err(error)) => Err(match error.kind() {
             Native::Server(_) | Native::Extension => QueryError::Refused(one_line(&error)),
             Native::Parse | Native::UnexpectedReturnType => {
-                QueryError::Refused(format!("it answered something that is not understood ({})", one_line(&error)))
+                QueryError::Refused(format!("unexpected reply ({})", one_line(&error)))
             }
             _ => link.mark_failed(one_line(&error)),
         }),

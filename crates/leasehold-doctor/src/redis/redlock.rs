@@ -38,15 +38,15 @@ pub(crate) struct Voter {
     pub(crate) facts: Result<NodeFacts>,
 }
 
-/// Asks all servers concurrently, and judges them.
+/// Queries all servers concurrently, and judges them.
 pub(crate) async fn examine(nodes: &[Arc<Config>], settings: &RedlockSettings, ttl: Duration) -> Vec<Finding> {
     let Some(first) = nodes.first() else { return Vec::new() };
     let aim = &Requirements::new(first, ttl, Deployment::Redlock);
-    let asked = nodes.iter().filter_map(|config| match &config.topology {
+    let queries = nodes.iter().filter_map(|config| match &config.topology {
         Topology::Single(address) => Some(gather_voter(config, address, aim)),
         _ => None,
     });
-    rules::redlock::judge(&join_all(asked).await, settings, aim)
+    rules::redlock::judge(&join_all(queries).await, settings, aim)
 }
 
 async fn gather_voter(config: &Config, address: &Address, aim: &Requirements) -> Voter {

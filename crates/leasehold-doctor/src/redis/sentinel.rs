@@ -47,22 +47,23 @@ pub(super) async fn examine(
     requirements: &Requirements,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut heard = Vec::new();
-    let mut asked = listed.to_vec();
-    query_sentinels(config, listed, name, &mut heard, &mut findings).await;
-    let mut others: Vec<_> = heard.iter().flat_map(|one: &SentinelAnswer| one.other_sentinels.clone()).collect();
+    let mut responses = Vec::new();
+    let mut queried = listed.to_vec();
+    query_sentinels(config, listed, name, &mut responses, &mut findings).await;
+    let mut others: Vec<_> = responses.iter().flat_map(|one: &SentinelAnswer| one.other_sentinels.clone()).collect();
     others.sort();
     others.dedup();
-    others.retain(|other| !asked.contains(other) && !heard.iter().any(|one| one.view.address == other.to_string()));
-    // A Sentinel that the URL does not name may have two addresses, so the ones that answer are
-    // enough.
-    query_sentinels(config, &others, name, &mut heard, &mut Vec::new()).await;
-    asked.extend(others);
+    others
+        .retain(|other| !queried.contains(other) && !responses.iter().any(|one| one.view.address == other.to_string()));
+    // A Sentinel that the URL does not list may have two addresses, so it is enough that one
+    // responds.
+    query_sentinels(config, &others, name, &mut responses, &mut Vec::new()).await;
+    queried.extend(others);
 
-    let views: Vec<_> = heard.iter().map(|one| one.view.clone()).collect();
+    let views: Vec<_> = responses.iter().map(|one| one.view.clone()).collect();
     findings.extend(rules::sentinel::judge(&views, name, requirements));
-    let Some(master) = heard.iter().find_map(|one| one.master.clone()) else { return findings };
-    let mut replicas: Vec<_> = heard.iter().flat_map(|one| one.replicas.clone()).collect();
+    let Some(master) = responses.iter().find_map(|one| one.master.clone()) else { return findings };
+    let mut replicas: Vec<_> = responses.iter().flat_map(|one| one.replicas.clone()).collect();
     replicas.sort();
     replicas.dedup();
     replicas.retain(|replica| *replica != master);
@@ -78,13 +79,13 @@ async fn query_sentinels(
     config: &Config,
     sentinels: &[Address],
     name: &str,
-    heard: &mut Vec<SentinelAnswer>,
+    responses: &mut Vec<SentinelAnswer>,
     findings: &mut Vec<Finding>,
 ) {
     let answers = join_all(sentinels.iter().map(|address| query_sentinel(config, address, name))).await;
     for (address, answer) in sentinels.iter().zip(answers) {
         match answer {
-            Ok(one) => heard.push(one),
+            Ok(one) => responses.push(one),
             Err(error) => findings.push(rules::sentinel::unreachable(&address.to_string(), &error)),
         }
     }
@@ -98,7 +99,7 @@ async fn query_sentinel(config: &Config, address: &Address, name: &str) -> Resul
         Ok(Some(pair)) => pair.first().zip(pair.get(1)).and_then(|(host, port)| parse_address(host, port)),
         _ => None,
     };
-    let said = match (&place, &master) {
+    let master_fact = match (&place, &master) {
         (Err(no), _) => Err(no.clone()),
         (_, Some(master)) => Ok(master.to_string()),
         _ => Err(QueryError::Refused(format!("it knows no master {name:?}"))),
@@ -107,7 +108,7 @@ async fn query_sentinel(config: &Config, address: &Address, name: &str) -> Resul
     let quorum = query(link, &redis_command(&["SENTINEL", "CKQUORUM", name])).await;
     let replicas = query(link, &redis_command(&["SENTINEL", "REPLICAS", name])).await;
     let others = query(link, &redis_command(&["SENTINEL", "SENTINELS", name])).await;
-    let view = SentinelView { address: address.to_string(), master: said, master_info: about, quorum };
+    let view = SentinelView { address: address.to_string(), master: master_fact, master_info: about, quorum };
     Ok(SentinelAnswer { view, master, replicas: parse_addresses(replicas), other_sentinels: parse_addresses(others) })
 }
 

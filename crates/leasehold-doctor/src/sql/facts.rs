@@ -16,21 +16,21 @@ pub(super) enum UnknownReason {
     Unreachable(String),
     /// The server does not reveal it.
     NotReported(String),
-    /// It was not asked because of another finding.
+    /// It was not queried because of another finding.
     Skipped(&'static str),
 }
 
 impl UnknownReason {
     pub(super) fn not_reported(what: &str) -> Self {
-        Self::NotReported(format!("it does not tell {what}"))
+        Self::NotReported(format!("it does not report {what}"))
     }
 
     pub(super) fn from_failure(failure: &error::Failure, dialect: Dialect) -> Self {
         match (failure, failure.class(dialect)) {
-            (error::Failure::Refused { code, message: said }, Some(error::ErrorClass::Denied)) => {
-                Self::Denied(format!("{code}: {said}"))
+            (error::Failure::Refused { code, message: reason }, Some(error::ErrorClass::Denied)) => {
+                Self::Denied(format!("{code}: {reason}"))
             }
-            (error::Failure::Refused { code, message: said }, _) => Self::NotReported(format!("{code}: {said}")),
+            (error::Failure::Refused { code, message: reason }, _) => Self::NotReported(format!("{code}: {reason}")),
             (error::Failure::Unreachable(why) | error::Failure::ConnectionLost(why), _) => {
                 Self::Unreachable(why.clone())
             }
@@ -43,7 +43,7 @@ impl fmt::Display for UnknownReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Denied(why) | Self::Unreachable(why) | Self::NotReported(why) => f.write_str(why),
-            Self::Skipped(why) => write!(f, "not asked, because {why}"),
+            Self::Skipped(why) => write!(f, "not examined, because {why}"),
         }
     }
 }
@@ -58,7 +58,7 @@ pub(super) struct Requirements {
     pub(super) ttl: Duration,
     pub(super) technique: Technique,
     pub(super) connections: u64,
-    /// `pooler=transaction`: nothing is kept or set in a session.
+    /// `pooler=transaction`: no session state is kept.
     pub(super) has_transaction_pooler: bool,
     /// Waiters poll: `wake=poll`.
     pub(super) is_polling: bool,
@@ -129,7 +129,7 @@ pub(super) struct ServerFacts {
     pub(super) settings: Fact<Values>,
     /// MySQL only: `SHOW GLOBAL STATUS`.
     pub(super) status: Fact<Values>,
-    /// The identity of the server, whatever its address.
+    /// The identity of the server, independent of its address.
     pub(super) identity: Fact<String>,
     /// PostgreSQL only: whether it is a standby.
     pub(super) is_in_recovery: Fact<bool>,
@@ -280,9 +280,9 @@ pub(super) struct RowStats {
     pub(super) count: i64,
     /// How many rows have holders or waiters at present.
     pub(super) active: i64,
-    /// How many rows have holders or waiters that did not leave before their end.
+    /// The number of rows with expired holders or waiters.
     pub(super) expired: i64,
-    /// How many rows claim an end later than any lease can last.
+    /// The number of rows that end later than any lease can.
     pub(super) never_expiring: i64,
     /// How many rows were read and parsed.
     pub(super) parsed: usize,

@@ -90,7 +90,7 @@ impl QueryClient {
         &mut self,
         asking: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
     ) -> Fact<Result<T, Failure>> {
-        let Some(link) = &mut self.link else { return Err(UnknownReason::Unreachable("it fell silent".into())) };
+        let Some(link) = &mut self.link else { return Err(UnknownReason::Unreachable("it stopped responding".into())) };
         match self.clock.timeout(QUERY_TIMEOUT, asking(link)).await {
             Ok(answer) => {
                 // After a refusal, the next query may succeed.
@@ -113,7 +113,7 @@ impl QueryClient {
     }
 }
 
-/// Asks for all facts.
+/// Queries all facts.
 pub(super) async fn gather_facts(config: &Config, ttl: Duration) -> Facts {
     let aim = Requirements {
         dialect: config.dialect,
@@ -139,9 +139,9 @@ async fn gather_server(config: &Config, (host, port): &(String, u16)) -> Server 
         ..config.clone()
     };
     let seen = match QueryClient::open(&alone).await {
-        Ok(mut asker) => {
-            let seen = gather_server_facts(&mut asker, &alone).await;
-            asker.close().await;
+        Ok(mut client) => {
+            let seen = gather_server_facts(&mut client, &alone).await;
+            client.close().await;
             Ok(seen)
         }
         Err(failure) => Err(connect_failure(&failure, config.dialect)),
@@ -150,51 +150,51 @@ async fn gather_server(config: &Config, (host, port): &(String, u16)) -> Server 
 }
 
 fn connect_failure(failure: &Failure, dialect: Dialect) -> ConnectFailure {
-    let said = match failure {
-        Failure::Refused { code, message: said } => format!("{code}: {said}"),
+    let reason = match failure {
+        Failure::Refused { code, message: reason } => format!("{code}: {reason}"),
         Failure::Unreachable(why) | Failure::ConnectionLost(why) => why.clone(),
         other => other.to_error(dialect, "it").message_without_location(),
     };
     match failure.class(dialect) {
-        Some(ErrorClass::Denied) => ConnectFailure::Denied(said),
-        Some(ErrorClass::NoDatabase) => ConnectFailure::NoDatabase(said),
-        Some(ErrorClass::TooManyConnections) => ConnectFailure::TooManyConnections(said),
-        _ => ConnectFailure::Unreachable(said),
+        Some(ErrorClass::Denied) => ConnectFailure::Denied(reason),
+        Some(ErrorClass::NoDatabase) => ConnectFailure::NoDatabase(reason),
+        Some(ErrorClass::TooManyConnections) => ConnectFailure::TooManyConnections(reason),
+        _ => ConnectFailure::Unreachable(reason),
     }
 }
 
-async fn gather_server_facts(asker: &mut QueryClient, config: &Config) -> ServerFacts {
-    let unasked = || UnknownReason::Skipped("it is another kind of server");
+async fn gather_server_facts(client: &mut QueryClient, config: &Config) -> ServerFacts {
+    let skipped = || UnknownReason::Skipped("it is another kind of server");
     let mut seen = ServerFacts {
-        version: Err(unasked()),
-        settings: Err(unasked()),
-        status: Err(unasked()),
-        identity: Err(unasked()),
-        is_in_recovery: Err(unasked()),
-        in_use: Err(unasked()),
-        replicas: Err(unasked()),
-        intermediary: Err(unasked()),
-        clock: Err(unasked()),
-        round_trips: Err(unasked()),
+        version: Err(skipped()),
+        settings: Err(skipped()),
+        status: Err(skipped()),
+        identity: Err(skipped()),
+        is_in_recovery: Err(skipped()),
+        in_use: Err(skipped()),
+        replicas: Err(skipped()),
+        intermediary: Err(skipped()),
+        clock: Err(skipped()),
+        round_trips: Err(skipped()),
         tables: Vec::new(),
-        dry_run: Err(unasked()),
-        row_stats: Err(unasked()),
+        dry_run: Err(skipped()),
+        row_stats: Err(skipped()),
     };
     match config.dialect {
-        Dialect::MySql => mysql::query_facts(asker, &mut seen).await,
-        Dialect::Postgres => postgres::query_facts(asker, config, &mut seen).await,
+        Dialect::MySql => mysql::query_facts(client, &mut seen).await,
+        Dialect::Postgres => postgres::query_facts(client, config, &mut seen).await,
     }
-    (seen.clock, seen.round_trips) = probe::measure_clock(asker).await;
+    (seen.clock, seen.round_trips) = probe::measure_clock(client).await;
     for (name, wanted, statement) in required_tables(config) {
         let found = match config.dialect {
-            Dialect::MySql => mysql::table(asker, &name, &statement).await,
-            Dialect::Postgres => postgres::table(asker, config.schema.as_deref(), &name).await,
+            Dialect::MySql => mysql::table(client, &name, &statement).await,
+            Dialect::Postgres => postgres::table(client, config.schema.as_deref(), &name).await,
         };
         seen.tables.push(Table { name, required_columns: wanted, state: found });
     }
-    seen.dry_run = run_dry_run(asker, config, &seen).await;
+    seen.dry_run = run_dry_run(client, config, &seen).await;
     seen.row_stats = match seen.tables.first().map(|table| &table.state) {
-        Some(Ok(TableState::Exists(_))) if config.technique == Technique::Row => count_rows(asker, config).await,
+        Some(Ok(TableState::Exists(_))) if config.technique == Technique::Row => count_rows(client, config).await,
         Some(Err(no)) => Err(no.clone()),
         _ => Err(UnknownReason::Skipped("there is no lease table")),
     };
@@ -217,21 +217,21 @@ fn required_tables(config: &Config) -> Vec<(String, &'static [&'static str], Str
         .collect()
 }
 
-/// Does what a lock does, where it can be rolled back.
-async fn run_dry_run(asker: &mut QueryClient, config: &Config, seen: &ServerFacts) -> Fact<()> {
+/// Runs a lock's statements, where they can be rolled back.
+async fn run_dry_run(client: &mut QueryClient, config: &Config, seen: &ServerFacts) -> Fact<()> {
     if seen.read_only(config.dialect).is_ok_and(|read_only| read_only.is_some()) {
-        return Err(UnknownReason::Skipped("it takes no writes"));
+        return Err(UnknownReason::Skipped("it accepts no writes"));
     }
     for table in &seen.tables {
         match &table.state {
             Ok(TableState::Exists(shape)) if super::rules::is_transactional(shape) => {}
             Ok(TableState::Exists(_)) => return Err(UnknownReason::Skipped("its table cannot roll back")),
-            Ok(TableState::Missing { .. }) => return Err(UnknownReason::Skipped("its table is not there")),
-            Err(_) => return Err(UnknownReason::Skipped("its table could not be looked at")),
+            Ok(TableState::Missing { .. }) => return Err(UnknownReason::Skipped("its table does not exist")),
+            Err(_) => return Err(UnknownReason::Skipped("its table could not be examined")),
         }
     }
-    let dialect = asker.dialect;
-    asker
+    let dialect = client.dialect;
+    client
         .with_timeout(async |link| match config.technique {
             Technique::Row => lease::dry_run(link, config).await,
             Technique::ForUpdate | Technique::Session => session_locks::dry_run(link, config).await,
@@ -240,7 +240,7 @@ async fn run_dry_run(asker: &mut QueryClient, config: &Config, seen: &ServerFact
         .map_err(|failure| UnknownReason::from_failure(&failure, dialect))
 }
 
-async fn count_rows(asker: &mut QueryClient, config: &Config) -> Fact<RowStats> {
+async fn count_rows(client: &mut QueryClient, config: &Config) -> Fact<RowStats> {
     let table = Tables::from_config(config).leases;
     let now = probe::clock_expression(config.dialect);
     let most = RowStats::MAX_COUNTED;
@@ -258,21 +258,21 @@ async fn count_rows(asker: &mut QueryClient, config: &Config) -> Fact<RowStats> 
         sum("busy > 0 AND busy <= now"),
         sum(&format!("busy > now + {MAX_LEASE_MICROS}")),
     );
-    let reply = asker.query(&sql).await?;
+    let reply = client.query(&sql).await?;
     let numbers: Vec<i64> = reply.row().unwrap_or_default().iter().filter_map(Value::int).collect();
     let [count, busy, ended, endless] = numbers[..] else {
-        return Err(UnknownReason::not_reported("how many rows there are"));
+        return Err(UnknownReason::not_reported("the number of rows"));
     };
     let sql =
         format!("SELECT name, version, token, state FROM {table} ORDER BY busy DESC LIMIT {}", RowStats::MAX_PARSED);
     // Rows may be large, and there may be no index: read them only if their number is known to be
     // below the limit.
-    let reply = if count < most { asker.query(&sql).await? } else { Reply::default() };
+    let reply = if count < most { client.query(&sql).await? } else { Reply::default() };
     let damaged = |row: &Vec<Value>| match &row[..] {
         [name, version, token, state] => {
             let why = match (version.int(), token.int(), state.text()) {
                 (Some(0..), Some(0..), Some(state)) => lease::corruption(state)?,
-                _ => "its version or token is none",
+                _ => "its version or token is invalid",
             };
             Some((name.text().unwrap_or_default().to_owned(), why))
         }

@@ -1,8 +1,8 @@
-//! The checks of `leasehold doctor`: `gather` asks the servers, and `rules` judge the answers.
+//! The checks of `leasehold doctor`: `gather` queries the servers, and `rules` judge the facts.
 //!
-//! Each server of the URL is asked separately. A lock with an unused name is acquired and written
-//! to, in a transaction that is rolled back. Everything else is read only and limited: 100,000 rows
-//! are counted, and 500 are parsed.
+//! Each server of the URL is queried separately. A lock with an unused name is acquired and written
+//! to, in a transaction that is rolled back. All other queries are read-only and limited: 100,000
+//! rows are counted, and 500 are parsed.
 
 mod facts;
 mod gather;

@@ -9,31 +9,31 @@ use leasehold_internals::sql::connection::Value;
 const ROUNDS: usize = 3;
 
 /// Runs the queries that only this kind of server has.
-pub(super) async fn query_facts(asker: &mut QueryClient, config: &Config, seen: &mut ServerFacts) {
-    seen.version = asker.text("SELECT version()").await;
-    seen.settings = asker.values("SELECT name::text, COALESCE(setting, '')::text FROM pg_settings").await;
+pub(super) async fn query_facts(client: &mut QueryClient, config: &Config, seen: &mut ServerFacts) {
+    seen.version = client.text("SELECT version()").await;
+    seen.settings = client.values("SELECT name::text, COALESCE(setting, '')::text FROM pg_settings").await;
     if let Ok(settings) = &mut seen.settings {
         let limits = "SELECT 'role_connections', rolconnlimit::bigint FROM pg_roles WHERE rolname = current_user UNION ALL \
             SELECT 'database_connections', datconnlimit::bigint FROM pg_database WHERE datname = current_database()";
-        settings.0.extend(asker.values(limits).await.unwrap_or_default().0);
+        settings.0.extend(client.values(limits).await.unwrap_or_default().0);
     }
     let sql = "SELECT COALESCE((SELECT system_identifier::text FROM pg_control_system()), '') || ' ' || \
         extract(epoch FROM pg_postmaster_start_time())::text";
-    seen.identity = asker.text(sql).await;
-    seen.is_in_recovery = asker.number("SELECT pg_is_in_recovery()").await.map(|yes| yes == 1);
-    seen.in_use = asker.number("SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'").await;
-    seen.replicas = asker.number("SELECT COUNT(*) FROM pg_stat_replication").await;
-    seen.intermediary = detect_intermediary(asker, config).await;
+    seen.identity = client.text(sql).await;
+    seen.is_in_recovery = client.number("SELECT pg_is_in_recovery()").await.map(|yes| yes == 1);
+    seen.in_use = client.number("SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'").await;
+    seen.replicas = client.number("SELECT COUNT(*) FROM pg_stat_replication").await;
+    seen.intermediary = detect_intermediary(client, config).await;
 }
 
 /// Whether a pooler may use another session for each transaction: then two connections share a
 /// session, or one moves to another session while its own is in use.
-async fn detect_intermediary(asker: &mut QueryClient, config: &Config) -> Fact<Intermediary> {
+async fn detect_intermediary(client: &mut QueryClient, config: &Config) -> Fact<Intermediary> {
     let mut other =
         QueryClient::open(config).await.map_err(|failure| UnknownReason::from_failure(&failure, config.dialect))?;
     let mut shared = Ok(false);
     for _ in 0..ROUNDS {
-        shared = share_or_change_session(asker, &mut other).await;
+        shared = share_or_change_session(client, &mut other).await;
         if shared != Ok(false) {
             break;
         }
@@ -42,18 +42,18 @@ async fn detect_intermediary(asker: &mut QueryClient, config: &Config) -> Fact<I
     Ok(if shared? { Intermediary::TransactionPooler } else { Intermediary::Direct })
 }
 
-async fn share_or_change_session(asker: &mut QueryClient, other: &mut QueryClient) -> Fact<bool> {
+async fn share_or_change_session(client: &mut QueryClient, other: &mut QueryClient) -> Fact<bool> {
     const WHO: &str = "SELECT pg_backend_pid()";
-    let first = asker.number(WHO).await?;
+    let first = client.number(WHO).await?;
     other.execute("BEGIN").await?;
     let second = other.number(WHO).await;
-    let third = asker.number(WHO).await;
+    let third = client.number(WHO).await;
     other.execute("ROLLBACK").await?;
     Ok(second? == first || third? != first)
 }
 
 /// The definition of a table.
-pub(super) async fn table(asker: &mut QueryClient, schema: Option<&str>, name: &str) -> Fact<TableState> {
+pub(super) async fn table(client: &mut QueryClient, schema: Option<&str>, name: &str) -> Fact<TableState> {
     let quoted = match schema {
         Some(schema) => format!("\"{schema}\".\"{name}\""),
         None => format!("\"{name}\""),
@@ -61,9 +61,9 @@ pub(super) async fn table(asker: &mut QueryClient, schema: Option<&str>, name: &
     let named = [Value::from(quoted.as_str())];
     let sql =
         "SELECT c.oid::bigint, c.relkind::text || c.relpersistence::text FROM pg_class c WHERE c.oid = to_regclass($1)";
-    let reply = asker.query_with(sql, &named).await?;
+    let reply = client.query_with(sql, &named).await?;
     let Some([Value::Int(oid), Value::Text(kind)]) = reply.row() else {
-        return Ok(TableState::Missing { can_create: check_can_create(asker, schema).await });
+        return Ok(TableState::Missing { can_create: check_can_create(client, schema).await });
     };
     let engine = match kind.as_str() {
         "rp" => "ordinary",
@@ -76,7 +76,7 @@ pub(super) async fn table(asker: &mut QueryClient, schema: Option<&str>, name: &
         COALESCE(NOT l.collisdeterministic, false) \
         FROM pg_attribute a LEFT JOIN pg_collation l ON l.oid = a.attcollation \
         WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
-    let columns = asker.query_with(sql, &[Value::Int(*oid)]).await?;
+    let columns = client.query_with(sql, &[Value::Int(*oid)]).await?;
     let column = |row: &Vec<Value>| match &row[..] {
         [Value::Text(name), Value::Text(of), Value::Text(collation), Value::Int(loose)] => Some(Column {
             name: name.clone(),
@@ -92,26 +92,26 @@ pub(super) async fn table(asker: &mut QueryClient, schema: Option<&str>, name: &
     let sql = "SELECT COUNT(*) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] \
         WHERE i.indrelid = $1::oid AND i.indisunique AND i.indisvalid AND i.indnkeyatts = 1 AND i.indpred IS NULL \
         AND a.attname = 'name'";
-    let reply = asker.query_with(sql, &[Value::Int(*oid)]).await?;
+    let reply = client.query_with(sql, &[Value::Int(*oid)]).await?;
     let unique_name = reply.value().and_then(Value::int).unwrap_or(0) > 0;
     let columns = columns.rows.iter().filter_map(column).collect();
     Ok(TableState::Exists(TableDefinition { engine: engine.to_owned(), columns, is_name_unique: unique_name }))
 }
 
-async fn check_can_create(asker: &mut QueryClient, schema: Option<&str>) -> Fact<()> {
+async fn check_can_create(client: &mut QueryClient, schema: Option<&str>) -> Fact<()> {
     let schema = schema.unwrap_or_default();
     let sql = "SELECT COALESCE(NULLIF($1, ''), current_schema()::text, ''), \
         COALESCE((SELECT has_schema_privilege(n.oid, 'CREATE') FROM pg_namespace n \
          WHERE n.nspname = COALESCE(NULLIF($1, ''), current_schema()::text)), false)";
-    let reply = asker.query_with(sql, &[Value::from(schema)]).await?;
+    let reply = client.query_with(sql, &[Value::from(schema)]).await?;
     match reply.row() {
         Some([_, Value::Int(1)]) => Ok(()),
         Some([Value::Text(schema), _]) if schema.is_empty() => {
-            Err(UnknownReason::Denied("there is no schema to make it in (search_path)".into()))
+            Err(UnknownReason::Denied("there is no schema for it (search_path)".into()))
         }
         Some([Value::Text(schema), _]) => {
-            Err(UnknownReason::Denied(format!("no right to CREATE in the schema {schema:?}")))
+            Err(UnknownReason::Denied(format!("no permission to CREATE in the schema {schema:?}")))
         }
-        _ => Err(UnknownReason::not_reported("what this user may do")),
+        _ => Err(UnknownReason::not_reported("this user's permissions")),
     }
 }

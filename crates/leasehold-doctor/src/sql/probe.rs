@@ -20,19 +20,19 @@ pub(super) fn clock_expression(dialect: Dialect) -> &'static str {
 }
 
 /// The difference between the server's clock and ours, and the durations of queries.
-pub(super) async fn measure_clock(asker: &mut QueryClient) -> (Fact<ClockOffset>, Fact<RoundTrips>) {
-    let sql = format!("SELECT {}", clock_expression(asker.dialect));
+pub(super) async fn measure_clock(client: &mut QueryClient) -> (Fact<ClockOffset>, Fact<RoundTrips>) {
+    let sql = format!("SELECT {}", clock_expression(client.dialect));
     let clock = Clock::system();
     let start = clock.now();
     let mut times = Vec::with_capacity(SAMPLES);
     let mut best: Option<ClockOffset> = None;
     // The first query takes longer, because it is prepared.
-    if let Err(no) = asker.number(&sql).await {
+    if let Err(no) = client.number(&sql).await {
         return (Err(no.clone()), Err(no));
     }
     while times.len() < SAMPLES && (times.len() < 3 || clock.now().duration_since(start) < MAX_DURATION) {
         let (ours, before) = (wall_clock_micros(), clock.now());
-        let theirs = match asker.number(&sql).await {
+        let theirs = match client.number(&sql).await {
             Ok(theirs) => theirs,
             Err(no) => return (Err(no.clone()), Err(no)),
         };
@@ -47,8 +47,8 @@ pub(super) async fn measure_clock(asker: &mut QueryClient) -> (Fact<ClockOffset>
     (best.ok_or_else(none), RoundTrips::from_samples(times).ok_or_else(none))
 }
 
-/// A server's time compared with ours when we asked; the server read it at some time during the
-/// round trip.
+/// A server's time compared with ours at the start of the query. The server read it at some time
+/// during the round trip.
 fn clock_offset(theirs: i64, ours: i64, took: Duration) -> ClockOffset {
     let half = took / 2;
     let middle = ours.saturating_add(i64::try_from(half.as_micros()).unwrap_or(i64::MAX));

@@ -13,7 +13,7 @@ use leasehold::Error;
 /// Why something is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UnknownReason {
-    /// The server does not answer this four-letter word.
+    /// The server does not accept this four-letter word.
     NotWhitelisted(&'static str),
     /// Four-letter words do not work over TLS.
     TlsOnly,
@@ -23,13 +23,13 @@ pub(super) enum UnknownReason {
     Unreachable(String),
     /// The server does not reveal it.
     NotReported(String),
-    /// It answered a request with this error.
+    /// It failed a request with this error.
     RequestFailed(Cause),
 }
 
 impl UnknownReason {
     pub(super) fn not_reported(what: &str) -> Self {
-        Self::NotReported(format!("it does not tell {what}"))
+        Self::NotReported(format!("it does not report {what}"))
     }
 }
 
@@ -37,8 +37,8 @@ impl fmt::Display for UnknownReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotWhitelisted(word) => write!(f, "{word} is not in its 4lw.commands.whitelist"),
-            Self::TlsOnly => f.write_str("four-letter words are not asked over TLS"),
-            Self::NotServing => f.write_str("it runs, and is not serving requests"),
+            Self::TlsOnly => f.write_str("four-letter words do not work over TLS"),
+            Self::NotServing => f.write_str("it runs, but is not serving requests"),
             Self::Unreachable(why) | Self::NotReported(why) => f.write_str(why),
             Self::RequestFailed(cause) => write!(f, "{cause}"),
         }
@@ -107,7 +107,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// The lines of an answer: `key: value` (srvr), `key<tab>value` (mntr) or `key=value` (conf).
+/// The lines of a reply: `key: value` (srvr), `key<tab>value` (mntr) or `key=value` (conf).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyValues(pub(super) HashMap<String, String>);
 
@@ -189,22 +189,23 @@ impl Server {
     }
 
     pub(super) fn role(&self) -> Fact<Role> {
-        let told = self.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.text("Mode"));
-        let told = told.or_else(|no| match &self.mntr {
+        let version_line = self.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.text("Mode"));
+        let version_line = version_line.or_else(|no| match &self.mntr {
             Ok(mntr) => mntr.text("zk_server_state"),
             Err(_) => Err(no),
         });
-        told.map(Role::parse)
+        version_line.map(Role::parse)
     }
 
     /// The version, such as `3.8.0`, and its numbers.
     pub(super) fn version(&self) -> Fact<(String, [u32; 3])> {
-        let told = self.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.text("Zookeeper version"));
-        let told = told.or_else(|no| match &self.mntr {
+        let version_line =
+            self.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.text("Zookeeper version"));
+        let version_line = version_line.or_else(|no| match &self.mntr {
             Ok(mntr) => mntr.text("zk_version"),
             Err(_) => Err(no),
         });
-        let text = told?;
+        let text = version_line?;
         let text = text.split(['-', ',', ' ']).next().unwrap_or_default();
         let mut numbers = text.split('.').map(str::parse);
         let mut number = || numbers.next().and_then(Result::ok);
@@ -307,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_answers_are_parsed() {
+    fn server_replies_are_parsed() {
         let server = sample::follower("h");
         assert_eq!(server.role(), Ok(Role::Follower));
         assert_eq!(server.version(), Ok(("3.8.0".into(), [3, 8, 0])));
@@ -318,7 +319,7 @@ mod tests {
             Err(UnknownReason::not_reported("zk_last_client_response_size"))
         );
         assert_eq!(server.setting("tickTime"), Ok(500));
-        // A server that does not answer `srvr` may answer `mntr`.
+        // A server without `srvr` may accept `mntr`.
         let server = Server { srvr: Err(UnknownReason::NotWhitelisted("srvr")), ..server };
         assert_eq!((server.role(), server.version().map(|(text, _)| text)), (Ok(Role::Follower), Ok("3.8.0".into())));
         let mute = Server { mntr: Err(UnknownReason::NotWhitelisted("mntr")), ..server };

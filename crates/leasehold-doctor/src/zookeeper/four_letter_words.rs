@@ -1,4 +1,4 @@
-//! Four-letter words: one plain connection each, which the server closes after its answer.
+//! Four-letter words: one plain connection each, which the server closes after its reply.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::facts::{Fact, KeyValues, UnknownReason};
 use leasehold::clock::Clock;
 
-/// A server that does not answer within this time counts as unreachable.
+/// A server that does not reply within this time counts as unreachable.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum length of an answer.
+/// The maximum length of a reply.
 const MAX_REPLY: u64 = 1 << 20;
 
 /// The addresses of a name.
@@ -18,26 +18,26 @@ pub(super) async fn resolve(host: &str, port: u16) -> Fact<Vec<SocketAddr>> {
     let look = move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
     match Clock::system().timeout(REPLY_TIMEOUT, tokio::task::spawn_blocking(look)).await {
         Ok(Ok(Ok(found))) if !found.is_empty() => Ok(found),
-        Ok(Ok(Err(cause))) => Err(UnknownReason::Unreachable(format!("{shown:?} is not found: {cause}"))),
-        _ => Err(UnknownReason::Unreachable(format!("{shown:?} is not found"))),
+        Ok(Ok(Err(cause))) => Err(UnknownReason::Unreachable(format!("{shown:?} cannot be resolved: {cause}"))),
+        _ => Err(UnknownReason::Unreachable(format!("{shown:?} cannot be resolved"))),
     }
 }
 
-/// The answer to a word, from the first of these addresses that responds.
+/// The reply to a word, from the first of these addresses that responds.
 pub(super) async fn query(places: &[SocketAddr], word: &'static str, connect: Duration) -> Fact<String> {
     let (places, connect) = (places.to_vec(), connect.min(REPLY_TIMEOUT));
     let asking = tokio::task::spawn_blocking(move || query_blocking(&places, word, connect));
     let whole = connect.saturating_add(REPLY_TIMEOUT);
-    let said = match Clock::system().timeout(whole, asking).await {
-        Ok(Ok(Ok(said))) => said,
-        // This is how a read that takes too long ends.
+    let reply = match Clock::system().timeout(whole, asking).await {
+        Ok(Ok(Ok(reply))) => reply,
+        // A timeout of the read.
         Ok(Ok(Err(cause))) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             return Err(UnknownReason::Unreachable("it does not answer".into()));
         }
         Ok(Ok(Err(cause))) => return Err(UnknownReason::Unreachable(format!("it cannot be reached: {cause}"))),
         _ => return Err(UnknownReason::Unreachable("it does not answer".into())),
     };
-    parse_reply(word, said)
+    parse_reply(word, reply)
 }
 
 fn query_blocking(places: &[SocketAddr], word: &str, connect: Duration) -> std::io::Result<String> {
@@ -48,9 +48,9 @@ fn query_blocking(places: &[SocketAddr], word: &str, connect: Duration) -> std::
                 line.set_read_timeout(Some(REPLY_TIMEOUT))?;
                 line.set_write_timeout(Some(REPLY_TIMEOUT))?;
                 line.write_all(word.as_bytes())?;
-                let mut said = Vec::new();
-                line.take(MAX_REPLY).read_to_end(&mut said)?;
-                return Ok(String::from_utf8_lossy(&said).into_owned());
+                let mut reply = Vec::new();
+                line.take(MAX_REPLY).read_to_end(&mut reply)?;
+                return Ok(String::from_utf8_lossy(&reply).into_owned());
             }
             Err(cause) => last = cause,
         }
@@ -58,16 +58,16 @@ fn query_blocking(places: &[SocketAddr], word: &str, connect: Duration) -> std::
     Err(last)
 }
 
-/// The meaning of an answer.
-fn parse_reply(word: &'static str, said: String) -> Fact<String> {
-    if said.contains("not in the whitelist") {
+/// Parses a reply.
+fn parse_reply(word: &'static str, reply: String) -> Fact<String> {
+    if reply.contains("not in the whitelist") {
         Err(UnknownReason::NotWhitelisted(word))
-    } else if said.contains("not currently serving requests") {
+    } else if reply.contains("not currently serving requests") {
         Err(UnknownReason::NotServing)
-    } else if said.trim().is_empty() {
-        Err(UnknownReason::NotReported(format!("it answers nothing to {word}: is this its plain client port?")))
+    } else if reply.trim().is_empty() {
+        Err(UnknownReason::NotReported(format!("it sends no reply to {word}: is this its plain client port?")))
     } else {
-        Ok(said)
+        Ok(reply)
     }
 }
 
@@ -94,17 +94,17 @@ mod tests {
 
     #[test]
     fn error_replies_are_recognized() {
-        let heard = |said: &str| parse_reply("mntr", said.to_owned());
+        let parse = |reply: &str| parse_reply("mntr", reply.to_owned());
         assert_eq!(
-            heard("mntr is not executed because it is not in the whitelist.\n"),
+            parse("mntr is not executed because it is not in the whitelist.\n"),
             Err(UnknownReason::NotWhitelisted("mntr"))
         );
         assert_eq!(
-            heard("This ZooKeeper instance is not currently serving requests\n"),
+            parse("This ZooKeeper instance is not currently serving requests\n"),
             Err(UnknownReason::NotServing)
         );
-        assert!(matches!(heard(""), Err(UnknownReason::NotReported(_))));
-        assert_eq!(heard("zk_version\t3.8.0"), Ok("zk_version\t3.8.0".into()));
+        assert!(matches!(parse(""), Err(UnknownReason::NotReported(_))));
+        assert_eq!(parse("zk_version\t3.8.0"), Ok("zk_version\t3.8.0".into()));
     }
 
     #[tokio::test]

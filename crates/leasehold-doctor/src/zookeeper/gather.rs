@@ -16,7 +16,7 @@ use leasehold_internals::zookeeper::session::Session;
 
 /// For how many locks the ACLs are read.
 const ACLS: usize = 10;
-/// Asks for all facts.
+/// Queries all facts.
 ///
 /// # Errors
 /// Only for mistakes in the URL itself: a certificate that cannot be read.
@@ -56,12 +56,12 @@ async fn gather_server(config: &Config, host: &str, port: u16) -> Server {
 
 /// Reads the figures again, now that there were writes.
 async fn reread_metrics(config: &Config, servers: &mut [Server]) {
-    let asked = servers.iter_mut().filter(|server| server.mntr.is_ok()).map(|server| async {
+    let queries = servers.iter_mut().filter(|server| server.mntr.is_ok()).map(|server| async {
         if let Ok(figures) = four_letter_words::query_mntr(&server.addresses, config.connect_timeout).await {
             server.mntr = Ok(figures);
         }
     });
-    join_all(asked).await;
+    join_all(queries).await;
 }
 
 fn is_unreachable(server: &Server) -> bool {

@@ -1,8 +1,8 @@
-//! The checks of `leasehold doctor`: `gather` asks the servers, and `rules` judge the answers.
+//! The checks of `leasehold doctor`: `gather` queries the servers, and `rules` judge the facts.
 //!
-//! Each server of the URL is asked with four-letter words, and in a separate session; one more
+//! Each server of the URL is queried with four-letter words and in its own session. One more
 //! session examines the nodes. A lock with an unused name is created, written to a few times and
-//! removed. Parents that were created for it are removed, too. Everything else is read only and
+//! removed. Parents that were created for it are removed, too. All other queries are read-only and
 //! limited: 1000 locks, 10,000 claims.
 
 mod facts;

@@ -1,4 +1,4 @@
-//! What a lock does, done once with a name that no client uses. Nothing is left behind.
+//! Runs a lock's requests once, with a name that no client uses. All nodes are removed.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -16,9 +16,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const SAMPLES: usize = 10;
 const MAX_DURATION: Duration = Duration::from_secs(3);
 
-/// Waits for an answer, with a timeout.
-pub(super) async fn with_timeout<T>(asking: impl Future<Output = Result<T, Cause>>) -> Fact<T> {
-    match Clock::system().timeout(REQUEST_TIMEOUT, asking).await {
+/// Waits for a reply, with a timeout.
+pub(super) async fn with_timeout<T>(request: impl Future<Output = Result<T, Cause>>) -> Fact<T> {
+    match Clock::system().timeout(REQUEST_TIMEOUT, request).await {
         Ok(answer) => answer.map_err(UnknownReason::RequestFailed),
         Err(_) => Err(UnknownReason::Unreachable(format!("no answer within {REQUEST_TIMEOUT:?}"))),
     }
@@ -80,7 +80,7 @@ impl Probe {
             }
         }
         let writes =
-            RoundTrips::from_samples(times).ok_or_else(|| UnknownReason::not_reported("how long a write takes"))?;
+            RoundTrips::from_samples(times).ok_or_else(|| UnknownReason::not_reported("the duration of a write"))?;
         let clock = best.ok_or_else(|| UnknownReason::not_reported("the time"))?;
         Ok(ProbeResult { writes, clock })
     }
@@ -102,11 +102,11 @@ pub(super) async fn measure_reads(client: &Client) -> Fact<RoundTrips> {
         with_timeout(client.check_stat("/")).await?;
         times.push(clock.now().duration_since(before));
     }
-    RoundTrips::from_samples(times).ok_or_else(|| UnknownReason::not_reported("how long a read takes"))
+    RoundTrips::from_samples(times).ok_or_else(|| UnknownReason::not_reported("the duration of a read"))
 }
 
-/// A server's time (in ms) compared with ours when we asked (in µs); the server read it at some
-/// time during the round trip.
+/// A server's time (in ms) compared with ours at the start of the request (in µs); the server read
+/// it at some time during the round trip.
 fn clock_offset(theirs: i64, ours: i64, took: Duration) -> ClockOffset {
     let half = took / 2;
     let middle = ours.saturating_add(i64::try_from(half.as_micros()).unwrap_or(i64::MAX)) / 1000;
@@ -157,7 +157,7 @@ async fn create_claim(client: &Client, config: &Config, folder: &str, name: &str
         [_, MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] => {
             Ok(((*path).to_owned(), stat.mzxid))
         }
-        _ => Err(UnknownReason::not_reported("what it has made")),
+        _ => Err(UnknownReason::not_reported("the created nodes")),
     }
 }
 

@@ -72,7 +72,7 @@ fn queued_ticks_and_manual_runs_may_have_started() {
     let before = JobRecord { queue: vec![60, 120], wanted: vec![by_hand(130), by_hand(205)], ..at(120, "first") };
     let decision = decide(Some(&before), &input(&ONCE, ("second", 200), 210, 1));
     assert_eq!(unknown(&decision), [(130, 3), (180, 1)]);
-    assert_eq!(started(&decision), Some((205, 1)), "it was asked for in this run");
+    assert_eq!(started(&decision), Some((205, 1)), "it was requested in this server run");
     assert!(decision.state.queue.is_empty());
 }
 
@@ -129,11 +129,11 @@ fn a_run_without_an_end_is_recorded_as_maybe_ended() {
     let running = decide(Some(&at(0, "first")), &input(&ONCE, ("first", 0), 60, 1)).state;
     let after = decide(Some(&running), &input(&ONCE, ("second", 70), 75, 2)).state;
     let entry = after.history.last().unwrap();
-    assert_eq!((entry.outcome, entry.text.as_str()), (TickOutcome::Crashed, "or the engine has forgotten its end"));
+    assert_eq!((entry.outcome, entry.text.as_str()), (TickOutcome::Crashed, "or the engine has lost its outcome"));
 }
 
 proptest! {
-    /// Whatever the record contains, at most once holds: no tick that may have begun is begun.
+    /// At most once holds for every record: no tick that may have begun begins.
     #[test]
     fn no_tick_up_to_the_start_of_the_server_run_starts(
         (watermark, mut queue) in (0i64..3000, prop::collection::vec(0i64..3000, 0..4)),

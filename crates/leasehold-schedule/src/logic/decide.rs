@@ -1,4 +1,4 @@
-//! What to do, while holding the lock.
+//! Decides under the lock which run to start.
 
 use super::job_record::{ActiveRun, HistoryEntry, JobRecord, OperatorRequest, TickOutcome};
 use super::pending_work::last_settled_tick;
@@ -6,8 +6,8 @@ use super::seen_state::SeenState;
 use super::ticks::{DueTicks, Ticks, due_ticks};
 use super::{Crash, MAX_TICKS, Missed, Overlap, Policy};
 
-/// The note on a run of which only the start is known.
-const MAYBE_ENDED_NOTE: &str = "or the engine has forgotten its end";
+/// The note on a run with a known start and an unknown end.
+const MAYBE_ENDED_NOTE: &str = "or the engine has lost its outcome";
 
 /// The input of a decision, besides the record.
 #[derive(Clone, Copy)]
@@ -18,8 +18,7 @@ pub struct DecisionInput<'a> {
     pub ticks: &'a dyn Ticks,
     /// Its policies.
     pub policy: &'a Policy,
-    /// When this node first had the schedule: if the schedule is new, earlier ticks belong to no
-    /// node.
+    /// When this node first had the schedule: if the schedule is new, earlier ticks do not count.
     pub since: i64,
     /// The newest state of the record that this node has seen: no decision goes below it.
     pub seen: Option<SeenState>,
@@ -42,7 +41,7 @@ pub struct DecisionInput<'a> {
 pub struct Decision {
     /// The new record. It replaces the one that was read, before anything runs.
     pub state: JobRecord,
-    /// What to do once it is written.
+    /// The action once it is written.
     pub action: Action,
     /// Other decisions, to be reported.
     pub events: Vec<DecisionEvent>,
@@ -59,12 +58,12 @@ impl Decision {
     }
 }
 
-/// What to do.
+/// The action of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// There is nothing to run.
+    /// No run.
     None,
-    /// Run this.
+    /// Start this run.
     Start(ActiveRun),
     /// A node with this higher token decided meanwhile: this node has lost the lock, whatever its
     /// guard reports. Write nothing.
@@ -137,8 +136,8 @@ impl Decider<'_> {
         seconds(self.input.now)
     }
 
-    /// The record that we saw is gone. It is unknown how often ticks since then have begun, so the
-    /// job continues from now.
+    /// The record that this node saw is gone. It is unknown how often ticks since then have begun,
+    /// so the job continues from now.
     fn restart_from_now(&mut self) {
         let from = self.state.watermark;
         let due = due_ticks(self.input.ticks, from, self.now(), MAX_TICKS);
@@ -233,8 +232,7 @@ impl Decider<'_> {
         Some(self.first_attempt(tick, false))
     }
 
-    /// Judges every tick that came due since the last time: each is queued or skipped, and none is
-    /// considered again.
+    /// Judges every tick that came due since the last decision: each is queued or skipped, once.
     fn judge_due_ticks(&mut self) {
         let (schedule, zone) = self.input.schedule;
         let floor = last_settled_tick(&self.state, schedule, zone, self.input.since);
@@ -259,7 +257,7 @@ impl Decider<'_> {
         }
         let verdicts = classify_ticks(&due.ticks, self.input.policy, self.state.busy_until, self.now());
         if due.has_more {
-            // They are not counted; it is only known that they are older than this.
+            // Older ticks are not counted; they are all below this one.
             self.skip(TickOutcome::Missed, &[due.ticks.first().map_or(newest, |oldest| oldest - 1)]);
         }
         self.skip(TickOutcome::Overlapped, &verdicts.overlapped);

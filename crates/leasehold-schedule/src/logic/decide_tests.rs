@@ -1,4 +1,4 @@
-//! What each policy does, tick by tick.
+//! The effect of each policy, tick by tick.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ fn skipped(decision: &Decision) -> Vec<(TickOutcome, i64, u32)> {
     decision.events.iter().filter_map(entry).collect()
 }
 
-/// Runs until nothing is left; each run takes no time.
+/// Runs until no work is left; each run ends at once.
 fn drain(mut state: JobRecord, policy: &Policy, now: i64) -> (JobRecord, Vec<i64>) {
     let mut run = Vec::new();
     for token in state.fence + 1.. {
@@ -82,7 +82,7 @@ fn a_tick_that_was_judged_is_not_judged_again() {
 }
 
 #[test]
-fn a_clock_that_goes_back_fires_nothing_and_moves_nothing() {
+fn a_clock_that_goes_back_fires_no_tick_and_keeps_the_watermark() {
     let done = at(6000);
     let decision = decide(Some(&done), &input(&PLAIN, 300, 9));
     assert_eq!((decision.action, decision.state.watermark), (Action::None, 6000));
@@ -100,7 +100,11 @@ fn a_dead_run_is_never_run_again_with_a_lower_token() {
     let begun = decide(Some(&at(60)), &DecisionInput { concurrent_tokens: &[1, 2], ..input(&policy, 120, 2) });
     assert_eq!(started(&begun), Some((120, 1)));
     let early = decide(Some(&begun.state), &DecisionInput { concurrent_tokens: &[1], ..input(&policy, 130, 1) });
-    assert_eq!((early.action, early.state.running.len()), (Action::None, 1), "it is left to a higher one");
+    assert_eq!(
+        (early.action, early.state.running.len()),
+        (Action::None, 1),
+        "a node with a higher token takes it over"
+    );
     let late = decide(Some(&early.state), &DecisionInput { concurrent_tokens: &[3], ..input(&policy, 131, 3) });
     assert_eq!(started(&late), Some((120, 2)));
 }
@@ -122,7 +126,7 @@ fn after_a_reset_nothing_overlaps_with_a_run_that_ended_in_the_future() {
 
 #[test]
 fn missed_ticks_are_skipped_run_once_or_run_up_to_a_limit() {
-    // The node was away for ten hours; the last tick is 40 s old.
+    // No node ran for ten hours; the last tick is 40 s old.
     let (state, now) = (at(60), 36_100);
     let decision = decide(Some(&state), &input(&PLAIN, now, 1));
     assert_eq!(started(&decision), None);
@@ -167,7 +171,7 @@ fn ticks_due_during_a_run_are_skipped_queued_or_run_concurrently() {
 }
 
 #[test]
-fn a_queued_tick_runs_though_it_is_late_by_then() {
+fn a_queued_tick_runs_although_it_is_late_by_then() {
     let queue = Policy { overlap: Overlap::Queue, ..PLAIN };
     let state = decide(Some(&at(0)), &input(&queue, 60, 1)).state;
     let state = state.with_run_ended(1, TickOutcome::Done, "", 400_000).unwrap();
@@ -212,7 +216,7 @@ fn of_concurrent_runs_only_those_without_the_lock_are_dead() {
     let decision = decide(Some(&state), &DecisionInput { concurrent_tokens: &[2], ..input(&allow, 190, 4) });
     assert_eq!(started(&decision), Some((60, 2)), "one is taken over");
     let running: Vec<_> = decision.state.running.iter().map(|run| run.token).collect();
-    assert_eq!(running, [2, 3, 4], "the other waits for the next who comes");
+    assert_eq!(running, [2, 3, 4], "the other waits for the next node");
     // With concurrent runs, a lower token than the last is normal.
     assert_eq!(
         started(&decide(Some(&state), &DecisionInput { concurrent_tokens: &[1, 3], ..input(&allow, 190, 2) })),
@@ -221,7 +225,7 @@ fn of_concurrent_runs_only_those_without_the_lock_are_dead() {
 }
 
 #[test]
-fn a_node_with_an_older_token_than_the_record_does_nothing() {
+fn a_node_with_an_older_token_than_the_record_starts_no_run() {
     let newer = decide(Some(&at(0)), &input(&PLAIN, 60, 7)).state;
     assert_eq!(decide(Some(&newer), &input(&PLAIN, 120, 6)).action, Action::Superseded(7));
 }
@@ -235,14 +239,14 @@ fn a_lost_reply_is_recognised_by_the_token() {
 }
 
 #[test]
-fn a_pause_begins_nothing_and_its_ticks_are_gone() {
+fn a_pause_begins_no_run_and_drops_its_ticks() {
     let paused = at(0).pause("me", 10).unwrap();
     assert!(paused.pause("me", 11).is_none());
     assert_eq!(pending_work(&paused, &MINUTELY, NAME, &PLAIN, 0, 300), PendingWork::Idle(None));
     assert_eq!(decide(Some(&paused), &input(&PLAIN, 300, 1)).action, Action::None);
-    let asked = paused.run_now("you", 310).unwrap();
-    assert_eq!(pending_work(&asked, &MINUTELY, NAME, &PLAIN, 0, 310), PendingWork::Due);
-    let by_hand = decide(Some(&asked), &input(&PLAIN, 310, 1));
+    let requested = paused.run_now("you", 310).unwrap();
+    assert_eq!(pending_work(&requested, &MINUTELY, NAME, &PLAIN, 0, 310), PendingWork::Due);
+    let by_hand = decide(Some(&requested), &input(&PLAIN, 310, 1));
     assert!(matches!(&by_hand.action, Action::Start(run) if run.manual && run.tick == 310));
     let resumed = paused.resume(310).unwrap();
     assert!(resumed.resume(310).is_none());
@@ -252,8 +256,8 @@ fn a_pause_begins_nothing_and_its_ticks_are_gone() {
 
 #[test]
 fn a_manual_run_does_not_change_the_schedule() {
-    let asked = at(60).run_now("me", 100).unwrap();
-    let by_hand = decide(Some(&asked), &input(&PLAIN, 100, 1));
+    let requested = at(60).run_now("me", 100).unwrap();
+    let by_hand = decide(Some(&requested), &input(&PLAIN, 100, 1));
     assert!(matches!(&by_hand.action, Action::Start(run) if run.manual));
     let state = by_hand.state.with_run_ended(1, TickOutcome::Done, "", 101_000).unwrap();
     assert_eq!(started(&decide(Some(&state), &input(&PLAIN, 120, 2))), Some((120, 1)));
@@ -292,7 +296,7 @@ fn the_history_and_the_queue_are_bounded() {
 }
 
 #[test]
-fn an_end_that_comes_too_late_is_not_recorded() {
+fn a_late_end_is_not_recorded() {
     let dead = decide(Some(&at(0)), &input(&PLAIN, 60, 1)).state;
     let buried = decide(Some(&dead), &input(&PLAIN, 70, 2)).state;
     assert_eq!(buried.with_run_ended(1, TickOutcome::Done, "", 71_000), None);
@@ -307,7 +311,7 @@ fn a_lost_record_restarts_from_now_and_an_outdated_one_from_the_state_seen() {
     let before = JobRecord { queue: vec![60], ..at(60) };
     let back = decide(Some(&before), &DecisionInput { seen, ..input(&PLAIN, 130, 1) });
     assert_eq!((&back.action, back.state.watermark), (&Action::None, 120));
-    assert_eq!(skipped(&back), [(TickOutcome::Unknown, 60, 1)], "nobody knows whether it has begun");
+    assert_eq!(skipped(&back), [(TickOutcome::Unknown, 60, 1)], "it is unknown whether it has begun");
     assert_eq!(started(&decide(Some(&before), &DecisionInput { seen, ..input(&PLAIN, 180, 1) })), Some((180, 1)));
     // A reset is no loss.
     let reset = at(120).reset(50);
@@ -316,7 +320,7 @@ fn a_lost_record_restarts_from_now_and_an_outdated_one_from_the_state_seen() {
 
 proptest! {
     #[test]
-    fn nothing_is_decided_below_the_state_seen(
+    fn no_tick_is_decided_below_the_state_seen(
         record in prop::option::of((0i64..3000, 0u32..3, prop::collection::vec(0i64..3000, 0..4))),
         (resets, watermark) in (0u32..3, 0i64..3000),
         now in 0i64..4000,
@@ -341,8 +345,8 @@ fn a_started_run_is_written_even_if_it_is_already_recorded() {
     let first = decide(Some(&at(0)), &input(&PLAIN, 60, 7));
     assert!(first.must_be_written(Some(&at(0))));
     let again = decide(Some(&first.state), &input(&PLAIN, 61, 7));
-    assert!(again.must_be_written(Some(&first.state)), "the reply was lost: nobody has said that it stands");
-    let nothing = decide(Some(&at(60)), &input(&PLAIN, 70, 8));
-    assert!(!nothing.must_be_written(Some(&at(60))), "a higher token alone");
+    assert!(again.must_be_written(Some(&first.state)), "the reply was lost: the write is not confirmed");
+    let unchanged = decide(Some(&at(60)), &input(&PLAIN, 70, 8));
+    assert!(!unchanged.must_be_written(Some(&at(60))), "a higher token alone");
     assert!(decide(None, &input(&PLAIN, 0, 8)).must_be_written(None));
 }

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 /// The layout that this code reads and writes.
 pub const LAYOUT_VERSION: u32 = 1;
 
-/// How many entries the history keeps. A record has at most 64 KiB, of which waiting ticks may take
-/// 12.
+/// The number of entries in the history. A record has at most 64 KiB, of which queued ticks use up
+/// to 12.
 pub const MAX_HISTORY: usize = 20;
 
-/// How many manual runs may wait.
+/// The maximum number of queued manual runs.
 pub const MAX_MANUAL_RUNS: usize = 20;
 
-/// Everything that a fleet knows about a job. All times are the engine's: ticks in seconds, other
+/// The state of a job, shared by all nodes. All times are the engine's: ticks in seconds, other
 /// times in milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct JobRecord {
@@ -22,7 +22,7 @@ pub struct JobRecord {
     pub schedule: String,
     /// The time zone of the expression.
     pub zone: String,
-    /// When the job became known: older ticks do not belong to it.
+    /// When the first node joined the job: older ticks do not belong to it.
     pub since: i64,
     /// The newest tick that was judged.
     pub watermark: i64,
@@ -192,8 +192,8 @@ impl JobRecord {
         self.history.drain(..surplus);
     }
 
-    /// Ends a run. `None` if the run is no longer listed: another node took it for dead, and its
-    /// outcome comes too late.
+    /// Ends a run. `None` if the run is no longer listed: another node recorded it as crashed, and
+    /// its outcome is too late.
     #[must_use]
     pub fn with_run_ended(&self, token: u64, outcome: TickOutcome, text: &str, now: u64) -> Option<Self> {
         let at = self.running.iter().position(|run| run.token == token)?;
@@ -211,7 +211,7 @@ impl JobRecord {
         Some(state)
     }
 
-    /// Pauses the job: nothing begins from now on. `None` if it is already paused.
+    /// Pauses the job: no run begins from now on. `None` if it is already paused.
     #[must_use]
     pub fn pause(&self, by: &str, now: i64) -> Option<Self> {
         if self.paused.is_some() {
@@ -220,7 +220,7 @@ impl JobRecord {
         Some(Self { paused: Some(OperatorRequest { at: now, by: by.to_owned() }), ..self.clone() })
     }
 
-    /// Resumes with the next tick; ticks of the pause are not made up for. `None` if it was not
+    /// Resumes with the next tick; ticks of the pause do not run later. `None` if it was not
     /// paused.
     #[must_use]
     pub fn resume(&self, now: i64) -> Option<Self> {
@@ -228,7 +228,7 @@ impl JobRecord {
         Some(Self { paused: None, watermark: self.watermark.max(now), ..self.clone() })
     }
 
-    /// Requests one more run, as soon as possible. `None` if too many wait already.
+    /// Requests one more run, as soon as possible. `None` if the queue is full.
     #[must_use]
     pub fn run_now(&self, by: &str, now: i64) -> Option<Self> {
         if self.wanted.len() >= MAX_MANUAL_RUNS {
@@ -240,8 +240,8 @@ impl JobRecord {
     }
 
     /// Restarts the schedule at `now`, for a watermark that a wrong clock left in the future. It
-    /// drops what waited. An end of a run in the future is reduced to `now`, or every tick until
-    /// then would count as overlapped. A `doubt` in the future is reduced, too.
+    /// drops the queue. An end of a run in the future is reduced to `now`, or every tick until then
+    /// would count as overlapped. A `doubt` in the future is reduced, too.
     #[must_use]
     pub fn reset(&self, now: i64) -> Self {
         let resets = self.resets.saturating_add(1);
@@ -250,8 +250,8 @@ impl JobRecord {
         Self { watermark: now, resets, since: now, doubt, busy_until, queue, wanted, ..self.clone() }
     }
 
-    /// By how many seconds the watermark is ahead of the engine's clock, if that is more than two
-    /// clocks may differ.
+    /// By how many seconds the watermark is ahead of the engine's clock, if that exceeds the normal
+    /// difference of two clocks.
     pub fn seconds_ahead(&self, now: i64) -> Option<i64> {
         Some(self.watermark.saturating_sub(now)).filter(|by| *by > super::MAX_WATERMARK_AHEAD)
     }

@@ -2,14 +2,15 @@
 //! engine's time in, a record and an action out. The `schedule` module has the protocol around it.
 //!
 //! Every tick is judged once. The watermark is the newest tick that was judged; ticks that were
-//! chosen to run and have not begun are in the record's queue. So a tick cannot fire twice,
-//! whichever node looks, however late and however often.
+//! chosen to run and have not begun are in the record's queue. So a tick cannot fire twice: it does
+//! not matter which node reads the record, when, and how often.
 //!
-//! - [`job_record`]: the content of a job's record, including the server run in which it was decided. A
-//!   read in another server run may miss entries that were lost.
+//! - [`job_record`]: the content of a job's record, including the server run in which it was
+//!   decided. A read in another server run may miss entries that were lost.
 //! - [`mod@pending_work`]: whether there is work, before a node requests the lock.
-//! - [`mod@decide`]: what to do, while holding the lock.
-//! - [`seen_state`]: what a node remembers of the record, in case the engine loses it.
+//! - [`mod@decide`]: the decision under the lock.
+//! - [`seen_state`]: the newest state of the record that a node has seen, in case the engine loses
+//!   it.
 //! - [`ticks`]: the nominal times.
 
 pub mod decide;
@@ -85,7 +86,7 @@ pub struct Policy {
     pub grace: i64,
 }
 
-/// The maximum number of past ticks that are considered, and that wait.
+/// The maximum number of past ticks that are judged, and of queued ticks.
 pub const MAX_TICKS: usize = 1000;
 
 /// The maximum number of concurrent runs: the record lists each of them and has at most 64 KiB.

@@ -4,18 +4,18 @@ use super::job_record::JobRecord;
 use super::ticks::Ticks;
 use super::{Crash, Policy};
 
-/// What a node does next about a job.
+/// The next step of a node for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingWork {
-    /// Something is due: acquire the lock and decide.
+    /// A tick or a manual run is due: acquire the lock and decide.
     Due,
     /// A run in progress must be taken over if its holder dies: wait for the lock.
     WatchRun,
-    /// Nothing before this tick, if there is one.
+    /// No work before this tick, if there is one.
     Idle(Option<i64>),
 }
 
-/// Nothing up to this tick is due for a node that has had its schedule since `since`.
+/// No tick up to this one is due for a node that has had its schedule since `since`.
 pub(super) fn last_settled_tick(state: &JobRecord, schedule: &str, zone: &str, since: i64) -> i64 {
     // Ticks of another schedule never belonged to this one.
     if state.schedule == schedule && state.zone == zone { state.watermark } else { state.watermark.max(since) }

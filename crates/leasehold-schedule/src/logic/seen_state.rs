@@ -1,4 +1,4 @@
-//! What a node remembers of a job's record, in case the engine loses it.
+//! The newest state of a job's record that a node has seen, in case the engine loses it.
 
 use super::job_record::JobRecord;
 
@@ -7,7 +7,7 @@ use super::job_record::JobRecord;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeenState {
     /// How many times the job had been reset. First field, so that a later reset compares as newer
-    /// whatever its watermark.
+    /// with any watermark.
     pub resets: u32,
     /// Its watermark.
     pub watermark: i64,
@@ -19,8 +19,8 @@ impl SeenState {
         Self { resets: state.resets, watermark: state.watermark }
     }
 
-    /// Raises a record that fell behind to what was seen. Returns the ticks that waited in it: it
-    /// is unknown whether they have begun since.
+    /// Raises an outdated record to the state seen. Returns its queued ticks: it is unknown whether
+    /// they have begun since.
     pub fn restore(self, state: &mut JobRecord) -> Vec<i64> {
         if self <= Self::from_record(state) {
             return Vec::new();

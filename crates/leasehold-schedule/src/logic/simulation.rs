@@ -241,12 +241,12 @@ impl World {
                     Overlap::Allow { .. } => self.holders.iter().map(|(_, token)| *token).collect(),
                     _ => Vec::new(),
                 };
-                let told = self.reports_server_run.then_some((run.0.as_str(), run.1));
+                let server_run = self.reports_server_run.then_some((run.0.as_str(), run.1));
                 let decision =
-                    decide(state.as_deref(), &DecisionInput { server_run: told, ..self.input(token, since, &beside) });
+                    decide(state.as_deref(), &DecisionInput { server_run, ..self.input(token, since, &beside) });
                 match decision.action {
                     Action::Superseded(_) => Step::Release { token },
-                    // With concurrent runs, writes that change nothing would block others forever.
+                    // With concurrent runs, unneeded writes would block other nodes forever.
                     _ if !decision.must_be_written(state.as_deref()) => Step::Release { token },
                     _ => Step::Write { token, expected_version: over, run, decision: Box::new(decision) },
                 }
@@ -284,7 +284,7 @@ impl World {
         self.nodes[node].0 = next;
     }
 
-    /// Lets all nodes continue undisturbed, for long enough.
+    /// Runs all nodes undisturbed until they are idle.
     fn run_undisturbed(&mut self) {
         for round in 0..20_000 {
             self.step(round % NODES, false);
@@ -354,7 +354,7 @@ proptest! {
             Crash::Retry { attempts } => attempts as usize,
         };
         for (tick, tokens) in world.starts_by_tick() {
-            prop_assert!(tick % PERIOD == 0 && tick > 1000, "{} is no tick", tick);
+            prop_assert!(tick % PERIOD == 0 && tick > 1000, "{} is not a tick", tick);
             prop_assert!(tokens.len() <= most, "{} began with {:?}", tick, tokens);
             prop_assert!(tokens.is_sorted_by(|a, b| a < b), "{} began with {:?}", tick, tokens);
         }
@@ -411,8 +411,8 @@ proptest! {
 #[test]
 fn an_unreported_data_loss_makes_a_tick_start_twice() {
     let policy = Policy { crash: Crash::AtMostOnce, missed: Missed::Skip, overlap: Overlap::Skip, grace: 20 };
-    for tells in [false, true] {
-        let mut world = World { reports_server_run: tells, ..World::new(policy) };
+    for reports in [false, true] {
+        let mut world = World { reports_server_run: reports, ..World::new(policy) };
         world.apply(Event::Clock { by: PERIOD });
         // All writes but the first are lost once the tick has run.
         for _ in 0..40 {
@@ -421,6 +421,6 @@ fn an_unreported_data_loss_makes_a_tick_start_twice() {
         world.apply(Event::LoseWrites { writes: 2 });
         world.run_undisturbed();
         let begins: Vec<usize> = world.starts_by_tick().values().map(Vec::len).collect();
-        assert_eq!(begins, [if tells { 1 } else { 2 }]);
+        assert_eq!(begins, [if reports { 1 } else { 2 }]);
     }
 }

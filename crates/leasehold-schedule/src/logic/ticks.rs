@@ -15,8 +15,8 @@ pub struct DueTicks {
     pub has_more: bool,
 }
 
-/// The newest `limit` ticks after `after` and up to `until`. Examines few more than it returns,
-/// however long that time is.
+/// The newest `limit` ticks after `after` and up to `until`. Examines few more than it returns, for
+/// any length of time.
 pub fn due_ticks(schedule: &dyn Ticks, after: i64, until: i64, limit: usize) -> DueTicks {
     let mut window = 3600;
     loop {
@@ -62,7 +62,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_end_of_a_schedule_is_no_tick() {
+    fn the_end_of_a_schedule_is_not_a_tick() {
         assert_eq!(due_ticks(&NoTicks, 0, 100_000, 5), DueTicks::default());
     }
 

@@ -10,7 +10,7 @@ use crate::world::{World, minute};
 const SHORT: Duration = Duration::from_millis(500);
 
 #[tokio::test]
-async fn a_pause_holds_for_all_nodes_and_its_ticks_are_not_made_up_for() {
+async fn a_pause_holds_for_all_nodes_and_its_ticks_do_not_run_later() {
     let world = World::new().await;
     let jobs = Jobs::new(&world.locks).unwrap();
     let nodes = [world.start_node(world.job(), SHORT), world.start_node(world.job(), SHORT)];
@@ -73,7 +73,7 @@ async fn the_status_of_a_job_is_shown() {
 }
 
 #[tokio::test]
-async fn a_watermark_in_the_future_fires_nothing_until_it_is_reset() {
+async fn a_watermark_in_the_future_fires_no_tick_until_it_is_reset() {
     let world = World::new().await;
     let jobs = Jobs::new(&world.locks).unwrap();
     let node = world.start_node(world.job(), SHORT);
@@ -120,7 +120,7 @@ async fn a_lost_or_outdated_record_runs_no_old_tick_again() {
         world.advance(30).await;
         assert_eq!(world.completed_ticks(), [tick], "wiped: {wiped}");
         world.advance_to_next_minute().await;
-        assert_eq!(world.completed_ticks(), [tick, tick + 60], "and it goes on; wiped: {wiped}");
+        assert_eq!(world.completed_ticks(), [tick, tick + 60], "and later ticks run; wiped: {wiped}");
         for node in nodes {
             node.stop().await;
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::Locks;
 use leasehold_schedule::{self as schedule, Job, Overlap, Scheduler, StopHandle};
 
-/// A bound against hanging.
+/// Limits a hanging test.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// No lease ends during a test, and no tick is too late.
 const LONG_TTL: Duration = Duration::from_secs(600);
@@ -45,7 +45,7 @@ async fn every_second_runs_once_among_five_engines_in_one_folder() {
     }
     let runs = runs.lock().unwrap().clone();
     let (first, last) = (*runs.keys().next().unwrap(), *runs.keys().last().unwrap());
-    assert_eq!(runs.keys().copied().collect::<Vec<_>>(), (first..=last).collect::<Vec<_>>(), "none is left out");
+    assert_eq!(runs.keys().copied().collect::<Vec<_>>(), (first..=last).collect::<Vec<_>>(), "no tick is missing");
     assert!(runs.values().all(|tokens| tokens.len() == 1), "{runs:?}");
     assert!(runs.values().is_sorted_by(|a, b| a < b), "{runs:?}");
 }

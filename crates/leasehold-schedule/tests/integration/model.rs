@@ -125,7 +125,7 @@ impl BoundedModel {
                     world.store_record(*state);
                 }
                 match run {
-                    // It started before it wrote, and continues whatever the result was.
+                    // It started before it wrote, and continues with any result.
                     _ if self.flaw == Flaw::RunsFirst => Step::Run { token },
                     Some(run) if fits && !lost => Step::Begin { token, run },
                     None if fits && !lost => Step::Release { token },
@@ -321,7 +321,7 @@ fn within_these_bounds_no_order_of_events_repeats_a_tick_that_the_server_lost() 
         .finish_when(HasDiscoveries::AnyFailures)
         .spawn_bfs()
         .join();
-    assert!(found.discoveries().contains_key("a tick begins once, or again with a higher token"), "not found out");
+    assert!(found.discoveries().contains_key("a tick begins once, or again with a higher token"), "not detected");
 }
 
 #[test]
@@ -344,6 +344,6 @@ fn each_part_of_the_protocol_is_needed() {
             bounded_model(crash, flaw).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
         let found = checker.discoveries();
         let broken = found.keys().any(|property| *property != "every tick ends well");
-        assert!(broken, "{flaw:?} was not found out");
+        assert!(broken, "{flaw:?} was not detected");
     }
 }

@@ -10,15 +10,15 @@ use tokio::task::JoinHandle;
 use crate::world::{World, run_until_idle};
 
 /// Makes the call that the system's cron starts.
-fn start_call(world: &World, job: Job, takes: u64) -> JoinHandle<leasehold::Result<Vec<FinishedRun>>> {
-    start_call_with_timeout(world, job, takes, None)
+fn start_call(world: &World, job: Job, run_secs: u64) -> JoinHandle<leasehold::Result<Vec<FinishedRun>>> {
+    start_call_with_timeout(world, job, run_secs, None)
 }
 
-/// A call that waits no longer than this for the lock.
+/// A call with this timeout for the lock.
 fn start_call_with_timeout(
     world: &World,
     job: Job,
-    takes: u64,
+    run_secs: u64,
     wait: Option<Duration>,
 ) -> JoinHandle<leasehold::Result<Vec<FinishedRun>>> {
     let (locks, book) = (world.locks.clone(), Arc::clone(&world.runs));
@@ -28,7 +28,7 @@ fn start_call_with_timeout(
             let ran =
                 crate::world::CompletedRun { tick: run.tick().unix(), token: run.token().0, attempt: run.attempt() };
             book.lock().unwrap().push(ran);
-            let until = clock.now().saturating_add(Duration::from_secs(takes));
+            let until = clock.now().saturating_add(Duration::from_secs(run_secs));
             let sleep = clock.sleep_until(until);
             async move {
                 sleep.await;
@@ -72,7 +72,7 @@ async fn eight_hosts_minutes_apart_run_each_tick_once() {
     assert_eq!(world.completed_ticks(), ticks);
 }
 
-/// A holder that acquired the lock a moment ago has not entered its run yet: that is no reason to
+/// A holder that acquired the lock a moment ago has not recorded its run yet: the call does not
 /// fail.
 #[tokio::test]
 async fn a_call_that_does_not_wait_leaves_the_tick_to_the_node_that_records_it_next() {
@@ -87,7 +87,7 @@ async fn a_call_that_does_not_wait_leaves_the_tick_to_the_node_that_records_it_n
     world.locks.records().unwrap().update("cron:job", |value, _| Some(value.replace(&old, &new))).await.unwrap();
     world.advance(1).await;
     assert_eq!(call.await.unwrap().unwrap(), []);
-    // A lock whose holder enters no run is another matter: the next tick was not run.
+    // If the lock's holder records no run, the call fails: the next tick did not run.
     world.advance(300).await;
     let call = start_call_with_timeout(&world, job(), 1, Some(Duration::ZERO));
     world.advance(3).await;
@@ -101,7 +101,7 @@ async fn a_call_that_does_not_wait_leaves_the_tick_to_the_node_that_records_it_n
 }
 
 #[tokio::test]
-async fn the_only_host_fires_every_tick_however_wrong_its_clock_is() {
+async fn the_only_host_fires_every_tick_with_any_clock_error() {
     for offset in [-149, -120, -30, 0, 30, 120, 149] {
         let world = World::new().await;
         let first = advance_near_next_tick(&world, offset).await;
@@ -130,12 +130,12 @@ async fn a_host_whose_clock_drifts_past_the_middle_between_two_ticks_misses_none
     }
     let ticks = world.completed_ticks();
     let all: Vec<_> = (0..i64::try_from(ticks.len()).unwrap()).map(|n| first + n * 300).collect();
-    assert_eq!(ticks, all, "each once, none left out");
+    assert_eq!(ticks, all, "each once, none missing");
     assert!(ticks.len() >= 4);
 }
 
 #[tokio::test]
-async fn a_second_call_finds_nothing_to_do() {
+async fn a_second_call_finds_no_work() {
     let world = World::new().await;
     let tick = advance_near_next_tick(&world, 2).await;
     let first = start_call(&world, job(), 0);
@@ -185,13 +185,13 @@ async fn calls_do_not_pile_up_behind_a_run_in_progress() {
     for _ in 0..3 {
         world.advance(300).await;
         let events: Arc<std::sync::Mutex<Vec<JobEvent>>> = Arc::default();
-        let told = Arc::clone(&events);
-        let call = start_call(&world, job().on_event(move |_, event| told.lock().unwrap().push(event.clone())), 1);
+        let sink = Arc::clone(&events);
+        let call = start_call(&world, job().on_event(move |_, event| sink.lock().unwrap().push(event.clone())), 1);
         run_until_idle().await;
-        assert!(call.is_finished(), "it stands in line");
+        assert!(call.is_finished(), "it waits in the queue");
         assert_eq!(call.await.unwrap().unwrap(), []);
-        let says = |event: &JobEvent| matches!(event, JobEvent::RunInProgress { run } if run.tick == tick);
-        assert!(events.lock().unwrap().iter().any(says));
+        let reports_run = |event: &JobEvent| matches!(event, JobEvent::RunInProgress { run } if run.tick == tick);
+        assert!(events.lock().unwrap().iter().any(reports_run));
     }
     // A call that would take over waits, and so does one whose tick must run afterwards.
     let waiting = start_call(&world, job().crash(Crash::Retry { attempts: 2 }), 1);

@@ -48,7 +48,7 @@ async fn a_restart_runs_what_was_not_run_if_it_is_not_too_late() {
     let node = world.start_node(world.job(), SHORT);
     let tick = world.advance_to_next_minute().await;
     node.stop().await;
-    // No node is there for the next two ticks; when one is back, the second is 20 s old.
+    // No node runs during the next two ticks; when one starts again, the second is 20 s old.
     world.advance(140).await;
     let node = world.start_node(world.job(), SHORT);
     world.advance(10).await;
@@ -58,7 +58,7 @@ async fn a_restart_runs_what_was_not_run_if_it_is_not_too_late() {
 }
 
 #[tokio::test]
-async fn missed_ticks_run_as_the_policy_says() {
+async fn missed_ticks_run_by_policy() {
     for (missed, expected) in
         [(Missed::Skip, vec![0]), (Missed::Once, vec![0, 600]), (Missed::All { limit: 3 }, vec![0, 480, 540, 600])]
     {
@@ -77,7 +77,7 @@ async fn missed_ticks_run_as_the_policy_says() {
 
 #[tokio::test]
 async fn ticks_during_a_run_are_skipped_queued_or_run_concurrently() {
-    // A run takes two and a half minutes.
+    // A run lasts two and a half minutes.
     for (overlap, expected) in [
         (Overlap::Skip, vec![0, 180, 360]),
         (Overlap::Queue, vec![0, 60, 120]),
@@ -142,8 +142,8 @@ async fn a_retried_run_has_the_next_attempt_number_and_a_higher_token() {
     second.stop().await;
 }
 
-/// Work that stops because its lock seems lost is not done, and did not fail: it is started again,
-/// even if the lock was not lost after all.
+/// Work that stops because its lock seems lost is neither done nor failed. It is started again,
+/// even if the lock was not lost.
 #[tokio::test]
 async fn a_run_interrupted_by_a_lock_loss_is_retried() {
     for (crash, begins) in [(Crash::Retry { attempts: 3 }, 2), (Crash::AtMostOnce, 1)] {
@@ -192,19 +192,19 @@ async fn a_dead_concurrent_run_is_taken_over_too() {
 }
 
 #[tokio::test]
-async fn a_run_that_takes_too_long_is_stopped_and_does_not_block_the_next() {
+async fn a_run_that_exceeds_max_hold_is_stopped_and_does_not_block_the_next() {
     let world = World::new().await;
     let job = world.job().max_hold(Duration::from_secs(40)).crash(Crash::Retry { attempts: 3 });
     let node = world.start_node(job, Duration::from_secs(3000));
     let tick = world.advance_to_next_minute().await;
     world.advance(70).await;
     assert_eq!(world.completed_ticks(), [tick, tick + 60]);
-    assert_eq!(world.outcomes().await, ["timed-out"], "and it is no crash");
+    assert_eq!(world.outcomes().await, ["timed-out"], "and it is not a crash");
     node.kill().await;
 }
 
 #[tokio::test]
-async fn the_lock_is_kept_as_long_as_min_hold_says() {
+async fn the_lock_is_kept_for_min_hold() {
     let world = World::new().await;
     let node = world.start_node(world.job().min_hold(Duration::from_secs(20)), SHORT);
     world.advance_to_next_minute().await;
@@ -263,39 +263,40 @@ async fn failures_are_reported_and_contradictory_options_refused() {
         leasehold_schedule::run(&world.locks, job, |_| async { Err("the disk is full") }).await
     };
     tokio::select! {
-        _ = failing => unreachable!("it runs for ever"),
+        _ = failing => unreachable!("it runs forever"),
         _ = world.advance_to_next_minute() => {}
     }
     let last = world.status().await.history.last().cloned().unwrap();
     assert_eq!((last.outcome, last.text.as_str()), (TickOutcome::Failed, "the disk is full"));
 
     let job = || Job::new("other", "@daily").unwrap();
-    for (job, says) in [
+    for (job, expected) in [
         (job().crash(Crash::Retry { attempts: 0 }), "at least one attempt"),
         (job().missed(Missed::All { limit: 0 }), "Missed::Skip"),
         (job().missed(Missed::All { limit: 1_000_000 }), "at most 1000"),
         (job().overlap(Overlap::Allow { max: 0 }), "at least one run"),
-        (job().overlap(Overlap::Allow { max: 65 }), "at most 64 runs fit into its record, and 65 are to be allowed"),
+        (job().overlap(Overlap::Allow { max: 65 }), "at most 64 concurrent runs fit into a job's record, not 65"),
         (job().min_hold(Duration::from_secs(9)).max_hold(Duration::from_secs(9)), "longer than min_hold"),
     ] {
         let error = leasehold_schedule::run(&world.locks, job, |_| async { Ok::<(), String>(()) }).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidOption);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
     assert_eq!(Job::new("", "@daily").unwrap_err().kind(), ErrorKind::InvalidName);
     assert_eq!(Job::new("x".repeat(508), "@daily").unwrap_err().kind(), ErrorKind::InvalidName);
 }
 
 #[tokio::test]
-async fn an_unknown_record_layout_runs_nothing_and_is_reported() {
+async fn an_unknown_record_layout_runs_no_tick_and_is_reported() {
     let world = World::new().await;
     world.locks.records().unwrap().compare_and_set("cron:job", 0, "{\"v\":99}").await.unwrap().unwrap();
     let node = world.start_node(world.job(), SHORT);
     world.advance_to_next_minute().await;
     world.advance(60).await;
     assert_eq!(world.completed_ticks(), [0i64; 0]);
-    let told = |event: &JobEvent| matches!(event, JobEvent::EngineFailed { error, .. } if error.contains("layout 99"));
-    assert!(world.events.lock().unwrap().iter().any(told));
+    let reports_layout =
+        |event: &JobEvent| matches!(event, JobEvent::EngineFailed { error, .. } if error.contains("layout 99"));
+    assert!(world.events.lock().unwrap().iter().any(reports_layout));
     node.kill().await;
 }
 
@@ -309,7 +310,7 @@ async fn a_timed_out_run_is_not_repeated_by_a_queued_node() {
     let second = world.start_node(job(), Duration::from_secs(1));
     world.advance(56).await;
     assert_eq!(world.completed_runs().iter().map(|ran| (ran.tick, ran.attempt)).collect::<Vec<_>>(), [(tick, 1)]);
-    assert_eq!(world.outcomes().await, ["timed-out"], "once, and it is no crash");
+    assert_eq!(world.outcomes().await, ["timed-out"], "once, and it is not a crash");
     first.kill().await;
     second.kill().await;
 }
@@ -338,7 +339,7 @@ async fn runs_continue_while_the_engine_fails() {
     while !trouble() {
         world.advance(1).await;
     }
-    // The clock stands still now, so the pause after the error does not end.
+    // The manual clock is stopped, so the pause after the error does not end.
     go.notify_one();
     run_until_idle().await;
     assert!(ended.load(Ordering::SeqCst));

@@ -47,7 +47,7 @@ impl World {
         i64::try_from(self.locks.records().unwrap().get("clock").await.unwrap().engine_time.as_secs()).unwrap()
     }
 
-    /// A node that runs `job`, each run taking `time` on the clock.
+    /// A node that runs `job`; each run lasts `time` on the clock.
     pub(crate) fn start_node(&self, job: Job, time: Duration) -> Node {
         let (locks, book, stop) = (self.locks.clone(), Arc::clone(&self.runs), StopHandle::new());
         let stopped = stop.clone();
@@ -126,7 +126,7 @@ impl Node {
     }
 }
 
-/// Lets every task of this (current-thread) runtime run until all are idle.
+/// Runs every task of this (current-thread) runtime until all are idle.
 pub(crate) async fn run_until_idle() {
     for _ in 0..80 {
         tokio::task::yield_now().await;

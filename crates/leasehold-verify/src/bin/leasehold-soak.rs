@@ -1,7 +1,7 @@
 //! Every engine under every fault, for any number of histories: `cargo xtask soak`.
 //!
-//! Prints a line per cell, and writes the results and the table of guarantees to files. It is its
-//! own worker program.
+//! Prints a line per cell, and writes the results and the table of guarantees to files. The program
+//! is also its own worker.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command")]
 
 use std::path::PathBuf;
@@ -16,18 +16,18 @@ use serde::{Deserialize, Serialize};
 const HELP: &str = "\
 leasehold-soak [--histories N] [--ops N] [--faults N] [--at-once N] [--seed N] [--only ENGINE[/FAULT]] [--for MINUTES] [--out DIR] [--tables FILE]
 
-Goes round all engines and faults, ten histories each at a time, until each has had as many as it should. After each round what was found so far is in the
-files; if it is ended, the same command goes on where the last whole round ended, unless the program was built anew since.
+Runs rounds of ten histories for every engine and fault, until each has the requested number. After each round the results so far are in the
+files. After an interruption, the same command resumes after the last complete round, unless the program was rebuilt.
 
   --histories N   histories for each engine and fault (100)
-  --ops N         calls in a history, at least (1000)
+  --ops N         minimum of calls in a history (1000)
   --faults N      faults in a history (3)
-  --at-once N     so many engines and faults at a time (6)
+  --at-once N     engine and fault pairs that run concurrently (6)
   --seed N        the first seed (1)
   --only E[/F]    only this engine, or this engine under this fault
-  --for MINUTES   begins no further round after this time
-  --out DIR       where soak.json, promises.md and broken histories go (target/soak)
-  --tables FILE   puts the tables between its marks `<!-- promises -->` and `<!-- /promises -->`";
+  --for MINUTES   start no new round after this time
+  --out DIR       folder for soak.json, promises.md and histories with violations (target/soak)
+  --tables FILE   insert the tables between the marks `<!-- promises -->` and `<!-- /promises -->`";
 
 /// Histories of a cell in one round; each round also has one of a scheduled job.
 const HISTORIES_PER_ROUND: u64 = 10;
@@ -93,7 +93,7 @@ fn parse_options() -> Result<Options, String> {
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value\n\n{HELP}"))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{word}: {value:?} is no number\n\n{HELP}"));
+        let number = || value.parse::<u64>().map_err(|_| format!("{word}: {value:?} is not a number\n\n{HELP}"));
         match word.as_str() {
             "--histories" => options.matrix.histories = number()?,
             "--ops" => options.matrix.calls = number()?,
@@ -104,11 +104,11 @@ fn parse_options() -> Result<Options, String> {
             "--for" => options.minutes = Some(number()?),
             "--out" => options.out_dir = PathBuf::from(value),
             "--tables" => options.tables_file = Some(PathBuf::from(value)),
-            _ => return Err(format!("{word} is not known\n\n{HELP}")),
+            _ => return Err(format!("unknown option {word}\n\n{HELP}")),
         }
     }
     if options.only.is_some() && options.tables_file.is_some() {
-        return Err("--tables takes the table of all engines and faults: not with --only".to_owned());
+        return Err("--tables needs all engines and faults: do not use it with --only".to_owned());
     }
     options.matrix.violations_dir = options.out_dir.join("broken");
     Ok(options)
@@ -126,11 +126,11 @@ fn run_soak(options: Options) -> Result<(), String> {
     let cells: Vec<Cell> =
         matrix::cells().into_iter().filter(|cell| is_selected(cell, options.only.as_deref())).collect();
     if cells.is_empty() {
-        return Err(format!("--only names none of the engines and faults\n\n{HELP}"));
+        return Err(format!("--only matches no engine under any fault\n\n{HELP}"));
     }
     let mut found = load_earlier_results(&options);
     if found.histories > 0 {
-        println!("{} histories of each were run before", found.histories);
+        println!("resuming after {} histories of each cell", found.histories);
         write_results(&options, &found)?;
     }
     let clock = leasehold::clock::Clock::system();
@@ -141,7 +141,7 @@ fn run_soak(options: Options) -> Result<(), String> {
             seed: options.matrix.seed + found.histories,
             ..options.matrix.clone()
         };
-        println!("histories {} to {} of each", found.histories + 1, found.histories + round.histories);
+        println!("histories {} to {} of each cell", found.histories + 1, found.histories + round.histories);
         runtime.block_on(run_round(&cells, &round, &mut found))?;
         write_results(&options, &found)?;
         if options.minutes.is_some_and(|minutes| clock.now().duration_since(began).as_secs() >= minutes * 60) {
@@ -182,10 +182,10 @@ async fn run_round(cells: &[Cell], options: &MatrixOptions, results: &mut SoakRe
     let outcomes = tokio::select! {
         outcomes = running => outcomes,
         // Dropping the runtime stops all servers and unmounts small disks.
-        _ = tokio::signal::ctrl_c() => return Err("interrupted: the same command goes on with this round".to_owned()),
+        _ = tokio::signal::ctrl_c() => return Err("interrupted: run the same command again to resume with this round".to_owned()),
     };
     if outcomes.len() < total {
-        return Err(format!("{} of {total} ended with a panic", total - outcomes.len()));
+        return Err(format!("{} of {total} panicked", total - outcomes.len()));
     }
     for (_, outcome) in outcomes {
         let same = |one: &&mut CellOutcome| one.engine == outcome.engine && one.fault == outcome.fault;
@@ -220,13 +220,9 @@ async fn run_controls(options: &MatrixOptions) -> Vec<String> {
     for (control, running) in Control::ALL.iter().zip(all) {
         match running.await {
             Ok(Ok((found, of))) => {
-                println!("control  {}: found out in {found} of {of}", control.description());
+                println!("control  {}: detected in {found} of {of}", control.description());
                 if found < of {
-                    problems.push(format!(
-                        "control not found out in {} of {of}: {}",
-                        of - found,
-                        control.description()
-                    ));
+                    problems.push(format!("control not detected in {} of {of}: {}", of - found, control.description()));
                 }
             }
             Ok(Err(trouble)) => problems.push(format!("control {}: {trouble}", control.description())),
@@ -236,7 +232,7 @@ async fn run_controls(options: &MatrixOptions) -> Vec<String> {
     problems
 }
 
-/// Writes the table into a document, between its marks.
+/// Writes the table into a document, between its markers.
 fn insert_tables(file: &std::path::Path, table: &str) -> Result<(), String> {
     const MARKS: [&str; 2] = ["<!-- promises -->\n", "<!-- /promises -->"];
     let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;

@@ -1,5 +1,4 @@
-//! Checks whether the other servers serve while one is hit, and whether every worker is served
-//! again, not only some.
+//! Checks that other servers serve while one is down, and that every worker is served again.
 
 use super::format::{format_duration, format_quantity, format_time};
 use super::recovery::{extended_deadline, recovery_bound, was_requested_throughout};
@@ -10,18 +9,17 @@ use crate::history::{Call, RunNanos, WorkerId};
 /// After this many grants to others per worker, a queued waiter has been passed over.
 const MAX_OVERTAKES_PER_WORKER: u64 = 4;
 
-/// The first grant after the other servers could serve that certainly does not stem from before the
-/// fault.
+/// The first grant that other servers made during the fault: the servers that it hit cannot have
+/// made it before.
 pub(super) fn first_grant_elsewhere(timeline: &Timeline<'_>, fault: &Fault<'_>) -> Option<RunNanos> {
     let served = fault.served_elsewhere_since?;
     let since = timeline.holds.partition_point(|hold| hold.granted_at <= served);
-    let surely = fault.from.saturating_add(SECOND);
+    let one_second_in = fault.from.saturating_add(SECOND);
     let mut later = timeline.holds.iter().skip(since);
-    later.find(|hold| hold.requested_at >= fault.from || hold.granted_at >= surely).map(|hold| hold.granted_at)
+    later.find(|hold| hold.requested_at >= fault.from || hold.granted_at >= one_second_in).map(|hold| hold.granted_at)
 }
 
-/// Other servers can serve during this fault: if it lasts long enough, a lock must be granted
-/// before it ends.
+/// If other servers can serve during this fault, they must grant a lock within the bound.
 pub(super) fn check_during_fault(timeline: &Timeline<'_>, fault: &Fault<'_>, log: &mut ViolationLog) {
     let Some(since) = fault.served_elsewhere_since else { return };
     let bound = recovery_bound(timeline);
@@ -38,27 +36,26 @@ pub(super) fn check_during_fault(timeline: &Timeline<'_>, fault: &Fault<'_>, log
         return;
     }
     let (number, kind, target) = (fault.number, fault.kind, fault.target);
-    let title =
-        format!("no lock for more than {} while fault {number} ({kind} of {target}) went on", format_duration(bound));
-    let words = format!(
-        "Fault {number} ({kind} of {target}) began at {}. Other servers could serve from {} on, so the lock was to be had by {}, and it was asked for all the time.",
+    let title = format!("no lock for more than {} during fault {number} ({kind} of {target})", format_duration(bound));
+    let description = format!(
+        "Fault {number} ({kind} of {target}) began at {}. Other servers could serve from {} on, so they should have granted the lock by {}. Workers requested it all the time.",
         format_time(fault.from),
         format_time(since),
         format_time(by)
     );
-    log.add_time_violation((since, granted.unwrap_or(by)), &[], &[], title, words);
+    log.add_time_violation((since, granted.unwrap_or(by)), &[], &[], title, description);
 }
 
-/// When the last of the running, requesting workers had a lock again after `from`, and which
-/// workers had none.
+/// When the last running worker that requested a lock had one again after `from`; and the workers
+/// that had none.
 pub(super) fn last_worker_served(timeline: &Timeline<'_>, from: RunNanos) -> (Option<RunNanos>, Vec<WorkerId>) {
     let (mut last, mut without) = (None, Vec::new());
     for (&worker, life) in &timeline.workers {
-        let gone = |end: Option<RunNanos>| end.is_some_and(|end| end <= from);
-        if life.started_at > from || gone(life.killed_at) || gone(life.ended_at) {
+        let ended = |end: Option<RunNanos>| end.is_some_and(|end| end <= from);
+        if life.started_at > from || ended(life.killed_at) || ended(life.ended_at) {
             continue;
         }
-        let asked = |invocation: &&Invocation<'_>| {
+        let requested = |invocation: &&Invocation<'_>| {
             invocation.worker_id == worker
                 && matches!(invocation.call, Call::Lock { .. })
                 && invocation.ended.is_none_or(|(end, _)| end >= from)
@@ -66,15 +63,15 @@ pub(super) fn last_worker_served(timeline: &Timeline<'_>, from: RunNanos) -> (Op
         let granted = timeline.holds.iter().find(|hold| hold.worker == worker && hold.granted_at >= from);
         match granted {
             Some(hold) => last = last.max(Some(hold.granted_at)),
-            None if timeline.calls.iter().any(|invocation| asked(&invocation)) => without.push(worker),
+            None if timeline.calls.iter().any(|invocation| requested(&invocation)) => without.push(worker),
             None => {}
         }
     }
     if without.is_empty() { (last, without) } else { (None, without) }
 }
 
-/// Reports a worker that stayed in the queue while others acquired the lock many times: a fault
-/// left it behind.
+/// Reports a worker that stayed in the queue while others acquired the lock many times after a
+/// fault.
 pub(super) fn check_starved_workers(
     timeline: &Timeline<'_>,
     fault: &Fault<'_>,
@@ -100,8 +97,8 @@ pub(super) fn check_starved_workers(
         }
         let number = fault.number;
         let title = format!("worker {worker} had no lock for {} after fault {number}", format_duration(by - from));
-        let words = format!(
-            "Fault {number} ({} of {}) was over at {}. Worker {worker} waited in line for a lock from then on, and had none by {}, while there were {} of others.",
+        let description = format!(
+            "Fault {number} ({} of {}) ended at {}. Worker {worker} was queued for a lock from then on, and had none by {}. Other workers had {} meanwhile.",
             fault.kind,
             fault.target,
             format_time(from),
@@ -109,6 +106,6 @@ pub(super) fn check_starved_workers(
             format_quantity(others, "grant"),
         );
         log.checked_count += 1;
-        log.add_time_violation((from, by), &[worker], &[], title, words);
+        log.add_time_violation((from, by), &[worker], &[], title, description);
     }
 }

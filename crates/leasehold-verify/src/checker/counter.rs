@@ -41,7 +41,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
         check_total(timeline, name, counter, &mut log);
     }
     let figure = match accepted {
-        0 => "nothing was counted".to_owned(),
+        0 => "no increments".to_owned(),
         _ => format!("{}, counted up to {}", format_quantity(accepted, "increment"), format_count(highest)),
     };
     log.into_result(figure)
@@ -82,7 +82,7 @@ fn apply_call<'a>(
             if let Some(read) = counter.read_values.remove(hold).filter(|read| read.checked_add(1) != Some(*value)) {
                 let title = format!("counter {name:?} went from {} to {}", format_count(read), format_count(*value));
                 let words = format!(
-                    "{} read {} and wrote {} at {}, and that was accepted. It should have written one more than it had read. {}",
+                    "{} read {} and wrote {} at {}, and the register accepted it. It should have written one more than it read. {}",
                     capitalized(&format_worker(timeline, invocation.worker_id)),
                     format_count(read),
                     format_count(*value),
@@ -117,9 +117,9 @@ fn report_duplicate(
     value: u64,
     log: &mut ViolationLog,
 ) {
-    let title = format!("counter {name:?} lost an increment: {} was written twice", format_count(value));
+    let title = format!("counter {name:?} lost an increment: {} written twice", format_count(value));
     let words = format!(
-        "{} wrote {} at {}, and {} wrote the same at {}. Both were accepted, so that two increments count as one. {}",
+        "{} wrote {} at {}, and {} wrote the same at {}. The register accepted both, so two increments count as one. {}",
         capitalized(&format_worker(timeline, first.worker_id)),
         format_count(value),
         format_time(first.began_at),
@@ -144,16 +144,16 @@ fn check_total(timeline: &Timeline<'_>, name: &str, counter: &Counter<'_>, log: 
         return;
     }
     let title = format!(
-        "counter {name:?} came to {} after {}",
+        "counter {name:?} reached {} after {}",
         format_count(counter.highest_value),
         format_quantity(counter.accepted_count, "increment")
     );
     let words = format!(
-        "{} of counter {name:?} were accepted by {}, and its highest value is {}. {} {}",
+        "Counter {name:?} accepted {} by {}, and its highest value is {}. {} {}",
         format_quantity(counter.accepted_count, "increment"),
         format_time(counter.last_write_at),
         format_count(counter.highest_value),
-        if short { "So at least one was lost." } else { "No other write can explain that." },
+        if short { "At least one was lost." } else { "No other write can explain that." },
         describe_fault_at(timeline, counter.last_write_at),
     );
     log.add_violation((counter.last_write_at, counter.last_write_at), &[], &[], title, words);

@@ -16,7 +16,8 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     for invocation in &timeline.calls {
         let life = timeline.lifetime(invocation.worker_id);
         let end = invocation.ended.map(|(end, _)| end);
-        // A killed worker ends no more calls; a call that was overdue by then is late all the same.
+        // A killed worker ends no more calls. A call that was overdue when the worker was killed
+        // counts as late.
         let last = life.killed_at.map_or(timeline.last_event_at, |killed| killed.min(timeline.last_event_at));
         let until = end.unwrap_or(last).max(invocation.began_at);
         let slept = life.paused_time(invocation.began_at, until);
@@ -70,30 +71,29 @@ fn report(
     log: &mut ViolationLog,
 ) {
     let name = call_name(invocation.call);
-    let due = invocation.deadline.map_or_else(String::new, |due| format!(" and was to end by {}", format_time(due)));
-    let who = capitalized(&format_worker(timeline, invocation.worker_id));
+    let due = invocation.deadline.map_or_else(String::new, |due| format!(" with the deadline {}", format_time(due)));
+    let worker = capitalized(&format_worker(timeline, invocation.worker_id));
     let (to, title, what) = match end_and_delay {
         Some((end, late)) => {
             let title = format!("{name} ended {} after its deadline", format_duration(late));
             (
                 end,
                 title,
-                format!("It ended at {}, not counting the time in which its worker did not run.", format_time(end)),
+                format!("It ended at {}. Times in which its worker did not run do not count.", format_time(end)),
             )
         }
         None => (
             timeline.last_event_at,
             format!("{name} never ended"),
-            format!("It had not ended at {}, the last line.", format_time(timeline.last_event_at)),
+            format!("It had not ended at {}, the end of the history.", format_time(timeline.last_event_at)),
         ),
     };
     let words = format!(
-        "{who} called {name} at {}{due}. {what} {}",
+        "{worker} called {name} at {}{due}. {what} {}",
         format_time(invocation.began_at),
         describe_fault_at(timeline, invocation.began_at)
     );
-    // A call that should have ended and had not when the history did hangs: that is not a matter of
-    // time.
+    // A call that had not ended when the history did hangs. That is not an exceeded time bound.
     let hangs =
         end_and_delay.is_none() && timeline.is_complete && timeline.lifetime(invocation.worker_id).killed_at.is_none();
     let (span, workers, ops) = ((invocation.began_at, to), [invocation.worker_id], [invocation.op]);
@@ -106,7 +106,7 @@ fn report(
 fn call_name(call: &Call) -> String {
     match call {
         Call::Lock { lock, .. } => format!("lock {lock:?}"),
-        Call::Release { hold } => format!("the giving back of hold {hold}"),
+        Call::Release { hold } => format!("the release of hold {hold}"),
         Call::Write { register, .. } => format!("a write to {register:?}"),
         Call::Read { register, .. } => format!("a read of {register:?}"),
         Call::Evict { lock, token, .. } => format!("the eviction of token {token} of {lock:?}"),

@@ -1,10 +1,10 @@
-//! Checks that an evicted holder is notified soon, that its token is fenced off, and that no other
-//! holder's is.
+//! Checks that an evicted holder is notified soon, and that the fence token refuses it and no other
+//! holder.
 //!
 //! Other holders may acquire the lock once the eviction has begun. That is no violation of
 //! exclusion, but its stated exception. A graceful eviction has no such exception: the next grant
 //! must not come before the holder released or its deadline passed, which the exclusion check
-//! covers. This check requires that its holder learns of the request as soon.
+//! covers. This check requires that its holder learns of the request within the same bound.
 
 use super::exclusion::capitalized;
 use super::format::{describe_fault_at, format_count, format_duration, format_quantity, format_time, format_worker};
@@ -15,7 +15,7 @@ use crate::verdict::Guarantee;
 
 /// The time limit for notifying a holder, also where the engine polls.
 const NOTIFICATION_BOUND: RunNanos = 500_000_000;
-/// How long a running worker may take to wake up.
+/// The allowance for a running worker to wake up.
 const WAKE_UP_GRACE: RunNanos = 100_000_000;
 
 /// An eviction that the engine answered.
@@ -67,8 +67,8 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
         }
     }
     let figure = match log.checked_count {
-        0 => "nobody was evicted".to_owned(),
-        n => format!("{}, {} of a claim that had gone", format_quantity(n, "eviction"), format_count(gone)),
+        0 => "no evictions".to_owned(),
+        n => format!("{}, {} of claims that were already gone", format_quantity(n, "eviction"), format_count(gone)),
     };
     log.into_result(figure)
 }
@@ -78,19 +78,26 @@ fn check_fence_token(timeline: &Timeline<'_>, eviction: &Eviction<'_>, holds: &[
     let Some(fence) = eviction.fence_token else { return };
     if !eviction.was_gone && fence <= eviction.token {
         let title = format!("the eviction of token {} of {:?} does not fence it off", eviction.token, eviction.lock);
-        report(timeline, eviction, None, title, &format!("It answered token {fence}, which is not higher."), log);
+        report(
+            timeline,
+            eviction,
+            None,
+            title,
+            &format!("It returned the fence token {fence}, which is not higher."),
+            log,
+        );
     }
     for hold in holds.iter().filter(|hold| Some(hold.op) != eviction.hold && hold.token <= fence) {
         let stays = hold.granted_at < eviction.invocation.began_at && hold.certainly_held_until > eviction.ended_at;
         let next = hold.requested_at > eviction.ended_at;
         let (title, how) = match (stays, next) {
-            (true, _) => ("fences off a holder that stays", "held it all the time"),
-            (_, true) => ("fences off the next holder", "asked for it after that"),
+            (true, _) => ("fences off a holder that stays", "still held it"),
+            (_, true) => ("fences off the next holder", "requested it after that"),
             _ => continue,
         };
         let title = format!("the eviction of token {} of {:?} {title}", eviction.token, eviction.lock);
         let how = format!(
-            "It answered token {fence}. {} {how}, with token {}.",
+            "It returned the fence token {fence}. {} {how}, with token {}.",
             capitalized(&format_worker(timeline, hold.worker)),
             hold.token
         );
@@ -113,17 +120,18 @@ fn check_notification(timeline: &Timeline<'_>, eviction: &Eviction<'_>, hold: &H
         return;
     }
     let lost = hold.lost.map(|(lost, _)| lost);
-    let told = if eviction.is_graceful { hold.release_requested_at.or(lost) } else { lost };
-    match told {
-        Some(told) if told <= by => {}
+    let notified = if eviction.is_graceful { hold.release_requested_at.or(lost) } else { lost };
+    match notified {
+        Some(notified) if notified <= by => {}
         Some(lost) => {
-            let title = format!("an evicted holder of {:?} was told {} later", hold.lock, format_duration(lost - from));
-            let how = format!("It was told so only at {}, though it ran all the time.", format_time(lost));
+            let title =
+                format!("an evicted holder of {:?} was notified {} later", hold.lock, format_duration(lost - from));
+            let how = format!("It was notified only at {}, although it ran all the time.", format_time(lost));
             report_late(timeline, eviction, hold, (title, how), lost, log);
         }
         None => {
-            let title = format!("an evicted holder of {:?} was never told", hold.lock);
-            let how = format!("It was not told by {}, though it ran all the time.", format_time(by));
+            let title = format!("an evicted holder of {:?} was never notified", hold.lock);
+            let how = format!("It was not notified by {}, although it ran all the time.", format_time(by));
             report_late(timeline, eviction, hold, (title, how), by, log);
         }
     }
@@ -179,7 +187,7 @@ fn describe(timeline: &Timeline<'_>, eviction: &Eviction<'_>, explanation: &str)
         eviction.token,
         format_time(eviction.invocation.began_at),
         format_time(eviction.ended_at),
-        if eviction.was_gone { "; that claim had gone" } else { "" },
+        if eviction.was_gone { "; the claim was already gone" } else { "" },
         describe_fault_at(timeline, eviction.invocation.began_at),
     )
 }

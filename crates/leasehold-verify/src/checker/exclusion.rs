@@ -13,7 +13,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
         check_lock(timeline, holds, &mut log);
     }
     let figure = match log.checked_count {
-        0 => "nothing was held".to_owned(),
+        0 => "no holds".to_owned(),
         n => {
             let at_once = format_count(log.violation_count());
             format!(
@@ -27,8 +27,8 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
 }
 
 fn check_lock(timeline: &Timeline<'_>, holds: &[&Hold<'_>], log: &mut ViolationLog) {
-    // The holds that are still active. Readers are kept apart from writers, so that many readers
-    // are not compared with each other.
+    // The holds that are still active. Readers are stored separately: they need not be compared
+    // with each other.
     let mut alone: Vec<&Hold<'_>> = Vec::new();
     let mut shared: Vec<&Hold<'_>> = Vec::new();
     for &hold in holds {

@@ -48,7 +48,7 @@ pub(crate) fn format_worker(timeline: &Timeline<'_>, worker: WorkerId) -> String
 pub(crate) fn describe_fault_at(timeline: &Timeline<'_>, t: RunNanos) -> String {
     let begun = timeline.faults.iter().filter(|fault| fault.from <= t);
     match begun.max_by_key(|fault| (fault.effective_end().min(t), fault.from)) {
-        None => "No fault had been made before.".to_owned(),
+        None => "There was no fault before.".to_owned(),
         Some(fault) if fault.effective_end() >= t => {
             format!("Fault {} ({} of {}) was going on.", fault.number, fault.kind, fault.target)
         }

@@ -1,4 +1,4 @@
-//! Checks that nothing is left behind.
+//! Checks that no lock or waiter is left at the end.
 
 use super::format::{describe_fault_at, format_count, format_quantity, format_time};
 use super::timeline::Timeline;
@@ -12,7 +12,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     for (t, lock, what) in &timeline.leftovers {
         let title = format!("{lock:?} was left behind");
         let words = format!(
-            "At {}, some TTLs after all had ended, {lock:?} was still there: {what}. {}",
+            "At {}, some TTLs after all workers had ended, {lock:?} was still there: {what}. {}",
             format_time(*t),
             describe_fault_at(timeline, *t)
         );
@@ -20,8 +20,8 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     }
     let looked = timeline.clean_lock_count.is_some() || left > 0;
     let figure = match looked {
-        true => format!("{} looked at, {} left", format_quantity(log.checked_count, "lock"), format_count(left)),
-        false => "nobody looked".to_owned(),
+        true => format!("{} inspected, {} left", format_quantity(log.checked_count, "lock"), format_count(left)),
+        false => "not inspected".to_owned(),
     };
     let mut judged = log.into_result(figure);
     if timeline.clean_lock_count.is_some() && left == 0 {

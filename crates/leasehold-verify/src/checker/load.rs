@@ -6,8 +6,8 @@ use super::{GuaranteeResult, SECOND, ViolationLog};
 use crate::history::{FaultKind, RunNanos};
 use crate::verdict::Guarantee;
 
-/// How often a client may connect at first, and in addition for each second of the fault. A client
-/// whose backoff does not grow connects some hundred times a second.
+/// How many connections a client may open at first, and in addition for each second of the fault. A
+/// client whose back-off does not grow opens hundreds a second.
 const INITIAL_CONNECTIONS: u64 = 10;
 const CONNECTIONS_PER_SECOND: u64 = 10;
 
@@ -42,7 +42,7 @@ fn report(fault: &Fault<'_>, (connections, bound): (u64, u64), to: RunNanos, log
     let title =
         format!("{} during fault {} ({})", format_quantity(connections, "connection"), fault.number, fault.kind);
     let words = format!(
-        "Fault {} ({} of {}) went on from {} for {}. The servers accepted {} meanwhile; {} would have been enough for clients whose pauses grow.",
+        "Fault {} ({} of {}) began at {} and lasted {}. The servers accepted {} meanwhile; clients that back off open at most {}.",
         fault.number,
         fault.kind,
         fault.target,

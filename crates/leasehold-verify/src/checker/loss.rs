@@ -8,11 +8,11 @@ use super::{GuaranteeResult, ViolationLog};
 use crate::history::{Mode, RunNanos};
 use crate::verdict::Guarantee;
 
-/// How long a running worker may take to wake up.
+/// The allowance for a running worker to wake up.
 const WAKE_UP_GRACE: RunNanos = 100_000_000;
 
-/// A loss that is not reported within this time is never reported: workers wait twice as long
-/// before they release a hold that they lost.
+/// The time limit for reporting a loss. Workers wait twice as long before they release a hold that
+/// they lost.
 const NOTIFICATION_BOUND: RunNanos = 500_000_000;
 
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
@@ -50,41 +50,41 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.into_result(figure)
 }
 
-/// How many losses hit holders that ran all the time. For any other holder, a late notification
+/// The number of losses whose holder ran all the time. For any other holder, a late notification
 /// proves nothing.
 pub(super) fn notified_losses(timeline: &Timeline<'_>) -> u64 {
-    let told =
+    let ran =
         |hold: &&Hold<'_>| hold.lost.is_some_and(|(lost, deadline)| ran_until_loss(timeline, hold, lost, deadline));
-    timeline.holds.iter().filter(told).count() as u64
+    timeline.holds.iter().filter(ran).count() as u64
 }
 
 fn ran_until_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos, deadline: RunNanos) -> bool {
     timeline.lifetime(hold.worker).ran_throughout(deadline.min(lost), lost)
 }
 
-/// How many checks there were, how many losses, and how many of these hit running holders, so that
-/// the time of the notification counts.
+/// The number of checks and of losses, and of the losses whose notification time counts because the
+/// holder ran.
 fn summary(timeline: &Timeline<'_>, notification_delays: &[i128]) -> String {
     let losses = timeline.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64;
-    let looks: u64 = timeline.holds.iter().map(|hold| hold.held_checks.len() as u64).sum();
+    let checks: u64 = timeline.holds.iter().map(|hold| hold.held_checks.len() as u64).sum();
     let seen =
-        format!("{}, {}", format_quantity(looks, "look"), format_quantity(losses, "loss").replace("losss", "losses"));
+        format!("{}, {}", format_quantity(checks, "check"), format_quantity(losses, "loss").replace("losss", "losses"));
     match (notification_delays.get(notification_delays.len() / 2), notification_delays.last()) {
         (Some(&median), Some(&latest)) => {
             let running = notification_delays.len() as u64;
-            let of = if running == losses { String::new() } else { format!(" ({running} running)") };
+            let ran = if running == losses { String::new() } else { format!(" ({running} running)") };
             format!(
-                "{seen}{of}: learned {} (median), at the latest {}",
+                "{seen}{ran}: notified {} (median), {} (latest)",
                 relative_to_deadline(median),
                 relative_to_deadline(latest)
             )
         }
-        _ if looks == 0 && losses == 0 => "nothing was lost, and nobody looked".to_owned(),
+        _ if checks == 0 && losses == 0 => "no checks, no losses".to_owned(),
         _ if losses == 0 => format!(
-            "{looks_only}: none after a deadline; nobody had to be told of a loss",
-            looks_only = format_quantity(looks, "look")
+            "{checks_only}, none held after a deadline; no losses",
+            checks_only = format_quantity(checks, "check")
         ),
-        _ => format!("{seen}: none of them ran, so when they learned of it does not count"),
+        _ => format!("{seen}: no such holder ran, so notification times do not count"),
     }
 }
 
@@ -94,14 +94,14 @@ fn relative_to_deadline(offset: i128) -> String {
     if offset > 0 { format!("{far} after the deadline") } else { format!("{far} before the deadline") }
 }
 
-/// Checks the hold's own lines: never held after the deadline, nor after the loss.
+/// Checks the hold's `Held` lines: none after the deadline, none after the loss.
 fn check_held_lines(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
-    let who = capitalized(&format_worker(timeline, hold.worker));
+    let worker = capitalized(&format_worker(timeline, hold.worker));
     let ttl = timeline.header.ttl;
     for &(t, deadline) in &hold.held_checks {
         let (title, why) = match hold.lost {
             _ if ttl > 0 && deadline > t.saturating_add(ttl) => (
-                format!("{:?} was to last {}, longer than its TTL", hold.lock, format_duration(deadline - t)),
+                format!("{:?} had a lease of {}, longer than its TTL", hold.lock, format_duration(deadline - t)),
                 format!("its deadline was {}, though leases last {}", format_time(deadline), format_duration(ttl)),
             ),
             _ if t > deadline => {
@@ -113,12 +113,12 @@ fn check_held_lines(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut Violatio
             }
             Some((lost, _)) if t > lost => (
                 format!("{:?} was held after it was lost", hold.lock),
-                format!("it had learned of the loss at {}", format_time(lost)),
+                format!("its holder learned of the loss at {}", format_time(lost)),
             ),
             _ => continue,
         };
         let words = format!(
-            "{who} was granted {:?} at {} with token {}. At {} its guard said that it is held, and {why}. {}",
+            "{worker} was granted {:?} at {} with token {}. At {} its guard reported it as held, but {why}. {}",
             hold.lock,
             format_time(hold.granted_at),
             hold.token,
@@ -129,30 +129,30 @@ fn check_held_lines(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut Violatio
     }
 }
 
-/// Reports a loss while all faults hit servers that do not keep the lock, although its holder ran.
-/// On a busy machine a renewal may be late.
+/// Reports a lock that a running holder lost while all faults hit servers that do not store the
+/// lock. On a busy machine a renewal may be late.
 fn check_unneeded_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos, log: &mut ViolationLog) {
     let since = lost.saturating_sub(timeline.header.ttl.saturating_mul(2));
     let near = |fault: &&Fault<'_>| {
         let until = fault.effective_end().saturating_add(timeline.header.ttl);
         !fault.kind.targets_workers() && fault.from <= lost && until >= since
     };
-    let mut spared = None;
+    let mut unrelated_fault = None;
     for fault in timeline.faults.iter().filter(near) {
         if !fault.unaffected_locks.iter().any(|lock| lock == hold.lock) {
             return;
         }
-        spared = Some(fault);
+        unrelated_fault = Some(fault);
     }
     let released = hold.release_began_at.is_some_and(|release| release <= lost);
-    let Some(fault) =
-        spared.filter(|_| !released && timeline.lifetime(hold.worker).ran_throughout(since.max(hold.granted_at), lost))
+    let Some(fault) = unrelated_fault
+        .filter(|_| !released && timeline.lifetime(hold.worker).ran_throughout(since.max(hold.granted_at), lost))
     else {
         return;
     };
     let title = format!("{:?} was lost by fault {}, which did not hit its server", hold.lock, fault.number);
     let words = format!(
-        "{} was granted {:?} at {} with token {}, and lost it at {}. Fault {} ({} of {}) had begun at {}, and the server of this lock was not hit.",
+        "{} was granted {:?} at {} with token {}, and lost it at {}. Fault {} ({} of {}) began at {} and did not hit the server of this lock.",
         capitalized(&format_worker(timeline, hold.worker)),
         hold.lock,
         format_time(hold.granted_at),
@@ -166,15 +166,18 @@ fn check_unneeded_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos,
     log.add_time_violation((fault.from, lost), &[hold.worker], &[hold.op], title, words);
 }
 
-/// Reports a loss without any notification: a holder that makes no checks of its own relies on it.
+/// Reports a loss without any notification. A holder that makes no checks of its own relies on the
+/// notification.
 fn check_missing_notification(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
     let Some(unheld) = hold.unheld_since else { return };
     let by = unheld.saturating_add(NOTIFICATION_BOUND);
     let end = hold.release_began_at.unwrap_or(timeline.last_event_at);
     if end >= by && timeline.lifetime(hold.worker).ran_throughout(unheld, by) {
-        let words =
-            format!("A look at {} showed that it was not held any more, and it was never told", format_time(unheld));
-        report_notification(timeline, hold, (unheld, end), &words, "was never told", log);
+        let words = format!(
+            "A check at {} showed that it was no longer held, and its holder was never notified",
+            format_time(unheld)
+        );
+        report_notification(timeline, hold, (unheld, end), &words, "was never notified", log);
     }
 }
 
@@ -188,9 +191,12 @@ fn check_late_notification(
 ) {
     let since = hold.unheld_since.map_or(deadline, |unheld| unheld.min(deadline));
     if lost > since.saturating_add(WAKE_UP_GRACE) && timeline.lifetime(hold.worker).ran_throughout(since, lost) {
-        let words =
-            format!("It was not held any more at {}, and it was told so at {}", format_time(since), format_time(lost));
-        let late = format!("was told {} late", format_duration(lost - since));
+        let words = format!(
+            "It was no longer held at {}, and its holder was notified at {}",
+            format_time(since),
+            format_time(lost)
+        );
+        let late = format!("was notified {} late", format_duration(lost - since));
         report_notification(timeline, hold, (since, lost), &words, &late, log);
     }
 }
@@ -204,7 +210,7 @@ fn report_notification(
     log: &mut ViolationLog,
 ) {
     let words = format!(
-        "{} was granted {:?} at {} with token {}. {explanation}, though it ran all the time. {}",
+        "{} was granted {:?} at {} with token {}. {explanation}, although it ran all the time. {}",
         capitalized(&format_worker(timeline, hold.worker)),
         hold.lock,
         format_time(hold.granted_at),
@@ -226,21 +232,20 @@ fn check_notified_before_next_grant(
 ) -> bool {
     let from = others.partition_point(|other| other.granted_at <= hold.granted_at);
     let after = others.iter().skip(from).take_while(|other| other.granted_at.saturating_add(WAKE_UP_GRACE) < lost);
-    // A grant whose end was recorded late may have come before.
+    // A grant that was recorded late may have come before.
     let later = |other: &Hold<'_>| {
         let by_token = timeline.header.fencing && other.token > hold.token;
         by_token || other.requested_at >= hold.granted_at || other.certainly_held_until > other.granted_at
     };
     let Some(other) = after.copied().find(|other| other.conflicts_with(hold) && later(other)) else { return false };
-    let given_back = hold.release_began_at.is_some_and(|release| release <= other.granted_at);
-    if given_back || !timeline.lifetime(hold.worker).ran_throughout(deadline.min(other.granted_at), lost) {
+    let released = hold.release_began_at.is_some_and(|release| release <= other.granted_at);
+    if released || !timeline.lifetime(hold.worker).ran_throughout(deadline.min(other.granted_at), lost) {
         return false;
     }
     let title =
-        format!("the loss of {:?} was learned {} too late", hold.lock, format_duration(lost - other.granted_at));
+        format!("the loss of {:?} was notified {} too late", hold.lock, format_duration(lost - other.granted_at));
     let words = format!(
-        "{} was granted {:?} at {} with token {}. {} was granted it at {} with token {}, and the first learned of its loss only at {}, though it ran \
-         all the time. {}",
+        "{} was granted {:?} at {} with token {}. {} was granted it at {} with token {}, and the first was notified of its loss only at {}, although it ran all the time. {}",
         capitalized(&format_worker(timeline, hold.worker)),
         hold.lock,
         format_time(hold.granted_at),

@@ -4,7 +4,7 @@
 //! - A holder may *rely on* a hold from its grant until the last deadline that the holder knew of.
 //! - A lock is *certainly held* from its grant until its last `Held` line, or until the beginning
 //!   of a release which answered that the lock was held until then.
-//! - What ended before something else began came before it. No other order is certain.
+//! - An operation that ended before another began came before it. No other order is certain.
 //!
 //! A call without an end, or with an unknown outcome, may have had its effect at any time from its
 //! beginning on, or never.
@@ -22,7 +22,7 @@
 //! | ticks | a tick runs again only if its run was lost, and no two runs of a job overlap | a run counts until its worker was stopped |
 //! | loss | no `Held` after its deadline or after the loss; a running worker gets a notification of the loss (a check of its own does not count), by the deadline, and before another holder has the lock | a stopped worker cannot be notified; 100 ms are allowed to wake up |
 //! | recovery | the lock is granted again within a bound after each fault | only where a worker waited in time and no other fault was near |
-//! | leaks | nothing is left at the end | checked after all workers had ended |
+//! | leaks | no lock or waiter is left at the end | checked after all workers had ended |
 //! | deadlines | every call ends within a second of its deadline | the time in which its worker did not run is added |
 //! | eviction | an evicted holder is notified within half a second; the token that the eviction returns is above its own, and below that of every holder that stays, and of the next | a stopped worker, or one whose engine was disturbed, cannot be notified |
 //! | load | while a server refuses writes, each client connects a few times at first and ten times a second at most | the servers count the connections themselves |
@@ -53,7 +53,7 @@ use timeline::Timeline;
 
 pub(crate) const SECOND: RunNanos = 1_000_000_000;
 
-/// How many violations are described in words; all are counted.
+/// How many violations are described; all are counted.
 const MAX_DESCRIBED_VIOLATIONS: usize = 100;
 
 /// How exceeded time bounds are treated: recovery, a call's deadline plus one second, the
@@ -105,15 +105,15 @@ pub fn check_with(events: &[Event], options: CheckOptions) -> Verdict {
         eviction::check(&timeline),
     ];
     let (mut findings, mut violations, mut late) = (Vec::new(), Vec::new(), Vec::new());
-    for mut room in results {
-        if guarantees::assess_history(&timeline.header, room.finding.promise).level != GuaranteeLevel::Guaranteed {
-            room.mark_not_guaranteed();
+    for mut result in results {
+        if guarantees::assess_history(&timeline.header, result.finding.promise).level != GuaranteeLevel::Guaranteed {
+            result.mark_not_guaranteed();
         }
         if options.time_bounds == TimeBounds::Report {
-            late.extend(room.take_time_violations());
+            late.extend(result.take_time_violations());
         }
-        findings.push(room.finding);
-        violations.extend(room.violations);
+        findings.push(result.finding);
+        violations.extend(result.violations);
     }
     violations.sort_by(|a, b| (a.from, a.to, a.promise, &a.ops).cmp(&(b.from, b.to, b.promise, &b.ops)));
     let violations_in_all = violations.len() as u64;

@@ -10,10 +10,10 @@ use crate::verdict::Guarantee;
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Order);
     if timeline.header.workload != Workload::Queue {
-        return log.into_result("nobody was seen in line".to_owned());
+        return log.into_result("no worker was seen in the queue".to_owned());
     }
     if !timeline.header.fair {
-        return log.into_result("the engine does not promise it".to_owned());
+        return log.into_result("not guaranteed by this engine".to_owned());
     }
     let mut excused = 0;
     for holds in timeline.holds_by_lock().values() {
@@ -21,12 +21,12 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
         // time of the grant.
         let served = |hold: &&Hold<'_>| if timeline.header.fencing { hold.token } else { hold.granted_at };
         let alone = holds.iter().copied().filter(|hold| hold.is_waiting && hold.mode == Mode::Exclusive);
-        let mut line: Vec<&Hold<'_>> = alone.collect();
-        line.sort_by_key(|hold| (served(hold), hold.granted_at));
+        let mut grants: Vec<&Hold<'_>> = alone.collect();
+        grants.sort_by_key(|hold| (served(hold), hold.granted_at));
         // Of the holds granted before, the one that was requested last. Holds of equal rank have no
         // order.
         let mut latest: Option<&Hold<'_>> = None;
-        for group in line.chunk_by(|a, b| served(a) == served(b)) {
+        for group in grants.chunk_by(|a, b| served(a) == served(b)) {
             for hold in group {
                 let Some(queued) = hold.queued_at else { continue };
                 log.checked_count += 1;
@@ -46,7 +46,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
             log.checked_count += 1;
             let until =
                 waiter.deadline.unwrap_or(RunNanos::MAX).min(waiter.ended.map_or(RunNanos::MAX, |(end, _)| end));
-            let mut later = line.iter().filter(|hold| hold.requested_at > queued && hold.granted_at < until);
+            let mut later = grants.iter().filter(|hold| hold.requested_at > queued && hold.granted_at < until);
             let Some(other) = later.next() else { continue };
             if is_undisturbed(timeline, waiter.worker_id, queued, other.granted_at) {
                 let came_to = format!("waited until {} and was not granted it", format_time(until));
@@ -59,10 +59,10 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut figure =
         format!("{} overtaken of {}", format_count(log.violation_count()), format_count(log.checked_count));
     if excused > 0 {
-        figure.push_str(&format!("; {} while a fault went on", format_count(excused)));
+        figure.push_str(&format!("; {} during a fault", format_count(excused)));
     }
     if log.checked_count == 0 {
-        figure = "nobody was seen in line".to_owned();
+        figure = "no worker was seen in the queue".to_owned();
     }
     log.into_result(figure)
 }
@@ -73,7 +73,7 @@ fn timed_out(invocation: &Invocation<'_>, holds: &[&Hold<'_>]) -> bool {
     matches!(invocation.ended, Some((_, Outcome::TimedOut))) && holds.first().is_some_and(|hold| hold.lock == lock)
 }
 
-/// Whether no fault was near while it was queued, nor within a TTL before.
+/// Whether no fault was active while it was queued, or within a TTL before.
 fn is_undisturbed(timeline: &Timeline<'_>, worker: WorkerId, queued: RunNanos, until: RunNanos) -> bool {
     let near = |from: RunNanos, to: RunNanos| from <= until && to.saturating_add(timeline.header.ttl) >= queued;
     let fault = timeline.faults.iter().any(|fault| near(fault.from, fault.effective_end()));
@@ -88,9 +88,9 @@ fn report(
     other: &Hold<'_>,
     log: &mut ViolationLog,
 ) {
-    let title = format!("worker {worker} was overtaken by worker {} in the line for {:?}", other.worker, other.lock);
+    let title = format!("worker {worker} was overtaken by worker {} in the queue for {:?}", other.worker, other.lock);
     let words = format!(
-        "{} was seen in the line for {:?} at {} and {outcome}. {} asked for it later, at {}, and was granted it before, at {} with token {}. {}",
+        "{} was queued for {:?} at {} and {outcome}. {} requested it later, at {}, and was granted it earlier, at {} with token {}. {}",
         capitalized(&format_worker(timeline, worker)),
         other.lock,
         format_time(queued),

@@ -1,4 +1,4 @@
-//! Checks that never are more permits out than the limit.
+//! Checks that holders never have more permits than the limit.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
         }
     }
     let figure = match log.checked_count {
-        0 => "no permits were asked for".to_owned(),
+        0 => "no permits were requested".to_owned(),
         n => format!(
-            "{} of permits, at most {} of {} out at once",
+            "{} of permits, at most {} of {} in use at once",
             format_quantity(n, "grant"),
             format_count(most),
             format_count(limit)
@@ -29,10 +29,10 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.into_result(figure)
 }
 
-/// The maximum of permits that were out at once, and the limit.
+/// The maximum of permits in use at once, and the limit.
 fn check_lock(timeline: &Timeline<'_>, holds: &[&Hold<'_>], log: &mut ViolationLog) -> (u64, u64) {
     let permits = |hold: &Hold<'_>| if let Mode::Permits { n, limit } = hold.mode { Some((n, limit)) } else { None };
-    // If the limits disagree, only exceeding the highest is certainly a violation.
+    // If the limits disagree, only a sum above the highest is certainly a violation.
     let limit = holds.iter().filter_map(|hold| permits(hold)).map(|(_, limit)| u64::from(limit)).max().unwrap_or(0);
     let mut out: BTreeMap<(RunNanos, u64), (&Hold<'_>, u64)> = BTreeMap::new();
     let mut most = 0;
@@ -59,8 +59,8 @@ fn check_lock(timeline: &Timeline<'_>, holds: &[&Hold<'_>], log: &mut ViolationL
     (most, limit)
 }
 
-/// How many permits are out. A re-entry needs no further permits: of the holds of one owner with
-/// one token, the largest counts.
+/// The number of permits in use. A re-entry needs no further permits: of the holds of one owner
+/// with one token, the largest counts.
 fn permits_in_use(holds: &BTreeMap<(RunNanos, u64), (&Hold<'_>, u64)>) -> u64 {
     let mut owned: BTreeMap<(&str, u64), u64> = BTreeMap::new();
     let mut sum = 0_u64;
@@ -85,10 +85,9 @@ fn report(
 ) {
     let to = holds.iter().map(|hold| hold.relied_on_until).min().unwrap_or(last.granted_at);
     let tokens: Vec<String> = holds.iter().map(|hold| hold.token.to_string()).collect();
-    let title = format!("{} of {} permits of {:?} were out", format_count(sum), format_count(limit), last.lock);
+    let title = format!("{} of {} permits of {:?} were in use", format_count(sum), format_count(limit), last.lock);
     let words = format!(
-        "At {} worker {} was granted permits of {:?} with token {}. With those of {} that could be relied on then, {} were out, and there are {}. \
-         Among the tokens are {}. {}",
+        "At {} worker {} was granted permits of {:?} with token {}. With those of {} that could be relied on then, {} were in use; the limit is {}. The tokens include {}. {}",
         format_time(last.granted_at),
         last.worker,
         last.lock,

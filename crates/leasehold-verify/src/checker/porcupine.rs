@@ -1,5 +1,5 @@
-//! A second opinion on a fenced register's history: an independent checker (porcupine), which does
-//! not use phases, but tries orders.
+//! A second opinion on a fenced register's history: the independent checker porcupine, which
+//! searches orders without phases.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use porcupine_rs::{CheckResult, Model, Operation, check_operations_timeout};
 use super::register::{OpEffect, RegisterOp};
 use crate::history::RunNanos;
 
-/// The longest history to check with it.
+/// The longest history that it checks.
 pub(crate) const MAX_OPERATIONS: usize = 10_000;
 
 /// The time limit for all registers together.
@@ -17,10 +17,10 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// A rough memory limit: it stores a set of operations for each state that it has visited.
 const MEMORY_LIMIT: u64 = 1 << 30;
 
-/// How many states it visits in a second, at most.
+/// The maximum of states that it visits in a second.
 const STATES_PER_SECOND: u64 = 500_000;
 
-/// Its result.
+/// porcupine's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PorcupineResult {
     Linearizable,
@@ -103,7 +103,7 @@ pub(crate) fn check(ops: &[RegisterOp<'_>], registers: usize) -> PorcupineResult
     }
 }
 
-/// The time limit for this many operations, such that neither time nor memory runs out.
+/// The time limit for this many operations, within the limits of time and memory.
 fn time_limit(ops: u64, registers: u64) -> Duration {
     let bytes_in_a_second = STATES_PER_SECOND * (ops / 8 + 200);
     let fits = Duration::from_millis(MEMORY_LIMIT * 1_000 / bytes_in_a_second);

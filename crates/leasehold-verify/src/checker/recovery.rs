@@ -9,7 +9,7 @@ use super::{GuaranteeResult, SECOND, ViolationLog, availability};
 use crate::history::{Call, FaultKind, OutcomeClass, RunNanos};
 use crate::verdict::{Guarantee, Recovery};
 
-/// A worker that requests again within this time has not given up in between.
+/// A worker that requests again within this time counts as requesting throughout.
 const MAX_RETRY_GAP: RunNanos = SECOND / 2;
 
 pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, Vec<Recovery>) {
@@ -44,9 +44,9 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, Vec<Recovery>)
     let kinds: Vec<String> =
         worst.iter().map(|(kind, took)| format!("{kind} {}", format_in_ttls(*took, timeline.header.ttl))).collect();
     let figure = match (faults, kinds.is_empty()) {
-        (0, _) if log.violation_count() > 0 => "a lock that nobody had could not be had".to_owned(),
-        (0, _) => "nobody waited for a lock after a fault".to_owned(),
-        (n, true) => format!("{}, no grant after any", format_quantity(n, "fault")),
+        (0, _) if log.violation_count() > 0 => "a free lock was not granted".to_owned(),
+        (0, _) => "no worker waited for a lock after a fault".to_owned(),
+        (n, true) => format!("{}, no grant after any of them", format_quantity(n, "fault")),
         (_, false) => format!("after {}", kinds.join(", ").replacen(' ', " at most ", 1)),
     };
     (log.into_result(figure), all)
@@ -62,13 +62,12 @@ fn format_in_ttls(duration: RunNanos, ttl: RunNanos) -> String {
     }
 }
 
-/// How long recovered servers may take until a worker has the lock.
+/// The bound on the time from the servers' recovery to a grant.
 pub(super) fn recovery_bound(timeline: &Timeline<'_>) -> RunNanos {
     timeline.header.ttl.saturating_mul(2).saturating_add(3 * SECOND)
 }
 
-/// When locks become available if workers start at `start`: at first servers may wait for leases
-/// that they may have lost.
+/// When locks become available if workers start at `start`: servers may cool down first.
 pub(super) fn earliest_available(timeline: &Timeline<'_>, start: RunNanos) -> RunNanos {
     start.saturating_add(timeline.header.ttl.saturating_mul(2)).saturating_add(2 * SECOND)
 }
@@ -79,8 +78,8 @@ fn bound_and_start(timeline: &Timeline<'_>, fault: &Fault<'_>) -> (RunNanos, Run
     match fault.kind.targets_workers() {
         true => {
             let lapsed = ttl.saturating_add(ttl / 5).saturating_add(SECOND);
-            // With this engine the kernel notices the end of a process, so no waiter has to wait
-            // for its lease to expire.
+            // With this engine the kernel detects the end of a process, so no waiter waits for the
+            // lease to expire.
             let at_once = fault.kind == FaultKind::Kill && timeline.header.engine == "file";
             let dying = fault.effective_end().saturating_sub(fault.from);
             (if at_once { lapsed.min(dying.saturating_add((2 * SECOND).max(ttl / 2))) } else { lapsed }, fault.from)
@@ -111,7 +110,7 @@ pub(super) fn extended_deadline(
     by
 }
 
-/// Whether running workers had requested it for a while by then, since `from`: they waited, or
+/// Whether running workers requested it without a gap for `duration` before `by`: they waited, or
 /// retried.
 pub(super) fn was_requested_throughout(
     timeline: &Timeline<'_>,
@@ -121,7 +120,7 @@ pub(super) fn was_requested_throughout(
 ) -> bool {
     // The span in which workers request the lock without a gap, by the calls so far in the order of
     // their beginnings.
-    let mut asking: Option<(RunNanos, RunNanos)> = None;
+    let mut requesting: Option<(RunNanos, RunNanos)> = None;
     for invocation in timeline
         .calls
         .iter()
@@ -132,19 +131,19 @@ pub(super) fn was_requested_throughout(
         if end < from || !timeline.lifetime(invocation.worker_id).ran_throughout(begin, end.min(by)) {
             continue;
         }
-        asking = match asking {
+        requesting = match requesting {
             Some((since, until)) if begin <= until.saturating_add(MAX_RETRY_GAP) => Some((since, until.max(end))),
             _ => Some((begin, end)),
         };
     }
-    asking
+    requesting
         .is_some_and(|(since, until)| since.saturating_add(duration) <= by && until.saturating_add(MAX_RETRY_GAP) > by)
 }
 
 /// Checks that a free lock is granted on request, also without faults.
 fn check_free_locks(timeline: &Timeline<'_>, log: &mut ViolationLog) {
     let (ttl, bound) = (timeline.header.ttl, recovery_bound(timeline));
-    let said_before = log.violations.len();
+    let reported_before = log.violations.len();
     let mut locks = timeline.holds_by_lock();
     for invocation in &timeline.calls {
         if let Call::Lock { lock, .. } = invocation.call {
@@ -172,17 +171,17 @@ fn check_free_locks(timeline: &Timeline<'_>, log: &mut ViolationLog) {
             let slept = || timeline.workers.values().any(|life| life.paused_time(since, by) > 0);
             let maybe = || unclear.iter().any(|&(from, to)| from <= by && to >= since);
             // Already reported for a fault.
-            let mut before = log.violations.iter().take(said_before);
-            let mut said = || before.any(|one| one.from <= next && one.from >= last);
+            let mut before = log.violations.iter().take(reported_before);
+            let mut reported = || before.any(|one| one.from <= next && one.from >= last);
             if next > by
-                && !said()
+                && !reported()
                 && !slept()
                 && !maybe()
                 && was_requested_throughout(timeline, (since, by), ttl.saturating_add(3 * SECOND), of)
             {
                 let title = format!("nobody was granted {lock:?} for {}", format_duration(next - since));
                 let words = format!(
-                    "Nobody can have had {lock:?} from {} on, those who asked for it ran all the time, and whatever had gone wrong was over. It was to be had by {}.",
+                    "No worker can have held {lock:?} from {} on, running workers requested it, and no fault was near. The engine should have granted it by {}.",
                     format_time(since),
                     format_time(by)
                 );
@@ -194,7 +193,7 @@ fn check_free_locks(timeline: &Timeline<'_>, log: &mut ViolationLog) {
     }
 }
 
-/// When a hold was over at the latest.
+/// The latest time at which a hold ended.
 fn last_end(hold: &Hold<'_>, ttl: RunNanos) -> RunNanos {
     hold.released_by.unwrap_or(hold.deadline.max(hold.relied_on_until).saturating_add(ttl))
 }
@@ -203,7 +202,7 @@ fn requested_lock<'a>(invocation: &Invocation<'a>) -> Option<&'a str> {
     if let Call::Lock { lock, .. } = invocation.call { Some(lock) } else { None }
 }
 
-/// What to expect after a fault.
+/// The recovery that is expected after a fault.
 struct RecoveryExpectation<'a> {
     fault: &'a Fault<'a>,
     counted_from: RunNanos,
@@ -225,7 +224,7 @@ impl<'a> RecoveryExpectation<'a> {
             let over = hold.deadline <= t
                 || hold.release_began_at.is_some_and(|release| release <= t)
                 || hold.lost.is_some_and(|(lost, _)| lost <= t);
-            // Stopped so briefly that it kept the lock.
+            // The worker was stopped so briefly that it kept the lock.
             let kept = fault.kind == FaultKind::Stop && fault.to.is_some_and(|to| hold.certainly_held_until >= to);
             fault.workers.contains(&hold.worker) && !over && !kept
         });
@@ -277,8 +276,8 @@ impl<'a> RecoveryExpectation<'a> {
         }
     }
 
-    /// The deadline for a grant: other faults in that time extend it, and so do holds that were there
-    /// beside those of the workers that the fault hit (shared, or with permits left).
+    /// The deadline for a grant. Other faults extend it, and so do other workers' holds of the same
+    /// lock (shared, or with permits left).
     fn deadline(&self, timeline: &Timeline<'_>) -> RunNanos {
         let from = self.counted_from;
         let by = extended_deadline(timeline, from, from.saturating_add(self.bound), Some(self.fault.number));
@@ -292,10 +291,10 @@ impl<'a> RecoveryExpectation<'a> {
         ends.fold(by, RunNanos::max)
     }
 
-    /// Whether it was not granted by then, although running workers had requested it for a while.
+    /// Whether the lock was not granted in time, although running workers requested it.
     fn is_overdue(&self, timeline: &Timeline<'_>, recovered: &Recovery) -> bool {
         let by = self.deadline(timeline);
-        // In a history that was cut short, a fault without an end goes on.
+        // In a truncated history, a fault without an end is still active.
         let over = self.affected_locks.is_some() || self.fault.to.is_some() || timeline.is_complete;
         if !over || timeline.last_event_at <= by || recovered.granted.is_some_and(|granted| granted <= by) {
             return false;
@@ -319,8 +318,7 @@ impl<'a> RecoveryExpectation<'a> {
         };
         let title = format!("no lock for {took} after fault {number} ({kind} of {target})");
         let words = format!(
-            "Fault {number} ({kind} of {target}) began at {}, and recovery counts from {}. The lock was to be had again by {}, and somebody waited \
-             for it. {then}",
+            "Fault {number} ({kind} of {target}) began at {}, and recovery counts from {}. The engine should have granted the lock by {}, and a worker waited for it. {then}",
             format_time(self.fault.from),
             format_time(self.counted_from),
             format_time(by),

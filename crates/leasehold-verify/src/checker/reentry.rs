@@ -31,7 +31,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
         }
     }
     let figure = match log.checked_count {
-        0 => "nobody re-entered".to_owned(),
+        0 => "no re-entries".to_owned(),
         1 => format!("1 re-entry, {} with another token", log.violation_count()),
         n => format!("{} re-entries, {} with another token", format_count(n), format_count(log.violation_count())),
     };
@@ -41,8 +41,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
 fn report(timeline: &Timeline<'_>, outer: &Hold<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
     let title = format!("a re-entry of {:?} got token {} in place of {}", hold.lock, hold.token, outer.token);
     let words = format!(
-        "{} surely held {:?} with token {} from {} until {}. In that time, at {}, the same owner asked for it again and was granted it at {} \
-         with token {}. {}",
+        "{} certainly held {:?} with token {} from {} to {}. Meanwhile, at {}, the same owner requested it again and was granted it at {} with token {}. {}",
         capitalized(&format_worker(timeline, outer.worker)),
         hold.lock,
         outer.token,

@@ -1,5 +1,5 @@
 //! Checks that a tick runs once, and again only if its run was lost; that a job's runs do not
-//! overlap; that their tokens rise; and that they go on.
+//! overlap; that their tokens rise; and that ticks keep running.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let figure = match log.checked_count {
         0 => "no tick ran".to_owned(),
         n => format!(
-            "{}, {}, {} of them again",
+            "{}, {}, {} of them repeated",
             format_quantity(ticks, "tick"),
             format_quantity(n, "run"),
             format_count(again)
@@ -100,10 +100,10 @@ fn tick_run<'a>(
 /// effect.
 fn evicted_at(timeline: &Timeline<'_>, token: u64, is_graceful: bool) -> Option<RunNanos> {
     let evicts = |invocation: &&Invocation<'_>| {
-        let nothing =
+        let is_idle =
             matches!(invocation.ended, Some((_, Outcome::Failed { .. } | Outcome::Evicted { gone: true, .. })));
         matches!(invocation.call, Call::Evict { token: other, graceful, .. } if *other == token && *graceful == is_graceful)
-            && !nothing
+            && !is_idle
     };
     timeline.calls.iter().find(evicts).map(|invocation| invocation.began_at)
 }
@@ -131,7 +131,7 @@ fn check_order(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Violatio
     let (mut token, mut tick): (Option<&TickRun<'_>>, Option<&TickRun<'_>>) = (None, None);
     for run in runs {
         let late = |first: &TickRun<'_>| {
-            // It may have been granted before the other.
+            // Its lock may have been granted before the other run's.
             let since = first.invocation.began_at.saturating_sub(timeline.header.ttl);
             let awake = timeline.lifetime(run.invocation.worker_id).ran_throughout(since, run.invocation.began_at);
             !awake || timeline.is_engine_disturbed(first.invocation.began_at, run.invocation.began_at)
@@ -153,10 +153,10 @@ fn check_order(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Violatio
     }
 }
 
-/// A tick is always due within a second: a run follows soon after another, and soon after each
+/// A tick is due every second, so runs follow each other within the bound, and soon after each
 /// fault.
 fn check_progress(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut ViolationLog) {
-    // While a clock that was set back catches up, nothing is due.
+    // While a clock that was set back catches up, is_idle is due.
     if timeline.faults.iter().any(|fault| fault.kind == FaultKind::Clock) {
         return;
     }
@@ -182,7 +182,7 @@ fn check_progress(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Viola
         }
         let title = format!("no tick of {job:?} for {}", format_duration(next - from));
         let words = format!(
-            "{job:?} is due every second. After {} a tick should have run by {}, and none did before {}, though somebody was there to run it. {}",
+            "{job:?} is due every second. After {} a tick should have run by {}, and none did before {}, although a worker was running. {}",
             format_time(from),
             format_time(by),
             format_time(next),
@@ -200,10 +200,10 @@ fn check_tick(timeline: &Timeline<'_>, runs: &[&TickRun<'_>], log: &mut Violatio
     for &run in runs {
         let earlier = attempts.values().next().copied().filter(|_| run.is_at_most_once);
         if let Some(other) = earlier {
-            let title = format!("tick {} of {:?} began again, though at most once is asked for", run.tick, run.job);
+            let title = format!("tick {} of {:?} began again, although it is at-most-once", run.tick, run.job);
             report(timeline, other, run, title, log);
         } else if let Some(other) = attempts.insert(run.attempt, run).filter(|_| has_unique_attempts(timeline, run)) {
-            let title = format!("try {} of tick {} of {:?} ran twice", run.attempt, run.tick, run.job);
+            let title = format!("attempt {} of tick {} of {:?} ran twice", run.attempt, run.tick, run.job);
             report(timeline, other, run, title, log);
         } else if let Some(other) = first.filter(|other| was_recorded_done(timeline, other, run)) {
             let title = format!("tick {} of {:?} ran again after it was done", run.tick, run.job);
@@ -238,11 +238,11 @@ fn report(timeline: &Timeline<'_>, first: &TickRun<'_>, second: &TickRun<'_>, ti
     let say = |run: &TickRun<'_>| {
         let end = match run.invocation.ended {
             Some((end, Outcome::Done)) => format!("was done at {}", format_time(end)),
-            Some((end, _)) => format!("ended at {} without being done", format_time(end)),
+            Some((end, _)) => format!("ended at {} without completing", format_time(end)),
             None => "did not end".to_owned(),
         };
         format!(
-            "{} began tick {} of {:?} (try {}, token {}) at {} and {end}.",
+            "{} began tick {} of {:?} (attempt {}, token {}) at {} and {end}.",
             capitalized(&format_worker(timeline, run.invocation.worker_id)),
             run.tick,
             run.job,

@@ -115,7 +115,8 @@ pub(crate) struct Fault<'a> {
 }
 
 impl Fault<'_> {
-    /// When the fault ended: a kill is instantaneous, any other fault without an end goes on.
+    /// When the fault ended: a kill is instantaneous, any other fault without an end lasts to the
+    /// end of the history.
     pub(crate) fn effective_end(&self) -> RunNanos {
         self.to.unwrap_or(if self.kind == FaultKind::Kill { self.from } else { RunNanos::MAX })
     }
@@ -195,7 +196,7 @@ impl<'a> Timeline<'a> {
 
     fn read_calls(&mut self, events: &'a [Event]) {
         let mut index: HashMap<OpId, usize> = HashMap::new();
-        // The lines of several writers may be in another order than their times.
+        // Several writers append lines, so their order may differ from the order of their times.
         for event in events {
             if let Event::Begin { t, worker, op, due, call } = event {
                 index.entry(*op).or_insert_with(|| {
@@ -232,9 +233,9 @@ impl<'a> Timeline<'a> {
             match event {
                 Event::FaultBegin { t, fault, kind, target, workers, served, spares } => {
                     // The second line of a fault, with its target.
-                    if let Some(told) = self.faults.iter_mut().find(|one| one.number == *fault && one.kind == *kind) {
-                        (told.target, told.workers, told.served_elsewhere_since) = (target, workers, *served);
-                        told.unaffected_locks = spares;
+                    if let Some(known) = self.faults.iter_mut().find(|one| one.number == *fault && one.kind == *kind) {
+                        (known.target, known.workers, known.served_elsewhere_since) = (target, workers, *served);
+                        known.unaffected_locks = spares;
                         continue;
                     }
                     let (number, kind, served) = (*fault, *kind, *served);
@@ -366,7 +367,7 @@ impl<'a> Timeline<'a> {
             let seen = hold.confirmed_release_at.map_or(seen, |released| seen.max(released));
             hold.certainly_held_until = seen.min(hold.release_began_at.unwrap_or(RunNanos::MAX)).max(hold.granted_at);
             let killed = self.workers.get(&hold.worker).and_then(|life| life.killed_at);
-            // Includes a failed release: it goes on in the background.
+            // Includes a failed release: it continues in the background.
             let ends = [left.get(&hold.op).copied(), hold.unheld_since, hold.lost.map(|(lost, _)| lost), killed];
             hold.relied_on_until =
                 ends.into_iter().flatten().fold(hold.deadline, RunNanos::min).max(hold.certainly_held_until);

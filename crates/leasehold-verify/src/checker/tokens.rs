@@ -16,10 +16,10 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Tokens);
     for holds in timeline.holds_by_lock().values() {
         log.checked_count += holds.len() as u64;
-        let mut asked: Vec<&Hold<'_>> = holds.clone();
-        asked.sort_by_key(|hold| (hold.requested_at, hold.op));
-        let again = check_unique(timeline, &asked, &mut log);
-        let mut wrong = check_rising(timeline, holds, &asked, &again, &mut log);
+        let mut by_request: Vec<&Hold<'_>> = holds.clone();
+        by_request.sort_by_key(|hold| (hold.requested_at, hold.op));
+        let again = check_unique(timeline, &by_request, &mut log);
+        let mut wrong = check_rising(timeline, holds, &by_request, &again, &mut log);
         wrong.extend(&again);
         if timeline.header.exclusion {
             check_conflicting_grants(timeline, holds, &wrong, &mut log);
@@ -31,7 +31,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
         format_count(log.violation_count())
     );
     match log.checked_count {
-        0 => log.into_result("nothing was granted".to_owned()),
+        0 => log.into_result("no grants".to_owned()),
         _ => log.into_result(seen),
     }
 }
@@ -62,10 +62,9 @@ fn check_unique<'a>(timeline: &Timeline<'_>, by_request: &[&'a Hold<'a>], log: &
         if same.iter().any(|one| (open(&one) || rides(one)) && !between(one)) {
             again.insert(hold.op);
         } else if let Some(first) = same.last() {
-            let title = format!("token {} of {:?} was given twice", hold.token, hold.lock);
+            let title = format!("token {} of {:?} was granted twice", hold.token, hold.lock);
             let words = format!(
-                "{} was granted {:?} at {} with token {}. {} asked for it at {} and was granted it at {} with the same token, and that was no \
-                 re-entry. {}",
+                "{} was granted {:?} at {} with token {}. {} requested it at {} and was granted it at {} with the same token, which was no re-entry. {}",
                 capitalized(&format_worker(timeline, first.worker)),
                 hold.lock,
                 format_time(first.granted_at),
@@ -126,7 +125,7 @@ fn check_rising(
             continue;
         }
         wrong.insert(hold.op);
-        let how = format!("asked for it after that, at {}, and was granted it", format_time(hold.requested_at));
+        let how = format!("requested it after that, at {}, and was granted it", format_time(hold.requested_at));
         report(timeline, first, hold, (&how, ""), log);
     }
     wrong
@@ -160,7 +159,7 @@ impl<'a> HighestTokens<'a> {
 
 /// Compares waiters: of two that conflict, the one that was granted the lock later has the higher
 /// token, if it could rely on it then. If it had come first, it would have held the lock during the
-/// other's grant.
+/// other grant.
 fn check_conflicting_grants<'a>(
     timeline: &Timeline<'_>,
     by_grant: &[&'a Hold<'a>],
@@ -179,7 +178,7 @@ fn check_conflicting_grants<'a>(
         if let Some(first) =
             higher.filter(|_| hold.relied_on_until > hold.granted_at && !known_violations.contains(&hold.op))
         {
-            let why = ", and could rely on it then: had it come before, two would have held the lock";
+            let why = ", and could rely on it then: if it had come first, two workers would have held the lock";
             report(timeline, first, hold, ("was granted it after that,", why), log);
         }
         if exclusive { alone.add(hold) } else { shared.add(hold) }

@@ -20,7 +20,8 @@ pub(super) struct EngineUrl {
 impl EngineUrl {
     /// Splits a URL.
     pub(super) fn parse(url: &str) -> Result<Self, RunError> {
-        let no_url = || RunError::usage("this is no engine's URL: it has no scheme, like `redis://host:6379`");
+        let no_url =
+            || RunError::usage("not an engine URL: the scheme is missing; expected for example `redis://host:6379`");
         let (scheme, rest) = url.split_once(':').ok_or_else(no_url)?;
         let scheme = scheme.to_ascii_lowercase();
         let (main, query) = rest.find('?').map_or((rest, ""), |at| rest.split_at(at));
@@ -71,13 +72,13 @@ impl EngineUrl {
         match self.scheme.as_str() {
             "memory" => Some("lives in one process: there is no network to disturb"),
             "file" => Some("lives in a folder of this host: there is no network to disturb"),
-            "redis+sentinel" => Some("Sentinels tell clients the servers' own addresses, past any proxy"),
-            "redis+cluster" => Some("a cluster's nodes tell clients each other's own addresses, past any proxy"),
-            _ if self.uses_tls => Some("speaks TLS, and no certificate is for a proxy's address"),
+            "redis+sentinel" => Some("Sentinels give clients the servers' own addresses, past any proxy"),
+            "redis+cluster" => Some("a cluster's nodes give clients each other's own addresses, past any proxy"),
+            _ if self.uses_tls => Some("uses TLS, and no certificate matches a proxy's address"),
             _ if self.hosts.iter().any(|(host, _)| host.contains('/') || host.to_ascii_lowercase().contains("%2f")) => {
-                Some("is reached by a socket in a folder, where no proxy stands")
+                Some("is reached by a Unix socket, where a proxy is impossible")
             }
-            _ if self.hosts.is_empty() => Some("is no engine whose network is known"),
+            _ if self.hosts.is_empty() => Some("is not an engine with a known network"),
             _ => None,
         }
     }
@@ -96,7 +97,7 @@ impl UrlParser {
     fn parse_authority(&mut self, text: &str) -> Result<(), RunError> {
         let (authority, path) = text.find('/').map_or((text, ""), |at| text.split_at(at));
         if path.contains('@') {
-            return Err(RunError::usage("a `/` or `?` in a user or a password is written as %2F or %3F"));
+            return Err(RunError::usage("write `/` or `?` in a user name or password as %2F or %3F"));
         }
         let start = authority.rfind('@').map_or(0, |at| at + 1);
         self.pending_text.push_str(&authority[..start]);
@@ -115,7 +116,7 @@ impl UrlParser {
     /// Parses `parse_host`, `host:port` or `[::1]:port`.
     fn parse_host(&mut self, text: &str) -> Result<(), RunError> {
         // The message does not repeat it: it may be half of a password with a comma in it.
-        let wrong = || RunError::usage("a host in this URL is none, like `host:6379` or `[::1]:6379`");
+        let wrong = || RunError::usage("a host in this URL is invalid; expected `host:6379` or `[::1]:6379`");
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or_else(wrong)?,
             None => text.find(':').map_or((text, ""), |at| text.split_at(at)),
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn urls_that_cannot_be_proxied_are_explained() {
-        for (url, says) in [
+        for (url, part) in [
             ("memory:", "one process"),
             ("file:///var/lib/locks", "folder"),
             ("redis+sentinel://h1,h2/mymaster", "Sentinels"),
@@ -203,10 +204,10 @@ mod tests {
             ("zookeeper://h?tls=on&ca=/c", "TLS"),
             ("postgres://u@h/d?ca=/c", "TLS"),
             ("postgres://u@%2Fvar%2Frun/d", "socket"),
-            ("etcd://h", "no engine"),
+            ("etcd://h", "not an engine"),
         ] {
             let why = EngineUrl::parse(url).unwrap().proxy_obstacle().unwrap_or_default();
-            assert!(why.contains(says), "{url}: {why}");
+            assert!(why.contains(part), "{url}: {why}");
         }
         assert_eq!(EngineUrl::parse("postgres://u@h/d?tls=off").unwrap().proxy_obstacle(), None);
     }

@@ -25,8 +25,8 @@ mod tests {
     #[test]
     fn server_lists_are_numbered_from_one() {
         assert_eq!(server_list("the server", "", &[0], 1), "the server");
-        assert_eq!(server_list("", "the lines to", &[0, 1, 2], 3), "the lines to all 3 servers");
-        assert_eq!(server_list("", "the lines to", &[1], 5), "the lines to server 2 of 5");
-        assert_eq!(server_list("", "the lines to", &[1, 4], 5), "the lines to servers 2, 5 of 5");
+        assert_eq!(server_list("", "the connections to", &[0, 1, 2], 3), "the connections to all 3 servers");
+        assert_eq!(server_list("", "the connections to", &[1], 5), "the connections to server 2 of 5");
+        assert_eq!(server_list("", "the connections to", &[1, 4], 5), "the connections to servers 2, 5 of 5");
     }
 }

@@ -49,8 +49,8 @@ pub enum UrlOption {
 }
 
 named!(UrlOption:
-    Strict "strict" "a server that may have forgotten a lease cools down first",
-    Replicas "replicas" "a grant counts only when a replica has it",
+    Strict "strict" "a server that may have lost a lease cools down first",
+    Replicas "replicas" "a grant counts only after a replica acknowledged it",
 );
 
 /// What a fault hits.
@@ -82,8 +82,8 @@ impl LocalEngine {
         })
     }
 
-    /// The same under these faults. If a lease expires before the server is back, it does not show
-    /// the server's loss of data. A restart takes a good part of a second on a busy machine, and
+    /// The same under these faults. A lease must outlive the restart, or it does not show the
+    /// server's loss of data. A restart takes a good part of a second on a busy machine, and
     /// Sentinels need some seconds to replace a master.
     pub fn ttl_for(self, faults: &[FaultKind], option: Option<UrlOption>) -> Duration {
         match self {
@@ -111,7 +111,7 @@ impl LocalEngine {
     pub fn check_fault(self, fault: FaultKind) -> Result<(), String> {
         let why = match self.unsupported_reason(fault) {
             None if fault == FaultKind::DiskFull && !rustix::process::geteuid().is_root() => {
-                Some("disk-full needs a small disk of its own, which only root may mount")
+                Some("disk-full mounts a small disk, which only root may do")
             }
             why => why,
         };
@@ -160,10 +160,10 @@ impl LocalEngine {
 fn unsupported_on_memory(fault: FaultKind) -> Option<&'static str> {
     match (fault_domain(fault), fault) {
         (_, FaultKind::Stop) => None,
-        (FaultDomain::Worker, _) => Some("lives in one process: with it, all who hold and wait are gone"),
+        (FaultDomain::Worker, _) => Some("lives in one process: a kill ends all holders and waiters"),
         (FaultDomain::Network, _) => Some("lives in one process: there is no network to disturb"),
         (FaultDomain::Server, FaultKind::Clock | FaultKind::Ahead) => {
-            Some("lives in one process, and counts by a clock that never jumps")
+            Some("lives in one process, and uses a clock that never jumps")
         }
         (FaultDomain::Server, FaultKind::Evict | FaultKind::DiskFull) => {
             Some("lives in one process: there is no server to fill up")
@@ -179,8 +179,8 @@ fn unsupported_on_file(fault: FaultKind) -> Option<&'static str> {
     match (fault_domain(fault), fault) {
         (FaultDomain::Worker, _) | (_, FaultKind::DiskFull) => None,
         (FaultDomain::Network, _) => Some("lives in a folder of this host: there is no network to disturb"),
-        (FaultDomain::Server, FaultKind::Clock | FaultKind::Ahead) => Some("counts by a clock that never jumps"),
-        (FaultDomain::Server, FaultKind::Evict) => Some("lives in a folder of this host, which throws nothing away"),
+        (FaultDomain::Server, FaultKind::Clock | FaultKind::Ahead) => Some("uses a clock that never jumps"),
+        (FaultDomain::Server, FaultKind::Evict) => Some("lives in a folder of this host, which evicts no data"),
         (FaultDomain::Server, FaultKind::ReadOnly | FaultKind::Hang | FaultKind::Reshard | FaultKind::Grow) => {
             Some("lives in a folder of this host: there is no server")
         }
@@ -188,72 +188,68 @@ fn unsupported_on_file(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
-/// Only a cluster has slots, and other masters that go on.
+/// Only a cluster has slots, and masters beside the one that is hit.
 fn requires_cluster(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Reshard | FaultKind::Grow => Some("only a cluster has slots: --local redis-cluster"),
-        FaultKind::Hang => Some("this is done to one master of several: --local redis-cluster"),
+        FaultKind::Hang => Some("this fault needs several masters: --local redis-cluster"),
         _ => None,
     }
 }
 
 fn unsupported_on_redis(fault: FaultKind) -> Option<&'static str> {
     match fault {
-        FaultKind::Failover => {
-            Some("one server is started here: --local redis-sentinel and redis-cluster have replicas")
-        }
-        FaultKind::Leader => Some("has no leader; what comes nearest is failover of --local redis-sentinel"),
+        FaultKind::Failover => Some("has one server: --local redis-sentinel and redis-cluster have replicas"),
+        FaultKind::Leader => Some("has no leader; the closest fault is failover of --local redis-sentinel"),
         _ => requires_cluster(fault),
     }
 }
 
 fn unsupported_on_sentinel(fault: FaultKind) -> Option<&'static str> {
     match fault {
-        FaultKind::Evict | FaultKind::DiskFull => Some("this is done to one Redis alone: --local redis"),
-        FaultKind::Leader => Some("has no leader; what comes nearest is failover"),
+        FaultKind::Evict | FaultKind::DiskFull => Some("this fault needs a single Redis: --local redis"),
+        FaultKind::Leader => Some("has no leader; the closest fault is failover"),
         _ => requires_cluster(fault),
     }
 }
 
 fn unsupported_on_cluster(fault: FaultKind) -> Option<&'static str> {
     match fault {
-        FaultKind::Leader => Some("has no leader; what comes nearest is failover"),
-        FaultKind::Wipe => Some("a node that comes back without its data is a stranger to the others"),
-        FaultKind::Ahead => {
-            Some("its nodes judge each other by their clocks; this is done to the other Redis deployments")
-        }
-        FaultKind::Evict | FaultKind::DiskFull => Some("this is done to one Redis alone: --local redis"),
+        FaultKind::Leader => Some("has no leader; the closest fault is failover"),
+        FaultKind::Wipe => Some("the others do not recognize a node that restarts empty"),
+        FaultKind::Ahead => Some("its nodes use their clocks to detect failures; use another Redis deployment"),
+        FaultKind::Evict | FaultKind::DiskFull => Some("this fault needs a single Redis: --local redis"),
         _ => None,
     }
 }
 
 fn unsupported_on_redlock(fault: FaultKind) -> Option<&'static str> {
     match fault {
-        FaultKind::Failover => Some("its servers have no replicas: there is nobody to fail over to"),
-        FaultKind::Leader => Some("its servers know nothing of each other: none of them leads"),
-        FaultKind::Evict | FaultKind::DiskFull => Some("this is done to one Redis alone: --local redis"),
+        FaultKind::Failover => Some("its servers have no replicas to fail over to"),
+        FaultKind::Leader => Some("its servers are independent: it has no leader"),
+        FaultKind::Evict | FaultKind::DiskFull => Some("this fault needs a single Redis: --local redis"),
         _ => requires_cluster(fault),
     }
 }
 
 fn unsupported_on_zookeeper(fault: FaultKind) -> Option<&'static str> {
     match fault {
-        FaultKind::Failover => Some("it elects a leader: the fault is called leader"),
-        FaultKind::Wipe => Some("promises nothing when a server comes back without its data"),
-        FaultKind::Clock | FaultKind::Ahead => Some("counts sessions by a clock that does not jump"),
-        FaultKind::Evict => Some("throws nothing away"),
-        FaultKind::DiskFull => Some("this is done to redis, mysql, postgres and file only"),
-        FaultKind::ReadOnly => Some("has no switch that makes a server read-only"),
+        FaultKind::Failover => Some("it elects a leader: use the fault leader"),
+        FaultKind::Wipe => Some("guarantees nothing after a server restarts empty"),
+        FaultKind::Clock | FaultKind::Ahead => Some("times sessions with a clock that does not jump"),
+        FaultKind::Evict => Some("evicts no data"),
+        FaultKind::DiskFull => Some("this fault needs redis, mysql, postgres or file"),
+        FaultKind::ReadOnly => Some("has no read-only mode"),
         _ => requires_cluster(fault),
     }
 }
 
 fn unsupported_on_sql(fault: FaultKind) -> Option<&'static str> {
     match fault {
-        FaultKind::Wipe => Some("promises nothing when a database comes back without its data"),
-        FaultKind::Failover => Some("one server is started here: there is no replica to fail over to"),
-        FaultKind::Leader => Some("one server is started here: it has no leader"),
-        FaultKind::Evict => Some("throws nothing away"),
+        FaultKind::Wipe => Some("guarantees nothing after a database restarts empty"),
+        FaultKind::Failover => Some("has one server: there is no replica to fail over to"),
+        FaultKind::Leader => Some("has one server: there is no leader"),
+        FaultKind::Evict => Some("evicts no data"),
         _ => requires_cluster(fault),
     }
 }

@@ -7,13 +7,13 @@
 //!
 //! Proxies between the workers and the servers, one per server, cause the faults of the network:
 //! real connections that are cut, delayed or silenced. For *partition*, as root, the workers have
-//! their own network namespace, with a wire to each proxy, and the wire is pulled
-//! ([`leasehold_testbed::VirtualLinks`]). Otherwise, and where Sentinels name addresses or ZooKeeper runs
-//! as an ensemble, the proxy goes silent. In an ensemble, *partition* mostly cuts one member off
-//! from the others, and not from its clients, which is the harder case; proxies between the members
-//! do that. Otherwise it cuts the workers off from one member, or from all.
+//! their own network namespace, with a wire to each proxy, and the wire is disconnected
+//! ([`leasehold_testbed::VirtualLinks`]). Otherwise, and where Sentinels name addresses or
+//! ZooKeeper runs as an ensemble, the proxy goes silent. In an ensemble, *partition* mostly cuts
+//! one member off from the others, and not from its clients, which is the harder case; proxies
+//! between the members do that. Otherwise it cuts the workers off from one member, or from all.
 //!
-//! | fault | what is done | with the guard off |
+//! | fault | action | with the guard off |
 //! |---|---|---|
 //! | cut | connections are cut repeatedly | |
 //! | lost-reply | a request arrives and its connection is cut before the reply; or no reply arrives at all | |
@@ -22,7 +22,7 @@
 //! | partition | silence for longer than the TTL: of the server; of a minority of Redlock's nodes; see above for ZooKeeper | |
 //! | crash | SIGKILL, and a restart with the data, which was on disk before it was acknowledged | |
 //! | wipe | SIGKILL, and a restart without the data; the URL has `strict`; of Redlock's nodes, one or two, or [a majority](Deployment::hit_majority_next) | no `strict`; of Redlock's nodes, a majority |
-//! | failover | the replica is cut off, the master goes on and is killed, the replica is promoted; the URL has `strict` | no `strict` |
+//! | failover | the replica is cut off, the master continues and is killed, the replica is promoted; the URL has `strict` | no `strict` |
 //! | leader | SIGKILL of the leader | |
 //! | clock | the server's wall clock is set back, and stays there; of Redlock's nodes, one or two. In a set with replicas, the master's alone: with `replicas`, a replica whose clock was not set back then replaces it; in a cluster, its slots move to such a master | ahead; of Redlock's nodes, a majority |
 //! | ahead | the server's wall clock jumps ahead; of Redlock's nodes, one or two: two may then hold a lock, and their tokens tell them apart | |
@@ -34,9 +34,9 @@
 //! | grow | a node joins a cluster and gets the slots of the locks; then they move back, and it leaves | |
 //!
 //! With crash, wipe and failover half of the connections go silent instead of closing, as in a
-//! power failure. The clients of those connections notice nothing until their calls time out, while
-//! the restarted server serves others. Sentinels tell clients where the master is; proxies before
-//! the Sentinels replace its address with our proxy's.
+//! power failure. Their clients notice it only when their calls time out, while the restarted
+//! server serves others. Sentinels report the master's address; proxies before the Sentinels
+//! replace it with our proxy's.
 //!
 //! All choices come from the [`Rng`] that the caller passes.
 
@@ -77,10 +77,10 @@ pub struct DeploymentOptions {
     pub guard: bool,
     /// The longest lease.
     pub ttl: Duration,
-    /// Whether workers are started with [`Deployment::worker_command_prefix`], and so can have their own network.
+    /// Whether workers are started with [`Deployment::worker_command_prefix`], and so can have
+    /// their own network.
     pub isolates_workers: bool,
-    /// The URL option that guards against servers that lose data; `None`: the one that the faults
-    /// need.
+    /// The URL option that guards against data loss; `None`: the one that the faults need.
     pub option: Option<UrlOption>,
 }
 
@@ -100,8 +100,8 @@ impl DeploymentOptions {
         self.faults.iter().copied().filter(move |fault| fault_domain(*fault) == domain)
     }
 
-    /// The options of the engine's URL. If servers lose data, `strict`: `replicas=1` would hold,
-    /// too, but would grant nothing while the replica lags, and so no lock would be at risk.
+    /// The options of the engine's URL. If servers lose data: `strict`. `replicas=1` would keep
+    /// exclusion, too. But it grants nothing while the replica lags, so no lock would be at risk.
     fn url_options(&self) -> String {
         let forgets = self.has_fault(FaultKind::Wipe) || self.has_fault(FaultKind::Failover);
         match self.option.or(forgets.then_some(UrlOption::Strict)).filter(|_| self.guard) {
@@ -318,11 +318,13 @@ impl Deployment {
         }
         let redlock = self.engine == "redlock";
         let words = self.options.faults.iter().filter_map(|fault| match fault {
-            FaultKind::Wipe if redlock => Some("a majority of the servers forgets, without strict"),
-            FaultKind::Wipe | FaultKind::Failover => Some("servers that forgot let others in at once, without strict"),
+            FaultKind::Wipe if redlock => Some("a majority of the servers loses its data, without strict"),
+            FaultKind::Wipe | FaultKind::Failover => {
+                Some("servers that lost their data grant locks at once, without strict")
+            }
             FaultKind::Clock if redlock => Some("the clocks of a majority jump ahead"),
             FaultKind::Clock => Some("the server's clock jumps ahead"),
-            FaultKind::Evict => Some("the server throws locks away, with volatile-ttl"),
+            FaultKind::Evict => Some("the server evicts locks, with volatile-ttl"),
             _ => None,
         });
         let words: BTreeSet<&str> = words.collect();
@@ -340,13 +342,14 @@ impl Deployment {
     /// here. While one server fault is active, no other can begin.
     ///
     /// # Errors
-    /// If it was not in the [`DeploymentOptions`], or conflicts with an active fault, or cannot be caused.
+    /// If it was not in the [`DeploymentOptions`], or conflicts with an active fault, or cannot be
+    /// caused.
     pub async fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         if fault_domain(fault) == FaultDomain::Worker {
-            return Err(RunError::new(format!("{fault} hits workers, and not the deployment")));
+            return Err(RunError::new(format!("{fault} is a fault of workers, not of the deployment")));
         }
         if !self.options.has_fault(fault) {
-            return Err(RunError::new(format!("{fault} was not asked for at the start: nothing is there for it")));
+            return Err(RunError::new(format!("{fault} was not among the faults at the start")));
         }
         // Where a member can be cut off from the others, the workers can also be cut off from the
         // servers.
@@ -364,7 +367,7 @@ impl Deployment {
         Ok(strike)
     }
 
-    /// Waits until servers that this fault does not hit can serve; if there are none, for ever.
+    /// Waits until servers that this fault does not hit can serve; without such servers, forever.
     pub async fn wait_for_others_to_serve(&self, fault: FaultKind) {
         // If only connections are hit, the servers can serve all the time.
         while self.active_faults.get(&fault) == Some(&true) && !self.servers.can_others_serve().await {
@@ -376,7 +379,7 @@ impl Deployment {
     /// describes the result.
     ///
     /// # Errors
-    /// If the fault had not begun; if a server does not come back.
+    /// If the fault had not begun; if a server does not recover.
     pub async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         let Some(on_servers) = self.active_faults.remove(&fault) else {
             return Err(RunError::new(format!("{fault} had not begun")));
@@ -387,7 +390,8 @@ impl Deployment {
         }
     }
 
-    /// A run begins: from now on only faults [begun](Self::begin_fault) here may affect the servers.
+    /// Marks the beginning of a run: from now on, only faults [begun](Self::begin_fault) here may
+    /// affect the servers.
     ///
     /// # Errors
     /// If the servers do not report their state.
@@ -398,8 +402,8 @@ impl Deployment {
     /// Checks that only those faults have affected the servers since.
     ///
     /// # Errors
-    /// If Sentinels replaced a master on their own, because it got no processor time to respond:
-    /// such a run cannot be judged.
+    /// If Sentinels replaced a master that had no processor time to respond: such a run cannot be
+    /// judged.
     pub async fn check_no_foreign_failover(&self) -> Result<(), RunError> {
         self.servers.check_no_foreign_failover().await
     }
@@ -420,7 +424,7 @@ impl Deployment {
     /// # Errors
     /// If a server does not respond.
     pub async fn leftover_sessions(&self) -> Result<Vec<(String, String)>, RunError> {
-        // There half of the connections were silenced for good, and our proxies keep them open.
+        // With this fault, half of the connections stay silent, and our proxies keep them open.
         if self.options.has_fault(FaultKind::Ahead) { Ok(Vec::new()) } else { self.servers.sessions().await }
     }
 

@@ -46,7 +46,7 @@ impl RepeatingTask {
         Self(tokio::spawn(task))
     }
 
-    /// Stops the task; when this returns, it does nothing more.
+    /// Stops the task, and waits until it has ended.
     pub(super) async fn stop(mut self) {
         self.0.abort();
         // The task was cancelled, as intended.
@@ -70,7 +70,7 @@ impl Network {
         isolates_workers: bool,
     ) -> Result<Self, RunError> {
         // Root in a container may lack the privilege: then the proxies cause partitions, and the
-        // fault's description says so.
+        // fault's description states it.
         let wires = if isolates_workers { VirtualLinks::create(servers.len()).ok() } else { None };
         let mut proxies = Vec::new();
         for (number, server) in servers.iter().enumerate() {
@@ -91,7 +91,7 @@ impl Network {
         })
     }
 
-    /// Puts proxies before the servers that tell clients where `servers` are, so that clients
+    /// Puts proxies before the servers that inform clients where `servers` are, so that clients
     /// connect to our proxies.
     pub(super) async fn add_discovery_proxies(
         &mut self,
@@ -138,8 +138,8 @@ impl Network {
         first.iter().map(Proxy::addr).collect()
     }
 
-    /// Silences half of the connections, so that their clients do not notice what happens to the
-    /// servers, as in a power failure.
+    /// Silences half of the connections, as a power failure does: their clients do not notice the
+    /// fault.
     pub(super) fn silence_half_of_connections(&self, rng: &mut Rng) {
         // A client connects to several servers at about the same time: the same half everywhere
         // means the same clients.
@@ -169,10 +169,15 @@ impl Network {
             _ => rng.duration_in(self.ttl / 2, self.ttl * 2),
         };
         let (what, disturbance) = self.start_fault(fault, hit, rng)?;
-        let lines = format::server_list("the line to the server", "the lines to", &disturbance.hit, self.proxies.len());
+        let connections = format::server_list(
+            "the connections to the server",
+            "the connections to",
+            &disturbance.hit,
+            self.proxies.len(),
+        );
         let served = fault == FaultKind::Partition && disturbance.hit.len() < self.proxies.len().div_ceil(2);
         self.active_faults.insert(fault, disturbance);
-        let strike = ActiveFault::new(format!("{lines}: {what}"), lasts);
+        let strike = ActiveFault::new(format!("{connections}: {what}"), lasts);
         Ok(if served { strike.with_others_serving() } else { strike })
     }
 
@@ -201,7 +206,7 @@ impl Network {
             FaultKind::Cut => {
                 hit.iter().map(at).for_each(Proxy::cut);
                 pulse = Some(self.repeat_on_random_proxy(&hit, rng, self.ttl / 2, Proxy::cut));
-                "cut again and again".to_owned()
+                "cut repeatedly".to_owned()
             }
             FaultKind::LostReply if rng.one_in(3) => {
                 // Connections that lost a reply stay silent: they must close with the fault.
@@ -228,10 +233,10 @@ impl Network {
                     Some(wires) => hit.iter().try_for_each(|line| wires.disconnect(*line))?,
                     None => hit.iter().map(at).for_each(|line| line.freeze(true)),
                 }
-                let how = if self.links.is_some() { "the wire is pulled" } else { "silent" };
+                let how = if self.links.is_some() { "the wire is disconnected" } else { "silent" };
                 how.to_owned()
             }
-            other => return Err(RunError::new(format!("{other} is no fault of the network"))),
+            other => return Err(RunError::new(format!("{other} is not a network fault"))),
         };
         Ok((what, NetworkFault { hit, cuts_at_end: cut, _task: pulse }))
     }
@@ -269,7 +274,7 @@ impl Network {
                     line.drop_replies(false);
                 }
                 FaultKind::Delay => line.delay(Duration::ZERO),
-                // Held-back messages do not arrive if their connections are closed first.
+                // Delayed messages do not arrive if their connections close first.
                 FaultKind::Partition if disturbance.cuts_at_end => {
                     line.cut();
                     line.freeze(false);
@@ -282,8 +287,8 @@ impl Network {
             }
         }
         let note = match (fault, disturbance.cuts_at_end) {
-            (FaultKind::Partition, false) => "what was held back arrives late",
-            (FaultKind::Partition, true) => "what was held back is lost",
+            (FaultKind::Partition, false) => "delayed messages arrive late",
+            (FaultKind::Partition, true) => "delayed messages are lost",
             _ => "",
         };
         Ok(note.to_owned())
@@ -304,7 +309,7 @@ fn response_timeout(scheme: &str, ttl: Duration) -> Duration {
     }
 }
 
-/// How long each chunk is held back: a response mostly arrives in time, and sometimes does not.
+/// The delay of each chunk: a response mostly arrives in time, and sometimes does not.
 fn random_delay(response_timeout: Duration, rng: &mut Rng) -> Duration {
     let percent = if rng.one_in(5) { rng.in_range(60, 100) } else { rng.in_range(5, 40) };
     response_timeout * percent as u32 / 100

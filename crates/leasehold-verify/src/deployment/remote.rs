@@ -22,8 +22,7 @@ pub(super) async fn resolve_servers(
     if let Some(fault) = options.faults_in(FaultDomain::Server).next() {
         let local = local_option(&address.scheme);
         return Err(RunError::usage(format!(
-            "{fault} is done to servers, and those of this URL were not started here: only servers of our own are hurt. \
-             Try {local} instead of the URL"
+            "{fault} is a server fault, and the servers of this URL were not started here. Use {local} instead of the URL"
         )));
     }
     let Some(fault) = options.faults_in(FaultDomain::Network).next() else { return Ok(Vec::new()) };
@@ -68,7 +67,7 @@ async fn resolve(host: &str, port: u16) -> Result<SocketAddr, RunError> {
     let failed = |why: String| RunError::new(format!("{host}:{port} cannot be reached: {why}"));
     let addrs = timeout(CONNECT_TIMEOUT, lookup_host((host, port)))
         .await
-        .map_err(|_| failed("its name is not answered".to_owned()))?;
+        .map_err(|_| failed("its name could not be resolved".to_owned()))?;
     let mut why = "its name has no address".to_owned();
     for addr in addrs.map_err(|error| failed(error.to_string()))? {
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(addr)).await {

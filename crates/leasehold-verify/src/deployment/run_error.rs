@@ -11,11 +11,11 @@ pub struct RunError {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RunErrorKind {
-    /// A problem of the machine, or of servers that did not do what they were ordered to.
+    /// A problem of the machine, or of servers that did not obey a command.
     Transient,
     /// The request cannot be fulfilled.
     Usage,
-    /// A worker crashed, or did not exit: a fault of leasehold itself.
+    /// A worker crashed, or did not exit: a defect of leasehold itself.
     Worker,
 }
 
@@ -39,7 +39,7 @@ impl RunError {
         self.kind == RunErrorKind::Usage
     }
 
-    /// Whether it proves nothing about the engine, and may not recur.
+    /// Whether it may not recur, and shows nothing about the engine.
     pub fn is_transient(&self) -> bool {
         self.kind == RunErrorKind::Transient
     }

@@ -145,7 +145,7 @@ pub async fn run_cells(
                 on_cell_done(&cell, &outcome);
                 done.push((cell, outcome));
             }
-            // A panic in a cell: the others go on, and its absence is detected.
+            // A panic in a cell: the others continue, and the missing result is detected.
             Some(Err(_)) => {}
             None => break,
         }
@@ -175,8 +175,8 @@ async fn run_cell(cell: Cell, options: &MatrixOptions) -> CellOutcome {
     outcome
 }
 
-/// Runs the histories of a cell. If a history did not complete, the machine may be the cause: the
-/// same one runs once more, on fresh servers. A history with a violation never runs again.
+/// Runs the histories of a cell. A history that did not complete is retried once on fresh servers,
+/// because the machine may be the cause. A history with a violation never runs again.
 async fn run_histories(cell: Cell, options: &MatrixOptions, outcome: &mut CellOutcome) -> Result<(), RunError> {
     let faults = Vec::from_iter(cell.fault);
     create_folder(&options.violations_dir)?;
@@ -196,7 +196,7 @@ async fn run_histories(cell: Cell, options: &MatrixOptions, outcome: &mut CellOu
         };
         for first in [true, false] {
             match stage.run(&run, |_| ()).await {
-                // The checker needs the processor for a while; it must not block other tasks.
+                // The checker uses the processor for a while; it must not block other tasks.
                 Ok(events) => {
                     tokio::task::block_in_place(|| {
                         outcome.add_history(&events, &run, &options.violations_dir, options.check_options);
@@ -247,7 +247,7 @@ async fn start(cell: Cell, options: &MatrixOptions) -> Result<(Conductor, Vec<Wo
     };
     let conductor = Conductor::open(settings).await?;
     let workloads = conductor.supported_workloads(&CELL_WORKLOADS).await?;
-    // By a clock that is far ahead, a thousand ticks are due at once. Two histories: with an odd
+    // With a clock that is far ahead, a thousand ticks are due at once. Two histories: with an odd
     // seed the job runs again after a crash, with an even one it does not.
     let ticks = match options.ticks > 0 && cell.fault != Some(FaultKind::Ahead) {
         true => conductor.supported_workloads(&[Workload::Ticks, Workload::Ticks]).await?,
@@ -259,12 +259,12 @@ async fn start(cell: Cell, options: &MatrixOptions) -> Result<(Conductor, Vec<Wo
 
 fn create_folder(folder: &Path) -> Result<(), RunError> {
     let invocation = std::fs::create_dir_all(folder);
-    invocation.map_err(|error| RunError::new(format!("{} cannot be made: {error}", folder.display())))
+    invocation.map_err(|error| RunError::new(format!("{} cannot be created: {error}", folder.display())))
 }
 
 /// Runs the histories of a negative control, each of which the checker should detect. Returns how
 /// many it detected, of how many. A history that could not be run is retried once, on fresh
-/// servers, and reported to `told`; an undetected one is not retried.
+/// servers, and reported to `on_retry`. An undetected control is not retried.
 ///
 /// # Errors
 /// If a history could not be run.
@@ -278,7 +278,7 @@ pub async fn run_control(
     for seed in (options.seed..).take(options.histories as usize) {
         let is_found = match run_control_history(control, options, seed, &mut stage).await {
             Err(trouble) if trouble.is_transient() => {
-                on_retry(&format!("{}, seed {seed}, is run once more: {trouble}", control.description()));
+                on_retry(&format!("{}, seed {seed}, is retried: {trouble}", control.description()));
                 stage = None;
                 run_control_history(control, options, seed, &mut stage).await?
             }
@@ -316,7 +316,7 @@ async fn run_control_history(
         history: Some(written.clone()),
     };
     let events = conductor.run(&run, |_| ()).await?;
-    // The checker needs the processor for a while, and longer if a register's history is wrong; it
+    // The checker uses the processor for a while, and longer if a register's history is wrong; it
     // must not block other tasks.
     let is_found = tokio::task::block_in_place(|| checker::check(&events).is_as_expected());
     if is_found {
@@ -395,14 +395,14 @@ mod tests {
             outcome.summary_line()
         );
         assert!(
-            !outcome.has_no_violations() && outcome.summary_line().contains("run once more: fenced, seed 7"),
+            !outcome.has_no_violations() && outcome.summary_line().contains("retried: fenced, seed 7"),
             "{}",
             outcome.summary_line()
         );
-        let mut told = Vec::new();
+        let mut retries = Vec::new();
         let extent = MatrixOptions { histories: 1, ..extent };
-        let control = run_control(Control::NoFencing, &extent, |words| told.push(words.to_owned()));
+        let control = run_control(Control::NoFencing, &extent, |words| retries.push(words.to_owned()));
         assert!(control.await.is_err());
-        assert!(matches!(told.as_slice(), [once] if once.contains("once more")), "{told:?}");
+        assert!(matches!(retries.as_slice(), [once] if once.contains("is retried")), "{retries:?}");
     }
 }

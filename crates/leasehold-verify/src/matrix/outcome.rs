@@ -45,7 +45,7 @@ pub struct CellOutcome {
     /// first grant, likewise.
     #[serde(default)]
     pub meanwhile: Vec<f64>,
-    /// Histories that were so slow that they ended with fewer calls than planned.
+    /// Histories that reached their time limit with fewer calls than planned.
     #[serde(default)]
     pub short: u64,
     /// Histories with a violation.
@@ -67,9 +67,9 @@ pub struct CellOutcome {
     /// Exceeded time bounds, if they are only reported, a line each.
     #[serde(default)]
     pub late: Vec<String>,
-    /// Errors that kept a history from running.
+    /// Errors because of which a history did not run.
     pub troubles: Vec<String>,
-    /// Errors that kept a history from running at first: the same one ran once more.
+    /// Errors after which a history was retried.
     #[serde(default)]
     pub again: Vec<String>,
 }
@@ -229,14 +229,14 @@ impl CellOutcome {
             self.meanwhile.last().map(|worst| format!(", from a fault's beginning {worst:.2}")).unwrap_or_default();
         let short = match self.short {
             0 => String::new(),
-            n => format!(", {n} cut short by time"),
+            n => format!(", {n} ended by the time limit"),
         };
         let words = self.violations.iter().chain(&self.troubles);
         let words: String = words.map(|problem| format!("\n    {problem}")).collect();
-        let again: String = self.again.iter().map(|problem| format!("\n    run once more: {problem}")).collect();
+        let again: String = self.again.iter().map(|problem| format!("\n    retried: {problem}")).collect();
         let at_once = match self.at_once {
             0 => String::new(),
-            n => format!(", {n} at once with another, which is not promised here"),
+            n => format!(", {n} at once with another, which is not guaranteed against here"),
         };
         let late: String = self.late.iter().map(|title| format!("\n    late, only reported: {title}")).collect();
         let unconfirmed = match self.unconfirmed {
@@ -265,8 +265,8 @@ fn failure_summary(verdict: &Verdict) -> String {
         Some(violation) => {
             format!("{} ({})", violation.title, verdict.header.notes.get("command").map_or("", String::as_str))
         }
-        None if !verdict.complete => "the history is not whole".to_owned(),
-        None => "a control was not found out".to_owned(),
+        None if !verdict.complete => "the history is incomplete".to_owned(),
+        None => "a control was not detected".to_owned(),
     }
 }
 

@@ -1,5 +1,4 @@
-//! Names, errors and URLs are foreign text: none of it may become markup, script, or a terminal
-//! command.
+//! Escapes names, errors and URLs: none of them may become markup, script, or a terminal command.
 
 use std::fmt::Write as _;
 

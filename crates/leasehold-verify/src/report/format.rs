@@ -113,7 +113,7 @@ pub(crate) fn describe_second_opinion(opinion: &SecondOpinion) -> Option<&'stati
         SecondOpinion::None => None,
         SecondOpinion::Agrees => Some("porcupine agrees on the registers"),
         SecondOpinion::Differs => Some("porcupine DIFFERS on the registers: one of the two checkers is wrong"),
-        SecondOpinion::Undecided => Some("porcupine came to no end on the registers"),
+        SecondOpinion::Undecided => Some("porcupine reached its limit on the registers"),
     }
 }
 
@@ -144,19 +144,19 @@ pub(crate) fn headline(verdict: &Verdict) -> Headline {
     let cut = if verdict.complete { "" } else { "; the history has no end" };
     let unpromised = match not_guaranteed(verdict).as_str() {
         "" => String::new(),
-        names => format!("; {names} not promised under these faults"),
+        names => format!("; {names} not guaranteed under these faults"),
     };
     let fine = if verdict.header.guard { verdict.has_no_violations() } else { !verdict.is_control_detected() };
     let (word, rest) = match (verdict.header.guard, fine) {
-        (true, true) if !verdict.has_evidence() => ("NOTHING SHOWN", format!("{did}: nobody got a lock")),
+        (true, true) if !verdict.has_evidence() => ("NO EVIDENCE", format!("{did}: no worker acquired a lock")),
         (true, true) if verdict.findings.iter().any(|finding| finding.state == FindingStatus::Undecided) => {
-            ("UNDECIDED", format!("{did}, no violation found, but the search came to no end"))
+            ("UNDECIDED", format!("{did}, no violation found, but the search reached its limit"))
         }
         (true, true) if verdict.complete => ("holds", format!("{did}, no violation{unpromised}")),
         (true, true) => ("CUT SHORT", format!("{did}, no violation so far, but the history has no end")),
         (true, false) => ("BROKEN", format!("{wrong} in {did}{cut}")),
-        (false, false) => ("found out", format!("{off}, and {wrong} in {did} show it{cut}")),
-        (false, true) => ("NOT FOUND OUT", format!("{off}, and {did} do not show it{cut}")),
+        (false, false) => ("detected", format!("{off}, and {wrong} in {did} show it{cut}")),
+        (false, true) => ("NOT DETECTED", format!("{off}, and {did} do not show it{cut}")),
     };
     Headline { is_expected: verdict.is_as_expected(), verdict: word, rest }
 }
@@ -188,21 +188,23 @@ pub(crate) fn summary(verdict: &Verdict) -> String {
         Some(what) => format!("The guard was off ({what})"),
         None => "The guard was off".to_owned(),
     };
-    let cut = if verdict.complete { "" } else { " The history has no end: it shows only what was seen until then." };
+    let cut = if verdict.complete { "" } else { " The history has no end: it shows only the events until then." };
     let fine = if verdict.header.guard { verdict.has_no_violations() } else { !verdict.is_control_detected() };
     let sentence = match (verdict.header.guard, fine) {
-        (true, true) if kept.is_empty() => "No violation, but nothing was put to the test".to_owned(),
+        (true, true) if kept.is_empty() => "No violation, but no guarantee was tested".to_owned(),
         (true, true) => {
             let were = if kept.contains(" and ") { "were" } else { "was" };
-            format!("No violation: {kept} {were} put to the test and held")
+            format!("No violation: {kept} {were} tested and held")
         }
         (true, false) => format!("{wrong}{broken}"),
         (false, false) => format!("{off}, and {wrong} show it{broken}"),
-        (false, true) => format!("{off}, and nothing shows it: what found no fault here would find none elsewhere"),
+        (false, true) => {
+            format!("{off}, and no violation shows it: the checker would miss such a violation elsewhere, too")
+        }
     };
     let unpromised = match not_guaranteed(verdict).as_str() {
         "" => String::new(),
-        names => format!(" What is not promised under these faults was only counted: {names}."),
+        names => format!(" Not guaranteed under these faults, and only counted: {names}."),
     };
     format!("{sentence}.{unpromised}{cut}")
 }
@@ -224,7 +226,7 @@ pub(crate) struct RecoveryText {
     pub(crate) time: String,
     /// The bound.
     pub(crate) bound: String,
-    /// A remark: `everybody after 1.4 TTL`.
+    /// A remark: `all workers after 1.4 TTL`.
     pub(crate) remark: Option<String>,
 }
 
@@ -233,7 +235,7 @@ pub(crate) fn describe_recovery(recovery: &Recovery, ttl: RunNanos) -> RecoveryT
     let bound = format_in_ttls(recovery.bound, ttl);
     let (within, took) = match recovery.recovery_time() {
         Some(took) if recovery.late => (Some(false), format_in_ttls(took, ttl)),
-        // Over the bound, but no violation: not all workers requested the lock all the time, or
+        // Over the bound without a violation: workers did not request the lock all the time, or
         // another fault interfered.
         Some(took) => ((took <= recovery.bound).then_some(true), format_in_ttls(took, ttl)),
         None if recovery.late => (Some(false), "never".to_owned()),
@@ -241,14 +243,14 @@ pub(crate) fn describe_recovery(recovery: &Recovery, ttl: RunNanos) -> RecoveryT
         None => (None, "nobody asked".to_owned()),
     };
     let everybody =
-        recovery.recovery_time_of_all_workers().map(|took| format!("everybody after {}", format_in_ttls(took, ttl)));
+        recovery.recovery_time_of_all_workers().map(|took| format!("all workers after {}", format_in_ttls(took, ttl)));
     let meanwhile =
         recovery.time_to_grant_elsewhere().map(|took| format!("granted {} after it began", format_in_ttls(took, ttl)));
     let more = [everybody, meanwhile].into_iter().flatten().collect::<Vec<_>>().join("; ");
     RecoveryText { is_within_bound: within, time: took, bound, remark: Some(more).filter(|more| !more.is_empty()) }
 }
 
-/// The command that repeats the run: as it was called, if the history has it.
+/// The command that repeats the run: the original command line, if the history contains it.
 pub(crate) fn repeat_command(header: &Header) -> String {
     if let Some(command) = header.notes.get("command") {
         return command.clone();

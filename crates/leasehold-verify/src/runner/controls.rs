@@ -52,7 +52,7 @@ impl Control {
     }
 
     fn list_controls() -> String {
-        let mut text = "there is no guard to turn off here; these can be:".to_owned();
+        let mut text = "this run has no guard to turn off; runs with a guard are:".to_owned();
         for control in Self::ALL {
             let (engine, workload, fault) = control.example_run();
             text.push_str(&format!(
@@ -86,11 +86,11 @@ impl Control {
     /// A description in words.
     pub fn description(self) -> &'static str {
         match self {
-            Self::NoFencing => "the resource asks for no tokens",
-            Self::PlainSet => "plain SET NX PX, and the master is replaced by a replica that had not seen it",
-            Self::EmptyNodes => "Redlock's nodes come back empty and vote again at once",
-            Self::WallClock => "holders look at the wall clock to know whether they hold",
-            Self::Eviction => "the server may throw locks away when its memory is full",
+            Self::NoFencing => "the resource checks no tokens",
+            Self::PlainSet => "plain SET NX PX, and a replica without the key replaces the master",
+            Self::EmptyNodes => "Redlock's nodes restart empty and vote again at once",
+            Self::WallClock => "holders use the wall clock to decide whether they hold",
+            Self::Eviction => "the server may evict locks when its memory is full",
         }
     }
 
@@ -126,9 +126,9 @@ impl Control {
         }
     }
 
-    /// Whether holders are stopped during the fault. A running holder notices that its connections
-    /// are gone. It writes its lock to the empty nodes again, often before another worker acquires
-    /// it.
+    /// Whether holders are stopped during the fault. A running holder notices its closed
+    /// connections and writes its lock to the empty nodes again, often before another worker
+    /// acquires it.
     pub(super) fn stops_holders(self) -> bool {
         self == Self::EmptyNodes
     }
@@ -143,7 +143,7 @@ impl Control {
     /// calls.
     pub fn run_size(self) -> (u64, usize) {
         match self {
-            // By chance, another worker may not have written before the stopped holder goes on.
+            // By chance, no other worker may have written before the stopped holder continues.
             Self::NoFencing => (300, 6),
             // By chance, no other worker may acquire the lock before the holder checks.
             Self::Eviction => (60, 6),

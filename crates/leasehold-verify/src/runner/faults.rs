@@ -18,8 +18,8 @@ const CLOCK_JUMP_SECONDS: i64 = 3600;
 const FAILOVER_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 /// In a run with a duration, a fault begins about this often.
 const FAULT_INTERVAL: Duration = Duration::from_secs(4);
-/// A run of a number of calls ends after this time, too, or after [`MAX_TIME_PER_CALL`] per call if that is
-/// longer.
+/// A run of a number of calls ends after this time, too, or after [`MAX_TIME_PER_CALL`] per call if
+/// that is longer.
 const MAX_RUN_TIME: Duration = Duration::from_secs(120);
 const MAX_TIME_PER_CALL: Duration = Duration::from_millis(600);
 /// The latest part of its duration at which a run's last fault may begin.
@@ -33,7 +33,7 @@ fn as_nanos(time: Duration) -> RunNanos {
 }
 
 impl Conductor {
-    /// Lets the workers work, and causes each fault at its time.
+    /// Causes each fault at its time while the workers run.
     pub(super) async fn drive_faults(
         &mut self,
         run: &Run,
@@ -60,13 +60,12 @@ impl Conductor {
         let far = |state: &Progress| run_fraction(run.length, first, state);
         let mut number = 0;
         for planned in plan {
-            // How many random numbers a fault uses depends on timing: the next fault must not
-            // depend on that.
+            // The number of random numbers that a fault uses depends on timing. The next fault must
+            // not depend on it.
             let mut rng = rng.fork(&format!("fault {}", number + 1));
             run_state.set_activity(&format!("fault {} of {total} comes: {}", number + 1, planned.kind));
             wait_until(run_state, progress, |state| far(state) >= planned.starts_at).await;
-            // Faults run one after the other, and take time: the report lists those that did not
-            // fit.
+            // Faults run one after the other. The report lists those for which no time was left.
             if matches!(run.length, RunLength::ForDuration(_)) && far(&run_state.progress()) > LAST_FAULT_FRACTION {
                 break;
             }
@@ -74,8 +73,8 @@ impl Conductor {
                 let (before, give_up) = (run_state.progress().grants, run_state.now() + as_nanos(self.ttl * 2));
                 wait_until(run_state, progress, |state| state.grants > before || state.elapsed >= give_up).await;
             } else if assignment.has_constant_hold {
-                // When all holds are equally long, calls come in bunches: a fault should begin
-                // between them.
+                // When all holds are equally long, calls cluster: a fault should begin between the
+                // clusters.
                 tokio::time::sleep(rng.duration_in(self.ttl / 10, self.ttl * 4 / 10)).await;
             }
             number += 1;
@@ -163,7 +162,7 @@ impl Conductor {
         let before = self.deployment.connections();
         let mut strike = self.deployment.begin_fault(kind, rng).await?;
         for worker in stopped {
-            let _ = write!(strike.target, ", and worker {worker} stands still");
+            let _ = write!(strike.target, ", while worker {worker} is stopped");
         }
         if kind == FaultKind::Clock
             && let Some(clock) = &self.workers_clock
@@ -266,14 +265,14 @@ impl Conductor {
     }
 
     /// Stops a worker while it holds a lock; returns since when. Its last events may arrive only
-    /// after the stop: if it turns out to hold nothing, it is resumed, and another is tried.
+    /// after the stop: a worker that turns out to hold no lock is resumed, and another is tried.
     async fn stop_random_holder(
         &self,
         run_state: &RunState,
         workers: &Workers,
         rng: &Rng,
     ) -> Result<(WorkerId, RunNanos), RunError> {
-        // How many random numbers are used here depends on timing.
+        // The number of random numbers that are used here depends on timing.
         let mut rng = rng.fork("catch");
         let give_up = run_state.now() + as_nanos(self.ttl * 2 + Duration::from_secs(2));
         loop {
@@ -283,7 +282,7 @@ impl Conductor {
             let candidates = if late && holders.is_empty() { run_state.workers() } else { holders };
             let Some(worker) = random_holder(&candidates, &mut rng) else {
                 if late {
-                    return Err(RunError::new("no worker is left"));
+                    return Err(RunError::new("no worker is running"));
                 }
                 tokio::time::sleep(Duration::from_micros(200)).await;
                 continue;
@@ -324,7 +323,7 @@ impl Conductor {
     }
 }
 
-/// How much of a run is over, from 0 to 1; its duration counts from `started_at` on.
+/// The elapsed fraction of a run, from 0 to 1; its duration counts from `started_at` on.
 fn run_fraction(length: RunLength, started_at: RunNanos, state: &Progress) -> f64 {
     let elapsed = state.elapsed.saturating_sub(started_at) as f64;
     match length {

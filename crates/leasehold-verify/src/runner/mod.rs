@@ -80,7 +80,8 @@ pub struct RunSettings {
     pub ttl: Option<Duration>,
     /// The URL option of an engine that is started here; `None`: the one that the faults need.
     pub option: Option<UrlOption>,
-    /// The program that runs a worker if its first argument is [`WORKER_ARGUMENT`](crate::worker::WORKER_ARGUMENT).
+    /// The program that runs a worker if its first argument is
+    /// [`WORKER_ARGUMENT`](crate::worker::WORKER_ARGUMENT).
     pub worker: PathBuf,
 }
 
@@ -141,7 +142,7 @@ impl Conductor {
         };
         let workers_clock = moves_clocks.then(leasehold_testbed::WallClock::new).transpose()?;
         let folder = tempfile::Builder::new().prefix("leasehold-verify-").tempdir();
-        let folder = folder.map_err(|error| RunError::new(format!("no temporary folder: {error}")))?;
+        let folder = folder.map_err(|error| RunError::new(format!("cannot create a temporary folder: {error}")))?;
         Ok(Self { settings, ttl, deployment, workers_clock, folder, runs: 0 })
     }
 
@@ -184,18 +185,20 @@ impl Conductor {
         check_workload_supported(&own, run)?;
         let shared = own.capabilities().reach != Reach::Process;
         // An engine that cannot be inspected is not checked for leftovers.
-        let looks = shared && own.capabilities().inspection;
-        if looks {
+        let inspects = shared && own.capabilities().inspection;
+        if inspects {
             refuse_foreign_clients(&own, &looked_at).await?;
         }
         self.deployment.save_baseline().await?;
-        // Only now, so that a failed start does not overwrite an older history of that name.
+        // Created only now, so that a failed start does not overwrite an older history of that
+        // name.
         let file = run.history.as_deref().map(create_history_file).transpose()?;
         let run_state = Arc::new(RunState::new(file));
         run_state.record(Event::Run(Box::new(self.header(run, &own))));
         run_state.check_written().map_err(|error| RunError::new(error.to_string()))?;
         let socket = self.folder.path().join(format!("resource-{}", self.runs));
-        let _resource = RegisterServer::start(&socket).map_err(|error| RunError::new(format!("no socket: {error}")))?;
+        let _resource =
+            RegisterServer::start(&socket).map_err(|error| RunError::new(format!("cannot open a socket: {error}")))?;
         let assignment = Assignment { anchors, ..self.assignment(run, &run_state, locks.clone(), socket) };
         let env = self.workers_clock.iter().flat_map(leasehold_testbed::WallClock::environment).collect();
         let mut words = self.deployment.worker_command_prefix();
@@ -208,14 +211,14 @@ impl Conductor {
         run_state.set_activity("ending");
         progress(&run_state.progress());
         let complaints = workers.shut_down(workers::shutdown_bound(self.ttl)).await;
-        if looks {
+        if inspects {
             self.record_leftovers(&own, &looked_at, &run_state).await?;
         }
         if let Some(complaint) = complaints.into_iter().next() {
             return Err(RunError::worker(complaint));
         }
         self.deployment.check_no_foreign_failover().await?;
-        // It holds nothing.
+        // This client holds no locks.
         let _ = own.close().await;
         self.record_leftover_sessions(&run_state).await?;
         run_state.record(Event::Done { t: run_state.now() });
@@ -269,7 +272,7 @@ impl Conductor {
 
     fn assignment(&self, run: &Run, run_state: &RunState, locks: Vec<String>, resource: PathBuf) -> Assignment {
         let control = self.settings.control;
-        // Waiting for a disk or a quorum takes time: holds are short beside it, and beside the TTL.
+        // Holds are short compared with the TTL, and with a wait for a disk or a quorum.
         let hold = (self.ttl / 25).min(Duration::from_millis(40));
         Assignment {
             url: self.deployment.url().to_owned(),
@@ -298,7 +301,7 @@ impl Conductor {
         locks: &[String],
         run_state: &RunState,
     ) -> Result<(), RunError> {
-        run_state.set_activity("looking for what is left");
+        run_state.set_activity("checking for leftovers");
         let give_up = run_state.now() + self.leftover_bound();
         let despair = give_up + INSPECTION_TIMEOUT.as_nanos() as u64;
         loop {
@@ -335,7 +338,7 @@ impl Conductor {
         }
     }
 
-    /// Checks that clients which ended, and our own client, have no session at a database any more.
+    /// Checks that ended clients, and our own client, have no session at a database.
     async fn record_leftover_sessions(&self, run_state: &RunState) -> Result<(), RunError> {
         let give_up = run_state.now() + self.leftover_bound();
         let despair = give_up + INSPECTION_TIMEOUT.as_nanos() as u64;
@@ -376,8 +379,7 @@ async fn refuse_foreign_clients(inspector: &Locks, locks: &[String]) -> Result<(
         if let Some(party) = view.holders.first().or(view.waiters.first()) {
             let (host, pid) = (&party.holder.host, party.holder.pid);
             return Err(RunError::new(format!(
-                "process {pid} on {host} is at the lock {lock:?}: another verification with this seed goes on, or has just been killed. \
-                 Wait for its end, or choose another --seed"
+                "process {pid} on {host} holds or awaits the lock {lock:?}: another verification with this seed is running, or was just killed. Wait for its end, or choose another --seed"
             )));
         }
     }
@@ -403,9 +405,7 @@ fn missing_capability(capabilities: &Capabilities, workload: Workload) -> Option
         Workload::Semaphore if !capabilities.permits => Some("permits"),
         Workload::Reentrant if !capabilities.reentrancy => Some("re-entry"),
         Workload::Ticks if !capabilities.records => Some("records, which schedules need"),
-        Workload::Queue if !capabilities.inspection || capabilities.fairness != Fairness::Fifo => {
-            Some("line in which one waits")
-        }
+        Workload::Queue if !capabilities.inspection || capabilities.fairness != Fairness::Fifo => Some("queue"),
         _ => None,
     }
 }
@@ -422,7 +422,7 @@ fn engine_fault(error: leasehold::Error) -> RunError {
     if usage { RunError::usage(error.to_string()) } else { RunError::new(error.to_string()) }
 }
 
-#[allow(clippy::disallowed_methods, reason = "for people to read; nothing is decided by it")]
+#[allow(clippy::disallowed_methods, reason = "for people to read; no decision depends on it")]
 fn start_time_text() -> String {
     let now = std::time::SystemTime::now();
     jiff::Timestamp::try_from(now).map(|at| format!("{at:.0}")).unwrap_or_default()

@@ -37,8 +37,8 @@ struct RunStateInner {
     progress: Progress,
     /// Locks that were granted, and neither released nor lost.
     held_locks: HashMap<OpId, WorkerId>,
-    /// Calls for locks that are held all the time: a worker that holds only those is not in the
-    /// middle of anything.
+    /// Calls for locks that are held all the time. A worker that holds only those does not count as
+    /// a holder.
     anchor_calls: HashSet<OpId>,
     /// The last tick of each worker. A lost tick has no end event, and is over when the next one
     /// begins.

@@ -21,7 +21,7 @@ const START_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 const EXIT_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
 /// Our own marker in a worker's output.
-const OUTPUT_MARKER: &str = "heard so far";
+const OUTPUT_MARKER: &str = "all events read so far";
 
 /// How long workers may take from the stop order until their exit: they finish their waits, release
 /// what they hold, and exit.
@@ -92,9 +92,9 @@ impl Workers {
     }
 
     async fn send_command(&self, worker: WorkerId, command: impl FnOnce(oneshot::Sender<()>) -> WorkerCommand) -> bool {
-        let (tell, told) = oneshot::channel();
-        let sent = self.process_of(worker).is_some_and(|member| member.commands.send(command(tell)).is_ok());
-        sent && told.await.is_ok()
+        let (done_sender, done) = oneshot::channel();
+        let sent = self.process_of(worker).is_some_and(|member| member.commands.send(command(done_sender)).is_ok());
+        sent && done.await.is_ok()
     }
 
     /// Kills the process of a worker. `false`: it had already ended.
@@ -131,7 +131,7 @@ impl Workers {
                     for (worker, _) in &member.workers {
                         let last = self.run_state.last_lines(*worker);
                         complaints
-                            .push(format!("worker {worker} did not end within {bound:?}; its last words: {last}"));
+                            .push(format!("worker {worker} did not end within {bound:?}; its last events: {last}"));
                     }
                 }
             }
@@ -140,7 +140,7 @@ impl Workers {
     }
 }
 
-/// However a run ends, none of its processes goes on: dropping its pump kills the worker.
+/// No worker process survives its run: dropping its pump kills the worker.
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
         self.event_pump.abort();
@@ -184,12 +184,12 @@ async fn pump_events(
     let mut open = true;
     let mut left = workers.len();
     // The callers that wait until all events from before a stop have been read.
-    let mut heard = VecDeque::new();
+    let mut marker_waiters = VecDeque::new();
     loop {
         tokio::select! {
             line = actor.recv(Duration::from_secs(3600)) => match line.map(parse_line) {
                 Ok(Ok(None)) => {
-                    if let Some(done) = heard.pop_front() {
+                    if let Some(done) = marker_waiters.pop_front() {
                         acknowledge(done, true);
                     }
                 }
@@ -199,22 +199,22 @@ async fn pump_events(
                     // After its last event, do not wait for other processes that briefly have its
                     // pipe open.
                     if left == 0 {
-                        return await_exit(&mut actor, "said its last word").await;
+                        return await_exit(&mut actor, "sent its last event").await;
                     }
                 }
                 // A killed worker's last line may be truncated.
                 _ if killed => return Ok(()),
-                Ok(Err(error)) => return Err(format!("a worker says what nobody understands: {error}")),
+                Ok(Err(error)) => return Err(format!("unexpected output of a worker: {error}")),
                 Err(_) => {
                     for (worker, _) in &workers {
                         run_state.remove_worker(*worker);
                     }
-                    return await_exit(&mut actor, "fell silent").await;
+                    return await_exit(&mut actor, "closed its output").await;
                 }
             },
             order = commands.recv(), if open => match order {
                 Some(WorkerCommand::Kill(done)) => {
-                    // The time from before the kill: its locks may be free at once.
+                    // Read before the kill: its locks may be free at once.
                     let t = run_state.now();
                     killed = actor.sigkill().is_ok();
                     for (worker, _) in &workers {
@@ -227,7 +227,7 @@ async fn pump_events(
                     // Its output may still be in the pipe: our marker follows it.
                     if actor.sigstop().is_ok() {
                         match actor.inject_output_line(&OUTPUT_MARKER.into()).await {
-                            Ok(()) => heard.push_back(done),
+                            Ok(()) => marker_waiters.push_back(done),
                             // Treated as if the worker had ended, which is the only likely reason.
                             Err(_) if actor.sigcont().is_ok() => all(&WorkerState::Resumed),
                             Err(_) => {}
@@ -258,7 +258,7 @@ fn parse_line(line: serde_json::Value) -> Result<Option<Event>, serde_json::Erro
 async fn await_exit(actor: &mut Actor, activity: &str) -> Result<(), String> {
     match actor.wait_exit(EXIT_TIMEOUT).await {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("a worker ended by itself, with {status}:\n{}", actor.transcript())),
+        Ok(status) => Err(format!("a worker ended unexpectedly, with {status}:\n{}", actor.transcript())),
         Err(_) => Err(format!(
             "a worker {activity}, and did not end within {EXIT_TIMEOUT:?}; its threads:\n{}\n{}",
             thread_states(actor.pid()),
@@ -270,7 +270,7 @@ async fn await_exit(actor: &mut Actor, activity: &str) -> Result<(), String> {
 /// What the threads of a process do, for an error message.
 fn thread_states(pid: u32) -> String {
     let folder = Path::new("/proc").join(pid.to_string()).join("task");
-    let Ok(tasks) = std::fs::read_dir(&folder) else { return format!("{} is not there", folder.display()) };
+    let Ok(tasks) = std::fs::read_dir(&folder) else { return format!("{} does not exist", folder.display()) };
     let mut lines = Vec::new();
     for task in tasks.flatten() {
         let of = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default().trim().to_owned();
@@ -295,8 +295,8 @@ mod tests {
     fn a_late_last_event_leaves_the_full_exit_timeout() {
         for ttl in [Duration::from_millis(500), Duration::from_secs(10)] {
             // The longest wait for a lock, and a second for the call to end.
-            let last_word = ttl * 5 + Duration::from_secs(1);
-            assert!(shutdown_bound(ttl) >= last_word + EXIT_TIMEOUT);
+            let last_event = ttl * 5 + Duration::from_secs(1);
+            assert!(shutdown_bound(ttl) >= last_event + EXIT_TIMEOUT);
         }
     }
 }

@@ -57,7 +57,7 @@ impl LockBackend {
     }
 }
 
-/// A holder, as others see it.
+/// A holder, as other clients see it.
 #[derive(Clone, Debug)]
 pub(super) struct ObservedHolder {
     claim: ClaimId,
@@ -98,7 +98,7 @@ impl LockBackend {
     /// Force-releases a holder, or requests its release.
     pub(super) async fn force_release(&self, lock: &str, seen: &ObservedHolder, is_graceful: bool) -> Outcome {
         let Self::Leasehold(locks) = self else {
-            return Outcome::Failed { error: "only leasehold evicts".to_owned() };
+            return Outcome::Failed { error: "only leasehold supports evictions".to_owned() };
         };
         if is_graceful {
             return match locks.request_release(lock, seen.claim, "verify").await {
@@ -117,7 +117,7 @@ impl LockBackend {
 }
 
 async fn acquire(locks: &Locks, request: &LockRequest) -> leasehold::Result<Option<AcquiredLock>> {
-    macro_rules! asked {
+    macro_rules! request {
         ($what:expr) => {{
             let mut what = $what.describe(&request.description);
             if let Some(owner) = &request.owner {
@@ -132,20 +132,20 @@ async fn acquire(locks: &Locks, request: &LockRequest) -> leasehold::Result<Opti
     let waits = request.timeout.is_some();
     let guard = match request.mode {
         Mode::Exclusive if request.is_election => {
-            let election = asked!(locks.election(&request.lock));
+            let election = request!(locks.election(&request.lock));
             let led = if waits { election.campaign().await.map(Some) } else { election.try_campaign().await };
             return Ok(led?.map(AcquiredLock::Leader));
         }
         Mode::Exclusive => {
-            let mutex = asked!(locks.mutex(&request.lock));
+            let mutex = request!(locks.mutex(&request.lock));
             if waits { mutex.lock().await.map(Some) } else { mutex.try_lock().await }
         }
         Mode::Shared => {
-            let lock = asked!(locks.rwlock(&request.lock));
+            let lock = request!(locks.rwlock(&request.lock));
             if waits { lock.read().await.map(Some) } else { lock.try_read().await }
         }
         Mode::Permits { n, limit } => {
-            let semaphore = asked!(locks.semaphore(&request.lock, limit));
+            let semaphore = request!(locks.semaphore(&request.lock, limit));
             if waits { semaphore.acquire(n).await.map(Some) } else { semaphore.try_acquire(n).await }
         }
     };

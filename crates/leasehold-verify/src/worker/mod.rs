@@ -84,7 +84,7 @@ pub struct Assignment {
 /// A message, if it cannot start. Later errors are recorded in the history.
 pub fn main() -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     let done = runtime.block_on(run_workers());
     runtime.shutdown_timeout(Duration::from_millis(100));
     done
@@ -94,7 +94,7 @@ async fn run_workers() -> Result<(), String> {
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     let first = orders.next_line().await.map_err(|error| error.to_string())?;
     let assignment: Assignment =
-        serde_json::from_str(&first.unwrap_or_default()).map_err(|error| format!("no assignment: {error}"))?;
+        serde_json::from_str(&first.unwrap_or_default()).map_err(|error| format!("invalid assignment: {error}"))?;
     let recorder = Recorder::new(assignment.origin, assignment.history.as_deref());
     let recorder = Arc::new(recorder.map_err(|error| format!("the history cannot be opened: {error}"))?);
     let taker = open_backend(&assignment).await?;
@@ -109,7 +109,7 @@ async fn run_workers() -> Result<(), String> {
     }
     for (worker, lane) in &assignment.workers {
         for lock in assignment.anchors.get(*lane as usize).into_iter().flatten() {
-            // A mutex, whatever the workload is.
+            // A mutex, in every workload.
             let plain = Assignment { workload: Workload::Mutex, ..assignment.clone() };
             let task = WorkerTask::new(*worker, &plain, &taker, &recorder, stop.clone()).await?;
             tasks.spawn(task.hold_anchor(lock.clone()));

@@ -38,7 +38,7 @@ pub(super) struct PlainLocks {
     connection: Mutex<Option<RespClient>>,
 }
 
-/// A lock that its holder believes to hold.
+/// A lock that its holder believes it holds.
 #[derive(Debug)]
 pub(super) struct PlainHold {
     locks: Arc<PlainLocks>,
@@ -76,7 +76,7 @@ impl PlainLocks {
         let addr = match &self.master_address {
             MasterAddress::Direct(addr) => *addr,
             MasterAddress::Sentinels(sentinels, name) => {
-                query_master(sentinels, name).await.ok_or("no Sentinel knows a master")?
+                query_master(sentinels, name).await.ok_or("no Sentinel reports a master")?
             }
         };
         RespClient::connect(addr).await.map(|resp| resp.timeout(COMMAND_TIMEOUT)).map_err(|error| error.to_string())
@@ -142,8 +142,8 @@ impl PlainLocks {
 async fn query_master(sentinels: &[SocketAddr], name: &str) -> Option<SocketAddr> {
     for sentinel in sentinels {
         let Ok(resp) = RespClient::connect(*sentinel).await else { continue };
-        let asked = resp.timeout(COMMAND_TIMEOUT).command(&["SENTINEL", "get-master-addr-by-name", name]).await;
-        if let Ok(Reply::Array(parts)) = asked
+        let reply = resp.timeout(COMMAND_TIMEOUT).command(&["SENTINEL", "get-master-addr-by-name", name]).await;
+        if let Ok(Reply::Array(parts)) = reply
             && let [Reply::Bulk(host), Reply::Bulk(port)] = parts.as_slice()
         {
             return format!("{host}:{port}").parse().ok();
@@ -180,13 +180,13 @@ impl PlainHold {
         while self.is_held() {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
-        "its time is over".to_owned()
+        "its TTL is over".to_owned()
     }
 
     pub(super) async fn release(self) -> Outcome {
         match self.locks.command(&["EVAL", DELETE_OWN, "1", &self.key, &self.value]).await {
             Ok(Reply::Integer(1)) => Outcome::Released,
-            Ok(_) => Outcome::WasLost { reason: "it was somebody else's".to_owned() },
+            Ok(_) => Outcome::WasLost { reason: "it belonged to another holder".to_owned() },
             Err(error) => Outcome::Unknown { error },
         }
     }

@@ -75,12 +75,12 @@ impl Recorder {
         if let Some(mut file) = self.file.as_ref()
             && let Err(error) = file.write_all(line.as_bytes())
         {
-            // The conductor reports it.
+            // The conductor reports this line.
             let _ = writeln!(io::stderr(), "the history cannot be written: {error}");
             std::process::exit(1);
         }
         let mut out = io::stdout().lock();
-        // If the conductor is gone, there is nothing left to do.
+        // If the conductor has ended, this write fails, and the worker exits.
         if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
             std::process::exit(0);
         }

@@ -177,7 +177,7 @@ impl WorkerTask {
             let (recorder, taker) = (&self.recorder, &self.backend);
             let mut taking = std::pin::pin!(taker.acquire(&ask));
             let seen = async {
-                // An inspection costs the engine work, too.
+                // Inspections are load for the engine, too.
                 let mut pause = Duration::from_millis(2);
                 while !taker.lists_waiter(&ask.lock, &ask.description).await {
                     tokio::time::sleep(pause).await;
@@ -279,7 +279,7 @@ impl WorkerTask {
         let until = self.recorder.now() + duration.as_nanos() as u64;
         while self.check_held(held) && !self.stop.is_stopped() {
             let left = Duration::from_nanos(until.saturating_sub(self.recorder.now()));
-            // Every second holder follows a release request; the others lose the lock at their
+            // Every second holder obeys a release request; the others lose the lock at their
             // deadline.
             let obeys = held.op.is_multiple_of(2) && held.lock.is_release_requested();
             if left.is_zero() || obeys {
@@ -343,9 +343,9 @@ impl WorkerTask {
 
     async fn release(&self, mut held: HeldLock) -> bool {
         // Without a notification by then, the holder never got one; the checker reports that.
-        let told =
+        let notified =
             !self.check_held(&held) && tokio::time::timeout(NOTIFICATION_TIMEOUT, &mut held.loss_watcher).await.is_ok();
-        if !told {
+        if !notified {
             held.loss_watcher.abort();
             // It may be recording its last event.
             let _ = held.loss_watcher.await;
@@ -373,8 +373,8 @@ async fn force_release(
     for number in 1..=MAX_HOLDER_QUERIES {
         let holders = backend.list_holders(lock).await;
         found = holders.into_iter().max_by_key(|one| one.age);
-        // At once: most holders hold it only briefly. Sometimes the holder is gone nevertheless,
-        // which must do no harm.
+        // Without a pause: most holders hold it only briefly. Even so, the holder may have
+        // released, which must do no harm.
         if found.as_ref().is_some_and(|one| one.age > assignment.max_hold || number > MAX_HOLDER_QUERIES / 2) {
             break;
         }

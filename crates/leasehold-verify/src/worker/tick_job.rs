@@ -13,8 +13,8 @@ use crate::history::{Call, Outcome, WorkerId};
 /// The pause before a retry.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs a job that is due every second until the stop order; with `is_at_most_once`, each tick starts at most
-/// once.
+/// Runs a job that is due every second until the stop order; with `is_at_most_once`, each tick
+/// starts at most once.
 pub(super) async fn run_job(
     locks: &Locks,
     names: &[String],

@@ -42,7 +42,7 @@ fn a_run_leaves_a_history_and_a_report_and_can_be_checked_again() {
     let page = std::fs::read_to_string(history.with_extension("html")).expect("a report");
     assert!(
         page.contains("<svg") && page.contains("leasehold verify --local file"),
-        "a picture, and how to run it again"
+        "a picture, and the command that repeats the run"
     );
     assert!(std::fs::read_to_string(folder.path().join("line.svg")).expect("a picture").starts_with("<svg"));
     std::fs::remove_file(history.with_extension("html")).expect("it is there");
@@ -50,7 +50,7 @@ fn a_run_leaves_a_history_and_a_report_and_can_be_checked_again() {
     assert_eq!(again.status.code(), Some(0), "{}", output_text(&again));
     assert_eq!(output_json(&again)["violations_in_all"], 0);
     assert_eq!(output_json(&again)["counts"]["faults"], 2);
-    assert!(history.with_extension("html").exists(), "the report is made anew");
+    assert!(history.with_extension("html").exists(), "the report is written again");
 }
 
 #[test]
@@ -85,13 +85,13 @@ fn violations_in_a_history_are_found_and_reported() {
     std::fs::write(&history, control).expect("written");
     let check = run_verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
     assert_eq!(check.status.code(), Some(0), "{}", output_text(&check));
-    assert!(output_text(&check).starts_with("found out: "), "{}", output_text(&check));
+    assert!(output_text(&check).starts_with("detected: "), "{}", output_text(&check));
     // Truncated in the middle of a line, as after a crash: the rest is checked.
     let half = &lines[..lines.len() / 2];
     std::fs::write(&history, half).expect("written");
     let check = run_verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
     assert!(output_text(&check).starts_with("CUT SHORT"), "{}", output_text(&check));
-    assert_eq!(check.status.code(), Some(1), "half a history has not passed: {}", output_text(&check));
+    assert_eq!(check.status.code(), Some(1), "half a history must not pass: {}", output_text(&check));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn an_interrupted_run_is_checked_and_reported() {
     assert!(output_text(&nowhere).starts_with("CUT SHORT"), "{}", output_text(&nowhere));
 }
 
-/// Everything recorded by then is in the file, and no worker goes on without the conductor.
+/// Everything recorded by then is in the file, and no worker survives the conductor.
 #[test]
 fn a_killed_run_loses_no_event_and_leaves_no_worker_behind() {
     let folder = folder();
@@ -134,20 +134,20 @@ fn a_killed_run_loses_no_event_and_leaves_no_worker_behind() {
     let history = folder.path().join("verify-file-fenced-1.jsonl");
     let lines = || std::fs::read_to_string(&history).unwrap_or_default();
     wait_for(|| lines().matches("granted").count() > 20);
-    let mut heard = lines();
-    heard.truncate(heard.rfind('\n').map_or(0, |at| at + 1));
+    let mut recorded = lines();
+    recorded.truncate(recorded.rfind('\n').map_or(0, |at| at + 1));
     child.kill().expect("it runs");
     child.wait().expect("its end");
-    let pids: Vec<u64> = heard
+    let pids: Vec<u64> = recorded
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter_map(|event| event["state"]["pid"].as_u64().or_else(|| event["pid"].as_u64()))
         .collect();
-    assert!(pids.len() >= 4, "the workers tell who they are: {pids:?}");
+    assert!(pids.len() >= 4, "the workers report their process ids: {pids:?}");
     // Workers that got no stop order have ended, too.
     let stat = |pid: &u64| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     wait_for(|| pids.iter().all(|pid| stat(pid).is_empty() || stat(pid).contains(") Z ")));
-    assert!(lines().starts_with(&heard), "what was written stays");
+    assert!(lines().starts_with(&recorded), "written events stay");
     let check = run_verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--json"]);
     assert!(
         output_json(&check)["complete"] == false && output_json(&check)["violations_in_all"] == 0,
@@ -155,7 +155,7 @@ fn a_killed_run_loses_no_event_and_leaves_no_worker_behind() {
         output_text(&check)
     );
     let grants = output_json(&check)["counts"]["grants"].as_u64();
-    assert!(grants >= Some(heard.matches("granted").count() as u64), "{grants:?}");
+    assert!(grants >= Some(recorded.matches("granted").count() as u64), "{grants:?}");
 }
 
 fn wait_for(condition: impl Fn() -> bool) {
@@ -163,7 +163,7 @@ fn wait_for(condition: impl Fn() -> bool) {
         std::thread::sleep(std::time::Duration::from_millis(20));
         condition()
     });
-    assert!(looks, "nothing within two minutes");
+    assert!(looks, "no result within two minutes");
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn no_fault_is_injected_into_a_users_servers() {
     for fault in ["crash", "wipe", "clock", "failover", "disk-full"] {
         let run = run_verify(folder.path(), &["--engine", &url, "--faults", fault, "--ops", "10"]);
         assert_ne!(run.status.code(), Some(0), "{fault}: {}", output_text(&run));
-        assert!(output_text(&run).contains("--local"), "it says where that can be done: {}", output_text(&run));
+        assert!(output_text(&run).contains("--local"), "the message names the alternative: {}", output_text(&run));
     }
     assert!(server.is_awake());
 }
@@ -190,9 +190,9 @@ fn wrong_usage_is_refused_before_anything_starts() {
         (&["--local", "redis", "--faults", "kill,rain"], "disk-full"),
         (&["--local", "memory", "--faults", "crash"], "no server to kill"),
         (&["--local", "redis", "--faults", "kill", "--guard", "off"], "--workload unfenced --faults stop"),
-        (&["--local", "redis", "--faults", "none,stop"], "none stands alone"),
+        (&["--local", "redis", "--faults", "none,stop"], "none cannot be combined"),
         (&["--local", "redis", "--seed", "-1"], "invalid value '-1'"),
-        (&["--local", "redis", "--faults", "kill", "--times", "0"], "`--faults none` is for none"),
+        (&["--local", "redis", "--faults", "kill", "--times", "0"], "use `--faults none` for no faults"),
         // In one process all workers are killed or stopped together, with all guarantees.
         (&["--engine", "memory:", "--faults", "kill"], "lives in one process"),
         (&["--engine", "MEMORY:", "--faults", "cut"], "lives in one process"),
@@ -216,7 +216,7 @@ fn wrong_usage_is_refused_before_anything_starts() {
         &["--local", "file", "--workload", "fenced", "--faults", "none", "--ops", "5", "--out", "/proc/nowhere"],
     );
     assert_eq!(run.status.code(), Some(74), "{}", output_text(&run));
-    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "and nothing is left behind");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "no file is left behind");
 }
 
 /// A default ZooKeeper accepts no session below 4 s. The default TTL is adjusted, and a TTL that

@@ -7,7 +7,7 @@ use leasehold_testbed::{postgres, redis};
 
 use crate::command::{PROGRAM, folder, output_json, output_text, run_verify};
 
-/// An engine without inspection of holders and waiters is tested, too; the report says that
+/// An engine without inspection of holders and waiters is tested, too; the report states that
 /// leftovers were not checked.
 #[tokio::test]
 async fn an_engine_without_inspection_is_tested() {
@@ -20,7 +20,7 @@ async fn an_engine_without_inspection_is_tested() {
     let of = |name: &str| findings.as_array().expect("a list").iter().find(|one| one["promise"] == name).cloned();
     assert_eq!(of("exclusion").expect("a finding")["state"], "kept", "{findings}");
     let leaks = of("leaks").expect("a finding");
-    assert!(leaks["state"] == "untested" && leaks["figure"] == "nobody looked", "{leaks}");
+    assert!(leaks["state"] == "untested" && leaks["figure"] == "not inspected", "{leaks}");
 }
 
 /// By default a deployment gets every fault that can be caused from outside, and no other.
@@ -83,5 +83,5 @@ fn a_detected_control_passes() {
     let control = ["--local", "file", "--workload", "unfenced", "--faults", "stop", "--ops", "150", "--guard", "off"];
     let run = run_verify(folder.path(), &control);
     assert_eq!(run.status.code(), Some(0), "{}", output_text(&run));
-    assert!(output_text(&run).starts_with("found out: "), "{}", output_text(&run));
+    assert!(output_text(&run).starts_with("detected: "), "{}", output_text(&run));
 }

@@ -71,7 +71,7 @@ async fn check_history(local: LocalEngine, fault: Option<FaultKind>, workload: W
     let name = format!("{local} under {}, {workload}", fault.map_or("nothing", FaultKind::as_str));
     let events = match run_history(local, fault, workload).await {
         Err(trouble) if trouble.is_transient() => {
-            println!("{name}: run once more: {trouble}");
+            println!("{name}: retried: {trouble}");
             run_history(local, fault, workload).await
         }
         performed => performed,

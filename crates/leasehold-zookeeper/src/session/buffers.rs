@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::error::{Error, Result};
 use crate::wire::MAX_FRAME;
 
-/// How much is read at once, at least.
+/// The minimum number of bytes to read at once.
 const MIN_READ: usize = 8 * 1024;
 /// A buffer that has grown beyond this is not kept.
 const MAX_KEPT: usize = 256 * 1024;

@@ -1,4 +1,4 @@
-//! One connection: its two buffers, and the requests that wait for an answer on it.
+//! One connection: its two buffers, and its unanswered requests.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -16,32 +16,32 @@ use crate::error::Error;
 use crate::transport::ByteStream;
 use crate::wire::{self, op, xid};
 
-/// How many requests are taken at once.
+/// The maximum number of requests that are received at once.
 const MAX_BATCH: usize = 64;
-/// While more than this is unwritten, no request is taken.
+/// While more than this is unwritten, no further request is received.
 const MAX_UNSENT: usize = 1024 * 1024;
 
 /// The source of requests.
 #[derive(Debug)]
 pub(super) struct CommandQueue {
     receiver: UnboundedReceiver<SessionCommand>,
-    /// Messages that were taken, and are not processed yet.
+    /// Messages that were received, and are not processed yet.
     pub(super) batch: Vec<SessionCommand>,
     /// Whether more may come on this connection.
     pub(super) is_open: bool,
 }
 
 impl CommandQueue {
-    pub(super) fn new(asked: UnboundedReceiver<SessionCommand>) -> Self {
-        Self { receiver: asked, batch: Vec::new(), is_open: true }
+    pub(super) fn new(receiver: UnboundedReceiver<SessionCommand>) -> Self {
+        Self { receiver, batch: Vec::new(), is_open: true }
     }
 
     /// Fails all pending requests.
     pub(super) fn fail_all(mut self, error: &Error) {
         self.receiver.close();
         let taken = std::mem::take(&mut self.batch);
-        for asked in taken.into_iter().chain(std::iter::from_fn(|| self.receiver.try_recv().ok())) {
-            if let SessionCommand::Request(request) = asked {
+        for command in taken.into_iter().chain(std::iter::from_fn(|| self.receiver.try_recv().ok())) {
+            if let SessionCommand::Request(request) = command {
                 request.fail(error);
             }
         }
@@ -70,7 +70,7 @@ pub(super) enum ConnectionEvent {
     Written,
     /// Requests arrived; if there are none, the last client was dropped.
     Commands,
-    /// The alarm fired.
+    /// The timer fired.
     Alarm,
 }
 
@@ -120,10 +120,10 @@ impl<S: ByteStream> Connection<S> {
         self.alarm.as_mut().reset(at);
     }
 
-    /// Waits for the next event. Bytes that have arrived come before the alarm, so that a process
-    /// that was stopped for a while does not take its own pause for the server's.
+    /// Waits for the next event. Bytes that have arrived come before the timer, so that a process
+    /// that was stopped for a while does not blame the server for its own pause.
     pub(super) async fn next_event(&mut self, intake: Option<&mut CommandQueue>) -> io::Result<ConnectionEvent> {
-        let takes = self.unsent.len() < MAX_UNSENT && intake.as_ref().is_some_and(|intake| intake.is_open);
+        let receives = self.unsent.len() < MAX_UNSENT && intake.as_ref().is_some_and(|intake| intake.is_open);
         let more = async {
             match intake {
                 Some(intake) => intake.receiver.recv_many(&mut intake.batch, MAX_BATCH).await,
@@ -132,9 +132,9 @@ impl<S: ByteStream> Connection<S> {
         };
         tokio::select! {
             biased;
-            heard = self.received.fill(&mut self.reader) => heard.map(|()| ConnectionEvent::Received),
+            filled = self.received.fill(&mut self.reader) => filled.map(|()| ConnectionEvent::Received),
             wrote = self.unsent.write_some(&mut self.writer), if self.unsent.has_pending() => wrote.map(|()| ConnectionEvent::Written),
-            _ = more, if takes => Ok(ConnectionEvent::Commands),
+            _ = more, if receives => Ok(ConnectionEvent::Commands),
             () = self.alarm.as_mut() => Ok(ConnectionEvent::Alarm),
         }
     }
@@ -160,7 +160,7 @@ impl<S: ByteStream> Connection<S> {
         self.is_pinging = true;
     }
 
-    /// Asks the server to end the session.
+    /// Requests the end of the session.
     pub(super) fn close(&mut self) {
         let frame = wire::request(op::CLOSE_SESSION).finish();
         self.close_xid = Some(self.send_request(Request { frame, watch: None, reply: None }));

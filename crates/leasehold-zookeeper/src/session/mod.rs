@@ -4,16 +4,16 @@
 //! The first server that responds opens the session, and from then on [`Session::run`] serves it.
 //! When a connection breaks, unanswered requests fail with [`Error::ConnectionLoss`]. New requests
 //! wait in the channel until there is a connection again, or the session is over. The next
-//! connection begins with the session's number and password, the logins and the watches. Only when
-//! the server has answered all of these is the session connected again.
+//! connection begins with the session's number and password, the logins and the watches. The
+//! session is connected again only after the server has replied to all of these.
 //!
 //! # Time
 //! | event | when |
 //! |---|---|
-//! | a ping is sent | nothing was sent for half of the *silence* |
-//! | another server is tried | the current one has sent nothing for the *silence*: two thirds of the session timeout, or the connection timeout if that is shorter |
-//! | an attempt to connect is given up | it has taken as long as the silence |
-//! | the session is declared over | no server has sent anything for 7/5 of the session timeout. The servers may have ended it after one timeout; but if all of them were unreachable, they restart its full timeout |
+//! | a ping is sent | no request was sent for half of the *silence* |
+//! | another server is tried | the current one has not sent any data for the *silence*: two thirds of the session timeout, or the connection timeout if that is shorter |
+//! | an attempt to connect times out | after the silence |
+//! | the session is declared over | no server has sent any data for 7/5 of the session timeout. The servers may have ended it after one timeout; but if all of them were unreachable, they restart its full timeout |
 
 mod buffers;
 mod connection;
@@ -58,13 +58,13 @@ pub(crate) struct Request {
     pub(crate) frame: Vec<u8>,
     /// The watch that it sets.
     pub(crate) watch: Option<(WatchKind, String)>,
-    /// Where the answer goes; `None` if it is not needed.
+    /// The receiver of the reply; `None` if it is not needed.
     pub(crate) reply: Option<oneshot::Sender<Answer>>,
 }
 
 /// Opens a session with the first of these servers that responds.
 pub(crate) async fn open<D: Transport>(settings: Settings, dial: D, servers: Vec<Server>) -> Result<Client> {
-    let (requests, asked) = unbounded_channel();
+    let (requests, commands) = unbounded_channel();
     let (state, mut states) = watch::channel(SessionState::Disconnected);
     let changes: Arc<AtomicU64> = Arc::default();
     let mut session = Session {
@@ -88,7 +88,7 @@ pub(crate) async fn open<D: Transport>(settings: Settings, dial: D, servers: Vec
     // Watchers of the state report only later changes.
     states.mark_unchanged();
     let client = Client::new(requests, (states, changes), SessionId(session.id), session.timeout);
-    tokio::spawn(session.run(link, asked));
+    tokio::spawn(session.run(link, commands));
     Ok(client)
 }
 
@@ -106,7 +106,7 @@ struct Session<D> {
     timeout: Duration,
     /// The newest transaction that a server has reported.
     last_zxid: i64,
-    /// When a server last sent something.
+    /// When a server last sent data.
     last_heard: Instant,
     watches: Watches,
     state: watch::Sender<SessionState>,
@@ -114,13 +114,13 @@ struct Session<D> {
 }
 
 impl<D: Transport> Session<D> {
-    /// How long a server may send nothing.
+    /// The longest time without data from a server.
     fn max_silence(&self) -> Duration {
         let most = self.timeout * 2 / 3;
         self.settings.connection_timeout.map_or(most, |timeout| timeout.min(most))
     }
 
-    /// When the session is over if no server sends anything until then.
+    /// When the session ends if no server sends data until then.
     fn deadline(&self) -> Instant {
         if self.is_opened {
             self.last_heard + self.timeout * 7 / 5
@@ -136,8 +136,8 @@ impl<D: Transport> Session<D> {
     }
 
     /// Serves the session until its end.
-    async fn run(mut self, mut link: Connection<D::Stream>, asked: UnboundedReceiver<SessionCommand>) {
-        let mut intake = CommandQueue::new(asked);
+    async fn run(mut self, mut link: Connection<D::Stream>, commands: UnboundedReceiver<SessionCommand>) {
+        let mut intake = CommandQueue::new(commands);
         let why = loop {
             let since = Instant::now();
             let why = self.serve(&mut link, &mut intake).await;
@@ -159,7 +159,7 @@ impl<D: Transport> Session<D> {
         self.finish(&why, intake);
     }
 
-    /// Notifies everything that waits that the session is over.
+    /// Notifies all pending requests and watchers that the session is over.
     fn finish(self, why: &Error, intake: CommandQueue) {
         let state = match why {
             Error::AuthFailed => SessionState::AuthFailed,

@@ -1,4 +1,4 @@
-//! Opens a connection on which the session goes on.
+//! Opens a connection that continues the session.
 
 use tokio::time::Instant;
 
@@ -74,7 +74,7 @@ impl<D: Transport> Session<D> {
         };
         let connected = ConnectResponse::read(&frame)?;
         if self.is_opened && connected.id != self.id {
-            return Err(Error::Malformed("another session than that which was asked for"));
+            return Err(Error::Malformed("a session other than the requested one"));
         }
         self.last_heard = Instant::now();
         self.timeout = std::time::Duration::from_millis(u64::from(connected.timeout_ms));
@@ -92,7 +92,7 @@ impl<D: Transport> Session<D> {
         for packet in wire::set_watches_packets(self.last_zxid, &self.watches.watched_paths()) {
             link.send(&packet);
         }
-        // The answer to this comes last. A server that demands a login refuses it.
+        // The reply to this comes last. A server that requires a login refuses it.
         link.ping();
         while link.is_pinging {
             wait_for_event(link).await?;
@@ -106,8 +106,8 @@ impl<D: Transport> Session<D> {
     async fn log_in(&mut self, link: &mut Connection<D::Stream>) -> Result<()> {
         let Some(options) = &self.settings.sasl else { return Ok(()) };
         let mut dialogue = crate::sasl::SaslExchange::new(options.clone());
-        let mut said = Some(Vec::new());
-        while let Some(token) = said {
+        let mut message = Some(Vec::new());
+        while let Some(token) = message {
             let mut writer = wire::request(wire::op::SASL);
             writer.buffer(&token);
             let (reply, mut answer) = tokio::sync::oneshot::channel();
@@ -120,13 +120,13 @@ impl<D: Transport> Session<D> {
                 self.read_frames(link)?;
             };
             let challenge = answer.read(|reader| reader.buffer().map(<[u8]>::to_vec))?;
-            said = dialogue.respond(&challenge)?;
+            message = dialogue.respond(&challenge)?;
         }
         Ok(())
     }
 }
 
-/// Waits for one event on a connection that takes no requests yet.
+/// Waits for one event on a connection that accepts no requests yet.
 async fn wait_for_event<S: crate::transport::ByteStream>(link: &mut Connection<S>) -> Result<()> {
     match link.next_event(None).await {
         Ok(ConnectionEvent::Alarm) | Err(_) => Err(Error::ConnectionLoss),

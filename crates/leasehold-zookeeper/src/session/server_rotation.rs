@@ -1,4 +1,4 @@
-//! Which server is tried next, and when.
+//! Chooses the next server to try, and the pause before.
 
 use std::time::Duration;
 

@@ -36,7 +36,7 @@ impl<D: Transport> Session<D> {
         }
     }
 
-    /// Sends a ping if it is time, and gives up an unresponsive server.
+    /// Sends a ping when it is due, and closes the connection to an unresponsive server.
     fn check_timers(&self, link: &mut Connection<D::Stream>) -> Result<()> {
         let (now, silence) = (Instant::now(), self.max_silence());
         let given_up = self.last_heard + silence;
@@ -56,8 +56,8 @@ impl<D: Transport> Session<D> {
             intake.is_open = false;
             link.close();
         }
-        for asked in intake.batch.drain(..) {
-            match asked {
+        for command in intake.batch.drain(..) {
+            match command {
                 SessionCommand::Request(request) => drop(link.send_request(request)),
                 SessionCommand::Unwatch { interest, path } => self.unwatch(link, interest, &path),
             }
@@ -111,7 +111,7 @@ impl<D: Transport> Session<D> {
         }
     }
 
-    /// Handles an answer, which belongs to the oldest unanswered request.
+    /// Handles a reply, which belongs to the oldest unanswered request.
     fn handle_reply(
         &mut self,
         link: &mut Connection<D::Stream>,
@@ -120,7 +120,7 @@ impl<D: Transport> Session<D> {
         frame: Vec<u8>,
     ) -> Result<()> {
         if link.pending.front().is_none_or(|waiting| waiting.xid != header.xid) {
-            return Err(Error::Malformed("an answer to what was not asked"));
+            return Err(Error::Malformed("a reply without a request"));
         }
         let Some(waiting) = link.pending.pop_front() else { return Ok(()) };
         if link.close_xid == Some(header.xid) {
@@ -137,7 +137,7 @@ impl<D: Transport> Session<D> {
         };
         let moved = failed == Some(Error::SessionMoved);
         request.answer(Answer { frame: failed.map_or(Ok(frame), Err), watcher });
-        // The server would refuse the other requests as well: the session goes on over another
+        // The server would refuse the other requests as well: the session continues over another
         // connection.
         if moved { Err(Error::ConnectionLoss) } else { Ok(()) }
     }

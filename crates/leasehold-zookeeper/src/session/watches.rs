@@ -69,16 +69,16 @@ impl Watches {
     /// Delivers an event of the server, which ends the watches that it belongs to.
     pub(super) fn deliver(&mut self, event_type: EventType, path: &str) {
         let Some(node) = self.nodes.get_mut(path) else { return };
-        let mut told = Watchers::new();
+        let mut notified = Watchers::new();
         if event_type != EventType::NodeChildrenChanged {
-            told.append(&mut node.data);
-            told.append(&mut node.absent);
+            notified.append(&mut node.data);
+            notified.append(&mut node.absent);
         }
         if matches!(event_type, EventType::NodeChildrenChanged | EventType::NodeDeleted) {
-            told.append(&mut node.children);
+            notified.append(&mut node.children);
         }
         self.remove_if_unwatched(path);
-        for watcher in told {
+        for watcher in notified {
             let event = WatchedEvent { event_type, session_state: *self.state.borrow(), path: path.to_owned() };
             // The watcher may have been dropped.
             let _ = watcher.send(event);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropped_watchers_leave_nothing() {
+    async fn dropped_watchers_leave_no_watch() {
         let (mut watches, _requests) = watches();
         for _ in 0..100 {
             drop(watches.add(WatchKind::Children, "/a".into(), true));
@@ -165,7 +165,7 @@ mod tests {
         let (data, absent) =
             (watches.add(WatchKind::Data, "/a".into(), true), watches.add(WatchKind::Exists, "/a".into(), false));
         drop(data);
-        assert!(!watches.remove_dropped(WatchKind::Data, "/a"), "the other needs it");
+        assert!(!watches.remove_dropped(WatchKind::Data, "/a"), "the other watcher needs it");
         drop(absent);
         assert!(watches.remove_dropped(WatchKind::Exists, "/a"));
         assert!(!watches.remove_dropped(WatchKind::Exists, "/a"), "it was gone");

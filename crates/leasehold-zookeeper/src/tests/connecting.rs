@@ -37,7 +37,7 @@ async fn logins_are_sent_first_and_a_refusal_is_reported_at_once() {
     assert_eq!(opening.await.unwrap().unwrap_err(), Error::AuthFailed);
 }
 
-/// Nothing else is sent, so a ping is; a server that answers it is kept.
+/// An idle client sends a ping; a server that responds is kept.
 #[tokio::test(start_paused = true)]
 async fn an_idle_session_pings_at_a_third_of_its_timeout() {
     let (client, mut peer, _ensemble) = open_connected("a,b").await;
@@ -53,16 +53,16 @@ async fn an_idle_session_pings_at_a_third_of_its_timeout() {
 async fn requests_take_the_place_of_pings() {
     let (client, mut peer, _ensemble) = open_connected("a").await;
     tokio::time::sleep(TIMEOUT / 4).await;
-    let asked = tokio::spawn(client.sync("/"));
+    let request = tokio::spawn(client.sync("/"));
     let packet = peer.expect(op::SYNC).await;
     peer.reply(packet.xid, 1, 0, |writer| writer.text("/")).await;
-    assert_eq!(asked.await.unwrap(), Ok(()));
+    assert_eq!(request.await.unwrap(), Ok(()));
     let start = Instant::now();
     peer.answer_ping().await;
     assert_eq!(start.elapsed(), TIMEOUT / 3);
 }
 
-/// The server accepts the connection, and sends nothing.
+/// The server accepts the connection, and sends no data.
 #[tokio::test(start_paused = true)]
 async fn a_hung_server_is_replaced_by_another() {
     let patience = Duration::from_secs(2);
@@ -108,13 +108,13 @@ async fn the_last_client_closes_the_session() {
     let (client, mut peer, _ensemble) = open_connected("a").await;
     let (other, mut states) = (client.clone(), client.state_watcher());
     drop(client);
-    let asked = other.delete("/a", None);
+    let request = other.delete("/a", None);
     drop(other);
     let packet = peer.expect(op::DELETE).await;
     let close = peer.expect(op::CLOSE_SESSION).await;
     assert_eq!(states.peek_state(), SessionState::SyncConnected);
     peer.reply(packet.xid, 1, 0, |_| {}).await;
-    assert_eq!(asked.await, Ok(()));
+    assert_eq!(request.await, Ok(()));
     peer.reply(close.xid, 2, 0, |_| {}).await;
     assert_eq!(states.changed().await, SessionState::Closed);
     assert!(peer.is_disconnected().await);

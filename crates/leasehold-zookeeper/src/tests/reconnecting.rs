@@ -12,10 +12,10 @@ use crate::{Error, SessionState};
 async fn a_session_moves_from_an_unresponsive_server() {
     let (client, mut peer, mut ensemble) = open_connected("a,b").await;
     let mut states = client.state_watcher();
-    let asked = client.check_stat("/a");
+    let request = client.check_stat("/a");
     let packet = peer.expect(op::EXISTS).await;
     peer.reply(packet.xid, 77, 0, |writer| stat(writer, 77)).await;
-    assert!(asked.await.is_ok());
+    assert!(request.await.is_ok());
     let (start, before) = (Instant::now(), client.state_changes().load(std::sync::atomic::Ordering::Acquire));
     assert_eq!(states.changed().await, SessionState::Disconnected);
     assert_eq!(start.elapsed(), TIMEOUT * 2 / 3);
@@ -58,17 +58,17 @@ async fn a_session_that_the_servers_have_ended_is_over() {
     assert_eq!(states.changed().await, SessionState::Expired);
     assert_eq!(waiting.await, Err(Error::SessionExpired));
     assert_eq!(client.get_data("/a").await, Err(Error::SessionExpired));
-    let told = tokio::time::timeout(TIMEOUT, states.changed()).await;
-    assert!(told.is_err(), "the end is told once");
+    let second_change = tokio::time::timeout(TIMEOUT, states.changed()).await;
+    assert!(second_change.is_err(), "the end is reported once");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reply_may_report_the_end_of_the_session() {
     let (client, mut peer, _ensemble) = open_connected("a").await;
-    let asked = client.get_data("/a");
+    let request = client.get_data("/a");
     let packet = peer.expect(op::GET_DATA).await;
     peer.reply(packet.xid, 0, -112, |_| {}).await;
-    assert_eq!(asked.await, Err(Error::SessionExpired));
+    assert_eq!(request.await, Err(Error::SessionExpired));
     assert_eq!(client.state_watcher().changed().await, SessionState::Expired);
 }
 
@@ -106,10 +106,10 @@ async fn a_server_that_hangs_while_reconnecting_is_skipped() {
     let hung = ensemble.next().await;
     let mut peer = ensemble.next_session().await;
     assert_eq!((hung.host.as_str(), peer.host.as_str(), peer.opened_at - hung.opened_at), ("b", "c", TIMEOUT * 2 / 3));
-    let asked = client.sync("/");
+    let request = client.sync("/");
     let packet = peer.expect(op::SYNC).await;
     peer.reply(packet.xid, 1, 0, |_| {}).await;
-    assert_eq!(asked.await, Ok(()));
+    assert_eq!(request.await, Ok(()));
 }
 
 /// A server that accepts every connection and then closes it is not tried in a busy loop.
@@ -127,7 +127,7 @@ async fn connections_that_break_at_once_are_retried_with_back_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_moved_session_goes_on_over_another_connection() {
+async fn a_moved_session_continues_over_another_connection() {
     let (client, mut peer, mut ensemble) = open_connected("a").await;
     let (first, second) = (client.sync("/"), client.sync("/"));
     let packet = peer.expect(op::SYNC).await;

@@ -1,4 +1,4 @@
-//! Requests and their answers.
+//! Requests and their replies.
 
 use super::peer::{open, open_connected, settings, stat};
 use crate::wire::{MAX_FRAME, op};
@@ -46,15 +46,15 @@ async fn dropping_a_future_does_not_cancel_its_request() {
 async fn a_transaction_returns_each_result_or_the_failed_part() {
     let (client, mut peer, _ensemble) = open_connected("a").await;
     let mut all = client.new_multi_writer();
-    assert_eq!(all.commit().await, Ok(Vec::new()), "nothing is sent");
-    let asked = |all: &mut crate::MultiWriter<'_>| {
+    assert_eq!(all.commit().await, Ok(Vec::new()), "no request is sent");
+    let request = |all: &mut crate::MultiWriter<'_>| {
         all.add_check_version("/a", -1).unwrap();
         all.add_create("/b", b"", &CreateMode::Container.with_acls(Acls::anyone_all())).unwrap();
         all.add_set_data("/c", b"x", None).unwrap();
         assert!(all.add_delete("no path", None).is_err());
         all.commit()
     };
-    let done = asked(&mut all);
+    let done = request(&mut all);
     let packet = peer.expect(op::MULTI).await;
     peer.reply(packet.xid, 9, 0, |writer| {
         let mut part = |op: i32, end: bool| {
@@ -84,7 +84,7 @@ async fn a_transaction_returns_each_result_or_the_failed_part() {
     };
     assert_eq!((path.as_str(), stat.mzxid), ("/b", 9));
 
-    let failed = asked(&mut all);
+    let failed = request(&mut all);
     let packet = peer.expect(op::MULTI).await;
     peer.reply(packet.xid, 9, 0, |writer| {
         for code in [0, -110, -2] {
@@ -104,7 +104,7 @@ async fn a_transaction_returns_each_result_or_the_failed_part() {
 
 /// From the node upwards: a client may lack the right to create a node that exists already.
 #[tokio::test(start_paused = true)]
-async fn parents_are_made_where_they_are_missing() {
+async fn missing_parents_are_created() {
     let (client, mut peer, _ensemble) = open_connected("a").await;
     let making = tokio::spawn({
         let client = client.clone();
@@ -123,16 +123,16 @@ async fn parents_are_made_where_they_are_missing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_malformed_answer_is_an_error_and_no_panic() {
+async fn a_malformed_reply_is_an_error_and_not_a_panic() {
     let (client, mut peer, _ensemble) = open_connected("a").await;
-    let asked = client.get_data("/a");
+    let request = client.get_data("/a");
     let packet = peer.expect(op::GET_DATA).await;
     peer.reply(packet.xid, 1, 0, |writer| writer.int(1_000)).await;
-    assert!(matches!(asked.await, Err(Error::Malformed(_))));
+    assert!(matches!(request.await, Err(Error::Malformed(_))));
     assert_eq!(client.state(), SessionState::SyncConnected);
 }
 
-/// Whatever a server sends, a request ends with an error or an answer, and the session goes on.
+/// For any bytes from a server, a request ends with an error or a reply, and the session continues.
 #[tokio::test(start_paused = true)]
 async fn garbage_never_panics() {
     let (client, mut peer, _ensemble) = open_connected("a").await;
@@ -159,12 +159,12 @@ async fn garbage_never_panics() {
     assert_eq!(client.state(), SessionState::SyncConnected);
 }
 
-/// Impossible bytes end the connection, and not the session.
+/// Malformed bytes end the connection, but not the session.
 #[tokio::test(start_paused = true)]
 async fn a_frame_that_is_too_long_or_out_of_order_ends_the_connection() {
     for wrong in [true, false] {
         let (client, mut peer, mut ensemble) = open_connected("a").await;
-        let asked = client.get_data("/a");
+        let request = client.get_data("/a");
         let packet = peer.expect(op::GET_DATA).await;
         if wrong {
             use tokio::io::AsyncWriteExt;
@@ -172,7 +172,7 @@ async fn a_frame_that_is_too_long_or_out_of_order_ends_the_connection() {
         } else {
             peer.reply(packet.xid + 1, 1, 0, |_| {}).await;
         }
-        assert_eq!(asked.await, Err(Error::ConnectionLoss));
+        assert_eq!(request.await, Err(Error::ConnectionLoss));
         assert!(peer.is_disconnected().await);
         let mut peer = ensemble.next_session().await;
         let again = client.sync("/");

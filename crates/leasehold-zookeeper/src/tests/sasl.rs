@@ -1,4 +1,4 @@
-//! A login by SASL, before everything else.
+//! A login by SASL, before all other requests.
 
 use super::peer::{Peer, open, settings};
 use crate::jute::Reader;
@@ -13,7 +13,7 @@ const CHALLENGE: &[u8] = br#"realm="zk-sasl-md5",nonce="n0nce",qop="auth",charse
 async fn run_exchange(peer: &mut Peer) -> (i32, String) {
     peer.accept_session().await;
     let first = peer.expect(op::SASL).await;
-    assert_eq!(Reader::new(&first.body).buffer(), Ok(&[][..]), "it begins without a word");
+    assert_eq!(Reader::new(&first.body).buffer(), Ok(&[][..]), "it begins with an empty message");
     peer.reply(first.xid, 0, 0, |writer| writer.buffer(CHALLENGE)).await;
     let answer = peer.expect(op::SASL).await;
     let text = Reader::new(&answer.body).text().unwrap().to_owned();
@@ -29,9 +29,11 @@ fn opening() -> (tokio::task::JoinHandle<crate::Result<Client>>, super::peer::En
 async fn a_refused_login_is_reported_at_once() {
     let (opening, mut ensemble) = opening();
     let mut peer = ensemble.next().await;
-    let (xid, said) = run_exchange(&mut peer).await;
-    assert!(said.contains(r#"username="ann",realm="zk-sasl-md5",nonce="n0nce""#), "{said}");
-    assert!(said.contains(r#"digest-uri="zookeeper/zk-sasl-md5",qop=auth,response="#) && !said.contains("sesame"));
+    let (xid, message) = run_exchange(&mut peer).await;
+    assert!(message.contains(r#"username="ann",realm="zk-sasl-md5",nonce="n0nce""#), "{message}");
+    assert!(
+        message.contains(r#"digest-uri="zookeeper/zk-sasl-md5",qop=auth,response="#) && !message.contains("sesame")
+    );
     peer.reply(xid, 0, -115, |_| {}).await;
     assert_eq!(opening.await.unwrap().unwrap_err(), Error::AuthFailed);
 }
@@ -47,13 +49,13 @@ async fn a_server_without_the_password_is_refused() {
 
 /// The answer of a server that knows the password, computed from the client's message.
 #[tokio::test(start_paused = true)]
-async fn a_login_comes_before_everything_else() {
+async fn a_login_comes_before_all_other_requests() {
     use md5::{Digest, Md5};
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (opening, mut ensemble) = opening();
     let mut peer = ensemble.next().await;
-    let (xid, said) = run_exchange(&mut peer).await;
-    let cnonce = said.split("cnonce=\"").nth(1).unwrap().split('"').next().unwrap();
+    let (xid, message) = run_exchange(&mut peer).await;
+    let cnonce = message.split("cnonce=\"").nth(1).unwrap().split('"').next().unwrap();
     let mut key = Md5::digest("ann:zk-sasl-md5:sesame").to_vec();
     key.extend_from_slice(format!(":n0nce:{cnonce}").as_bytes());
     let (key, uri) = (hex(&Md5::digest(&key)), "zookeeper/zk-sasl-md5");
@@ -61,7 +63,7 @@ async fn a_login_comes_before_everything_else() {
         let method = hex(&Md5::digest(format!("{method}:{uri}")));
         hex(&Md5::digest(format!("{key}:n0nce:00000001:{cnonce}:auth:{method}")))
     };
-    assert!(said.ends_with(&format!("response={}", answer("AUTHENTICATE"))), "{said}");
+    assert!(message.ends_with(&format!("response={}", answer("AUTHENTICATE"))), "{message}");
     peer.reply(xid, 0, 0, |writer| writer.buffer(format!("rspauth={}", answer("")).as_bytes())).await;
     peer.expect(op::AUTH).await;
     peer.answer_ping().await;

@@ -6,29 +6,29 @@ use crate::wire::{op, xid};
 use crate::{Client, EventType, OneshotWatcher, SessionState};
 
 async fn watch_data(client: &Client, peer: &mut Peer, path: &str, zxid: i64) -> OneshotWatcher {
-    let asked = client.get_and_watch_data(path);
+    let request = client.get_and_watch_data(path);
     let packet = peer.expect(op::GET_DATA).await;
-    assert_eq!(packet.body.last(), Some(&1), "a watch is asked for");
+    assert_eq!(packet.body.last(), Some(&1), "a watch is requested");
     peer.reply(packet.xid, zxid, 0, |writer| {
         writer.buffer(b"");
         stat(writer, zxid);
     })
     .await;
-    asked.await.expect("a watch").2
+    request.await.expect("a watch").2
 }
 
 async fn watch_children(client: &Client, peer: &mut Peer, path: &str) -> OneshotWatcher {
-    let asked = client.list_and_watch_children(path);
+    let request = client.list_and_watch_children(path);
     let packet = peer.expect(op::GET_CHILDREN).await;
     peer.reply(packet.xid, 2, 0, |writer| writer.texts(["x"].into_iter())).await;
-    asked.await.expect("a watch").1
+    request.await.expect("a watch").1
 }
 
 async fn watch_absent(client: &Client, peer: &mut Peer, path: &str) -> OneshotWatcher {
-    let asked = client.check_and_watch_stat(path);
+    let request = client.check_and_watch_stat(path);
     let packet = peer.expect(op::EXISTS).await;
     peer.reply(packet.xid, 3, -101, |_| {}).await;
-    let (stat, watcher) = asked.await.expect("a watch");
+    let (stat, watcher) = request.await.expect("a watch");
     assert_eq!(stat, None);
     watcher
 }
@@ -36,7 +36,7 @@ async fn watch_absent(client: &Client, peer: &mut Peer, path: &str) -> OneshotWa
 #[tokio::test(start_paused = true)]
 async fn an_event_right_after_the_reply_is_delivered() {
     let (client, mut peer, _ensemble) = open_connected("a").await;
-    let asked = client.get_and_watch_data("/a");
+    let request = client.get_and_watch_data("/a");
     let packet = peer.expect(op::GET_DATA).await;
     peer.reply(packet.xid, 1, 0, |writer| {
         writer.buffer(b"");
@@ -45,7 +45,7 @@ async fn an_event_right_after_the_reply_is_delivered() {
     .await;
     peer.send_event(2, "/a").await;
     tokio::task::yield_now().await;
-    let (_, _, watcher) = asked.await.unwrap();
+    let (_, _, watcher) = request.await.unwrap();
     let event = watcher.changed().await;
     assert_eq!((event.event_type, event.path.as_str()), (EventType::NodeDeleted, "/a"));
 }
@@ -62,7 +62,7 @@ async fn watches_are_set_again_after_a_reconnect() {
     let Packet { xid, body, .. } = peer.expect(op::SET_WATCHES).await;
     assert_eq!(xid, xid::SET_WATCHES);
     let mut reader = Reader::new(&body);
-    assert_eq!(reader.long(), Ok(40), "what has happened since then is to be told");
+    assert_eq!(reader.long(), Ok(40), "the server reports later events");
     let lists = [reader.texts().unwrap(), reader.texts().unwrap(), reader.texts().unwrap()];
     assert_eq!(lists, [["/data"], ["/absent"], ["/children"]]);
     // One was deleted meanwhile.
@@ -84,7 +84,7 @@ async fn a_dropped_watcher_is_removed_at_the_server() {
         let removed = peer.expect(op::REMOVE_WATCHES).await;
         assert_eq!(removed.path(), "/a");
         assert_eq!(removed.body[removed.body.len() - 4..], 1_i32.to_be_bytes());
-        // The event was on its way.
+        // The event was in transit.
         peer.reply(removed.xid, 4, -121, |_| {}).await;
     }
     // A future that is dropped before its answer leaves no watch either.
@@ -128,10 +128,10 @@ async fn a_watch_that_another_needs_is_not_removed() {
 #[tokio::test(start_paused = true)]
 async fn no_watch_is_left_where_there_is_no_node() {
     let (client, mut peer, mut ensemble) = open_connected("a").await;
-    let asked = client.get_and_watch_data("/a");
+    let request = client.get_and_watch_data("/a");
     let packet = peer.expect(op::GET_DATA).await;
     peer.reply(packet.xid, 1, -101, |_| {}).await;
-    assert!(asked.await.is_err());
+    assert!(request.await.is_err());
     drop(peer);
     ensemble.next_session().await;
 }

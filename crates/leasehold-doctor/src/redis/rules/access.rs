@@ -1,4 +1,4 @@
-//! Whether we can log in, are connected to the right server, and may do what locks do.
+//! Checks the login, the server's role, and the permissions that locks need.
 
 use super::super::facts::{Deployment, Echo, MasterFacts, NodeFacts, Requirements};
 use super::super::query::{Fact, QueryError};
@@ -11,11 +11,11 @@ pub(crate) fn unreachable(address: &str, expected: ExpectedRole, error: &Error) 
     let (check, fix) = match error.kind() {
         ErrorKind::Denied => ("login", "correct the user and the password in the URL: redis://user:password@host"),
         ErrorKind::Unsupported => ("resp3", "run Redis 6.0 or newer, and connect to it without a proxy in between"),
-        _ => ("reachable", "start it, or correct the address in the URL; look at firewalls and its `bind` setting"),
+        _ => ("reachable", "start it, or correct the address in the URL; check firewalls and its `bind` setting"),
     };
     if expected == ExpectedRole::Replica {
         return warn(check, address, error.to_string())
-            .impact("it may become the master: then no lock can be taken or renewed from here")
+            .impact("it may become the master: then no lock can be acquired or renewed from here")
             .fix(fix);
     }
     fail(check, address, error.to_string()).impact("no lock can be taken or renewed").fix(fix)
@@ -26,38 +26,38 @@ pub(super) fn reachable(node: &NodeFacts) -> Finding {
     if let Some(QueryError::NoResponse(why)) =
         lost.into_iter().flatten().find(|no| matches!(no, QueryError::NoResponse(_)))
     {
-        return fail("reachable", &node.address, format!("it let us in, and then fell silent: {why}"))
-            .impact("no lock can be taken or renewed meanwhile")
-            .fix("find out what keeps it busy (CLIENT LIST, SLOWLOG GET), and examine it again");
+        return fail("reachable", &node.address, format!("it accepted the login, and then stopped responding: {why}"))
+            .impact("no lock can be acquired or renewed meanwhile")
+            .fix("find the cause of its load (CLIENT LIST, SLOWLOG GET), and examine it again");
     }
     let product = if node.info("valkey_version").is_ok() { "valkey" } else { "redis" };
     let name = if product == "valkey" { "Valkey" } else { "Redis" };
     let found = match node.info(&format!("{product}_version")) {
         Ok(version) => format!("{name} {version} answers, with RESP3"),
-        Err(_) => "it answers, with RESP3".to_owned(),
+        Err(_) => "it responds, with RESP3".to_owned(),
     };
-    ok("reachable", &node.address, found).impact("it lets us in, and can push messages to us")
+    ok("reachable", &node.address, found).impact("it accepts our login, and can push messages")
 }
 
 pub(super) fn role(node: &NodeFacts, expected: ExpectedRole, aim: &Requirements) -> Option<Finding> {
     let (check, at) = ("role", &node.address);
     let finding = match (&node.is_master, expected) {
-        (Ok(true), ExpectedRole::Replica) => warn(check, at, "it is a master, and was named as a replica")
-            .impact("a failover is under way, or two masters think that the locks are theirs")
-            .fix("examine it again in a minute; if it stays so, make it follow the master: REPLICAOF"),
+        (Ok(true), ExpectedRole::Replica) => warn(check, at, "it is a master, but was listed as a replica")
+            .impact("a failover is in progress, or there are two masters")
+            .fix("examine it again in a minute; if it is still a master, make it follow the right one: REPLICAOF"),
         (Ok(true), _) => ok(check, at, "it is a master").impact("locks are written where they are read"),
         (Ok(false), ExpectedRole::Master) => {
             let master = node.info("master_host").and_then(|host| Ok(format!("{host}:{}", node.info("master_port")?)));
             let whose = master.map(|master| format!(" of {master}")).unwrap_or_default();
             let fix = match aim.deployment {
-                Deployment::Single => "name the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster",
-                _ => "examine it again in a minute: a failover may be under way",
+                Deployment::Single => "use the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster",
+                _ => "examine it again in a minute: a failover may be in progress",
             };
-            fail(check, at, format!("it is a read-only replica{whose}")).impact("no lock can be taken here").fix(fix)
+            fail(check, at, format!("it is a read-only replica{whose}")).impact("no lock can be acquired here").fix(fix)
         }
         (Ok(false), _) => ok(check, at, "it is a replica").impact("it may take its master's place"),
         (Err(no), _) => unknown(check, at, no)
-            .impact("on a replica no lock could be taken")
+            .impact("on a replica no lock can be acquired")
             .fix("let this user run INFO and ROLE: +info +role"),
     };
     Some(finding)
@@ -68,8 +68,8 @@ pub(super) fn cluster_mode(node: &NodeFacts, aim: &Requirements) -> Option<Findi
     let clustered = node.info_number("cluster_enabled") == Ok(1);
     (clustered && aim.deployment != Deployment::Cluster).then(|| {
         fail("cluster-mode", &node.address, "it is a node of a cluster")
-            .impact("locks of other nodes' slots cannot be taken: the server sends us away (MOVED)")
-            .fix("name the cluster: redis+cluster://h1,h2")
+            .impact("locks of other nodes' slots cannot be acquired: the server redirects clients (MOVED)")
+            .fix("use the cluster: redis+cluster://h1,h2")
     })
 }
 
@@ -84,8 +84,8 @@ fn judge_probe(
 ) -> Finding {
     match tried {
         Ok(()) => ok(check, &node.address, works[0]).impact(works[1]),
-        Err(no @ QueryError::Refused(said)) => {
-            fail(check, &node.address, said).impact(broken).fix(fix_for_refusal(no, aim))
+        Err(no @ QueryError::Refused(reason)) => {
+            fail(check, &node.address, reason).impact(broken).fix(fix_for_refusal(no, aim))
         }
         Err(no) => unknown(check, &node.address, no).impact(broken).fix(fix_for_refusal(no, aim)),
     }
@@ -99,13 +99,13 @@ pub(super) fn scripts(node: &NodeFacts, aim: &Requirements) -> Finding {
         &node.scripts,
         aim,
         works,
-        "each step of a lock is a script: without, there are no locks",
+        "each step of a lock is a script: without scripts there are no locks",
     )
 }
 
 pub(super) fn script_time(node: &NodeFacts, aim: &Requirements) -> Finding {
     let works = ["scripts read the server's clock", "leases and tokens come from one clock"];
-    let broken = "leases and tokens come from the server's clock, inside scripts: without, there are no locks";
+    let broken = "scripts use the server's clock for leases and tokens: without it there are no locks";
     judge_probe("script-time", node, &node.script_time, aim, works, broken)
 }
 
@@ -118,29 +118,25 @@ pub(super) fn layout(node: &NodeFacts, master: &MasterFacts, aim: &Requirements)
         &master.lock_keys,
         aim,
         works,
-        "the keys of a lock cannot be written, so none can be taken",
+        "the keys of a lock cannot be written, so no lock can be acquired",
     )
 }
 
 pub(super) fn pubsub(node: &NodeFacts, master: &MasterFacts, aim: &Requirements) -> Option<Finding> {
     let check = "pubsub";
-    let broken = "a lock is handed over by a message: without, no waiter is told that it has the lock";
+    let broken = "a message hands off a lock: without messages, no waiter learns of its grant";
     Some(match master.echo.as_ref()? {
         Ok(Echo { receivers: 1.., received: true }) => {
             ok(check, &node.address, "a message sent by a script came").impact("waiters are told at once")
         }
-        Ok(Echo { receivers, received: heard }) => {
-            let came = if *heard { "came" } else { "did not come" };
-            fail(
-                check,
-                &node.address,
-                format!("a message reached {receivers} receivers, as the server says, and {came}"),
-            )
-            .impact(broken)
-            .fix("connect to the server itself, not to a proxy that keeps messages back")
+        Ok(Echo { receivers, received }) => {
+            let came = if *received { "came" } else { "did not arrive" };
+            fail(check, &node.address, format!("the server reported {receivers} receivers of a message, and it {came}"))
+                .impact(broken)
+                .fix("connect to the server itself, not to a proxy that holds messages back")
         }
-        Err(no @ QueryError::Refused(said)) => {
-            fail(check, &node.address, said).impact(broken).fix(fix_for_refusal(no, aim))
+        Err(no @ QueryError::Refused(reason)) => {
+            fail(check, &node.address, reason).impact(broken).fix(fix_for_refusal(no, aim))
         }
         Err(no) => unknown(check, &node.address, no).impact(broken).fix(fix_for_refusal(no, aim)),
     })
@@ -149,12 +145,12 @@ pub(super) fn pubsub(node: &NodeFacts, master: &MasterFacts, aim: &Requirements)
 /// Observers of elections rely on notifications of changed keys.
 pub(super) fn tracking(node: &NodeFacts, master: &MasterFacts, aim: &Requirements) -> Option<Finding> {
     let check = "tracking";
-    let late = "whoever observes an election is not told of a new leader at once";
+    let late = "observers of an election learn of a new leader late";
     Some(match master.tracking.as_ref()? {
         Ok(()) => ok(check, &node.address, "it tells of keys that change (CLIENT TRACKING)")
-            .impact("observers of an election are told at once"),
-        Err(no @ QueryError::Refused(said)) => {
-            warn(check, &node.address, said).impact(late).fix(fix_for_refusal(no, aim))
+            .impact("observers of an election are notified at once"),
+        Err(no @ QueryError::Refused(reason)) => {
+            warn(check, &node.address, reason).impact(late).fix(fix_for_refusal(no, aim))
         }
         Err(no) => unknown(check, &node.address, no).impact(late).fix(fix_for_refusal(no, aim)),
     })
@@ -165,10 +161,10 @@ pub(super) fn run_id(node: &NodeFacts, aim: &Requirements) -> Option<Finding> {
     let (check, at) = ("run-id", &node.address);
     let needed = aim.strict || !aim.simple && aim.deployment != Deployment::Redlock;
     needed.then(|| match node.info("run_id") {
-        Ok(_) => ok(check, at, "INFO tells the server's run")
-            .impact("leases that another server wrote are known as such; strict mode notices each restart"),
+        Ok(_) => ok(check, at, "INFO reports the server's run id")
+            .impact("leases of another server are recognized; strict mode detects each restart"),
         Err(no) => fail(check, at, no.to_string())
-            .impact("leases have the server's run_id beside their times: without, no lock can be taken")
+            .impact("leases store the server's run_id: without it, no lock can be acquired")
             .fix("let this user run INFO (+info), without a proxy in between that hides it"),
     })
 }
@@ -181,8 +177,8 @@ pub(super) fn same_server(nodes: &[NodeFacts]) -> Vec<Finding> {
         if let Some(other) = nodes[..index].iter().find(|other| other.info("run_id") == Ok(id)) {
             let found = format!("it is the same server as {}", other.address);
             let finding = fail("same-server", &node.address, found)
-                .impact("what looks like two servers fails, and forgets, as one")
-                .fix("name each server once, by an address that leads to no other");
+                .impact("the two addresses fail, and lose data, together")
+                .fix("list each server once, by an address of its own");
             findings.push(finding);
         }
     }
@@ -195,8 +191,8 @@ mod tests {
     use super::*;
     use crate::Level::{Fail, Ok as Good, Unknown, Warn};
 
-    fn refused_probe(said: &str) -> Fact<()> {
-        Err(QueryError::Refused(said.into()))
+    fn refused_probe(reason: &str) -> Fact<()> {
+        Err(QueryError::Refused(reason.into()))
     }
 
     #[test]
@@ -207,7 +203,7 @@ mod tests {
         assert_level(&finding(ErrorKind::Unsupported, ExpectedRole::Master), Fail, "6.0");
         assert_level(&finding(ErrorKind::Unavailable, ExpectedRole::Replica), Warn, "may become the master");
         let silent = NodeFacts { scripts: Err(QueryError::NoResponse("no answer within 5s".into())), ..healthy() };
-        assert_level(&reachable(&silent), Fail, "fell silent");
+        assert_level(&reachable(&silent), Fail, "stopped responding");
     }
 
     #[test]
@@ -248,8 +244,8 @@ mod tests {
     fn an_echo_must_arrive_and_be_counted() {
         let node = healthy();
         let mut master = node.master.clone().unwrap();
-        for (receivers, heard) in [(0, false), (1, false), (0, true)] {
-            master.echo = Some(Ok(Echo { receivers, received: heard }));
+        for (receivers, received) in [(0, false), (1, false), (0, true)] {
+            master.echo = Some(Ok(Echo { receivers, received }));
             assert_level(&pubsub(&node, &master, &requirements()).unwrap(), Fail, "proxy");
         }
         master.echo = Some(Err(QueryError::Refused("NOPERM no channel".into())));

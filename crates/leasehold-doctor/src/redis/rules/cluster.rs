@@ -1,4 +1,4 @@
-//! A cluster: whether it is complete, and what the loss of one node costs.
+//! A cluster: whether it is complete, and the effect of losing one node.
 
 use super::super::cluster::{ClusterView, Member};
 use super::super::facts::NodeFacts;
@@ -15,13 +15,15 @@ pub(crate) fn unreachable(address: &str, error: &Error) -> Finding {
         ErrorKind::Denied => "correct the user and the password in the URL",
         _ => "start it, or take it out of the URL",
     };
-    warn("cluster-reachable", address, error.to_string()).impact("there is one less to ask for the cluster").fix(fix)
+    warn("cluster-reachable", address, error.to_string())
+        .impact("clients have one server less to discover the cluster")
+        .fix(fix)
 }
 
 /// All findings from the nodes' views of the cluster.
 pub(crate) fn judge(views: &[ClusterView]) -> Vec<Finding> {
     if views.is_empty() {
-        let finding = fail("cluster", "", "none of the nodes in the URL can be reached")
+        let finding = fail("cluster", "", "no node in the URL is reachable")
             .impact("no lock can be taken")
             .fix("start them, or correct their addresses in the URL");
         return vec![finding];
@@ -42,13 +44,13 @@ fn state(view: &ClusterView) -> Finding {
     let (check, at) = ("cluster-state", &view.address);
     let info = match &view.state {
         Ok(info) => &info.0,
-        Err(QueryError::Refused(said)) if said.contains("cluster support disabled") => {
-            return fail(check, at, "it is no node of a cluster")
+        Err(QueryError::Refused(reason)) if reason.contains("cluster support disabled") => {
+            return fail(check, at, "it is not a cluster node")
                 .impact("locks cannot be found by their slots")
-                .fix("name it alone: redis://host; or by its Sentinels: redis+sentinel://h1,h2,h3/mymaster");
+                .fix("use it alone: redis://host; or its Sentinels: redis+sentinel://h1,h2,h3/mymaster");
         }
         Err(no) => {
-            return unknown(check, at, no).impact("a cluster that is not whole refuses locks").fix(PERMISSION_FIX);
+            return unknown(check, at, no).impact("an incomplete cluster refuses locks").fix(PERMISSION_FIX);
         }
     };
     let number = |key: &str| info.get(key).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
@@ -56,16 +58,16 @@ fn state(view: &ClusterView) -> Finding {
         (info.get("cluster_state").map_or("missing", String::as_str), number("cluster_slots_assigned"));
     if state != "ok" || assigned < 16_384 {
         return fail(check, at, format!("cluster_state is {state}, and {assigned} of 16384 slots have a node"))
-            .impact("locks whose slot has no node cannot be taken or renewed; with full coverage, none at all")
+            .impact("locks in slots without a node cannot be acquired or renewed; with full coverage, no lock can")
             .fix("redis-cli --cluster check, then bring nodes back or --cluster fix");
     }
     let failing = number("cluster_slots_pfail") + number("cluster_slots_fail");
     if failing > 0 {
-        return warn(check, at, format!("{failing} slots belong to nodes that do not answer"))
-            .impact("their locks stand still until a replica takes over")
-            .fix("look at the nodes that CLUSTER NODES calls fail");
+        return warn(check, at, format!("{failing} slots belong to nodes that do not respond"))
+            .impact("their locks are blocked until a replica takes over")
+            .fix("check the nodes that CLUSTER NODES marks as fail");
     }
-    ok(check, at, "cluster_state is ok, and all slots have a node").impact("every lock has its place")
+    ok(check, at, "cluster_state is ok, and all slots have a node").impact("every lock has a node")
 }
 
 fn nodes(members: &[Member]) -> Vec<Finding> {
@@ -78,19 +80,19 @@ fn nodes(members: &[Member]) -> Vec<Finding> {
         3.. => ok("cluster-masters", "", format!("{} masters", masters.len()))
             .impact("when one dies, the others agree on a failover"),
         few => warn("cluster-masters", "", format!("{few} masters"))
-            .impact("when one dies, the others are no majority: there is no failover, and its locks stand still")
+            .impact("when one dies, the others are no majority: there is no failover, and its locks are blocked")
             .fix("three masters at least, on three machines"),
     }];
     findings.push(match alone.is_empty() {
         true => ok("cluster-replicas", "", "each master has a replica").impact("each can be replaced"),
         false => warn("cluster-replicas", "", format!("without a replica: {}", alone.join(", ")))
-            .impact("when such a master dies, its locks stand still until it is back")
+            .impact("when such a master dies, its locks are blocked until it is back")
             .fix("a replica for each: redis-cli --cluster add-node … --cluster-slave"),
     });
     if !failing.is_empty() {
         findings.push(
-            warn("cluster-nodes", "", format!("these do not answer the others: {}", failing.join(", ")))
-                .impact("they cannot take over, and what they had may stand still")
+            warn("cluster-nodes", "", format!("the other nodes cannot reach: {}", failing.join(", ")))
+                .impact("they cannot take over, and their locks may be blocked")
                 .fix("bring them back, or CLUSTER FORGET them"),
         );
     }
@@ -102,11 +104,11 @@ pub(super) fn coverage(node: &NodeFacts) -> Finding {
     let (check, at) = ("cluster-coverage", &node.address);
     match node.setting("cluster-require-full-coverage") {
         Ok("no") => ok(check, at, "cluster-require-full-coverage no")
-            .impact("when some slots have no node, only their locks stand still"),
+            .impact("when some slots have no node, only their locks are blocked"),
         Ok(value) => ok(check, at, format!("cluster-require-full-coverage {value}"))
-            .impact("when any slot has no node, all locks stand still; `no` would limit it to the locks of that slot"),
+            .impact("when any slot has no node, all locks are blocked; `no` would limit it to the locks of that slot"),
         Err(no) => unknown(check, at, &no)
-            .impact("when some slots have no node, all locks may stand still, or only theirs")
+            .impact("when some slots have no node, all locks may be blocked, or only theirs")
             .fix("let this user run CONFIG GET: +config|get"),
     }
 }
@@ -130,16 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_must_be_whole() {
+    fn a_cluster_must_be_complete() {
         assert_level(&state(&view("cluster_state:ok\r\ncluster_slots_assigned:16384\r\n")), Good, "every lock");
         assert_level(&state(&view("cluster_state:fail\r\ncluster_slots_assigned:16384\r\n")), Fail, "fail");
         assert_level(&state(&view("cluster_state:ok\r\ncluster_slots_assigned:9\r\n")), Fail, "9 of 16384");
         let pale = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_slots_pfail:5\r\n";
         assert_level(&state(&view(pale)), Warn, "5 slots");
-        let refused = |said: &str| ClusterView { state: Err(QueryError::Refused(said.into())), ..view("") };
+        let refused = |reason: &str| ClusterView { state: Err(QueryError::Refused(reason.into())), ..view("") };
         assert_level(&state(&refused("ERR This instance has cluster support disabled")), Fail, "redis://host");
         assert_level(&state(&refused("NOPERM")), Unknown, "+cluster");
-        assert_level(&judge(&[])[0], Fail, "none of the nodes");
+        assert_level(&judge(&[])[0], Fail, "no node in the URL");
     }
 
     #[test]
@@ -152,12 +154,12 @@ mod tests {
         assert_level(&two[0], Warn, "2 masters");
         let alone = nodes(&[a, b, c, d, e, Member { is_failing: true, ..f }]);
         assert_level(&alone[1], Warn, "without a replica: c");
-        assert_level(&alone[2], Warn, "do not answer");
+        assert_level(&alone[2], Warn, "cannot reach");
     }
 
     #[test]
     fn full_coverage_is_reported_or_unknown() {
-        assert_level(&coverage(&healthy()), Good, "all locks stand still");
+        assert_level(&coverage(&healthy()), Good, "all locks are blocked");
         assert_level(
             &coverage(&healthy().with_setting("cluster-require-full-coverage", "no")),
             Good,

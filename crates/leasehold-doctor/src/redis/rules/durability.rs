@@ -1,4 +1,4 @@
-//! What a restart loses.
+//! The data that a restart loses.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn durability_fix(aim: &Requirements) -> &'static str {
     if aim.simple { SIMPLE_DURABILITY_FIX } else { DURABILITY_FIX }
 }
 
-/// What survives a crash of the server.
+/// The data that survives a crash of the server.
 pub(super) fn persistence(node: &NodeFacts, aim: &Requirements) -> Finding {
     let (check, at) = ("persistence", &node.address);
     let found = match (node.info_number("aof_enabled"), node.setting("appendfsync"), node.setting("save")) {
@@ -26,13 +26,13 @@ pub(super) fn persistence(node: &NodeFacts, aim: &Requirements) -> Finding {
             return ok(check, at, "appendonly yes, appendfsync always").impact("a restart forgets no lock");
         }
         _ if aim.strict => {
-            return ok(check, at, "not each write is on disk, or it is not known; strict is on")
-                .impact("after a restart nobody new gets in for the longest lease, so forgotten locks do no harm");
+            return ok(check, at, "writes may not be on disk before their replies; strict is on")
+                .impact("after a restart it grants no lock for the longest lease, so lost locks do no harm");
         }
         (Ok(1), Ok(fsync), _) => format!("appendonly yes, appendfsync {fsync}"),
         (Ok(1), Err(no), _) | (Err(no), _, _) => {
             return unknown(check, at, &no)
-                .impact("a server that restarts may forget held locks, and grant them to others")
+                .impact("a server that restarts may lose held locks, and grant them to others")
                 .fix(format!("{}; {PERMISSION_FIX}", durability_fix(aim)));
         }
         (Ok(_), _, Ok("")) => "appendonly no, and no snapshots (save is empty)".to_owned(),
@@ -43,10 +43,8 @@ pub(super) fn persistence(node: &NodeFacts, aim: &Requirements) -> Finding {
         _ if node.info_number("aof_enabled") != Ok(1) => {
             "a server that restarts forgets held locks, and grants them to others"
         }
-        Ok("everysec") => {
-            "a machine that crashes forgets the last second or two: locks taken then are granted to others"
-        }
-        _ => "a machine that crashes forgets what the system had not written yet: those locks are granted to others",
+        Ok("everysec") => "a machine that crashes loses the last second or two: locks granted then are granted again",
+        _ => "a machine that crashes loses all data not written yet: those locks are granted again",
     };
     warn(check, at, found).impact(format!("{means}; {TOKEN_REMARK}")).fix(durability_fix(aim))
 }
@@ -62,11 +60,11 @@ pub(super) fn empty_restart(node: &NodeFacts) -> Option<Finding> {
     let fix = "appendonly yes on all servers; or else never restart a master by itself (no Restart= in its service)";
     Some(match (node.info_number("aof_enabled"), node.setting("save")) {
         (Ok(1), _) => {
-            ok(check, at, "it has replicas, and writes an append-only file").impact("it comes back with its data")
+            ok(check, at, "it has replicas, and writes an append-only file").impact("it restarts with its data")
         }
         (Ok(_), Ok("")) => warn(check, at, "it has replicas, and writes nothing to disk").impact(means).fix(fix),
         (Ok(_), Ok(_)) => {
-            ok(check, at, "it has replicas, and writes snapshots").impact("it comes back with old data, not empty")
+            ok(check, at, "it has replicas, and writes snapshots").impact("it restarts with old data, not empty")
         }
         (Ok(_), Err(no)) | (Err(no), _) => {
             unknown(check, at, &no).impact(means).fix(format!("{fix}; {PERMISSION_FIX}"))
@@ -80,23 +78,23 @@ pub(super) fn restart(node: &NodeFacts, aim: &Requirements) -> Finding {
     match node.info_number("uptime_in_seconds").map(Duration::from_secs) {
         Ok(up) if up >= aim.ttl => {
             ok(check, at, format!("it has been up for longer than a lease ({})", format_short(aim.ttl)))
-                .impact("leases from before its last start are over")
+                .impact("leases from before its last start have expired")
         }
         Ok(up) => {
             let found = format!("it started {} s ago, less than a lease ({})", up.as_secs(), format_short(aim.ttl));
-            let means = "locks from before may still be relied on by their holders, and be granted to others";
-            let fix = format!("wait for a lease; for the next time: {}", durability_fix(aim));
+            let means = "holders may still rely on locks from before the restart, which are granted again";
+            let fix = format!("wait for a lease; for the next restart: {}", durability_fix(aim));
             match node.is_durable() {
                 _ if aim.strict => {
-                    ok(check, at, found).impact("strict mode lets nobody new in until old leases are over")
+                    ok(check, at, found).impact("strict mode grants no lock until old leases have expired")
                 }
-                Ok(true) => ok(check, at, found).impact("it has forgotten nothing"),
+                Ok(true) => ok(check, at, found).impact("it has lost nothing"),
                 Ok(false) => warn(check, at, found).impact(means).fix(fix),
                 Err(no) => unknown(check, at, &QueryError::Refused(format!("{found}; {no}"))).impact(means).fix(fix),
             }
         }
         Err(no) => unknown(check, at, &no)
-            .impact("a server that has just restarted may have forgotten held locks")
+            .impact("a server that has just restarted may have lost held locks")
             .fix("let this user run INFO: +info"),
     }
 }
@@ -135,7 +133,7 @@ mod tests {
     #[test]
     fn a_server_that_restarted_less_than_a_lease_ago() {
         let young = healthy().with_info("uptime_in_seconds", "5");
-        assert_level(&restart(&young, &requirements()), Good, "forgotten nothing");
+        assert_level(&restart(&young, &requirements()), Good, "lost nothing");
         let forgetful = young.with_setting("appendfsync", "no");
         assert_level(&restart(&forgetful, &requirements()), Warn, "wait for a lease");
         assert_level(&restart(&forgetful, &Requirements { strict: true, ..requirements() }), Good, "strict");

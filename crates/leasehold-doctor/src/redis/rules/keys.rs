@@ -12,45 +12,44 @@ pub(super) fn judge(node: &NodeFacts, keys: &Fact<KeyScan>, aim: &Requirements) 
         Ok(keys) => keys,
         Err(no) => {
             let finding = unknown("key-types", at, no)
-                .impact("others' keys below our prefix could stand where a lock's key belongs")
+                .impact("foreign keys with our prefix could collide with a lock's key")
                 .fix(format!("give the user what locks need: {}", aim.permissions()));
             return vec![finding];
         }
     };
     let prefix = &aim.prefix;
-    let other =
-        "choose another prefix= in the URL, for all who share the locks; or remove the keys if nobody needs them";
+    let other = "choose another prefix= in the URL of all clients; or remove the keys if they are not needed";
     let mut findings = Vec::new();
     findings.extend(describe(&keys.wrong_type).map(|found| {
-        fail("key-types", at, format!("where locks' keys belong, {found}, of another type"))
-            .impact("these locks cannot be taken (WRONGTYPE)")
+        fail("key-types", at, format!("{found} with the name of a lock's key, but of another type"))
+            .impact("these locks cannot be acquired (WRONGTYPE)")
             .fix(other)
     }));
     findings.extend(describe(&keys.foreign).map(|found| {
         warn("foreign-keys", at, format!("below {prefix:?}, {found}, not written by us"))
-            .impact("another program uses our prefix: its keys may meet a lock's, and then one destroys the other")
+            .impact("another program uses our prefix: its keys may collide with a lock's, and one overwrites the other")
             .fix(other)
     }));
     findings.extend(describe(&keys.without_ttl).map(|found| {
         warn("keys-without-ttl", at, format!("of ours, {found}, without a TTL"))
-            .impact("they stay for ever: somebody ran PERSIST, or restored them from a copy")
+            .impact("they never expire: they were made persistent (PERSIST), or restored from a copy")
             .fix("PEXPIRE them if their locks are not held (`leasehold ls`)")
     }));
     findings.extend(describe(&keys.orphans).map(|found| {
         warn("orphans", at, format!("of ours, {found}, of which a part is missing or left over"))
-            .impact("holders or waiters of these locks were forgotten: keys were removed by hand, evicted or lost")
-            .fix("they go by themselves with their TTL; find out who removes keys (eviction-policy, FLUSHDB)")
+            .impact("holders or waiters of these locks were lost: keys were removed by hand, evicted or lost")
+            .fix("they expire with their TTL; find the cause of the removed keys (eviction-policy, FLUSHDB)")
     }));
     findings.extend(describe(&keys.expired).map(|found| {
-        warn("ended-holders", at, format!("of ours, {found}, whose holder's lease is over and was not given back"))
-            .impact("a holder crashed, was stopped or was cut off; whoever wants the lock next gets it at once")
-            .fix("nothing, if that is known; they go by themselves within retention. Many: look at the holders' logs")
+        warn("ended-holders", at, format!("of ours, {found}, whose holder's lease expired without a release"))
+            .impact("a holder crashed, was stopped or was cut off; the next client acquires the lock at once")
+            .fix("nothing, if the cause is known; they are removed within retention. If there are many: check the holders' logs")
     }));
     if findings.is_empty() {
-        let part = if keys.is_complete { "all" } else { "as far as we looked" };
+        let part = if keys.is_complete { "all" } else { "as far as examined" };
         let noun = noun(keys.examined);
         let found = format!("{} {noun} below {prefix:?}, {part} as they should be", keys.examined);
-        findings.push(ok("key-types", at, found).impact("nobody else writes where locks are"));
+        findings.push(ok("key-types", at, found).impact("no other program writes the keys of locks"));
     }
     findings
 }
@@ -82,7 +81,7 @@ mod tests {
         let good = KeyScan { examined: 9, is_complete: true, ..KeyScan::default() };
         let find = |keys| judge(&healthy(), &Ok(keys), &requirements());
         assert_level(&find(good.clone())[0], Good, "9 keys");
-        assert_level(&find(KeyScan { is_complete: false, ..good.clone() })[0], Good, "as far as we looked");
+        assert_level(&find(KeyScan { is_complete: false, ..good.clone() })[0], Good, "as far as examined");
         assert_level(&find(KeyScan { wrong_type: group(1), ..good.clone() })[0], Fail, "1 key (leasehold:l{0})");
         assert_level(&find(KeyScan { foreign: group(5), ..good.clone() })[0], Warn, "5 keys (leasehold:l{0}, ");
         assert_level(&find(KeyScan { without_ttl: group(2), ..good.clone() })[0], Warn, "without a TTL");

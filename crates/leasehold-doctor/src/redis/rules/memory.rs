@@ -10,7 +10,7 @@ use crate::{Finding, Level};
 const SMALL_BUFFER: u64 = 1024 * 1024;
 
 const PERMISSION_FIX: &str =
-    "let this user run INFO and CONFIG GET (+info +config|get), or look it up where the server is managed";
+    "let this user run INFO and CONFIG GET (+info +config|get), or check the settings of the managed server";
 
 /// The setting, or the value in `INFO`: managed servers often reveal only the latter.
 fn limit(node: &NodeFacts) -> Fact<u64> {
@@ -24,11 +24,9 @@ fn policy(node: &NodeFacts) -> Fact<&str> {
 pub(super) fn eviction_policy(node: &NodeFacts) -> Finding {
     let (check, at) = ("eviction-policy", &node.address);
     match (limit(node), policy(node)) {
-        (_, Ok("noeviction")) => {
-            ok(check, at, "maxmemory-policy is noeviction").impact("no lock key is thrown away to make room")
-        }
+        (_, Ok("noeviction")) => ok(check, at, "maxmemory-policy is noeviction").impact("no lock key is evicted"),
         (Ok(0), Ok(policy)) => ok(check, at, format!("maxmemory is 0, so maxmemory-policy {policy} does nothing"))
-            .impact("no lock key is thrown away to make room"),
+            .impact("no lock key is evicted"),
         (Ok(limit), Ok(policy)) => {
             let found = format!("maxmemory is {} and maxmemory-policy {policy}", mebibytes(limit));
             Finding::new(Level::Fail, check, at, found)
@@ -36,7 +34,7 @@ pub(super) fn eviction_policy(node: &NodeFacts) -> Finding {
                 .fix("maxmemory-policy noeviction; if the data beside the locks needs eviction, a server for locks alone")
         }
         (Err(no), _) | (_, Err(no)) => unknown(check, at, &no)
-            .impact("if keys are thrown away when memory is full, two may hold one lock")
+            .impact("if keys are evicted when memory is full, two may hold one lock")
             .fix(format!("maxmemory-policy must be noeviction; {PERMISSION_FIX}")),
     }
 }
@@ -45,16 +43,16 @@ pub(super) fn evicted_keys(node: &NodeFacts) -> Finding {
     let (check, at) = ("evicted-keys", &node.address);
     match node.info_number("evicted_keys") {
         Ok(0) => ok(check, at, "no key was thrown away since it started").impact("no lock was lost in this way"),
-        Ok(1) => warn_evicted_keys(check, at, "1 key was thrown away since it started"),
-        Ok(count) => warn_evicted_keys(check, at, &format!("{count} keys were thrown away since it started")),
-        Err(no) => unknown(check, at, &no).impact("locks may have been thrown away to make room").fix(PERMISSION_FIX),
+        Ok(1) => warn_evicted_keys(check, at, "1 key was evicted since it started"),
+        Ok(count) => warn_evicted_keys(check, at, &format!("{count} keys were evicted since it started")),
+        Err(no) => unknown(check, at, &no).impact("locks may have been evicted").fix(PERMISSION_FIX),
     }
 }
 
 fn warn_evicted_keys(check: &'static str, at: &str, found: &str) -> Finding {
     warn(check, at, found)
-        .impact("locks may have been among them, whatever the policy is now")
-        .fix("maxmemory-policy noeviction and more memory; CONFIG RESETSTAT sets the count back")
+        .impact("locks may have been among them, even if the policy has changed since")
+        .fix("maxmemory-policy noeviction and more memory; CONFIG RESETSTAT resets the count")
 }
 
 /// Whether there is free memory.
@@ -69,17 +67,17 @@ pub(super) fn free_memory(node: &NodeFacts) -> Finding {
             let percent = used.saturating_mul(100) / most.max(1);
             let found = format!("{} used, {percent} % of {what} ({})", mebibytes(used), mebibytes(most));
             if percent <= 80 {
-                return ok(check, at, found).impact("there is room for new locks");
+                return ok(check, at, found).impact("there is space for new locks");
             }
             let full = match what {
-                "maxmemory" => "when it is full no lock can be taken or renewed (OOM)",
-                _ => "when it is full the system may kill the server, and all locks with it",
+                "maxmemory" => "when it is full, no lock can be acquired or renewed (OOM)",
+                _ => "when it is full, the system may kill the server, and all locks are lost",
             };
             warn(check, at, found).impact(full).fix("more memory, or move other data elsewhere")
         }
-        (Err(no), _) | (_, Err(no)) => {
-            unknown(check, at, &no).impact("when memory is full no lock can be taken or renewed").fix(PERMISSION_FIX)
-        }
+        (Err(no), _) | (_, Err(no)) => unknown(check, at, &no)
+            .impact("when memory is full, no lock can be acquired or renewed")
+            .fix(PERMISSION_FIX),
     }
 }
 
@@ -90,17 +88,17 @@ pub(super) fn output_buffer(node: &NodeFacts) -> Finding {
         Ok((Some([hard, soft]), _)) => {
             let found = format!("client-output-buffer-limit pubsub is {} hard, {} soft", bytes(hard), bytes(soft));
             if [hard, soft].iter().all(|&limit| limit == 0 || limit >= SMALL_BUFFER) {
-                return ok(check, at, found).impact("a burst of messages does not cut a client off");
+                return ok(check, at, found).impact("a burst of messages does not disconnect a client");
             }
             warn(check, at, found)
-                .impact("a burst of messages cuts a client off; it connects again, and its waiters are late")
+                .impact("a burst of messages disconnects a client; it reconnects, and its waiters are late")
                 .fix("client-output-buffer-limit pubsub 32mb 8mb 60")
         }
-        Ok((None, text)) => unknown(check, at, &super::QueryError::Refused(format!("{text:?} is not understood")))
-            .impact("a small limit cuts clients off in a burst of messages")
+        Ok((None, text)) => unknown(check, at, &super::QueryError::Refused(format!("{text:?} cannot be parsed")))
+            .impact("with a small limit, a burst of messages disconnects clients")
             .fix("client-output-buffer-limit pubsub 32mb 8mb 60"),
         Err(no) => unknown(check, at, &no)
-            .impact("a small limit cuts clients off in a burst of messages")
+            .impact("with a small limit, a burst of messages disconnects clients")
             .fix(format!("client-output-buffer-limit pubsub 32mb 8mb 60; {PERMISSION_FIX}")),
     }
 }
@@ -173,7 +171,7 @@ mod tests {
         assert_level(&output_buffer(&with("pubsub 1024 0 0")), Warn, "1024 bytes");
         assert_level(&output_buffer(&with("pubsub 0 4096 10")), Warn, "soft");
         assert_level(&output_buffer(&with("normal 0 0 0 pubsub 0 0 0")), Good, "unlimited");
-        assert_level(&output_buffer(&with("what")), Unknown, "not understood");
+        assert_level(&output_buffer(&with("what")), Unknown, "cannot be parsed");
         assert_level(&output_buffer(&healthy().without_setting("client-output-buffer-limit")), Unknown, "+config|get");
     }
 }

@@ -22,7 +22,7 @@ use crate::{Finding, Level, fail, format_short, ok, warn};
 /// The expected role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpectedRole {
-    /// It has the locks.
+    /// It stores the locks.
     Master,
     /// It may become a master.
     Replica,
@@ -75,34 +75,34 @@ fn unknown(check: &'static str, subject: &str, why: &QueryError) -> Finding {
     Finding::new(Level::Unknown, check, subject, format!("not known: {why}"))
 }
 
-/// What to do about a refused command.
+/// The fix for a refused command.
 fn fix_for_refusal(no: &QueryError, aim: &Requirements) -> String {
-    let QueryError::Refused(said) = no else {
-        return "look at what the server is doing, and examine it again".into();
+    let QueryError::Refused(text) = no else {
+        return "check what the server is doing, and examine it again".into();
     };
-    match said.split_whitespace().next().unwrap_or_default() {
+    match text.split_whitespace().next().unwrap_or_default() {
         "NOPERM" => format!("give the user what locks need: {}", aim.permissions()),
         "READONLY" | "MOVED" | "ASK" | "CLUSTERDOWN" if aim.deployment == Deployment::Redlock => {
-            "a server of its own in its place: a master that follows nobody, and belongs to no cluster".into()
+            "replace it by a separate server: a master that follows no other, and belongs to no cluster".into()
         }
-        "READONLY" => "name the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster".into(),
+        "READONLY" => "use the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster".into(),
         "MOVED" | "ASK" | "CLUSTERDOWN" => {
-            "if it is a cluster, say so: redis+cluster://h1,h2; and mend the cluster".into()
+            "if it is a cluster, use redis+cluster://h1,h2; and repair the cluster".into()
         }
         "CROSSSLOT" => {
-            "connect to the server itself, not to a proxy that spreads keys; or name a cluster: redis+cluster://h1,h2"
+            "connect to the server itself, not to a proxy that spreads keys; or use the cluster: redis+cluster://h1,h2"
                 .into()
         }
-        "OOM" => "make room: raise maxmemory, or move other data elsewhere".into(),
+        "OOM" => "free memory: raise maxmemory, or move other data elsewhere".into(),
         "NOREPLICAS" => "bring the replicas back, or lower min-replicas-to-write".into(),
-        "MISCONF" => "let the server save its data again: room on its disk, permissions of its folder".into(),
+        "MISCONF" => "let the server save its data again: check disk space and the permissions of its folder".into(),
         "LOADING" => "wait until the server has read its data, and examine it again".into(),
         // The refusal of a command within a script, by Redis 7.0.
-        _ if said.contains("can't run this command") => format!("give the user what locks need: {}", aim.permissions()),
-        _ if said.contains("unknown command") => {
+        _ if text.contains("can't run this command") => format!("give the user what locks need: {}", aim.permissions()),
+        _ if text.contains("unknown command") => {
             "connect to the server itself: a proxy or the provider hides the command (see rename-command, too)".into()
         }
-        _ => "do what the server asks for, and examine it again".into(),
+        _ => "correct the error that the server reports, and examine it again".into(),
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_healthy_master_has_nothing_to_mend() {
+    fn a_healthy_master_needs_no_fix() {
         let findings = judge_node(&fixtures::healthy(), ExpectedRole::Master, &fixtures::requirements());
         for finding in &findings {
             assert_eq!((finding.level, finding.fix.as_str()), (Level::Ok, ""), "{finding:?}");
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn every_refusal_has_a_fix() {
-        let cure = |said: &str| super::fix_for_refusal(&QueryError::Refused(said.into()), &fixtures::requirements());
+        let cure = |text: &str| super::fix_for_refusal(&QueryError::Refused(text.into()), &fixtures::requirements());
         assert!(cure("NOPERM User x has no permissions").contains("ACL SETUSER"));
         let in_script = "ERR The user executing the script can't run this command or subcommand: HMGET";
         assert!(cure(in_script).contains("ACL SETUSER"));
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn durations_are_short() {
-        let said: Vec<_> = [250, 1500, 25_000, 2_000_000, 2_500_000, 180_000_000]
+        let text: Vec<_> = [250, 1500, 25_000, 2_000_000, 2_500_000, 180_000_000]
             .map(|micros| format_short(Duration::from_micros(micros)))
             .into();
-        assert_eq!(said, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
+        assert_eq!(text, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Replicas: what a failover loses.
+//! Replicas: the data that a failover loses.
 
 use super::super::facts::{NodeFacts, Requirements};
 use super::{fail, ok, unknown, warn};
@@ -51,19 +51,19 @@ pub(super) fn replica_count(node: &NodeFacts, aim: &Requirements) -> Option<Find
     let connected = match node.info_number("connected_slaves") {
         Ok(connected) => connected,
         Err(no) => {
-            let means = "if there are fewer, no lock is ever granted";
+            let means = "with fewer, no lock is ever granted";
             return Some(unknown(check, at, &no).impact(means).fix("let this user run INFO: +info"));
         }
     };
     let found = format!("the URL asks for {wanted}; {connected} are connected");
     Some(if connected < wanted {
         fail(check, at, found)
-            .impact("no grant gets its acknowledgements, so no lock is ever granted")
+            .impact("no grant is acknowledged, so no lock is ever granted")
             .fix("bring the replicas back, or lower replicas= in the URL")
     } else if connected > wanted {
         warn(check, at, found)
-            .impact("a failover may choose a replica that has not got a grant, and the lock is granted again")
-            .fix(format!("replicas={connected} in the URL, or replica-priority 0 for those that must not be chosen"))
+            .impact("a failover may promote a replica without a grant, and the lock is granted again")
+            .fix(format!("replicas={connected} in the URL, or replica-priority 0 for those that must not be promoted"))
     } else {
         ok(check, at, found).impact("every replica has a grant before it counts")
     })
@@ -76,7 +76,7 @@ pub(super) fn lag(node: &NodeFacts) -> Option<Finding> {
         Ok(followers) if followers.is_empty() => return None,
         Ok(followers) => followers,
         Err(no) => {
-            let means = "a replica that is behind has not got the latest locks if it takes over";
+            let means = "a lagging replica lacks the latest locks if it is promoted";
             return Some(unknown(check, at, &no).impact(means).fix("let this user run INFO: +info"));
         }
     };
@@ -84,17 +84,16 @@ pub(super) fn lag(node: &NodeFacts) -> Option<Finding> {
         .iter()
         .filter(|one| !one.is_online || one.lag >= LATE_AFTER_SECS)
         .map(|one| match one.is_online {
-            true => format!("{} was last heard {} s ago", one.address, one.lag),
-            false => format!("{} is not in step yet", one.address),
+            true => format!("{} last responded {} s ago", one.address, one.lag),
+            false => format!("{} is not in sync yet", one.address),
         })
         .collect();
     Some(if late.is_empty() {
-        ok(check, at, format!("{} in step", followers.len()))
-            .impact("a replica that takes over has all but the last moments")
+        ok(check, at, format!("{} in sync", followers.len())).impact("a promoted replica lacks only the last moments")
     } else {
         warn(check, at, late.join("; "))
-            .impact("locks since then are forgotten if this replica takes over, and are granted to others")
-            .fix("look at the replica's log, its network and repl-backlog-size")
+            .impact("if this replica is promoted, locks since then are lost and granted again")
+            .fix("check the replica's log, its network and repl-backlog-size")
     })
 }
 
@@ -125,8 +124,8 @@ mod tests {
         );
         let hidden = node.without_setting("min-replicas-to-write");
         assert_level(&min_replicas(&hidden, &requirements()).unwrap(), Unknown, "+config|get");
-        let told = hidden.with_info("min_slaves_good_slaves", "1");
-        assert_level(&min_replicas(&told, &requirements()).unwrap(), Good, "is set");
+        let configured = hidden.with_info("min_slaves_good_slaves", "1");
+        assert_level(&min_replicas(&configured, &requirements()).unwrap(), Good, "is set");
         assert_level(&min_replicas(&refusing_node(), &requirements()).unwrap(), Unknown, "+info");
     }
 
@@ -143,10 +142,10 @@ mod tests {
     #[test]
     fn a_replica_that_is_behind() {
         assert_eq!(lag(&healthy()), None);
-        assert_level(&lag(&healthy().with_replica(LINE)).unwrap(), Good, "1 in step");
+        assert_level(&lag(&healthy().with_replica(LINE)).unwrap(), Good, "1 in sync");
         let late = "ip=10.0.0.3,port=6380,state=online,offset=14,lag=9";
         assert_level(&lag(&healthy().with_replica(LINE).with_replica(late)).unwrap(), Warn, "10.0.0.3:6380");
         let copying = "ip=10.0.0.3,port=6380,state=send_bulk,offset=0,lag=0";
-        assert_level(&lag(&healthy().with_replica(copying)).unwrap(), Warn, "not in step");
+        assert_level(&lag(&healthy().with_replica(copying)).unwrap(), Warn, "not in sync");
     }
 }

@@ -18,14 +18,16 @@ pub(crate) fn unreachable(address: &str, error: &Error) -> Finding {
         ErrorKind::Denied => "correct sentinel-user= and sentinel-password= in the URL",
         _ => "start it, or take it out of the URL",
     };
-    warn("sentinel-reachable", address, error.to_string()).impact("there is one less to ask who the master is").fix(fix)
+    warn("sentinel-reachable", address, error.to_string())
+        .impact("clients have one Sentinel less to find the master")
+        .fix(fix)
 }
 
 /// All findings about the Sentinels that answered.
 pub(crate) fn judge(sentinels: &[SentinelView], name: &str, aim: &Requirements) -> Vec<Finding> {
     if sentinels.is_empty() {
-        let finding = fail("sentinels", "", "no Sentinel can be reached")
-            .impact("nobody says who the master is, so no lock can be taken")
+        let finding = fail("sentinels", "", "no Sentinel is reachable")
+            .impact("the master is unknown, so no lock can be acquired")
             .fix("start them, or correct their addresses in the URL");
         return vec![finding];
     }
@@ -39,24 +41,28 @@ pub(crate) fn judge(sentinels: &[SentinelView], name: &str, aim: &Requirements) 
 /// Whether they name the same master.
 fn master(sentinels: &[SentinelView], name: &str) -> Finding {
     let check = "sentinel-master";
-    let said: Vec<_> = sentinels.iter().filter_map(|one| Some((one, one.master.as_ref().ok()?))).collect();
-    let Some((_, first)) = said.first() else {
+    let reply: Vec<_> = sentinels.iter().filter_map(|one| Some((one, one.master.as_ref().ok()?))).collect();
+    let Some((_, first)) = reply.first() else {
         let why = sentinels[0].master.as_ref().err().map(QueryError::to_string).unwrap_or_default();
         return fail(check, "", format!("no Sentinel names the master: {why}")).impact("no lock can be taken").fix(
-            format!("correct the name in the URL ({name:?}), or let them watch it: SENTINEL MONITOR; {PERMISSION_FIX}"),
+            format!(
+                "correct the name in the URL ({name:?}), or let them monitor it: SENTINEL MONITOR; {PERMISSION_FIX}"
+            ),
         );
     };
-    if said.iter().any(|(_, master)| master != first) {
-        let all: Vec<_> = said.iter().map(|(one, master)| format!("{} says {master}", one.address)).collect();
+    if reply.iter().any(|(_, master)| master != first) {
+        let all: Vec<_> = reply.iter().map(|(one, master)| format!("{} names {master}", one.address)).collect();
         return fail(check, "", all.join("; "))
-            .impact("clients that ask different Sentinels use different masters: two may hold one lock")
-            .fix("examine it again in a minute: after a failover they agree; if not, SENTINEL RESET on those that are wrong");
+            .impact("clients of different Sentinels use different masters: two may hold one lock")
+            .fix(
+                "examine it again in a minute: after a failover they agree; if not, SENTINEL RESET on the wrong ones",
+            );
     }
-    match sentinels.len() - said.len() {
-        0 => ok(check, "", format!("all say that {name} is {first}")).impact("all clients use the same master"),
+    match sentinels.len() - reply.len() {
+        0 => ok(check, "", format!("all agree that {name} is {first}")).impact("all clients use the same master"),
         silent => warn(check, "", format!("{silent} of {} do not know {name}", sentinels.len()))
-            .impact("clients that ask these find no master")
-            .fix(format!("let them watch it, too: SENTINEL MONITOR {name} …; or take them out of the URL")),
+            .impact("clients of these Sentinels find no master")
+            .fix(format!("let them monitor it, too: SENTINEL MONITOR {name} …; or take them out of the URL")),
     }
 }
 
@@ -65,24 +71,24 @@ fn count(sentinels: &[SentinelView]) -> Finding {
     let most = sentinels.iter().filter_map(|one| one.number("num-other-sentinels").ok()).max();
     let Some(count) = most.map(|others| others + 1) else {
         return unknown(check, "", &QueryError::missing("how many Sentinels there are"))
-            .impact("fewer than three cannot agree on a failover when one is away")
+            .impact("fewer than three cannot agree on a failover when one is down")
             .fix(PERMISSION_FIX);
     };
     if count >= 3 {
         return ok(check, "", format!("{count} Sentinels"))
-            .impact("when one is away, the others still agree on a failover");
+            .impact("when one is down, the others still agree on a failover");
     }
     warn(check, "", format!("{count} Sentinels"))
-        .impact("when one is away, there is no failover: locks stand still until the master is back")
+        .impact("when one is down, there is no failover: locks are blocked until the master is back")
         .fix("three Sentinels, on three machines")
 }
 
 fn quorum(one: &SentinelView) -> Finding {
     let (check, at) = ("sentinel-quorum", &one.address);
-    let means = "there is no failover when the master dies: locks stand still until it is back";
+    let means = "there is no failover when the master dies: locks are blocked until it is back";
     match &one.quorum {
-        Ok(said) => ok(check, at, said).impact("there is a failover when the master dies"),
-        Err(QueryError::Refused(said)) if said.contains("NOQUORUM") => warn(check, at, said)
+        Ok(reply) => ok(check, at, reply).impact("there is a failover when the master dies"),
+        Err(QueryError::Refused(reply)) if reply.contains("NOQUORUM") => warn(check, at, reply)
             .impact(means)
             .fix("bring the missing Sentinels back, or lower the quorum: SENTINEL SET"),
         Err(no) => unknown(check, at, no).impact(means).fix(PERMISSION_FIX),
@@ -94,7 +100,7 @@ fn promotable(sentinels: &[SentinelView]) -> Option<Finding> {
     let most = sentinels.iter().filter_map(|one| one.number("num-slaves").ok()).max()?;
     (most == 0).then(|| {
         warn("sentinel-replicas", "", "the master has no replica")
-            .impact("there is nobody to take its place: locks stand still until it is back")
+            .impact("no replica can replace it: locks are blocked until it is back")
             .fix("a replica on another machine: REPLICAOF")
     })
 }
@@ -102,19 +108,19 @@ fn promotable(sentinels: &[SentinelView]) -> Option<Finding> {
 /// How long the master must be unreachable before another is promoted: the shortest setting of all
 /// Sentinels.
 pub(crate) fn failover_delay(sentinels: &[SentinelView]) -> Option<Duration> {
-    let told = sentinels.iter().filter_map(|one| one.number("down-after-milliseconds").ok());
-    told.min().map(Duration::from_millis)
+    let delays = sentinels.iter().filter_map(|one| one.number("down-after-milliseconds").ok());
+    delays.min().map(Duration::from_millis)
 }
 
 fn failover_time(sentinels: &[SentinelView], aim: &Requirements) -> Finding {
     let longest = |key| sentinels.iter().filter_map(|one| one.number(key).ok()).max().map(Duration::from_millis);
     let Some(silence) = longest("down-after-milliseconds") else {
         return unknown("failover-time", "", &QueryError::missing("down-after-milliseconds"))
-            .impact("a failover that takes longer than two thirds of a lease loses held locks")
+            .impact("a failover longer than two thirds of a lease loses held locks")
             .fix(PERMISSION_FIX);
     };
     let again = longest("failover-timeout")
-        .map(|again| format!("; one that fails is tried again after twice failover-timeout ({})", format_short(again)));
+        .map(|again| format!("; a failed one is retried after twice failover-timeout ({})", format_short(again)));
     let found = format!("down-after-milliseconds is {}{}", format_short(silence), again.unwrap_or_default());
     judge_failover("", silence, &found, aim).with_setting_to_fix("down-after-milliseconds")
 }
@@ -154,17 +160,17 @@ mod tests {
 
     #[test]
     fn no_sentinel_knows_the_master() {
-        assert_level(&judge(&[], "m", &requirements())[0], Fail, "no Sentinel can be reached");
+        assert_level(&judge(&[], "m", &requirements())[0], Fail, "no Sentinel is reachable");
         let lost = SentinelView { master: Err(QueryError::Refused("it knows no master".into())), ..sentinel_view(1) };
         assert_level(&master(std::slice::from_ref(&lost), "m"), Fail, "SENTINEL MONITOR");
         assert_level(&master(&[sentinel_view(2), lost], "m"), Warn, "1 of 2");
-        assert_level(&unreachable("s:1", &Error::new(ErrorKind::Unavailable, "away")), Warn, "one less");
+        assert_level(&unreachable("s:1", &Error::new(ErrorKind::Unavailable, "away")), Warn, "one Sentinel less");
     }
 
     #[test]
     fn sentinels_that_name_two_masters_fail() {
         let other = SentinelView { master: Ok("n:6379".into()), ..sentinel_view(2) };
-        assert_level(&master(&[sentinel_view(1), other], "m"), Fail, "s:2 says n:6379");
+        assert_level(&master(&[sentinel_view(1), other], "m"), Fail, "s:2 names n:6379");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::Finding;
 
 /// The difference between synchronized clocks is smaller than this.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
-/// A single command that takes longer blocks all others.
+/// A single command that runs longer blocks all others.
 const SLOW: Duration = Duration::from_millis(100);
 /// Older entries no longer matter.
 const RECENT: u64 = 24 * 3600;
@@ -26,30 +26,28 @@ pub(super) fn clock(node: &NodeFacts) -> Finding {
             let found =
                 format!("it is {} {side} ours, give or take {}", format_short(distance), format_short(gap.uncertainty));
             if distance.saturating_sub(gap.uncertainty) <= MAX_CLOCK_DIFFERENCE {
-                return ok(check, at, found).impact("tokens come from a clock that is right, as far as we can tell");
+                return ok(check, at, found).impact("tokens come from a clock that seems to be right");
             }
             warn(check, at, found)
                 .impact(
-                    "one of the two is wrong. Leases do not mind; but tokens come from the server's clock, and when it \
-                    is set back, a lock that was forgotten meanwhile gets lower ones",
+                    "one of the two is wrong. Leases do not depend on it. But tokens come from the server's clock: when it is set back, a lock that was lost meanwhile gets lower tokens",
                 )
-                .fix("keep the clocks in step: chrony or ntpd, here and there")
+                .fix("synchronize the clocks: chrony or ntpd, here and there")
         }
         Err(no) => unknown(check, at, no)
-            .impact("tokens come from the server's clock; one that is set back may give lower ones")
+            .impact("tokens come from the server's clock; after it is set back, tokens may be lower")
             .fix("let this user run TIME: +time"),
     }
 }
 
-/// The servers' clocks compared with each other. `failover_delay` is the shortest time between the last
-/// token of a master and the first token of its successor.
+/// The servers' clocks compared with each other. `failover_delay` is the shortest time between the
+/// last token of a master and the first token of its successor.
 pub(super) fn clocks(nodes: &[NodeFacts], failover_delay: Option<Duration>) -> Option<Finding> {
     let check = "clocks";
     if nodes.len() < 2 {
         return None;
     }
-    let means = "a server that takes over goes by its own clock: one that is behind gives lower tokens, and one that is ahead drops \
-        the records of locks early";
+    let means = "a promoted server uses its own clock: one that is behind assigns lower tokens, and one that is ahead drops the records of locks early";
     let mut gaps = Vec::new();
     for node in nodes {
         match &node.clock_offset {
@@ -70,7 +68,7 @@ pub(super) fn clocks(nodes: &[NodeFacts], failover_delay: Option<Duration>) -> O
         ok(check, "", found).impact("tokens rise over a failover")
     } else {
         let found = format!("{} is {} ahead of {}", first.address, format_short(distance), last.address);
-        fail(check, "", found).impact(means).fix("keep the clocks of all servers in step: chrony or ntpd")
+        fail(check, "", found).impact(means).fix("synchronize the clocks of all servers: chrony or ntpd")
     })
 }
 
@@ -86,13 +84,13 @@ pub(super) fn round_trip(node: &NodeFacts, aim: &Requirements) -> Finding {
             }
             warn(check, at, found)
                 .impact(format!(
-                    "leases are renewed every {}, and a slow answer loses them",
+                    "leases are renewed every {}, and a slow response loses them",
                     format_short(aim.renewal_interval())
                 ))
                 .fix("a longer TTL, or a server that is nearer or less busy")
         }
         Err(no) => unknown(check, at, no)
-            .impact("where answers take longer than a third of the TTL, leases are lost")
+            .impact("where responses take longer than a third of the TTL, leases are lost")
             .fix("let this user run PING: +ping"),
     }
 }
@@ -111,7 +109,7 @@ pub(super) fn slow_log(node: &NodeFacts, aim: &Requirements) -> Finding {
     };
     let blind = match &threshold {
         Ok(-1) => Some("the slow log is off".to_owned()),
-        Ok(micros) if *micros > limit.as_micros() as i64 => Some(format!("only what takes over {micros} µs is logged")),
+        Ok(micros) if *micros > limit.as_micros() as i64 => Some(format!("only commands over {micros} µs are logged")),
         // A log with faster commands would have the slower ones, too.
         Err(no) if !entries.iter().any(|slow| slow.duration <= limit) => Some(format!("it may be off: {no}")),
         _ => None,
@@ -132,13 +130,13 @@ pub(super) fn slow_log(node: &NodeFacts, aim: &Requirements) -> Finding {
             );
             warn(check, at, found)
                 .impact(means)
-                .fix("SLOWLOG GET shows them: make them smaller, or move them to another server")
+                .fix("SLOWLOG GET lists them: make them smaller, or move them to another server")
         }
         (None, Some(blind)) => {
             unknown(check, at, &super::QueryError::Refused(blind)).impact(means).fix("slowlog-log-slower-than 10000")
         }
         (None, None) => ok(check, at, format!("no command of the last day took {} or longer", format_short(limit)))
-            .impact("nothing made locks wait"),
+            .impact("no command delayed locks"),
     }
 }
 
@@ -155,7 +153,7 @@ pub(super) fn node_timeout(node: &NodeFacts, aim: &Requirements) -> Finding {
                 .with_setting_to_fix("cluster-node-timeout")
         }
         Err(no) => unknown("failover-time", &node.address, &no)
-            .impact("a failover that takes longer than two thirds of a lease loses held locks")
+            .impact("a failover longer than two thirds of a lease loses held locks")
             .fix("cluster-node-timeout well below two thirds of the TTL; let this user run CONFIG GET: +config|get"),
     }
 }
@@ -164,17 +162,17 @@ pub(super) fn node_timeout(node: &NodeFacts, aim: &Requirements) -> Finding {
 /// thirds of its TTL left.
 pub(super) fn judge_failover(at: &str, failover_delay: Duration, found: &str, aim: &Requirements) -> FailoverFinding {
     let most = aim.ttl * 2 / 3;
-    let takes = failover_delay + ELECTION;
-    FailoverFinding(if takes <= most {
+    let duration = failover_delay + ELECTION;
+    FailoverFinding(if duration <= most {
         ok("failover-time", at, found).impact(format!(
             "a failover of about {} fits into a lease ({})",
-            format_short(takes),
+            format_short(duration),
             format_short(aim.ttl)
         ))
     } else {
         warn("failover-time", at, found).impact(format!(
-            "a failover takes about {}; leases of {} end meanwhile, and their holders are told that they lost them",
-            format_short(takes),
+            "a failover takes about {}; leases of {} expire meanwhile, and their holders lose them",
+            format_short(duration),
             format_short(aim.ttl)
         ))
     })
@@ -188,7 +186,7 @@ impl FailoverFinding {
         if self.0.level == crate::Level::Ok {
             return self.0;
         }
-        self.0.fix(format!("a lower {setting}, or a longer TTL: the silence should stay below two thirds of it"))
+        self.0.fix(format!("a lower {setting}, or a longer TTL: {setting} should be below two thirds of it"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a crash or a failover loses.
+//! The data that a crash or a failover loses.
 
 use super::super::facts::{Fact, Requirements, ServerFacts};
 use super::{many, ok, unknown, warn};
@@ -8,7 +8,7 @@ use leasehold_internals::sql::Dialect;
 const TOKENS: &str =
     "tokens still rise, because they are never below the clock's microseconds, unless the clock went back, too";
 
-/// Which settings let the server answer a commit before it is on disk.
+/// The settings that make the server acknowledge a commit before it is on disk.
 fn unsafe_settings(seen: &ServerFacts, aim: &Requirements) -> Fact<Vec<String>> {
     let mut loose = Vec::new();
     match aim.dialect {
@@ -42,14 +42,14 @@ pub(super) fn on_disk(at: &str, seen: &ServerFacts, aim: &Requirements) -> Findi
     };
     match unsafe_settings(seen, aim) {
         Ok(loose) if loose.is_empty() => {
-            ok(check, at, "each commit is on disk before it is answered").impact("a crash forgets no lock")
+            ok(check, at, "each commit is on disk before its reply").impact("a crash forgets no lock")
         }
         Ok(loose) => warn(check, at, loose.join(", "))
             .impact(format!(
-                "a machine that crashes forgets the latest commits: locks taken then are granted to others while they are held; {TOKENS}"
+                "a machine that crashes loses the latest commits: held locks are granted to others; {TOKENS}"
             ))
             .fix(fix),
-        Err(no) => unknown(check, at, &no).impact("a machine that crashes may forget locks that are held").fix(fix),
+        Err(no) => unknown(check, at, &no).impact("a machine that crashes may lose held locks").fix(fix),
     }
 }
 
@@ -74,27 +74,25 @@ fn synchronous_replication(seen: &ServerFacts, aim: &Requirements) -> Fact<Optio
     Ok(None)
 }
 
-/// What a failover loses.
+/// The data that a failover loses.
 pub(super) fn replicas(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "replication";
-    let means = "a fail-over to a replica that has not got the latest commits forgets locks that are held, and grants them to others";
+    let means = "a fail-over to a replica without the latest commits loses held locks, and grants them to others";
     let fix = match aim.dialect {
         Dialect::MySql => {
-            "semi-synchronous replication with rpl_semi_sync_master_wait_point=AFTER_SYNC and a long timeout; or no fail-over by itself"
+            "semi-synchronous replication with rpl_semi_sync_master_wait_point=AFTER_SYNC and a long timeout; or no automatic fail-over"
         }
         Dialect::Postgres => {
-            "synchronous_standby_names='ANY 1 (*)' and synchronous_commit=on; or no fail-over by itself"
+            "synchronous_standby_names='ANY 1 (*)' and synchronous_commit=on; or no automatic fail-over"
         }
     };
     if seen.is_galera() {
-        return ok(check, at, "a cluster that certifies each commit").impact("what one node has granted, all have got");
+        return ok(check, at, "a cluster that certifies each commit").impact("every node has each grant");
     }
     match (seen.replicas.clone(), synchronous_replication(seen, aim)) {
-        (Ok(0), _) => {
-            ok(check, at, "no replica takes what it writes").impact("there is no fail-over that could forget locks")
-        }
+        (Ok(0), _) => ok(check, at, "it has no replica").impact("there is no fail-over that could lose locks"),
         (Ok(count), Ok(Some(how))) => ok(check, at, format!("{}; {how}", many(count, "replica")))
-            .impact("a grant is on a replica before it is answered"),
+            .impact("a grant is on a replica before its reply"),
         (Ok(count), Ok(None)) => warn(check, at, format!("{}, asynchronous", many(count, "replica")))
             .impact(format!("{means}; {TOKENS}"))
             .fix(fix),
@@ -132,7 +130,7 @@ mod tests {
         let two = ServerFacts { replicas: Ok(2), ..postgres() };
         assert_level(&replicas("h", &two, &pg), Warn, "2 replicas, asynchronous");
         let waits = two.with_setting("synchronous_standby_names", "*");
-        assert_level(&replicas("h", &waits, &pg), Good, "before it is answered");
+        assert_level(&replicas("h", &waits, &pg), Good, "before its reply");
         assert_level(&replicas("h", &waits.with_setting("synchronous_commit", "local"), &pg), Warn, "ANY 1");
         let semi = ServerFacts { replicas: Ok(1), ..mariadb() }.with_setting("rpl_semi_sync_master_enabled", "ON");
         assert_level(&replicas("h", &semi, &my), Warn, "AFTER_SYNC");

@@ -21,53 +21,52 @@ pub(super) fn cluster(at: &str, seen: &ServerFacts, aim: &Requirements) -> Findi
         Ok(true) => {}
         // MySQL has neither the setting nor Galera.
         Err(UnknownReason::NotReported(_)) if seen.settings.is_ok() => {
-            return ok(check, at, "it is no node of Galera").impact("one clock decides");
+            return ok(check, at, "it is not a Galera node").impact("only one clock matters");
         }
-        Ok(false) => return ok(check, at, "it is no node of Galera").impact("one clock decides"),
+        Ok(false) => return ok(check, at, "it is not a Galera node").impact("only one clock matters"),
         Err(no) => {
             return unknown(check, at, &no).impact(
-                "in a Galera cluster several servers take writes, each with its own clock, and GET_LOCK does not work",
+                "in a Galera cluster several servers accept writes, each with its own clock, and GET_LOCK does not work",
             );
         }
     }
     let (size, status, state) = match cluster_status(seen) {
-        Ok(told) => told,
-        Err(no) => return unknown(check, at, &no).impact("a node without its cluster takes no writes"),
+        Ok(state) => state,
+        Err(no) => return unknown(check, at, &no).impact("a node without its cluster accepts no writes"),
     };
-    let found = format!("a node of Galera ({status}, {state}), of {}", many(size, "node"));
+    let found = format!("a Galera node ({status}, {state}), of {}", many(size, "node"));
     if status != "Primary" || seen.status("wsrep_ready").is_ok_and(|ready| ready != "ON") {
         return fail(check, at, found)
             .impact(
-                "it is cut off from the majority of its cluster, or not in step: no lock can be taken or renewed here",
+                "it is cut off from the majority of its cluster, or not in sync: no lock can be acquired or renewed here",
             )
             .fix("bring the other nodes back, or take this one out of the URL");
     }
     if aim.technique != Technique::Row {
         return fail(check, at, format!("{found}; technique={}", aim.technique.as_str()))
             .impact(
-                "GET_LOCK and row locks are known to one node only: on another, the lock is free, and two may hold it",
+                "GET_LOCK and row locks exist on one node only: on another the lock is free, and two clients may hold it",
             )
             .fix("technique=row");
     }
     if size > 1 && aim.clock_skew == Duration::ZERO {
         return warn(check, at, format!("{found}; clock-skew= is not set"))
             .impact(
-                "each node goes by its own clock: where one is ahead, it takes leases for over that are not, and two may hold one lock. \
-                 Waiters look by themselves: GET_LOCK, which could wake them, does not work here",
+                "each node uses its own clock: one that is ahead treats valid leases as expired, and two may hold one lock. Waiters poll: GET_LOCK, which could wake them, does not work here",
             )
-            .fix("clock-skew=1s in the URL: how far their clocks may be apart at most; or only one node in the URL");
+            .fix("clock-skew=1s in the URL: the maximum difference of their clocks; or only one node in the URL");
     }
     if size == 2 {
         return warn(check, at, found)
-            .impact("when one of two is away, the other is no majority: no lock can be taken")
+            .impact("when one of two is down, the other is no majority: no lock can be acquired")
             .fix("a third node, or an arbitrator (garbd)");
     }
     let skew = if size > 1 {
-        format!("; leases end {} later for others", format_short(aim.clock_skew))
+        format!("; leases end {} later for other clients", format_short(aim.clock_skew))
     } else {
         String::new()
     };
-    ok(check, at, format!("{found}{skew}")).impact("what one node grants, the others see")
+    ok(check, at, format!("{found}{skew}")).impact("all nodes see each grant")
 }
 
 #[cfg(test)]
@@ -86,8 +85,8 @@ mod tests {
     fn a_cluster_needs_a_clock_skew() {
         let aim = facts(mariadb()).requirements;
         let skewed = Requirements { clock_skew: Duration::from_secs(1), ..aim.clone() };
-        assert_level(&cluster("h", &mariadb(), &aim), Good, "no node");
-        assert_level(&cluster("h", &mariadb().without_setting("wsrep_on"), &aim), Good, "no node");
+        assert_level(&cluster("h", &mariadb(), &aim), Good, "not a Galera node");
+        assert_level(&cluster("h", &mariadb().without_setting("wsrep_on"), &aim), Good, "not a Galera node");
         assert_level(&cluster("h", &opaque_server(&UnknownReason::not_reported("it")), &aim), Unknown, "GET_LOCK");
         assert_level(&cluster("h", &node("1"), &aim), Good, "1 node");
         assert_level(&cluster("h", &node("3"), &aim), Warn, "clock-skew=1s");

@@ -8,25 +8,23 @@ pub(super) fn pooler(at: &str, seen: &ServerFacts, aim: &Requirements) -> Findin
     let check = "pooler";
     match (&seen.intermediary, aim.has_transaction_pooler) {
         (Ok(Intermediary::Direct), false) => ok(check, at, "a connection keeps its session")
-            .impact("no pooler in transaction mode stands between us: what is prepared or listened to stays"),
+            .impact("there is no pooler in transaction mode: prepared statements and channels stay"),
         (Ok(Intermediary::Direct), true) => ok(check, at, "a connection keeps its session, and pooler=transaction is set")
-            .impact("the locks are safe; without the option, statements are prepared once, and waiters are told by message"),
+            .impact("the locks are safe; without the option, statements are prepared once, and waiters are notified"),
         (Ok(Intermediary::TransactionPooler), true) => ok(check, at, "each transaction has another session; pooler=transaction is set")
-            .impact("nothing is kept in a session; waiters look by themselves (poll=)"),
+            .impact("no state is kept in a session; waiters poll (poll=)"),
         (Ok(Intermediary::TransactionPooler), false) => {
             fail(check, at, "each transaction has another session: a pooler in transaction mode, such as PgBouncer")
                 .impact(
-                    "the engine refuses to open: what a session keeps (prepared statements, channels) would be found by other programs, and not \
-                     by us",
+                    "the engine refuses to open: session state (prepared statements, channels) would reach other programs instead of us",
                 )
                 .fix("pooler=transaction in the URL; or connect to the server itself; or pool_mode=session")
         }
-        (Ok(Intermediary::Proxy(name)), _) => warn(check, at, format!("{name} stands between us and the server"))
+        (Ok(Intermediary::Proxy(name)), _) => warn(check, at, format!("{name} is between us and the server"))
             .impact(
-                "it may send what we read to a replica, and what we write after it elsewhere; what a session sets or holds may end up \
-                 in another's",
+                "it may send our reads to a replica and our writes elsewhere; session state may reach another session",
             )
-            .fix("a rule that sends this user's statements to the one server that takes writes; or connect to that server itself"),
+            .fix("a rule that sends this user's statements to the one server that accepts writes; or connect to that server itself"),
         (Err(no), _) => unknown(check, at, no).impact(
             "a pooler in transaction mode gives each transaction another session: without pooler=transaction, locks do not work there",
         ),
@@ -50,8 +48,8 @@ mod tests {
         assert_level(&pooler("h", &pooled, &named), Good, "poll=");
         assert_level(&pooler("h", &pooled, &plain), Fail, "pooler=transaction in the URL");
         let proxied = ServerFacts { intermediary: Ok(Intermediary::Proxy("ProxySQL")), ..mariadb() };
-        assert_level(&pooler("h", &proxied, &plain), Warn, "ProxySQL stands");
-        let untold = ServerFacts { intermediary: Err(UnknownReason::not_reported("it")), ..postgres() };
-        assert_level(&pooler("h", &untold, &plain), Unknown, "do not work there");
+        assert_level(&pooler("h", &proxied, &plain), Warn, "ProxySQL is between");
+        let hidden = ServerFacts { intermediary: Err(UnknownReason::not_reported("it")), ..postgres() };
+        assert_level(&pooler("h", &hidden, &plain), Unknown, "do not work there");
     }
 }

@@ -36,16 +36,16 @@ pub(super) fn connections(at: &str, seen: &ServerFacts, aim: &Requirements) -> F
     match connection_headroom(seen, aim) {
         Ok((most, free)) => {
             let found =
-                format!("{free} of {most} are free; each program of ours takes {wanted} at most (connections=)");
+                format!("{free} of {most} are free; each leasehold program uses {wanted} at most (connections=)");
             if i64::try_from(wanted).is_ok_and(|wanted| free >= wanted) {
-                return ok(check, at, found).impact("there is room for one more program");
+                return ok(check, at, found).impact("there are enough connections for one more program");
             }
             warn(check, at, found)
-                .impact("a program that gets no connection can neither take nor renew a lock; those it has are shared by all its locks")
+                .impact("a program without a connection can neither acquire nor renew a lock; all its locks share its connections")
                 .fix("lower connections= in the URL (2 at least), raise max_connections, or put a pooler before the server")
         }
         Err(no) => {
-            unknown(check, at, &no).impact("a program that gets no connection can neither take nor renew a lock")
+            unknown(check, at, &no).impact("a program without a connection can neither acquire nor renew a lock")
         }
     }
 }
@@ -55,13 +55,13 @@ pub(super) fn packet(at: &str, seen: &ServerFacts) -> Finding {
     let check = "packet";
     match seen.number("max_allowed_packet") {
         Ok(most) if most < SMALL_ROW => fail(check, at, format!("max_allowed_packet is {most}"))
-            .impact("a lock's row holds all who wait for it: after some hundred, none can be written any more")
+            .impact("a lock's row stores all its waiters: with some hundred, it can no longer be written")
             .fix("max_allowed_packet=16M"),
         Ok(most) if most < FULL_ROW => warn(check, at, format!("max_allowed_packet is {most}"))
-            .impact("a lock's row holds all who wait for it: with some thousand, none can be written any more")
+            .impact("a lock's row stores all its waiters: with some thousand, it can no longer be written")
             .fix("max_allowed_packet=16M"),
         Ok(most) => ok(check, at, format!("max_allowed_packet is {most}")).impact("the longest queue fits"),
-        Err(no) => unknown(check, at, &no).impact("the row of a lock for which thousands wait takes some MiB"),
+        Err(no) => unknown(check, at, &no).impact("the row of a lock with thousands of waiters has some MiB"),
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) fn vacuum(at: &str, seen: &ServerFacts) -> Finding {
     match seen.is_on("autovacuum") {
         Ok(true) => ok(check, at, "autovacuum is on").impact("old versions of our rows are removed"),
         Ok(false) => warn(check, at, "autovacuum is off")
-            .impact("each take and each renewal leaves an old version of a row: the table grows, and each step becomes slower")
+            .impact("each acquire and each renewal leaves an old version of a row: the table grows, and each step becomes slower")
             .fix("autovacuum=on, or VACUUM of our table every few minutes"),
         Err(no) => unknown(check, at, &no).impact("without it, our table grows with each renewal"),
     }

@@ -60,13 +60,13 @@ fn unknown(check: &'static str, subject: &str, why: &UnknownReason) -> Finding {
     Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(remedy(why))
 }
 
-/// How to make the fact known.
+/// The fix that makes the fact known.
 fn remedy(no: &UnknownReason) -> String {
     match no {
-        UnknownReason::Denied(_) => "let this user see it, or examine it as an administrator".into(),
-        UnknownReason::Unreachable(_) => "look at what the server is doing, and examine it again".into(),
-        UnknownReason::NotReported(_) => "ask its administrator; another version of the server may tell".into(),
-        UnknownReason::Skipped(_) => "mend what was found besides, and examine it again".into(),
+        UnknownReason::Denied(_) => "let this user read it, or examine it as an administrator".into(),
+        UnknownReason::Unreachable(_) => "check what the server is doing, and examine it again".into(),
+        UnknownReason::NotReported(_) => "ask its administrator; another version of the server may report it".into(),
+        UnknownReason::Skipped(_) => "fix the other findings, and examine it again".into(),
     }
 }
 
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn durations_are_printed_short() {
-        let said: Vec<_> = [250, 1500, 25_000, 2_000_000, 2_500_000, 180_000_000]
+        let text: Vec<_> = [250, 1500, 25_000, 2_000_000, 2_500_000, 180_000_000]
             .map(|micros| format_short(Duration::from_micros(micros)))
             .into();
-        assert_eq!(said, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
+        assert_eq!(text, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
     }
 }

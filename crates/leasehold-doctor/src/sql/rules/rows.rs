@@ -15,7 +15,7 @@ pub(super) fn check_rows(at: &str, seen: &ServerFacts, aim: &Requirements) -> Ve
         Err(UnknownReason::Skipped(_)) => return Vec::new(),
         Err(no) => {
             let finding = unknown(check, at, no);
-            return vec![finding.impact("a row that cannot be understood blocks its lock")];
+            return vec![finding.impact("a row that cannot be parsed blocks its lock")];
         }
     };
     let mut findings = Vec::new();
@@ -24,37 +24,32 @@ pub(super) fn check_rows(at: &str, seen: &ServerFacts, aim: &Requirements) -> Ve
         let more = if rows.corrupt.len() > names.len() { ", …" } else { "" };
         let count = many(rows.corrupt.len() as i64, "row");
         findings.push(
-            warn("damaged-rows", at, format!("{count} ({}{more}) cannot be understood: {why}", names.join(", ")))
-                .impact("somebody else wrote there; these locks can neither be taken nor given back")
-                .fix("delete these rows if nobody holds their locks: DELETE … WHERE name = …"),
+            warn("damaged-rows", at, format!("{count} ({}{more}) cannot be parsed: {why}", names.join(", ")))
+                .impact("another program wrote them; these locks can neither be acquired nor released")
+                .fix("delete these rows if their locks are not held: DELETE … WHERE name = …"),
         );
     }
     if rows.never_expiring > 0 {
         findings.push(
             warn("endless-rows", at, format!("{} held for longer than any lease lasts", many(rows.never_expiring, "lock")))
-                .impact("the server's clock was set back since, and whoever asks for such a lock next mends it; or the rows were written by hand")
-                .fix("`leasehold ls` names them, `leasehold evict` frees them; keep the clock in step: chrony or ntpd"),
+                .impact("the server's clock was set back, and the next request of such a lock repairs it; or the rows were written by hand")
+                .fix("`leasehold ls` lists them, `leasehold evict` frees them; synchronize the clock: chrony or ntpd"),
         );
     }
     if rows.expired > 0 {
         findings.push(
-            ok(
-                "ended-holders",
-                at,
-                format!("{} held or waited for by somebody whose time is over", many(rows.expired, "lock")),
-            )
-            .impact("they crashed, were stopped or cut off; the locks are free for the next"),
+            ok("ended-holders", at, format!("{} with an expired holder or waiter", many(rows.expired, "lock")))
+                .impact("the client crashed, was stopped or was cut off; the next client can acquire the locks"),
         );
     }
     let idle = rows.count - rows.active - rows.expired;
-    let found =
-        format!("{}: {} in use, {idle} idle; {} looked into", many(rows.count, "row"), rows.active, rows.parsed);
+    let found = format!("{}: {} in use, {idle} idle; {} parsed", many(rows.count, "row"), rows.active, rows.parsed);
     findings.push(if rows.count >= RowStats::MAX_COUNTED {
         warn(check, at, format!("{} or more", many(rows.count, "row")))
-            .impact("a row stays when its lock is given back, so that tokens rise: names that are used once only fill the table")
-            .fix("names that come again; and where tokens of old names do not matter: DELETE … WHERE busy = 0, now and then")
+            .impact("a row stays after its lock is released, so that tokens rise: names that are used once only fill the table")
+            .fix("reuse names; and if tokens of old names do not matter: DELETE … WHERE busy = 0 from time to time")
     } else {
-        ok(check, at, found).impact("a row stays when its lock is given back, so that tokens rise")
+        ok(check, at, found).impact("a row stays after its lock is released, so that tokens rise")
     });
     findings
 }
@@ -72,12 +67,12 @@ mod tests {
             check_rows("h", &ServerFacts { row_stats: Ok(rows), ..mariadb() }, &requirements(Dialect::MySql))
         };
         let good = RowStats { count: 9, active: 1, parsed: 9, ..RowStats::default() };
-        assert_level(&find(good.clone())[0], Good, "9 rows: 1 in use, 8 idle; 9 looked into");
+        assert_level(&find(good.clone())[0], Good, "9 rows: 1 in use, 8 idle; 9 parsed");
         let damaged = vec![("a".to_owned(), "no JSON")];
         assert_level(
             &find(RowStats { corrupt: damaged, ..good.clone() })[0],
             Warn,
-            "1 row (\"a\") cannot be understood: no JSON",
+            "1 row (\"a\") cannot be parsed: no JSON",
         );
         assert_level(&find(RowStats { never_expiring: 2, ..good.clone() })[0], Warn, "2 locks held");
         assert_level(&find(RowStats { expired: 2, ..good.clone() })[0], Good, "cut off");

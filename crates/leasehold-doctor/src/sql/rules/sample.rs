@@ -1,4 +1,4 @@
-//! Databases for the rules' tests, with real answers of MariaDB 10.11 and PostgreSQL 15.
+//! Databases for the rules' tests, with real replies of MariaDB 10.11 and PostgreSQL 15.
 
 use std::time::Duration;
 
@@ -183,12 +183,12 @@ impl ServerFacts {
     }
 }
 
-/// Asserts a finding's level, and that its text contains `says`.
+/// Asserts a finding's level, and that its text contains `text`.
 #[track_caller]
-pub(super) fn assert_level(finding: &Finding, level: Level, says: &str) {
+pub(super) fn assert_level(finding: &Finding, level: Level, text: &str) {
     assert_eq!(finding.level, level, "{finding:?}");
     let all = format!("{} {} {}", finding.found, finding.impact, finding.fix);
-    assert!(all.contains(says), "{says:?} is not in {all}");
+    assert!(all.contains(text), "{text:?} is not in {all}");
     assert!(!finding.impact.is_empty(), "{finding:?}");
     assert_eq!(finding.fix.is_empty(), level == Level::Ok, "{finding:?}");
 }

@@ -11,21 +11,21 @@ pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
     let at = &server.address;
     let alone = "no lock can be taken or renewed";
     match &server.facts {
-        Ok(_) => ok("reachable", at, "it answers").impact("locks can be asked for here"),
-        Err(ConnectFailure::Denied(said)) => fail("login", at, said.clone())
-            .impact("user or password are refused, or this user may not use the database: no lock can be taken or renewed here")
+        Ok(_) => ok("reachable", at, "it responds").impact("locks can be requested here"),
+        Err(ConnectFailure::Denied(reason)) => fail("login", at, reason.clone())
+            .impact("user or password are refused, or this user may not use the database: no lock can be acquired or renewed here")
             .fix("correct user and password in the URL; let this user connect from this host"),
-        Err(ConnectFailure::NoDatabase(said)) => fail("login", at, said.clone())
+        Err(ConnectFailure::NoDatabase(reason)) => fail("login", at, reason.clone())
             .impact(format!("there is no such database: {alone} here"))
-            .fix("correct the database in the URL, or have it made"),
-        Err(ConnectFailure::TooManyConnections(said)) => fail("connections", at, said.clone())
-            .impact(format!("it has no connection to spare: {alone} here by whoever has none yet"))
-            .fix("raise max_connections, lower connections= in the URLs of all who use it, or put a pooler before it"),
+            .fix("correct the database in the URL, or create it"),
+        Err(ConnectFailure::TooManyConnections(reason)) => fail("connections", at, reason.clone())
+            .impact(format!("it has no free connection: {alone} here by clients without one"))
+            .fix("raise max_connections, lower connections= in the URLs of all clients, or put a pooler before it"),
         Err(ConnectFailure::Unreachable(why)) => {
             let found = format!("it cannot be reached: {why}");
-            let fix = "start it, or correct its address in the URL; look at firewalls and its listen_addresses or bind_address";
+            let fix = "start it, or correct its address in the URL; check firewalls and its listen_addresses or bind_address";
             if facts.servers.iter().any(|server| matches!(&server.facts, Ok(seen) if writers::accepts_writes(seen, &facts.requirements) == Some(true))) {
-                return warn("reachable", at, found).impact("another one takes writes; this one cannot take its place").fix(fix);
+                return warn("reachable", at, found).impact("another server accepts writes; this one cannot replace it").fix(fix);
             }
             fail("reachable", at, found).impact(alone).fix(fix)
         }
@@ -77,7 +77,7 @@ pub(super) fn version(at: &str, seen: &ServerFacts, aim: &Requirements) -> Findi
     if numbers < least {
         return fail(check, at, shown)
             .impact(format!(
-                "{means} (PostgreSQL 14 for technique=session): here they may be refused, and nobody has tried"
+                "{means} (PostgreSQL 14 for technique=session): here they may be refused, and this is untested"
             ))
             .fix("a newer version");
     }
@@ -130,16 +130,16 @@ mod tests {
         let away = |why: ConnectFailure| Server { address: "h2:1".into(), facts: Err(why) };
         let mut two = facts(postgres());
         two.servers.push(away(ConnectFailure::Unreachable("refused".into())));
-        assert_level(&reachable(&two.servers[1], &two), Warn, "another one");
+        assert_level(&reachable(&two.servers[1], &two), Warn, "another server");
         two.servers[0] = server("h1:1", ServerFacts { is_in_recovery: Ok(true), ..postgres() });
         assert_level(&reachable(&two.servers[1], &two), Fail, "listen_addresses");
-        assert_level(&reachable(&two.servers[0], &two), Good, "answers");
-        for (why, says) in [
+        assert_level(&reachable(&two.servers[0], &two), Good, "responds");
+        for (why, text) in [
             (ConnectFailure::Denied("28P01: no".into()), "password"),
             (ConnectFailure::NoDatabase("3D000: no".into()), "database"),
             (ConnectFailure::TooManyConnections("53300: many".into()), "max_connections"),
         ] {
-            assert_level(&reachable(&away(why), &two), Fail, says);
+            assert_level(&reachable(&away(why), &two), Fail, text);
         }
     }
 }

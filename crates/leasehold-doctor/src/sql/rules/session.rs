@@ -14,24 +14,24 @@ const ALTER_ROLE_HINT: &str = "for the user of the locks: ALTER ROLE … SET";
 /// The isolation level and our other session settings.
 pub(super) fn isolation(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "isolation";
-    let told: Fact<String> = match aim.dialect {
+    let setting: Fact<String> = match aim.dialect {
         Dialect::Postgres => seen.setting("default_transaction_isolation").map(ToOwned::to_owned),
         Dialect::MySql => (|| {
             let level = seen.setting("transaction_isolation").or_else(|_| seen.setting("tx_isolation"))?;
             Ok(format!("{level}, autocommit {}, sql_mode {:?}", seen.setting("autocommit")?, seen.setting("sql_mode")?))
         })(),
     };
-    match told {
+    match setting {
         Ok(found) if aim.has_transaction_pooler && aim.dialect == Dialect::Postgres && found != "read committed" => {
             warn(check, at, format!("{found} by default, and behind a pooler we cannot set it"))
-                .impact("statements that meet are refused (40001), and are tried again: the more wait for one lock, the slower it is")
+                .impact("conflicting statements are refused (40001) and retried: the more clients wait for a lock, the slower it is")
                 .fix(format!("{ALTER_ROLE_HINT} default_transaction_isolation = 'read committed'"))
         }
         Ok(found) if aim.has_transaction_pooler && aim.dialect == Dialect::Postgres => {
-            ok(check, at, format!("{found} by default")).impact("as our statements want it")
+            ok(check, at, format!("{found} by default")).impact("as our statements need it")
         }
         Ok(found) => ok(check, at, format!("{found} by default"))
-            .impact("our sessions set their own: READ COMMITTED, each statement by itself; nothing rests on this"),
+            .impact("our sessions set their own: READ COMMITTED with autocommit; this default does not matter"),
         Err(no) => unknown(check, at, &no).impact("our sessions set their own, except behind a pooler"),
     }
 }
@@ -39,21 +39,21 @@ pub(super) fn isolation(at: &str, seen: &ServerFacts, aim: &Requirements) -> Fin
 /// InnoDB refuses READ COMMITTED with statement-based replication.
 pub(super) fn binlog_format(at: &str, seen: &ServerFacts) -> Finding {
     let check = "binlog-format";
-    let told = seen
+    let setting = seen
         .is_on("log_bin")
         .and_then(|on| if on { seen.setting("binlog_format").map(|format| Some(format.to_owned())) } else { Ok(None) });
-    match told {
+    match setting {
         Ok(None) => ok(check, at, "log_bin is off").impact("no statement is refused because of the binary log"),
         Ok(Some(format)) if format.eq_ignore_ascii_case("STATEMENT") => {
             fail(check, at, "log_bin is on, and binlog_format STATEMENT")
-                .impact("InnoDB refuses to write with READ COMMITTED then (error 1665): no lock can be taken")
+                .impact("InnoDB then refuses writes with READ COMMITTED (error 1665): no lock can be acquired")
                 .fix("binlog_format=ROW, or MIXED")
         }
         Ok(Some(format)) => ok(check, at, format!("log_bin is on, binlog_format {format}"))
-            .impact("what we write is replicated as it was written, times included"),
+            .impact("our writes are replicated as rows, times included"),
         // Where the setting no longer exists, the format is ROW.
         Err(UnknownReason::NotReported(_)) if seen.is_on("log_bin") == Ok(true) => {
-            ok(check, at, "log_bin is on; there is no binlog_format").impact("rows are replicated, and no statements")
+            ok(check, at, "log_bin is on; there is no binlog_format").impact("rows are replicated, not statements")
         }
         Err(no) => {
             unknown(check, at, &no).impact("with binlog_format=STATEMENT, InnoDB refuses our writes (error 1665)")
@@ -74,7 +74,7 @@ fn seconds(seen: &ServerFacts, key: &str) -> Fact<Option<Duration>> {
 /// Timeouts of long statements.
 pub(super) fn statement_timeout(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "statement-timeout";
-    let (key, told) = match aim.dialect {
+    let (key, setting) = match aim.dialect {
         Dialect::Postgres => ("statement_timeout", millis(seen, "statement_timeout")),
         Dialect::MySql if seen.setting("max_statement_time").is_ok() => {
             ("max_statement_time", seconds(seen, "max_statement_time"))
@@ -83,39 +83,38 @@ pub(super) fn statement_timeout(at: &str, seen: &ServerFacts, aim: &Requirements
         Dialect::MySql => ("max_execution_time", millis(seen, "max_execution_time")),
     };
     let least = Duration::from_secs(1);
-    match told {
+    match setting {
         Ok(Some(most)) if aim.is_held_in_session() || aim.dialect == Dialect::MySql => {
             ok(check, at, format!("{key} is {}", format_short(most)))
-                .impact("our sessions set their own, none: whoever waits for a lock waits in a statement")
+                .impact("our sessions set their own, none: waiters wait in a statement")
         }
-        Ok(None) => ok(check, at, format!("{key} is not set")).impact("no statement of ours is ended by the server"),
+        Ok(None) => ok(check, at, format!("{key} is not set")).impact("the server ends none of our statements"),
         Ok(Some(most)) if most < least => warn(check, at, format!("{key} is {}", format_short(most)))
-            .impact(
-                "a statement that is slow once is ended, and a take or a renewal fails where it would have been late",
-            )
+            .impact("the server cancels a slow statement, so an acquire or a renewal fails instead of being late")
             .fix(format!("{key} of {} or more for the user of the locks", format_short(least))),
         Ok(Some(most)) => {
-            ok(check, at, format!("{key} is {}", format_short(most))).impact("longer than our statements take")
+            ok(check, at, format!("{key} is {}", format_short(most))).impact("longer than our statements need")
         }
-        Err(no) => unknown(check, at, &no).impact("a server that ends statements early makes takes and renewals fail"),
+        Err(no) => unknown(check, at, &no).impact("if the server cancels statements early, acquires and renewals fail"),
     }
 }
 
-/// How long a statement waits for a row that another transaction has locked.
+/// The timeout of a statement that waits for a row lock of another transaction.
 pub(super) fn lock_timeout(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
     let check = "lock-timeout";
-    let (key, told) = match aim.dialect {
+    let (key, setting) = match aim.dialect {
         Dialect::Postgres => ("lock_timeout", millis(seen, "lock_timeout")),
         Dialect::MySql => ("innodb_lock_wait_timeout", seconds(seen, "innodb_lock_wait_timeout")),
     };
     let found = |time: Option<Duration>| {
         time.map_or(format!("{key} is not set"), |time| format!("{key} is {}", format_short(time)))
     };
-    match told {
+    match setting {
         Ok(time) if aim.has_transaction_pooler && aim.dialect == Dialect::Postgres => ok(check, at, found(time))
-            .impact("our statements carry their own, 1 s: one that waits for a locked row ends by itself"),
-        Ok(time) => ok(check, at, found(time))
-            .impact("our sessions set their own, 1 s: a row that somebody keeps locked does not block us for longer"),
+            .impact("our statements carry their own, 1 s: a statement that waits for a locked row times out"),
+        Ok(time) => ok(check, at, found(time)).impact(
+            "our sessions set their own, 1 s: a row that another transaction keeps locked does not block us for longer",
+        ),
         Err(no) => unknown(check, at, &no).impact("our sessions set their own, except behind a pooler"),
     }
 }
@@ -130,37 +129,34 @@ pub(super) fn idle_timeout(at: &str, seen: &ServerFacts, aim: &Requirements) -> 
         _ => &["idle_session_timeout"],
     };
     for key in keys {
-        let told = if aim.dialect == Dialect::MySql { seconds(seen, key) } else { millis(seen, key) };
-        match told {
+        let setting = if aim.dialect == Dialect::MySql { seconds(seen, key) } else { millis(seen, key) };
+        match setting {
             Ok(time) => ends.extend(time.map(|time| (*key, time))),
             // PostgreSQL before version 14 has none.
             Err(UnknownReason::NotReported(_)) if seen.settings.is_ok() && *key == "idle_session_timeout" => {}
             Err(no) => {
-                return unknown(check, at, &no)
-                    .impact("sessions that say nothing may be ended, and what they hold with them");
+                return unknown(check, at, &no).impact("the server may end idle sessions, and their locks with them");
             }
         }
     }
     let Some((key, time)) = ends.into_iter().min_by_key(|(_, time)| *time) else {
-        return ok(check, at, format!("{} is not set", keys.join(", ")))
-            .impact("sessions that say nothing are left alone");
+        return ok(check, at, format!("{} is not set", keys.join(", "))).impact("idle sessions are not ended");
     };
     let found = format!("{key} is {}", format_short(time));
     if aim.is_held_in_session() {
         return ok(check, at, found)
-            .impact("our sessions set their own, the TTL: by that the lock of a silent holder ends");
+            .impact("our sessions set their own, the TTL: it ends the lock of an unresponsive holder");
     }
     if aim.dialect == Dialect::Postgres && !aim.is_polling && !aim.is_held_in_session() {
         return warn(check, at, found)
             .impact(
-                "the connection that messages to waiters come on says nothing: it is ended each time, and until there is another, waiters \
-                 look by themselves",
+                "the connection for messages to waiters is idle: the server ends it each time, and waiters poll until it is replaced",
             )
             .fix(format!("ALTER ROLE … SET {key} = 0 for the user of the locks; or wake=poll in the URL"));
     }
     let means = match aim.dialect {
-        Dialect::MySql => "our sessions set their own, 8 hours; one that is ended is made anew",
-        Dialect::Postgres => "one that is ended is made anew when it is needed",
+        Dialect::MySql => "our sessions set their own, 8 hours; an ended session is replaced",
+        Dialect::Postgres => "an ended session is replaced when it is needed",
     };
     ok(check, at, found).impact(means)
 }

@@ -65,7 +65,7 @@ fn the_row_lock_timeout_is_reported() {
     assert_level(
         &lock_timeout("h", &postgres(), &Requirements { has_transaction_pooler: true, ..pg() }),
         Good,
-        "ends by itself",
+        "times out",
     );
     assert_level(&lock_timeout("h", &opaque(), &pg()), Unknown, "pooler");
 }
@@ -73,14 +73,14 @@ fn the_row_lock_timeout_is_reported() {
 #[test]
 fn an_idle_session_timeout_is_a_warning_for_a_listener() {
     assert_level(&idle_timeout("h", &mariadb(), &my()), Good, "480 min");
-    assert_level(&idle_timeout("h", &postgres(), &pg()), Good, "left alone");
-    assert_level(&idle_timeout("h", &postgres().without_setting("idle_session_timeout"), &pg()), Good, "left alone");
+    assert_level(&idle_timeout("h", &postgres(), &pg()), Good, "not ended");
+    assert_level(&idle_timeout("h", &postgres().without_setting("idle_session_timeout"), &pg()), Good, "not ended");
     let ended = postgres().with_setting("idle_session_timeout", "10000");
     assert_level(&idle_timeout("h", &ended, &pg()), Warn, "wake=poll");
-    assert_level(&idle_timeout("h", &ended, &Requirements { is_polling: true, ..pg() }), Good, "made anew");
+    assert_level(&idle_timeout("h", &ended, &Requirements { is_polling: true, ..pg() }), Good, "is replaced");
     assert_level(&idle_timeout("h", &ended, &Requirements { technique: Technique::Session, ..pg() }), Good, "the TTL");
     let open = postgres().with_setting("idle_in_transaction_session_timeout", "5000");
-    assert_level(&idle_timeout("h", &open, &pg()), Good, "left alone");
+    assert_level(&idle_timeout("h", &open, &pg()), Good, "not ended");
     assert_level(&idle_timeout("h", &open, &Requirements { technique: Technique::ForUpdate, ..pg() }), Good, "5 s");
-    assert_level(&idle_timeout("h", &opaque(), &my()), Unknown, "ended");
+    assert_level(&idle_timeout("h", &opaque(), &my()), Unknown, "end idle");
 }

@@ -30,25 +30,25 @@ fn check_columns(at: &str, table: &Table, aim: &Requirements) -> Finding {
     let shape = match &table.state {
         Ok(TableState::Exists(shape)) => shape,
         Ok(TableState::Missing { can_create: Ok(()) }) => {
-            return ok(check, at, format!("{name} is not there yet")).impact("it is made at first use; this user may");
+            return ok(check, at, format!("{name} is not there yet")).impact("the first use creates it; this user may");
         }
         Ok(TableState::Missing {
             can_create: Err(no @ (UnknownReason::Denied(_) | UnknownReason::NotReported(_))),
         }) => {
-            return fail(check, at, format!("{name} is not there, and cannot be made: {no}"))
+            return fail(check, at, format!("{name} does not exist, and cannot be created: {no}"))
                 .impact("no lock can be taken")
-                .fix(format!("have an administrator run what `{ddl}` prints, with the rights that it names"));
+                .fix(format!("let an administrator run the output of `{ddl}`, with the required permissions"));
         }
         Ok(TableState::Missing { can_create: Err(no) }) | Err(no) => {
-            return unknown(check, at, no).impact("without the table, no lock can be taken");
+            return unknown(check, at, no).impact("without the table, no lock can be acquired");
         }
     };
     let missing: Vec<&str> =
         table.required_columns.iter().chain(&["name"]).filter(|name| shape.column(name).is_none()).copied().collect();
     if !missing.is_empty() {
-        return fail(check, at, format!("{name} is there, without the columns {}", missing.join(", ")))
-            .impact("it is another program's, or of another version: no lock can be taken")
-            .fix(format!("another table= in the URL of all who share the locks; `{ddl}` shows how ours is made"));
+        return fail(check, at, format!("{name} exists without the columns {}", missing.join(", ")))
+            .impact("it belongs to another program or version: no lock can be acquired")
+            .fix(format!("another table= in the URL of all clients; `{ddl}` prints the definition"));
     }
     let small = |name: &&&str| match shape.column(name) {
         Some(column) if **name == "state" => !["mediumtext", "longtext", "text"].contains(&column.data_type.as_str()),
@@ -57,24 +57,24 @@ fn check_columns(at: &str, table: &Table, aim: &Requirements) -> Finding {
     };
     if let Some(column) = table.required_columns.iter().find(small).and_then(|name| shape.column(name)) {
         return fail(check, at, format!("{name} has a column {} of type {}", column.name, column.data_type))
-            .impact("what does not fit there is refused, and such a lock can neither be taken nor given back")
-            .fix(format!("change its type: `{ddl}` shows how ours is made"));
+            .impact("values that do not fit are refused: such a lock can neither be acquired nor released")
+            .fix(format!("change its type: `{ddl}` prints the definition"));
     }
     let state = shape.column("state").filter(|column| aim.dialect == Dialect::MySql && column.data_type == "text");
     if state.is_some() {
-        return warn(check, at, format!("the column state of {name} has room for 64 KiB"))
-            .impact("a lock's row holds all who wait for it: with some hundred, none can be written any more")
-            .fix(format!("make it MEDIUMTEXT: `{ddl}` shows how ours is made"));
+        return warn(check, at, format!("the column state of {name} is limited to 64 KiB"))
+            .impact("a lock's row stores all its waiters: with some hundred, it can no longer be written")
+            .fix(format!("make it MEDIUMTEXT: `{ddl}` prints the definition"));
     }
     let charset = shape.column("state").filter(|column| {
         aim.dialect == Dialect::MySql && !column.collation.is_empty() && !column.collation.starts_with("utf8mb4")
     });
     if let Some(column) = charset {
         return fail(check, at, format!("the column state of {name} has the collation {}", column.collation))
-            .impact("our statements are refused, because they do not mix with it (error 1267): no lock can be taken")
-            .fix(format!("make it utf8mb4: `{ddl}` shows how ours is made"));
+            .impact("our statements are refused, because the collations conflict (error 1267): no lock can be acquired")
+            .fix(format!("make it utf8mb4: `{ddl}` prints the definition"));
     }
-    ok(check, at, format!("{name} is there, with our columns")).impact("it is ours")
+    ok(check, at, format!("{name} exists, with our columns")).impact("it is ours")
 }
 
 /// Whether names are compared byte by byte, and are unique.
@@ -83,7 +83,7 @@ fn names(at: &str, table: &Table, shape: &TableDefinition, aim: &Requirements) -
     let Some(column) = shape.column("name") else {
         return fail(check, at, format!("{name} has no column name"))
             .impact("it is not ours")
-            .fix(format!("`{ddl}` shows how ours is made"));
+            .fix(format!("`{ddl}` prints the definition"));
     };
     let mut shown = column.data_type.clone();
     if !column.collation.is_empty() {
@@ -95,12 +95,12 @@ fn names(at: &str, table: &Table, shape: &TableDefinition, aim: &Requirements) -
     };
     if column.has_loose_collation {
         return fail(check, at, format!("the column name of {name} is {shown}"))
-            .impact("it takes names of different letters, or with a space behind them, for the same: they are one lock")
+            .impact("it treats names that differ in letters or trailing spaces as equal: they are one lock")
             .fix(alter);
     }
     if !shape.is_name_unique {
-        return fail(check, at, format!("the column name of {name} is no key by itself"))
-            .impact("one lock may have two rows there, and two may hold it")
+        return fail(check, at, format!("the column name of {name} has no unique key of its own"))
+            .impact("one lock may have two rows, and two clients may hold it")
             .fix(format!("ALTER TABLE {name} ADD PRIMARY KEY (name)"));
     }
     ok(check, at, format!("the column name of {name} is {shown}, and a key")).impact("names are compared byte by byte")
@@ -110,19 +110,21 @@ fn names(at: &str, table: &Table, shape: &TableDefinition, aim: &Requirements) -
 fn engine(at: &str, table: &Table, shape: &TableDefinition) -> Finding {
     let (check, name, engine) = ("table-engine", &table.name, &shape.engine);
     match engine.as_str() {
-        "InnoDB" => ok(check, at, format!("{name} is in InnoDB")).impact("what was committed survives a crash"),
-        "ordinary" | "partitioned" => {
-            ok(check, at, format!("{name} is an {} table", if engine == "ordinary" { "ordinary" } else { "partitioned" }))
-                .impact("what was committed survives a crash")
-        }
+        "InnoDB" => ok(check, at, format!("{name} is in InnoDB")).impact("committed data survives a crash"),
+        "ordinary" | "partitioned" => ok(
+            check,
+            at,
+            format!("{name} is an {} table", if engine == "ordinary" { "ordinary" } else { "partitioned" }),
+        )
+        .impact("committed data survives a crash"),
         "UNLOGGED" => warn(check, at, format!("{name} is UNLOGGED"))
-            .impact("after a crash it is empty, and on standbys always: locks are granted again while they are held")
+            .impact("it is empty after a crash, and always on standbys: held locks are granted again")
             .fix(format!("ALTER TABLE {name} SET LOGGED")),
         "TEMPORARY" | "no table" => fail(check, at, format!("{name} is {engine}"))
-            .impact("others do not see what is written there, or nothing can be written")
+            .impact("other clients do not see its rows, or it cannot be written")
             .fix("another table= in the URL"),
         other => fail(check, at, format!("{name} is in {other}"))
-            .impact("a write there is on disk at any time or never, and a replica or a cluster may not get it: after a crash, two may hold")
+            .impact("its writes are not durable and may not be replicated: after a crash, two clients may hold a lock")
             .fix(format!("ALTER TABLE {name} ENGINE=InnoDB")),
     }
 }
@@ -134,11 +136,11 @@ fn check_dry_run(at: &str, seen: &ServerFacts, aim: &Requirements) -> Option<Fin
     match &seen.dry_run {
         Ok(()) => {
             let found = match aim.technique {
-                Technique::Row => "a lock was taken, read, written and rolled back",
-                Technique::ForUpdate => "a row was made and locked, its counter raised, and all rolled back",
-                Technique::Session => "a counter was raised and rolled back",
+                Technique::Row => "a lock was acquired, read, written and rolled back",
+                Technique::ForUpdate => "a row was created and locked, its counter incremented, and all rolled back",
+                Technique::Session => "a counter was incremented and rolled back",
             };
-            Some(ok(check, at, found).impact("this user may do what a lock does"))
+            Some(ok(check, at, found).impact("this user has the permissions that locks need"))
         }
         Err(UnknownReason::Skipped(_)) => None,
         Err(no @ UnknownReason::Denied(_)) => Some(
@@ -149,7 +151,7 @@ fn check_dry_run(at: &str, seen: &ServerFacts, aim: &Requirements) -> Option<Fin
         Err(no @ UnknownReason::NotReported(_)) => Some(
             fail(check, at, no.to_string())
                 .impact(means)
-                .fix("as the server's words ask for; the other findings may say more"),
+                .fix("correct the error that the server reports; see the other findings, too"),
         ),
         Err(no @ UnknownReason::Unreachable(_)) => Some(unknown(check, at, no).impact(means)),
     }

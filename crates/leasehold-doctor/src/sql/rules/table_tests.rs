@@ -11,14 +11,14 @@ fn finding_of(check: &str, seen: &ServerFacts) -> Finding {
 fn with_missing_table(seen: ServerFacts, may_make: Result<(), UnknownReason>) -> ServerFacts {
     let mut seen = seen;
     seen.tables[0].state = Ok(TableState::Missing { can_create: may_make });
-    ServerFacts { dry_run: Err(UnknownReason::Skipped("its table is not there")), ..seen }
+    ServerFacts { dry_run: Err(UnknownReason::Skipped("its table does not exist")), ..seen }
 }
 
 #[test]
 fn a_missing_table_is_reported() {
     assert_level(&finding_of("table", &mariadb()), Good, "our columns");
-    assert_level(&finding_of("table", &with_missing_table(mariadb(), Ok(()))), Good, "at first use");
-    let denied = with_missing_table(postgres(), Err(UnknownReason::Denied("no right to CREATE".into())));
+    assert_level(&finding_of("table", &with_missing_table(mariadb(), Ok(()))), Good, "the first use");
+    let denied = with_missing_table(postgres(), Err(UnknownReason::Denied("no permission to CREATE".into())));
     assert_level(&finding_of("table", &denied), Fail, "leasehold engines --ddl postgres");
     assert_level(
         &finding_of("table", &with_missing_table(mariadb(), Err(UnknownReason::Unreachable("silence".into())))),

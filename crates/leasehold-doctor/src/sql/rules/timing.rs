@@ -22,17 +22,15 @@ pub(super) fn clock(at: &str, seen: &ServerFacts) -> Finding {
             let found =
                 format!("it is {} {side} ours, give or take {}", format_short(distance), format_short(gap.error));
             if distance.saturating_sub(gap.error) <= MAX_CLOCK_OFFSET {
-                return ok(check, at, found)
-                    .impact("the database's clock alone decides, and it is right as far as we can tell");
+                return ok(check, at, found).impact("the database's clock alone decides, and it seems to be right");
             }
             warn(check, at, found)
                 .impact(
-                    "one of the two is wrong. The database's clock alone decides, so ours does not matter; but when it is set right, \
-                     forward by that much, leases that are held end at once, and two may hold one lock",
+                    "one of the two is wrong. The database's clock alone decides. But when it is corrected forward by that much, held leases end at once, and two may hold one lock",
                 )
                 .fix("keep the clocks in step: chrony or ntpd, which turn them slowly instead of setting them")
         }
-        Err(no) => unknown(check, at, no).impact("the database's clock decides when a lease is over"),
+        Err(no) => unknown(check, at, no).impact("the database's clock decides when a lease expires"),
     }
 }
 
@@ -44,8 +42,7 @@ pub(super) fn clocks(seen: &[(&str, &ServerFacts)], aim: &Requirements) -> Optio
     }
     let several = seen.iter().filter(|(_, seen)| writers::accepts_writes(seen, aim) == Some(true)).count() > 1;
     let means = if several {
-        "each goes by its own clock: where one is ahead by more than clock-skew=, it takes leases for over that are not, and two may \
-         hold one lock"
+        "each server uses its own clock: one that is ahead by more than clock-skew= treats valid leases as expired, and two may hold one lock"
     } else {
         "after a fail-over to a clock that is ahead, leases end early by that much, and two may hold one lock meanwhile"
     };
@@ -63,10 +60,11 @@ pub(super) fn clocks(seen: &[(&str, &ServerFacts)], aim: &Requirements) -> Optio
     let most = aim.clock_skew.max(IN_STEP);
     if distance.saturating_sub(error) <= most {
         let found = format!("at most {} apart, give or take {}", format_short(distance), format_short(error));
-        return Some(ok(check, "", found).impact("leases end when they should, whichever of them takes the writes"));
+        return Some(ok(check, "", found).impact("leases end on time, on each server that accepts the writes"));
     }
     let found = format!("{first} is {} ahead of {last}", format_short(distance));
-    let fix = "keep the clocks of all servers in step: chrony or ntpd; and clock-skew= in the URL, the most that they may be apart";
+    let fix =
+        "synchronize the clocks of all servers: chrony or ntpd; and clock-skew= in the URL, the maximum difference";
     Some(fail(check, "", found).impact(means).fix(fix))
 }
 
@@ -87,12 +85,14 @@ pub(super) fn round_trip(at: &str, seen: &ServerFacts, aim: &Requirements) -> Fi
             }
             warn(check, at, found)
                 .impact(format!(
-                    "leases are renewed every {}, by up to two round trips, and a slow answer loses them",
+                    "leases are renewed every {}, by up to two round trips, and a slow response loses them",
                     format_short(aim.renewal_interval())
                 ))
                 .fix("a longer TTL, or a server that is nearer or less busy")
         }
-        Err(no) => unknown(check, at, no).impact("where answers take longer than a sixth of the TTL, leases are lost"),
+        Err(no) => {
+            unknown(check, at, no).impact("where responses take longer than a sixth of the TTL, leases are lost")
+        }
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
                 &Requirements { clock_skew: MAX_CLOCK_OFFSET, ..pg.clone() },
             ),
             Good,
-            "when they should",
+            "on time",
         );
         assert_level(
             &both(&with_clock_ahead(0), &opaque_server(&UnknownReason::not_reported("it")), &pg),

@@ -19,7 +19,7 @@ fn cluster(seen: &ServerFacts) -> Option<String> {
 
 pub(super) fn writable_servers(facts: &Facts) -> Vec<Finding> {
     let (check, aim) = ("read-only", &facts.requirements);
-    let means = "where nothing can be written, no lock can be taken or renewed";
+    let means = "where writes are impossible, no lock can be acquired or renewed";
     let seen = || facts.servers.iter().filter_map(|server| Some((&server.address, server.facts.as_ref().ok()?)));
     let mut findings = Vec::new();
     let mut writers = Vec::new();
@@ -31,10 +31,10 @@ pub(super) fn writable_servers(facts: &Facts) -> Vec<Finding> {
                 // This is correct beside a server that accepts writes.
                 let elsewhere = seen().any(|(_, one)| accepts_writes(one, aim) == Some(true));
                 findings.push(if elsewhere {
-                    ok(check, at, why).impact("another one takes writes; this one may take its place when that fails")
+                    ok(check, at, why).impact("another server accepts writes; this one may replace it when that fails")
                 } else {
                     fail(check, at, why).impact(means).fix(
-                        "name the primary in the URL, or all servers with commas; if it is the primary: read_only=OFF, \
+                        "use the primary in the URL, or all servers with commas; if it is the primary: read_only=OFF, \
                          pg_promote(), default_transaction_read_only=off",
                     )
                 });
@@ -51,20 +51,19 @@ pub(super) fn writable_servers(facts: &Facts) -> Vec<Finding> {
     match &different[..] {
         [] => {}
         [(at, _)] => {
-            findings.push(ok(check, at, "it takes writes").impact("locks can be taken and renewed here"));
+            findings.push(ok(check, at, "it accepts writes").impact("locks can be acquired and renewed here"));
         }
         [(_, first), rest @ ..] => {
             let names: Vec<&str> = different.iter().map(|(at, _)| at.as_str()).collect();
-            let found = format!("{} take writes", names.join(" and "));
+            let found = format!("{} accept writes", names.join(" and "));
             let of_first = cluster(first);
             if of_first.is_some() && rest.iter().all(|(_, one)| cluster(one) == of_first) {
-                findings
-                    .push(ok("writers", "", found).impact("they are one cluster, and what one grants the others see"));
+                findings.push(ok("writers", "", found).impact("they are one cluster, so all see each grant"));
             } else {
                 findings.push(
                     fail("writers", "", found)
-                        .impact("they are not one cluster: each has locks of its own, and two may hold one")
-                        .fix("name one primary and its replicas, which are read-only until they take its place"),
+                        .impact("they are not one cluster: each has its own locks, and two may hold one")
+                        .fix("use one primary and its replicas, which are read-only until promoted"),
                 );
             }
         }
@@ -103,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_single_read_only_server_fails() {
-        assert_level(&writable_servers(&facts(mariadb()))[0], Good, "takes writes");
+        assert_level(&writable_servers(&facts(mariadb()))[0], Good, "accepts writes");
         assert_level(&writable_servers(&facts(mariadb().with_setting("read_only", "ON")))[0], Fail, "read_only is on");
         assert_level(
             &writable_servers(&facts(mariadb().with_setting("innodb_read_only", "ON")))[0],
@@ -113,7 +112,7 @@ mod tests {
         assert_level(
             &writable_servers(&facts(mariadb().without_setting("read_only")))[0],
             Unknown,
-            "nothing can be written",
+            "writes are impossible",
         );
         let standby = ServerFacts { is_in_recovery: Ok(true), ..postgres() };
         assert_level(&writable_servers(&facts(standby.clone()))[0], Fail, "standby");
@@ -126,15 +125,15 @@ mod tests {
             "no lock",
         );
         let both = writable_servers(&pair(postgres(), standby));
-        assert_level(&both[0], Good, "may take its place");
-        assert_level(&both[1], Good, "it takes writes");
+        assert_level(&both[0], Good, "may replace it");
+        assert_level(&both[1], Good, "it accepts writes");
     }
 
     #[test]
     fn default_transaction_read_only_counts_as_read_only() {
         let marked = || postgres().with_setting("default_transaction_read_only", "on");
         assert_level(&writable_servers(&facts(marked()))[0], Fail, "default_transaction_read_only is on");
-        assert_level(&writable_servers(&pair(postgres(), marked()))[0], Good, "may take its place");
+        assert_level(&writable_servers(&pair(postgres(), marked()))[0], Good, "may replace it");
     }
 
     #[test]
@@ -157,6 +156,6 @@ mod tests {
         // It accepts writes, and counts once.
         let mut twice = facts(one.clone());
         twice.servers.push(server("h2:1", one));
-        assert_level(&writable_servers(&twice)[0], Good, "it takes writes");
+        assert_level(&writable_servers(&twice)[0], Good, "it accepts writes");
     }
 }

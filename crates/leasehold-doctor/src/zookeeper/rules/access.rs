@@ -11,22 +11,22 @@ pub(super) fn lock_nodes(inside: &EnsembleFacts, aim: &Requirements) -> Finding 
     let (check, base) = ("lock-nodes", aim.shown_base());
     let refused = |found: String, fix: String| fail(check, "", found).impact("no lock can be taken").fix(fix);
     match &inside.probe {
-        Ok(_) => ok(check, "", format!("below {base}, a lock was made, written to and removed"))
-            .impact("what a lock does is allowed"),
+        Ok(_) => ok(check, "", format!("below {base}, a lock was created, written to and removed"))
+            .impact("this user has the permissions that locks need"),
         Err(no @ UnknownReason::RequestFailed(cause)) => refused(
             format!("below {base}, a lock cannot be made: {no}"),
             match cause {
                 Cause::NoAuth => format!(
-                    "log in as who made {base}: zookeeper://user:password@host; or have its ACL allow create, delete, write and read"
+                    "log in as the creator of {base}: zookeeper://user:password@host; or let its ACL allow create, delete, write and read"
                 ),
-                Cause::InvalidAcl => "a login that the server knows; acl=creator and acl=readable need one".into(),
+                Cause::InvalidAcl => "a login that the server accepts; acl=creator and acl=readable need one".into(),
                 Cause::QuotaExceeded => format!("a larger quota for {base} (setquota), or fewer nodes there"),
                 Cause::NoChildrenForEphemerals => format!("another path in the URL: {base} is an ephemeral node"),
                 Cause::Unimplemented | Cause::Malformed(_) => "ZooKeeper 3.5.3 or newer".into(),
-                _ => "do what the server asks for, and examine it again".into(),
+                _ => "correct the error that the server reports, and examine it again".into(),
             },
         ),
-        Err(no) => unknown(check, "", no).impact("whether a lock can be taken is not known"),
+        Err(no) => unknown(check, "", no).impact("it is unknown whether a lock can be acquired"),
     }
 }
 
@@ -55,25 +55,24 @@ pub(super) fn acl(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
         let more = if open.len() > 3 { ", …" } else { "" };
         let some: Vec<_> = open.iter().take(3).map(String::as_str).collect();
         let fix = format!(
-            "zookeeper://user:password@host?acl=creator for all who share the locks (or acl=readable); and for what is there \
-            already, in zkCli: setAcl -R {} auth::cdrwa after addauth digest user:password",
+            "zookeeper://user:password@host?acl=creator for all clients (or acl=readable); and for existing nodes, in zkCli: setAcl -R {} auth::cdrwa after addauth digest user:password",
             aim.shown_base()
         );
         findings.push(
             warn(check, "", format!("world:anyone may change {}{more}", some.join(", ")))
-                .impact("whoever reaches the servers can delete a holder's node, and so take its lock away, or block all locks")
+                .impact("any client that reaches the servers can delete a holder's node, and so end its lock, or block all locks")
                 .fix(fix),
         );
     }
-    let untold = seen.iter().find_map(|(path, acls)| Some((path, acls.as_ref().err()?)));
-    if let Some((path, no)) = untold {
-        findings.push(unknown(check, path, no).impact("if everybody may change it, everybody can take a lock away"));
+    let hidden = seen.iter().find_map(|(path, acls)| Some((path, acls.as_ref().err()?)));
+    if let Some((path, no)) = hidden {
+        findings.push(unknown(check, path, no).impact("if all clients may change it, any client can end a lock"));
     } else if seen.is_empty() {
         let finding = unknown(check, "", &UnknownReason::not_reported("who may do what"));
-        findings.push(finding.impact("if everybody may change them, everybody can take a lock away"));
+        findings.push(finding.impact("if all clients may change them, any client can end a lock"));
     } else if open.is_empty() {
-        let found = format!("of {} nodes, none can be changed by everybody", seen.len());
-        findings.push(ok(check, "", found).impact("a stranger cannot take a lock away"));
+        let found = format!("of {} nodes, none can be changed by all clients", seen.len());
+        findings.push(ok(check, "", found).impact("no other client can end a lock"));
     }
     findings
 }
@@ -82,12 +81,12 @@ pub(super) fn acl(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
 pub(super) fn enforced(inside: &EnsembleFacts) -> Option<Finding> {
     let check = "acl-enforced";
     Some(match inside.refuses_anonymous.as_ref()? {
-        Ok(true) => ok(check, "", "somebody without a login was refused").impact("the ACLs of locks are kept"),
-        Ok(false) => fail(check, "", "somebody without a login could write to a lock that only we may write to")
-            .impact("ACLs are not looked at: whoever reaches the servers can take a lock away")
+        Ok(true) => ok(check, "", "a client without a login was refused").impact("the ACLs of locks are enforced"),
+        Ok(false) => fail(check, "", "a client without a login could write to a lock that only we may write to")
+            .impact("ACLs are not enforced: any client that reaches the servers can end a lock")
             .fix("skipACL=no (zookeeper.skipACL) on all servers"),
         Err(no) => unknown(check, "", no)
-            .impact("servers may be told not to look at ACLs (skipACL); who has not logged in could not be tried")
+            .impact("servers may ignore ACLs (skipACL); a client without a login could not be tested")
             .fix("skipACL=no (zookeeper.skipACL) on all servers, which is the default"),
     })
 }
@@ -124,7 +123,7 @@ mod tests {
             acl(&EnsembleFacts { acls, ..ensemble() }, &requirements())
         };
         assert_level(&acl(&ensemble(), &requirements())[0], Good, "none can be changed");
-        assert_level(&with(vec![("/l", Ok(world(Permission::READ)))])[0], Good, "stranger");
+        assert_level(&with(vec![("/l", Ok(world(Permission::READ)))])[0], Good, "no other client");
         assert_level(&with(vec![("/l", Ok(world(Permission::ALL)))])[0], Warn, "/l (cdwa)");
         assert_level(&with(vec![("/l", Ok(world(Permission::READ | Permission::DELETE)))])[0], Warn, "/l (d)");
         // The root is not ours.
@@ -140,7 +139,7 @@ mod tests {
     #[test]
     fn servers_that_ignore_acls_fail() {
         let with = |refused| enforced(&EnsembleFacts { refuses_anonymous: refused, ..ensemble() });
-        assert_level(&with(Some(Ok(true))).unwrap(), Good, "kept");
+        assert_level(&with(Some(Ok(true))).unwrap(), Good, "enforced");
         assert_level(&with(Some(Ok(false))).unwrap(), Fail, "skipACL");
         assert_level(&with(Some(Err(UnknownReason::NotServing))).unwrap(), Unknown, "skipACL");
         assert_eq!(with(None), None);

@@ -13,13 +13,12 @@ const MAX_LIST_BYTES: usize = 512 << 10;
 /// Files that are never removed.
 const MAX_FILE_BYTES: u64 = 10 << 30;
 
-/// All data that the ensemble keeps in memory. Each server has all of it, so the server with the
-/// most is reported.
+/// All data that the ensemble keeps in memory. Each server has all of it, so the largest figure is
+/// reported.
 pub(super) fn data_set(servers: &[Server]) -> Finding {
     let check = "data-set";
-    let means =
-        "all data is in each server's memory, and is read when it starts: the more, the longer a fail-over takes";
-    let told = |server: &Server| -> Fact<[u64; 4]> {
+    let means = "each server has all data in memory, and reads it at start: more data means slower fail-overs";
+    let figures = |server: &Server| -> Fact<[u64; 4]> {
         Ok([
             server.metric("zk_znode_count")?,
             server.metric("zk_approximate_data_size")?,
@@ -27,10 +26,13 @@ pub(super) fn data_set(servers: &[Server]) -> Finding {
             server.metric("zk_ephemerals_count")?,
         ])
     };
-    let Some([nodes, bytes, watches, ephemerals]) = servers.iter().filter_map(|server| told(server).ok()).max() else {
+    let Some([nodes, bytes, watches, ephemerals]) = servers.iter().filter_map(|server| figures(server).ok()).max()
+    else {
         let count = |server: &Server| server.srvr.as_ref().ok()?.number("Node count").ok();
-        let no =
-            servers.iter().find_map(|server| told(server).err()).unwrap_or_else(|| UnknownReason::not_reported("it"));
+        let no = servers
+            .iter()
+            .find_map(|server| figures(server).err())
+            .unwrap_or_else(|| UnknownReason::not_reported("it"));
         return match servers.iter().filter_map(count).max() {
             Some(nodes) if nodes > MAX_NODES => too_much(check, format!("{nodes} nodes"), means),
             Some(nodes) => {
@@ -45,19 +47,17 @@ pub(super) fn data_set(servers: &[Server]) -> Finding {
     if nodes > MAX_NODES || bytes > MAX_BYTES || watches > MAX_WATCHES {
         return too_much(check, found, means);
     }
-    ok(check, "", found).impact("little enough for quick snapshots and fail-overs")
+    ok(check, "", found).impact("small enough for quick snapshots and fail-overs")
 }
 
 fn too_much(check: &'static str, found: String, means: &str) -> Finding {
-    warn(check, "", found)
-        .impact(means)
-        .fix("an ensemble for locks alone; or find who keeps so much there, and remove it")
+    warn(check, "", found).impact(means).fix("a separate ensemble for locks; or find and remove the large data")
 }
 
 /// The longest list that a client must read.
 pub(super) fn longest_list(inside: &EnsembleFacts) -> Finding {
     let check = "longest-list";
-    let means = "who joins a queue reads all names in it";
+    let means = "a client that joins a queue reads all names in it";
     match inside.nodes.as_ref().map(|nodes| nodes.longest_list.as_ref()) {
         Ok(Some((path, bytes))) if *bytes > MAX_LIST_BYTES => warn(
             check,
@@ -65,11 +65,9 @@ pub(super) fn longest_list(inside: &EnsembleFacts) -> Finding {
             format!("the list of the nodes in {path} has {}", size(*bytes as u64)),
         )
         .impact(format!(
-            "{means}; programs in Java, zkCli too, cannot read more than 1 MiB unless jute.maxbuffer says more"
+            "{means}; Java programs, including zkCli, cannot read more than 1 MiB unless jute.maxbuffer is larger"
         ))
-        .fix(
-            "fewer who wait for one lock, or fewer locks below one path; a larger jute.maxbuffer for programs in Java",
-        ),
+        .fix("fewer waiters for one lock, or fewer locks below one path; a larger jute.maxbuffer for Java programs"),
         Ok(Some((path, bytes))) => {
             ok(check, "", format!("the list of the nodes in {path} has {}", size(*bytes as u64))).impact(means)
         }
@@ -93,10 +91,10 @@ pub(super) fn disk(server: &Server) -> Finding {
         Ok(all) => {
             let found = format!("snapshots and logs have {}", size(all));
             if all <= MAX_FILE_BYTES {
-                return ok(check, at, found).impact("old files do not fill its disk, so far");
+                return ok(check, at, found).impact("old files do not fill its disk so far");
             }
             warn(check, at, found)
-                .impact("old files are not removed by themselves; when the disk is full, the server stops")
+                .impact("old files are not removed automatically; when the disk is full, the server stops")
                 .fix("autopurge.purgeInterval=24 and autopurge.snapRetainCount=3 in zoo.cfg")
         }
         Err(no) => unknown(check, at, &no).impact("a server whose disk is full stops"),
@@ -121,14 +119,14 @@ pub(super) fn connections(server: &Server, aim: &Requirements) -> Finding {
             "{} refused since it started; {shown}",
             many(refused.try_into().unwrap_or(usize::MAX), "connection")
         );
-        return warn(check, at, found).impact("programs that were refused could take no lock here").fix(fix);
+        return warn(check, at, found).impact("refused programs could not acquire a lock here").fix(fix);
     }
     if aim.has_session_per_claim && most > 0 && server.role() != Ok(Role::Observer) {
         return warn(check, at, format!("{shown}, and session=own"))
-            .impact("each claim has a connection of its own: one machine can have no more claims here than that")
+            .impact("each claim has its own connection, so this limits the claims of one machine")
             .fix(fix);
     }
-    ok(check, at, shown).impact("programs take one or two connections each")
+    ok(check, at, shown).impact("each program uses one or two connections")
 }
 
 #[cfg(test)]
@@ -142,7 +140,7 @@ mod tests {
     fn a_large_data_set_is_a_warning() {
         let with = |key: &str, value: &str| data_set(&[follower("h"), follower("i").with_mntr(key, value)]);
         assert_level(&with("zk_znode_count", "6"), Good, "6 nodes with 182 bytes");
-        assert_level(&with("zk_znode_count", "2000000"), Warn, "locks alone");
+        assert_level(&with("zk_znode_count", "2000000"), Warn, "ensemble for locks");
         assert_level(&with("zk_approximate_data_size", "900000000"), Warn, "858.3 MiB");
         assert_level(&with("zk_watch_count", "1000001"), Warn, "1000001 watches");
         let quiet = Server { mntr: Err(UnknownReason::NotWhitelisted("mntr")), ..follower("h") };

@@ -1,5 +1,4 @@
-//! The servers together: how many there are, which are missing, and whether the URL names all of
-//! them.
+//! The servers together: their number, the missing ones, and whether the URL lists all of them.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +15,10 @@ pub(super) fn quorum(facts: &Facts) -> Finding {
             .impact("no lock can be taken or renewed")
             .fix("correct the user and the password in the URL: zookeeper://user:password@host"),
         Err(error) => fail("quorum", "", error.message_without_location())
-            .impact("no lock can be taken or renewed; those that are held end with their leases")
+            .impact("no lock can be acquired or renewed; held locks end with their leases")
             .fix(match facts.servers.iter().any(|server| matches!(server.srvr, Err(UnknownReason::NotServing))) {
-                true => "start the servers that are away, so that they are a majority; each has a finding of its own",
-                false => "each server has a finding of its own that says what to do",
+                true => "start the servers that are down, so that there is a majority; each has its own finding",
+                false => "each server has its own finding with a fix",
             }),
     }
 }
@@ -33,9 +32,9 @@ fn voters(facts: &Facts, inside: &EnsembleFacts) -> Fact<usize> {
     if is_standalone(&facts.servers) {
         return Ok(1);
     }
-    let told = inside.members.as_ref().map_err(UnknownReason::clone).map(Members::voters);
+    let voter_count = inside.members.as_ref().map_err(UnknownReason::clone).map(Members::voters);
     let size = || facts.servers.iter().find_map(|server| server.metric("zk_quorum_size").ok());
-    match told {
+    match voter_count {
         Ok(0) | Err(_) if size().is_some() => Ok(size().and_then(|size| size.try_into().ok()).unwrap_or(0)),
         // A standalone server has no configuration; but then it should report that it is
         // standalone.
@@ -47,7 +46,7 @@ fn voters(facts: &Facts, inside: &EnsembleFacts) -> Fact<usize> {
 /// How many voters may fail.
 pub(super) fn size(facts: &Facts, inside: &EnsembleFacts) -> Finding {
     let check = "ensemble";
-    let means = "a majority must run for locks to be taken or renewed";
+    let means = "a majority must run for locks to be acquired or renewed";
     let voters = match voters(facts, inside) {
         Ok(voters) => voters,
         Err(no) => return unknown(check, "", &no).impact(means),
@@ -61,21 +60,15 @@ pub(super) fn size(facts: &Facts, inside: &EnsembleFacts) -> Finding {
                 "{} with groups or weights, which are not counted here",
                 many(voters, "voter")
             ));
-            unknown(check, "", &no)
-                .impact(means)
-                .fix("see for yourself which of them may fail; plain majorities need no care")
+            unknown(check, "", &no).impact(means).fix("check which of them may fail; plain majorities need no check")
         }
-        1 => warn(
-            check,
-            "",
-            if is_standalone(&facts.servers) { "one server, standalone" } else { "one server that votes" },
-        )
-        .impact("when it fails, no lock can be taken or renewed until it is back; what was on its disk is kept")
-        .fix("three servers, on three machines"),
+        1 => warn(check, "", if is_standalone(&facts.servers) { "one server, standalone" } else { "one voter" })
+            .impact("when it fails, no lock can be acquired or renewed until it is back; data on its disk is kept")
+            .fix("three servers, on three machines"),
         even if even.is_multiple_of(2) => {
             warn(check, "", format!("{even} servers vote, of which {needed} are a majority"))
                 .impact(format!("{} survived, as with {}; and two halves stop all", failures(survived), even - 1))
-                .fix("one more, or one less; or make one an observer")
+                .fix("one voter more or less; or make one an observer")
         }
         odd => ok(check, "", format!("{odd} servers vote, of which {needed} are a majority"))
             .impact(format!("{} survived", failures(survived))),
@@ -93,7 +86,7 @@ fn failures(count: usize) -> String {
 /// Whether all voters are reachable and follow the leader.
 pub(super) fn members_in_sync(facts: &Facts, inside: &EnsembleFacts) -> Finding {
     let check = "members";
-    let means = "who is away, or behind, cannot stand in for another that fails";
+    let means = "a server that is down or behind cannot replace another that fails";
     let voters = match voters(facts, inside) {
         Ok(voters) => voters,
         Err(no) => return unknown(check, "", &no).impact(means),
@@ -103,16 +96,16 @@ pub(super) fn members_in_sync(facts: &Facts, inside: &EnsembleFacts) -> Finding 
         Err(no) => return unknown(check, "", &no).impact(means),
     };
     if present >= voters {
-        return ok(check, "", format!("{present} of {voters} serve")).impact("all who vote are there, and in step");
+        return ok(check, "", format!("{present} of {voters} serve")).impact("all voters are running, and in sync");
     }
     let spare = present.saturating_sub(voters / 2 + 1);
     let means = match spare {
-        0 => "none of the others may fail, or no lock can be taken or renewed".to_owned(),
+        0 => "none of the others may fail, or no lock can be acquired or renewed".to_owned(),
         _ => format!("only {spare} more may fail"),
     };
-    warn(check, "", format!("{present} of {voters} serve, and are in step with the leader")).impact(means).fix(
-        "start those that are away, and look at their logs and at the ports between the servers (server.N in zoo.cfg)",
-    )
+    warn(check, "", format!("{present} of {voters} serve, and are in sync with the leader"))
+        .impact(means)
+        .fix("start those that are down, and check their logs and the ports between the servers (server.N in zoo.cfg)")
 }
 
 /// How many voters are in step, according to the leader.
@@ -130,9 +123,11 @@ fn count_synced_voters(servers: &[Server], voters: usize) -> Fact<usize> {
     let no = match counted {
         Some(Ok(count)) => return Ok(count),
         Some(Err(no)) => no,
-        None => UnknownReason::NotReported("the leader is not among the servers of the URL, or does not say so".into()),
+        None => {
+            UnknownReason::NotReported("the leader is not among the servers of the URL, or does not report it".into())
+        }
     };
-    // If each voter is seen to serve, the leader's count is not needed.
+    // If each voter serves, the leader's count is not needed.
     let votes = |server: &&Server| matches!(server.role(), Ok(Role::Leader | Role::Follower));
     let seen: BTreeSet<u8> =
         servers.iter().filter(votes).filter_map(|server| Some(server.session.as_ref().ok()?.server)).collect();
@@ -153,14 +148,14 @@ pub(super) fn distinct_servers(servers: &[Server]) -> Vec<Finding> {
         let found = format!("{} and {} are one server", one.address, other.address);
         findings.push(
             warn(check, "", found)
-                .impact("what looks like two fails as one: clients have fewer servers to go to than the URL says")
-                .fix("name each server once, by one address"),
+                .impact("the two addresses fail together: clients have fewer servers than the URL suggests")
+                .fix("list each server once, by one address"),
         );
     } else if let Some(no) = servers.iter().find_map(|server| server.session.as_ref().err()) {
         findings.push(unknown(check, "", no).impact("two addresses of one server fail together"));
     } else {
-        let found = format!("{} servers, each another one", servers.len());
-        findings.push(ok(check, "", found).impact("clients have as many servers to go to as the URL says"));
+        let found = format!("{} servers, all distinct", servers.len());
+        findings.push(ok(check, "", found).impact("clients have as many servers as the URL lists"));
     }
     findings
 }
@@ -182,20 +177,20 @@ fn same_ensemble(servers: &[Server]) -> Vec<Finding> {
         servers.iter().filter(|server| server.session.as_ref().is_ok_and(|visit| visit.sees_probe == Ok(false)));
     let blind: Vec<_> = blind.map(|server| server.address.as_str()).collect();
     if !blind.is_empty() {
-        let found = format!("what was written to the others is not at {}", blind.join(", "));
+        let found = format!("writes to the others are not visible at {}", blind.join(", "));
         return vec![
             fail(check, "", found)
-                .impact("these are different ensembles, each with locks of its own: two may hold one lock")
-                .fix("only servers of one ensemble in the URL; standalone servers do not know of each other"),
+                .impact("these are different ensembles, each with its own locks: two may hold one lock")
+                .fix("only servers of one ensemble in the URL; standalone servers are independent"),
         ];
     }
-    let untold = servers.iter().find_map(|server| match &server.session {
+    let hidden = servers.iter().find_map(|server| match &server.session {
         Ok(visit) => visit.sees_probe.as_ref().err(),
         Err(no) => Some(no),
     });
-    vec![match untold {
-        Some(no) => unknown(check, "", no).impact("servers of different ensembles each have locks of their own"),
-        None => ok(check, "", "what was written to one was read from all").impact("all of them know of the same locks"),
+    vec![match hidden {
+        Some(no) => unknown(check, "", no).impact("servers of different ensembles each have their own locks"),
+        None => ok(check, "", "a write to one was visible at all").impact("all of them have the same locks"),
     }]
 }
 
@@ -206,7 +201,7 @@ pub(super) fn url_names_voters(facts: &Facts, inside: &EnsembleFacts) -> Option<
     let check = "url-hosts";
     if named >= voters {
         let found = format!("the URL names {}, and {} vote", many(named, "server"), voters);
-        return Some(ok(check, "", found).impact("clients find another when theirs fails"));
+        return Some(ok(check, "", found).impact("clients use another when theirs fails"));
     }
     let hosts = inside.members.as_ref().ok().map(|members| {
         let hosts: Vec<_> = members.all.iter().filter(|one| one.is_voter).map(|one| one.host.as_str()).collect();
@@ -215,9 +210,9 @@ pub(super) fn url_names_voters(facts: &Facts, inside: &EnsembleFacts) -> Option<
     Some(
         warn(check, "", format!("the URL names {} of {voters} who vote{}", named, hosts.unwrap_or_default()))
             .impact(
-                "clients do not go to the others: when those in the URL fail, locks are lost although a majority runs",
+                "clients do not use the others: when those in the URL fail, locks are lost although a majority runs",
             )
-            .fix("name all servers: zookeeper://h1,h2,h3"),
+            .fix("list all servers: zookeeper://h1,h2,h3"),
     )
 }
 
@@ -231,8 +226,8 @@ pub(super) fn observers(inside: &EnsembleFacts) -> Option<Finding> {
     let members = inside.members.as_ref().ok()?;
     let observers = members.all.len() - members.voters();
     (observers > 0).then(|| {
-        ok("observers", "", format!("{} beside those who vote", many(observers, "observer")))
-            .impact("they answer reads and pass writes on; locks do not need them, and do not mind them")
+        ok("observers", "", format!("{} beside the voters", many(observers, "observer")))
+            .impact("they serve reads and forward writes; locks do not need them, and are not affected")
     })
 }
 

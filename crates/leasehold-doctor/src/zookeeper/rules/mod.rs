@@ -66,19 +66,19 @@ fn unknown(check: &'static str, subject: &str, why: &UnknownReason) -> Finding {
     Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(remedy(why))
 }
 
-/// How to make the fact known.
+/// The fix that makes the fact known.
 fn remedy(no: &UnknownReason) -> String {
     match no {
         UnknownReason::NotWhitelisted(_) => {
             "4lw.commands.whitelist=srvr,mntr,conf in zoo.cfg, and restart one server after the other".into()
         }
         UnknownReason::TlsOnly => {
-            "examine each server on itself, by its plain port: leasehold doctor --engine zookeeper://localhost:2181"
+            "examine each server locally, by its plain port: leasehold doctor --engine zookeeper://localhost:2181"
                 .into()
         }
-        UnknownReason::NotServing => "see to it that the majority of the servers runs, and examine them again".into(),
-        UnknownReason::Unreachable(_) => "look at what the server is doing, and examine it again".into(),
-        UnknownReason::NotReported(_) => "ask its administrator; a newer ZooKeeper tells more".into(),
+        UnknownReason::NotServing => "start the servers, so that a majority runs, and examine them again".into(),
+        UnknownReason::Unreachable(_) => "check what the server is doing, and examine it again".into(),
+        UnknownReason::NotReported(_) => "ask its administrator; a newer ZooKeeper reports more".into(),
         UnknownReason::RequestFailed(_) => "let this user read there, or log in: zookeeper://user:password@host".into(),
     }
 }
@@ -148,10 +148,10 @@ mod tests {
 
     #[test]
     fn durations_and_sizes_are_printed_short() {
-        let said: Vec<_> = [250, 1500, 25_000, 2_000_000, 2_500_000, 180_000_000]
+        let text: Vec<_> = [250, 1500, 25_000, 2_000_000, 2_500_000, 180_000_000]
             .map(|micros| format_short(Duration::from_micros(micros)))
             .into();
-        assert_eq!(said, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
+        assert_eq!(text, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
         assert_eq!([9, 2048, 3 << 20].map(size), ["9 bytes", "2.0 KiB", "3.0 MiB"]);
     }
 }

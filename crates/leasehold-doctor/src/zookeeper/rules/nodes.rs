@@ -10,31 +10,30 @@ pub(super) fn check_nodes(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Fin
         Ok(nodes) => nodes,
         Err(no) => {
             let finding = unknown(check, "", no);
-            return vec![finding.impact("a claim that belongs to no session would block its lock for ever")];
+            return vec![finding.impact("a claim without a session would block its lock forever")];
         }
     };
     let mut findings = Vec::new();
     findings.extend(describe_group(&nodes.ownerless, "claim").map(|found| {
         fail(check, "", format!("{found} without a session"))
-            .impact("nobody will ever delete them: their locks are blocked for ever. Somebody restored or copied these nodes")
+            .impact("no session end deletes them: their locks are blocked forever. These nodes were restored or copied")
             .fix("delete them: `leasehold evict` on their locks, or delete in zkCli")
     }));
     findings.extend(describe_group(&nodes.foreign, "node").map(|found| {
         warn("foreign-nodes", "", format!("below {base}, {found}, not ours"))
-            .impact("another program uses our path. In a lock's folder they make each take slower, and the folder stays for ever")
-            .fix("another path in the URL, for all who share the locks; or delete the nodes if nobody needs them")
+            .impact("another program uses our path. In a lock's folder its nodes slow down each acquire, and the folder stays forever")
+            .fix("another path in the URL of all clients; or delete the nodes if they are not needed")
     }));
     findings.extend(describe_group(&nodes.stale_folders, "lock").map(|found| {
         warn("empty-folders", "", format!("{found}, empty for more than 10 minutes"))
-            .impact("the leader removes empty containers every minute; these it does not, and they become ever more")
-            .fix("delete them if they are no containers (made by hand or restored); look at znode.container.checkIntervalMs")
+            .impact("the leader removes empty containers every minute, but not these, and their number grows")
+            .fix("delete them if they are not containers (created by hand or restored); check znode.container.checkIntervalMs")
     }));
     let part = if nodes.is_complete { String::new() } else { format!(", of {} in all", nodes.folders) };
     let seen =
-        format!("below {base}, {} with {} looked at{part}", many(nodes.examined, "lock"), many(nodes.claims, "claim"));
+        format!("below {base}, {} with {} examined{part}", many(nodes.examined, "lock"), many(nodes.claims, "claim"));
     if findings.is_empty() {
-        let means =
-            if nodes.is_complete { "nothing is left over" } else { "nothing is left over, as far as we looked" };
+        let means = if nodes.is_complete { "no leftovers" } else { "no leftovers, as far as examined" };
         findings.push(ok(check, "", seen).impact(means));
     }
     findings
@@ -58,7 +57,7 @@ mod tests {
         let find = |nodes| {
             check_nodes(&EnsembleFacts { nodes: Ok(nodes), ..three_servers().ensemble.unwrap() }, &requirements())
         };
-        assert_level(&find(good.clone())[0], Good, "9 locks with 1 claim looked at");
+        assert_level(&find(good.clone())[0], Good, "9 locks with 1 claim examined");
         let part = NodeSurvey { is_complete: false, folders: 5000, examined: 1000, ..good.clone() };
         assert_level(&find(part)[0], Good, "of 5000 in all");
         assert_level(
@@ -69,10 +68,10 @@ mod tests {
         assert_level(&find(NodeSurvey { foreign: group(5), ..good.clone() })[0], Warn, "5 nodes (/leasehold/0, ");
         assert_level(&find(NodeSurvey { stale_folders: group(2), ..good.clone() })[0], Warn, "checkIntervalMs");
         assert_eq!(find(NodeSurvey { stale_folders: group(2), ownerless: group(1), ..good }).len(), 2);
-        let untold = EnsembleFacts {
+        let hidden = EnsembleFacts {
             nodes: Err(UnknownReason::RequestFailed(leasehold_zookeeper::Error::NoAuth)),
             ..three_servers().ensemble.unwrap()
         };
-        assert_level(&check_nodes(&untold, &requirements())[0], Unknown, "for ever");
+        assert_level(&check_nodes(&hidden, &requirements())[0], Unknown, "forever");
     }
 }

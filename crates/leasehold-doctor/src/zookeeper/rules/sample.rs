@@ -1,4 +1,4 @@
-//! Ensembles for the rules' tests, with real answers of ZooKeeper 3.8.
+//! Ensembles for the rules' tests, with real replies of ZooKeeper 3.8.
 
 use std::time::Duration;
 
@@ -155,12 +155,12 @@ impl Server {
     }
 }
 
-/// Asserts a finding's level, and that its text contains `says`.
+/// Asserts a finding's level, and that its text contains `text`.
 #[track_caller]
-pub(super) fn assert_level(finding: &Finding, level: Level, says: &str) {
+pub(super) fn assert_level(finding: &Finding, level: Level, text: &str) {
     assert_eq!(finding.level, level, "{finding:?}");
     let all = format!("{} {} {}", finding.found, finding.impact, finding.fix);
-    assert!(all.contains(says), "{says:?} is not in {all}");
+    assert!(all.contains(text), "{text:?} is not in {all}");
     assert!(!finding.impact.is_empty(), "{finding:?}");
     assert_eq!(finding.fix.is_empty(), level == Level::Ok, "{finding:?}");
 }

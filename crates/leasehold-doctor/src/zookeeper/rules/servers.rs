@@ -11,24 +11,20 @@ const OLDEST: [u32; 3] = [3, 5, 3];
 pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
     let (check, at) = ("reachable", &server.address);
     let (level, means) = match &facts.ensemble {
-        Ok(_) => (Level::Warn, "clients go to the others; if too many more fail, no lock can be taken or renewed"),
+        Ok(_) => (Level::Warn, "clients use the others; if too many more fail, no lock can be acquired or renewed"),
         Err(_) => (Level::Fail, "no lock can be taken or renewed"),
     };
     let bad = |found: String, fix: &str| Finding::new(level, check, at, found).impact(means).fix(fix);
     match (server.check_serving(), server.role()) {
-        (Ok(()), Ok(role)) => {
-            ok(check, at, format!("it answers, as {role}")).impact("clients that come to it are served")
-        }
-        (Ok(()), Err(_)) if server.session.is_ok() => {
-            ok(check, at, "it opened a session").impact("clients that come to it are served")
-        }
-        (Ok(()), Err(no)) => unknown(check, at, &no).impact("clients may be served there, or not"),
+        (Ok(()), Ok(role)) => ok(check, at, format!("it responds, as {role}")).impact("it serves clients"),
+        (Ok(()), Err(_)) if server.session.is_ok() => ok(check, at, "it opened a session").impact("it serves clients"),
+        (Ok(()), Err(no)) => unknown(check, at, &no).impact("it may or may not serve clients"),
         (Err(UnknownReason::NotServing), _) => bad(
-            "it runs, and is not serving requests: it knows no leader, or is starting".into(),
-            "start the other servers, so that they are a majority; look at its log, and at the ports between them",
+            "it runs, but is not serving requests: it has no leader, or is starting".into(),
+            "start the other servers, so that there is a majority; check its log, and the ports between them",
         ),
         (Err(no @ UnknownReason::NotReported(_)), Ok(Role::ReadOnly)) => {
-            bad(no.to_string(), "start the other servers, so that they are a majority; look at the ports between them")
+            bad(no.to_string(), "start the other servers, so that there is a majority; check the ports between them")
         }
         // In this case it is not known whether it serves requests, either.
         (
@@ -39,10 +35,10 @@ pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
                 | UnknownReason::RequestFailed(_)),
             ),
             _,
-        ) => unknown(check, at, &no).impact("clients may be served there, or not"),
+        ) => unknown(check, at, &no).impact("it may or may not serve clients"),
         (Err(no), _) => bad(
             no.to_string(),
-            "start it, or correct its address in the URL; look at firewalls and its clientPortAddress",
+            "start it, or correct its address in the URL; check firewalls and its clientPortAddress",
         ),
     }
 }
@@ -53,10 +49,12 @@ pub(super) fn version(server: &Server) -> Option<Finding> {
     match server.version() {
         Ok((text, numbers)) if numbers < OLDEST => Some(
             fail(check, at, format!("ZooKeeper {text}"))
-                .impact("it does not know containers, which a lock's folder is: no lock can be taken")
-                .fix("ZooKeeper 3.5.3 or newer; best one that is still looked after"),
+                .impact("it does not support container nodes, which hold locks: no lock can be acquired")
+                .fix("ZooKeeper 3.5.3 or newer; preferably a supported version"),
         ),
-        Ok((text, _)) => Some(ok(check, at, format!("ZooKeeper {text}")).impact("it knows all that locks need")),
+        Ok((text, _)) => {
+            Some(ok(check, at, format!("ZooKeeper {text}")).impact("it supports all features that locks need"))
+        }
         Err(UnknownReason::Unreachable(_) | UnknownReason::NotServing) => None,
         Err(no) => Some(unknown(check, at, &no).impact("locks need ZooKeeper 3.5.3 or newer, for containers")),
     }
@@ -69,9 +67,7 @@ pub(super) fn versions(servers: &[Server]) -> Option<Finding> {
     let ((first, oldest), (last, newest)) = (all.first()?, all.last()?);
     (oldest[..2] != newest[..2]).then(|| {
         warn("versions", "", format!("from {first} to {last}"))
-            .impact(
-                "fine while they are being replaced; for long, the older ones may not understand what the newer write",
-            )
+            .impact("fine during an upgrade; otherwise older servers may not read the data of newer ones")
             .fix("the same version on all servers")
     })
 }
@@ -85,13 +81,13 @@ mod tests {
     #[test]
     fn an_unreachable_server_is_a_warning_while_a_majority_serves() {
         let (with, mut without) = (three_servers(), three_servers());
-        without.ensemble = Err(leasehold::Error::new(leasehold::ErrorKind::Unavailable, "nobody"));
+        without.ensemble = Err(leasehold::Error::new(leasehold::ErrorKind::Unavailable, "no leader"));
         let lost =
             Server { srvr: Err(UnknownReason::Unreachable("it cannot be reached: refused".into())), ..follower("h") };
         assert_level(&reachable(&lost, &with), Warn, "refused");
         assert_level(&reachable(&lost, &without), Fail, "no lock");
         let idle = Server { srvr: Err(UnknownReason::NotServing), ..follower("h") };
-        assert_level(&reachable(&idle, &with), Warn, "knows no leader");
+        assert_level(&reachable(&idle, &with), Warn, "has no leader");
         let read_only = follower("h").with_srvr("Mode", "read-only");
         assert_level(&reachable(&read_only, &without), Fail, "read-only");
         assert_level(&reachable(&follower("h"), &with), Good, "as follower");
@@ -112,14 +108,14 @@ mod tests {
             Warn,
             "no session",
         );
-        assert_level(&reachable(&mute(Err(UnknownReason::not_reported("it"))), &facts), Unknown, "may be served");
+        assert_level(&reachable(&mute(Err(UnknownReason::not_reported("it"))), &facts), Unknown, "may not serve");
     }
 
     #[test]
     fn versions_without_containers_fail() {
         let of = |text: &str| version(&follower("h").with_srvr("Zookeeper version", text)).unwrap();
         assert_level(&of("3.4.14-4c25d480e66aadd371de8bd2fd8da255ac140bcf, built on 03/06/2019"), Fail, "3.5.3");
-        assert_level(&of("3.5.2-alpha-1750793"), Fail, "containers");
+        assert_level(&of("3.5.2-alpha-1750793"), Fail, "container nodes");
         assert_level(&of("3.5.3-beta-8ce24f9e675cbefffb8f21a47e06b42864475a60"), Good, "3.5.3");
         assert_level(&of("3.9.2-e454e8c7283100c7caec6dcae2bc82aaecb63023, built on"), Good, "3.9.2");
         assert_level(&of("soon"), Unknown, "3.5.3");

@@ -1,5 +1,5 @@
-//! Sessions: how long they may be, how soon the leader learns that they are active, and whether
-//! they survive a failover.
+//! Sessions: how long they may be, how soon the leader learns of their activity, and whether they
+//! survive a failover.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ fn negotiated_timeout(facts: &Facts) -> Fact<Duration> {
     for server in &facts.servers {
         match (server.setting("minSessionTimeout"), server.setting("maxSessionTimeout")) {
             (Ok(least), Ok(most)) => {
-                let asked = facts.requirements.requested_timeout().min(Duration::from_millis(most));
-                return Ok(asked.max(Duration::from_millis(least)));
+                let requested = facts.requirements.requested_timeout().min(Duration::from_millis(most));
+                return Ok(requested.max(Duration::from_millis(least)));
             }
             (Err(no), _) | (_, Err(no)) => last = no,
         }
@@ -36,26 +36,30 @@ fn negotiated_timeout(facts: &Facts) -> Fact<Duration> {
 /// The session for a lock with this TTL.
 pub(super) fn timeout(facts: &Facts) -> Finding {
     let (check, aim) = ("session-timeout", &facts.requirements);
-    let (ttl, asked) = (aim.ttl, aim.requested_timeout());
+    let (ttl, requested) = (aim.ttl, aim.requested_timeout());
     let refused =
         format!("a dead holder's lock is free only when its session ends: locks of {} are refused", format_short(ttl));
     if ttl < MIN_TTL {
         return fail(
             check,
             "",
-            format!("a TTL of {} is asked for; the shortest is {}", format_short(ttl), format_short(MIN_TTL)),
+            format!("the TTL is {}; the shortest possible is {}", format_short(ttl), format_short(MIN_TTL)),
         )
         .impact(refused)
         .fix(format!("a TTL of {} or more", format_short(MIN_TTL)));
     }
-    if asked > ttl {
+    if requested > ttl {
         return fail(
             check,
             "",
-            format!("session-timeout={} in the URL is longer than the TTL, {}", format_short(asked), format_short(ttl)),
+            format!(
+                "session-timeout={} in the URL is longer than the TTL, {}",
+                format_short(requested),
+                format_short(ttl)
+            ),
         )
         .impact(refused)
-        .fix(format!("a shorter session-timeout=, or a TTL of {} or more", format_short(asked)));
+        .fix(format!("a shorter session-timeout=, or a TTL of {} or more", format_short(requested)));
     }
     match negotiated_timeout(facts) {
         Ok(got) if got > ttl => fail(check, "", format!("the shortest session is {}; the TTL is {}", format_short(got), format_short(ttl)))
@@ -64,9 +68,9 @@ pub(super) fn timeout(facts: &Facts) -> Finding {
                 "a TTL of {} or more; or a lower tickTime, whose double is the shortest session (minSessionTimeout)",
                 format_short(got)
             )),
-        Ok(got) if got < asked => {
+        Ok(got) if got < requested => {
             ok(check, "", format!("the longest session is {}; the TTL is {}", format_short(got), format_short(ttl))).impact(format!(
-                "locks have sessions of {0}: they are renewed more often, and a holder that is cut off has lost them after {0}",
+                "locks have sessions of {0}: they are renewed more often, and a holder that is cut off loses them after {0}",
                 format_short(got)
             ))
         }
@@ -92,10 +96,10 @@ fn longest_tick(facts: &Facts) -> Fact<Duration> {
 /// a session.
 pub(super) fn ticks(facts: &Facts) -> Finding {
     let check = "tick-time";
-    let broken = "the leader may hear of a session too late, and end it while its holder still counts on it: two may hold one lock";
+    let broken = "the leader may learn of a session's activity too late, and end it while its holder relies on it: two may hold one lock";
     let fix = "leave minSessionTimeout unset, or at least twice the tickTime; on all servers";
     if facts.servers.iter().all(|server| server.role() == Ok(Role::Standalone)) {
-        return ok(check, "", "one server, standalone").impact("it hears of each session itself");
+        return ok(check, "", "one server, standalone").impact("it learns of each session's activity directly");
     }
     let (tick, session) = match (longest_tick(facts), negotiated_timeout(facts)) {
         (Ok(tick), Ok(session)) => (tick, session),
@@ -116,12 +120,10 @@ pub(super) fn ticks(facts: &Facts) -> Finding {
             "",
             format!("minSessionTimeout is {}, and tickTime {}", format_short(least), format_short(tick)),
         )
-        .impact(format!(
-            "for a TTL of {} all is well; with shorter ones, {broken}",
-            format_short(facts.requirements.ttl)
-        ))
+        .impact(format!("a TTL of {} is safe; with shorter ones, {broken}", format_short(facts.requirements.ttl)))
         .fix(fix),
-        _ => ok(check, "", found).impact("the leader hears of a session at least four times within its timeout"),
+        _ => ok(check, "", found)
+            .impact("the leader learns of a session's activity at least four times within its timeout"),
     }
 }
 
@@ -133,7 +135,7 @@ pub(super) fn failover(facts: &Facts) -> Option<Finding> {
     if facts.servers.iter().any(|server| server.role() == Ok(Role::Standalone)) {
         return None;
     }
-    let means = "leases end while there is no leader, if that takes long";
+    let means = "leases end if there is no leader for long";
     let silence = |server: &Server| Ok((server.setting("tickTime")?, server.setting("syncLimit")?));
     let mut longest = None;
     let mut last = UnknownReason::not_reported("syncLimit");
@@ -147,17 +149,16 @@ pub(super) fn failover(facts: &Facts) -> Option<Finding> {
         (Ok(silence), Ok(session)) => (silence, session),
         (Err(no), _) | (_, Err(no)) => return Some(unknown(check, "", &no).impact(means)),
     };
-    let (takes, left) = (silence + ELECTION, session * 7 / 24);
+    let (duration, left) = (silence + ELECTION, session * 7 / 24);
     let found = format!("syncLimit x tickTime is {}; sessions are {}", format_short(silence), format_short(session));
-    Some(if takes <= left {
+    Some(if duration <= left {
         ok(check, "", found)
-            .impact(format!("a fail-over of about {} fits into what leases have left", format_short(takes)))
+            .impact(format!("a fail-over of about {} fits into the remaining leases", format_short(duration)))
     } else {
-        let enough = Duration::from_secs((takes * 24 / 7).as_secs() + 1);
+        let enough = Duration::from_secs((duration * 24 / 7).as_secs() + 1);
         warn(check, "", found)
             .impact(format!(
-                "a leader that ends is missed at once; one that is cut off, or whose machine dies, only after {}, and the \
-                election comes on top. Leases may have no more than {} left, then end, and their holders are told that they lost them",
+                "followers detect a leader that ends at once; one that is cut off, or whose machine dies, only after {}, and then the election follows. Leases may have only {} left, then end, and their holders lose them",
                 format_short(silence),
                 format_short(left)
             ))
@@ -175,7 +176,7 @@ pub(super) fn settings(servers: &[Server]) -> Option<Finding> {
     let keys: Vec<_> = COMMON_SETTINGS.iter().filter(differ).copied().collect();
     (!keys.is_empty()).then(|| {
         warn("settings", "", format!("not the same on all servers: {}", keys.join(", ")))
-            .impact("which session a lock gets, and how long a fail-over takes, depends on who leads and whom a client finds")
+            .impact("sessions and fail-over times depend on the leader and on the server that a client uses")
             .fix("the same zoo.cfg on all servers")
     })
 }
@@ -216,7 +217,7 @@ mod tests {
         facts.requirements.session_timeout = Some(Duration::from_secs(5));
         assert_level(&timeout(&facts), Good, "granted");
         facts.requirements.ttl = Duration::from_millis(500);
-        assert_level(&timeout(&facts), Fail, "the shortest is 2 s");
+        assert_level(&timeout(&facts), Fail, "the shortest possible is 2 s");
         // From the settings: 1 s to 10 s.
         assert_level(&timeout(&without_sessions(with_ttl_and_session(30, 0))), Good, "longest session is 10 s");
         let mut blind = without_sessions(with_ttl_and_session(30, 0));
@@ -242,7 +243,7 @@ mod tests {
         blind.servers.iter_mut().for_each(|server| server.conf = Err(UnknownReason::TlsOnly));
         assert_level(&ticks(&blind), Unknown, "two ticks");
         blind.servers = vec![standalone("h")];
-        assert_level(&ticks(&blind), Good, "itself");
+        assert_level(&ticks(&blind), Good, "directly");
     }
 
     #[test]

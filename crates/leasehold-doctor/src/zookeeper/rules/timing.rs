@@ -10,7 +10,7 @@ use crate::Finding;
 const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(1);
 /// This many waiting requests count as a queue.
 const QUEUE: u64 = 100;
-/// A disk that takes longer delays all requests; ZooKeeper itself warns of it, too.
+/// A slower disk delays all requests; ZooKeeper itself warns of it, too.
 const MAX_FSYNC: Duration = Duration::from_secs(1);
 
 /// A session sends a heartbeat every sixth of its timeout.
@@ -26,7 +26,7 @@ pub(super) fn clock(inside: &EnsembleFacts) -> Finding {
         Ok(probe) => probe.clock,
         Err(no) => {
             return unknown(check, "", no)
-                .impact("how long a lock has been held, as `leasehold ls` shows it, comes from the leader's clock");
+                .impact("`leasehold ls` computes how long a lock has been held from the leader's clock");
         }
     };
     let distance = Duration::from_millis(gap.ahead.unsigned_abs());
@@ -34,11 +34,12 @@ pub(super) fn clock(inside: &EnsembleFacts) -> Finding {
     let found =
         format!("the leader's is {} {side} ours, give or take {}", format_short(distance), format_short(gap.error));
     if distance.saturating_sub(gap.error) <= MAX_CLOCK_OFFSET {
-        return ok(check, "", found).impact("the ages that `leasehold ls` shows are right; nothing else rests on it");
+        return ok(check, "", found)
+            .impact("the ages in `leasehold ls` are right; they are the only use of the leader's clock");
     }
     warn(check, "", found)
-        .impact("the ages that `leasehold ls` shows are wrong by that. Who holds a lock, and for how long, does not rest on it")
-        .fix("keep the clocks in step: chrony or ntpd, here and there")
+        .impact("the ages in `leasehold ls` are wrong by that. Holders and leases do not depend on it")
+        .fix("synchronize the clocks: chrony or ntpd, here and there")
 }
 
 fn trips(check: &'static str, what: &str, at: &str, trips: &Fact<RoundTrips>, beat: Duration) -> Finding {
@@ -48,18 +49,18 @@ fn trips(check: &'static str, what: &str, at: &str, trips: &Fact<RoundTrips>, be
             let found = format!("median {median}, longest {longest} of {} {what}", trips.count);
             if trips.longest <= beat {
                 return ok(check, at, found).impact(format!(
-                    "well within a sixth of the session ({}), in which renewals should be back",
+                    "well within a sixth of the session ({}), the limit for renewals",
                     format_short(beat)
                 ));
             }
             warn(check, at, found)
                 .impact(format!(
-                    "a renewal should be back within a sixth of the session ({}): later ones lose leases",
+                    "a renewal needs its response within a sixth of the session ({}): later ones lose leases",
                     format_short(beat)
                 ))
                 .fix("a longer TTL, or servers that are nearer or less busy")
         }
-        Err(no) => unknown(check, at, no).impact("answers that take longer than a sixth of the session lose leases"),
+        Err(no) => unknown(check, at, no).impact("responses that take longer than a sixth of the session lose leases"),
     }
 }
 
@@ -102,7 +103,7 @@ pub(super) fn latency(server: &Server, facts: &Facts) -> Finding {
             }
             warn(check, at, found)
                 .impact(format!("since it started, a request took longer than a sixth of the session ({}): leases may end meanwhile", format_short(limit)))
-                .fix("a disk of its own for its log (dataLogDir), enough memory, no long pauses of its Java; then `srst` begins anew")
+                .fix("a separate disk for its log (dataLogDir), enough memory, no long pauses of its JVM; then `srst` resets the figures")
         }
         Err(no) => unknown(check, at, &no).impact("requests that take longer than a sixth of the session lose leases"),
     }
@@ -127,41 +128,45 @@ pub(super) fn parse_latency(server: &Server) -> Fact<(Duration, Duration)> {
 /// Waiting requests.
 pub(super) fn load(server: &Server) -> Finding {
     let (check, at) = ("load", &server.address);
-    let told = server.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.number("Outstanding"));
-    match told {
-        Ok(waiting) if waiting >= QUEUE => warn(check, at, format!("{waiting} requests wait to be answered"))
-            .impact("renewals wait with them, and may come too late")
-            .fix("find out who sends so many (`cons`); a faster disk for the log; an ensemble for locks alone"),
-        Ok(waiting) => ok(check, at, format!("{waiting} requests wait")).impact("renewals are answered at once"),
-        Err(no) => unknown(check, at, &no).impact("behind a queue of requests, renewals come too late"),
+    let figure = server.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.number("Outstanding"));
+    match figure {
+        Ok(waiting) if waiting >= QUEUE => warn(check, at, format!("{waiting} requests are outstanding"))
+            .impact("renewals wait with them, and may be too late")
+            .fix(
+                "find the clients that send so many (`cons`); a faster disk for the log; a separate ensemble for locks",
+            ),
+        Ok(waiting) => {
+            ok(check, at, format!("{waiting} requests are outstanding")).impact("renewals are served at once")
+        }
+        Err(no) => unknown(check, at, &no).impact("behind a queue of requests, renewals are too late"),
     }
 }
 
 /// How long the disk took.
 pub(super) fn fsync(server: &Server, facts: &Facts) -> Finding {
     let (check, at) = ("fsync", &server.address);
-    let told = server.metric("zk_max_fsynctime").and_then(|most| Ok((server.metric("zk_avg_fsynctime")?, most)));
-    match told {
+    let figure = server.metric("zk_max_fsynctime").and_then(|most| Ok((server.metric("zk_avg_fsynctime")?, most)));
+    match figure {
         // The figures were read after our writes.
-        Ok(_) if facts.has_written_probe() && server.metric("zk_cnt_fsynctime") == Ok(0) => {
-            warn(check, at, "it has not waited for its disk once, although there were writes")
-                .impact(
-                    "what it has not written when its machine fails is forgotten: if a majority forgets a grant, two may hold one \
-                    lock",
-                )
-                .fix("forceSync=yes (zookeeper.forceSync) on all servers, which is the default")
-        }
+        Ok(_) if facts.has_written_probe() && server.metric("zk_cnt_fsynctime") == Ok(0) => warn(
+            check,
+            at,
+            "it never waited for its disk, although there were writes",
+        )
+        .impact("when its machine fails, it loses unwritten data: if a majority loses a grant, two may hold one lock")
+        .fix("forceSync=yes (zookeeper.forceSync) on all servers, which is the default"),
         Ok((mean, longest)) => {
             let (mean, longest) = (Duration::from_millis(mean), Duration::from_millis(longest));
-            let found = format!("the disk takes {} on average, and took {} at most", format_short(mean), format_short(longest));
+            let found =
+                format!("the disk needs {} on average, and {} at most", format_short(mean), format_short(longest));
             if longest <= heartbeat_interval(facts).min(MAX_FSYNC) {
                 return ok(check, at, found).impact("a grant is on its disk soon");
             }
             warn(check, at, found)
-                .impact("no write is answered before a majority has it on disk: when disks are slow, renewals are late and leases end")
-                .fix("a disk of its own for its log (dataLogDir), and not a network's")
+                .impact("a write needs a majority of disks before its reply: when disks are slow, renewals are late and leases end")
+                .fix("a separate disk for its log (dataLogDir), and not a network disk")
         }
-        Err(no) => unknown(check, at, &no).impact("no write is answered before a majority has it on disk"),
+        Err(no) => unknown(check, at, &no).impact("a write needs a majority of disks before its reply"),
     }
 }
 
@@ -183,7 +188,7 @@ mod tests {
     fn a_clock_offset_is_only_a_warning() {
         assert_level(&clock(&ensemble(-900, 1)), Good, "behind");
         assert_level(&clock(&ensemble(1_004, 1)), Good, "give or take");
-        assert_level(&clock(&ensemble(60_000, 1)), Warn, "does not rest on it");
+        assert_level(&clock(&ensemble(60_000, 1)), Warn, "do not depend on it");
         assert_level(
             &clock(&EnsembleFacts { probe: Err(UnknownReason::not_reported("it")), ..ensemble(0, 1) }),
             Unknown,

@@ -25,7 +25,7 @@ const EXIT_VIOLATION: u8 = 1;
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER_LONG_HELP: &str = "\
 Examples:
-  leasehold verify --local redis                 all it can, for a minute
+  leasehold verify --local redis                 all its faults, for a minute
   leasehold verify --local redlock --workload counter --faults partition,clock
   leasehold verify --local postgres --faults crash,disk-full --for 2m --seed 7
   leasehold verify --engine redis://db1 --faults kill,stop,cut --for 30s
@@ -33,33 +33,33 @@ Examples:
   leasehold verify --check verify-redis-fenced-1.jsonl
 
 Workloads:
-  mutex       take, hold, give back
-  reentrant   take twice as one owner, give back twice
+  mutex       acquire, hold, release
+  reentrant   acquire twice as one owner, release twice
   rwlock      readers and writers
   semaphore   some of a number of permits
   fenced      holders write to a register that refuses old tokens (default)
-  unfenced    the same, and it refuses nothing: what fencing is for
+  unfenced    the same without refusals: what fencing is for
   counter     holders read a number and write the next one, with their tokens
-  queue       all wait in line: who was there first is served first
+  queue       all wait in the queue: first come, first served
   election    candidates and one leader
   ticks       a scheduled job on every worker, due every second
 
 Faults of the workers and of their connections (with --engine and --local):
   kill        a holder is killed (SIGKILL)
-  stop        a holder is stopped (SIGSTOP) for longer than its TTL, goes on
+  stop        a holder is stopped (SIGSTOP) for longer than its TTL
   cut         connections are cut
   lost-reply  a request arrives and its reply does not
-  delay       everything takes long
+  delay       messages are delayed
   duplicate   requests arrive twice
   partition   the workers cannot reach the servers, or some of them
 
 Faults of the servers (with --local only):
-  crash       a server is killed and comes back with its data
-  wipe        a server is killed and comes back without its data
-  failover    the master dies, its replicas behind, and one takes its place
+  crash       a server is killed and restarts with its data
+  wipe        a server is killed and restarts empty
+  failover    the master dies while replicas lag; one is promoted
   leader      the leader is killed
   clock       a server's wall clock is set back
-  ahead       a server's wall clock jumps ahead; only tokens are promised then
+  ahead       a server's wall clock jumps ahead; only tokens hold then
   evict       the server runs out of memory
   disk-full   the server's disk is full (as root)
   read-only   a server refuses writes
@@ -68,26 +68,25 @@ Faults of the servers (with --local only):
   grow        a node joins a cluster and gets slots
 
 What it does there:
-  With --engine: processes of its own take and give back locks whose names
-  begin with `verify:`; proxies of its own stand before the servers if
-  connections are to be disturbed. Nothing is done to a server that it did not
-  start. With --local: it starts the real servers, from Debian's packages, in
-  temporary folders on free ports, and ends them.
+  With --engine: worker processes acquire and release locks whose names begin
+  with `verify:`. If connections are to be disturbed, they go through proxies.
+  The servers themselves are never touched. With --local: it starts the real
+  servers, from Debian's packages, in temporary folders on free ports, and
+  stops them at the end.
 
 Files, in the folder of --out:
   verify-ENGINE-WORKLOAD-SEED.jsonl   the history, written while it runs
   verify-ENGINE-WORKLOAD-SEED.html    the report: open it in a browser
-  The next run with the same words writes over both; --out keeps them apart.
+  The next run with the same options overwrites both; --out keeps them apart.
 
-Exit codes:
-    0   every promise was kept; with --guard off: the checker found out
-    1   a promise was broken; with --guard off: the checker found nothing;
-        also if nothing was shown, the checker came to no end, or a history
-        that is checked again has no end
+Exit codes:    0   every guarantee held; with --guard off: the checker found a violation
+    1   a guarantee was broken; with --guard off: the checker found none;
+        also if no call succeeded, the checker reached its limit, or the
+        history of --check has no end
    64   wrong usage
-   69   it could not be run: a server is missing, or cannot be reached
+   69   the run failed: a server is missing or unreachable
    74   a file or the output cannot be written
-  128+  ended by a signal; what was seen until then is checked and reported";
+  128+  ended by a signal; the history until then is checked and reported";
 
 /// Test an engine's guarantees under faults, and draw the history
 ///
@@ -129,7 +128,7 @@ pub(crate) struct VerifyArgs {
     /// How long to run
     #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = parse_positive)]
     lasts: Duration,
-    /// Run at least this many calls, instead of for a time
+    /// Run at least this many calls, instead of for a duration
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "lasts")]
     ops: Option<u64>,
     /// How many faults to inject [default: one of each kind; with --for, about one every four
@@ -216,7 +215,7 @@ pub(crate) async fn run_verify(options: VerifyArgs) -> Result<u8, Failure> {
     let target = match (&options.local, &options.engine) {
         (Some(local), _) => EngineTarget::Local(*local),
         (None, Some(url)) => EngineTarget::Remote(url.clone()),
-        (None, None) => return Err(Failure::usage("say where the engine is: --engine URL, or --local ENGINE")),
+        (None, None) => return Err(Failure::usage("choose an engine: --engine URL, or --local ENGINE")),
     };
     let options = VerifyArgs { ttl: crate::ttl::accepted_ttl(&target, options.ttl).await?, ..options };
     let faults = parse_faults(options.faults.as_deref(), &target)?;
@@ -225,12 +224,12 @@ pub(crate) async fn run_verify(options: VerifyArgs) -> Result<u8, Failure> {
         Switch::Off => Some(control_for(&target, options.workload, &faults)?),
     };
     let history = history_path(&options, &target, control.is_some())?;
-    let worker = std::env::current_exe().map_err(|error| Failure::system("where am I", error))?;
+    let worker = std::env::current_exe().map_err(|error| Failure::system("cannot find this program's path", error))?;
     let settings =
         RunSettings { target, faults: faults.clone(), control, ttl: options.ttl, option: options.option, worker };
     let mut ticker = ProgressLine::new();
     ticker.print("starting");
-    let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
+    let mut signals = Signals::listen().map_err(|error| Failure::system("cannot set signal handlers", error))?;
     let opened = tokio::select! {
         opened = Conductor::open(settings) => opened,
         number = signals.next() => {
@@ -271,21 +270,21 @@ pub(crate) async fn run_verify(options: VerifyArgs) -> Result<u8, Failure> {
         number = signals.next() => return EarlyEnd::Signal(number).into_exit_code(&ticker),
     };
     ticker.clear();
-    let told = report(&events, &verdict, &history, &options)?;
+    let exit_code = report(&events, &verdict, &history, &options)?;
     match cut {
-        // A broken guarantee counts, however the run ended.
+        // A broken guarantee counts even if the run failed.
         Some(EarlyEnd::Failed(problem)) if control.is_none() && !verdict.has_no_violations() => {
             output::print_message(&problem.to_string());
             Ok(EXIT_VIOLATION)
         }
         Some(cut) => cut.into_exit_code(&ticker),
-        None => Ok(told),
+        None => Ok(exit_code),
     }
 }
 
 fn parse_fault_count(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("at least one; `--faults none` is for none".to_owned()),
+        Ok(0) => Err("must be at least 1; use `--faults none` for no faults".to_owned()),
         Ok(times) => Ok(times),
         Err(error) => Err(format!("{error}")),
     }
@@ -329,7 +328,7 @@ impl EarlyEnd {
     }
 }
 
-/// The history of a run that was cut short; `None` if it had written nothing.
+/// The history of a run that was cut short; `None` if it had not written any event.
 fn load_partial_history(history: &Path, old_modified_at: Option<std::time::SystemTime>) -> Option<Vec<Event>> {
     let now = fs::metadata(history).and_then(|new| new.modified()).ok()?;
     if old_modified_at == Some(now) {
@@ -419,7 +418,8 @@ fn parse_faults(requested: Option<&str>, target: &EngineTarget) -> Result<Vec<Fa
         EngineTarget::Remote(url) => supported_faults(url).map_err(|problem| Failure::usage(problem.to_string())),
     };
     match requested {
-        // When a clock jumps ahead, there is no exclusion to check: only on explicit request.
+        // When a clock jumps ahead, there is no exclusion to check, so `ahead` needs an explicit
+        // request.
         Some("all") => Ok(possible()?.into_iter().filter(|kind| *kind != FaultKind::Ahead).collect()),
         None => {
             let mut kinds = possible()?;
@@ -434,20 +434,20 @@ fn parse_faults(requested: Option<&str>, target: &EngineTarget) -> Result<Vec<Fa
         Some(names) => {
             let named = || names.split(',').map(str::trim);
             if let Some(alone) = named().find(|name| ["all", "none"].contains(name)) {
-                return Err(Failure::usage(format!("--faults: {alone} stands alone, without other names")));
+                return Err(Failure::usage(format!("--faults: {alone} cannot be combined with other names")));
             }
             let kinds: Result<Vec<FaultKind>, String> = named().map(str::parse).collect();
             let kinds = kinds.map_err(|problem| Failure::usage(format!("--faults: {problem}")))?;
             for kind in &kinds {
                 match target {
                     EngineTarget::Local(local) => local.check_fault(*kind).map_err(Failure::usage)?,
-                    // All workers share one process: no other component can fail.
+                    // All workers share one process: no other part can fail.
                     EngineTarget::Remote(_) if target.is_in_memory() => {
                         LocalEngine::Memory.check_fault(*kind).map_err(Failure::usage)?
                     }
                     EngineTarget::Remote(_) if kind.targets_servers() => {
                         return Err(Failure::usage(format!(
-                            "{kind} is done to servers, and only to those that are started here: use --local ENGINE instead of --engine"
+                            "{kind} is a server fault, and needs servers that are started here: use --local ENGINE instead of --engine"
                         )));
                     }
                     EngineTarget::Remote(_) => {}

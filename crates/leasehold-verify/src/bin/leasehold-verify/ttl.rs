@@ -34,7 +34,7 @@ pub(crate) async fn accepted_ttl(
                 }
                 ttl = longer;
             }
-            // Held, or any other outcome: it does not concern the TTL.
+            // Held, or any other outcome: the TTL is not refused.
             Ok(Some(guard)) => {
                 let _ = guard.release().await;
                 break Ok(());

@@ -2,17 +2,17 @@
 //!
 //! The register's rule: it keeps the highest token that it has seen, the holder that presented it,
 //! and a value. It accepts a write or read with token `t` of holder `h` if `t` is higher, or the
-//! same from the same holder; then it keeps `t` and `h`. Otherwise it refuses, and answers the
+//! same from the same holder; then it keeps `t` and `h`. Otherwise it refuses, and returns the
 //! token that it keeps.
 //!
 //! So in any order that fits, the operations come in *phases*, one per token, in the order of the
 //! tokens. An accepted operation belongs to the phase of its own token, and a refused one to the
-//! phase of the token in the answer. Only the order within a phase needs a search, and one holder
-//! does everything in a phase. From phase to phase the algorithm carries the values that the
-//! register may have, and for each the earliest time at which everything so far can be done.
+//! phase of the returned token. Only the order within a phase needs a search, and all operations of
+//! a phase have one holder. From phase to phase the algorithm passes the possible values of the
+//! register. Each has the earliest time at which all operations so far can be done.
 //!
-//! An operation with an unknown outcome, or without an end, can be placed after everything else,
-//! which is the same as never. So it is used only where it is needed.
+//! An operation with an unknown outcome, or without an end, can be placed after all others, which
+//! equals never. So the search uses it only where it is needed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -20,7 +20,7 @@ use super::phase::{Phase, search_phase};
 use super::{OpEffect, Presenter, RegisterOp};
 use crate::history::RunNanos;
 
-/// How many states to visit before the result is undecided.
+/// The search is undecided after this many states.
 const MAX_STATES: u64 = 1_000_000;
 
 /// The result.
@@ -30,7 +30,7 @@ pub(crate) enum Linearizability {
     Linearizable,
     /// No order fits; the search fails in the phase of this token.
     NotLinearizable(u64),
-    /// There were too many states to visit.
+    /// The search reached its limit of states.
     Undecided,
 }
 
@@ -62,8 +62,8 @@ pub(crate) fn decide(ops: &[RegisterOp<'_>]) -> Linearizability {
         }
     }
     let mut values = ValueTimes::from([(None, 0)]);
-    // The earliest time of all values. It is carried along, so that a long row of phases that may
-    // never have happened is visited only once.
+    // The earliest time of all values. It is passed along, so that a long series of uncertain
+    // phases is visited only once.
     let mut earliest = 0;
     let mut budget = MAX_STATES;
     for (&token, parts) in &phases {
@@ -84,10 +84,10 @@ pub(crate) fn decide(ops: &[RegisterOp<'_>]) -> Linearizability {
 }
 
 /// The values that the register may have after this phase; none if the phase is impossible. `None`:
-/// too many states to visit.
+/// the limit of states is reached.
 fn pass_phase(token: u64, parts: &PhaseOps<'_>, values: &ValueTimes, budget: &mut u64) -> Option<ValueTimes> {
-    let showed = if parts.accepted.is_empty() { &parts.uncertain } else { &parts.accepted };
-    let holders: HashSet<Presenter<'_>> = showed.iter().map(|op| op.holder).collect();
+    let presenting = if parts.accepted.is_empty() { &parts.uncertain } else { &parts.accepted };
+    let holders: HashSet<Presenter<'_>> = presenting.iter().map(|op| op.holder).collect();
     let mut next = ValueTimes::new();
     if !parts.accepted.is_empty() && holders.len() > 1 {
         return Some(next);

@@ -1,5 +1,5 @@
-//! Checks that a fenced register never accepts an old token and is linearizable, and counts what an
-//! unfenced register lets through.
+//! Checks that a fenced register never accepts an old token and is linearizable. Counts the stale
+//! writes that an unfenced register accepts.
 
 mod linearizability;
 mod phase;
@@ -77,28 +77,28 @@ pub(crate) struct RegisterCalls<'a> {
 pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, SecondOpinion) {
     let mut log = ViolationLog::new(Guarantee::Fencing);
     let registers = calls_by_register(timeline);
-    let (mut stale, mut let_through) = (0, 0);
+    let (mut stale, mut accepted_stale) = (0, 0);
     let mut fenced: Vec<(&str, Vec<RegisterOp<'_>>, Linearizability)> = Vec::new();
     for (name, register) in &registers {
-        let answered = register.calls.iter().filter(|invocation| invocation.ended.is_some());
-        log.checked_count += answered.count() as u64;
+        let ended = register.calls.iter().filter(|invocation| invocation.ended.is_some());
+        log.checked_count += ended.count() as u64;
         if register.has_unfenced_writes || !register.has_tokens {
-            let through = unfenced::check(timeline, name, register, &mut log);
-            stale += through;
-            let_through += through;
+            let accepted = unfenced::check(timeline, name, register, &mut log);
+            stale += accepted;
+            accepted_stale += accepted;
             continue;
         }
         let ops = register_ops(timeline, register);
-        let through = rules::report_stale(timeline, name, &ops, &mut log);
+        let accepted = rules::report_stale(timeline, name, &ops, &mut log);
         let refused = |op: &&&Invocation<'_>| {
             matches!((op.call, op.ended), (Call::Write { .. }, Some((_, Outcome::Refused { .. }))))
         };
-        stale += through + register.calls.iter().filter(|invocation| refused(invocation)).count() as u64;
-        let_through += through;
+        stale += accepted + register.calls.iter().filter(|invocation| refused(invocation)).count() as u64;
+        accepted_stale += accepted;
         let others = rules::report_impossible(timeline, name, &ops, &mut log);
         let decision = decide(&ops);
         if let Linearizability::NotLinearizable(token) = decision
-            && through + others == 0
+            && accepted + others == 0
         {
             rules::report_not_linearizable(timeline, name, &ops, token, &mut log);
         }
@@ -109,7 +109,11 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, SecondOpinion)
         0 => "no register was used".to_owned(),
         n => {
             let stale = format_quantity(stale, "stale write");
-            format!("{} on registers; {stale}, {} accepted", format_quantity(n, "operation"), format_count(let_through))
+            format!(
+                "{} on registers; {stale}, {} accepted",
+                format_quantity(n, "operation"),
+                format_count(accepted_stale)
+            )
         }
     };
     (log.into_result(figure), opinion)
@@ -138,7 +142,7 @@ fn register_ops<'a>(timeline: &'a Timeline<'a>, register: &RegisterCalls<'a>) ->
             Call::Read { hold, token: Some(token), .. } => (*hold, *token, None),
             _ => continue,
         };
-        let (end, did) = match (invocation.ended, write) {
+        let (end, effect) = match (invocation.ended, write) {
             (Some((_, Outcome::Failed { .. })), _) => continue,
             (Some((end, Outcome::Refused { seen })), _) => (end, OpEffect::Refused { seen: *seen }),
             (Some((end, Outcome::Accepted)), Some(value)) => (end, OpEffect::Written(value)),
@@ -154,7 +158,7 @@ fn register_ops<'a>(timeline: &'a Timeline<'a>, register: &RegisterCalls<'a>) ->
             ended_at: end,
             token,
             holder,
-            effect: did,
+            effect,
         });
     }
     ops
@@ -183,10 +187,10 @@ fn compare_checkers(
             (Linearizability::Linearizable, PorcupineResult::Linearizable)
             | (Linearizability::NotLinearizable(_), PorcupineResult::NotLinearizable) => continue,
             (Linearizability::NotLinearizable(_), PorcupineResult::Linearizable) => {
-                "Ours finds no order of its operations that fits, the second one does."
+                "Ours finds no possible order of its operations, and porcupine finds one."
             }
             (_, PorcupineResult::NotLinearizable) => {
-                "The second one finds no order of its operations that fits, ours does not say so."
+                "porcupine finds no possible order of its operations, and ours does not agree."
             }
         };
         opinion = SecondOpinion::Differs;

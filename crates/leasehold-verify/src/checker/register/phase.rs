@@ -9,14 +9,14 @@ use crate::history::RunNanos;
 
 /// A phase with one holder.
 pub(super) struct Phase<'a> {
-    /// The operations that certainly happened, by their beginning.
+    /// The operations that certainly happened, ordered by their beginning.
     certain_ops: Vec<&'a RegisterOp<'a>>,
-    /// The writes that may have happened, by their beginning: value and beginning.
+    /// The writes that may have happened, as value and beginning; ordered by beginning.
     uncertain_writes: Vec<(u64, RunNanos)>,
     /// The earliest beginning of a read that may have happened.
     first_uncertain_read: Option<RunNanos>,
-    /// If others were refused in the phase: it must have begun by the first time, and cannot end
-    /// before the second.
+    /// If other operations were refused in the phase: it began by the first time, and ended after
+    /// the second.
     refusal_span: Option<(RunNanos, RunNanos)>,
 }
 
@@ -31,8 +31,8 @@ struct SearchPosition {
     value: Option<u64>,
 }
 
-/// A place, the earliest time at which it can be reached, and whether the token was presented by
-/// then.
+/// A search position, the earliest time at which it can be reached, and whether the token was
+/// presented by then.
 struct SearchState {
     position: SearchPosition,
     earliest: RunNanos,
@@ -45,8 +45,8 @@ impl<'a> Phase<'a> {
         maybe: impl Iterator<Item = &'a RegisterOp<'a>>,
         refused: &[&RegisterOp<'_>],
     ) -> Self {
-        let mut sure = accepted.to_vec();
-        sure.sort_by_key(|op| op.began_at);
+        let mut certain = accepted.to_vec();
+        certain.sort_by_key(|op| op.began_at);
         let (mut writes, mut read) = (Vec::new(), None);
         for op in maybe {
             match op.effect {
@@ -58,7 +58,7 @@ impl<'a> Phase<'a> {
         let first_end = refused.iter().map(|op| op.ended_at).min();
         let last_begin = refused.iter().map(|op| op.began_at).max();
         Self {
-            certain_ops: sure,
+            certain_ops: certain,
             uncertain_writes: writes,
             first_uncertain_read: read,
             refusal_span: first_end.zip(last_begin),
@@ -115,23 +115,23 @@ impl<'a> Phase<'a> {
         let op = self.certain_ops.get(at)?;
         let mut workspace = from.position.clone();
         let mut t = from.earliest;
-        let mut shown = from.is_token_presented;
-        let show_by = self.refusal_span.map_or(RunNanos::MAX, |(by, _)| by);
+        let mut token_presented = from.is_token_presented;
+        let present_by = self.refusal_span.map_or(RunNanos::MAX, |(by, _)| by);
         match op.effect {
             OpEffect::Written(value) => workspace.value = Some(value),
             OpEffect::Read(value) if value == workspace.value => {}
-            // Only a possible write just before can explain the value; the earliest one leaves the
-            // most for later.
+            // Only a possible write just before can explain the value. The earliest one leaves the
+            // most choices.
             OpEffect::Read(value) => {
                 let free = |&(at, (written, _)): &(usize, &(u64, RunNanos))| {
                     Some(*written) == value && !workspace.used_writes.contains(&at)
                 };
                 let (write, &(_, begin)) = self.uncertain_writes.iter().enumerate().find(free)?;
                 t = t.max(begin);
-                if !shown && t > show_by {
+                if !token_presented && t > present_by {
                     return None;
                 }
-                shown = true;
+                token_presented = true;
                 workspace.value = value;
                 workspace.used_writes.push(write);
                 workspace.used_writes.sort_unstable();
@@ -139,7 +139,7 @@ impl<'a> Phase<'a> {
             _ => return None,
         }
         t = t.max(op.began_at);
-        if t > by || (!shown && t > show_by) {
+        if t > by || (!token_presented && t > present_by) {
             return None;
         }
         workspace.done_out_of_order.push(at);
@@ -152,15 +152,16 @@ impl<'a> Phase<'a> {
     }
 }
 
-/// Adds the values that the register may have after the phase. `None`: too many states to visit.
+/// Adds the values that the register may have after the phase. `None`: the limit of states is
+/// reached.
 pub(super) fn search_phase(
     phase: &Phase<'_>,
     before: &ValueTimes,
     after: &mut ValueTimes,
     budget: &mut u64,
 ) -> Option<()> {
-    // A previous value that no operation here reads is overwritten here: of those only the earliest
-    // matters.
+    // Operations here overwrite a previous value that none of them reads. Of such values only the
+    // earliest matters.
     let reads: HashSet<Option<u64>> = phase
         .certain_ops
         .iter()

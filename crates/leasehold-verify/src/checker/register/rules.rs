@@ -1,5 +1,5 @@
-//! Describes plain violations in a fenced register's history. Each rule follows from the
-//! register's. A violation that only the exact decision finds is described in general terms.
+//! Describes simple violations in a fenced register's history. Each rule follows from the
+//! register's rule. For a violation that only the exact decision finds, the description is general.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -35,7 +35,7 @@ pub(super) fn report_stale(timeline: &Timeline<'_>, name: &str, ops: &[RegisterO
         };
         let title = format!("register {name:?} accepted token {} after {}", op.token, other.token);
         let words = format!(
-            "{} {} register {name:?} with token {} from {} to {}. {} {} it from {} to {} with {how} token {} of another hold, and was not refused. {}",
+            "{} {} register {name:?} with token {} from {} to {}. {} {} it from {} to {} with {how} token {} of another hold, and the register accepted it. {}",
             capitalized(&format_worker(timeline, other.worker)),
             verb(other),
             other.token,
@@ -63,12 +63,12 @@ pub(super) fn report_impossible(
 ) -> u64 {
     let before = log.violation_count();
     // The operations that presented each token, in the order of their beginnings.
-    let mut shown: BTreeMap<u64, Vec<&RegisterOp<'_>>> = BTreeMap::new();
+    let mut presented: BTreeMap<u64, Vec<&RegisterOp<'_>>> = BTreeMap::new();
     let mut writes: HashMap<u64, Vec<&RegisterOp<'_>>> = HashMap::new();
     let mut accepted: Vec<(u64, &RegisterOp<'_>)> = Vec::new();
     for op in ops {
         if op.is_accepted() || op.is_uncertain() {
-            shown.entry(op.token).or_default().push(op);
+            presented.entry(op.token).or_default().push(op);
         }
         if let Some(value) = op.written_value() {
             writes.entry(value).or_default().push(op);
@@ -77,14 +77,14 @@ pub(super) fn report_impossible(
             accepted.push((op.token, op));
         }
     }
-    for list in shown.values_mut() {
+    for list in presented.values_mut() {
         list.sort_by_key(|op| op.began_at);
     }
     accepted.sort_by_key(|&(token, op)| (token, op.began_at));
     for op in ops {
         match op.effect {
             OpEffect::Refused { seen } => {
-                let list = shown.get(&seen).map_or(&[][..], Vec::as_slice);
+                let list = presented.get(&seen).map_or(&[][..], Vec::as_slice);
                 let begun = list.iter().take_while(|one| one.began_at <= op.ended_at);
                 let mut reasons = begun.filter(|one| seen > op.token || (seen == op.token && one.holder != op.holder));
                 if reasons.next().is_none() {
@@ -105,8 +105,7 @@ pub(super) fn report_impossible(
 fn report_refusal(timeline: &Timeline<'_>, name: &str, op: &RegisterOp<'_>, seen: u64, log: &mut ViolationLog) {
     let title = format!("register {name:?} refused token {} without a reason", op.token);
     let words = format!(
-        "{} showed token {} to register {name:?} from {} to {} and was refused, as token {seen} had been there. But nobody else can have shown \
-         a token by then for which this one had to be refused. {}",
+        "{} presented token {} to register {name:?} from {} to {} and was refused because of token {seen}. But no other hold can have presented a token by then that is a reason to refuse. {}",
         capitalized(&format_worker(timeline, op.worker)),
         op.token,
         format_time(op.began_at),
@@ -127,29 +126,27 @@ fn check_read(
 ) {
     let possible = |write: &&&RegisterOp<'_>| write.token <= op.token && write.began_at <= op.ended_at;
     let source = writes.and_then(|writes| writes.iter().filter(possible).max_by_key(|write| write.token));
-    let said = value.map_or_else(|| "nothing".to_owned(), |value| value.to_string());
+    let value_read = value.map_or_else(|| "no value".to_owned(), |value| value.to_string());
     let reader = capitalized(&format_worker(timeline, op.worker));
     let (from, to) = (format_time(op.began_at), format_time(op.ended_at));
     let fault = describe_fault_at(timeline, op.began_at);
     if value.is_some() && source.is_none() {
-        let title = format!("register {name:?} had a value that nobody had written");
+        let title = format!("register {name:?} had a value that no operation wrote");
         let words = format!(
-            "{reader} read {said} from register {name:?} with token {} from {from} to {to}. Nobody with such a token or a lower one can have \
-             written that by then. {fault}",
+            "{reader} read {value_read} from register {name:?} with token {} from {from} to {to}. No hold with this token or a lower one can have written it by then. {fault}",
             op.token
         );
         log.add_violation((op.began_at, op.ended_at), &[op.worker], &[op.op_id], title, words);
         return;
     }
-    // An operation that only began later is a stale one, and reported as such.
+    // A newer operation that began later is reported as stale.
     let newer = |newest: &&RegisterOp<'_>| {
         newest.began_at <= op.ended_at && source.is_none_or(|source| source.token < newest.token)
     };
     let Some(newest) = newest.filter(newer) else { return };
     let title = format!("register {name:?} lost a write");
     let words = format!(
-        "{} wrote to register {name:?} with token {} from {} to {}, and that was accepted. {reader} read it with the higher token {} from {from} \
-         to {to} and got {said}, which is older. {fault}",
+        "{} wrote to register {name:?} with token {} from {} to {}, and the register accepted it. {reader} read it with the higher token {} from {from} to {to} and got {value_read}, which is older. {fault}",
         capitalized(&format_worker(timeline, newest.worker)),
         newest.token,
         format_time(newest.began_at),
@@ -160,7 +157,7 @@ fn check_read(
     log.add_violation(span, &[newest.worker, op.worker], &[newest.op_id, op.op_id], title, words);
 }
 
-/// Reports that no order fits, and no single rule explains why.
+/// Reports that no order is possible, if no single rule explains why.
 pub(super) fn report_not_linearizable(
     timeline: &Timeline<'_>,
     name: &str,
@@ -178,8 +175,7 @@ pub(super) fn report_not_linearizable(
     let numbers: Vec<_> = with.iter().map(|op| op.op_id).take(20).collect();
     let title = format!("register {name:?} is not linearizable at token {token}");
     let words = format!(
-        "No order of the operations on register {name:?} fits their times, their tokens and what they answered. Up to token {token} there is \
-         one; with what was done under that token, between {} and {}, there is none. {}",
+        "No order of the operations on register {name:?} fits their times, tokens and results. The operations below token {token} have one; with those under it, between {} and {}, there is none. {}",
         format_time(from),
         format_time(to),
         describe_fault_at(timeline, from),

@@ -19,7 +19,7 @@ struct AcceptedWrite<'a> {
     rank: u64,
 }
 
-/// Returns how many.
+/// Reports accepted stale writes; returns their number.
 pub(super) fn check(timeline: &Timeline<'_>, name: &str, register: &RegisterCalls<'_>, log: &mut ViolationLog) -> u64 {
     let mut locks: HashMap<&str, Vec<AcceptedWrite<'_>>> = HashMap::new();
     for &invocation in &register.calls {
@@ -63,8 +63,7 @@ fn report(
 ) {
     let title = format!("register {name:?} accepted a stale write of token {}", stale.hold.token);
     let words = format!(
-        "{} was granted {:?} at {} with token {}. {} was granted it at {} with token {} and wrote to register {name:?}, which ended at {}. After \
-         that, from {} to {}, the first wrote to it, too, and was not refused. {}",
+        "{} was granted {:?} at {} with token {}. {} was granted it at {} with token {} and wrote to register {name:?}, which ended at {}. After that, from {} to {}, the first wrote to it, too, and the register accepted it. {}",
         capitalized(&format_worker(timeline, stale.hold.worker)),
         stale.hold.lock,
         format_time(stale.hold.granted_at),

@@ -1,8 +1,8 @@
 //! How far a server's wall clock jumps.
 //!
 //! A clock that jumps ahead ends leases early. An engine with one clock can then guarantee only its
-//! tokens, so that is a separate fault, *ahead*. A clock that is set back must not let a second
-//! holder in. So with *clock* and the guard on, a database's clock only goes back, and stays there,
+//! tokens, so that is a separate fault, *ahead*. A clock that is set back must not admit a second
+//! holder. So with *clock* and the guard on, a database's clock only goes back, and stays there,
 //! because the return would be a jump ahead; with the guard off, it jumps ahead.
 
 use std::time::Duration;
@@ -28,8 +28,8 @@ pub(super) struct ServerClock {
 }
 
 impl ServerClock {
-    /// A clock, if it is to jump. `repairs_future_leases`: the engine mends leases that begin in the future, so the
-    /// clock may go back by any amount.
+    /// A clock, if it is to jump. `repairs_future_leases`: the engine repairs leases that begin in
+    /// the future, so the clock may go back by any amount.
     pub(super) fn for_options(
         options: &DeploymentOptions,
         repairs_future_leases: bool,
@@ -37,8 +37,8 @@ impl ServerClock {
         if !options.has_fault(FaultKind::Clock) && !options.has_fault(FaultKind::Ahead) {
             return Ok(None);
         }
-        // A claim whose holder is gone lasts longer by as much as the clock went back. Where
-        // holders end, that must be short.
+        // A claim without a holder lasts longer by as much as the clock went back. Where holders
+        // are killed, that must be short.
         let alone = options.faults.iter().all(|fault| *fault == FaultKind::Clock);
         let furthest = if repairs_future_leases || alone { MAX_JUMP_SECONDS } else { 1 };
         Ok(Some(Self {
@@ -118,16 +118,16 @@ mod tests {
         };
         assert!(wanted(&[FaultKind::Kill], true, true).unwrap().is_none());
         let mut rng = Rng::new(3);
-        // Without the library there is nothing to test.
-        let Ok(Some(mut hand)) = wanted(&[FaultKind::Clock, FaultKind::Kill], true, false) else { return };
+        // Without the library, skip the test.
+        let Ok(Some(mut clock)) = wanted(&[FaultKind::Clock, FaultKind::Kill], true, false) else { return };
         for jumps in 1..5 {
-            hand.jump(FaultKind::Clock, &mut rng).unwrap();
-            assert_eq!(hand.offset_seconds, -jumps);
+            clock.jump(FaultKind::Clock, &mut rng).unwrap();
+            assert_eq!(clock.offset_seconds, -jumps);
         }
-        hand.jump(FaultKind::Ahead, &mut rng).unwrap();
-        assert!(hand.offset_seconds >= -1, "{}", hand.offset_seconds);
-        let mut hand = wanted(&[FaultKind::Clock], false, false).unwrap().unwrap();
-        hand.jump(FaultKind::Clock, &mut rng).unwrap();
-        assert!(hand.offset_seconds >= 3);
+        clock.jump(FaultKind::Ahead, &mut rng).unwrap();
+        assert!(clock.offset_seconds >= -1, "{}", clock.offset_seconds);
+        let mut clock = wanted(&[FaultKind::Clock], false, false).unwrap().unwrap();
+        clock.jump(FaultKind::Clock, &mut rng).unwrap();
+        assert!(clock.offset_seconds >= 3);
     }
 }

@@ -198,7 +198,7 @@ impl ClusterServers {
         tokio::time::sleep(a_while).await;
         silence_half_of_server(network, hit, rng);
         let killed = self.cluster.kill_node(hit);
-        // In any case the replica must not stay paused.
+        // Resume the replica also after an error.
         self.cluster.resume_replicas()?;
         killed?;
         Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, Duration::from_millis(500))).with_others_serving())
@@ -225,7 +225,7 @@ impl ClusterServers {
                 masters.push(owner);
             }
         }
-        rng.choose(&masters).copied().ok_or_else(|| RunError::new("the cluster has one master only"))
+        rng.choose(&masters).copied().ok_or_else(|| RunError::new("the cluster has only one master"))
     }
 
     /// The locks' slots begin to move, and stay half-way for a while.
@@ -270,7 +270,7 @@ impl ClusterServers {
             FaultKind::Crash => {
                 self.cluster.nodes_mut()[hit].restart(Data::Keep).await?;
                 self.cluster.wait_until_settled(RECOVERY_TIMEOUT).await?;
-                Ok("it answers again".to_owned())
+                Ok("it responds again".to_owned())
             }
             FaultKind::Failover => {
                 let new = self.cluster.wait_for_failover(slot, RECOVERY_TIMEOUT).await?;
@@ -281,7 +281,7 @@ impl ClusterServers {
             FaultKind::Hang => {
                 self.cluster.nodes_mut()[hit].resume()?;
                 self.cluster.wait_until_settled(RECOVERY_TIMEOUT).await?;
-                Ok("it goes on".to_owned())
+                Ok("it is running again".to_owned())
             }
             FaultKind::ReadOnly => {
                 ReadOnlyCause::TooFewReplicas.revert(self.cluster.nodes()[hit].addr()).await?;

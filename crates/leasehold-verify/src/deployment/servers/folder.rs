@@ -30,7 +30,9 @@ impl Folder {
             Storage::SmallDisk(Disk::new(DISK_BYTES)?)
         } else {
             let folder = tempfile::Builder::new().prefix("leasehold-verify-").tempdir();
-            Storage::TempFolder(folder.map_err(|error| RunError::new(format!("making a temporary folder: {error}")))?)
+            Storage::TempFolder(
+                folder.map_err(|error| RunError::new(format!("cannot create a temporary folder: {error}")))?,
+            )
         };
         Ok(Self { storage: workspace, ttl: options.ttl })
     }
@@ -62,7 +64,7 @@ impl Folder {
         match (&self.storage, fault) {
             (Storage::SmallDisk(disk), FaultKind::DiskFull) => {
                 disk.free()?;
-                Ok("there is room again".to_owned())
+                Ok("there is space again".to_owned())
             }
             _ => Err(unsupported_fault(fault)),
         }

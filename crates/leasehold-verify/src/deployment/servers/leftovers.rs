@@ -34,7 +34,7 @@ pub(super) async fn unexpiring_keys(servers: &[SocketAddr]) -> Result<Leftovers,
             if stays && !key.starts_with(RECORD_PREFIX) {
                 left.push((
                     format!("the keys on {}", format::server_name(at, servers.len())),
-                    format!("{key:?} never ends"),
+                    format!("{key:?} never expires"),
                 ));
             }
         }
@@ -43,7 +43,7 @@ pub(super) async fn unexpiring_keys(servers: &[SocketAddr]) -> Result<Leftovers,
 }
 
 async fn scan_keys(client: &mut RespClient) -> Result<Vec<String>, RunError> {
-    let odd = || RunError::new("Redis does not say which keys it has");
+    let odd = || RunError::new("unexpected reply of Redis to SCAN");
     let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
     loop {
         let answer = client.command(&["SCAN", &cursor, "MATCH", &format!("{KEY_PREFIX}*"), "COUNT", "1000"]).await?;
@@ -69,7 +69,7 @@ pub(super) async fn leftover_claims(
 ) -> Result<Leftovers, RunError> {
     let mut left = Leftovers::new();
     for (at, addr) in servers.iter().enumerate() {
-        let asked = async {
+        let inspection = async {
             let one = Locks::builder().ttl(INSPECTION_TIMEOUT).open(&format!("redlock://{addr}{options}")).await?;
             for lock in locks {
                 left.extend(one.inspect(lock).await?.holders.iter().map(|party| {
@@ -79,7 +79,7 @@ pub(super) async fn leftover_claims(
             }
             one.close().await
         };
-        asked.await.map_err(|error: leasehold::Error| RunError::new(error.to_string()))?;
+        inspection.await.map_err(|error: leasehold::Error| RunError::new(error.to_string()))?;
     }
     Ok(left)
 }

@@ -64,7 +64,7 @@ impl LocalServers {
         }
     }
 
-    /// The servers that tell clients where the others are.
+    /// The servers that report the addresses of the others to clients.
     pub(super) fn discovery_servers(&self) -> Vec<SocketAddr> {
         match self {
             Self::Redis(redis) => redis.sentinels(),
@@ -122,15 +122,15 @@ impl LocalServers {
         matches!((self, fault), (Self::Zookeeper(_), FaultKind::Partition))
     }
 
-    /// Whether half of the workers do not notice the beginning of a fault. ZooKeeper's clients have
-    /// sessions, which do not depend on connections.
+    /// Whether half of the workers must not notice the beginning of a fault. ZooKeeper's clients
+    /// have sessions, which do not depend on connections.
     fn silences_connections(&self, fault: FaultKind, guard: bool) -> bool {
         match self {
             // A cluster silences connections itself, so that its other masters are not disturbed.
             Self::None | Self::Folder(_) | Self::Zookeeper(_) | Self::Cluster(_) => false,
             Self::Redis(_) | Self::Redlock(_) | Self::Sql(_) => match fault {
                 FaultKind::Crash | FaultKind::Wipe | FaultKind::Ahead => true,
-                // A holder that cannot renew after the clock went back leaves a claim that lasts
+                // After the clock went back, a holder that cannot renew leaves a claim that lasts
                 // longer by as much.
                 FaultKind::Clock => !guard,
                 _ => false,
@@ -234,5 +234,5 @@ impl LocalServers {
 
 /// A fault that no server here can have.
 fn unsupported_fault(fault: FaultKind) -> RunError {
-    RunError::new(format!("nothing was started here that {fault} could hit"))
+    RunError::new(format!("no server here supports the fault {fault}"))
 }

@@ -15,13 +15,13 @@ use crate::rng::Rng;
 /// server samples for eviction.
 const FILLER_KEYS: usize = 48;
 const FILLER_BYTES: usize = 64 * 1024;
-/// How many keys the server samples for the one that expires first: with the default of five, it
-/// would often miss all locks.
+/// How many keys the server samples for the one that expires first: with the default of five, the
+/// sample often contains no lock.
 const EVICTION_SAMPLES: &str = "256";
 const DEFAULT_EVICTION_SAMPLES: &str = "5";
 /// How much memory is missing, in bytes.
 const MISSING_BYTES: u64 = 256 * 1024;
-/// They last longer than any lock's record: the server evicts first what expires first.
+/// Longer than any lock's record: the server evicts first the keys that expire first.
 const FILLER_TTL_SECONDS: &str = "86400";
 
 /// Ends the wait for a server that does not respond.
@@ -40,13 +40,13 @@ pub(super) async fn command(addr: SocketAddr, arguments: &[&str]) -> Result<Repl
 /// Retries until the server replies: a busy machine must not end a run. Only for idempotent
 /// commands.
 pub(super) async fn command_with_retry(addr: SocketAddr, arguments: &[&str]) -> Result<Reply, RunError> {
-    Ok(try_eventually("answer of Redis", RESPONSE_TIMEOUT, || command(addr, arguments)).await?)
+    Ok(try_eventually("reply of Redis", RESPONSE_TIMEOUT, || command(addr, arguments)).await?)
 }
 
 /// One section of the server's `INFO`.
 pub(super) async fn info_section(addr: SocketAddr, section: &str) -> Result<HashMap<String, String>, RunError> {
     let Reply::Bulk(text) = command_with_retry(addr, &["INFO", section]).await? else {
-        return Err(RunError::new("Redis does not say what it is"));
+        return Err(RunError::new("unexpected reply of Redis to INFO"));
     };
     let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
     Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
@@ -60,8 +60,8 @@ pub(super) struct FullMemory {
 }
 
 impl FullMemory {
-    /// Fills the memory. With `evicts_keys` the server evicts what expires first; otherwise it refuses
-    /// commands that need memory.
+    /// Fills the memory. With `evicts_keys` the server evicts the keys that expire first; otherwise
+    /// it refuses commands that need memory.
     pub(super) async fn fill(
         addr: SocketAddr,
         evicts_keys: bool,
@@ -70,7 +70,7 @@ impl FullMemory {
     ) -> Result<Self, RunError> {
         let evicted = info_number(&info_section(addr, "stats").await?, "evicted_keys");
         for at in 0..FILLER_KEYS {
-            try_eventually("room in a Redis", RESPONSE_TIMEOUT, || write_filler(addr, at)).await?;
+            try_eventually("free memory in a Redis", RESPONSE_TIMEOUT, || write_filler(addr, at)).await?;
         }
         command_with_retry(addr, &["CONFIG", "SET", "maxmemory-samples", EVICTION_SAMPLES]).await?;
         let policy = if evicts_keys { "volatile-ttl" } else { "noeviction" };

@@ -24,7 +24,7 @@ impl ReadOnlyCause {
     /// A description in words.
     pub(super) fn description(self) -> &'static str {
         match self {
-            Self::Replica => "a replica of a master that is not there",
+            Self::Replica => "a replica of a master that does not exist",
             Self::TooFewReplicas => "fewer replicas than writes need",
         }
     }

@@ -17,12 +17,12 @@ use crate::rng::Rng;
 
 /// Ends the wait for a set that does not recover.
 const RECOVERY_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
-/// Sentinels replace a master that is unreachable for this long. A server that waits for the
-/// processor for a second, on a busy machine, is not gone.
+/// Sentinels replace a master that is unreachable for this long. On a busy machine, a healthy
+/// server may wait a second for the processor.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
 /// With the guard off, the data must be lost before the leases expire.
 const SHORT_DOWN_AFTER: Duration = Duration::from_secs(1);
-/// A master that must not be replaced has to be back before that.
+/// The longest outage of a master that must not be replaced.
 const MAX_MASTER_OUTAGE: Duration = Duration::from_millis(300);
 /// Space for the append-only file, which is rewritten at this size.
 const DISK_BYTES: u64 = 64 * 1024 * 1024;
@@ -141,7 +141,7 @@ impl RedisServers {
 
     /// The master; retried until a Sentinel answers.
     async fn await_master(&self) -> Result<usize, RunError> {
-        Ok(try_eventually("word of a Sentinel", RECOVERY_TIMEOUT, || self.current_master()).await?)
+        Ok(try_eventually("reply of a Sentinel", RECOVERY_TIMEOUT, || self.current_master()).await?)
     }
 
     /// The master, and the Sentinels' configuration epoch. With the guard off it is not checked:
@@ -149,7 +149,7 @@ impl RedisServers {
     async fn master_and_epoch(&self) -> Result<Option<(usize, u64)>, RunError> {
         match &self.servers {
             Topology::Sentinel(set) if self.is_guarded => {
-                Ok(Some(try_eventually("word of a Sentinel", RECOVERY_TIMEOUT, || set.master_and_epoch()).await?))
+                Ok(Some(try_eventually("reply of a Sentinel", RECOVERY_TIMEOUT, || set.master_and_epoch()).await?))
             }
             _ => Ok(None),
         }
@@ -166,7 +166,7 @@ impl RedisServers {
     pub(super) async fn check_no_foreign_failover(&self) -> Result<(), RunError> {
         match (self.baseline, self.master_and_epoch().await?) {
             (Some(known), Some(now)) if known != now => Err(RunError::new(format!(
-                "the Sentinels replaced {} by {} unasked: on a busy machine it had been silent for {DOWN_AFTER:?}",
+                "the Sentinels replaced {} by {} without a fault: on a busy machine it did not respond for {DOWN_AFTER:?}",
                 format::server_name(known.0, self.addrs().len()),
                 format::server_name(now.0, self.addrs().len()),
             ))),
@@ -200,7 +200,7 @@ impl RedisServers {
             }
             FaultKind::Wipe => {
                 self.server_mut(hit).kill()?;
-                // It must be back before the leases that it lost are over.
+                // It must restart before the leases that it lost expire.
                 Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, (ttl / 4).min(MAX_MASTER_OUTAGE))))
             }
             FaultKind::Failover => self.fail_over(target, network, rng).await,
@@ -244,14 +244,14 @@ impl RedisServers {
         let (guard, ttl) = (self.is_guarded, self.ttl);
         let Topology::Sentinel(set) = &mut self.servers else { return Err(unsupported_fault(FaultKind::Failover)) };
         set.cut_replication().await?;
-        // Workers go on for a while; the fail-over loses everything acknowledged in that time.
+        // Workers continue for a while; the fail-over loses all grants of that time.
         let a_while = if guard { rng.duration_in(Duration::from_millis(300), Duration::from_millis(900)) } else { ttl };
         tokio::time::sleep(a_while).await;
         if let Some(lines) = network {
             lines.silence_half_of_connections(rng);
         }
         let killed = set.kill_master().await;
-        // In any case the replicas must not stay paused.
+        // Resume the replicas also after an error.
         set.resume_replicas()?;
         killed?;
         Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, Duration::from_millis(500))).with_others_serving())
@@ -295,7 +295,7 @@ impl RedisServers {
             }
             FaultKind::Evict => {
                 let gone = self.full_memory.take().ok_or_else(|| unsupported_fault(fault))?.free().await?;
-                Ok(format!("{gone} keys were thrown away"))
+                Ok(format!("{gone} keys were evicted"))
             }
             FaultKind::DiskFull => {
                 self.server(hit).disk().ok_or_else(|| unsupported_fault(fault))?.free()?;
@@ -304,7 +304,7 @@ impl RedisServers {
                     self.server_mut(hit).restart(Data::Keep).await?;
                 }
                 let settled = self.await_stable_master().await?;
-                Ok(if died { format!("it had ended, and runs again; {settled}") } else { settled })
+                Ok(if died { format!("it had ended, and was restarted; {settled}") } else { settled })
             }
             _ => Err(unsupported_fault(fault)),
         }
@@ -323,7 +323,7 @@ impl RedisServers {
     async fn await_stable_master(&mut self) -> Result<String, RunError> {
         let (hit, all) = (self.target, self.addrs());
         if matches!(self.servers, Topology::Single(_)) {
-            return Ok("it answers again".to_owned());
+            return Ok("it responds again".to_owned());
         }
         let master = self.await_master().await?;
         if master != hit
@@ -333,8 +333,7 @@ impl RedisServers {
             // close every connection to it, including this one.
             let port = new.port().to_string();
             let words = ["REPLICAOF", "127.0.0.1", &port];
-            try_eventually("old master that takes the new one's orders", RECOVERY_TIMEOUT, || command(*old, &words))
-                .await?;
+            try_eventually("old master that follows the new one", RECOVERY_TIMEOUT, || command(*old, &words)).await?;
         }
         if let Topology::Sentinel(set) = &self.servers {
             set.wait_until_settled(RECOVERY_TIMEOUT).await?;

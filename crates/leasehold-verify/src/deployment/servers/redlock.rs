@@ -86,7 +86,7 @@ impl RedlockServers {
 
     pub(super) async fn leftovers(&self, locks: &[String]) -> Result<Leftovers, RunError> {
         let mut left = leftovers::unexpiring_keys(&self.addrs()).await?;
-        // By a clock that was set back, a claim may last for hours.
+        // On a server whose clock was set back, a claim may last for hours.
         if self.clocks.is_empty() {
             left.extend(leftovers::leftover_claims(&self.addrs(), &self.options, locks).await?);
         }
@@ -176,6 +176,6 @@ impl RedlockServers {
         let hit = self.servers.iter_mut().enumerate().filter(|(at, _)| hit.contains(at));
         let back = hit.map(|(_, server)| server.restart(data));
         futures_util::future::try_join_all(back).await?;
-        Ok("all answer again".to_owned())
+        Ok("all respond again".to_owned())
     }
 }

@@ -29,7 +29,7 @@ pub(in crate::deployment) struct SqlServer {
 
 impl SqlServer {
     pub(super) async fn start(local: LocalEngine, options: &DeploymentOptions) -> Result<Self, RunError> {
-        // The engine makes leases that begin in the future begin now.
+        // The engine repairs leases that begin in the future.
         let clock = ServerClock::for_options(options, true)?;
         let mysql = local == LocalEngine::Mysql;
         let (mut maria, mut postgres) = (MariaDb::new().fsync(), Postgres::new().fsync());
@@ -73,12 +73,12 @@ impl SqlServer {
     }
 
     async fn query(&self, statement: &str) -> Result<Vec<Vec<Option<String>>>, RunError> {
-        let asked = if self.is_mysql {
+        let reply = if self.is_mysql {
             mariadb::query(&self.server, statement).await
         } else {
             postgres::query(&self.server, statement).await
         };
-        Ok(asked?)
+        Ok(reply?)
     }
 
     pub(super) async fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
@@ -122,7 +122,7 @@ impl SqlServer {
         match fault {
             FaultKind::Crash => {
                 self.server.restart(Data::Keep).await?;
-                Ok("it answers again".to_owned())
+                Ok("it responds again".to_owned())
             }
             FaultKind::Clock | FaultKind::Ahead => {
                 self.clock.as_ref().map(ServerClock::offset_note).ok_or_else(|| unsupported_fault(fault))
@@ -134,7 +134,7 @@ impl SqlServer {
             FaultKind::DiskFull => {
                 self.server.disk().ok_or_else(|| unsupported_fault(fault))?.free()?;
                 if self.server.is_running()? && self.responds_again().await {
-                    return Ok("it answers".to_owned());
+                    return Ok("it responds".to_owned());
                 }
                 // A server that hangs for lack of space would not shut down cleanly, either.
                 self.server.kill()?;
@@ -149,7 +149,7 @@ impl SqlServer {
     async fn responds_again(&mut self) -> bool {
         let running = self.server.pid();
         let answer = try_eventually("answer", RESTART_AFTER, || async {
-            // A process that has ended never will.
+            // A process that has ended does not recover.
             let gone = running.is_none_or(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
             if gone { Ok(false) } else { self.query("SELECT 1").await.map(|_| true) }
         });

@@ -87,7 +87,7 @@ impl ZookeeperServers {
             }
             FaultKind::Partition => {
                 ensemble.cut_off(self.target);
-                let target = format!("{target}: cut off from the others, and not from its clients");
+                let target = format!("{target}: cut off from the others, but not from its clients");
                 Ok(ActiveFault::new(target, rng.duration_in(self.ttl * 6 / 5, self.ttl * 5 / 2)).with_others_serving())
             }
             _ => Err(unsupported_fault(fault)),

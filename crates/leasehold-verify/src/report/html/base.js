@@ -1,4 +1,4 @@
-// The run, as lists. Where what stands in them:
+// The run as lists, and the positions of their fields:
 const LIFE = { lane: 0, worker: 1, pid: 2, from: 3, to: 4, killed: 5 };
 const PAUSE = { lane: 0, worker: 1, from: 2, to: 3, stalled: 4 };
 const SPAN = {
@@ -11,8 +11,8 @@ const FLAG = { from: 0, to: 1, lanes: 2, promise: 3, title: 4 };
 const LANE = { name: 0, top: 1, height: 2, rows: 3 };
 const FATE = { open: 0, killed: 1, busy: 2, timedOut: 3, failed: 4, unknown: 5, released: 6, releaseFailed: 7, lost: 8, done: 9 };
 const FATES = [
-  "no end", "its process was killed", "not granted: somebody else had it", "not granted in time", "failed", "nobody knows whether it was granted",
-  "given back", "giving it back failed", "lost", "done",
+  "no end", "its process was killed", "not granted: held by another", "not granted in time", "failed", "unknown whether it was granted",
+  "released", "release failed", "lost", "done",
 ];
 const LOOK = { accepted: 0, refused: 1, read: 2, unknown: 3 };
 const COLOURS = 6;
@@ -23,18 +23,18 @@ const frame = run.frame;
 const live = byId("live");
 const overview = byId("overview");
 
-// What is seen: from when to when, and how wide it is.
+// The visible time span, and its width.
 const view = { from: 0, to: run.end, width: 900, lock: null, least: Math.max(1000, run.end / 1e7) };
 const right = () => view.width - 12;
 const x = (t) => frame.gutter + ((t - view.from) / (view.to - view.from)) * (right() - frame.gutter);
 const timeAt = (px) => view.from + ((px - frame.gutter) / (right() - frame.gutter)) * (view.to - view.from);
 const y = (lane, row) => run.lanes[lane][LANE.top] + frame.above + row * (frame.bar + frame.between);
-// A little outside is as good as far outside, and far outside is more than a picture can say.
+// Positions far outside are clamped: large coordinates overflow.
 const edge = (t) => Math.min(Math.max(x(t), frame.gutter - 20), view.width + 20);
 const px = (value) => Math.round(value * 10) / 10;
 
 const entities = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
-// What would turn the text around, or is no character to be seen, is not shown either.
+// Also replaces characters that are invisible or change the writing direction.
 const unseen = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 const esc = (text) => String(text).replace(unseen, "\ufffd").replace(/[&<>"']/g, (c) => entities[c]);
 const textWidth = (text) => { let sum = 0; for (const c of text) sum += c < "\x80" ? 6.1 : 11; return sum; };
@@ -52,7 +52,7 @@ function lasting(nanos) {
   const seconds = Math.round(nanos / 1e9);
   return Math.floor(seconds / 60) + " min" + (seconds % 60 ? " " + (seconds % 60) + " s" : "");
 }
-// As many places as it takes to tell two neighbouring pixels apart, but at least three.
+// As many decimals as neighbouring pixels need to differ, but at least three.
 function moment(nanos) {
   const step = (view.to - view.from) / view.width;
   return (nanos / 1e9).toFixed(Math.min(9, Math.max(3, Math.ceil(9 - Math.log10(Math.max(step, 1)))))) + " s";
@@ -73,7 +73,7 @@ function ticks() {
   for (let at = Math.ceil(view.from / step); at * step <= view.to && out.length < 1000; at++) out.push(at * step);
   return { times: out, places };
 }
-// Bars that are too narrow to be seen apart are drawn as one.
+// Draws bars that are too narrow to be distinguished as one.
 function merged(items) {
   const out = [];
   let last = null;
@@ -88,7 +88,7 @@ function merged(items) {
   }
   return out;
 }
-// The spans and marks of each row: they come by lane, row and time.
+// The spans and marks of each row, which are ordered by lane, row and time.
 function rows(list, kind) {
   const out = new Map();
   list.forEach((item, at) => {

@@ -73,12 +73,12 @@ fn mark_data(mark: &RegisterMark) -> Value {
     let what = match (mark.written, &mark.outcome) {
         (Some(value), _) => format!("write {value}"),
         (None, Some(Outcome::Value { value: Some(value) })) => format!("read {value}"),
-        (None, Some(Outcome::Value { value: None })) => "read, nothing was written yet".to_owned(),
+        (None, Some(Outcome::Value { value: None })) => "read: no value written yet".to_owned(),
         (None, _) => "read".to_owned(),
     };
     let came = match &mark.outcome {
         Some(Outcome::Accepted) => "accepted".to_owned(),
-        Some(Outcome::Refused { seen }) => format!("refused: token {seen} was there before"),
+        Some(Outcome::Refused { seen }) => format!("refused: the register has seen token {seen}"),
         Some(Outcome::Failed { error }) => format!("failed: {error}"),
         Some(Outcome::Unknown { error }) => format!("unknown: {error}"),
         Some(_) => String::new(),

@@ -1,8 +1,9 @@
-// What stands on the lanes. Only what is seen is drawn.
+// Draws the visible part of the lanes.
 const seen = (from, to) => to >= view.from && from <= view.to;
 const colour = (span) => "l" + (span[SPAN.lock] % COLOURS) + (view.lock !== null && span[SPAN.lock] !== view.lock ? " dim" : "");
 
-// Thousands of small shapes of one look are one path: a picture is as slow as its parts are many.
+// Thousands of small shapes of one style become one path: drawing time depends on the number of
+// elements.
 function paths() {
   const all = new Map();
   return {
@@ -24,7 +25,7 @@ function drawLives(out) {
   }
 }
 
-// Crosses, over what they end.
+// Crosses, over the ends of processes.
 function drawDeaths(out) {
   for (const life of run.lives) {
     if (!life[LIFE.killed] || !seen(life[LIFE.to], life[LIFE.to])) continue;
@@ -79,7 +80,7 @@ function drawHolds(out, list) {
     out.push(`<rect class="item ${style} ${colour(span)}" tabindex="0" role="img" data-span="${one.at}" aria-label="${name}" x="${px(one.x)}" y="${top}" width="${px(width)}" height="${frame.bar}" rx="2"/>`);
     const token = span[SPAN.token];
     if (token && textWidth(token) + 4 <= width) {
-      // In the middle of what is seen of it.
+      // In the middle of its visible part.
       const mid = (Math.max(one.x, frame.gutter) + Math.min(one.to, right())) / 2;
       const dim = view.lock !== null && span[SPAN.lock] !== view.lock ? " dim" : "";
       out.push(`<text class="token${dim}" x="${px(mid)}" y="${px(top + frame.bar / 2 + 3.6)}">${token}</text>`);

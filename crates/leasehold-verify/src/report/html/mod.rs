@@ -25,7 +25,7 @@ const SCRIPT_PARTS: [&str; 5] = [
     include_str!("moves.js"),
 ];
 
-/// Nothing may be loaded, whatever the page contains.
+/// Forbids the page to load anything, even if its content tries to.
 const CONTENT_SECURITY_POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 

@@ -1,4 +1,5 @@
-// Zooming and moving: wheel, pinch, drag, buttons, keys, the strip below, the address, and the list of violations.
+// Zooming and moving: wheel, pinch, drag, buttons, keys, the overview, the address, and the list of
+// violations.
 let pending = 0;
 const redraw = () => { if (!pending) pending = requestAnimationFrame(() => { pending = 0; draw(); }); };
 
@@ -16,7 +17,7 @@ function remember() {
   remembering = setTimeout(() => {
     const whole = view.from <= 0 && view.to >= run.end;
     const seconds = (t) => (t / 1e9).toFixed(6).replace(/\.?0+$/, "") + "s";
-    // A page that was opened in a frame or as data may not say where it is.
+    // A page in a frame or a data URL may not change its address.
     try { history.replaceState(null, "", whole ? "#" : `#from=${seconds(view.from)}&to=${seconds(view.to)}`); } catch { return; }
   }, 200);
 }
@@ -75,7 +76,7 @@ function release(event) {
 }
 window.addEventListener("pointermove", (event) => {
   if (!pointers.has(event.pointerId)) return;
-  // It was let go outside of the window.
+  // The button was released outside of the window.
   if (event.pointerType === "mouse" && !event.buttons) return release(event);
   pointers.set(event.pointerId, local(event));
   const span = grip.to - grip.from;

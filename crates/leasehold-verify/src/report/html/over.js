@@ -1,4 +1,4 @@
-// What goes over all lanes, and the picture as a whole.
+// Elements over all lanes, and the picture as a whole.
 const bounds = (from, to, least) => {
   const [a, b] = [edge(from), edge(to)];
   const more = Math.max(0, (least - (b - a)) / 2);
@@ -31,7 +31,8 @@ function drawBands(out) {
   }
 }
 
-// Each label on the first line where it meets no other; else shorter; else not at all.
+// Each label goes on the first line where it overlaps no other; otherwise it is shortened or
+// omitted.
 function drawBandLabels(out) {
   const free = new Array(frame.lines).fill(-1e9);
   for (const band of run.bands) {
@@ -82,7 +83,7 @@ function drawBoxes(out) {
   }
 }
 
-// Those whose numbers would meet are one, from the first to the last.
+// Overlapping numbers are merged into a range.
 function drawBadges(out) {
   const badges = [];
   run.flags.forEach((flag, at) => {
@@ -143,7 +144,7 @@ function drawPane() {
 function draw() {
   const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.span : undefined;
   const out = [`<svg class="lh" width="${view.width}" height="${frame.height}" role="group" aria-label="timeline">`];
-  // What stands at the very beginning or end may reach over it.
+  // Elements at the very beginning or end may extend beyond it.
   const [from, to] = [view.from <= 0 ? frame.gutter - 8 : frame.gutter, view.to >= run.end ? view.width : right()];
   out.push(`<clipPath id="clip"><rect x="${from}" y="0" width="${to - from}" height="${frame.height}"/></clipPath>`);
   drawGrid(out);

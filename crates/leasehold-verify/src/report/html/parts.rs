@@ -18,7 +18,8 @@ pub(super) fn header(verdict: &Verdict) -> String {
         first.make_ascii_uppercase();
     }
     let header = &verdict.header;
-    let control = if header.guard { "" } else { "<p class=\"control\">A negative control: it must be found out.</p>" };
+    let control =
+        if header.guard { "" } else { "<p class=\"control\">A negative control: the checker must detect it.</p>" };
     format!(
         r#"<header class="{class}"><p class="brand"><b>leasehold verify</b><span>{} at <code>{}</code></span><span>{}</span></p><h1><svg viewBox="0 0 24 24" aria-hidden="true"><circle cx="12" cy="12" r="11"/><path d="{icon}"/></svg>{word}</h1><p class="lead">{}</p>{control}</header>"#,
         escape_markup(&header.engine),
@@ -37,7 +38,7 @@ pub(super) fn key_figures(verdict: &Verdict) -> String {
         ("grants", format::format_count(counts.grants)),
         ("processes", format::format_count(counts.workers)),
         ("faults", format::format_count(counts.faults)),
-        ("losses told", format::format_count(counts.losses)),
+        ("losses notified", format::format_count(counts.losses)),
         ("stale writes refused", format::format_count(counts.refused)),
         ("failed", format::format_count(counts.failed)),
         ("unknown or open", format::format_count(counts.unknown + counts.open)),
@@ -77,7 +78,7 @@ pub(super) fn timeline_section(model: &TimelineModel, verdict: &Verdict, picture
     if model.omitted_calls > 0 {
         let _ = write!(
             out,
-            "<p class=\"note\">{} of {} are drawn: those that went wrong, those around faults, and of the others as many as a page can bear. The verdict is about all of them.</p>",
+            "<p class=\"note\">{} of {} are drawn: all that failed, those around faults, and a part of the others. The verdict covers all of them.</p>",
             format::format_quantity(model.spans.len() as u64, "call"),
             format::format_count(model.spans.len() as u64 + model.omitted_calls),
         );
@@ -117,7 +118,7 @@ fn violations_list(verdict: &Verdict) -> String {
 
 /// The table of guarantees.
 pub(super) fn guarantees_table(verdict: &Verdict) -> String {
-    let mut out = "<section><h2>Promises</h2><table class=\"promises\"><thead><tr><th>promise</th><th>state</th><th class=\"n\">checked</th><th>figure</th></tr></thead><tbody>".to_owned();
+    let mut out = "<section><h2>Guarantees</h2><table class=\"promises\"><thead><tr><th>guarantee</th><th>state</th><th class=\"n\">checked</th><th>figure</th></tr></thead><tbody>".to_owned();
     for one in &verdict.findings {
         let (class, mark) = match one.state {
             FindingStatus::Kept => ("kept", "✓"),
@@ -207,7 +208,7 @@ pub(super) fn run_parameters(verdict: &Verdict) -> String {
         ("seed", header.seed.to_string()),
         ("TTL", format::format_duration(header.ttl)),
         ("lanes", format::format_count(u64::from(header.lanes))),
-        ("serves in order", yes(header.fair).to_owned()),
+        ("serves in queue order", yes(header.fair).to_owned()),
         ("fencing tokens", yes(header.fencing).to_owned()),
         ("started", header.started.clone()),
         ("history", if verdict.complete { "complete".to_owned() } else { "cut short".to_owned() }),
@@ -217,13 +218,13 @@ pub(super) fn run_parameters(verdict: &Verdict) -> String {
     }
     let notes = header.notes.iter().filter(|(name, _)| *name != "command");
     all.extend(notes.map(|(name, note)| (name.as_str(), note.clone())));
-    let mut out = "<section class=\"run\"><h2>What was run</h2><dl>".to_owned();
+    let mut out = "<section class=\"run\"><h2>Run parameters</h2><dl>".to_owned();
     for (name, value) in all {
         let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", escape_markup(name), escape_markup(&value));
     }
     let _ = write!(
         out,
-        "</dl><p>Once more:</p><pre><code>{}</code></pre></section>",
+        "</dl><p>Repeat this run:</p><pre><code>{}</code></pre></section>",
         escape_markup(&format::repeat_command(header))
     );
     out

@@ -1,10 +1,11 @@
-// What is under the pointer, from the data and not from the picture: what was too narrow to be drawn is found, too.
+// Finds the elements under the pointer in the data, so that it also finds those too narrow to be
+// drawn.
 const tip = byId("tip");
 const MOST = 4;
 
 function spanTitle(span) {
   const lock = run.locks[span[SPAN.lock]];
-  return span[SPAN.granted] === null ? `asks for ${lock}` : `holds ${lock}` + (span[SPAN.token] ? `, token ${span[SPAN.token]}` : "");
+  return span[SPAN.granted] === null ? `requests ${lock}` : `holds ${lock}` + (span[SPAN.token] ? `, token ${span[SPAN.token]}` : "");
 }
 const part = (title, pairs) =>
   `<div><b>${esc(title)}</b><dl>` + pairs.filter(([, value]) => value).map(([name, value]) => `<dt>${esc(name)}</dt><dd>${esc(value)}</dd>`).join("") + "</dl></div>";
@@ -18,10 +19,10 @@ function spanTip(span) {
     ["worker", span[SPAN.worker] + (life && life[LIFE.pid] !== null ? `, process ${life[LIFE.pid]}` : "")],
     ["how", span[SPAN.how]],
     ["asked", moment(span[SPAN.begin])],
-    ["in line", span[SPAN.queued] === null ? "" : "by " + moment(span[SPAN.queued])],
+    ["queued", span[SPAN.queued] === null ? "" : "by " + moment(span[SPAN.queued])],
     [granted === null ? "waited" : "granted", granted === null ? lasting(span[SPAN.end] - span[SPAN.begin]) : `${moment(granted)}, after ${lasting(granted - span[SPAN.begin])}`],
     ["held", granted === null ? "" : `until ${moment(span[SPAN.sure])}, for ${ttls(span[SPAN.sure] - granted)}`],
-    ["then", late ? `past its deadline for ${lasting(span[SPAN.to] - span[SPAN.sure])}, until it was told` : ""],
+    ["then", late ? `past its deadline for ${lasting(span[SPAN.to] - span[SPAN.sure])}, until it was notified` : ""],
     ["deadline", granted !== null && span[SPAN.deadline] ? moment(span[SPAN.deadline]) : ""],
     ["end", fate],
     ["call", span[SPAN.op]],
@@ -30,7 +31,7 @@ function spanTip(span) {
 function markTip(mark) {
   return part(mark[MARK.what], [
     ["register", mark[MARK.register]], ["token", mark[MARK.token]], ["worker", String(mark[MARK.worker])],
-    ["from", moment(mark[MARK.from])], ["to", moment(mark[MARK.t])], ["answer", mark[MARK.came]],
+    ["from", moment(mark[MARK.from])], ["to", moment(mark[MARK.t])], ["outcome", mark[MARK.came]],
   ]);
 }
 function bandTip(band) {
@@ -40,7 +41,7 @@ function bandTip(band) {
   ]);
 }
 function flagTip(flag, at) {
-  return part(`violation ${at + 1}: ${flag[FLAG.title]}`, [["promise", flag[FLAG.promise]], ["from", moment(flag[FLAG.from])],
+  return part(`violation ${at + 1}: ${flag[FLAG.title]}`, [["guarantee", flag[FLAG.promise]], ["from", moment(flag[FLAG.from])],
     ["for", flag[FLAG.to] > flag[FLAG.from] ? lasting(flag[FLAG.to] - flag[FLAG.from]) : ""]]);
 }
 
@@ -59,7 +60,7 @@ function under(left, top) {
     const row = Math.max(0, Math.min(run.lanes[lane][LANE.rows] - 1, Math.floor(inside / (frame.bar + frame.between))));
     for (const at of markRows.get(lane * 16 + row) || []) if (near(run.marks[at][MARK.t], run.marks[at][MARK.t])) add(() => markTip(run.marks[at]));
     const spans = (spanRows.get(lane * 16 + row) || []).map((at) => run.spans[at]).filter((span) => near(span[SPAN.begin], span[SPAN.end]));
-    // What the pointer is on comes before what is near.
+    // Elements under the pointer come before those near it.
     const on = (span) => (t >= span[SPAN.begin] && t <= span[SPAN.end] ? 0 : 1);
     spans.sort((a, b) => on(a) - on(b));
     const exact = spans.filter((span) => !on(span));
@@ -80,7 +81,7 @@ function under(left, top) {
   return found.join("") + (more ? `<div>and ${more} more here: zoom in</div>` : "");
 }
 
-// Beside the point, and inside of the page.
+// Places the tip beside the pointer, and inside the page.
 function showTip(html, left, top) {
   tip.hidden = !html;
   if (!html) return;

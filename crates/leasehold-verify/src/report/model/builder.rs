@@ -1,5 +1,6 @@
 //! Reads the lines in the order of their times: with many processes, a line may precede one that
-//! happened earlier. Several passes, because an end may have the same time as its beginning.
+//! happened earlier. Several passes are needed, because an end may have the same time as its
+//! beginning.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -60,8 +61,8 @@ pub(crate) fn build(events: &[Event], verdict: &Verdict) -> TimelineModel {
             Event::FaultBegin { t, fault, kind, target, workers, .. } => {
                 let lanes = reader.lanes_of(workers);
                 let (from, to, target) = (*t, reader.model.end, target.clone());
-                let told = |band: &&mut FaultBand| band.fault == *fault && band.kind == *kind;
-                if let Some(band) = reader.model.bands.iter_mut().find(told) {
+                let is_same = |band: &&mut FaultBand| band.fault == *fault && band.kind == *kind;
+                if let Some(band) = reader.model.bands.iter_mut().find(is_same) {
                     (band.target, band.lanes) = (target, lanes);
                     continue;
                 }
@@ -300,7 +301,7 @@ impl ModelBuilder {
         }
     }
 
-    /// When a process stopped doing anything, and whether it was killed.
+    /// When a process ended, and whether it was killed.
     pub(super) fn process_end(&self, worker: WorkerId) -> (RunNanos, bool) {
         let life = self.lifetime_by_worker.get(&worker).and_then(|at| self.model.lifetimes.get(*at));
         life.map_or((self.model.end, false), |life| (life.to, life.end == ProcessEnd::Killed))

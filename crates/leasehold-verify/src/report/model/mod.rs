@@ -92,7 +92,7 @@ pub(crate) struct Span {
     pub(crate) relied_on_until: RunNanos,
     /// Until when it had neither released it nor learned of the loss.
     pub(crate) held_until: RunNanos,
-    /// When everything was done: the same, or the end of the release.
+    /// When all of it was done: the same, or the end of the release.
     pub(crate) done_at: RunNanos,
     /// The last known deadline.
     pub(crate) deadline: RunNanos,
@@ -162,12 +162,12 @@ impl SpanOutcome {
         match self {
             Self::Open => "no end",
             Self::Killed => "its process was killed",
-            Self::Busy => "somebody else had it",
+            Self::Busy => "held by another",
             Self::TimedOut => "not granted in time",
             Self::Failed(_) => "failed",
-            Self::Unknown(_) => "nobody knows whether it was granted",
-            Self::Released => "given back",
-            Self::ReleaseFailed(_) => "giving it back failed",
+            Self::Unknown(_) => "unknown whether it was granted",
+            Self::Released => "released",
+            Self::ReleaseFailed(_) => "release failed",
             Self::Lost(_) => "lost",
             Self::Done => "done",
         }
@@ -235,7 +235,7 @@ impl FaultBand {
         format!("{} {}{cut}", self.kind, self.target.chars().take(MAX_LABEL_CHARS).collect::<String>())
     }
 
-    /// Its CSS class: its colour depends on what it hits.
+    /// Its CSS class: its colour depends on its target.
     pub(crate) fn css_class(&self) -> &'static str {
         match self.kind {
             FaultKind::Kill | FaultKind::Stop => "proc",

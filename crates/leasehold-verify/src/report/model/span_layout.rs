@@ -26,8 +26,7 @@ pub(super) fn finish(mut reader: ModelBuilder) -> TimelineModel {
     run
 }
 
-/// Computes how a span ends. `process_end` is when its process last did anything, and whether it was
-/// killed.
+/// Computes how a span ends. `process_end` is the end of its process, and whether it was killed.
 fn finish_span(span: &mut Span, events: HoldEvents, process_end: (RunNanos, bool)) {
     let (gone, killed) = process_end;
     let open = || if killed { SpanOutcome::Killed } else { SpanOutcome::Open };
@@ -37,7 +36,7 @@ fn finish_span(span: &mut Span, events: HoldEvents, process_end: (RunNanos, bool
             Some((t, Outcome::TimedOut)) => (t, SpanOutcome::TimedOut),
             Some((t, Outcome::Unknown { error })) => (t, SpanOutcome::Unknown(error)),
             Some((t, Outcome::Failed { error })) => (t, SpanOutcome::Failed(error)),
-            Some((t, other)) => (t, SpanOutcome::Failed(format!("{other:?} is no answer to this"))),
+            Some((t, other)) => (t, SpanOutcome::Failed(format!("{other:?} is not an outcome of this call"))),
             None => (gone, open()),
         };
         span.done_at = end.max(span.requested_at);
@@ -70,7 +69,7 @@ fn finish_span(span: &mut Span, events: HoldEvents, process_end: (RunNanos, bool
     span.relied_on_until = sure.clamp(granted, span.held_until);
     span.outcome = fate;
     let done = match ended {
-        // After it learns of the loss, its actions are not part of the hold.
+        // After the holder learns of the loss, its actions are not part of the hold.
         _ if matches!(span.outcome, SpanOutcome::Lost(_)) => span.held_until,
         Some((t, _)) => t,
         None if events.release_began_at.is_some() => gone,

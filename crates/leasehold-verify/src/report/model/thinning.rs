@@ -1,11 +1,11 @@
-//! Thins out a run of very many calls by omitting similar ones.
+//! Thins out a run with very many calls by omitting similar ones.
 
 use std::collections::HashMap;
 
 use super::{MarkStyle, RegisterMark, Span, SpanOutcome, TimelineModel};
 use crate::history::{RunNanos, WorkerId};
 
-/// A browser takes long to open a page with more calls than this. Of a longer run, only the most
+/// Browsers open a page with more calls than this slowly. Of a longer run, only the most
 /// informative calls are drawn.
 pub(crate) const MAX_SPANS: usize = 20_000;
 
@@ -21,9 +21,9 @@ enum Importance {
 }
 
 impl TimelineModel {
-    /// Omits calls until about `max_spans` are left: evenly, and uninteresting ones first. Calls within
-    /// `near` after a fault are of interest. [`TimelineModel::omitted_calls`] then has the number of omitted
-    /// calls.
+    /// Omits calls until about `max_spans` are left: evenly, and uninteresting ones first. Calls
+    /// within `near` after a fault are of interest. [`TimelineModel::omitted_calls`] then has the
+    /// number of omitted calls.
     pub(crate) fn thin_out(&mut self, max_spans: usize, near: RunNanos) {
         if self.spans.len() <= max_spans {
             return;

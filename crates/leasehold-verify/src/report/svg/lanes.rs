@@ -75,13 +75,13 @@ fn draw_pauses(model: &TimelineModel, layout: &Layout, ids: &str, out: &mut Stri
 
 /// Draws thin lines: requests and releases.
 fn draw_requests(spans: &[Span], layout: &Layout, out: &mut String) {
-    let asks = spans
+    let requests = spans
         .iter()
         .enumerate()
         .map(|(at, span)| (layout.x(span.requested_at), layout.x(span.granted_at.unwrap_or(span.done_at)), at));
     let given = spans.iter().enumerate().filter(|(_, span)| span.granted_at.is_some());
     let gives = given.map(|(at, span)| (layout.x(span.held_until), layout.x(span.done_at), at));
-    for (class, all) in [("wait", merge_narrow(asks)), ("give", merge_narrow(gives.filter(|(x, to, _)| to > x)))] {
+    for (class, all) in [("wait", merge_narrow(requests)), ("give", merge_narrow(gives.filter(|(x, to, _)| to > x)))] {
         for one in all.iter().filter(|one| one.x_end - one.x >= 0.5) {
             let Some(span) = spans.get(one.first_index) else { continue };
             let high = if class == "wait" { 2.0 } else { 4.0 };

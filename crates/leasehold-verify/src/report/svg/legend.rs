@@ -36,7 +36,7 @@ pub(crate) fn legend_entries(model: &TimelineModel, ids: &str) -> Vec<Entry> {
     add(!model.spans.is_empty(), r#"<rect class="wait l0" x="2" y="6" width="22" height="2"/>"#, "waits");
     let slow = |from: u64, to: u64| to.saturating_sub(from) > model.end / 200;
     let gives = model.spans.iter().any(|span| span.granted_at.is_some() && slow(span.held_until, span.done_at));
-    add(gives, r#"<rect class="give l0" x="2" y="5" width="22" height="4"/>"#, "gives back");
+    add(gives, r#"<rect class="give l0" x="2" y="5" width="22" height="4"/>"#, "releases");
     let failed = |span: &Span| {
         span.granted_at.is_none()
             && !matches!(span.outcome, SpanOutcome::Busy | SpanOutcome::Killed | SpanOutcome::Open)
@@ -51,12 +51,12 @@ pub(crate) fn legend_entries(model: &TimelineModel, ids: &str) -> Vec<Entry> {
     add(
         past,
         r#"<rect class="past l0" x="2" y="2" width="22" height="10" rx="2"/>"#,
-        "past its deadline, not yet told",
+        "past its deadline, not yet notified",
     );
     let lost = model.spans.iter().any(|span| matches!(span.outcome, SpanOutcome::Lost(_)));
     add(lost, r#"<path class="lost" d="M13 3m-5 0h10l-5 8z"/>"#, "learns of the loss");
     let tail = model.spans.iter().any(|span| span.outcome == SpanOutcome::Killed && span.deadline > span.held_until);
-    add(tail, r#"<path class="tail l0" d="M2 7H24"/>"#, "lease of the dead, until its deadline");
+    add(tail, r#"<path class="tail l0" d="M2 7H24"/>"#, "lease of a killed worker, until its deadline");
     let killed = model.lifetimes.iter().any(|life| life.end == ProcessEnd::Killed);
     add(killed, r#"<path class="dead" d="M9 3L17 11M9 11L17 3"/>"#, "killed");
     let stop = format!(r#"<rect fill="url(#{ids}-stop)" x="2" y="1" width="22" height="12"/>"#);

@@ -127,7 +127,7 @@ impl TerminalReport {
                 }
             })
             .collect();
-        self.write_table(["fault", "recovered", "at most"], "what it hit", &rows);
+        self.write_table(["fault", "recovered", "at most"], "target", &rows);
         if let Some(left_out) = format::describe_missing_faults(verdict) {
             for line in wrap(&left_out, self.width) {
                 self.write_line(&line, TextStyle::Dim);
@@ -188,12 +188,12 @@ impl TerminalReport {
             self.out.push('\n');
             self.write_violation(at + 1, violation);
         }
-        let told = verdict.violations.len().min(MAX_FULL_VIOLATIONS) as u64;
-        let more = verdict.violations_in_all.saturating_sub(told);
+        let printed = verdict.violations.len().min(MAX_FULL_VIOLATIONS) as u64;
+        let more = verdict.violations_in_all.saturating_sub(printed);
         if more > 0 {
             self.out.push('\n');
-            let and = if told > 0 { "and " } else { "" };
-            let rest = if told > 0 { "more" } else { "violations that are not in the list" };
+            let and = if printed > 0 { "and " } else { "" };
+            let rest = if printed > 0 { "more" } else { "violations that are not listed" };
             for line in wrap(&format!("{and}{} {rest}", format::format_count(more)), self.width) {
                 self.write_line(&line, TextStyle::Bad);
             }

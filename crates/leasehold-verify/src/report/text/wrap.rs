@@ -1,11 +1,11 @@
 //! Wraps lines to a width.
 
-/// How many terminal columns a text takes.
+/// The number of terminal columns of a text.
 pub(super) fn columns(text: &str) -> usize {
     text.chars().map(char_columns).sum()
 }
 
-/// Wide scripts and emoji take two columns, combining marks none.
+/// Wide scripts and emoji have two columns, combining marks none.
 fn char_columns(c: char) -> usize {
     match c {
         '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{fe00}'..='\u{fe0f}' => 0,
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn every_wrapped_line_fits_and_no_text_is_lost() {
-        let text = "who held it was stopped; averyveryverylongwordwithoutany break 漢字漢字漢字漢字 end";
+        let text = "its holder was stopped; averyveryverylongwordwithoutany break 漢字漢字漢字漢字 end";
         for width in 2..60 {
             let lines = wrap(text, width);
             for line in &lines {

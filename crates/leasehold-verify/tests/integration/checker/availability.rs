@@ -9,8 +9,8 @@ use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusi
 /// The bound once others can serve: two TTLs and three seconds.
 const SERVING_BOUND: u64 = 2 * TTL + 3_000;
 
-/// A fault from 1 s on that lasts for `fault_duration`; others can serve after `others_serve_after`. Worker 1 retries
-/// all the time, and is granted from `granted` on.
+/// A fault from 1 s on that lasts for `fault_duration`; others can serve after
+/// `others_serve_after`. Worker 1 retries all the time, and is granted from `granted` on.
 fn served_during_fault(others_serve_after: Option<u64>, fault_duration: u64, granted: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     history.fault((1_000, 1_000 + fault_duration), 1, FaultKind::Leader, &[]);

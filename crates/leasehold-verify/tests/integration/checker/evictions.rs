@@ -78,7 +78,7 @@ fn granted_beside_evicted_holder(outcome: Outcome, notified_at: u64) -> HistoryB
 fn another_holder_may_be_granted_beside_an_evicted_one_that_is_notified_in_time() {
     granted_beside_evicted_holder(evicted(2), 300).assert_kept(Eviction);
     granted_beside_evicted_holder(Outcome::Evicted { token: None, gone: false }, 300).assert_kept(Eviction);
-    // It may have been done.
+    // The eviction may have taken effect.
     let verdict = granted_beside_evicted_holder(unknown(), 300).check();
     assert!(verdict.violations.is_empty(), "{:?}", verdict.violations);
 }
@@ -93,7 +93,7 @@ fn no_holder_is_granted_beside_one_that_was_not_evicted() {
 #[test]
 fn an_evicted_holder_is_notified_within_half_a_second() {
     let verdict = granted_beside_evicted_holder(evicted(2), 900).assert_broken(Eviction, 1);
-    assert!(verdict.violations[0].title.contains("was told 790 ms later"), "{:?}", verdict.violations);
+    assert!(verdict.violations[0].title.contains("was notified 790 ms later"), "{:?}", verdict.violations);
     assert!(verdict.violations[0].about_time);
 }
 
@@ -106,7 +106,7 @@ fn an_evicted_holder_that_is_never_notified_is_a_violation() {
     history.release((1_000, 1_010), first);
     history.done(3_000);
     let verdict = history.assert_broken(Eviction, 1);
-    assert!(verdict.violations[0].title.contains("was never told"), "{:?}", verdict.violations);
+    assert!(verdict.violations[0].title.contains("was never notified"), "{:?}", verdict.violations);
 }
 
 #[test]

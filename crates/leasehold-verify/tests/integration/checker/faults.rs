@@ -51,7 +51,7 @@ fn a_waiter_queued_after_the_other_request_cannot_be_overtaken() {
 fn faults_and_stops_excuse_overtaking() {
     let mut history = two_waiters(true, true);
     history.fault((0, 1), 1, FaultKind::Cut, &[]);
-    assert_eq!(history.assert_kept(Order).figure, "0 overtaken of 1; 1 while a fault went on");
+    assert_eq!(history.assert_kept(Order).figure, "0 overtaken of 1; 1 during a fault");
     let mut history = two_waiters(true, true);
     history.worker(50, 1, WorkerState::Stopped);
     history.worker(60, 1, WorkerState::Resumed);
@@ -89,7 +89,7 @@ fn order_is_guaranteed_only_by_fair_engines_and_for_queued_waiters() {
     head.fair = false;
     let mut history = two_waiters(true, true);
     history.events[0] = Event::Run(Box::new(head));
-    assert_eq!(history.assert_untested(Order).figure, "the engine does not promise it");
+    assert_eq!(history.assert_untested(Order).figure, "not guaranteed by this engine");
     history.events[0] = Event::Run(Box::new(header(Workload::Mutex)));
     history.assert_untested(Order);
 }
@@ -112,7 +112,7 @@ fn a_loss_notified_in_time_is_kept() {
     assert_eq!(finding.checked, 3);
     assert_eq!(
         finding.figure,
-        "2 looks, 1 loss: learned 10 ms before the deadline (median), at the latest 10 ms before the deadline"
+        "2 checks, 1 loss: notified 10 ms before the deadline (median), 10 ms before the deadline (latest)"
     );
     // A scheduler's delay is no violation.
     lost_and_granted(1_110, 1_010).assert_kept(Loss);
@@ -121,7 +121,7 @@ fn a_loss_notified_in_time_is_kept() {
 #[test]
 fn a_loss_notified_too_late_is_found() {
     let verdict = lost_and_granted(1_111, 1_010).assert_broken(Loss, 1);
-    assert_eq!(verdict.violations[0].title, "the loss of \"a\" was learned 101 ms too late");
+    assert_eq!(verdict.violations[0].title, "the loss of \"a\" was notified 101 ms too late");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_lock_that_the_kernel_frees_must_be_granted_at_once() {
     on("file", 120, 2_120).assert_kept(Recovery);
     on("file", 120, 2_121).assert_broken(Recovery, 1);
     on("redis", 120, 2_121).assert_kept(Recovery);
-    // A process that takes long to die keeps its locks, at most as long as their leases.
+    // A process that dies slowly keeps its locks, at most until their leases expire.
     on("file", 2_000, 4_000).assert_kept(Recovery);
     on("file", 2_000, 4_001).assert_broken(Recovery, 1);
     on("file", 9_000, 4_700).assert_kept(Recovery);
@@ -309,7 +309,7 @@ fn leftovers_are_leaks() {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     history.assert_untested(Leaks);
     history.events.push(Event::Clean { t: NANOS_PER_MS, locks: 1_234 });
-    assert_eq!(history.assert_kept(Leaks).figure, "1,234 locks looked at, 0 left");
+    assert_eq!(history.assert_kept(Leaks).figure, "1,234 locks inspected, 0 left");
     let what = "held by worker 3, token 17".to_owned();
     history.events.push(Event::Leftover { t: NANOS_PER_MS, lock: "a".to_owned(), what });
     history.assert_broken(Leaks, 1);
@@ -367,7 +367,7 @@ fn time_in_which_the_worker_did_not_run_is_added() {
     assert!(stopped.check().has_no_violations());
 }
 
-/// Granted at 10; a check at 500 shows that it is not held any more; released at `end`.
+/// Granted at 10; a check at 500 shows that it is no longer held; released at `end`.
 fn unheld_then_released(end: u64) -> (HistoryBuilder, leasehold_verify::history::OpId) {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let hold = history.acquire((0, 10), 1, 1);
@@ -380,7 +380,7 @@ fn unheld_then_released(end: u64) -> (HistoryBuilder, leasehold_verify::history:
 #[test]
 fn a_loss_that_is_never_notified_is_found_although_a_check_shows_it() {
     let verdict = unheld_then_released(1_000).0.assert_broken(Loss, 1);
-    assert_eq!(verdict.violations[0].title, "the loss of \"a\" was never told");
+    assert_eq!(verdict.violations[0].title, "the loss of \"a\" was never notified");
     // It was released before the notification was due; or the worker did not run.
     unheld_then_released(999).0.assert_kept(Loss);
     let (mut history, _) = unheld_then_released(1_500);
@@ -390,28 +390,28 @@ fn a_loss_that_is_never_notified_is_found_although_a_check_shows_it() {
 
 #[test]
 fn a_loss_that_is_notified_late_is_found_although_no_other_holder_was_granted() {
-    let told = |t: u64, deadline: u64| {
+    let notified = |t: u64, deadline: u64| {
         let (mut history, hold) = unheld_then_released(1_500);
         history.lost(t, hold, deadline);
         history
     };
-    told(600, 1_400).assert_kept(Loss);
-    let verdict = told(601, 1_400).assert_broken(Loss, 1);
-    assert_eq!(verdict.violations[0].title, "the loss of \"a\" was told 101 ms late");
+    notified(600, 1_400).assert_kept(Loss);
+    let verdict = notified(601, 1_400).assert_broken(Loss, 1);
+    assert_eq!(verdict.violations[0].title, "the loss of \"a\" was notified 101 ms late");
     // Its deadline was before that check.
-    told(550, 449).assert_broken(Loss, 1);
-    told(550, 450).assert_kept(Loss);
+    notified(550, 449).assert_broken(Loss, 1);
+    notified(550, 450).assert_kept(Loss);
 }
 
-/// Worker 1 has the lock until 30; then no worker is granted it for a long time, though others
+/// Worker 1 has the lock until 30. Then no worker is granted it for a long time, although others
 /// request it.
 fn never_granted_again(outcome: &Outcome) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((10, 20), 1, 1);
     history.release((30, 40), first);
     for at in (5_000..15_000).step_by(500) {
-        let asked = history.begin(at, 2, exclusive("a"));
-        history.end(at + 480, asked, outcome.clone());
+        let request = history.begin(at, 2, exclusive("a"));
+        history.end(at + 480, request, outcome.clone());
     }
     history.done(15_100);
     history
@@ -435,8 +435,8 @@ fn a_free_lock_that_is_never_granted_is_found_without_any_fault() {
     let first = history.acquire((10, 20), 1, 1);
     for at in (500..15_000).step_by(500) {
         history.held(at, first);
-        let asked = history.begin(at, 2, exclusive("a"));
-        history.end(at + 480, asked, Outcome::TimedOut);
+        let request = history.begin(at, 2, exclusive("a"));
+        history.end(at + 480, request, Outcome::TimedOut);
     }
     history.release((15_000, 15_010), first);
     history.done(15_100);

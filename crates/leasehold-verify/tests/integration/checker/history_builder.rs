@@ -176,13 +176,13 @@ impl HistoryBuilder {
         let verdict = self.check();
         let finding = finding(&verdict, guarantee);
         assert_eq!((finding.state, finding.broken), (FindingStatus::Broken, times), "{:#?}", verdict.violations);
-        let one = verdict.violations.iter().find(|one| one.promise == guarantee).expect("in words");
+        let one = verdict.violations.iter().find(|one| one.promise == guarantee).expect("a described violation");
         assert!(one.words.ends_with('.') && one.words.contains(" s") && !one.title.is_empty(), "{one:?}");
         assert!(!verdict.has_no_violations());
         verdict
     }
 
-    /// Not guaranteed, and nothing is broken.
+    /// The guarantee does not apply under these faults, and no other is broken.
     pub(crate) fn assert_not_guaranteed(&self, guarantee: Guarantee) -> Finding {
         let verdict = self.check();
         let finding = finding(&verdict, guarantee);
@@ -191,7 +191,7 @@ impl HistoryBuilder {
         finding
     }
 
-    /// Nothing tests the guarantee.
+    /// The history does not test the guarantee.
     pub(crate) fn assert_untested(&self, guarantee: Guarantee) -> Finding {
         let finding = finding(&self.check(), guarantee);
         assert_eq!(finding.state, FindingStatus::Untested, "{finding:?}");
@@ -200,7 +200,7 @@ impl HistoryBuilder {
 }
 
 pub(crate) fn finding(verdict: &Verdict, guarantee: Guarantee) -> Finding {
-    verdict.findings.iter().find(|one| one.promise == guarantee).cloned().expect("each promise has a finding")
+    verdict.findings.iter().find(|one| one.promise == guarantee).cloned().expect("each guarantee has a finding")
 }
 
 pub(crate) fn exclusive(lock: &str) -> Call {

@@ -53,11 +53,11 @@ fn a_lock_counts_as_held_until_the_deadline_its_holder_relies_on() {
     history.worker(20, 1, WorkerState::Stopped);
     history.worker(2_000, 1, WorkerState::Resumed);
     history.assert_broken(Exclusion, 1);
-    // A dead holder relies on nothing.
+    // A killed holder does not rely on it.
     let (mut history, _) = hold_and_grant_at(500);
     history.worker(20, 1, WorkerState::Killed);
     history.assert_kept(Exclusion);
-    // Nor does a holder that releases, whatever the outcome, or that knows of the loss.
+    // Nor does a holder that releases, with any outcome, or that knows of the loss.
     for outcome in [Outcome::WasLost { reason: "expired".to_owned() }, unknown(), failed()] {
         let (mut history, first) = hold_and_grant_at(500);
         history.release_with((400, 410), first, outcome.clone());
@@ -79,7 +79,7 @@ fn a_lease_lasts_no_longer_than_its_ttl() {
     history.assert_kept(Loss);
     history.events.push(Event::Held { t: 30 * NANOS_PER_MS, op: hold, deadline: (31 + TTL) * NANOS_PER_MS });
     let verdict = history.assert_broken(Loss, 1);
-    assert_eq!(verdict.violations[0].title, "\"a\" was to last 1.001 s, longer than its TTL");
+    assert_eq!(verdict.violations[0].title, "\"a\" had a lease of 1.001 s, longer than its TTL");
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn permits_up_to_the_limit_are_kept() {
     history.release((60, 61), two);
     let three = history.granted((0, 50), 3, permits(2, 3), 3);
     history.held(90, three);
-    assert_eq!(history.assert_kept(Permits).figure, "3 grants of permits, at most 3 of 3 out at once");
+    assert_eq!(history.assert_kept(Permits).figure, "3 grants of permits, at most 3 of 3 in use at once");
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn one_permit_too_many_is_found() {
     let two = history.granted((0, 49), 2, permits(2, 3), 2);
     history.held(70, two);
     let verdict = history.assert_broken(Permits, 1);
-    assert_eq!(verdict.violations[0].title, "4 of 3 permits of \"a\" were out");
+    assert_eq!(verdict.violations[0].title, "4 of 3 permits of \"a\" were in use");
 }
 
 /// Worker 1 holds from 10, worker 2 from 100; worker 1 learns of it at 300.
@@ -328,7 +328,7 @@ fn where_leases_may_end_early_concurrent_holds_are_only_counted_and_fencing_is_s
 #[test]
 fn a_waiter_has_a_higher_token_than_the_holder_granted_before_it() {
     // Worker 2 requests before worker 1 is granted, and gets the lock by a hand-off from it.
-    let handed = |tokens: (u64, u64), valid: bool| {
+    let hand_off = |tokens: (u64, u64), valid: bool| {
         let mut history = HistoryBuilder::for_workload(Workload::Mutex);
         let second = history.begin(1, 2, exclusive("a"));
         let first = history.acquire((0, 10), 1, tokens.0);
@@ -338,10 +338,10 @@ fn a_waiter_has_a_higher_token_than_the_holder_granted_before_it() {
         history.end(400, second, Outcome::Granted { token: tokens.1, deadline: deadline * NANOS_PER_MS });
         history
     };
-    handed((5, 9), true).assert_kept(Tokens);
-    handed((9, 5), true).assert_broken(Tokens, 1);
+    hand_off((5, 9), true).assert_kept(Tokens);
+    hand_off((9, 5), true).assert_broken(Tokens, 1);
     // Its lease was over when it learned of the grant: it may have come first.
-    handed((9, 5), false).assert_kept(Tokens);
+    hand_off((9, 5), false).assert_kept(Tokens);
     // Readers hold together, in any order; a writer does not.
     for (mode, wrong) in [(shared("a"), false), (exclusive("a"), true)] {
         let mut history = HistoryBuilder::for_workload(Workload::Rwlock);
@@ -359,7 +359,7 @@ fn a_waiter_has_a_higher_token_than_the_holder_granted_before_it() {
 
 #[test]
 fn an_owner_that_lost_the_lock_to_another_holder_gets_a_new_token() {
-    let come_again = |between: bool| {
+    let granted_again = |between: bool| {
         let mut history = HistoryBuilder::for_workload(Workload::Reentrant);
         let first = history.granted((0, 10), 1, owned_exclusive("a", "x"), 5);
         history.held(20, first);
@@ -374,16 +374,16 @@ fn an_owner_that_lost_the_lock_to_another_holder_gets_a_new_token() {
         history.granted((1200, 1210), 1, owned_exclusive("a", "x"), 5);
         history
     };
-    // It is not known to be over on the server.
-    come_again(false).assert_kept(Tokens);
+    // The server's lease may not have expired.
+    granted_again(false).assert_kept(Tokens);
     // Twice, and after a higher one.
-    let verdict = come_again(true).assert_broken(Tokens, 2);
-    assert!(verdict.violations.iter().any(|violation| violation.title.contains("given twice")));
+    let verdict = granted_again(true).assert_broken(Tokens, 2);
+    assert!(verdict.violations.iter().any(|violation| violation.title.contains("granted twice")));
 }
 
 #[test]
 fn an_owner_whose_lock_was_lost_long_ago_gets_a_new_token() {
-    let come_again = |at: u64| {
+    let granted_again = |at: u64| {
         let mut history = HistoryBuilder::for_workload(Workload::Reentrant);
         let first = history.granted((0, 10), 1, owned_exclusive("a", "x"), 5);
         history.held(20, first);
@@ -392,10 +392,10 @@ fn an_owner_whose_lock_was_lost_long_ago_gets_a_new_token() {
         history
     };
     // A TTL and a fifth, and a second: by then the servers' record has expired, too.
-    come_again(3_210).assert_kept(Tokens);
-    come_again(3_211).assert_broken(Tokens, 1);
+    granted_again(3_210).assert_kept(Tokens);
+    granted_again(3_211).assert_broken(Tokens, 1);
     // A server that was down may keep it for longer.
-    let mut history = come_again(3_211);
+    let mut history = granted_again(3_211);
     history.fault((500, 1_500), 1, FaultKind::Crash, &[]);
     history.assert_kept(Tokens);
 }
@@ -420,7 +420,7 @@ fn permits_are_in_use_until_the_last_hold_of_their_owner_ends() {
         let mut history = reentered(outer_first);
         let other = history.granted((0, 50), 2, of(None, 1), 2);
         history.held(90, other);
-        assert_eq!(history.assert_kept(Permits).figure, "3 grants of permits, at most 3 of 3 out at once");
+        assert_eq!(history.assert_kept(Permits).figure, "3 grants of permits, at most 3 of 3 in use at once");
         let mut history = reentered(outer_first);
         let other = history.granted((0, 50), 2, of(None, 2), 2);
         history.held(90, other);

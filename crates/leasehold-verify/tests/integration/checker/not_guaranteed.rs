@@ -33,7 +33,7 @@ fn ticks_that_run_twice_fail_with_strict_and_are_only_counted_without() {
         let finding = tick_run_twice("redis://a", fault, true).assert_not_guaranteed(Ticks);
         assert!(finding.broken == 1 && finding.figure.starts_with("not promised"), "{finding:?}");
         let verdict = tick_run_twice("redis://a?strict=6000ms", fault, true).assert_broken(Ticks, 1);
-        assert!(verdict.violations[0].title.contains("began again, though at most once"), "{verdict:?}");
+        assert!(verdict.violations[0].title.contains("began again, although it is at-most-once"), "{verdict:?}");
     }
     tick_run_twice("redis://a?replicas=1", FaultKind::Failover, true).assert_broken(Ticks, 1);
     tick_run_twice("redis://a?replicas=1", FaultKind::Wipe, true).assert_not_guaranteed(Ticks);

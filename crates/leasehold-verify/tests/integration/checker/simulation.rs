@@ -1,5 +1,5 @@
-//! Simulates a small lock service, with readers and writers, permits, or a fenced register, and
-//! workers that are killed, stopped and left without replies. It keeps all guarantees.
+//! Simulates a correct small lock service: readers and writers, permits, or a fenced register.
+//! Workers are killed, stopped and left without replies.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub(crate) struct SimulationPlan {
 struct InFlightCall {
     op: OpId,
     call: Call,
-    /// The server's answer, and for a grant the beginning of its lease.
+    /// The server's reply, and for a grant the beginning of its lease.
     answer: Option<Outcome>,
 }
 
@@ -102,7 +102,7 @@ impl Simulation {
     }
 
     fn step(&mut self, has_faults: bool) {
-        // Mostly a holder does something.
+        // Mostly holders act.
         let holder = self
             .leases
             .last()
@@ -137,7 +137,7 @@ impl Simulation {
         }
     }
 
-    /// Whether an abandoned call is executed nevertheless. Only a few of the queued ones: each
+    /// Whether an abandoned call is executed nevertheless. Only a few of the queued calls are: each
     /// costs all others a TTL.
     fn is_executed_anyway(&mut self, op: Option<OpId>) -> bool {
         let lock =

@@ -33,7 +33,7 @@ struct Register {
 }
 
 impl Register {
-    /// The register's answer.
+    /// The register's reply.
     fn apply(&mut self, op: &RegisterOp) -> OpEffect {
         let mine = (op.token, op.hold);
         match self.highest_token {
@@ -88,7 +88,7 @@ fn history(ops: &[RegisterOp]) -> HistoryBuilder {
     history
 }
 
-/// Random operations. Their answers are those of a correct register that executes them one after
+/// Random operations. Their results are those of a correct register that executes them one after
 /// the other, except for some falsified ones.
 fn arbitrary_ops(most: usize, values: u64) -> impl Strategy<Value = Vec<RegisterOp>> {
     let one = (0..14_u64, 0..7_u64, 1..4_u64, 1..4_u64, 0..values, any::<bool>(), 0..12_u8, 0..4_u64);
@@ -137,7 +137,14 @@ fn compare_checkers(ops: &[RegisterOp]) -> Result<bool, TestCaseError> {
     let known: Vec<RegisterOp> = ops.iter().filter(|op| op.effect != OpEffect::Failed).cloned().collect();
     let right = is_linearizable(&known, Register::default());
     let ours = finding(&verdict, Guarantee::Fencing).state != FindingStatus::Broken;
-    prop_assert_eq!(ours, right, "ours says {}, all orders say {}: {:#?}", ours, right, verdict.violations);
+    prop_assert_eq!(
+        ours,
+        right,
+        "ours finds {}, the search of all orders finds {}: {:#?}",
+        ours,
+        right,
+        verdict.violations
+    );
     let expected = if known.is_empty() { SecondOpinion::None } else { SecondOpinion::Agrees };
     prop_assert_eq!(verdict.second_opinion, expected);
     Ok(right)

@@ -25,7 +25,7 @@ fn each_tick_runs_once() {
     let mut history = HistoryBuilder::for_workload(Workload::Ticks);
     tick_run(&mut history, (10, 20), 1, (60, 1), Some(Outcome::Done));
     tick_run(&mut history, (20, 30), 2, (120, 1), Some(Outcome::Done));
-    assert_eq!(history.assert_kept(Ticks).figure, "2 ticks, 2 runs, 0 of them again");
+    assert_eq!(history.assert_kept(Ticks).figure, "2 ticks, 2 runs, 0 of them repeated");
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn a_lost_run_is_run_again() {
         tick_run(&mut history, (10, 20), 1, (60, 1), outcome);
         history.worker(21, 1, WorkerState::Killed);
         tick_run(&mut history, (1_020, 1_030), 2, (60, 2), Some(Outcome::Done));
-        assert_eq!(history.assert_kept(Ticks).figure, "1 tick, 2 runs, 1 of them again");
+        assert_eq!(history.assert_kept(Ticks).figure, "1 tick, 2 runs, 1 of them repeated");
     }
 }
 

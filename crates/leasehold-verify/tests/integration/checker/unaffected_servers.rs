@@ -1,4 +1,4 @@
-//! What a fault of one server must not cause: lost locks on others, and a storm of connections.
+//! A fault of one server must not lose locks on others, or cause a connection storm.
 
 use leasehold_verify::history::{Event, FaultKind, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::{Load, Loss};
@@ -25,7 +25,7 @@ fn lost_during_hang(spares: &[&str]) -> HistoryBuilder {
 fn a_lock_on_a_healthy_server_is_not_lost() {
     let verdict = lost_during_hang(&["b", "a"]).assert_broken(Loss, 1);
     assert!(verdict.violations[0].title.contains("did not hit its server"), "{:?}", verdict.violations);
-    assert!(verdict.violations[0].about_time, "a machine that is busy renews late");
+    assert!(verdict.violations[0].about_time, "a busy machine may renew late");
     // It was on the hanging server.
     lost_during_hang(&["b"]).assert_kept(Loss);
 }

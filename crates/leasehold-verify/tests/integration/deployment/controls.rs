@@ -1,5 +1,4 @@
-//! With the guard off, a fault violates what the guard protects: two hold the lock at once. With it
-//! on, never.
+//! With the guard off, a fault lets two clients hold a lock at once. With the guard on, never.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,8 +18,8 @@ const TTL: Duration = Duration::from_secs(6);
 const MIN_HELD_LOCKS: usize = 5;
 /// The interval between new locks.
 const LOCK_INTERVAL: Duration = Duration::from_millis(25);
-/// How often the fault is repeated at most, if it shows nothing at first: the clients that do not
-/// notice it are chosen at random.
+/// The maximum of repetitions if the fault shows no violation: the clients that do not notice it
+/// are chosen at random.
 const MAX_FAULTS: usize = 3;
 /// The holders' guards by lock, kept until the end.
 type HeldGuards = Arc<Mutex<Vec<(String, Guard)>>>;
@@ -113,11 +112,11 @@ async fn locks_held_twice(local: LocalEngine, fault: FaultKind, is_guarded: bool
     met
 }
 
-/// Off: two clients hold a lock. On: never.
+/// Guard off: two clients hold a lock at once. Guard on: never.
 async fn assert_guard_prevents_double_holds(local: LocalEngine, fault: FaultKind) {
     let (off, on) = tokio::join!(locks_held_twice(local, fault, false), locks_held_twice(local, fault, true));
-    assert!(off > 0, "{local} {fault}: the control shows nothing");
-    assert_eq!(on, 0, "{local} {fault}: two are in");
+    assert!(off > 0, "{local} {fault}: the control shows no violation");
+    assert_eq!(on, 0, "{local} {fault}: two clients hold a lock");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,7 +32,7 @@ async fn survives_all_faults(local: LocalEngine, faults: &[FaultKind], version: 
 async fn test_redis() {
     let faults = faults_except(LocalEngine::Redis, &[]);
     let notes = survives_all_faults(LocalEngine::Redis, &faults, "redis-server 7").await;
-    assert!(notes.iter().any(|note| note.contains("0 keys were thrown away")), "noeviction: {notes:?}");
+    assert!(notes.iter().any(|note| note.contains("0 keys were evicted")), "noeviction: {notes:?}");
     assert!(notes.iter().any(|note| note.contains("back: it stays")), "the clock: {notes:?}");
 }
 
@@ -58,8 +58,10 @@ async fn test_redis_cluster() {
         "redis-server 7",
     )
     .await;
-    for said in ["is a master now", "it goes on", "they have moved", "the node has left", "it accepts writes again"] {
-        assert!(notes.iter().any(|note| note.contains(said)), "{said}: {notes:?}");
+    for part in
+        ["is a master now", "it is running again", "they have moved", "the node has left", "it accepts writes again"]
+    {
+        assert!(notes.iter().any(|note| note.contains(part)), "{part}: {notes:?}");
     }
 }
 
@@ -81,7 +83,7 @@ async fn test_zookeeper() {
 async fn one_zookeeper_server_suffices_if_none_is_hit() {
     let deployment = start(LocalEngine::Zookeeper, &[Kill, Cut], true).await;
     assert!(!deployment.direct_url().contains(','), "{}", deployment.direct_url());
-    assert_ne!(deployment.url(), deployment.direct_url(), "a proxy stands before it");
+    assert_ne!(deployment.url(), deployment.direct_url(), "a proxy is in between");
 }
 
 async fn test_mysql() {
@@ -110,7 +112,7 @@ async fn an_unrequested_failover_is_detected() {
     let sentinel = sentinels.and_then(|addr| addr.parse().ok()).expect("an address");
     for _ in 0..2 {
         deployment.save_baseline().await.expect("a master");
-        deployment.check_no_foreign_failover().await.expect("nothing has happened");
+        deployment.check_no_foreign_failover().await.expect("no fail-over yet");
         eventually(TEST_TIMEOUT, || async {
             // The Sentinels refuse for some seconds after the last one.
             let _ = RespClient::connect(sentinel).await?.command(&["SENTINEL", "FAILOVER", "mymaster"]).await?;
@@ -124,5 +126,5 @@ async fn an_unrequested_failover_is_detected() {
     // A requested fail-over is not reported.
     deployment.save_baseline().await.expect("a master");
     survives_fault(&mut deployment, Failover, LocalEngine::RedisSentinel.default_ttl(), &mut Rng::new(3)).await;
-    deployment.check_no_foreign_failover().await.expect("it was asked for");
+    deployment.check_no_foreign_failover().await.expect("the fail-over was requested");
 }

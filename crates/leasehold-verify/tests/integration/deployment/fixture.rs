@@ -55,7 +55,7 @@ pub(crate) async fn wait_for_grant(locks: &Locks, when: &str) {
 async fn acquire_repeatedly(locks: &Locks) {
     loop {
         if let Ok(guard) = locks.mutex("a").timeout(Duration::from_millis(200)).lock().await {
-            // It may be lost by now.
+            // The lock may be lost by now.
             let _ = guard.release().await;
         }
         tokio::task::yield_now().await;
@@ -73,7 +73,7 @@ pub(crate) async fn survives_fault(
     wait_for_grant(&through, &format!("before {fault}")).await;
     let strike = deployment.begin_fault(fault, rng).await.unwrap_or_else(|trouble| panic!("{fault}: {trouble}"));
     assert!(!strike.target.is_empty() && strike.duration <= strike.max_duration(ttl), "{strike:?}");
-    assert!(deployment.begin_fault(fault, rng).await.is_err(), "{fault} goes on already");
+    assert!(deployment.begin_fault(fault, rng).await.is_err(), "{fault} is already active");
     let _ = timeout(strike.duration, acquire_repeatedly(&through)).await;
     let note = deployment.end_fault(fault).await.unwrap_or_else(|trouble| panic!("{fault}: {trouble}"));
     let _ = deployment.end_fault(fault).await.expect_err("it has ended already");

@@ -15,7 +15,7 @@ const TTL: Duration = Duration::from_secs(600);
 async fn a_node_of_a_live_session_is_found() {
     let deployment = start(LocalEngine::Zookeeper, &[Kill], true).await;
     let locks = client(deployment.direct_url(), Duration::from_secs(20)).await;
-    let held = locks.mutex("not one of those that are looked at").lock().await.expect("a lock");
+    let held = locks.mutex("not an inspected lock").lock().await.expect("a lock");
     let found = leftovers(&deployment).await;
     assert!(matches!(found.as_slice(), [(at, _)] if at.starts_with("/verify/")), "{found:?}");
     assert!(held.release().await.is_ok());
@@ -31,7 +31,7 @@ async fn assert_session_is_found(local: LocalEngine) {
     let deployment = start(local, &[Kill], true).await;
     let locks = client(deployment.direct_url(), TTL).await;
     let held = locks.mutex("a").lock().await.expect("a lock");
-    let found = deployment.leftover_sessions().await.expect("a look");
+    let found = deployment.leftover_sessions().await.expect("an inspection");
     assert!(!found.is_empty() && found.iter().all(|(at, _)| at.starts_with("session ")), "{found:?}");
     assert!(held.release().await.is_ok());
     locks.close().await.expect("its end");

@@ -12,7 +12,7 @@ use crate::deployment::fixture::{client, start};
 const TTL: Duration = Duration::from_secs(600);
 
 pub(crate) async fn leftovers(deployment: &Deployment) -> Vec<(String, String)> {
-    deployment.leftovers(&["a".to_owned()]).await.expect("a look")
+    deployment.leftovers(&["a".to_owned()]).await.expect("an inspection")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,7 +22,7 @@ async fn a_key_without_expiry_is_found() {
     let held = locks.mutex("a").lock().await.expect("a lock");
     let records = locks.records().expect("records");
     assert!(records.compare_and_set("a", 0, "a record stays").await.expect("an answer").is_some());
-    assert!(leftovers(&deployment).await.is_empty(), "all that is ours ends, or is a record");
+    assert!(leftovers(&deployment).await.is_empty(), "all our keys expire, or are records");
     let addr =
         deployment.direct_url().trim_start_matches("redis://").trim_end_matches('/').parse().expect("an address");
     let mut redis = RespClient::connect(addr).await.expect("a connection");
@@ -42,7 +42,10 @@ async fn a_claim_without_a_majority_is_found() {
     let third = deployment.direct_url().trim_start_matches("redlock://").split(',').nth(2).expect("five of them");
     let one = client(&format!("redlock://{third}"), TTL).await;
     let held = one.mutex("a").lock().await.expect("a lock");
-    assert!(all.inspect("a").await.expect("a look").holders.is_empty(), "who asks all of them does not see it");
+    assert!(
+        all.inspect("a").await.expect("an inspection").holders.is_empty(),
+        "a query of all servers does not show it"
+    );
     let found = leftovers(&deployment).await;
     assert!(matches!(found.as_slice(), [(at, _)] if at == "a on server 3 of 5"), "{found:?}");
     assert!(held.release().await.is_ok());

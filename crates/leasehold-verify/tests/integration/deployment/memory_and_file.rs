@@ -19,14 +19,14 @@ async fn memory_and_file_need_no_servers() {
         let held = locks.mutex("held").lock().await.expect("a lock");
         deployment.begin_fault(DiskFull, &mut Rng::new(1)).await.expect("a full disk");
         let refused = locks.mutex("a new one").try_lock().await;
-        assert!(refused.is_err(), "there is no room: {refused:?}");
+        assert!(refused.is_err(), "the disk is full: {refused:?}");
         let note = deployment.end_fault(DiskFull).await.expect("room");
         assert!(note.contains("room"), "{note}");
         drop(held);
-        wait_for_grant(&locks, "with room").await;
+        wait_for_grant(&locks, "with space").await;
         let folder = std::path::PathBuf::from(deployment.url().trim_start_matches("file://"));
         assert!(folder.exists());
         drop(deployment);
-        assert!(!folder.exists(), "the disk is gone");
+        assert!(!folder.exists(), "the disk was unmounted");
     }
 }

@@ -58,43 +58,44 @@ async fn wait_for_response(deployment: &Deployment) {
     .await;
 }
 
-/// The server responds past the proxies, whatever happens to the workers' network.
-async fn answers_past(deployment: &Deployment) {
+/// The server responds past the proxies, independently of the workers' network.
+async fn responds_past_the_proxies(deployment: &Deployment) {
     assert_eq!(Client::start(Vec::new(), deployment.direct_url()).responds_to_ping().await, json!("+PONG"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disconnected_link_drops_traffic_and_a_reconnected_one_carries_it() {
-    let mut asked = options(LocalEngine::Redis, &[FaultKind::Partition], true);
-    asked.isolates_workers = true;
-    let mut deployment = Deployment::start(LocalEngine::Redis, &asked).await.expect("a deployment");
+    let mut setup = options(LocalEngine::Redis, &[FaultKind::Partition], true);
+    setup.isolates_workers = true;
+    let mut deployment = Deployment::start(LocalEngine::Redis, &setup).await.expect("a deployment");
     assert_eq!(
         !deployment.worker_command_prefix().is_empty(),
         can_create_namespace(),
-        "a namespace wherever one can be made"
+        "a namespace where one can be created"
     );
     wait_for_response(&deployment).await;
     let mut earlier = Client::start(deployment.worker_command_prefix(), deployment.url());
     earlier.reports("begun").await;
     earlier.reports("connected").await;
     let strike = deployment.begin_fault(FaultKind::Partition, &mut Rng::new(1)).await.expect("a partition");
-    let how = if can_create_namespace() { "the wire is pulled" } else { "silent" };
+    let how = if can_create_namespace() { "the wire is disconnected" } else { "silent" };
     assert!(strike.target.ends_with(how), "{strike:?}");
-    // The server gets later pings on another way, and not these: one on a connection from before, and one on a new one.
-    // Pings of the workers, on a connection from before and on a new one, while others past the proxies are answered.
+
+    // Pings of the workers, on a connection from before and on a new one, while others past the
+    // proxies are answered.
     earlier.0.send(&Value::Null).await.expect("it reads");
     earlier.reports("sent").await;
     let earlier = tokio::spawn(async move { earlier.0.recv(TEST_TIMEOUT).await.expect("a report") });
     let mut fresh = Client::start(deployment.worker_command_prefix(), deployment.url());
     let fresh = tokio::spawn(async move { fresh.responds_to_ping().await });
     for _ in 0..3 {
-        answers_past(&deployment).await;
+        responds_past_the_proxies(&deployment).await;
     }
     assert!(!earlier.is_finished());
     // The kernel may have given up connecting.
     assert!(!fresh.is_finished() || fresh.await.expect("no panic") == json!(""));
     let note = deployment.end_fault(FaultKind::Partition).await.expect("its end");
-    let late = if note.ends_with("arrives late") { "+PONG" } else { "" };
+    let late = if note.ends_with("arrive late") { "+PONG" } else { "" };
     assert_eq!(earlier.await.expect("no panic"), json!(late), "{note}");
     wait_for_response(&deployment).await;
 }
@@ -102,9 +103,9 @@ async fn a_disconnected_link_drops_traffic_and_a_reconnected_one_carries_it() {
 /// Without a partition no namespace is needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_partitions_no_namespace_is_created() {
-    let mut asked = options(LocalEngine::Redis, &[FaultKind::Cut], true);
-    asked.isolates_workers = true;
-    let deployment = Deployment::start(LocalEngine::Redis, &asked).await.expect("a deployment");
+    let mut setup = options(LocalEngine::Redis, &[FaultKind::Cut], true);
+    setup.isolates_workers = true;
+    let deployment = Deployment::start(LocalEngine::Redis, &setup).await.expect("a deployment");
     assert!(deployment.worker_command_prefix().is_empty());
     wait_for_response(&deployment).await;
 }

@@ -22,7 +22,7 @@ async fn a_partition_hits_at_most_a_minority_of_redlock() {
     for _ in 0..2 {
         let strike = deployment.begin_fault(Partition, &mut rng).await.expect("a fault");
         assert!(
-            strike.target.starts_with("the lines to server ") && strike.target.contains(" of 3: silent"),
+            strike.target.starts_with("the connections to server ") && strike.target.contains(" of 3: silent"),
             "{strike:?}"
         );
         let guard = locks.mutex("a").timeout(TTL * 4).lock().await.expect("two of three are enough");

@@ -68,7 +68,7 @@ fn the_page_of_a_passing_run_shows_the_verdict() {
     ];
     let found = pieces.map(|piece| (piece, page.contains(piece)));
     assert!(found.iter().all(|(_, there)| *there), "{found:#?}");
-    assert!(!page.contains("<aside>"), "nothing went wrong");
+    assert!(!page.contains("<aside>"), "no violations");
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn a_picture_shows_each_mark() {
     let (events, verdict) = sample_history(broken_scenario());
     let picture = checked_picture("timeline", &events, &verdict, Size::default());
     let one = |class: &str| picture.matches(&format!("class=\"{class}")).count();
-    assert_eq!(one("dead"), 2, "a cross where one was killed, and in the legend");
+    assert_eq!(one("dead"), 2, "a cross where a worker was killed, and in the legend");
     assert_eq!(one("born"), 6, "five workers, and the successor of one");
     assert_eq!(one("lost"), 3, "two learned of a loss; and the legend");
     assert_eq!(one("refused"), 2, "a stale write was refused; and the legend");
     assert_eq!(one("past"), 3, "two were past their deadlines; and the legend");
-    assert_eq!(one("tail"), 2, "the lease of the dead; and the legend");
-    assert_eq!(one("token"), 24, "those that are wide enough have their tokens");
+    assert_eq!(one("tail"), 2, "the lease of a killed worker; and the legend");
+    assert_eq!(one("token"), 24, "bars that are wide enough show their tokens");
     assert_eq!(one("badge"), 2, "two violations, far enough from each other");
     assert!(one("wait") > 20 && one("ok") > 20 && one("flag\"") >= 3);
     for words in
@@ -142,12 +142,12 @@ fn a_negative_control_must_be_detected() {
     verdict.header.guard = false;
     verdict.header.control = Some("the register <refuses> nothing".to_owned());
     let found = checked_page("control", &events, &verdict);
-    assert!(found.contains("</svg>Found out</h1>") && found.contains("<header class=\"good\">"));
+    assert!(found.contains("</svg>Detected</h1>") && found.contains("<header class=\"good\">"));
     assert!(found.contains("The guard was off (the register &lt;refuses&gt; nothing), and 2 violations"));
     // The expected violation is a different one.
     verdict.header.must_break = vec![Guarantee::Leaks];
     let other = checked_page("control-other", &events, &verdict);
-    assert!(other.contains("</svg>Not found out</h1>") && other.contains("<header class=\"bad\">"));
+    assert!(other.contains("</svg>Not detected</h1>") && other.contains("<header class=\"bad\">"));
     verdict.header.must_break.clear();
     verdict.violations.clear();
     verdict.violations_in_all = 0;
@@ -155,7 +155,7 @@ fn a_negative_control_must_be_detected() {
         finding.state = FindingStatus::Kept;
     }
     let not = checked_page("control-not", &events, &verdict);
-    assert!(not.contains("</svg>Not found out</h1>") && not.contains("<header class=\"bad\">"));
+    assert!(not.contains("</svg>Not detected</h1>") && not.contains("<header class=\"bad\">"));
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn foreign_text_is_escaped() {
         assert!(!picture.contains("<script") && !picture.contains('\u{1b}') && !picture.contains('\u{202e}'));
     }
     let data = page_data(&html::page(&events, &verdict));
-    assert_eq!(data["locks"][0], evil.as_str(), "and is the same for the script");
+    assert_eq!(data["locks"][0], evil.as_str(), "and the script reads the original");
 }
 
 /// The data block, as the script reads it.
@@ -224,13 +224,13 @@ fn a_page_of_ten_thousand_operations_is_small() {
     let page = checked_page("large", &events, &verdict);
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
     let picture = checked_picture("large", &events, &verdict, Size::default());
-    assert!(picture.len() < 1_000_000, "what is narrower than a pixel is one: {} bytes", picture.len());
+    assert!(picture.len() < 1_000_000, "bars narrower than a pixel are merged: {} bytes", picture.len());
     let spans = &page_data(&page)["spans"];
     assert_eq!(spans.as_array().map(Vec::len), Some(3_409));
     assert!(page.contains("\"9007199254740995\""), "a token that a script would round is text");
 }
 
-/// The page draws no more than a browser can handle, includes the violations, and says that it is
+/// The page draws as much as a browser can handle, includes the violations, and states that it is
 /// partial.
 #[test]
 fn a_very_long_run_is_drawn_partially() {
@@ -241,7 +241,7 @@ fn a_very_long_run_is_drawn_partially() {
     let spans = data["spans"].as_array().cloned().unwrap_or_default();
     assert!((10_000..=21_000).contains(&spans.len()), "{} calls are drawn", spans.len());
     assert!(spans.iter().any(|span| span[12] == 1), "the call of the worker that was killed");
-    assert!(page.contains(" are drawn: those that went wrong"), "it says so");
+    assert!(page.contains(" are drawn: all that failed"), "the page states it");
     assert!(page.len() < 8 << 20, "{} bytes", page.len());
 }
 
@@ -253,8 +253,8 @@ fn a_very_long_broken_run_lists_its_violations_beside_the_picture() {
     assert!(!verdict.violations.is_empty());
     let page = checked_page("very-long-broken", &events, &verdict);
     let stage = &page[page.find("class=\"stage beside\"").expect("two columns")..];
-    let note = stage.find("are drawn: those that went wrong").expect("it says so");
-    let aside = stage.find("<aside>").expect("what went wrong");
+    let note = stage.find("are drawn: all that failed").expect("the note");
+    let aside = stage.find("<aside>").expect("the violations");
     let (chart, rest) = stage[..aside].rsplit_once("</div>").expect("the picture's end");
     assert!(note < chart.len() && rest.trim().is_empty(), "the note belongs to the picture: {rest}");
 }
@@ -309,9 +309,8 @@ fn concurrent_calls_are_on_separate_rows() {
         .into_iter()
         .map(|(row, ..)| row)
         .collect();
-    assert_eq!(rows.len(), 3, "a hold, the same once more, and a tick");
-    for words in ["18446744073709551615", "tick 1700000000, attempt 2", "owner me", "giving it back failed: no answer"]
-    {
+    assert_eq!(rows.len(), 3, "a hold, its re-entry, and a tick");
+    for words in ["18446744073709551615", "tick 1700000000, attempt 2", "owner me", "release failed: no answer"] {
         assert!(page.contains(words), "{words}");
     }
     let spans = page_data(&page)["spans"].as_array().cloned().unwrap_or_default();
@@ -328,7 +327,7 @@ fn a_truncated_or_empty_history_gives_a_page() {
     }
     let mut back = events.clone();
     back.reverse();
-    assert!(html::page(&back, &verdict) == html::page(&events, &verdict), "the times say the order");
+    assert!(html::page(&back, &verdict) == html::page(&events, &verdict), "the order is that of the times");
     let late = [Event::Done { t: u64::MAX }];
     tags(&html::page(&late, &verdict));
     checked_page("empty", &[], &verdict);

@@ -6,7 +6,7 @@ const VOID_TAGS: [&str; 3] = ["meta", "br", "!doctype"];
 /// Every tag with its attributes as text.
 ///
 /// # Panics
-/// If an end tag has no start tag, if a tag is not closed, or if a tag stands where only text is
+/// If an end tag has no start tag, if a tag is not closed, or if a tag occurs where only text is
 /// allowed.
 pub(crate) fn tags(page: &str) -> Vec<String> {
     let mut open: Vec<String> = Vec::new();
@@ -60,6 +60,6 @@ fn find_tag_end(rest: &str) -> usize {
 fn broken_markup_is_detected() {
     let fails = |page: &'static str| std::panic::catch_unwind(|| tags(page)).is_err();
     assert!(fails("<p><b>x</p></b>") && fails("<p>") && fails("</p>") && fails("<p title=\"<b>\">x</p>"));
-    assert!(fails("<script>let a = \"</script><b>\";</script>"), "what breaks out of a script is seen");
+    assert!(fails("<script>let a = \"</script><b>\";</script>"), "markup that breaks out of a script is detected");
     assert_eq!(tags("<p>x<br>y</p><i/>"), ["p", "br", "i/"]);
 }

@@ -111,18 +111,18 @@ impl Simulation {
         let mut free = vec![0; self.scenario.locks.len()];
         for grant in 0..self.scenario.grants {
             let at = (0..self.lane_workers.len()).min_by_key(|at| self.lane_workers[*at].1).expect("a lane");
-            let (worker, asked) = self.lane_workers[at];
+            let (worker, requested_at) = self.lane_workers[at];
             let lock = grant % free.len();
-            let asked = asked + self.random_between(MS / 5, MS);
+            let requested_at = requested_at + self.random_between(MS / 5, MS);
             let soon = self.random_between(MS / 5, 2 * MS);
-            let got = self.server_up_at(asked.max(free[lock]) + soon);
+            let got = self.server_up_at(requested_at.max(free[lock]) + soon);
             self.token += 1;
-            let asked = self.fail_waiter_on_crash(worker, lock, asked, got);
+            let requested_at = self.fail_waiter_on_crash(worker, lock, requested_at, got);
             let call =
                 Call::Lock { lock: self.scenario.locks[lock].clone(), mode: Mode::Exclusive, owner: None, waits: true };
             let outcome = Outcome::Granted { token: self.token, deadline: got + TTL };
-            let op = self.add_call(worker, asked, Some((got, outcome)), call);
-            self.events.push(Event::Queued { t: asked + MS / 5, op });
+            let op = self.add_call(worker, requested_at, Some((got, outcome)), call);
+            self.events.push(Event::Queued { t: requested_at + MS / 5, op });
             self.events.push(Event::Held { t: got + MS / 10, op, deadline: got + TTL });
             let hold = self.scenario.hold_time;
             let long = self.random_between(hold / 2, 2 * hold);
@@ -146,15 +146,21 @@ impl Simulation {
     }
 
     /// A waiter gets an error when the server goes down, and retries; returns when.
-    fn fail_waiter_on_crash(&mut self, worker: u32, lock: usize, asked: RunNanos, granted_at: RunNanos) -> RunNanos {
-        let crash = self.scenario.crashes.iter().find(|(from, _)| (asked..granted_at).contains(from)).copied();
-        let Some((from, to)) = crash else { return asked };
+    fn fail_waiter_on_crash(
+        &mut self,
+        worker: u32,
+        lock: usize,
+        requested_at: RunNanos,
+        granted_at: RunNanos,
+    ) -> RunNanos {
+        let crash = self.scenario.crashes.iter().find(|(from, _)| (requested_at..granted_at).contains(from)).copied();
+        let Some((from, to)) = crash else { return requested_at };
         let error = self.scenario.error.clone();
         let call =
             Call::Lock { lock: self.scenario.locks[lock].clone(), mode: Mode::Exclusive, owner: None, waits: true };
-        let told = from + 60 * MS + 40 * MS * RunNanos::from(worker);
-        self.add_call(worker, asked, Some((told, Outcome::Failed { error })), call);
-        (told + 300 * MS).min(to)
+        let failed_at = from + 60 * MS + 40 * MS * RunNanos::from(worker);
+        self.add_call(worker, requested_at, Some((failed_at, Outcome::Failed { error })), call);
+        (failed_at + 300 * MS).min(to)
     }
 
     fn add_write(&mut self, worker: u32, hold: OpId, token: u64, t: RunNanos, outcome: Outcome) -> OpId {
@@ -195,7 +201,7 @@ impl Simulation {
         if wrong {
             self.add_exclusion_violation(grant, worker, op, free, granted_at + TTL);
             let words = format!(
-                "Worker {worker} went on after it was stopped and wrote with token {token}. The register had seen token {} before, and took it all the same.",
+                "Worker {worker} continued after it was stopped and wrote with token {token}. The register had seen token {} before, and accepted it.",
                 token + 1
             );
             let title = format!("a write with the old token {token} was accepted");
@@ -359,11 +365,11 @@ fn findings(violations: &[Violation], counts: &Totals) -> Vec<Finding> {
         (Guarantee::Exclusion, counts.grants - 1, "at least 0.4 ms between two holds"),
         (Guarantee::Tokens, counts.grants, "each higher than the one before"),
         (Guarantee::Fencing, counts.grants + 1, "every write with an old token was refused"),
-        (Guarantee::Order, counts.grants - 1, "nobody was overtaken"),
+        (Guarantee::Order, counts.grants - 1, "0 overtaken"),
         (Guarantee::Reentry, 0, ""),
-        (Guarantee::Loss, counts.losses, "told 445 ms before the next grant at the latest"),
+        (Guarantee::Loss, counts.losses, "notified 445 ms before the next grant at the latest"),
         (Guarantee::Recovery, counts.faults, "at most 1.04 TTL after a kill"),
-        (Guarantee::Leaks, 1, "nothing was left"),
+        (Guarantee::Leaks, 1, "0 left"),
         (Guarantee::Deadlines, counts.calls, "none ended after its deadline"),
     ];
     let of = |promise: Guarantee| violations.iter().filter(|one| one.promise == promise).count() as u64;

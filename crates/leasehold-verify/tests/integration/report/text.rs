@@ -104,13 +104,13 @@ fn the_verdict_is_the_first_line() {
     two.header.control = Some("the register refuses nothing".to_owned());
     assert_eq!(
         first_line(&two),
-        "found out: the guard was off (the register refuses nothing), and 2 violations in 1,203 calls, 312 grants, 6 faults show it"
+        "detected: the guard was off (the register refuses nothing), and 2 violations in 1,203 calls, 312 grants, 6 faults show it"
     );
     let mut none = verdict();
     none.header.guard = false;
     assert_eq!(
         first_line(&none),
-        "NOT FOUND OUT: the guard was off, and 1,203 calls, 312 grants, 6 faults do not show it"
+        "NOT DETECTED: the guard was off, and 1,203 calls, 312 grants, 6 faults do not show it"
     );
 }
 
@@ -127,7 +127,7 @@ exclusion  BROKEN      1,311  at least 0.4 ms between two holds that follow each
 reentry    untested        0
 recovery   kept            6  at most 1.04 TTL after a kill
 
-fault         recovered      at most  what it hit
+fault         recovered      at most  target
 1 kill        1.04 TTL      1.50 TTL  worker 3 at 2.105 s
 2 lost-reply  nobody asked  1.50 TTL  the server at 2.105 s, for 812 ms
 3 wipe        never         1.50 TTL  node 1 of 5 at 2.105 s, to the end;
@@ -153,7 +153,7 @@ exclusion  kept        1,311  at least 0.4 ms between two holds that follow each
 reentry    untested        0
 recovery   kept            6  at most 1.04 TTL after a kill
 
-fault         recovered      at most  what it hit
+fault         recovered      at most  target
 1 kill        1.04 TTL      1.50 TTL  worker 3 at 2.105 s
 2 lost-reply  nobody asked  1.50 TTL  the server at 2.105 s, for 812 ms
 3 wipe        never         1.50 TTL  node 1 of 5 at 2.105 s, to the end; granted 0.50 TTL after it began
@@ -205,8 +205,8 @@ fn faults_that_did_not_happen_are_named() {
     let mut verdict = verdict();
     assert!(!text(&verdict, 80, false).contains("no time"));
     verdict.header.faults.extend([FaultKind::Clock, FaultKind::Evict]);
-    let said = text(&verdict, 80, false);
-    assert!(said.contains("There was no time for clock and evict.\n"), "{said}");
+    let report = text(&verdict, 80, false);
+    assert!(report.contains("There was no time for clock and evict.\n"), "{report}");
 }
 
 #[test]
@@ -220,6 +220,6 @@ fn an_undecided_verdict_does_not_pass() {
     assert!(verdict.is_as_expected());
     verdict.findings.push(finding(Guarantee::Fencing, FindingStatus::Undecided));
     assert!(!verdict.is_as_expected());
-    let said = text(&verdict, 80, false);
-    assert!(said.starts_with("UNDECIDED: "), "{said}");
+    let report = text(&verdict, 80, false);
+    assert!(report.starts_with("UNDECIDED: "), "{report}");
 }

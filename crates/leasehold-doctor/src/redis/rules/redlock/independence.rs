@@ -11,7 +11,8 @@ use crate::Finding;
 /// Two addresses of one server vote twice.
 pub(super) fn same_server(nodes: &[&NodeFacts]) -> Vec<Finding> {
     let check = "same-server";
-    let means = "one server votes twice: what looks like a majority may be fewer, and fails, and forgets, as one";
+    let means =
+        "one server votes twice: an apparent majority may be fewer servers, and they fail and lose data together";
     let all: Vec<NodeFacts> = nodes.iter().map(|node| (*node).clone()).collect();
     let mut findings: Vec<_> = access::same_server(&all).into_iter().map(|finding| finding.impact(means)).collect();
     for node in nodes {
@@ -39,7 +40,7 @@ pub(super) fn same_host(voters: &[Voter]) -> Option<Finding> {
     }
     groups.retain(|group| group.len() > 1);
     let Some(largest) = groups.iter().map(Vec::len).max() else {
-        let found = format!("{} hosts, as far as their addresses tell", voters.len());
+        let found = format!("{} hosts, according to their addresses", voters.len());
         return (voters.len() > 1).then(|| ok(check, "", found).impact("they fail one by one"));
     };
     let needed = voters.len() / 2 + 1;
@@ -104,10 +105,12 @@ pub(super) fn versions(nodes: &[&NodeFacts]) -> Option<Finding> {
     let all: Vec<_> = found.iter().map(|(version, at)| format!("{version}: {}", at.join(", "))).collect();
     let all = all.join("; ");
     Some(match lines.len() {
-        1 => ok("versions", "", all).impact("they differ only in what was mended"),
+        1 => ok("versions", "", all).impact("they differ only in patch releases"),
         _ => warn("versions", "", all)
-            .impact("scripts, limits and defaults differ between versions: one may refuse what the others do")
-            .fix("the same version on all, once an update is over"),
+            .impact(
+                "scripts, limits and defaults differ between versions: one server may refuse what the others accept",
+            )
+            .fix("the same version on all, once an update is complete"),
     })
 }
 
@@ -157,7 +160,7 @@ mod tests {
     fn versions_that_differ() {
         let with = |number, version| node(number).with_info("redis_version", version);
         assert_eq!(versions(&[&node(1), &node(2)]), None);
-        assert_level(&versions(&[&with(1, "7.0.15"), &with(2, "7.0.14")]).unwrap(), Good, "mended");
+        assert_level(&versions(&[&with(1, "7.0.15"), &with(2, "7.0.14")]).unwrap(), Good, "patch releases");
         assert_level(&versions(&[&with(1, "7.0.15"), &with(2, "7.2.1")]).unwrap(), Warn, "Redis 7.2.1: h2:6379");
         let valkey = node(3).with_info("valkey_version", "7.0.15");
         assert_level(&versions(&[&node(1), &valkey]).unwrap(), Warn, "Valkey");

@@ -1,4 +1,4 @@
-//! Servers that vote: how many, how independent, and what each of them loses.
+//! Servers that vote: their number, their independence, and the data that each may lose.
 
 #[cfg(test)]
 mod fixtures;
@@ -75,19 +75,21 @@ fn count(plan: &RedlockSettings) -> Vec<Finding> {
             true => warn(check, "", found).impact(means).fix(fix),
             false => fail(check, "", found)
                 .impact(format!("{means}; the engine refuses this URL"))
-                .fix(format!("{fix}; or, if it must be so, even=allowed in the URL")),
+                .fix(format!("{fix}; or, if an even number is intended, even=allowed in the URL")),
         });
     }
     if all < 3 {
         let found = if all == 1 { "only 1 node".to_owned() } else { format!("only {all} nodes") };
-        let finding = warn(check, "", found).impact("no failure is survived: without one of them no lock can be taken");
-        findings
-            .push(finding.fix("three or five nodes, each on a machine of its own; for one server, redis: does more"));
+        let finding =
+            warn(check, "", found).impact("no failure is survived: without one of them no lock can be acquired");
+        findings.push(
+            finding.fix("three or five nodes, each on its own machine; for one server, redis: has more features"),
+        );
     }
     if findings.is_empty() {
         let survived = failures_survived(plan.quorum.tolerated_failures());
         let found = format!("{all} nodes, of which {needed} are a majority: {survived} survived");
-        findings.push(ok(check, "", found).impact("locks are taken, kept and given back by any majority"));
+        findings.push(ok(check, "", found).impact("any majority can acquire, renew and release locks"));
     }
     findings
 }
@@ -120,7 +122,7 @@ fn majority(voters: &[Voter], plan: &RedlockSettings) -> Finding {
     let found = format!("{able} of {} can vote; {} are needed", quorum.node_count, quorum.majority);
     let fix = "mend the others: each has a finding of its own that says how";
     if able < quorum.majority {
-        return fail(check, "", found).impact("there is no majority: no lock can be taken or renewed").fix(fix);
+        return fail(check, "", found).impact("there is no majority: no lock can be acquired or renewed").fix(fix);
     }
     let spare = able - quorum.majority;
     let more = match spare {
@@ -166,11 +168,11 @@ mod tests {
         for strict in [None, Some(requirements().ttl)] {
             let plan = RedlockSettings { strict, ..settings(3) };
             let aim = Requirements { strict: strict.is_some(), ..requirements() };
-            let said = judge(&[mute(1), mute(2), mute(3)], &plan, &aim);
-            // Known without their answers; in strict mode, what they keep on disk does not matter.
+            let findings = judge(&[mute(1), mute(2), mute(3)], &plan, &aim);
+            // Known without their replies; in strict mode, durability does not matter.
             let known = ["reachable", "nodes", "same-host", "strict"];
             let known = |check| known.contains(&check) || strict.is_some() && check == "persistence";
-            for finding in said.iter().filter(|finding| !known(finding.check)) {
+            for finding in findings.iter().filter(|finding| !known(finding.check)) {
                 assert_ne!(finding.level, Good, "{finding:?}");
                 assert!(!finding.impact.is_empty() && !finding.fix.is_empty(), "{finding:?}");
             }
@@ -188,7 +190,7 @@ mod tests {
         let two = count(&allowed(2));
         assert_level(&two[0], Warn, "even");
         assert_level(&two[1], Warn, "only 2 nodes");
-        assert_level(&count(&settings(1))[0], Warn, "redis: does more");
+        assert_level(&count(&settings(1))[0], Warn, "redis: has more features");
     }
 
     #[test]
@@ -199,26 +201,26 @@ mod tests {
         assert_level(&majority(&voters, &settings(5)), Warn, "1 of them may fail");
         voters[1] = unreachable_voter(2);
         assert_level(&majority(&voters, &settings(5)), Warn, "none of them may fail");
-        let said = judge(&voters, &settings(5), &requirements());
-        let reachable: Vec<_> = said.iter().filter(|one| one.check == "reachable" && one.level == Warn).collect();
+        let findings = judge(&voters, &settings(5), &requirements());
+        let reachable: Vec<_> = findings.iter().filter(|one| one.check == "reachable" && one.level == Warn).collect();
         assert_eq!(reachable.len(), 2);
         // A server with two addresses votes once.
         voters[2] = voter(node(4));
         assert_level(&majority(&voters, &settings(5)), Fail, "2 of 5 can vote");
-        let said = judge(&voters, &settings(5), &requirements());
-        assert!(said.iter().any(|one| one.check == "reachable" && one.level == Fail), "{said:?}");
+        let findings = judge(&voters, &settings(5), &requirements());
+        assert!(findings.iter().any(|one| one.check == "reachable" && one.level == Fail), "{findings:?}");
     }
 
     #[test]
     fn figures_of_healthy_nodes_are_one_finding() {
         let mut voters = five_voters();
         voters[3] = voter(node(4).with_info("used_memory", "50000000"));
-        let said = judge(&voters, &settings(5), &requirements());
-        let memory: Vec<_> = said.iter().filter(|one| one.check == "memory").collect();
+        let findings = judge(&voters, &settings(5), &requirements());
+        let memory: Vec<_> = findings.iter().filter(|one| one.check == "memory").collect();
         assert_eq!((memory.len(), memory[0].subject.as_str()), (1, "h4:6379"));
         assert_level(memory[0], Good, "the fullest of 5: 47.7 MiB");
         voters[3] = voter(node(4).with_info("used_memory", "90000000"));
-        let said = judge(&voters, &settings(5), &requirements());
-        assert_eq!(said.iter().filter(|one| one.check == "memory").count(), 5);
+        let findings = judge(&voters, &settings(5), &requirements());
+        assert_eq!(findings.iter().filter(|one| one.check == "memory").count(), 5);
     }
 }

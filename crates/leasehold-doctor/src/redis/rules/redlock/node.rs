@@ -48,17 +48,17 @@ pub(super) fn unreachable(voter: &Voter, error: &Error, plan: &RedlockSettings, 
         ),
     };
     let means = effect_of_absence(plan, able_count);
-    let (at, said) = (voter.address.to_string(), error.message_without_location());
+    let (at, message) = (voter.address.to_string(), error.message_without_location());
     // Servers that are unreachable for the same reason get the same text.
-    let found = said.strip_prefix(&at).map_or_else(|| said.clone(), |rest| format!("it{rest}"));
+    let found = message.strip_prefix(&at).map_or_else(|| message.clone(), |rest| format!("it{rest}"));
     Finding::new(level, check, &at, found).impact(means).fix(fix)
 }
 
 /// The effect of one server that does not vote.
 fn effect_of_absence(plan: &RedlockSettings, able: usize) -> &'static str {
     match able.checked_sub(plan.quorum.majority) {
-        None => "it does not vote, and those that do are no majority: no lock can be taken or renewed",
-        Some(0) => "it does not vote; none of those that do may fail",
+        None => "it does not vote, and the others are no majority: no lock can be acquired or renewed",
+        Some(0) => "it does not vote; none of the others may fail",
         Some(_) => "it does not vote; those that do are a majority still",
     }
 }
@@ -89,10 +89,9 @@ fn role(node: &NodeFacts, voters: &[Voter]) -> Finding {
             };
             fail(check, at, found)
                 .impact(
-                    "it takes no claims, so it does not vote; and made a master it would have forgotten the latest grants: a \
-                    copy is no independent vote",
+                    "it accepts no claims, so it does not vote; promoted, it would lack the latest grants: a replica has no independent vote",
                 )
-                .fix("a server of its own in its place, or REPLICAOF NO ONE; nodes of redlock: do not follow each other")
+                .fix("replace it by a separate server, or REPLICAOF NO ONE; nodes of redlock: are not replicas of each other")
         }
         Err(no) => unknown(check, at, no)
             .impact("a replica would not vote")
@@ -110,18 +109,17 @@ fn cluster_mode(node: &NodeFacts) -> Option<Finding> {
     (node.info_number("cluster_enabled") == Ok(1)).then(|| {
         fail("cluster-mode", &node.address, "it is a node of a cluster")
             .impact(
-                "it sends us away for most locks (MOVED), and its fail-over forgets grants: it is no independent vote",
+                "it redirects clients for most locks (MOVED), and its fail-over loses grants: it has no independent vote",
             )
-            .fix("a server of its own in its place (cluster-enabled no); or all of the cluster: redis+cluster://h1,h2")
+            .fix("replace it by a separate server (cluster-enabled no); or use the whole cluster: redis+cluster://h1,h2")
     })
 }
 
 /// A promoted replica has lost the node's latest votes.
 fn replicas(node: &NodeFacts) -> Finding {
     let (check, at) = ("replicas", &node.address);
-    let means =
-        "a replica that takes its place has forgotten the latest grants, and grants them again: two may hold one lock";
-    let fix = "no replicas and no Sentinels for the nodes of redlock: when one dies, the majority goes on";
+    let means = "a promoted replica lacks the latest grants, and grants those locks again: two may hold one lock";
+    let fix = "no replicas and no Sentinels for the nodes of redlock: when one dies, the majority continues";
     match node.connected_replicas() {
         Ok(none) if none.is_empty() => {
             ok(check, at, "it has no replica").impact("nobody takes its place who knows less than it")
@@ -148,14 +146,14 @@ mod tests {
         let finding = |kind, able| unreachable(&voter(sample(1)), &Error::new(kind, "no"), &settings(5), able);
         assert_level(&finding(ErrorKind::Unavailable, 4), Warn, "a majority still");
         assert_level(&finding(ErrorKind::Unavailable, 3), Warn, "may fail");
-        assert_level(&finding(ErrorKind::Unavailable, 2), Fail, "no lock can be taken");
+        assert_level(&finding(ErrorKind::Unavailable, 2), Fail, "no lock can be acquired");
         assert_level(&finding(ErrorKind::Denied, 4), Fail, "redlock://user:password@");
         assert_level(&finding(ErrorKind::Unsupported, 4), Fail, "6.0");
         assert_eq!(finding(ErrorKind::Denied, 4).subject, "h1:6379");
         let silent = NodeFacts { scripts: Err(QueryError::NoResponse("no answer within 5s".into())), ..sample(1) };
-        assert_level(&reachable(&silent, &settings(5), 4), Warn, "fell silent");
-        assert_level(&reachable(&silent, &settings(5), 2), Fail, "no lock can be taken");
-        assert_level(&reachable(&sample(1), &settings(5), 2), Good, "lets us in");
+        assert_level(&reachable(&silent, &settings(5), 4), Warn, "stopped responding");
+        assert_level(&reachable(&silent, &settings(5), 2), Fail, "no lock can be acquired");
+        assert_level(&reachable(&sample(1), &settings(5), 2), Good, "accepts our login");
     }
 
     #[test]

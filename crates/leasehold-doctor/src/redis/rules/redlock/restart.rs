@@ -1,4 +1,4 @@
-//! What a restarted node has lost, and how long its cool-down is.
+//! The data that a restarted node has lost, and its cool-down.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const DURABILITY_FIX: &str = "appendonly yes and appendfsync always; or strict=3
     abstain for that long after a restart";
 const PERMISSION_FIX: &str = "let this user run INFO and CONFIG GET: +info +config|get";
 
-/// What a node keeps of its votes across a restart.
+/// The votes that a node keeps across a restart.
 pub(super) fn persistence(node: &NodeFacts, plan: &RedlockSettings) -> Finding {
     let (check, at) = ("persistence", &node.address);
     let append = (node.info_number("aof_enabled"), node.setting("appendfsync"));
@@ -26,19 +26,18 @@ pub(super) fn persistence(node: &NodeFacts, plan: &RedlockSettings) -> Finding {
             at,
             format!("not each write is on disk, or it is not known; strict={}", longest.replace(' ', "")),
         )
-        .impact(format!("after a restart it abstains for {longest}: by then all that it forgot is over"));
+        .impact(format!("after a restart it abstains for {longest}: by then all lost leases have expired"));
     }
     let (found, forgets) = match append {
         (Ok(1), Ok("everysec")) => {
-            ("appendonly yes, appendfsync everysec".to_owned(), "whose machine crashes forgets the last second or two")
+            ("appendonly yes, appendfsync everysec".to_owned(), "whose machine crashes loses the last second or two")
         }
-        (Ok(1), Ok(fsync)) => (
-            format!("appendonly yes, appendfsync {fsync}"),
-            "whose machine crashes forgets what the system had not written yet",
-        ),
+        (Ok(1), Ok(fsync)) => {
+            (format!("appendonly yes, appendfsync {fsync}"), "whose machine crashes loses all data not written yet")
+        }
         (Ok(1), Err(no)) | (Err(no), _) => {
             return unknown(check, at, &no)
-                .impact("a node that restarts may forget grants, and vote for others: two may hold one lock")
+                .impact("a node that restarts may lose grants, and vote for others: two may hold one lock")
                 .fix(format!("{DURABILITY_FIX}; {PERMISSION_FIX}"));
         }
         (Ok(_), _) => match node.setting("save") {
@@ -62,13 +61,13 @@ pub(super) fn longest_lease(plan: &RedlockSettings, aim: &Requirements) -> Optio
     let found = format!("strict names {} as the longest lease", format_short(longest));
     Some(if aim.ttl > longest {
         fail(check, "", found)
-            .impact(format!("leases of {} are refused: strict mode could not wait for them", format_short(aim.ttl)))
-            .fix(
-                "strict= in the URL at least as long as the longest TTL, for all who share the locks; or a shorter TTL",
-            )
+            .impact(format!(
+                "leases of {} are refused: strict mode does not wait long enough for them",
+                format_short(aim.ttl)
+            ))
+            .fix("strict= in the URL of all clients at least as long as the longest TTL; or a shorter TTL")
     } else {
-        ok(check, "", found)
-            .impact(format!("a node that has restarted abstains for {}, and then votes", format_short(longest)))
+        ok(check, "", found).impact(format!("a restarted node abstains for {}, and then votes", format_short(longest)))
     })
 }
 
@@ -87,13 +86,13 @@ enum VoteState {
 fn vote_state(node: &NodeFacts, longest: Duration) -> Fact<VoteState> {
     let epoch = match node.master.as_ref().and_then(|master| master.epoch.as_ref()) {
         Some(epoch) => epoch.as_ref().map_err(QueryError::clone)?,
-        None => return Err(QueryError::missing("what strict mode has on record")),
+        None => return Err(QueryError::missing("the record of strict mode")),
     };
     let run = node.info("run_id")?;
     let Some(record) = &epoch.record else { return Ok(VoteState::CoolDownPending(longest)) };
     let digits = |at: usize| record.get(at..at + 16).and_then(|digits| digits.parse::<u64>().ok());
     let (Some(start), Some(known), Some(seen)) = (digits(0), digits(16), record.get(64..)) else {
-        return Err(QueryError::Refused("its record is not what leasehold writes".into()));
+        return Err(QueryError::Refused("its record was not written by leasehold".into()));
     };
     let longest = longest.max(Duration::from_micros(known));
     if seen.split(':').next() != Some(run) {
@@ -116,14 +115,16 @@ pub(super) fn cooling_down(nodes: &[&NodeFacts], plan: &RedlockSettings) -> Vec<
         .iter()
         .filter(|(_, state)| !matches!(state, Ok(VoteState::CoolingDown(_) | VoteState::CoolDownPending(_))))
         .count();
-    // If no node was ever used, the cool-down has not begun, and all is in order.
+    // If no node was ever used, the cool-down has not begun, which is normal.
     let new = states.iter().all(|(_, state)| matches!(state, Ok(VoteState::CoolDownPending(_))));
     let (level, means) = match voting >= plan.quorum.majority {
         true => (Level::Warn, "it does not vote until then; the others are a majority"),
-        false if new => (Level::Warn, "the first who come wait for so long, once"),
-        false => (Level::Fail, "it does not vote until then, and the others are no majority: no new lock can be taken"),
+        false if new => (Level::Warn, "the first clients wait for this time, once"),
+        false => {
+            (Level::Fail, "it does not vote until then, and the others are no majority: no new lock can be acquired")
+        }
     };
-    let wait = "wait; it passes by itself. A node with appendfsync always needs no strict mode";
+    let wait = "wait until the cool-down ends. A node with appendfsync always needs no strict mode";
     let mut findings = Vec::new();
     for (node, state) in &states {
         let at = &node.address;
@@ -146,7 +147,7 @@ pub(super) fn cooling_down(nodes: &[&NodeFacts], plan: &RedlockSettings) -> Vec<
         findings.push(Finding::new(level, check, at, found).impact(means).fix(wait));
     }
     if findings.is_empty() && !states.is_empty() {
-        findings.push(ok(check, "", "no node abstains").impact("none has restarted within the longest lease"));
+        findings.push(ok(check, "", "no node abstains").impact("no node has restarted within the longest lease"));
     }
     findings
 }
@@ -236,7 +237,7 @@ mod tests {
         let refused = Err(QueryError::Refused("NOPERM".into()));
         assert_level(&findings(&[node_with_epoch(1, refused)])[0], Unknown, "+get");
         let damaged = Epoch { now: NOW, record: Some("what".into()) };
-        assert_level(&findings(&[node_with_epoch(1, Ok(damaged))])[0], Unknown, "not what leasehold writes");
+        assert_level(&findings(&[node_with_epoch(1, Ok(damaged))])[0], Unknown, "not written by leasehold");
         assert_level(&findings(&[refusing_node()])[0], Unknown, "+info");
     }
 }

@@ -1,4 +1,4 @@
-//! The nodes' clocks, and how fast they respond.
+//! The nodes' clocks and response times.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(super) fn clocks(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &Require
         let found = format!("it is {} {} most of the others", format_short(distance), direction(gap, &middle));
         findings.push(if least > aim.ttl {
             fail(check, &node.address, format!("{found}, more than a lease ({})", format_short(aim.ttl)))
-                .impact(format!("{means}; so much ends, or outlives, all of them"))
+                .impact(format!("{means}; that is more than a whole lease"))
                 .fix(SYNCHRONIZE_FIX)
         } else {
             let allows = format!("; leases allow for {}", format_short(allowed));
@@ -82,14 +82,13 @@ pub(super) fn our_clock(nodes: &[&NodeFacts]) -> Option<Finding> {
         format_short(theirs.uncertainty)
     );
     Some(if least <= MAX_CLOCK_DIFFERENCE {
-        ok(check, "", found).impact("tokens come from clocks that are right, as far as we can tell")
+        ok(check, "", found).impact("tokens come from clocks that seem to be right")
     } else {
         warn(check, "", found)
             .impact(
-                "ours is wrong, or theirs are. No lease depends on ours; but if theirs are all set right at once, leases end \
-                early, or late, on a majority: then two may hold one lock. Tokens rise all the same",
+                "our clock is wrong, or theirs are. No lease depends on ours. But if theirs are all corrected at once, leases end early or late on a majority: then two may hold one lock. Tokens still rise",
             )
-            .fix("keep the clocks in step: chrony or ntpd, here and there")
+            .fix("synchronize the clocks: chrony or ntpd, here and there")
     })
 }
 
@@ -111,7 +110,7 @@ pub(super) fn node_timeout(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &R
             Ok(trips) => trips,
             Err(no) => {
                 let finding =
-                    unknown(check, at, no).impact("a node that answers later than node-timeout does not vote");
+                    unknown(check, at, no).impact("a node that responds later than node-timeout does not vote");
                 findings.push(finding.fix("let this user run PING: +ping"));
                 continue;
             }
@@ -130,15 +129,15 @@ pub(super) fn node_timeout(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &R
             }
         };
         if trips.p99 > most && lost {
-            let means = "it answers too late to vote, and so do so many that there is no majority";
+            let means = "it responds too late to vote, and so many others do that there is no majority";
             findings.push(fail(check, at, found).impact(means).fix(fix));
         } else if trips.p99 > most / 2 {
             let means =
-                "it often answers too late, or nearly so: then it does not vote, and fewer failures are survived";
+                "it often responds too late, or nearly so: then it does not vote, and fewer failures are survived";
             findings.push(warn(check, at, found).impact(means).fix(fix));
         } else if slowest.as_ref().is_none_or(|(p99, _)| trips.p99 > *p99) {
             let found = if nodes.len() > 1 { format!("the slowest: {found}") } else { found };
-            let means = format!("they answer in time; one that does not costs {} at most", format_short(most));
+            let means = format!("they respond in time; a node that does not costs {} at most", format_short(most));
             slowest = Some((trips.p99, ok(check, at, found).impact(means)));
         }
     }
@@ -196,17 +195,17 @@ mod tests {
         };
         assert_level(&all(900), Good, "ahead of ours");
         assert_level(&all(-60_000), Warn, "1 min behind ours");
-        assert_level(&all(60_000), Warn, "ours is wrong");
+        assert_level(&all(60_000), Warn, "our clock is wrong");
     }
 
     #[test]
     fn response_times_are_compared_with_the_node_timeout() {
-        let takes = |number, millis| {
+        let with_round_trip = |number, millis| {
             let trips = RoundTrips { count: 100, p50: Duration::from_millis(1), p99: Duration::from_millis(millis) };
             NodeFacts { round_trips: Ok(trips), ..node(number) }
         };
         let find = |p99: [u64; 3], aim: &Requirements| {
-            let nodes = [takes(1, p99[0]), takes(2, p99[1]), takes(3, p99[2])];
+            let nodes = [with_round_trip(1, p99[0]), with_round_trip(2, p99[1]), with_round_trip(3, p99[2])];
             node_timeout(&nodes.iter().collect::<Vec<_>>(), &settings(3), aim)
         };
         let well = find([1, 100, 2], &requirements());
