@@ -89,10 +89,7 @@ async fn a_holder_that_died_is_found() {
     assert!(findings_of(&before, "ended-holders").is_empty(), "{before:#}");
     let kill = move || {
         let place = TestFolder::new();
-        let work = "echo > begun; exec sleep 600";
-        let held = place.start(["run", "--engine", &url, "--ttl", "2s", "died", "-c", work]);
-        place.wait_for_file("begun");
-        held.signal(rustix::process::Signal::KILL);
+        let _killed = place.start_killed_holder(&url, "died");
         crate::common::wait_for("its lease to be over", || {
             place.run(["show", "--engine", &url, "died"]).stdout().contains("free").then_some(())
         });

@@ -1,7 +1,11 @@
 //! The effects of a lost lock on the command.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{CommandOutput, RunningCommand, TestFolder, is_alive, wait_for};
+use crate::common::short_leases::{
+    LIST_LIVING_FAMILY, earliest_end, family_while_held, file_while_held, while_held, with_a_lease,
+};
+use crate::common::{CommandOutput, TestFolder, is_alive, wait_for};
+use leasehold::clock::Clock;
 use serde_json::{Value, json};
 
 fn parse_json(text: &str) -> Value {
@@ -18,14 +22,21 @@ fn process_ids(place: &TestFolder) -> [String; 2] {
 
 #[test]
 fn an_evicted_command_gets_term_then_kill_and_exits_with_75() {
+    with_a_lease(gets_term_then_kill);
+}
+
+/// `None`: the command got KILL before its trap had run.
+fn gets_term_then_kill(grace: &str) -> Option<()> {
     let place = TestFolder::new();
-    let running = place.start(["run", "--grace", "3s", "a", "-c", TERM_IGNORING_COMMAND]);
+    let mut running = place.start(["run", "--grace", grace, "a", "-c", TERM_IGNORING_COMMAND]);
     let family = process_ids(&place);
     let evicted = place.run(["evict", "--yes", "--reason", "drill", "a"]).assert_ok().stdout();
     assert!(evicted.contains("fence token 2") && evicted.contains("reason: drill"), "{evicted}");
+    let heard = file_while_held(&place, &mut running, "heard");
     running.wait().assert_failed(75, "the lock a is lost");
-    assert_eq!(place.read("heard"), "term\n");
     assert!(family.iter().all(|pid| !is_alive(pid)));
+    assert_eq!(heard?, "term\n");
+    Some(())
 }
 
 #[test]
@@ -44,7 +55,7 @@ fn a_grandchild_has_its_grace_when_the_command_has_ended() {
     let place = TestFolder::new();
     let child = "sh -c 'trap \"sleep 0.1; echo clean > clean; exit\" TERM; echo > ready; while :; do sleep 0.01; done' \
         > /dev/null 2>&1 & wait";
-    let running = place.start(["run", "--ttl", "1m", "--grace", "20s", "a", "-c", child]);
+    let running = place.start(["run", "--ttl", "1h", "--grace", "20m", "a", "-c", child]);
     place.wait_for_file("ready");
     place.run(["evict", "--yes", "a"]).assert_ok();
     running.wait().assert_failed(75, "");
@@ -92,27 +103,6 @@ fn a_graceful_eviction_sends_term_and_the_waiter_follows_the_release() {
     assert_eq!(place.read("order"), "clean\nnext\n");
 }
 
-/// A test of the end of a lease, which must live until other processes have started. `None`: on a
-/// busy machine it ended before that, and a longer one has to show the same.
-fn with_a_lease<T>(test: impl FnMut(&str) -> Option<T>) -> T {
-    let shown = ["3s", "6s", "12s", "24s", "48s"].into_iter().find_map(test);
-    shown.unwrap()
-}
-
-/// Waits for what happens under a lease; `None`: the holder ended before.
-fn while_held<T>(running: &mut RunningCommand, what: &str, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    wait_for(what, || match look() {
-        Some(seen) => Some(Some(seen)),
-        None => running.try_wait().map(|_| None),
-    })
-}
-
-/// The same for the command and its child.
-fn family_while_held(place: &TestFolder, running: &mut RunningCommand) -> Option<[String; 2]> {
-    let pid = |name| Some(place.read(name)).filter(|pid| pid.ends_with('\n'));
-    while_held(running, "its family", || Some([pid("child")?, pid("grandchild")?]))
-}
-
 /// Whether the lease ended before the holder was asked to release.
 fn ended_unasked(ran: &CommandOutput) -> bool {
     let events = ran.events();
@@ -128,17 +118,19 @@ fn a_command_that_ignores_a_graceful_eviction_is_killed_before_its_deadline() {
     with_a_lease(is_killed_before_its_deadline);
 }
 
+/// `None`: the lease ended before the request, KILL came before the trap had run, or the lease ended
+/// before KILL had taken effect.
 fn is_killed_before_its_deadline(ttl: &str) -> Option<()> {
     let place = TestFolder::new();
+    let earliest_end = earliest_end(ttl);
     let mut running = place.start(["run", "--ttl", ttl, "--json", "a", "-c", TERM_IGNORING_COMMAND]);
-    let family = family_while_held(&place, &mut running);
-    // A dead process that was not reaped is a zombie.
-    let gone = "for pid in $(cat child grandchild); do \
-        [ ! -e /proc/$pid ] || grep -q '^State:.Z' /proc/$pid/status || exit 9; done";
-    let waiter = place.start(["run", "a", "-c", gone]);
+    let family = family_while_held(&place, &mut running)?;
+    let waiter = place.start(["run", "a", "-c", LIST_LIVING_FAMILY]);
     while_held(&mut running, "a waiter", || (place.waiter_count("a") == 1).then_some(()));
-    let said = place.run(["evict", "--graceful", "--yes", "--json", "a"]);
-    let ran = running.wait();
+    let evict = place.start(["evict", "--graceful", "--yes", "--json", "a"]);
+    let heard = file_while_held(&place, &mut running, "heard");
+    let (ran, is_in_time) = (running.wait(), Clock::system().now() <= earliest_end);
+    let said = evict.wait();
     if ended_unasked(&ran) {
         return None;
     }
@@ -149,10 +141,11 @@ fn is_killed_before_its_deadline(ttl: &str) -> Option<()> {
     let ran = ran.assert_failed(75, "");
     let asked = ran.events().into_iter().find(|event| event["event"] == json!("release-requested")).unwrap();
     assert_eq!(asked["name"], json!("a"));
-    waiter.wait().assert_ok();
-    assert_eq!(place.read("heard"), "term\n");
-    assert!(family.unwrap().iter().all(|pid| !is_alive(pid)));
-    Some(())
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    let living = waiter.wait().assert_ok().stdout();
+    assert!(living.is_empty() || !is_in_time, "granted while {living} ran");
+    assert_eq!(heard?, "term\n");
+    living.is_empty().then_some(())
 }
 
 /// The lease ends, and the command runs on: that is no release, and is not called one.
@@ -194,13 +187,24 @@ fn a_graceful_eviction_leaves_a_waiter_alone() {
 /// The long variants of this test and the next one show that TERM came first.
 #[test]
 fn max_hold_ends_the_command() {
+    with_a_lease(ends_with_max_hold);
+}
+
+/// `None`: the hold ended before the command had begun, or before KILL had taken effect.
+fn ends_with_max_hold(max_hold: &str) -> Option<()> {
     let place = TestFolder::new();
-    let running = place.start(["run", "--max-hold", "2s", "--grace", "500ms", "a", "-c", TERM_IGNORING_COMMAND]);
-    wait_for("a holder", || (place.holder_count("a") == 1 || place.path("child").exists()).then_some(()));
+    let earliest_end = earliest_end(max_hold);
+    let mut running =
+        place.start(["run", "--max-hold", max_hold, "--grace", "500ms", "a", "-c", TERM_IGNORING_COMMAND]);
+    let family = family_while_held(&place, &mut running)?;
     // Another run acquires the lock; by then the command is gone.
-    let out = place.run(["run", "a", "-c", "cat child grandchild; true"]).assert_ok().stdout();
-    assert!(out.split_whitespace().all(|pid| !is_alive(pid)), "{out}");
+    let waiter = place.start(["run", "a", "-c", LIST_LIVING_FAMILY]);
     running.wait().assert_failed(75, "--max-hold is over");
+    let is_in_time = Clock::system().now() <= earliest_end;
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    let living = waiter.wait().assert_ok().stdout();
+    assert!(living.is_empty() || !is_in_time, "granted while {living} ran");
+    living.is_empty().then_some(())
 }
 
 #[test]

@@ -123,9 +123,7 @@ async fn a_nested_run_is_refused_on_an_engine_without_re_entry() {
 async fn missing_replicas_are_named_as_the_reason() {
     run_with_server(|place, url| {
         let url = format!("{url}&replicas=1");
-        place
-            .run_until_in_time(["run", "--engine", &url, "-w", "1", "a", "--", "true"])
-            .assert_failed(69, "0 of 1 replicas acknowledged");
+        place.run(["run", "--engine", &url, "-n", "a", "--", "true"]).assert_failed(69, "0 of 1 replicas acknowledged");
     })
     .await;
 }

@@ -1,6 +1,8 @@
 //! Signals to leasehold, and the death of leasehold itself.
 
+use crate::common::short_leases::{LIST_LIVING_FAMILY, earliest_end, family_while_held, with_a_lease};
 use crate::common::{RunningCommand, TestFolder, is_alive, wait_for};
+use leasehold::clock::Clock;
 use rustix::process::{Pid, Signal};
 
 /// A command with a child in the same group; both record their process ids, and the time
@@ -60,7 +62,7 @@ fn remaining_group_processes_end_before_the_lock_is_free() {
     let place = TestFolder::new();
     let slow = "sh -c 'trap \"sleep 0.2; echo clean > clean; exit\" TERM; echo > ready; while :; do sleep 0.01; done' \
         > /dev/null 2>&1 & wait";
-    let running = place.start(["run", "--grace", "10s", "a", "-c", slow]);
+    let running = place.start(["run", "--ttl", "1h", "--grace", "20m", "a", "-c", slow]);
     place.wait_for_file("ready");
     running.signal(Signal::TERM);
     assert_eq!(running.wait().exit_code(), 143);
@@ -152,14 +154,24 @@ fn killing_leasehold_kills_the_group_every_time() {
 /// The long variant of this test covers the order of each beat and signal.
 #[test]
 fn the_supervisor_acts_for_a_stopped_leasehold() {
+    with_a_lease(is_ended_by_the_supervisor);
+}
+
+/// `None`: the lease ended before leasehold was stopped, or before KILL had taken effect.
+fn is_ended_by_the_supervisor(ttl: &str) -> Option<()> {
     let place = TestFolder::new();
-    let running = place.start(["run", "--ttl", "3s", "--grace", "1s", "a", "-c", HEARTBEAT_COMMAND]);
-    let family = process_ids(&place);
+    let earliest_end = earliest_end(ttl);
+    let mut running = place.start(["run", "--ttl", ttl, "--grace", "1s", "a", "-c", HEARTBEAT_COMMAND]);
+    let family = family_while_held(&place, &mut running)?;
     running.signal(Signal::STOP);
-    place.run(["run", "a", "--", "true"]).assert_ok();
-    assert!(family.iter().all(|pid| !is_alive(pid)));
+    let waiter = place.start(["run", "a", "-c", LIST_LIVING_FAMILY]);
+    wait_for("the end of the family", || family.iter().all(|pid| !is_alive(pid)).then_some(()));
+    let is_in_time = Clock::system().now() <= earliest_end;
+    let living = waiter.wait().assert_ok().stdout();
+    assert!(living.is_empty() || !is_in_time, "granted while {living} ran");
     running.signal(Signal::CONT);
     running.wait().assert_failed(75, "is lost");
+    living.is_empty().then_some(())
 }
 
 #[cfg(feature = "nightly")]

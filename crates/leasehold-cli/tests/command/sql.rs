@@ -2,17 +2,11 @@
 //! administrator created.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use crate::common::runs::{run_with_a_wait, run_with_output};
 use crate::common::{TEST_TIMEOUT, TestFolder, shared_servers};
 use leasehold_testbed::mariadb::{self, MariaDb};
 use leasehold_testbed::{eventually, postgres};
 use rustix::process::Signal;
-
-/// Runs it to its end; returns its exit code and its output.
-async fn run_with_output(arguments: &[&str]) -> (i32, String) {
-    let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
-    let done = tokio::task::spawn_blocking(move || TestFolder::new().run_until_in_time(arguments)).await.unwrap();
-    (done.exit_code(), format!("{}{}", done.stdout(), done.stderr()))
-}
 
 /// Waits until the output of `show` contains this.
 async fn wait_until_shown(url: &str, text: &str) {
@@ -30,11 +24,10 @@ async fn check_waiting_listing_eviction_and_re_entry(url: &str) {
     // An evicted holder learns of it at its next renewal, after a third of the TTL.
     let held = place.start(["run", "--engine", url, "--ttl", "60s", "job", "--", "cat"]);
     wait_until_shown(url, "\"token\"").await;
-    for impatient in [&["-n"][..], &["-w", "2"]] {
-        let (code, said) =
-            run_with_output(&[&["run", "--engine", url], impatient, &["job", "--", "true"]].concat()).await;
-        assert_eq!(code, 1, "{impatient:?}: {said}");
-    }
+    let (code, said) = run_with_output(&["run", "--engine", url, "-n", "job", "--", "true"]).await;
+    assert_eq!(code, 1, "{said}");
+    let (code, said) = run_with_a_wait(2.0, &["run", "--engine", url, "-w", "{wait}", "job", "--", "true"]).await;
+    assert_eq!(code, 1, "{said}");
     wait_until_shown(url, "\"waiters\":[]").await;
     let (code, listed) = run_with_output(&["ls", "--engine", url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
@@ -68,9 +61,7 @@ async fn check_interrupted_waiter_leaves(url: &str) {
 
 async fn check_killed_holder_frees_the_lock(url: &str) {
     let place = TestFolder::new();
-    let held = place.start(["run", "--engine", url, "--ttl", "2s", "job", "-c", "echo > begun; exec sleep 600"]);
-    place.wait_for_file("begun");
-    held.signal(Signal::KILL);
+    let held = place.start_killed_holder(url, "job");
     let (code, said) = run_with_output(&["run", "--engine", url, "job", "--", "true"]).await;
     assert_eq!((code, said.as_str()), (0, ""));
     tokio::task::spawn_blocking(move || held.close_input_and_wait()).await.unwrap();

@@ -227,7 +227,7 @@ fn the_wait_display_shows_the_holder_and_our_position() {
     assert_eq!(screen.wait(), Some(0));
     // Without a terminal it prints nothing.
     let holder = place.start_holder(&[], "a");
-    assert_eq!(place.run_until_in_time(["run", "-q", "-w", "2", "a", "--", "true"]).stderr(), "");
+    assert_eq!(place.run_with_a_wait(2.0, &["run", "-q", "-w", "{wait}", "a", "--", "true"]).stderr(), "");
     holder.close_input_and_wait().assert_ok();
 }
 

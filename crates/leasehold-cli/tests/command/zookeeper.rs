@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::common::runs::{run_with_a_wait, run_with_output};
+use crate::common::short_leases::{file_while_held, while_held, with_a_lease};
 use crate::common::{TEST_TIMEOUT, TestFolder, shared_servers};
 use leasehold_testbed::{Server, eventually, zookeeper};
 use rustix::process::Signal;
@@ -10,13 +12,6 @@ use rustix::process::Signal;
 /// One of the server's metrics.
 async fn server_metric(server: &Server, key: &str) -> u64 {
     zookeeper::monitor_values(server.addr()).await.unwrap()[key].parse().unwrap()
-}
-
-/// Runs it to its end; returns its exit code and its output.
-async fn run_with_output(arguments: &[&str]) -> (i32, String) {
-    let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
-    let done = tokio::task::spawn_blocking(move || TestFolder::new().run_until_in_time(arguments)).await.unwrap();
-    (done.exit_code(), format!("{}{}", done.stdout(), done.stderr()))
 }
 
 fn zookeeper_url(server: &Server) -> String {
@@ -56,7 +51,7 @@ async fn the_command_waits_times_out_lists_evicts_and_re_enters() {
     })
     .await;
     assert_eq!(run_with_output(&["run", "--engine", &url, "-n", "job", "--", "true"]).await.0, 1);
-    assert_eq!(run_with_output(&["run", "--engine", &url, "-w", "2", "job", "--", "true"]).await.0, 1);
+    assert_eq!(run_with_a_wait(2.0, &["run", "--engine", &url, "-w", "{wait}", "job", "--", "true"]).await.0, 1);
     assert_eq!(server_metric(&server, "zk_ephemerals_count").await, 1, "those who gave up have left the queue");
     let (code, listed) = run_with_output(&["ls", "--engine", &url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
@@ -131,10 +126,8 @@ async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_t
     assert_eq!(server_metric(&server, "zk_ephemerals_count").await, 1, "only the holder's node is left");
     tokio::task::spawn_blocking(move || held.close_input_and_wait().assert_ok()).await.unwrap();
 
-    let killed = place.start(["run", "--engine", &url, "--ttl", "2s", "job", "-c", "echo > begun; exec sleep 600"]);
-    place.wait_for_file("begun");
-    killed.signal(Signal::KILL);
     // No process releases it: it is free when the session ends.
+    let killed = place.start_killed_holder(&url, "job");
     let (code, said) = run_with_output(&["run", "--engine", &url, "job", "--", "true"]).await;
     assert_eq!((code, said.as_str()), (0, ""));
     tokio::task::spawn_blocking(move || killed.close_input_and_wait()).await.unwrap();
@@ -145,22 +138,40 @@ async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_t
 async fn a_session_that_ends_without_a_release_is_not_called_one() {
     let server = shared_servers::zookeeper().await;
     let url = zookeeper_url(&server);
-    for waits in [false, true] {
-        let place = TestFolder::new();
-        let held = place.start(["run", "--engine", &url, "--ttl", "5s", "job", "-c", "echo > begun; exec sleep 600"]);
-        place.wait_for_file("begun");
-        let waiter = waits.then(|| place.start(["run", "--engine", &url, "job", "--", "true"]));
-        wait_for_claims(&server, if waits { 2 } else { 1 }).await;
-        held.signal(Signal::STOP);
-        let (code, said) = run_with_output(&["evict", "--engine", &url, "--graceful", "--yes", "job"]).await;
-        assert!(code == 0 && said.contains("no release is known") && said.contains("may still run"), "{code}: {said}");
-        assert!(!said.contains("was released"), "{said}");
-        held.signal(Signal::CONT);
-        tokio::task::spawn_blocking(move || held.wait().assert_failed(75, "")).await.unwrap();
-        if let Some(waiter) = waiter {
-            tokio::task::spawn_blocking(move || waiter.wait().assert_ok()).await.unwrap();
-        }
+    let check = move || [false, true].map(|waits| with_a_lease(|ttl| is_not_called_a_release(&url, waits, ttl)));
+    tokio::task::spawn_blocking(check).await.unwrap();
+}
+
+/// `None`: the session ended before the request.
+fn is_not_called_a_release(url: &str, waits: bool, ttl: &str) -> Option<()> {
+    let place = TestFolder::new();
+    let show = || {
+        let shown = place.run(["show", "--engine", url, "--json", "job"]).assert_ok().stdout();
+        serde_json::from_str::<serde_json::Value>(&shown).unwrap()
+    };
+    let mut held = place.start(["run", "--engine", url, "--ttl", ttl, "job", "-c", "echo > begun; exec sleep 600"]);
+    file_while_held(&place, &mut held, "begun")?;
+    let claim = while_held(&mut held, "a holder", || Some(show()["holders"][0]["claim"].as_str()?.to_owned()))?;
+    let waiter = waits.then(|| place.start(["run", "--engine", url, "job", "--", "true"]));
+    if waiter.is_some() {
+        while_held(&mut held, "a waiter", || show()["waiters"][0].is_object().then_some(()))?;
     }
+    held.signal(Signal::STOP);
+    let evicted = place.run(["evict", "--engine", url, "--graceful", "--yes", "--claim", &claim, "job"]);
+    held.signal(Signal::CONT);
+    let ended = held.wait();
+    if let Some(waiter) = waiter {
+        waiter.wait().assert_ok();
+    }
+    // No holder was asked.
+    if evicted.exit_code() == 1 {
+        return None;
+    }
+    let said = evicted.assert_ok().stdout();
+    assert!(said.contains("no release is known") && said.contains("may still run"), "{said}");
+    assert!(!said.contains("was released"), "{said}");
+    ended.assert_failed(75, "");
+    Some(())
 }
 
 /// A holder that heeds the request is reported to have released, however long it takes.

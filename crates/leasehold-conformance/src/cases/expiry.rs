@@ -85,12 +85,17 @@ pub async fn a_max_hold_shorter_than_a_call_ends_at_once(context: &TestContext) 
         if waits && context.can_show_waiters() {
             context.wait_for_waiters(&name, 1).await;
         }
-        drop(holder);
+        if let Some(holder) = holder {
+            let _ = holder.release().await.expect("a release");
+        }
+        // While it was held, the number of attempts depended on the time. From now on it does not.
+        let before = flaky.call_count(Method::Attempt);
         match asking.await.expect("no panic") {
             Ok(guard) => assert!(!guard.is_held()),
             Err(error) => assert_ne!(error.kind(), ErrorKind::Timeout, "nobody else holds it: {error}"),
         }
-        assert!(flaky.call_count(Method::Attempt) < 40, "{} attempts for one hold", flaky.call_count(Method::Attempt));
+        let attempts = flaky.call_count(Method::Attempt) - before;
+        assert!(attempts < 20, "{attempts} attempts for one hold");
         context.wait_until_free(&name).await;
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::clock::Clock;
 use leasehold::{ErrorKind, MAX_DESCRIPTION};
 use leasehold_testbed::eventually;
 
@@ -11,6 +12,11 @@ use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// A wait that ends within a case.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// A waiter pauses at least for so long between two questions.
+const PAUSE: Duration = Duration::from_millis(15);
+/// How many questions it asks until it pauses.
+const BEGIN: u32 = 10;
 
 /// A try answers while the lock is held, and leaves nothing in the queue.
 pub async fn a_try_returns_without_waiting(context: &TestContext) {
@@ -116,14 +122,20 @@ pub async fn waiting_sends_few_requests(context: &TestContext) {
     let ((locks, flaky), other) = (context.open_flaky(LONG_TTL).await, context.open_locks().await);
     let guard = other.mutex("a").lock().await.expect("a lock");
     let calls = || flaky.call_count(Method::Attempt) + flaky.call_count(Method::Wait);
-    let mut before = calls();
-    let error = expect_not_granted(|| {
-        before = calls();
-        async { locks.mutex("a").timeout(SHORT_TIMEOUT * 2).lock().await }
-    })
-    .await;
-    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-    let asked = calls() - before;
-    assert!(asked < 20, "{asked} questions in {:?}", SHORT_TIMEOUT * 2);
-    drop(guard);
+    let clock = Clock::system();
+    let start = clock.now();
+    let waiter = tokio::spawn(async move { locks.mutex("a").lock().await });
+    eventually(TEST_TIMEOUT, || async { if calls() > 0 { Ok(()) } else { Err("it has not asked yet") } }).await;
+    // Round trips during which nothing changes. A waiter that asks all the time asks about as often.
+    for _ in 0..100 {
+        assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
+        tokio::task::yield_now().await;
+    }
+    let asked = u32::try_from(calls()).expect("a small number");
+    // However slow the machine is, pauses are not shorter than they should be.
+    let rested = clock.now().duration_since(start);
+    assert!(rested >= PAUSE * asked.saturating_sub(BEGIN), "{asked} questions in {rested:?}");
+    assert!(!waiter.is_finished(), "it is held");
+    let _ = guard.release().await.expect("a release");
+    drop(tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("a grant").expect("no panic").expect("a lock"));
 }

@@ -11,16 +11,24 @@ pub struct RunError {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RunErrorKind {
-    /// A problem of the machine, or of servers that did not obey a command.
+    /// A problem of the machine, or of servers that did not obey a command. It says nothing about
+    /// leasehold.
     Transient,
     /// The request cannot be fulfilled.
     Usage,
     /// A worker crashed, or did not exit: a defect of leasehold itself.
     Worker,
+    /// Anything else. It may be a defect, so that a retry must not hide it.
+    Other,
 }
 
 impl RunError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), kind: RunErrorKind::Other }
+    }
+
+    /// The machine or the servers failed before or during the run, and not leasehold.
+    pub(crate) fn transient(message: impl Into<String>) -> Self {
         Self { message: message.into(), kind: RunErrorKind::Transient }
     }
 
@@ -59,8 +67,9 @@ impl fmt::Debug for RunError {
 
 impl std::error::Error for RunError {}
 
+/// The testbed starts and stops the servers, and contains no code that is under test.
 impl From<leasehold_testbed::Error> for RunError {
     fn from(error: leasehold_testbed::Error) -> Self {
-        Self::new(error.to_string())
+        Self::transient(error.to_string())
     }
 }

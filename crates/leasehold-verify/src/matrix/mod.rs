@@ -364,11 +364,12 @@ mod tests {
             let again = outcome.add_incomplete_history(trouble, first, &run(), &written);
             (again, outcome.broken, outcome.troubles.len(), outcome.again.len())
         };
-        let passing = RunError::new("the machine is busy");
+        let passing = RunError::transient("the machine is busy");
         assert_eq!(cut([1, 2], true, &passing), (true, 0, 0, 1));
         assert_eq!(cut([1, 2], false, &passing), (false, 0, 1, 0));
         assert_eq!(cut([2, 2], true, &passing), (false, 1, 1, 0));
         assert_eq!(cut([1, 2], true, &RunError::worker("a worker crashed")), (false, 0, 1, 0));
+        assert_eq!(cut([1, 2], true, &RunError::new("the engine did not answer")), (false, 0, 1, 0));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -282,7 +282,7 @@ impl Conductor {
             let candidates = if late && holders.is_empty() { run_state.workers() } else { holders };
             let Some(worker) = random_holder(&candidates, &mut rng) else {
                 if late {
-                    return Err(RunError::new("no worker is running"));
+                    return Err(RunError::worker("no worker is running"));
                 }
                 tokio::time::sleep(Duration::from_micros(200)).await;
                 continue;

@@ -35,9 +35,14 @@ const INSPECTION_TIMEOUT: Duration = Duration::from_secs(15);
 /// The name prefix of the locks that are held all the time.
 const ANCHOR: &str = "verify:anchor:";
 
-/// How often an inspection is retried.
-const MAX_INSPECTION_RETRIES: u32 = 50;
+/// How long an inspection is retried at servers that were not started here, and the pause between
+/// two attempts.
+const REMOTE_SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 const INSPECTION_RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// The same for our own servers: they may still be recovering from a fault, and the machine may be
+/// busy. Only a hang lasts longer.
+const OWN_SERVER_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
 /// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,15 +161,23 @@ impl Conductor {
         Ok(workloads.iter().copied().filter(|workload| missing_capability(can, *workload).is_none()).collect())
     }
 
+    fn has_own_servers(&self) -> bool {
+        matches!(self.settings.target, EngineTarget::Local(_))
+    }
+
+    fn inspection_timeout(&self) -> Duration {
+        if self.has_own_servers() { OWN_SERVER_TIMEOUT } else { REMOTE_SERVER_TIMEOUT }
+    }
+
     /// A client for inspections: it must not give up early on a busy machine. Our own servers may
     /// still be recovering from the last run's fault.
     async fn open_inspector(&self) -> Result<Locks, RunError> {
-        let ours = matches!(self.settings.target, EngineTarget::Local(_));
-        let mut tries = 0;
+        let ours = self.has_own_servers();
+        let give_up = tokio::time::Instant::now() + self.inspection_timeout();
         loop {
             match Locks::builder().ttl(INSPECTION_TIMEOUT).open(self.deployment.direct_url()).await {
                 Ok(locks) => return Ok(locks),
-                Err(error) if ours && error.is_retryable() && tries < MAX_INSPECTION_RETRIES => tries += 1,
+                Err(error) if ours && error.is_retryable() && tokio::time::Instant::now() < give_up => {}
                 Err(error) => return Err(engine_fault(error)),
             }
             tokio::time::sleep(INSPECTION_RETRY_PAUSE).await;
@@ -187,7 +200,7 @@ impl Conductor {
         // An engine that cannot be inspected is not checked for leftovers.
         let inspects = shared && own.capabilities().inspection;
         if inspects {
-            refuse_foreign_clients(&own, &looked_at).await?;
+            refuse_foreign_clients(&own, &looked_at, self.inspection_timeout()).await?;
         }
         self.deployment.save_baseline().await?;
         // Created only now, so that a failed start does not overwrite an older history of that
@@ -303,7 +316,7 @@ impl Conductor {
     ) -> Result<(), RunError> {
         run_state.set_activity("checking for leftovers");
         let give_up = run_state.now() + self.leftover_bound();
-        let despair = give_up + INSPECTION_TIMEOUT.as_nanos() as u64;
+        let despair = give_up + self.inspection_timeout().max(INSPECTION_TIMEOUT).as_nanos() as u64;
         loop {
             let mut left = Vec::new();
             let mut unclear = None;
@@ -341,7 +354,7 @@ impl Conductor {
     /// Checks that ended clients, and our own client, have no session at a database.
     async fn record_leftover_sessions(&self, run_state: &RunState) -> Result<(), RunError> {
         let give_up = run_state.now() + self.leftover_bound();
-        let despair = give_up + INSPECTION_TIMEOUT.as_nanos() as u64;
+        let despair = give_up + self.inspection_timeout().max(INSPECTION_TIMEOUT).as_nanos() as u64;
         loop {
             let t = run_state.now();
             match self.deployment.leftover_sessions().await {
@@ -364,14 +377,14 @@ impl Conductor {
     }
 }
 
-async fn refuse_foreign_clients(inspector: &Locks, locks: &[String]) -> Result<(), RunError> {
+async fn refuse_foreign_clients(inspector: &Locks, locks: &[String], timeout: Duration) -> Result<(), RunError> {
     for lock in locks {
-        let mut tries = 0;
+        let give_up = tokio::time::Instant::now() + timeout;
         let view = loop {
             match inspector.inspect(lock).await {
                 Ok(view) => break view,
                 // The machine may be busy.
-                Err(error) if error.is_retryable() && tries < MAX_INSPECTION_RETRIES => tries += 1,
+                Err(error) if error.is_retryable() && tokio::time::Instant::now() < give_up => {}
                 Err(error) => return Err(engine_fault(error)),
             }
             tokio::time::sleep(INSPECTION_RETRY_PAUSE).await;

@@ -158,8 +158,11 @@ async fn spawn_worker(
     let mut words: Vec<&str> = command.iter().map(String::as_str).chain([WORKER_ARGUMENT]).collect();
     let mut actor = Actor::spawn(Path::new(words.remove(0)), &words, &env)?;
     let text = serde_json::to_value(&assignment).map_err(|error| RunError::new(error.to_string()))?;
-    actor.send(&text).await?;
-    let line = actor.recv(START_TIMEOUT).await?;
+    let began = async {
+        actor.send(&text).await?;
+        actor.recv(START_TIMEOUT).await
+    };
+    let line = began.await.map_err(|error| RunError::worker(format!("a worker did not begin: {error}")))?;
     let started = serde_json::from_value::<Event>(line).map_err(|error| RunError::new(error.to_string()))?;
     run_state.observe(started);
     let (orders, ordered) = mpsc::unbounded_channel();

@@ -4,7 +4,9 @@
 
 pub(crate) mod doctor_report;
 pub(crate) mod pty;
+pub(crate) mod runs;
 pub(crate) mod shared_servers;
+pub(crate) mod short_leases;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -110,20 +112,6 @@ impl TestFolder {
     /// Runs it to its end.
     pub(crate) fn run<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> CommandOutput {
         CommandOutput(self.command(args).output().unwrap())
-    }
-
-    /// The same, retried while the engine is too slow for a wait with a timeout, because the
-    /// machine may be busy.
-    pub(crate) fn run_until_in_time<I: AsRef<OsStr>>(
-        &self,
-        args: impl IntoIterator<Item = I> + Clone,
-    ) -> CommandOutput {
-        wait_for("an engine that answers in time", || {
-            let ran = self.run(args.clone());
-            let late = ["could not be reached within", "did not answer in time"];
-            let is_late = late.iter().any(|words| ran.stderr().contains(words));
-            (!is_late).then_some(ran)
-        })
     }
 
     /// Starts it. A `run` without a TTL gets one that outlasts the test.

@@ -4,20 +4,26 @@
 #[cfg(feature = "nightly")]
 mod slow_findings;
 
-use crate::common::TestFolder;
 use crate::common::doctor_report::{
-    assert_finding, checks_at_level, doctor_report, doctor_report_with, durable_redis, findings_of, redis_command,
-    run_doctor,
+    assert_finding, checks_at_level, doctor_report_with, durable_redis, findings_of, redis_command, run_doctor,
 };
+use crate::common::{LONG_TTL, TestFolder};
 use leasehold_testbed::Server;
 use leasehold_testbed::process::{Binary, Probe, ServerSpec, Workspace};
 use leasehold_testbed::redis::{self, IndependentServers, Redis, Reply};
 use serde_json::Value;
 
-/// A long timeout: no response is late, however busy the machine is.
-const LONG_TIMEOUT: &str = "?node-timeout=2s";
+/// Long timeouts: no response is late, however busy the machine is. No node is waited for longer than
+/// a tenth of the TTL, which is therefore long, too.
+const LONG_TIMEOUT: &str = "?node-timeout=60s&connect-timeout=60s";
+const LONG_TTL_OPTION: [&str; 2] = ["--ttl", LONG_TTL];
 
-/// The URL of these servers, with the long timeout.
+/// The exit code and the report for leases of ten minutes.
+async fn doctor_report(url: &str) -> (i32, Value) {
+    doctor_report_with(url, &LONG_TTL_OPTION).await
+}
+
+/// The URL of these servers, with the long timeouts.
 fn redlock_url<'a>(servers: impl IntoIterator<Item = &'a Server>) -> String {
     let hosts: Vec<_> = servers.into_iter().map(|server| server.addr().to_string()).collect();
     format!("redlock://{}{LONG_TIMEOUT}", hosts.join(","))
@@ -58,7 +64,7 @@ async fn five_durable_servers_on_one_machine_get_only_the_same_host_warning() {
     for server in set.servers() {
         assert_eq!(redis_command(server, &["DBSIZE"]).await, Reply::Integer(0), "nothing is left behind");
     }
-    let text = run_doctor(&url, &[]).await.stdout();
+    let text = run_doctor(&url, &LONG_TTL_OPTION).await.stdout();
     assert!(text.contains("all 5: Redis"), "{text}");
     assert_eq!(text.matches("persistence").count(), 1, "one line for all: {text}");
 }
@@ -140,7 +146,7 @@ async fn unreachable_servers_are_failures_once_the_majority_is() {
 #[tokio::test]
 async fn servers_that_would_cool_down_are_named() {
     let set = IndependentServers::start_with(3, &Redis::new()).await.unwrap();
-    let new = doctor_report_with(&format!("{}&strict=5s", redlock_url(set.servers())), &["--ttl", "5s"]).await.1;
+    let new = doctor_report(&format!("{}&strict=600s", redlock_url(set.servers()))).await.1;
     assert!(text_of(assert_finding(&new, "abstains", "warn"), "found").contains("from its first use on"), "{new:#}");
 }
 
@@ -174,16 +180,16 @@ impl ServerSpec for SkewedRedis {
 #[tokio::test]
 async fn clock_skew_is_reported_for_each_server() {
     let set = IndependentServers::start_with(4, &durable_redis()).await.unwrap();
-    let ahead = Server::start(SkewedRedis("+5", durable_redis())).await.unwrap();
+    let ahead = Server::start(SkewedRedis("+900", durable_redis())).await.unwrap();
     let five = redlock_url(set.servers().iter().chain([&ahead]));
-    let (code, some) = doctor_report(&five).await;
+    let (code, some) = doctor_report_with(&five, &["--ttl", "1h"]).await;
     assert_eq!(code, 1, "{some:#}");
     let finding = assert_finding(&some, "clocks", "warn");
     assert_eq!(text_of(finding, "subject"), ahead.addr().to_string(), "is the Debian package `faketime` installed?");
-    assert!(text_of(finding, "found").contains("ahead of most of the others; leases allow for 302 ms"), "{finding}");
+    assert!(text_of(finding, "found").contains("ahead of most of the others; leases allow for 36.0 s"), "{finding}");
     assert_finding(&some, "clock", "ok");
     // More than a lease.
-    let (code, all) = doctor_report_with(&five, &["--ttl", "2s"]).await;
+    let (code, all) = doctor_report(&five).await;
     assert_eq!(code, 2);
     assert_finding(&all, "clocks", "fail");
 
@@ -213,14 +219,14 @@ async fn data_loss_at_a_restart_is_reported_for_each_server() {
         (1, vec![forgetful.addr().to_string()]),
         "{nothing:#}"
     );
-    let (_, strict) = doctor_report(&format!("{none}&strict=30s")).await;
+    let (_, strict) = doctor_report(&format!("{none}&strict=600s")).await;
     let finding = assert_finding(&strict, "persistence", "ok");
     assert!(
-        findings_of(&strict, "persistence").iter().any(|one| text_of(one, "means").contains("abstains for 30 s")),
+        findings_of(&strict, "persistence").iter().any(|one| text_of(one, "means").contains("abstains for 10 min")),
         "{finding}"
     );
-    let (code, short) = doctor_report(&format!("{none}&strict=10s")).await;
-    assert_eq!(code, 2, "leases of 30 s are refused");
+    let (code, short) = doctor_report(&format!("{none}&strict=300s")).await;
+    assert_eq!(code, 2, "leases of 10 min are refused");
     assert_finding(&short, "strict", "fail");
 }
 
@@ -231,7 +237,7 @@ async fn a_wrong_password_and_missing_permissions_are_reported_for_each_server()
     let hosts = redlock_url(&set.servers()[..2]);
     let wrong = format!("{},:hunter2@{}{LONG_TIMEOUT}", hosts.trim_end_matches(LONG_TIMEOUT), locked.addr());
     for more in [&[][..], &["--json"]] {
-        let ran = run_doctor(&wrong, more).await;
+        let ran = run_doctor(&wrong, &[&LONG_TTL_OPTION, more].concat()).await;
         assert_eq!(ran.exit_code(), 2, "{}", ran.stdout());
         assert!(ran.stdout().contains("login") && !format!("{}{}", ran.stdout(), ran.stderr()).contains("hunter2"));
     }
@@ -244,7 +250,7 @@ async fn a_wrong_password_and_missing_permissions_are_reported_for_each_server()
         let words: Vec<_> = all.split(' ').chain(more.split(' ').filter(|word| !word.is_empty())).collect();
         redis_command(set.server(2), &words).await;
         let url = format!(
-            "{},worker:opensesame@{}{LONG_TIMEOUT}&strict=30s",
+            "{},worker:opensesame@{}{LONG_TIMEOUT}&strict=600s",
             hosts.trim_end_matches(LONG_TIMEOUT),
             set.server(2).addr()
         );
@@ -301,7 +307,8 @@ async fn unexpected_keys_are_found_and_lock_keys_are_not_reported() {
     let set = IndependentServers::start_with(3, &durable_redis()).await.unwrap();
     let url = redlock_url(set.servers());
     let engine = url.clone();
-    let run = move || TestFolder::new().run(["run", "--engine", &engine, "a", "--", "true"]).assert_ok();
+    let run =
+        move || TestFolder::new().run(["run", "--engine", &engine, "--ttl", LONG_TTL, "a", "--", "true"]).assert_ok();
     tokio::task::spawn_blocking(run).await.unwrap();
     assert_finding(&doctor_report(&url).await.1, "key-types", "ok");
     redis_command(set.server(0), &["RPUSH", "leasehold:qlist", "x"]).await;

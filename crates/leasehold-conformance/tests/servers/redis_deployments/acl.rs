@@ -8,7 +8,8 @@ use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Server, eventually, redis};
 
 use crate::redis_deployments::deployment::{
-    LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, raw_command, until_free, until_waiting, within_bound,
+    LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, patient_url, raw_command, until_free, until_waiting,
+    within_bound,
 };
 use crate::redis_faults::manual_time::{pass_and_renew, patient_client};
 
@@ -160,7 +161,7 @@ async fn the_full_acl_is_enough_for_everything() {
 async fn permissions_that_every_lock_needs() {
     let server = redis::start().await.expect("a server");
     for (missing, names) in [("+subscribe", "'subscribe'"), ("&leasehold:*", "channels"), ("+info", "'info'")] {
-        let opened = Locks::open(&url_without(&server, missing).await).await;
+        let opened = Locks::open(&patient_url(&url_without(&server, missing).await)).await;
         assert_denied(&opened.expect_err("no inbox, or no run"), names);
     }
     for missing in ["+evalsha", "+time", "+hget", "+hset", "+expire", "~leasehold:*"] {

@@ -9,7 +9,7 @@ use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{eventually, redis};
 
 use crate::redis_deployments::acl::{assert_denied, url_without};
-use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, raw_command};
+use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, patient_url, raw_command};
 
 /// Many leases are renewed together by other commands. Nobody but the keeper calls that, so it is called here as the keeper does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -17,7 +17,7 @@ async fn permissions_that_grouped_renewals_need() {
     let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     for missing in ["+get", "+set", "+setrange", "+del"] {
         let url = url_without(&server, missing).await;
-        let engine = leasehold::registry::open(&url, &hand.clock()).await.expect("an engine");
+        let engine = leasehold::registry::open(&patient_url(&url), &hand.clock()).await.expect("an engine");
         let claim = |number| {
             let name = LockName::new(format!("{missing}-{number}")).expect("a name");
             let holder = Arc::new(Holder::this_process());

@@ -13,7 +13,8 @@ use leasehold_testbed::redis::{Cluster, Reply, slot_of};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use crate::redis_deployments::deployment::{
-    LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, raw_command, text, until_free, until_waiting,
+    LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, patient_url, raw_command, text, until_free,
+    until_waiting,
 };
 use crate::redis_faults::fixture::claim;
 use crate::redis_faults::manual_time::{pass_and_renew, patient_client};
@@ -165,7 +166,8 @@ async fn strict_mode_keeps_held_locks_in_a_half_moved_slot() {
         let (addr, port) = (cluster.nodes()[from].addr(), cluster.nodes()[to].port().to_string());
         let beside = old_epoch_record(addr, slot).await;
         let url = format!("{}?strict={}s", cluster.url(), LONG_TTL.as_secs());
-        let engine = leasehold::registry::open(&url, &leasehold::clock::Clock::system()).await.expect("an engine");
+        let engine =
+            leasehold::registry::open(&patient_url(&url), &leasehold::clock::Clock::system()).await.expect("an engine");
         let held = claim(&name, Mode::Exclusive, LONG_TTL);
         let answer = Arc::clone(&engine).attempt(Arc::clone(&held), false).await.expect("an answer");
         assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");

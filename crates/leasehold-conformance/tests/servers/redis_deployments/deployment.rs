@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks, ReleaseOutcome, Token};
-pub(crate) use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
+pub(crate) use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT, patient_url};
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Reply, RespClient};
 use tokio::task::JoinSet;
 
-/// A client of its own. A server that is slow to answer is asked again; every other refusal is the finding.
+/// A client of its own. A deployment that elects a master is asked again; every other refusal is the finding.
 pub(crate) async fn client(url: &str, ttl: Duration) -> Locks {
+    let url = &patient_url(url);
     let open = || async {
         match Locks::builder().ttl(ttl).open(url).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),

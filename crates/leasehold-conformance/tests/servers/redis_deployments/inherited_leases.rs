@@ -9,7 +9,7 @@ use leasehold::{Claim, Mode};
 use leasehold_testbed::redis::{Redis, Reply};
 use leasehold_testbed::{Server, WallClock, eventually, redis};
 
-use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, raw_command, text};
+use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, patient_url, raw_command, text};
 use crate::redis_faults::fixture::claim;
 
 /// Further than a lease.
@@ -17,7 +17,7 @@ const AHEAD: i64 = 2 * LONG_TTL.as_secs() as i64;
 
 /// An engine without a keeper.
 async fn open_engine(server: &Server) -> Arc<dyn Engine> {
-    leasehold::registry::open(&server.url(), &Clock::system()).await.expect("an engine")
+    leasehold::registry::open(&patient_url(&server.url()), &Clock::system()).await.expect("an engine")
 }
 
 async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>, queue: bool) -> AcquireReply {

@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold::{Locks, Mode, Owner, ReleaseOutcome};
-use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
+use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT, patient_url};
 use leasehold_testbed::redis::{Reply, RespClient};
 use leasehold_testbed::{Server, eventually, redis};
 
 use crate::redis_faults::fixture::Fixture;
 
 async fn open(server: &Server) -> Locks {
-    Locks::builder().ttl(LONG_TTL).open(&server.url()).await.expect("the engine")
+    Locks::builder().ttl(LONG_TTL).open(&patient_url(&server.url())).await.expect("the engine")
 }
 
 /// How many scripts the server has run.

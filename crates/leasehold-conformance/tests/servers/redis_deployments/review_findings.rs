@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::clock::{Clock, ManualClock};
 use leasehold::engine::{AcquireReply, Engine, RenewReply};
 use leasehold::{Claim, Guard, Holder, LockName, LockOptions, LostReason, Mode};
-use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
+use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT, patient_url};
 use leasehold_testbed::redis::{Reply, RespClient, replica_of};
 use leasehold_testbed::{Server, eventually, redis};
 
@@ -18,7 +18,7 @@ pub(super) async fn raw_connection(server: &Server) -> RespClient {
 }
 
 async fn engine(url: &str) -> Arc<dyn Engine> {
-    leasehold::registry::open(url, &Clock::system()).await.expect("the engine")
+    leasehold::registry::open(&patient_url(url), &Clock::system()).await.expect("the engine")
 }
 
 fn claim(name: &str, ttl: Duration) -> Arc<Claim> {

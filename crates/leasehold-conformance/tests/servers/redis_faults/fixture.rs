@@ -11,7 +11,7 @@ use leasehold::clock::Clock;
 use leasehold::engine::{Engine, LockView};
 use leasehold::{Claim, Guard, Holder, LockName, LockOptions, Locks, Mode, Result};
 use leasehold_conformance::actor_process::ActorProcess;
-use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_conformance::test_context::{TEST_TIMEOUT, patient_url};
 use leasehold_testbed::redis::{Redis, Reply, RespClient};
 use leasehold_testbed::{Proxy, Server, eventually};
 use tokio::sync::OnceCell;
@@ -115,7 +115,7 @@ impl<S: Borrow<Server>> Fixture<S> {
 
     pub(crate) async fn proxied_locks_with(&self, ttl: Duration, clock: Clock, options: &str) -> (Locks, Proxy) {
         let proxy = Proxy::start(self.server().addr()).await.expect("a proxy");
-        let url = self.url_at(&format!("redis://{}/", proxy.addr()), options);
+        let url = patient_url(&self.url_at(&format!("redis://{}/", proxy.addr()), options));
         (eventually(TEST_TIMEOUT, || Locks::builder().ttl(ttl).clock(clock.clone()).open(&url)).await, proxy)
     }
 
@@ -125,7 +125,7 @@ impl<S: Borrow<Server>> Fixture<S> {
     }
 
     pub(crate) async fn engine_with(&self, options: &str, clock: &Clock) -> Arc<dyn Engine> {
-        leasehold::registry::open(&self.url(options), clock).await.expect("an engine")
+        leasehold::registry::open(&patient_url(&self.url(options)), clock).await.expect("an engine")
     }
 
     /// Another process.

@@ -1,7 +1,7 @@
 //! Who does not meet: other prefixes, other databases.
 
 use leasehold::Locks;
-use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
+use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT, patient_url};
 
 use crate::redis_faults::fixture::{Fixture, await_guard, inspect, release, spawn_lock, until_empty, until_waiting};
 
@@ -9,7 +9,7 @@ use crate::redis_faults::fixture::{Fixture, await_guard, inspect, release, spawn
 async fn locks_with_different_prefixes_are_independent() {
     let site = Fixture::new().await;
     let (one, two) = (site.locks_with(LONG_TTL, "prefix=one:").await, site.locks_with(LONG_TTL, "prefix=two:").await);
-    let plain = Locks::builder().ttl(LONG_TTL).open(&site.server.url()).await.expect("a client");
+    let plain = Locks::builder().ttl(LONG_TTL).open(&patient_url(&site.server.url())).await.expect("a client");
     // One prefix that begins as another does, and one with letters that a pattern would read otherwise.
     let (longer, odd) = (site.locks_with(LONG_TTL, "prefix=one:l").await, site.locks_with(LONG_TTL, "prefix=*:").await);
     let all = [&one, &two, &plain, &longer, &odd];
@@ -45,7 +45,7 @@ async fn locks_in_different_databases_are_independent() {
     let site = Fixture::new().await;
     let zero = site.locks(LONG_TTL).await;
     let url = format!("{}1", site.server.url());
-    let open = || async { Locks::builder().ttl(LONG_TTL).open(&url).await.expect("a client") };
+    let open = || async { Locks::builder().ttl(LONG_TTL).open(&patient_url(&url)).await.expect("a client") };
     let (one, other, by_option) = (open().await, open().await, site.locks_with(LONG_TTL, "db=1").await);
     let in_zero = zero.mutex("a").lock().await.expect("a lock");
     let in_one = one.mutex("a").try_lock().await.expect("an answer").expect("free in the other database");

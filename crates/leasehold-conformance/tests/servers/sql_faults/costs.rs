@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::Locks;
 use leasehold::clock::ManualClock;
-use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_conformance::test_context::{TEST_TIMEOUT, patient_url};
 use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres};
 use leasehold_testbed::{Server, eventually, mariadb};
 
@@ -21,7 +21,7 @@ async fn run_cycles(locks: &Locks, count: u64) {
 
 /// A client for which no time passes.
 async fn open_with_stopped_clock(url: &str, hand: &ManualClock) -> Locks {
-    Locks::builder().ttl(LASTING).clock(hand.clock()).open(url).await.expect("a client")
+    Locks::builder().ttl(LASTING).clock(hand.clock()).open(&patient_url(url)).await.expect("a client")
 }
 
 /// Where no messages are sent, a client sees evictions by the versions of its rows: all of them with two statements, for 300 locks.

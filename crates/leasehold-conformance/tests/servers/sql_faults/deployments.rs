@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::clock::ManualClock;
 use leasehold::{ErrorKind, Locks};
+use leasehold_conformance::test_context::patient_url;
 use leasehold_testbed::postgres::{PgBouncer, PoolMode};
 use leasehold_testbed::{Proxy, mariadb, postgres};
 
@@ -75,7 +76,7 @@ async fn a_read_only_server_gets_few_connections() {
     let url = server.url().replace(&server.addr().to_string(), &proxy.addr().to_string());
     // The client's clock stands still: no pause ends, however slow the machine is.
     let hand = ManualClock::new();
-    let locks = Locks::builder().ttl(LASTING).clock(hand.clock()).open(&url).await.expect("locks");
+    let locks = Locks::builder().ttl(LASTING).clock(hand.clock()).open(&patient_url(&url)).await.expect("locks");
     let _ = acquire(&locks, "a").await.release().await.expect("a release");
     mariadb::query(&server, "SET GLOBAL read_only = ON").await.expect("an answer");
     let before = proxy.counts().accepted;

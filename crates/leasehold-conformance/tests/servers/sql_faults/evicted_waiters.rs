@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::engine::{AcquireReply, Engine, ReleaseReply};
 use leasehold::{Claim, ErrorKind, Holder, LockName, LockOptions, Locks, Mode};
-use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_conformance::test_context::{TEST_TIMEOUT, patient_url};
 use leasehold_testbed::{Proxy, eventually};
 
 use crate::sql_faults::fixture::{BOTH, DatabaseKind, Fixture, LASTING, ShiftedClock, acquire, until_queued};
@@ -38,8 +38,10 @@ impl Scene {
     async fn new(kind: DatabaseKind) -> Self {
         let (site, ahead) = (Fixture::new(kind).await, ShiftedClock::new());
         let proxy = site.proxy().await;
-        let near = leasehold::registry::open(&site.url(), &ahead.clock()).await.expect("an engine");
-        let far = leasehold::registry::open(&site.url_at(proxy.addr()), &ahead.clock()).await.expect("an engine");
+        let near = leasehold::registry::open(&patient_url(&site.url()), &ahead.clock()).await.expect("an engine");
+        let far = leasehold::registry::open(&patient_url(&site.url_at(proxy.addr())), &ahead.clock())
+            .await
+            .expect("an engine");
         let scene = Self { site, near, far, proxy, ahead, held: claim("a"), waits: claim("a") };
         assert!(matches!(ask(&scene.near, &scene.held).await, Ok(AcquireReply::Granted(_))), "{kind:?}");
         let queued = ask(&scene.far, &scene.waits).await;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use leasehold::{Guard, Locks};
-use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_conformance::test_context::{TEST_TIMEOUT, patient_url};
 use leasehold_testbed::mariadb::Connection;
 use leasehold_testbed::{Proxy, Server, WallClock, eventually, mariadb, postgres};
 
@@ -128,7 +128,7 @@ impl Fixture {
 }
 
 pub(crate) async fn open_locks(url: &str, ttl: Duration) -> Locks {
-    Locks::builder().ttl(ttl).open(url).await.expect("locks")
+    Locks::builder().ttl(ttl).open(&patient_url(url)).await.expect("locks")
 }
 
 /// Takes a lock, however long that takes on the client's clock.

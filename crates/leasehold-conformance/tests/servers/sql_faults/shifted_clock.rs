@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, ManualClock};
 use leasehold::{Guard, Locks, LostReason};
-use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_conformance::test_context::{TEST_TIMEOUT, patient_url};
 use leasehold_testbed::{eventually, try_eventually};
 use tokio::time::timeout;
 
@@ -27,7 +27,7 @@ impl ShiftedClock {
 
     /// A client that goes by this clock.
     pub(crate) async fn open_locks(&self, url: &str, ttl: Duration) -> Locks {
-        Locks::builder().ttl(ttl).clock(self.clock()).open(url).await.expect("locks")
+        Locks::builder().ttl(ttl).clock(self.clock()).open(&patient_url(url)).await.expect("locks")
     }
 
     /// Moves it ahead.

@@ -225,7 +225,7 @@ impl ClusterServers {
                 masters.push(owner);
             }
         }
-        rng.choose(&masters).copied().ok_or_else(|| RunError::new("the cluster has only one master"))
+        rng.choose(&masters).copied().ok_or_else(|| RunError::transient("the cluster has only one master"))
     }
 
     /// The locks' slots begin to move, and stay half-way for a while.

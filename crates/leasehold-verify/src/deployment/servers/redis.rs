@@ -165,7 +165,7 @@ impl RedisServers {
     /// was lost then.
     pub(super) async fn check_no_foreign_failover(&self) -> Result<(), RunError> {
         match (self.baseline, self.master_and_epoch().await?) {
-            (Some(known), Some(now)) if known != now => Err(RunError::new(format!(
+            (Some(known), Some(now)) if known != now => Err(RunError::transient(format!(
                 "the Sentinels replaced {} by {} without a fault: on a busy machine it did not respond for {DOWN_AFTER:?}",
                 format::server_name(known.0, self.addrs().len()),
                 format::server_name(now.0, self.addrs().len()),
