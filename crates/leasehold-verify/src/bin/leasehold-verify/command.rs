@@ -432,11 +432,11 @@ fn parse_faults(requested: Option<&str>, target: &EngineTarget) -> Result<Vec<Fa
         }
         Some("none") => Ok(Vec::new()),
         Some(names) => {
-            let named = || names.split(',').map(str::trim);
-            if let Some(alone) = named().find(|name| ["all", "none"].contains(name)) {
+            let fault_names = || names.split(',').map(str::trim);
+            if let Some(alone) = fault_names().find(|name| ["all", "none"].contains(name)) {
                 return Err(Failure::usage(format!("--faults: {alone} cannot be combined with other names")));
             }
-            let kinds: Result<Vec<FaultKind>, String> = named().map(str::parse).collect();
+            let kinds: Result<Vec<FaultKind>, String> = fault_names().map(str::parse).collect();
             let kinds = kinds.map_err(|problem| Failure::usage(format!("--faults: {problem}")))?;
             for kind in &kinds {
                 match target {
