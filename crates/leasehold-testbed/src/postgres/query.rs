@@ -81,13 +81,13 @@ async fn query_without_timeout(
     statements: &str,
 ) -> std::result::Result<Vec<Vec<Option<String>>>, tokio_postgres::Error> {
     let (client, connection) = config.connect(NoTls).await?;
-    let asking = async {
+    let reply = async {
         let answer = client.simple_query(statements).await;
         // Dropping the client closes the connection.
         drop(client);
         answer
     };
-    let (answer, farewell) = tokio::join!(asking, connection);
+    let (answer, farewell) = tokio::join!(reply, connection);
     let messages = answer?;
     farewell?;
     let rows = messages.into_iter().filter_map(|message| match message {

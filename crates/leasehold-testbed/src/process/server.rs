@@ -37,19 +37,19 @@ impl Server {
     /// with the end of the server's log if it exited on each of three ports; [`Error::TimedOut`] if
     /// it did not respond.
     pub async fn start(spec: impl ServerSpec) -> Result<Self> {
-        let mut site = ServerInstance::new(Box::new(spec))?;
+        let mut instance = ServerInstance::new(Box::new(spec))?;
         for _ in 1..MAX_PORT_ATTEMPTS {
-            site.init_data_dir().await?;
-            match site.start().await {
-                Ok(child) => return Ok(Self::new(site, child)),
+            instance.init_data_dir().await?;
+            match instance.start().await {
+                Ok(child) => return Ok(Self::new(instance, child)),
                 // Most likely another process has taken the port just before the server.
-                Err(Error::Exited { .. }) => site.relocate()?,
+                Err(Error::Exited { .. }) => instance.relocate()?,
                 Err(error) => return Err(error),
             }
         }
-        site.init_data_dir().await?;
-        let child = site.start().await?;
-        Ok(Self::new(site, child))
+        instance.init_data_dir().await?;
+        let child = instance.start().await?;
+        Ok(Self::new(instance, child))
     }
 
     fn new(instance: ServerInstance, child: Child) -> Self {

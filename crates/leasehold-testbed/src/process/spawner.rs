@@ -17,11 +17,11 @@ type SpawnRequest = (Command, mpsc::Sender<io::Result<Child>>);
 
 /// `None` if the thread could not be started.
 static SPAWNER: LazyLock<Option<mpsc::Sender<SpawnRequest>>> = LazyLock::new(|| {
-    let (orders, inbox) = mpsc::channel::<SpawnRequest>();
+    let (requests, receiver) = mpsc::channel::<SpawnRequest>();
     thread::Builder::new()
         .name("testbed-spawner".to_owned())
         .spawn(move || {
-            for (mut command, reply) in inbox {
+            for (mut command, reply) in receiver {
                 // If the caller is gone, kill the child, so that it does not leak.
                 if let Err(mpsc::SendError(Ok(mut orphan))) = reply.send(command.spawn()) {
                     let _ = orphan.kill();
@@ -30,7 +30,7 @@ static SPAWNER: LazyLock<Option<mpsc::Sender<SpawnRequest>>> = LazyLock::new(|| 
             }
         })
         .ok()
-        .map(|_| orders)
+        .map(|_| requests)
 });
 
 /// Starts `command` so that it dies with this process. It gets its own process group, so that

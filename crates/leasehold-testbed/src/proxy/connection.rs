@@ -75,10 +75,10 @@ pub(super) async fn accept_connections(listener: TcpListener, shared: Arc<Shared
             continue;
         };
         let (mute, doomed) = (AtomicBool::new(false), AtomicBool::new(false));
-        let link = ProxyConnection { shared: Arc::clone(&shared), epoch, number, mute, cut_pending: doomed };
+        let connection = ProxyConnection { shared: Arc::clone(&shared), epoch, number, mute, cut_pending: doomed };
         tokio::spawn(async move {
             // An error only ends this connection.
-            let _ = serve_connection(client, target, &link).await;
+            let _ = serve_connection(client, target, &connection).await;
         });
     }
 }
@@ -104,10 +104,10 @@ async fn serve_connection(client: TcpStream, target: SocketAddr, connection: &Pr
 /// The client's connection is closed, and the server has received the end of the stream. Its
 /// replies are read until it closes: a reset could make it drop the request that it should execute.
 async fn drain(mut from_server: OwnedReadHalf, connection: &ProxyConnection) -> io::Result<()> {
-    let mut scratch = [0; 4096];
+    let mut buffer = [0; 4096];
     let reading = async {
         loop {
-            match from_server.read(&mut scratch).await? {
+            match from_server.read(&mut buffer).await? {
                 0 => return Ok(()),
                 read => connection.shared.rules().counts.dropped_bytes += read as u64,
             }

@@ -106,7 +106,7 @@ impl<'a> Pipe<'a> {
                 PassOutcome::Broken => return Err(ConnectionEnd::Broken),
                 PassOutcome::CutAfterReply => return Err(ConnectionEnd::CutAfterReply(self.reader)),
             };
-            let room = self.held_bytes < MAX_HELD_BYTES && self.held.len() < MAX_HELD_CHUNKS;
+            let has_space = self.held_bytes < MAX_HELD_BYTES && self.held.len() < MAX_HELD_CHUNKS;
             let (due, timed) = match wait {
                 WaitFor::Until(due) => (due, true),
                 _ => (Instant::now() + FAR_FUTURE, false),
@@ -115,7 +115,7 @@ impl<'a> Pipe<'a> {
                 changed = changes.changed() => changed.map_err(|_| ConnectionEnd::Broken)?,
                 () = sleep_until(due), if timed => {}
                 _ = self.writer.writable(), if matches!(wait, WaitFor::WriteSpace) => {}
-                _ = self.reader.readable(), if room && !self.is_ended => self.read_chunk(),
+                _ = self.reader.readable(), if has_space && !self.is_ended => self.read_chunk(),
             }
         }
     }
@@ -170,13 +170,13 @@ impl<'a> Pipe<'a> {
                 rules.replace_in_reply(bytes);
                 first.is_decided = true;
             }
-            let fate = match self.direction {
+            let action = match self.direction {
                 Direction::Request if first.is_decided => ChunkAction::Pass,
                 Direction::Request => decide_request(&mut rules, link),
                 Direction::Reply => decide_reply(&mut rules, link, bytes.len() - first.sent_bytes),
             };
-            first.is_decided |= !matches!(fate, ChunkAction::Hold);
-            match fate {
+            first.is_decided |= !matches!(action, ChunkAction::Hold);
+            match action {
                 ChunkAction::Pass => {}
                 ChunkAction::Duplicate => {
                     self.held_bytes += bytes.len();
@@ -226,7 +226,7 @@ fn decide_request(rules: &mut ProxyRules, connection: &ProxyConnection) -> Chunk
 }
 
 fn decide_reply(rules: &mut ProxyRules, connection: &ProxyConnection, length: usize) -> ChunkAction {
-    let fate = if connection.is_cut_pending() {
+    let action = if connection.is_cut_pending() {
         ChunkAction::CutAfterReply
     } else if connection.is_muted() || rules.drops_replies {
         connection.set_muted();
@@ -235,7 +235,7 @@ fn decide_reply(rules: &mut ProxyRules, connection: &ProxyConnection, length: us
         return ChunkAction::Pass;
     };
     rules.counts.dropped_bytes += length as u64;
-    fate
+    action
 }
 
 fn count_written(rules: &mut ProxyRules, direction: Direction, written: usize) -> usize {

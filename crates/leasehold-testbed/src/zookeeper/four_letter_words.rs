@@ -39,7 +39,7 @@ pub enum Role {
 ///
 /// [`Error::Io`] or [`Error::TimedOut`].
 pub async fn send_word(addr: SocketAddr, word: &str) -> Result<String> {
-    let asking = format!("asking {addr} for {word}");
+    let action = format!("asking {addr} for {word}");
     let conversation = async {
         let mut stream = TcpStream::connect(addr).await?;
         stream.write_all(word.as_bytes()).await?;
@@ -48,7 +48,7 @@ pub async fn send_word(addr: SocketAddr, word: &str) -> Result<String> {
         Ok(String::from_utf8_lossy(&answer).into_owned())
     };
     match timeout(REPLY_TIMEOUT, conversation).await {
-        Ok(answer) => answer.map_err(Error::io(asking)),
+        Ok(answer) => answer.map_err(Error::io(action)),
         Err(_) => Err(Error::TimedOut {
             awaited: format!("reply of {addr} to {word}"),
             bound: REPLY_TIMEOUT,

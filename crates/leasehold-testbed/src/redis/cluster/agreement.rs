@@ -78,15 +78,15 @@ impl Cluster {
 
     /// The owner of `slot`, if all nodes that are awake name the same one and are healthy.
     async fn agreed_owner(&self, slot: u16) -> std::result::Result<usize, String> {
-        let mut named = Vec::new();
+        let mut owners = Vec::new();
         for (index, node) in self.awake_nodes() {
             check_state(node).await.map_err(|seen| format!("node {index}: {seen}"))?;
             let view = ClusterView::fetch(node.addr()).await.map_err(|error| error.to_string())?;
-            named.push(self.owner_in(&view, slot));
+            owners.push(self.owner_in(&view, slot));
         }
-        match named.first() {
-            Some(&Some(owner)) if named.iter().all(|&other| other == Some(owner)) => Ok(owner),
-            _ => Err(format!("the nodes name {named:?}")),
+        match owners.first() {
+            Some(&Some(owner)) if owners.iter().all(|&other| other == Some(owner)) => Ok(owner),
+            _ => Err(format!("the nodes name {owners:?}")),
         }
     }
 

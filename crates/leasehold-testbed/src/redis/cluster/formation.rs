@@ -35,8 +35,8 @@ pub(super) async fn form_cluster(nodes: &[StandaloneNode], owners: &[usize]) -> 
     // Every node meets every other: gossip is slower.
     for (index, node) in nodes.iter().enumerate() {
         for other in &nodes[index + 1..] {
-            let (port, bus) = (other.addr.port().to_string(), other.bus_port.to_string());
-            command(node, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
+            let (port, bus_port) = (other.addr.port().to_string(), other.bus_port.to_string());
+            command(node, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]).await?;
         }
     }
     let replicas = nodes[masters..].iter().zip(nodes[..masters].iter().cycle());

@@ -46,9 +46,9 @@ impl Cluster {
             }
         };
         self.node_ids.push(spare.id);
-        let (port, bus) = (spare.addr.port().to_string(), spare.bus_port.to_string());
+        let (port, bus_port) = (spare.addr.port().to_string(), spare.bus_port.to_string());
         for node in self.nodes.iter().take(at).filter(|node| node.is_awake()) {
-            command::command_once(node.addr(), None, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
+            command::command_once(node.addr(), None, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]).await?;
         }
         self.wait_until_settled(START_TIMEOUT).await?;
         Ok(at)
@@ -62,8 +62,8 @@ impl Cluster {
     /// [`Error::Refused`] if it still has keys; [`Error::TimedOut`] if the others do not agree in
     /// time.
     pub async fn remove_last_node(&mut self) -> Result<()> {
-        let nowhere = || Error::NotRunning { program: "a node that joined the cluster".to_owned() };
-        let (last, id) = (self.nodes.pop().ok_or_else(nowhere)?, self.node_ids.pop().ok_or_else(nowhere)?);
+        let not_joined = || Error::NotRunning { program: "a node that joined the cluster".to_owned() };
+        let (last, id) = (self.nodes.pop().ok_or_else(not_joined)?, self.node_ids.pop().ok_or_else(not_joined)?);
         let last = self.spare_node.insert(last).addr();
         for node in self.nodes.iter().filter(|node| node.is_awake()) {
             let words = ["CLUSTER", "FORGET", &id];

@@ -166,10 +166,10 @@ impl Cluster {
 async fn read_identity(node: &Server) -> Result<StandaloneNode> {
     let addr = node.addr();
     let id = command::into_text(command::command_once(addr, None, &["CLUSTER", "MYID"]).await?)?;
-    let bus = command::into_texts(command::command_once(addr, None, &["CONFIG", "GET", "cluster-port"]).await?)?;
-    let bus = bus.get(1).and_then(|bus| bus.parse().ok()).ok_or_else(|| Error::Protocol {
+    let bus_port = command::into_texts(command::command_once(addr, None, &["CONFIG", "GET", "cluster-port"]).await?)?;
+    let bus_port = bus_port.get(1).and_then(|bus_port| bus_port.parse().ok()).ok_or_else(|| Error::Protocol {
         peer: "Redis".to_owned(),
-        problem: format!("it has no cluster-port: {bus:?}"),
+        problem: format!("it has no cluster-port: {bus_port:?}"),
     })?;
-    Ok(StandaloneNode { addr, bus_port: bus, id })
+    Ok(StandaloneNode { addr, bus_port: bus_port, id })
 }

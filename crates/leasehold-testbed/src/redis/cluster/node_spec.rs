@@ -22,11 +22,11 @@ impl ServerSpec for ClusterNode {
     }
 
     fn arguments(&self, workspace: &Workspace) -> Vec<String> {
-        let bus = workspace.extra_ports()[0].to_string();
+        let bus_port = workspace.extra_ports()[0].to_string();
         let timeout = self.node_timeout.as_millis().to_string();
         let ours = [
             ["--cluster-enabled", "yes"],
-            ["--cluster-port", &bus],
+            ["--cluster-port", &bus_port],
             ["--cluster-config-file", "nodes.conf"],
             ["--cluster-node-timeout", &timeout],
             ["--cluster-announce-ip", "127.0.0.1"],

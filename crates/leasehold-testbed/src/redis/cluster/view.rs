@@ -77,7 +77,7 @@ mod tests {
         assert!(entry.is_healthy() && entry.has_flag("master") && entry.master.is_none());
         let owned: Vec<u16> = (0..20).filter(|&slot| view.owner_of(slot).is_some()).collect();
         assert_eq!(owned, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12]);
-        let doubt = NodeEntry::parse("cd 127.0.0.1:3@4 slave,fail? ab 0 0 3 connected").unwrap();
-        assert!(!doubt.is_healthy() && doubt.master.as_deref() == Some("ab"));
+        let suspected = NodeEntry::parse("cd 127.0.0.1:3@4 slave,fail? ab 0 0 3 connected").unwrap();
+        assert!(!suspected.is_healthy() && suspected.master.as_deref() == Some("ab"));
     }
 }

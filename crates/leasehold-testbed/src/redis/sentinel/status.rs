@@ -75,12 +75,12 @@ impl SentinelSet {
 
     async fn master_named_by(&self, sentinel: &Server) -> Result<usize> {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME];
-        let named = command::into_texts(command::command_once(sentinel.addr(), None, &words).await?)?;
-        let port = named.get(1).cloned().unwrap_or_default();
+        let masters = command::into_texts(command::command_once(sentinel.addr(), None, &words).await?)?;
+        let port = masters.get(1).cloned().unwrap_or_default();
         let found = self.nodes.iter().position(|node| node.port().to_string() == port);
         found.ok_or_else(|| Error::Protocol {
             peer: "Sentinel".to_owned(),
-            problem: format!("it names an unknown master: {named:?}"),
+            problem: format!("it names an unknown master: {masters:?}"),
         })
     }
 
@@ -112,13 +112,13 @@ impl SentinelSet {
 
     /// The master, if all Sentinels that are awake name the same one.
     async fn agreed_master(&self) -> std::result::Result<usize, String> {
-        let mut named = Vec::new();
+        let mut masters = Vec::new();
         for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_awake()) {
-            named.push(self.master_named_by(sentinel).await.map_err(|error| error.to_string())?);
+            masters.push(self.master_named_by(sentinel).await.map_err(|error| error.to_string())?);
         }
-        match named.first() {
-            Some(&master) if named.len() >= QUORUM && named.iter().all(|&other| other == master) => Ok(master),
-            _ => Err(format!("the Sentinels name {named:?}")),
+        match masters.first() {
+            Some(&master) if masters.len() >= QUORUM && masters.iter().all(|&other| other == master) => Ok(master),
+            _ => Err(format!("the Sentinels name {masters:?}")),
         }
     }
 
