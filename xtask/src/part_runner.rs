@@ -103,7 +103,7 @@ impl PartRunner {
         fs::create_dir_all(&logs)?;
         let data_folder = ServerDataFolder::new();
         print_line(&format!("==> the test servers store their data {}", data_folder.describe()));
-        Ok(Self { logs, data_folder: data_folder, tier, variables: Vec::new() })
+        Ok(Self { logs, data_folder, tier, variables: Vec::new() })
     }
 
     /// Sets these variables for all parts.

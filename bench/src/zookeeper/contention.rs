@@ -78,7 +78,7 @@ impl ContendingClients {
     pub(crate) async fn open(bench: &BenchServer, kind: LockKind, count: usize) -> Result<Self, BoxError> {
         let inspector = if kind == LockKind::Leasehold { Some(bench.open_locks().await?) } else { None };
         let (all, sessions, locks) = (Vec::new(), Vec::new(), Vec::new());
-        let mut clients = Self { clients: all, sessions, counts: Arc::default(), locks, inspector: inspector };
+        let mut clients = Self { clients: all, sessions, counts: Arc::default(), locks, inspector };
         let mut before = bench.traffic().await?;
         for _ in 0..count {
             match kind {

@@ -177,7 +177,7 @@ impl Builder {
         let store = CacheStore::connect(url, options.timeout, options.on_outage == OutagePolicy::FailOpen).await?;
         let (single_flight, counts) = (SingleFlight::default(), Counters::new(gauges));
         Ok(ReadThrough {
-            shared: Arc::new(Shared { store, options, clock, single_flight: single_flight, counters: counts }),
+            shared: Arc::new(Shared { store, options, clock, single_flight, counters: counts }),
         })
     }
 }

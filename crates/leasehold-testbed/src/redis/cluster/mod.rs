@@ -171,5 +171,5 @@ async fn read_identity(node: &Server) -> Result<StandaloneNode> {
         peer: "Redis".to_owned(),
         problem: format!("it has no cluster-port: {bus_port:?}"),
     })?;
-    Ok(StandaloneNode { addr, bus_port: bus_port, id })
+    Ok(StandaloneNode { addr, bus_port, id })
 }
