@@ -66,7 +66,7 @@ fn run_rounds(
             let mut tally = locked();
             tally.record_run(&outcome.name, outcome.failure.is_some());
             if let Err(error) = tally.save(root) {
-                print_line(&format!("xtask: the tally cannot be kept: {error}"));
+                print_line(&format!("xtask: cannot save the run counts: {error}"));
             }
         });
         failed.extend(outcomes.into_iter().filter_map(|outcome| outcome.failure));

@@ -176,9 +176,7 @@ impl Builder {
         options.check()?;
         let store = CacheStore::connect(url, options.timeout, options.on_outage == OutagePolicy::FailOpen).await?;
         let (single_flight, counts) = (SingleFlight::default(), Counters::new(gauges));
-        Ok(ReadThrough {
-            shared: Arc::new(Shared { store, options, clock, single_flight, counters: counts }),
-        })
+        Ok(ReadThrough { shared: Arc::new(Shared { store, options, clock, single_flight, counters: counts }) })
     }
 }
 

@@ -213,7 +213,7 @@ impl Deployment {
     /// Its servers are never touched.
     ///
     /// # Errors
-    /// If a fault would have to be caused on the servers; if no proxy can stand before them; if
+    /// If a fault would have to be caused on the servers; if a proxy before them is impossible; if
     /// they are unreachable.
     pub async fn remote(url: &str, options: &DeploymentOptions) -> Result<Self, RunError> {
         let address = EngineUrl::parse(url)?;
@@ -289,7 +289,7 @@ impl Deployment {
         self.servers.anchor_names(base)
     }
 
-    /// How many connections the servers have accepted so far, if proxies stand before them.
+    /// How many connections the servers have accepted so far, if there are proxies before them.
     pub fn connections(&self) -> Option<u64> {
         self.network.as_ref().map(Network::accepted_connections)
     }

@@ -240,7 +240,7 @@ impl Conductor {
             spares: Vec::new(),
         });
         if kind == FaultKind::Kill {
-            // On a busy machine it may take a while until the process is gone.
+            // On a busy machine the process may need a while to end.
             all_workers.kill(worker).await;
             run_state.record(Event::FaultEnd {
                 t: run_state.now(),

@@ -120,9 +120,9 @@ pub(crate) struct VerifyArgs {
     /// What goes wrong: names with commas between them, `all` or `none`
     ///
     /// `all`: every fault that can be caused there, except `ahead`, under which exclusion is not
-    /// guaranteed. With --engine: the faults of the workers and, where a proxy can stand before the
-    /// servers, of their connections. The default is the same without `clock` where servers lose
-    /// data: with both, tokens are not guaranteed.
+    /// guaranteed. With --engine: the faults of the workers and, where proxies before the servers
+    /// are possible, of their connections. The default is the same without `clock` where servers
+    /// lose data: with both, tokens are not guaranteed.
     #[arg(long, value_name = "NAMES")]
     faults: Option<String>,
     /// How long to run
