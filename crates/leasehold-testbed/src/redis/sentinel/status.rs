@@ -27,7 +27,7 @@ impl SentinelSet {
     }
 
     /// The number of the master, according to the first Sentinel that is awake, and its
-    /// configuration epoch, which rises with every failover, also with one back to an earlier
+    /// configuration epoch. The epoch rises with every failover, also with one back to an earlier
     /// master.
     ///
     /// # Errors
