@@ -25,7 +25,7 @@
 //! | failover | the replica is cut off, the master continues and is killed, the replica is promoted; the URL has `strict` | no `strict` |
 //! | leader | SIGKILL of the leader | |
 //! | clock | the server's wall clock is set back, and stays there; of Redlock's nodes, one or two. In a set with replicas, the master's alone: with `replicas`, a replica whose clock was not set back then replaces it; in a cluster, its slots move to such a master | ahead; of Redlock's nodes, a majority |
-//! | ahead | the server's wall clock jumps ahead; of Redlock's nodes, one or two: two may then hold a lock, and their tokens tell them apart | |
+//! | ahead | the server's wall clock jumps ahead; of Redlock's nodes, one or two: two may then hold a lock, and their tokens distinguish them | |
 //! | evict | no memory, and `noeviction`: clean errors | `volatile-ttl`: locks are evicted |
 //! | disk-full | the data folder's own small disk is filled up | |
 //! | read-only | a server refuses writes; of Redlock's nodes, one or two | |
