@@ -77,9 +77,8 @@ fn nearest_existing(dir: &Path) -> (PathBuf, bool) {
 
 fn check_used_folder(config: &Config, shown: &str) -> Finding {
     match Folder::open(config) {
-        Ok(_) => {
-            Finding::new(Level::Ok, "folder", shown, "it exists, is ours, and is writable").impact("locks can be taken")
-        }
+        Ok(_) => Finding::new(Level::Ok, "folder", shown, "it exists, is ours, and is writable")
+            .impact("locks can be acquired"),
         Err(error) => refused_finding(&error, shown),
     }
 }
