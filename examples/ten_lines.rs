@@ -9,12 +9,12 @@ async fn main() -> Result<()> {
     let guard = locks.mutex("stock:42").lock().await?; // queues until granted; the keeper renews it
     println!("held with token {}, for {:.0?} unless renewed", guard.token(), guard.remaining());
     println!(
-        "somebody else at the same time: {:?}",
+        "another client at the same time: {:?}",
         locks.mutex("stock:42").try_lock().await?.map(|other| other.token())
     );
     let left = guard.protect(async { 41 }).await?; // dropped if the lock is lost
     println!("{left} left, written while the lock was held");
-    println!("given back: {:?}", guard.release().await?);
-    println!("the next one: {:?}", locks.mutex("stock:42").try_lock().await?.map(|next| next.token()));
+    println!("released: {:?}", guard.release().await?);
+    println!("the next holder: {:?}", locks.mutex("stock:42").try_lock().await?.map(|next| next.token()));
     Ok(())
 }

@@ -157,18 +157,18 @@ impl Shop {
     /// Opens the shop for a while, with this strategy.
     pub(crate) async fn run_strategy(&self, name: &str) -> Result<Observed, Failure> {
         let (prices, strategy) = (Arc::<Prices>::default(), self.strategy(name).await?);
-        let mut people = JoinSet::new();
+        let mut customers = JoinSet::new();
         for _ in 0..CUSTOMERS {
             let (prices, strategy) = (Arc::clone(&prices), Arc::clone(&strategy));
-            people.spawn(async move { read_price(&prices, &*strategy).await });
+            customers.spawn(async move { read_price(&prices, &*strategy).await });
         }
         for article in 0..ARTICLES {
             let (prices, strategy) = (Arc::clone(&prices), Arc::clone(&strategy));
-            people.spawn(async move { change_price(&prices, &*strategy, article).await });
+            customers.spawn(async move { change_price(&prices, &*strategy, article).await });
         }
         tokio::time::sleep(self.time).await;
         prices.closed.store(true, Ordering::Relaxed);
-        while let Some(ended) = people.join_next().await {
+        while let Some(ended) = customers.join_next().await {
             ended??;
         }
         let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
@@ -184,12 +184,12 @@ impl Shop {
     /// loaded?
     pub(crate) async fn count_loads_of_crowd(&self, count: usize) -> Result<u64, Failure> {
         let (prices, cache) = (Arc::<Prices>::default(), ReadThrough::open(&self.fresh_url()).await?);
-        let mut people = JoinSet::new();
+        let mut customers = JoinSet::new();
         for _ in 0..count {
             let (prices, cache) = (Arc::clone(&prices), cache.clone());
-            people.spawn(async move { cache.get_or_load("article 0", || prices.load("article 0")).await });
+            customers.spawn(async move { cache.get_or_load("article 0", || prices.load("article 0")).await });
         }
-        while let Some(ended) = people.join_next().await {
+        while let Some(ended) = customers.join_next().await {
             ended??.ok_or("no price")?;
         }
         Ok(prices.loads.load(Ordering::SeqCst))

@@ -159,9 +159,9 @@ async fn run_scenario(pairs: &mut [StorePair], place: &EngineLocation) -> Result
     println!("10 units in every store; the lock is on {place}\n");
 
     let old = next_token(&mut fleet, "holds").await?;
-    let mut looks = Vec::new();
+    let mut reads = Vec::new();
     for pair in pairs.iter_mut() {
-        looks.push(pair.read().await?);
+        reads.push(pair.read().await?);
     }
     println!(
         "slow holds the lock with token {old}, reads, and is stopped (SIGSTOP) for longer than its lease of {TTL:?}"
@@ -173,8 +173,8 @@ async fn run_scenario(pairs: &mut [StorePair], place: &EngineLocation) -> Result
     println!("quick acquires the lock when that expires, with token {}, reads and sells 3", guard.token());
     let mut right = true;
     for pair in pairs.iter_mut() {
-        let look = pair.read().await?;
-        right &= pair.sell("quick", 3, look, guard.token()).await?.is_ok();
+        let read = pair.read().await?;
+        right &= pair.sell("quick", 3, read, guard.token()).await?.is_ok();
     }
     let _ = guard.release().await?;
 
@@ -186,8 +186,8 @@ async fn run_scenario(pairs: &mut [StorePair], place: &EngineLocation) -> Result
     println!(
         "slow continues (SIGCONT), sells 1 of the units that it read, and does not check its guard, whose is_held() is {held}"
     );
-    for (pair, look) in pairs.iter_mut().zip(looks) {
-        right &= pair.sell("slow", 1, look, old).await?.is_err_and(|stale| stale.token == old);
+    for (pair, read) in pairs.iter_mut().zip(reads) {
+        right &= pair.sell("slow", 1, read, old).await?.is_err_and(|stale| stale.token == old);
     }
 
     fleet.send_command(SLOW_HOST, "again")?;

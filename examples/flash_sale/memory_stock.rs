@@ -42,8 +42,8 @@ impl MemoryStock {
 
 impl Stock for MemoryStock {
     fn open<'a>(&'a self) -> StockFuture<'a, Box<dyn StockConnection>> {
-        let till = self.clone();
-        Box::pin(async move { Ok(Box::new(till) as Box<dyn StockConnection>) })
+        let connection = self.clone();
+        Box::pin(async move { Ok(Box::new(connection) as Box<dyn StockConnection>) })
     }
 }
 

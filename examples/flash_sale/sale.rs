@@ -44,29 +44,29 @@ struct ConnectionPool {
 
 impl ConnectionPool {
     async fn open(stock: &dyn Stock) -> Result<Self, Failure> {
-        let mut tills = Vec::new();
+        let mut pool = Vec::new();
         for _ in 0..CONNECTIONS {
-            tills.push(stock.open().await?);
+            pool.push(stock.open().await?);
         }
-        Ok(Self { free: Semaphore::new(CONNECTIONS), connections: Mutex::new(tills) })
+        Ok(Self { free: Semaphore::new(CONNECTIONS), connections: Mutex::new(pool) })
     }
 
     /// Buys one unit, if there is one.
     async fn buy(&self, technique: Technique, token: Option<Token>) -> Result<BuyResult, Failure> {
         let _free = self.free.acquire().await?;
-        let mut till = self.connections.lock().await.pop().ok_or("there is one for each permit")?;
-        let bought = if technique.by_version { till.buy_by_version().await } else { till.buy(token).await };
-        self.connections.lock().await.push(till);
+        let mut connection = self.connections.lock().await.pop().ok_or("there is one for each permit")?;
+        let bought = if technique.by_version { connection.buy_by_version().await } else { connection.buy(token).await };
+        self.connections.lock().await.push(connection);
         bought
     }
 }
 
 /// One buyer.
-async fn buy(tills: &ConnectionPool, locks: Option<&Locks>, technique: Technique) -> Result<BuyResult, Failure> {
-    let Some(locks) = locks else { return tills.buy(technique, None).await };
+async fn buy(pool: &ConnectionPool, locks: Option<&Locks>, technique: Technique) -> Result<BuyResult, Failure> {
+    let Some(locks) = locks else { return pool.buy(technique, None).await };
     let guard = locks.mutex("flash sale").lock().await?;
     let token = technique.fenced.then(|| guard.token());
-    let bought = guard.protect(tills.buy(technique, token)).await?;
+    let bought = guard.protect(pool.buy(technique, token)).await?;
     match guard.release().await? {
         ReleaseOutcome::Released => bought,
         ReleaseOutcome::AlreadyLost(reason) => Err(format!("the lock was lost: {reason:?}").into()),
@@ -98,17 +98,17 @@ impl Sale {
         technique: Technique,
         connection: &mut dyn StockConnection,
     ) -> Result<SaleResult, Failure> {
-        let tills = Arc::new(ConnectionPool::open(&*self.stock).await?);
+        let pool = Arc::new(ConnectionPool::open(&*self.stock).await?);
         let locks = self.locks(technique).await?;
         let door = Arc::new(Semaphore::new(self.concurrency));
         let clock = Clock::system();
         let start = clock.now();
         let mut crowd = JoinSet::new();
         for _ in 0..self.buyers {
-            let (tills, locks, door) = (Arc::clone(&tills), locks.clone(), Arc::clone(&door));
+            let (pool, locks, door) = (Arc::clone(&pool), locks.clone(), Arc::clone(&door));
             crowd.spawn(async move {
                 let _inside = door.acquire().await?;
-                buy(&tills, locks.as_ref(), technique).await
+                buy(&pool, locks.as_ref(), technique).await
             });
         }
         let (mut units, mut retries) = (0, 0);

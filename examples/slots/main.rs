@@ -95,20 +95,20 @@ async fn run_workers(
     }
     let mut crowd = JoinSet::new();
     for (worker, locks) in (1..).zip(clients) {
-        let room = Arc::clone(work);
+        let shared_work = Arc::clone(work);
         crowd.spawn(async move {
             let clock = Clock::system();
-            let came = clock.now();
+            let arrived_at = clock.now();
             let guard = match &locks {
                 Some(locks) => Some(locks.semaphore("example: slots", slots).acquire(1).await?),
                 None => None,
             };
             let began = clock.now();
-            room.work().await;
+            shared_work.work().await;
             let ended = clock.now();
             let token = guard.as_ref().map(|guard| guard.token().0);
             release_and_flush(locks, guard).await?;
-            Ok::<_, Failure>(WorkerTimes { worker, waiting_since: came, began, ended, token })
+            Ok::<_, Failure>(WorkerTimes { worker, waiting_since: arrived_at, began, ended, token })
         });
         tokio::time::sleep(START_INTERVAL).await;
     }
@@ -136,11 +136,11 @@ async fn release_and_flush(locks: Option<Locks>, guard: Option<Guard>) -> Result
 fn print_timeline(visits: &[WorkerTimes]) {
     let Some(start) = visits.iter().map(|visit| visit.waiting_since).min() else { return };
     let at = |moment: Instant| (moment.duration_since(start).as_millis() / CHARACTER_TIME.as_millis()) as usize;
-    for WorkerTimes { worker, waiting_since: came, began, ended, token } in visits {
-        let (came, began, ended) = (at(*came), at(*began), at(*ended));
+    for WorkerTimes { worker, waiting_since: arrived_at, began, ended, token } in visits {
+        let (arrived_at, began, ended) = (at(*arrived_at), at(*began), at(*ended));
         let inside = "█".repeat((ended - began).max(1));
         let token = token.map(|token| format!("  token {token}")).unwrap_or_default();
-        println!("worker {worker:>2} {}{}{inside}{token}", " ".repeat(came), ".".repeat(began - came));
+        println!("worker {worker:>2} {}{}{inside}{token}", " ".repeat(arrived_at), ".".repeat(began - arrived_at));
     }
 }
 

@@ -70,8 +70,8 @@ fn every_example_has_a_test() {
 #[test]
 fn ten_lines() {
     let text = run_and_show("ten_lines", &[]);
-    assert!(text.contains("somebody else at the same time: None"), "{text}");
-    assert!(text.contains("given back: Released"), "{text}");
+    assert!(text.contains("another client at the same time: None"), "{text}");
+    assert!(text.contains("released: Released"), "{text}");
 }
 
 #[test]

@@ -101,9 +101,9 @@ impl PartRunner {
     pub(crate) fn new(root: &Path, tier: Tier) -> std::io::Result<Self> {
         let logs = root.join("target/test-logs");
         fs::create_dir_all(&logs)?;
-        let scratch = ServerDataFolder::new();
-        print_line(&format!("==> the test servers store their data {}", scratch.describe()));
-        Ok(Self { logs, data_folder: scratch, tier, variables: Vec::new() })
+        let data_folder = ServerDataFolder::new();
+        print_line(&format!("==> the test servers store their data {}", data_folder.describe()));
+        Ok(Self { logs, data_folder, tier, variables: Vec::new() })
     }
 
     /// Sets these variables for all parts.
@@ -117,14 +117,14 @@ impl PartRunner {
         parts.sort_by_cached_key(|part| (std::cmp::Reverse(part_load(part).seconds), part.name.clone()));
         print_line(&format!("==> {} parts, up to {MAX_CONCURRENT_TESTS} tests at a time", parts.len()));
         let queue = Mutex::new(VecDeque::from(parts));
-        let (room, freed) = (Mutex::new(MAX_CONCURRENT_TESTS), Condvar::new());
+        let (capacity, freed) = (Mutex::new(MAX_CONCURRENT_TESTS), Condvar::new());
         let outcomes = Mutex::new(Vec::new());
         let work = || {
-            while let Some((part, weight)) = take_next_part(&queue, &room, &freed) {
+            while let Some((part, weight)) = take_next_part(&queue, &capacity, &freed) {
                 let outcome = self.run_part(&part, &weight);
                 on_outcome(&outcome);
                 lock(&outcomes).push(outcome);
-                *lock(&room) += weight.threads.min(MAX_CONCURRENT_TESTS);
+                *lock(&capacity) += weight.threads.min(MAX_CONCURRENT_TESTS);
                 freed.notify_all();
             }
         };

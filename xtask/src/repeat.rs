@@ -26,10 +26,10 @@ struct RunCounts {
 /// Runs the parts with one of `words` in their names until each has run `times` times.
 pub(crate) fn run_repeatedly(root: &Path, times: u32, words: &[String]) -> TaskResult {
     setup::install_for_gate()?;
-    let named = |part: &TestPart| words.is_empty() || words.iter().any(|word| part.name.contains(word));
-    let parts: Vec<TestPart> = gate::build_parts(root)?.into_iter().filter(named).collect();
+    let is_selected = |part: &TestPart| words.is_empty() || words.iter().any(|word| part.name.contains(word));
+    let parts: Vec<TestPart> = gate::build_parts(root)?.into_iter().filter(is_selected).collect();
     let tally = Mutex::new(RunCounts::load(root)?);
-    let stage = PartRunner::new(root, Tier::Gate)?;
+    let runner = PartRunner::new(root, Tier::Gate)?;
     let done = AtomicBool::new(false);
     let failed = thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
@@ -39,7 +39,7 @@ pub(crate) fn run_repeatedly(root: &Path, times: u32, words: &[String]) -> TaskR
                 }
             });
         }
-        let failed = run_rounds(root, &stage, &parts, times, &tally);
+        let failed = run_rounds(root, &runner, &parts, times, &tally);
         done.store(true, Ordering::Relaxed);
         failed
     });
@@ -56,7 +56,7 @@ pub(crate) fn run_repeatedly(root: &Path, times: u32, words: &[String]) -> TaskR
 
 fn run_rounds(
     root: &Path,
-    stage: &PartRunner,
+    runner: &PartRunner,
     parts: &[TestPart],
     times: u32,
     tally: &Mutex<RunCounts>,
@@ -69,11 +69,11 @@ fn run_rounds(
             return failed;
         }
         print_line(&format!("==> {} parts have run fewer than {times} times", due.len()));
-        let outcomes = stage.run(due, |outcome| {
+        let outcomes = runner.run(due, |outcome| {
             let mut tally = locked();
             tally.record_run(&outcome.name, outcome.failure.is_some());
             if let Err(error) = tally.save(root) {
-                print_line(&format!("xtask: the tally cannot be kept: {error}"));
+                print_line(&format!("xtask: cannot save the run counts: {error}"));
             }
         });
         failed.extend(outcomes.into_iter().filter_map(|outcome| outcome.failure));

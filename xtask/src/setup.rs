@@ -8,7 +8,7 @@ use crate::{TaskResult, run_command};
 /// A program in `PATH`, or a file by its full path; and its package.
 type RequiredPackage = (&'static str, &'static str);
 
-/// What the gate needs.
+/// The packages for the gate.
 const GATE_PACKAGES: [RequiredPackage; 11] = [
     ("redis-server", "redis-server"),
     ("strace", "strace"),
@@ -23,16 +23,16 @@ const GATE_PACKAGES: [RequiredPackage; 11] = [
     ("pgbouncer", "pgbouncer"),
 ];
 
-/// What the nightly parts need in addition.
+/// The additional packages for the nightly parts.
 const NIGHTLY_PACKAGES: [RequiredPackage; 4] =
     [("/usr/lib/galera/libgalera_smm.so", "galera-4"), ("rsync", "rsync"), ("pip3", "python3-pip"), ("mvn", "maven")];
 
-/// Installs what the gate needs and the machine lacks.
+/// Installs the missing packages for the gate.
 pub(crate) fn install_for_gate() -> TaskResult {
     install(&GATE_PACKAGES)
 }
 
-/// Installs what the nightly parts need and the machine lacks.
+/// Installs the missing packages for the nightly parts.
 pub(crate) fn install_for_nightly() -> TaskResult {
     install(&[&GATE_PACKAGES[..], &NIGHTLY_PACKAGES[..]].concat())
 }

@@ -46,8 +46,8 @@ fn run_suites(root: &Path, parts: &[TestPart], engines: &str, variables: &[(&str
     if chosen.len() != engines.split(' ').count() {
         return Err(format!("not every suite of {engines} was built").into());
     }
-    let stage = PartRunner::new(root, Tier::Nightly)?.with_variables(variables);
-    let failed: Vec<_> = stage.run(chosen, |_| {}).into_iter().filter_map(|outcome| outcome.failure).collect();
+    let runner = PartRunner::new(root, Tier::Nightly)?.with_variables(variables);
+    let failed: Vec<_> = runner.run(chosen, |_| {}).into_iter().filter_map(|outcome| outcome.failure).collect();
     report_failures(&failed)
 }
 

@@ -117,7 +117,7 @@ pub(crate) async fn bench_turns(
     figures: &mut Figures,
     baselines: &mut Figures,
 ) -> Result<(), BoxError> {
-    let mut players = PubSubClient::open_pair(&bench.url()).await?;
+    let mut clients = PubSubClient::open_pair(&bench.url()).await?;
     let one = [open_locks(bench).await?];
     let mut eight = Vec::new();
     for _ in 0..8 {
@@ -129,7 +129,7 @@ pub(crate) async fn bench_turns(
     let (mut scripts, mut server, mut ratio) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let mine = run_turns(bench, &one, 64, turns).await?;
-        floor.push(ping_pong(&mut players, rounds).await?);
+        floor.push(ping_pong(&mut clients, rounds).await?);
         spread.push(run_turns(bench, &eight, 64, turns).await?.per_second);
         ours.push(mine.per_second);
         scripts.push(mine.scripts_per_turn);
@@ -229,7 +229,7 @@ pub(crate) async fn bench_hand_off(
     let (holder, waiter, url) = (open_locks(bench).await?, open_locks(bench).await?, bench.url());
     let distant = thread.spawn(async move { Locks::builder().ttl(TTL).open(&url).await }).await??;
     let mut bare = Baseline::open(&bench.url()).await?;
-    let mut players = PubSubClient::open_pair(&bench.url()).await?;
+    let mut clients = PubSubClient::open_pair(&bench.url()).await?;
     let count = 600 / bench.scale;
     let [mut ours, mut near, mut apart, mut pings, mut scripts, mut messages] = [const { Vec::new() }; 6];
     for _ in 0..ROUNDS {
@@ -238,7 +238,7 @@ pub(crate) async fn bench_hand_off(
         near.push(median_of(count, async || measure_hand_off(&holder, &holder, &Handle::current()).await).await?);
         apart.push(median_of(count, async || measure_hand_off(&holder, &distant, thread.handle()).await).await?);
         scripts.push(p50(count, async || bare.call_noop_script().await).await?);
-        messages.push(median_of(count, async || message_time(&mut players).await).await?);
+        messages.push(median_of(count, async || message_time(&mut clients).await).await?);
     }
     (figures.hand_off_time, baselines.hand_off_time) = (Some(median_value(&mut ours)), Some(median_value(&mut pings)));
     let what = "redis: release to grant, p50";

@@ -75,10 +75,10 @@ async fn acquire_all(locks: &Locks, count: u32) -> Result<Vec<Guard>, BoxError> 
 }
 
 async fn release_all(guards: Vec<Guard>) -> Result<(), BoxError> {
-    let room = Arc::new(tokio::sync::Semaphore::new(MAX_CONCURRENT));
+    let permits = Arc::new(tokio::sync::Semaphore::new(MAX_CONCURRENT));
     let mut tasks = JoinSet::new();
     for guard in guards {
-        let permit = Arc::clone(&room).acquire_owned().await?;
+        let permit = Arc::clone(&permits).acquire_owned().await?;
         tasks.spawn(async move {
             let _permit = permit;
             guard.release().await

@@ -22,8 +22,8 @@ pub(crate) struct BenchServer {
 impl BenchServer {
     pub(crate) async fn start(scale: u32) -> Result<Self, BoxError> {
         let server = start().await?;
-        let asker = redis::RespClient::connect(server.addr()).await?;
-        Ok(Self { server, stats_connection: asker, scale })
+        let stats = redis::RespClient::connect(server.addr()).await?;
+        Ok(Self { server, stats_connection: stats, scale })
     }
 
     pub(crate) fn url(&self) -> String {

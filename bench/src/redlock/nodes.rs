@@ -22,8 +22,8 @@ impl BenchNodes {
         let mut nodes =
             Self { servers: IndependentServers::start(NODE_COUNT).await?, stats_connections: Vec::new(), scale };
         for at in 0..NODE_COUNT {
-            let asker = nodes.connect_for_stats(at).await?;
-            nodes.stats_connections.push(asker);
+            let stats = nodes.connect_for_stats(at).await?;
+            nodes.stats_connections.push(stats);
         }
         Ok(nodes)
     }
@@ -48,8 +48,8 @@ impl BenchNodes {
     /// are complete.
     pub(crate) async fn command_calls(&mut self) -> Result<CommandCalls, BoxError> {
         let mut sum = CommandCalls::default();
-        for asker in &mut self.stats_connections {
-            sum = sum.plus(command_calls(asker).await?);
+        for stats in &mut self.stats_connections {
+            sum = sum.plus(command_calls(stats).await?);
         }
         Ok(sum)
     }
@@ -57,8 +57,8 @@ impl BenchNodes {
     /// The CPU time that all servers have used.
     pub(crate) async fn cpu_time(&mut self) -> Result<Duration, BoxError> {
         let mut sum = Duration::ZERO;
-        for asker in &mut self.stats_connections {
-            sum += cpu_time(asker).await?;
+        for stats in &mut self.stats_connections {
+            sum += cpu_time(stats).await?;
         }
         Ok(sum)
     }

@@ -44,14 +44,14 @@ impl CycleTimes {
 
 /// Waits until a restarted node receives requests again.
 async fn wait_until_used(nodes: &BenchNodes, index: usize, mutex: &Mutex) -> Result<(), BoxError> {
-    let mut asker = nodes.connect_for_stats(index).await?;
+    let mut stats = nodes.connect_for_stats(index).await?;
     let end = monotonic_now() + RECOVERY_TIMEOUT;
     loop {
-        let before = command_calls(&mut asker).await?;
+        let before = command_calls(&mut stats).await?;
         for _ in 0..10 {
             run_cycle(mutex).await?;
         }
-        if command_calls(&mut asker).await?.since(&before).script_count() >= 20 {
+        if command_calls(&mut stats).await?.since(&before).script_count() >= 20 {
             return Ok(());
         }
         if monotonic_now() > end {

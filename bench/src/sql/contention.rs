@@ -160,13 +160,13 @@ pub(crate) async fn measure_leasehold(
         locks.push(bench.open_locks(options).await?);
     }
     let all = (0..WAITERS).map(|index| ContendingTask::Leasehold(locks[index % clients].mutex(LOCK_NAME))).collect();
-    let stretch = measure_contention(bench, all, duration).await?;
+    let period = measure_contention(bench, all, duration).await?;
     for locks in locks {
         locks.close().await?;
     }
     // A task that was stopped half-way left its claim.
     bench.query_as_admin(&format!("DELETE FROM leasehold WHERE name = '{LOCK_NAME}'")).await?;
-    Ok(stretch)
+    Ok(period)
 }
 
 /// Tasks that poll; with `pauses_after_release` they also pause after their turn.
@@ -179,9 +179,9 @@ pub(crate) async fn measure_polling(
     for _ in 0..WAITERS {
         all.push(ContendingTask::Polling { baseline: Box::new(Baseline::open(bench).await?), pauses_after_release });
     }
-    let stretch = measure_contention(bench, all, duration).await?;
+    let period = measure_contention(bench, all, duration).await?;
     bench.query_as_admin(&format!("DELETE FROM floor WHERE name = '{LOCK_NAME}'")).await?;
-    Ok(stretch)
+    Ok(period)
 }
 
 #[cfg(test)]

@@ -76,9 +76,9 @@ pub(crate) struct ContendingClients {
 
 impl ContendingClients {
     pub(crate) async fn open(bench: &BenchServer, kind: LockKind, count: usize) -> Result<Self, BoxError> {
-        let looks = if kind == LockKind::Leasehold { Some(bench.open_locks().await?) } else { None };
+        let inspector = if kind == LockKind::Leasehold { Some(bench.open_locks().await?) } else { None };
         let (all, sessions, locks) = (Vec::new(), Vec::new(), Vec::new());
-        let mut clients = Self { clients: all, sessions, counts: Arc::default(), locks, inspector: looks };
+        let mut clients = Self { clients: all, sessions, counts: Arc::default(), locks, inspector };
         let mut before = bench.traffic().await?;
         for _ in 0..count {
             match kind {
@@ -106,7 +106,7 @@ impl ContendingClients {
     /// How many clients wait for the lock.
     pub(crate) async fn waiter_count(&self) -> Result<usize, BoxError> {
         match &self.inspector {
-            Some(looks) => Ok(looks.inspect(LOCK_NAME).await?.waiters.len()),
+            Some(inspector) => Ok(inspector.inspect(LOCK_NAME).await?.waiters.len()),
             None => Ok(self.counts.watcher_count.load(Ordering::Relaxed)),
         }
     }

@@ -126,7 +126,7 @@ impl PeerProcess {
         self.send_command("tally")
     }
 
-    /// Makes each client acquire the lock once more, and then stop.
+    /// Makes each client acquire the lock one last time, and then stop.
     pub(crate) fn stop_contending(&mut self) -> Result<(), BoxError> {
         self.send_command("stop").map(drop)
     }

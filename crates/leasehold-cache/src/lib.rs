@@ -71,7 +71,7 @@
 //! | Redis is unreachable | reads go to the loader ([`OutagePolicy::FailOpen`]) or fail; write-throughs and invalidations fail with an error |
 //! | Redis restarts empty, or evicts keys | misses; late values are rejected. A mark, the highest token and the lowest version are lost, too |
 //! | a failover loses the last writes | an invalidation may be among them: stale until the TTL ends |
-//! | a partitioned old master answers a client in the same partition | stale until the client finds the new master, at most until the TTL ends |
+//! | a partitioned old master serves a client in the same partition | stale until the client finds the new master, at most until the TTL ends |
 //! | Redis's clock jumps ahead, or a server whose clock is ahead takes over | values, leases and marks expire early by that difference; a writer whose mark has expired invalidates at its end |
 //! | Redis's clock is set back, or a server whose clock is behind takes over | a value, a lease or a mark keeps, from the next operation on, the time it had left when the record was last written; generations still rise |
 //!

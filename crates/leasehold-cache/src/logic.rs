@@ -136,7 +136,7 @@ pub struct LoadedValue {
 pub enum StoreRefusal {
     /// There was an invalidation or a write since the lease was granted, or the record was lost.
     Invalidated,
-    /// The lease expired, and another reader has it: nothing was invalidated.
+    /// The lease expired, and another reader has it. There was no invalidation.
     Overtaken,
     /// The row is older than one that is known.
     Older,
@@ -166,7 +166,7 @@ pub enum Operation {
     FinishWrite(u128, Option<LoadedValue>, u64),
 }
 
-/// The answer to an operation.
+/// The reply to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationReply {
     /// To [`Operation::Read`].

@@ -129,12 +129,12 @@ impl ModelCheck {
             },
             Reader::Loading(tries, generation) => Reader::Storing(tries, generation, world.database),
             Reader::Storing(tries, generation, version) => {
-                let brought = load(id(tries), generation, version);
+                let loaded = load(id(tries), generation, version);
                 let answer = if self.rule == Flaw::AcceptAnyLoad {
-                    next.entry.set_value(NOW, brought.data, 1, 100, 0);
+                    next.entry.set_value(NOW, loaded.data, 1, 100, 0);
                     Ok(())
                 } else {
-                    next.entry.store(NOW, brought)
+                    next.entry.store(NOW, loaded)
                 };
                 match answer {
                     Err(StoreRefusal::Invalidated) if tries < 2 => Reader::Requesting(tries + 1),

@@ -175,8 +175,8 @@ impl Builder {
         let Self { options, clock, metrics: gauges } = self;
         options.check()?;
         let store = CacheStore::connect(url, options.timeout, options.on_outage == OutagePolicy::FailOpen).await?;
-        let (flights, counts) = (SingleFlight::default(), Counters::new(gauges));
-        Ok(ReadThrough { shared: Arc::new(Shared { store, options, clock, single_flight: flights, counters: counts }) })
+        let (single_flight, counts) = (SingleFlight::default(), Counters::new(gauges));
+        Ok(ReadThrough { shared: Arc::new(Shared { store, options, clock, single_flight, counters: counts }) })
     }
 }
 

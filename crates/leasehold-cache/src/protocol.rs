@@ -63,7 +63,7 @@ impl Scripts {
 
     pub(crate) fn all(&self) -> Vec<Arc<CachedScript>> {
         let Self {
-            read: ask,
+            read: request,
             set,
             give_up: give_up_at,
             invalidate,
@@ -72,7 +72,7 @@ impl Scripts {
             finish_write: finish,
             plain,
         } = self;
-        [ask, set, give_up_at, invalidate, begin, extend, finish, plain].map(Arc::clone).to_vec()
+        [request, set, give_up_at, invalidate, begin, extend, finish, plain].map(Arc::clone).to_vec()
     }
 
     pub(crate) fn for_operation(&self, step: &Operation) -> &CachedScript {
@@ -235,10 +235,11 @@ mod tests {
 
     #[test]
     fn unknown_replies_are_not_parsed() {
-        let ask = Operation::Read(ReadRequest { lease: 1, lease_time: 1, keep_for: 1, stale_for: 0, early_factor: 0 });
-        assert_eq!(parse_reply(&ask, Value::Int(1)), None);
+        let request =
+            Operation::Read(ReadRequest { lease: 1, lease_time: 1, keep_for: 1, stale_for: 0, early_factor: 0 });
+        assert_eq!(parse_reply(&request, Value::Int(1)), None);
         assert_eq!(
-            parse_reply(&ask, Value::Array(vec![Value::Int(6)])),
+            parse_reply(&request, Value::Array(vec![Value::Int(6)])),
             Some(OperationReply::Read(ReadReply::WriteInProgress))
         );
         assert_eq!(parse_reply(&Operation::Invalidate(0, 0, 0), Value::Nil), None);

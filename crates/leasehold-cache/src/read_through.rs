@@ -142,7 +142,7 @@ impl ReadThrough {
                 Ok(answer) => answer,
                 Err(error) => return self.handle_outage(key, error, &load).await,
             };
-            let brought = match found {
+            let result = match found {
                 ReadReply::Hit(data) => {
                     self.shared.counters.count(Counter::Hit);
                     return Ok(data);
@@ -159,7 +159,7 @@ impl ReadThrough {
                 // If the reload fails, the old value is served.
                 ReadReply::Early(data, generation) => match self.load_under_lease(leased, generation, &load).await {
                     Err(CacheError::Loader(_)) => return Ok(data),
-                    brought => brought?,
+                    result => result?,
                 },
                 ReadReply::Load(generation, Some(old)) => {
                     match self.load_under_lease(leased, generation, &load).await {
@@ -167,14 +167,14 @@ impl ReadThrough {
                             self.shared.counters.count(Counter::Stale);
                             return Ok(old);
                         }
-                        brought => brought?,
+                        result => result?,
                     }
                 }
                 ReadReply::Load(generation, None) => self.load_under_lease(leased, generation, &load).await?,
             };
             let (last, strong) =
                 (round >= self.shared.options.max_reloads, self.shared.options.freshness == Freshness::Strong);
-            match brought {
+            match result {
                 LoadOutcome::Invalidated(_) if strong && !last => {}
                 LoadOutcome::Behind(_) | LoadOutcome::Absent if strong && !last => {
                     let pause =
@@ -198,14 +198,14 @@ impl ReadThrough {
         // Created before the request: a caller that is cancelled or times out before the reply may
         // have been granted the lease.
         let mut leased = LeaseGuard { shared: &self.shared, key, lease, may_be_held: true };
-        let ask = ReadRequest {
+        let request = ReadRequest {
             lease,
             lease_time: micros(options.load_lease),
             keep_for: micros(options.max_load_time),
             stale_for: options.stale_micros(),
             early_factor: early_factor(options.beta, random_u32()),
         };
-        match self.shared.store.apply(key, Operation::Read(ask)).await {
+        match self.shared.store.apply(key, Operation::Read(request)).await {
             Ok(OperationReply::Read(found)) => {
                 leased.may_be_held = matches!(found, ReadReply::Early(..) | ReadReply::Load(..));
                 Ok((found, leased))
@@ -231,8 +231,8 @@ impl ReadThrough {
             *subscriber = Some(self.shared.store.subscribe(key));
             return Ok(());
         };
-        let patience = Duration::from_micros(left).min(RECHECK_INTERVAL) + Duration::from_micros(500);
-        match self.shared.clock.timeout(patience, ear.wait(their_lease)).await {
+        let timeout = Duration::from_micros(left).min(RECHECK_INTERVAL) + Duration::from_micros(500);
+        match self.shared.clock.timeout(timeout, ear.wait(their_lease)).await {
             Ok(Some(why)) => Err(CacheError::RemoteLoader(why.to_string())),
             Ok(None) | Err(_) => Ok(()),
         }

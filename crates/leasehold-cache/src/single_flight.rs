@@ -122,10 +122,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_running_load_is_not_joined_and_the_next_one_is_shared() {
-        let flights = Arc::<SingleFlight>::default();
+        let single_flight = Arc::<SingleFlight>::default();
         let (gate, loads) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicU32::new(0)));
         let read = || {
-            let (flights, gate, loads) = (Arc::clone(&flights), Arc::clone(&gate), Arc::clone(&loads));
+            let (single_flight, gate, loads) = (Arc::clone(&single_flight), Arc::clone(&gate), Arc::clone(&loads));
             tokio::spawn(async move {
                 let (gate, loads) = (&gate, &loads);
                 let load = || async move {
@@ -133,7 +133,7 @@ mod tests {
                     gate.acquire().await.unwrap().forget();
                     Ok(Some(vec![number as u8]))
                 };
-                flights.load_once("k", || (), load).await.unwrap().unwrap()[0]
+                single_flight.load_once("k", || (), load).await.unwrap().unwrap()[0]
             })
         };
         let first = read();
@@ -150,16 +150,16 @@ mod tests {
             assert_eq!(one.await.unwrap(), 1, "a load that began after it came");
         }
         assert_eq!(loads.load(Ordering::SeqCst), 2);
-        assert!(flights.entries().is_empty());
+        assert!(single_flight.entries().is_empty());
     }
 
     #[test]
     fn no_queue_is_left_if_two_users_leave_at_once() {
-        let (flights, together) = (SingleFlight::default(), Barrier::new(2));
+        let (single_flight, together) = (SingleFlight::default(), Barrier::new(2));
         let fly = || {
             for round in 0..20_000 {
                 let key = round.to_string();
-                let using = flights.enter(&key);
+                let using = single_flight.enter(&key);
                 together.wait();
                 drop(using);
             }
@@ -168,25 +168,25 @@ mod tests {
             scope.spawn(fly);
             scope.spawn(fly);
         });
-        assert_eq!(flights.entries().len(), 0);
+        assert_eq!(single_flight.entries().len(), 0);
     }
 
     #[tokio::test]
     async fn a_cancelled_loading_reader_is_replaced() {
-        let flights = Arc::<SingleFlight>::default();
+        let single_flight = Arc::<SingleFlight>::default();
         let leads = tokio::spawn({
-            let flights = Arc::clone(&flights);
-            async move { flights.load_once("k", || (), std::future::pending).await }
+            let single_flight = Arc::clone(&single_flight);
+            async move { single_flight.load_once("k", || (), std::future::pending).await }
         });
         tokio::task::yield_now().await;
         let queued = tokio::spawn({
-            let flights = Arc::clone(&flights);
-            async move { flights.load_once("k", || (), std::future::pending).await }
+            let single_flight = Arc::clone(&single_flight);
+            async move { single_flight.load_once("k", || (), std::future::pending).await }
         });
         tokio::task::yield_now().await;
         let follows = tokio::spawn({
-            let flights = Arc::clone(&flights);
-            async move { flights.load_once("k", || (), || async { Ok(None) }).await }
+            let single_flight = Arc::clone(&single_flight);
+            async move { single_flight.load_once("k", || (), || async { Ok(None) }).await }
         });
         tokio::task::yield_now().await;
         queued.abort();

@@ -31,13 +31,13 @@ impl Wakeups {
 
     /// Subscribes to notifications from now on.
     pub(crate) fn subscribe(self: &Arc<Self>, key: String) -> Subscriber {
-        let news = {
+        let notification = {
             let mut all = self.channels();
             let bell = all.entry(key.clone()).or_default();
             bell.subscribers += 1;
             bell.sender.subscribe()
         };
-        Subscriber { wakeups: Arc::clone(self), key, receiver: news }
+        Subscriber { wakeups: Arc::clone(self), key, receiver: notification }
     }
 
     pub(crate) fn notify(&self, key: &str, lease: u128, failure: Option<&str>) {
@@ -67,8 +67,8 @@ impl Subscriber {
     pub(crate) async fn wait(&mut self, lease: u128) -> Option<Arc<str>> {
         // The sender lives as long as there is a listener.
         let _ = self.receiver.changed().await;
-        let news = self.receiver.borrow_and_update();
-        news.failure.clone().filter(|_| news.lease == lease)
+        let notification = self.receiver.borrow_and_update();
+        notification.failure.clone().filter(|_| notification.lease == lease)
     }
 }
 
@@ -92,29 +92,29 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_reaches_its_waiters_and_no_channel_is_left() {
-        let bells = Arc::<Wakeups>::default();
-        let (mut one, mut two) = (bells.subscribe("a".into()), bells.subscribe("a".into()));
-        bells.notify("a", 1, Some("no"));
+        let wakeups = Arc::<Wakeups>::default();
+        let (mut one, mut two) = (wakeups.subscribe("a".into()), wakeups.subscribe("a".into()));
+        wakeups.notify("a", 1, Some("no"));
         assert_eq!(one.wait(1).await.as_deref(), Some("no"));
         assert_eq!(two.wait(2).await, None);
         drop((one, two));
-        assert!(bells.channels().is_empty());
+        assert!(wakeups.channels().is_empty());
     }
 
     #[test]
     fn no_channel_is_left_if_two_subscribers_leave_at_once() {
-        let (bells, together) = (Arc::<Wakeups>::default(), Barrier::new(2));
+        let (wakeups, together) = (Arc::<Wakeups>::default(), Barrier::new(2));
         let listen = || {
             for round in 0..20_000 {
-                let ear = bells.subscribe(round.to_string());
+                let subscriber = wakeups.subscribe(round.to_string());
                 together.wait();
-                drop(ear);
+                drop(subscriber);
             }
         };
         std::thread::scope(|scope| {
             scope.spawn(listen);
             scope.spawn(listen);
         });
-        assert_eq!(bells.channels().len(), 0);
+        assert_eq!(wakeups.channels().len(), 0);
     }
 }

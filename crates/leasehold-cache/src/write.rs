@@ -57,11 +57,11 @@ impl ReadThrough {
     /// expires, and the cached value with it. A writer with an older token than an earlier writer
     /// may not even begin.
     ///
-    /// An error of `commit` does not mean that nothing was written: the database may still apply a
-    /// COMMIT whose reply is lost. The key therefore stays marked for
-    /// [`max_write_time`](super::Builder::max_write_time), or until the next writer is done. If you
-    /// know that nothing was or will be written, let `commit` return `Ok(RowState::Unknown)` and
-    /// keep your error elsewhere: reads use the cache again at once.
+    /// An error of `commit` does not prove that the write did not happen: the database may still
+    /// apply a COMMIT whose reply is lost. The key therefore stays marked for
+    /// [`max_write_time`](super::Builder::max_write_time), or until the next writer is done. If the
+    /// write certainly did not and will not happen, let `commit` return `Ok(RowState::Unknown)` and
+    /// return your error in another way: reads then use the cache again at once.
     ///
     /// # Errors
     /// [`CacheError::Superseded`], [`CacheError::Lost`] and [`CacheError::Unavailable`]: the write

@@ -11,7 +11,7 @@ use leasehold::{Error, ErrorKind, Result};
 use leasehold_internals::file::config::{self, Config};
 use leasehold_internals::file::folder::{self, Folder};
 
-/// A lock takes a page or two; less free space is too little even for a few thousand locks.
+/// A lock uses a page or two; less free space is too little even for a few thousand locks.
 const MIN_FREE_SPACE: u64 = 16 * 1024 * 1024;
 
 /// Examines the folder. A folder that does not exist is not created.
@@ -77,9 +77,8 @@ fn nearest_existing(dir: &Path) -> (PathBuf, bool) {
 
 fn check_used_folder(config: &Config, shown: &str) -> Finding {
     match Folder::open(config) {
-        Ok(_) => {
-            Finding::new(Level::Ok, "folder", shown, "it exists, is ours, and is writable").impact("locks can be taken")
-        }
+        Ok(_) => Finding::new(Level::Ok, "folder", shown, "it exists, is ours, and is writable")
+            .impact("locks can be acquired"),
         Err(error) => refused_finding(&error, shown),
     }
 }

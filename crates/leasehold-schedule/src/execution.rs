@@ -177,9 +177,9 @@ impl JobWorker {
                 Ok(Some(entered)) => return entered,
                 Ok(None) => {}
                 Err(error) => {
-                    let dice = (leasehold_internals::random::random_bits() & u128::from(u32::MAX)) as u32;
+                    let random = (leasehold_internals::random::random_bits() & u128::from(u32::MAX)) as u32;
                     let (first, most) = (Duration::from_millis(50), Duration::from_secs(2));
-                    let pause = leasehold_internals::logic::backoff::pause(failures, first, most, dice);
+                    let pause = leasehold_internals::logic::backoff::pause(failures, first, most, random);
                     failures += 1;
                     self.job.emit(&JobEvent::EngineFailed { error: error.to_string(), retry_in: pause });
                     clock.sleep_until(clock.now().saturating_add(pause)).await;

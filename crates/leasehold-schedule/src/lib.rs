@@ -28,7 +28,7 @@
 //! | two nodes find the same tick due | one acquires the lock; the other reads, under the lock, that the tick is judged |
 //! | a node's clock is minutes off | no effect: only the engine's clock counts |
 //! | a node dies before 4 | no tick was judged: the next waiter judges it |
-//! | the reply to 4 is lost, or too few replicas have the write | the node reads the record again, and the token shows whether the entry is its own; if so, it writes the entry once more, and begins only after a confirmation |
+//! | the reply to 4 is lost, or too few replicas have the write | the node reads the record again, and the token shows whether the entry is its own; if so, it writes the entry again, and begins only after a confirmation |
 //! | a node dies between 4 and 6 | the next holder finds a run with an older token: by [`Crash`] it is recorded as crashed, or run again with the new token |
 //! | a node is suspended before 4 for longer than its lease | its write fails because the version has changed; or the record has a higher token, and the node starts no run |
 //! | a node is suspended after 4 for longer than its lease | its run was recorded as crashed; it stops at its next step, its outcome is not recorded, and its token is rejected where tokens are checked |
@@ -93,7 +93,7 @@
 //! | a pause or a manual run was lost | as if it had not been requested |
 //! | the server's clock is set back within a server run | the doubt stays: no tick up to it begins |
 //! | the clock was set back *and* the server loses writes | a tick that ran by the earlier clock can be above the doubt, and runs again |
-//! | the clocks of two servers differ | by less than a failover takes: no effect. By more: ticks of that difference run again, or are unknown unnecessarily |
+//! | the clocks of two servers differ | by less than the duration of a failover: no effect. By more: ticks of that difference run again, or are unknown unnecessarily |
 //! | no node reads the record for days (`run --once-per @weekly`) | the record keeps its server run and does not expire; the next tick is unknown only if the server was restarted meanwhile |
 //!
 //! With [`Overlap::Allow`] the lock is a semaphore with that many permits, and a node inspects the

@@ -292,7 +292,7 @@ mod tests {
         let mut state = JobRecord::new(expression, "UTC", unix(watermark));
         let mut run = Vec::new();
         for token in 1.. {
-            let scene = DecisionInput {
+            let input = DecisionInput {
                 schedule,
                 ticks: &cron,
                 policy: &policy,
@@ -304,7 +304,7 @@ mod tests {
                 node: "n",
                 concurrent_tokens: &[],
             };
-            let decision = decide(Some(&state), &scene);
+            let decision = decide(Some(&state), &input);
             let Action::Start(begun) = decision.action else { break };
             run.push(Tick::from_unix(begun.tick).to_string());
             state = decision.state.with_run_ended(token, TickOutcome::Done, "", millis).unwrap();

@@ -135,8 +135,8 @@ impl JobWorker {
         if !passes || (self.once.is_some() && *failures >= MAX_FAILURES) {
             return Err(error);
         }
-        let dice = (leasehold_internals::random::random_bits() & u128::from(u32::MAX)) as u32;
-        let pause = leasehold_internals::logic::backoff::pause(*failures, RETRY_PAUSES.0, RETRY_PAUSES.1, dice);
+        let random = (leasehold_internals::random::random_bits() & u128::from(u32::MAX)) as u32;
+        let pause = leasehold_internals::logic::backoff::pause(*failures, RETRY_PAUSES.0, RETRY_PAUSES.1, random);
         *failures += 1;
         self.job.emit(&JobEvent::EngineFailed { error: error.to_string(), retry_in: pause });
         let clock = self.locks.clock();

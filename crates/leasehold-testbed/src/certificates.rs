@@ -1,4 +1,4 @@
-//! Certificates for one server and its clients, by an authority that nobody else knows.
+//! Certificates for one server and its clients, by an authority of their own.
 
 use std::{
     fs, io,
@@ -16,12 +16,12 @@ use crate::{Error, Result};
 pub(crate) const CA: &str = "ca.pem";
 pub(crate) const SERVER_CERTIFICATE: &str = "server.pem";
 pub(crate) const SERVER_KEY: &str = "server.key";
-/// The server's key and certificate in one file, as Java wants them.
+/// The server's key and certificate in one file, as Java needs them.
 pub(crate) const SERVER_KEY_AND_CERTIFICATE: &str = "server.both.pem";
 pub(crate) const CLIENT_CERTIFICATE: &str = "client.pem";
 pub(crate) const CLIENT_KEY: &str = "client.key";
 
-/// File names, and what belongs in the files. Made once, so that they survive a wipe.
+/// File names and contents. Generated once, so that they survive a wipe.
 #[derive(Clone)]
 pub(crate) struct Certificates(Vec<(&'static str, String)>);
 
@@ -33,8 +33,8 @@ impl Certificates {
             .map_err(|error| Error::Protocol { peer: "rcgen".to_owned(), problem: error.to_string() })
     }
 
-    /// Writes those that are not there, for the owner of `folder`: some servers take no key that
-    /// others might read.
+    /// Writes missing files, owned by the owner of `folder`: some servers refuse a key that others
+    /// can read.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         for (name, text) in &self.0 {
             let file = folder.join(name);

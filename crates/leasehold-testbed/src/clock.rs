@@ -1,4 +1,4 @@
-//! A wall clock that goes wrong when the test says so.
+//! A wall clock that a test can set.
 
 use std::{
     env, fs,
@@ -15,9 +15,10 @@ const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 const PACKAGE: &str = "faketime";
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// The wall clock of one or several servers, which a test may move while they run.
+/// The wall clock of one or several servers, which a test can set while they run.
 ///
-/// Only the wall clock is wrong: the monotonic clock, by which servers wait, goes on as it was.
+/// Only the wall clock changes: the monotonic clock, which servers use for timeouts, is not
+/// affected.
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -36,7 +37,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that is right until it is moved.
+    /// A clock that is right until it is set.
     ///
     /// # Errors
     ///
@@ -48,13 +49,13 @@ impl WallClock {
             .prefix("leasehold-clock-")
             .permissions(readable)
             .tempdir()
-            .map_err(Error::io("making a temporary folder"))?;
+            .map_err(Error::io("creating a temporary folder"))?;
         let clock = Self { folder: Arc::new(folder), library };
         clock.set_offset(0)?;
         Ok(clock)
     }
 
-    /// From now on, it is this many seconds ahead of the right time; behind it if negative.
+    /// Sets the clock this many seconds ahead of the right time; behind it if negative.
     ///
     /// # Errors
     ///
@@ -66,17 +67,17 @@ impl WallClock {
             fs::set_permissions(&draft, fs::Permissions::from_mode(0o644))?;
             fs::rename(&draft, self.file())
         };
-        write().map_err(Error::io("moving a clock"))
+        write().map_err(Error::io("setting a clock"))
     }
 
     fn file(&self) -> PathBuf {
         self.folder.path().join("offset")
     }
 
-    /// What a process's environment must hold for it to go by this clock.
+    /// The environment variables with which a process uses this clock.
     pub fn environment(&self) -> Vec<(String, String)> {
-        // With the C library behind it the preloaded one finds what it replaces without loading
-        // anything, which some servers' memory allocators do not survive.
+        // With the C library in the list, the preloaded library finds the replaced functions
+        // without loading a library. Some servers' memory allocators crash otherwise.
         let preload = format!("{} libc.so.6", self.library.display());
         let variables = [
             ("LD_PRELOAD", preload),
@@ -88,8 +89,8 @@ impl WallClock {
     }
 }
 
-/// Removes what a killed process has left of its clock in the system's shared memory, if it had
-/// one. Its id is in `pid_file`, a file that it removes at an orderly end.
+/// Removes the shared memory that a killed process's clock has left, if it had one. Its id is in
+/// `pid_file`, which a process removes at a clean exit.
 pub(crate) fn remove_leftovers(pid_file: &Path) {
     let Ok(text) = fs::read_to_string(pid_file) else {
         return;
@@ -109,7 +110,7 @@ fn remove_shared_memory(pid: u32, owner: u32) {
     for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
         let file = Path::new(SHARED_MEMORY).join(name);
         if fs::metadata(&file).is_ok_and(|found| found.uid() == owner) {
-            // Nobody is left to tell; all that is lost is a few bytes.
+            // Errors are ignored: only a few bytes remain.
             let _ = fs::remove_file(file);
         }
     }

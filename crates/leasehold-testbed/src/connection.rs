@@ -1,17 +1,17 @@
-//! What a database server says of those who are connected to it.
+//! The connections that a database server reports.
 
 /// One connection of the user [`USER`](crate::mariadb::USER), as the server sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// MariaDB's connection id, PostgreSQL's process id.
     pub id: u64,
-    /// What it does: `Sleep` or `Query` in MariaDB; `idle`, `active` and others in PostgreSQL.
+    /// Its state: `Sleep` or `Query` in MariaDB; `idle`, `active` and others in PostgreSQL.
     pub state: String,
-    /// What it runs; what it ran last, in PostgreSQL, if it runs nothing now.
+    /// Its current statement; for an idle connection of PostgreSQL, the last one.
     pub query: Option<String>,
 }
 
-/// Rows of id, state and query; `None` if there is a row of another kind.
+/// Parses rows of id, state and query; `None` if a row has another form.
 pub(crate) fn from_rows(rows: Vec<Vec<Option<String>>>) -> Option<Vec<Connection>> {
     rows.into_iter().map(from_row).collect()
 }

@@ -1,81 +1,82 @@
-//! The one error of this crate: each message says what happened and what to do about it.
+//! The error of this crate: each message states what happened and what to do.
 
 use std::{fmt, io, path::PathBuf, process::ExitStatus, time::Duration};
 
-/// What the testbed's functions return.
+/// The result of the testbed's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why the testbed could not do what a test asked of it.
+/// Why the testbed could not fulfil a test's request.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// A program or file that comes with a Debian package is not on this machine.
+    /// A program or file of a Debian package is missing on this machine.
     NotInstalled {
-        /// The program or file that was looked for.
+        /// The missing program or file.
         binary: String,
         /// The Debian package that has it.
         package: String,
     },
     /// A server should run as a user that does not exist here.
     UnknownUser {
-        /// The user that was looked for in `/etc/passwd`.
+        /// The user that is missing in `/etc/passwd`.
         user: String,
         /// The Debian package that creates the user.
         package: String,
     },
-    /// The operating system refused something.
+    /// The operating system refused an action.
     Io {
-        /// What was being done.
+        /// The action.
         action: String,
-        /// Why it was refused.
+        /// The reason.
         source: io::Error,
     },
-    /// A program ended when it should have gone on, or ended badly.
+    /// A program ended unexpectedly, or with an error.
     Exited {
         /// The program.
         program: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// The end of what it printed.
+        /// The end of its output.
         log: String,
     },
-    /// A process that has ended was asked to do something.
+    /// An action needs a running process, and it has ended.
     NotRunning {
         /// The program.
         program: String,
     },
-    /// Something did not come about within its bound.
+    /// A condition did not hold within its bound.
     TimedOut {
-        /// What was waited for.
+        /// The awaited condition.
         awaited: String,
-        /// How long it was waited for.
+        /// The time limit.
         bound: Duration,
-        /// What was seen instead.
+        /// The last observation.
         observed: String,
     },
-    /// A server answered a request of the testbed itself with an error.
+    /// A server refused a request of the testbed.
     Refused {
-        /// What was asked for.
+        /// The request.
         request: String,
-        /// What the server said.
+        /// The server's reply.
         answer: String,
     },
-    /// The other side said something that the protocol does not allow.
+    /// The peer violated the protocol.
     Protocol {
-        /// Who spoke.
+        /// The peer.
         peer: String,
-        /// What was wrong.
+        /// The violation.
         problem: String,
     },
 }
 
 impl Error {
-    /// For [`ServerSpec`](crate::process::ServerSpec)s: the program or file is missing and comes with this package.
+    /// For [`ServerSpec`](crate::process::ServerSpec)s: the program or file is missing and comes
+    /// with this package.
     pub fn not_installed(file: impl Into<PathBuf>, package: &str) -> Self {
         Self::NotInstalled { binary: file.into().display().to_string(), package: package.to_owned() }
     }
 
-    /// For `map_err`: puts what was being done in front of an [`io::Error`].
+    /// For `map_err`: adds the action to an [`io::Error`].
     pub fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = action.into();
         move |source| Self::Io { action: doing, source }
@@ -96,15 +97,17 @@ impl fmt::Display for Error {
                  creates it: apt-get install {package}"
             ),
             Self::Io { action: doing, source } => write!(f, "{doing}: {source}"),
-            Self::Exited { program, status, log } => write!(f, "{program} ended: {status}; its last words:\n{log}"),
+            Self::Exited { program, status, log } => {
+                write!(f, "{program} ended: {status}; the end of its output:\n{log}")
+            }
             Self::NotRunning { program } => {
                 write!(f, "{program} is not running: it ended or was killed; restart it first")
             }
             Self::TimedOut { awaited, bound, observed: seen } => {
-                write!(f, "no {awaited} within {bound:?}; seen instead: {seen}")
+                write!(f, "no {awaited} within {bound:?}; last observation: {seen}")
             }
             Self::Refused { request, answer } => write!(f, "{request} was refused: {answer}"),
-            Self::Protocol { peer, problem } => write!(f, "{peer} broke the protocol: {problem}"),
+            Self::Protocol { peer, problem } => write!(f, "{peer} violated the protocol: {problem}"),
         }
     }
 }

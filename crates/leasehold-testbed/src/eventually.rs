@@ -1,4 +1,4 @@
-//! Waiting for a condition instead of sleeping and hoping.
+//! Waits for a condition instead of sleeping for a fixed time.
 
 use std::{fmt::Display, future::Future, panic::Location, time::Duration};
 
@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{Error, Result};
 
-/// The one bound of all waits here, against hanging: it says nothing of speed, and only a failing test waits so long.
+/// The bound of all waits here, against hanging. Only a failing test waits this long.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The first pause between two checks; each further one is half as long again.
@@ -14,10 +14,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two checks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Checks `condition` until it gives `Ok`, and panics at the caller's line if `bound` passes first.
+/// Checks `condition` until it returns `Ok`, and panics at the caller's line if `bound` passes
+/// first.
 ///
-/// `Err` says what was seen instead; the panic message carries the last one. A check that hangs is
-/// cut off at the bound. The condition is checked at least once, whatever the bound.
+/// `Err` is the observation; the panic message contains the last one. A check that hangs is
+/// cancelled at the bound. The condition is checked at least once, for any bound.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -59,7 +60,7 @@ where
 ///
 /// # Errors
 ///
-/// [`Error::TimedOut`], with what the last check saw.
+/// [`Error::TimedOut`], with the last check's observation.
 pub async fn try_eventually<T, E, F, C>(awaited: &str, bound: Duration, mut condition: C) -> Result<T>
 where
     C: FnMut() -> F,

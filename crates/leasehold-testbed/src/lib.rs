@@ -1,21 +1,21 @@
-//! What every engine's tests stand on: real servers, real processes, a real network in between.
+//! The testbed of all engines: real servers, real processes, a real network in between.
 //!
-//! | module | what it gives |
+//! | module | purpose |
 //! |---|---|
-//! | [`process`] | [`Server`]: a server in its own folder on its own port; killed, paused, restarted; gone when the test is |
-//! | [`redis`] | Redis alone, with TLS, with Sentinels or as a cluster, and [`redis::RespClient`] to ask it by hand |
+//! | [`process`] | [`Server`]: a server in its own folder on its own port; a test can kill, pause and restart it; it ends with the test |
+//! | [`redis`] | Redis alone, with TLS, with Sentinels or as a cluster, and [`redis::RespClient`] for single commands |
 //! | [`zookeeper`] | ZooKeeper alone, with TLS, with users or as an ensemble whose members can be cut off from each other |
 //! | [`mariadb`] | MariaDB alone, with TLS or as a Galera cluster |
 //! | [`postgres`] | PostgreSQL alone, with TLS, with a standby or behind PgBouncer |
-//! | [`Disk`] | a small disk, to be filled up and freed while a server runs on it |
-//! | [`WallClock`] | a wall clock for a server, to be moved while it runs |
-//! | [`proxy`] | [`Proxy`]: stands between client and server and cuts, freezes, delays, swallows and doubles |
-//! | [`VirtualLinks`] | a network namespace, as root, and wires to it that can be pulled |
-//! | [`actor`] | [`Actor`]: a child process that speaks JSON lines and can be stopped and killed |
+//! | [`Disk`] | a small disk that a test can fill up and free while a server uses it |
+//! | [`WallClock`] | a wall clock for a server, which a test can set while it runs |
+//! | [`proxy`] | [`Proxy`]: between client and server: cuts connections, and freezes, delays, drops and duplicates messages |
+//! | [`VirtualLinks`] | a network namespace, as root, and links to it that can be disconnected |
+//! | [`actor`] | [`Actor`]: a child process that uses JSON lines and can be stopped and killed |
 //! | [`eventually()`] | waits for a condition, with a bound |
 //!
-//! Nothing here is a mock, and nothing here touches a process that it did not start. It runs on
-//! Linux only: it reads `/proc`, and has the kernel end its children when the test process dies.
+//! There are no mocks, and the testbed signals only processes that it started. It runs on Linux
+//! only: it reads `/proc`, and lets the kernel kill its children when the test process dies.
 //!
 //! ```no_run
 //! use leasehold_testbed::{Data, Proxy, redis};

@@ -1,9 +1,11 @@
-//! A network namespace whose only way out are wires that can be pulled, for partitions that are no proxy's doing: packets are lost, connections hang,
-//! and TCP sends again and again.
+//! A network namespace whose only links can be disconnected, for partitions without a proxy:
+//! packets are lost, connections hang, and TCP retransmits.
 //!
-//! Each wire is a pair of virtual Ethernet devices: one end on this host, the other in the namespace. Pulling it takes the host's end down.
+//! Each link is a pair of virtual Ethernet devices (`veth`): one end on this host, the other in the
+//! namespace. Disconnecting it sets the host's end down.
 //!
-//! A process of ours keeps the namespace; it ends with this one, however that ends, and with it and those in the namespace the wires are gone.
+//! A child process keeps the namespace alive. It ends with this process in any case. When it and
+//! all processes in the namespace have ended, the links are removed.
 
 use std::{
     io::{Read, Write},
@@ -15,46 +17,49 @@ use rustix::process::geteuid;
 
 use crate::{Error, Result, process::Child};
 
-/// The first address of 198.18.0.0/15, which is set aside for testing devices; two addresses for each of 65,536 wires.
+/// The first address of 198.18.0.0/15, which is reserved for benchmarks; two addresses for each of
+/// 65,536 links.
 const FIRST_ADDRESS: u32 = 0xC612_0000;
 
-/// A namespace and its wires; gone when dropped, together with all processes' way out.
+/// A namespace and its links. Dropping this removes them, and disconnects the processes inside.
 #[derive(Debug)]
 pub struct VirtualLinks {
     namespace_process: Child,
-    // It ends when this closes.
+    // The child process ends when this closes.
     _stdin: Option<ChildStdin>,
     links: Vec<VirtualLink>,
 }
 
 #[derive(Debug)]
 struct VirtualLink {
-    /// Nobody else on this host has its port, so nobody else takes these addresses.
+    /// Reserved for the links' numbers: no other process on this host has this port, so none uses
+    /// these addresses.
     _reserved_port: TcpListener,
     name: String,
     host_address: Ipv4Addr,
 }
 
 impl VirtualLinks {
-    /// Makes a namespace with so many wires.
+    /// Creates a namespace with `count` links.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if this is not root, or may not do that all the same; if `ip`, `nsenter` or `unshare` are missing (Debian's `iproute2` and
-    /// `util-linux`).
+    /// [`Error::Io`] without root, or if root lacks the privilege; if `ip`, `nsenter` or `unshare`
+    /// are missing (Debian's `iproute2` and `util-linux`).
     pub fn create(count: usize) -> Result<Self> {
         if !geteuid().is_root() {
-            return Err(Error::io("making a network namespace")(std::io::ErrorKind::PermissionDenied.into()));
+            return Err(Error::io("creating a network namespace")(std::io::ErrorKind::PermissionDenied.into()));
         }
         let mut command = Command::new("unshare");
         command.args(["--net", "sh", "-c", "echo; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::null());
         let mut keeper = Child::spawn("unshare", command)?;
-        let (open, told, _) = keeper.take_pipes();
-        // Before that line the process may be in our namespace still.
+        let (open, ready, _) = keeper.take_pipes();
+        // Before that line the process may still be in our namespace.
         let mut line = [0];
-        told.map_or(Ok(()), |mut told| told.read_exact(&mut line))
-            .map_err(Error::io("making a network namespace with unshare"))?;
+        ready
+            .map_or(Ok(()), |mut ready| ready.read_exact(&mut line))
+            .map_err(Error::io("creating a network namespace with unshare"))?;
         let mut wires = Self { namespace_process: keeper, _stdin: open, links: Vec::new() };
         for _ in 0..count {
             wires.add_link()?;
@@ -64,8 +69,8 @@ impl VirtualLinks {
 
     fn add_link(&mut self) -> Result<()> {
         let (pid, at) = (self.namespace_process.pid(), self.links.len());
-        let ticket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::io("numbering a wire"))?;
-        let number = ticket.local_addr().map_err(Error::io("numbering a wire"))?.port();
+        let ticket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::io("numbering a link"))?;
+        let number = ticket.local_addr().map_err(Error::io("numbering a link"))?.port();
         let first = FIRST_ADDRESS + 2 * u32::from(number);
         let (host, there) = (Ipv4Addr::from_bits(first), Ipv4Addr::from_bits(first + 1));
         let name = format!("lh-{number:x}");
@@ -82,30 +87,31 @@ impl VirtualLinks {
         )
     }
 
-    /// The host's address on a wire: where those in the namespace find whoever listens there.
+    /// The host's address on a link, for processes in the namespace.
     pub fn host_address(&self, link: usize) -> Option<IpAddr> {
         self.links.get(link).map(|wire| wire.host_address.into())
     }
 
-    /// The words before a command that is to run in the namespace. As the same process: signals reach it.
+    /// The prefix of a command that runs in the namespace. It replaces itself by the command, so
+    /// signals reach the command.
     pub fn command_prefix(&self) -> Vec<String> {
         ["nsenter", "--target", &self.namespace_process.pid().to_string(), "--net", "--"].map(str::to_owned).into()
     }
 
-    /// Pulls a wire: nothing gets through any more, and nobody is told.
+    /// Disconnects a link: no packets pass, and no process is notified.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if it cannot be done.
+    /// [`Error::Io`]
     pub fn disconnect(&self, link: usize) -> Result<()> {
         self.set_state(link, "down")
     }
 
-    /// Plugs it in again: what was sent meanwhile arrives when it is sent again.
+    /// Reconnects a link: packets sent meanwhile arrive when they are retransmitted.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if it cannot be done.
+    /// [`Error::Io`]
     pub fn reconnect(&self, link: usize) -> Result<()> {
         self.set_state(link, "up")
     }
@@ -118,14 +124,15 @@ impl VirtualLinks {
 
 impl Drop for VirtualLinks {
     fn drop(&mut self) {
-        // They would end with the namespace, but that is some time after its last process has.
+        // The kernel would remove them with the namespace, but some time after its last process
+        // ended.
         for wire in &self.links {
             let _ = run_ip_batch(&mut Command::new("ip"), &format!("link delete {}\n", wire.name));
         }
     }
 }
 
-/// Has `ip` do some things, a line each.
+/// Runs `ip` commands, one per line.
 fn run_ip_batch(command: &mut Command, lines: &str) -> Result<()> {
     let failed = || Error::io(format!("ip {}", lines.trim_end().replace('\n', "; ip ")));
     let command = command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());

@@ -32,14 +32,14 @@ impl Rng {
 
     /// A number from `min` to `max`, both included; `min` if `max` is below it.
     pub fn in_range(&mut self, min: u64, max: u64) -> u64 {
-        let room = max.saturating_sub(min);
-        min + if room == u64::MAX { self.next_u64() } else { self.below(room + 1) }
+        let range = max.saturating_sub(min);
+        min + if range == u64::MAX { self.next_u64() } else { self.below(range + 1) }
     }
 
     /// A duration from `min` to `max`; `min` if `max` is below it.
     pub fn duration_in(&mut self, min: Duration, max: Duration) -> Duration {
-        let room = u64::try_from(max.saturating_sub(min).as_nanos()).unwrap_or(u64::MAX);
-        min + Duration::from_nanos(self.in_range(0, room))
+        let range = u64::try_from(max.saturating_sub(min).as_nanos()).unwrap_or(u64::MAX);
+        min + Duration::from_nanos(self.in_range(0, range))
     }
 
     /// True with probability 1 / `n`.

@@ -115,7 +115,7 @@ async fn a_partial_soak_is_marked_as_partial_and_resumes_where_it_ended() {
     let marks = "before\n<!-- promises -->\nold\n<!-- /promises -->\nafter\n";
     std::fs::write(&page, marks).expect("written");
     let (done, words) = run_soak(&out, &["--only", "memory/none", "--tables", &page.display().to_string()]);
-    assert!(!done && words.contains("not with --only"), "{words}");
+    assert!(!done && words.contains("do not use it with --only"), "{words}");
     assert_eq!(std::fs::read_to_string(&page).expect("it is there"), marks, "a partial soak writes no table");
     let part = |histories| run_soak(&out, &["--only", "memory/none", "--ops", "60", "--histories", histories]);
     let (done, words) = part("1");

@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
     /// A list whose items `read` reads.
     pub(crate) fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let count = self.count()?;
-        // Each item takes four bytes at least: the server's count alone does not decide how much
+        // Each item has at least four bytes: the server's count alone does not decide how much
         // memory is allocated.
         let mut list = Vec::with_capacity(count.min(self.0.len() / 4));
         for _ in 0..count {

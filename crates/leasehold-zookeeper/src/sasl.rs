@@ -143,17 +143,17 @@ mod tests {
     /// The example of RFC 2831, except for the service name.
     #[test]
     fn a_challenge_is_answered_and_the_proof_is_checked() {
-        let mut dialogue = SaslExchange::new(SaslOptions::digest_md5("chris", "secret"));
-        dialogue.cnonce = "OA6MHXh6VqTrRk".into();
+        let mut exchange = SaslExchange::new(SaslOptions::digest_md5("chris", "secret"));
+        exchange.cnonce = "OA6MHXh6VqTrRk".into();
         let challenge =
             br#"realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8"#;
-        let response = String::from_utf8(dialogue.respond(challenge).unwrap().unwrap()).unwrap();
-        assert_eq!(dialogue.session_key("elwood.innosoft.com", "OA6MG9tEQGm2hh"), "a2549853149b0536f01f0b850c643c57");
+        let response = String::from_utf8(exchange.respond(challenge).unwrap().unwrap()).unwrap();
+        assert_eq!(exchange.session_key("elwood.innosoft.com", "OA6MG9tEQGm2hh"), "a2549853149b0536f01f0b850c643c57");
         assert!(response.contains(r#"username="chris",realm="elwood.innosoft.com""#), "{response}");
-        let proof = dialogue.expected_proof.clone().unwrap();
+        let proof = exchange.expected_proof.clone().unwrap();
         assert_ne!(fields(&response).iter().find(|(key, _)| key == "response").unwrap().1, proof);
-        assert_eq!(dialogue.respond(b"rspauth=0123"), Err(Error::AuthFailed));
-        assert_eq!(dialogue.respond(format!("rspauth={proof}").as_bytes()), Ok(None));
+        assert_eq!(exchange.respond(b"rspauth=0123"), Err(Error::AuthFailed));
+        assert_eq!(exchange.respond(format!("rspauth={proof}").as_bytes()), Ok(None));
     }
 
     #[test]

@@ -86,8 +86,8 @@ pub(crate) struct KeyFacts {
 impl KeyScan {
     /// Adds one more key of a server that votes: a lock is a string, `<prefix>q<name>`. The keys of
     /// `redis:` with the same prefix have other names.
-    pub(crate) fn add_redlock_key(&mut self, prefix: &str, key: &[u8], look: &KeyFacts) {
-        if look.kind == "none" {
+    pub(crate) fn add_redlock_key(&mut self, prefix: &str, key: &[u8], key_facts: &KeyFacts) {
+        if key_facts.kind == "none" {
             return; // It has disappeared meanwhile.
         }
         self.examined += 1;
@@ -96,9 +96,9 @@ impl KeyScan {
             [b'l' | b'r', b'{' | b'=' | b'~', ..] | [b's'] | [b'b', ..] => return,
             _ => return self.foreign.add(key),
         };
-        if look.kind != expected {
+        if key_facts.kind != expected {
             self.wrong_type.add(key);
-        } else if look.ttl_ms == -1 {
+        } else if key_facts.ttl_ms == -1 {
             self.without_ttl.add(key);
         }
     }
@@ -110,8 +110,8 @@ impl KeyScan {
     /// string, `<prefix>r…`, and stays. `<prefix>b…` (grouped renewals), `<prefix>e` and
     /// `<prefix>s` are strings, the last two followed by a slot's tag in a cluster. So are the
     /// locks of Redlock with the same prefix, `<prefix>q<name>`.
-    pub(crate) fn add_key(&mut self, prefix: &str, key: &[u8], look: &KeyFacts) {
-        if look.kind == "none" {
+    pub(crate) fn add_key(&mut self, prefix: &str, key: &[u8], key_facts: &KeyFacts) {
+        if key_facts.kind == "none" {
             return; // It has disappeared meanwhile.
         }
         self.examined += 1;
@@ -119,7 +119,7 @@ impl KeyScan {
         let expected = match rest {
             [b'l', b'{' | b'=' | b'~', ..] => "hash",
             // A record: it never expires, and the application defines its content.
-            [b'r', b'{' | b'=' | b'~', ..] if look.kind == "string" => return,
+            [b'r', b'{' | b'=' | b'~', ..] if key_facts.kind == "string" => return,
             [b'r', b'{' | b'=' | b'~', ..] => "string",
             [b'e' | b's'] | [b'e' | b's', b'{', ..] => "string",
             [b'b', number @ ..] if number.len() == 32 => "string",
@@ -127,21 +127,21 @@ impl KeyScan {
             [b'q', _, ..] => "string",
             _ => return self.foreign.add(key),
         };
-        if look.kind != expected {
+        if key_facts.kind != expected {
             return self.wrong_type.add(key);
         }
-        if look.ttl_ms == -1 {
+        if key_facts.ttl_ms == -1 {
             self.without_ttl.add(key);
         }
-        let whole = match (expected, look.lock_state.first()) {
+        let whole = match (expected, key_facts.lock_state.first()) {
             ("string", _) => true,
-            (_, Some(b'F' | b'H' | b'B')) => look.field_count == 1,
-            (_, Some(b'R')) => look.field_count > 1,
+            (_, Some(b'F' | b'H' | b'B')) => key_facts.field_count == 1,
+            (_, Some(b'R')) => key_facts.field_count > 1,
             _ => return self.foreign.add(key),
         };
         if !whole {
             self.orphans.add(key);
-        } else if look.is_expired {
+        } else if key_facts.is_expired {
             self.expired.add(key);
         }
     }
@@ -156,11 +156,11 @@ pub(crate) async fn scan(link: &QueryConnection, aim: &Requirements) -> Fact<Key
         let step = redis_command(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", SCAN_COUNT]);
         let (next, found): (String, Vec<Vec<u8>>) = query(link, &step).await?;
         for some in found.chunks(100) {
-            let looks = join_all(some.iter().map(|key| examine_key(link.clone(), script, key))).await;
-            for (key, look) in some.iter().zip(looks) {
+            let all_key_facts = join_all(some.iter().map(|key| examine_key(link.clone(), script, key))).await;
+            for (key, key_facts) in some.iter().zip(all_key_facts) {
                 match aim.deployment {
-                    Deployment::Redlock => keys.add_redlock_key(prefix, key, &look?),
-                    _ => keys.add_key(prefix, key, &look?),
+                    Deployment::Redlock => keys.add_redlock_key(prefix, key, &key_facts?),
+                    _ => keys.add_key(prefix, key, &key_facts?),
                 }
             }
         }
@@ -186,14 +186,14 @@ mod tests {
 
     fn scan_of_one_key(key: &str, kind: &str, main: &str, fields: u64, ttl_ms: i64) -> KeyScan {
         let mut keys = KeyScan::default();
-        let look = KeyFacts {
+        let key_facts = KeyFacts {
             kind: kind.into(),
             lock_state: main.into(),
             field_count: fields,
             ttl_ms,
             is_expired: main == "H over",
         };
-        keys.add_key("p:", key.as_bytes(), &look);
+        keys.add_key("p:", key.as_bytes(), &key_facts);
         keys
     }
 
@@ -247,8 +247,9 @@ mod tests {
     fn a_redlock_key_has_another_name() {
         let judged = |key: &str, kind: &str, ttl_ms| {
             let mut keys = KeyScan::default();
-            let look = KeyFacts { kind: kind.into(), lock_state: vec![], field_count: 0, ttl_ms, is_expired: false };
-            keys.add_redlock_key("p:", key.as_bytes(), &look);
+            let key_facts =
+                KeyFacts { kind: kind.into(), lock_state: vec![], field_count: 0, ttl_ms, is_expired: false };
+            keys.add_redlock_key("p:", key.as_bytes(), &key_facts);
             [keys.examined, keys.wrong_type.count, keys.foreign.count, keys.without_ttl.count]
         };
         for (key, kind) in [("p:qa", "string"), ("p:e", "string"), ("p:l{a}", "hash"), ("p:s", "string")] {

@@ -125,14 +125,15 @@ pub(super) async fn check_echo(
 ) -> Fact<Echo> {
     let channel = format!("{}idoctor-{:032x}", aim.prefix, leasehold_internals::random::random_bits());
     let (post, mut inbox) = mpsc::unbounded_channel();
-    let hear: connect::PushHandler = Arc::new(move |message: PushInfo| {
+    let push_handler: connect::PushHandler = Arc::new(move |message: PushInfo| {
         if message.kind == PushKind::Message {
             let _ = post.send(());
         }
     });
-    let ear = connect::to_node(config, address, Some(hear)).await;
-    let ear = QueryConnection::new(config, ear.map_err(|error| QueryError::NoResponse(error.to_string()))?);
-    let _: redis::Value = query(&ear, &redis_command(&["SUBSCRIBE", &channel])).await?;
+    let subscriber = connect::to_node(config, address, Some(push_handler)).await;
+    let subscriber =
+        QueryConnection::new(config, subscriber.map_err(|error| QueryError::NoResponse(error.to_string()))?);
+    let _: redis::Value = query(&subscriber, &redis_command(&["SUBSCRIBE", &channel])).await?;
     let publish = redis_command(&["EVAL", "return redis.call('PUBLISH', ARGV[1], 'x')", "0", &channel]);
     let receivers = query(link, &publish).await?;
     let received = config.clock.timeout(ECHO_TIMEOUT, inbox.recv()).await;

@@ -56,8 +56,8 @@ async fn gather_voter(config: &Config, address: &Address, aim: &Requirements) ->
 
 /// The addresses of a name; none if the lookup fails.
 async fn resolve(config: &Config, address: Address) -> Vec<IpAddr> {
-    let look = move || (address.host.as_str(), address.port).to_socket_addrs().map(Vec::from_iter);
-    match config.clock.timeout(LOOKUP_TIMEOUT, tokio::task::spawn_blocking(look)).await {
+    let lookup = move || (address.host.as_str(), address.port).to_socket_addrs().map(Vec::from_iter);
+    match config.clock.timeout(LOOKUP_TIMEOUT, tokio::task::spawn_blocking(lookup)).await {
         Ok(Ok(Ok(found))) => found.iter().map(|place| place.ip()).collect(),
         _ => Vec::new(),
     }

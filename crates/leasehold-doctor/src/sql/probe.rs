@@ -26,7 +26,7 @@ pub(super) async fn measure_clock(client: &mut QueryClient) -> (Fact<ClockOffset
     let start = clock.now();
     let mut times = Vec::with_capacity(SAMPLES);
     let mut best: Option<ClockOffset> = None;
-    // The first query takes longer, because it is prepared.
+    // The first query is slower, because it is prepared.
     if let Err(no) = client.number(&sql).await {
         return (Err(no.clone()), Err(no));
     }

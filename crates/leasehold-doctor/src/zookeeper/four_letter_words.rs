@@ -15,8 +15,8 @@ const MAX_REPLY: u64 = 1 << 20;
 /// The addresses of a name.
 pub(super) async fn resolve(host: &str, port: u16) -> Fact<Vec<SocketAddr>> {
     let (host, shown) = (host.to_owned(), host.to_owned());
-    let look = move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
-    match Clock::system().timeout(REPLY_TIMEOUT, tokio::task::spawn_blocking(look)).await {
+    let lookup = move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
+    match Clock::system().timeout(REPLY_TIMEOUT, tokio::task::spawn_blocking(lookup)).await {
         Ok(Ok(Ok(found))) if !found.is_empty() => Ok(found),
         Ok(Ok(Err(cause))) => Err(UnknownReason::Unreachable(format!("{shown:?} cannot be resolved: {cause}"))),
         _ => Err(UnknownReason::Unreachable(format!("{shown:?} cannot be resolved"))),
@@ -26,9 +26,9 @@ pub(super) async fn resolve(host: &str, port: u16) -> Fact<Vec<SocketAddr>> {
 /// The reply to a word, from the first of these addresses that responds.
 pub(super) async fn query(places: &[SocketAddr], word: &'static str, connect: Duration) -> Fact<String> {
     let (places, connect) = (places.to_vec(), connect.min(REPLY_TIMEOUT));
-    let asking = tokio::task::spawn_blocking(move || query_blocking(&places, word, connect));
+    let reply = tokio::task::spawn_blocking(move || query_blocking(&places, word, connect));
     let whole = connect.saturating_add(REPLY_TIMEOUT);
-    let reply = match Clock::system().timeout(whole, asking).await {
+    let reply = match Clock::system().timeout(whole, reply).await {
         Ok(Ok(Ok(reply))) => reply,
         // A timeout of the read.
         Ok(Ok(Err(cause))) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {

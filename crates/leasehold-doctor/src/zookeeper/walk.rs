@@ -43,7 +43,7 @@ pub(super) struct NodeSurvey {
     pub(super) examined: usize,
     /// How many claims they have.
     pub(super) claims: usize,
-    /// Whether everything was examined.
+    /// Whether all locks and claims were examined.
     pub(super) is_complete: bool,
     /// Claims that belong to no session: no server will ever delete them.
     pub(super) ownerless: NodeGroup,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn ownerless_claims_and_foreign_nodes_are_told_apart() {
+    fn ownerless_claims_and_foreign_nodes_are_distinguished() {
         let mut nodes = NodeSurvey::default();
         nodes.add_folder("/l/a", &stat(1, 0), &[CLAIM.into(), "lock-0000000001".into()]);
         nodes.add_claim("/l/a/mortal", &Stat { ephemeral_owner: 7, ..stat(2, 0) });
@@ -211,7 +211,7 @@ mod tests {
             nodes.find_stale_folders();
             nodes.stale_folders.count
         };
-        assert_eq!(judged(&[(100, 60)]), 0, "nothing shows when");
+        assert_eq!(judged(&[(100, 60)]), 0, "no transaction proves when");
         assert_eq!(judged(&[(100, 60), (60, 55)]), 0, "five minutes ago it was empty");
         assert_eq!(judged(&[(100, 60), (60, 45)]), 1, "a quarter of an hour ago it was empty");
         assert_eq!(judged(&[(100, 60), (40, 45)]), 0, "a quarter of an hour ago it was not");

@@ -65,8 +65,8 @@ pub enum Action {
     None,
     /// Start this run.
     Start(ActiveRun),
-    /// A node with this higher token decided meanwhile: this node has lost the lock, whatever its
-    /// guard reports. Write nothing.
+    /// A node with this higher token decided meanwhile: this node has lost the lock, even if its
+    /// guard reports otherwise. Write nothing.
     Superseded(u64),
 }
 
@@ -91,7 +91,7 @@ pub fn decide(state: Option<&JobRecord>, input: &DecisionInput<'_>) -> Decision 
         return Decision { state, action: Action::Superseded(fence), events: Vec::new() };
     }
     // Our own run: its entry was written, but the reply was lost or not all replicas confirmed it.
-    // Write it once more.
+    // Write it again.
     if let Some(ours) = state.run_of(input.token).cloned() {
         return Decision { state, action: Action::Start(ours), events: Vec::new() };
     }

@@ -175,7 +175,7 @@ impl BoundedModel {
     ) -> Step {
         let (schedule, policy, timetable, number) = (NAME, &self.policy, &EverySecond, read_in.to_string());
         let run = (self.flaw != Flaw::TrustsNewServerRun).then_some((number.as_str(), began));
-        let scene = DecisionInput {
+        let input = DecisionInput {
             schedule,
             ticks: timetable,
             policy,
@@ -187,7 +187,7 @@ impl BoundedModel {
             node: "n",
             concurrent_tokens: &[],
         };
-        let decision = decide(Some(state), &scene);
+        let decision = decide(Some(state), &input);
         let run = match decision.action {
             Action::Superseded(_) => return Step::Release { token },
             Action::Start(run) => Some(run),

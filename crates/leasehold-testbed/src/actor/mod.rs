@@ -1,8 +1,8 @@
-//! A child process that takes locks and reports, driven by the test.
+//! A child process that acquires locks and reports, controlled by the test.
 //!
-//! It speaks JSON lines: one value on each line of its standard output, one on each line of its
-//! standard input. What it prints to standard error is kept for error messages. Being a process of
-//! its own, it can be stopped and killed as real holders are.
+//! It uses JSON lines: one value per line of its standard output and standard input. Its standard
+//! error is stored for error messages. As a separate process it can be stopped and killed like a
+//! real holder.
 
 mod output;
 
@@ -24,13 +24,13 @@ use tokio::{
 
 use crate::{Error, Result, clock, process::Child};
 
-/// How many lines an actor may be ahead of the test before it has to wait.
+/// The maximum number of unread lines; then the actor has to wait.
 const MAX_UNREAD_LINES: usize = 4096;
-/// How long an actor may leave its standard input full.
+/// The timeout of a write to an actor whose standard input is full.
 const SEND_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// A running child process; killed with all that it started when dropped, and when the test process
-/// dies.
+/// A running child process. It and all its descendants are killed when this is dropped, and when
+/// the test process dies.
 #[derive(Debug)]
 pub struct Actor {
     child: Child,
@@ -86,7 +86,7 @@ impl Actor {
         let line = format!("{message}\n");
         match timeout(SEND_TIMEOUT, self.input.write_all(line.as_bytes())).await {
             Ok(sent) => sent.map_err(Error::io(format!("sending to the actor:\n{}", self.transcript()))),
-            Err(_) => Err(self.timed_out_error("room to send to the actor", SEND_TIMEOUT)),
+            Err(_) => Err(self.timed_out_error("space in the actor's input", SEND_TIMEOUT)),
         }
     }
 
@@ -94,8 +94,8 @@ impl Actor {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if none comes, [`Error::Protocol`] if it is no JSON or if the output has
-    /// ended; each shows all lines seen and what was printed to standard error.
+    /// [`Error::TimedOut`] without a line, [`Error::Protocol`] if it is not JSON or if the output
+    /// has ended. Each shows all lines so far and the standard error.
     pub async fn recv(&mut self, bound: Duration) -> Result<Value> {
         let line = match timeout(bound, self.output.recv()).await {
             Ok(Some(line)) => line,
@@ -104,10 +104,10 @@ impl Actor {
         };
         self.received_lines.push(line.clone());
         serde_json::from_str(&line)
-            .map_err(|error| self.protocol_error(&format!("a line that is no JSON ({error}): {line}")))
+            .map_err(|error| self.protocol_error(&format!("a line is not JSON ({error}): {line}")))
     }
 
-    /// Waits for a line that `matches`; lines before it are passed over.
+    /// Waits for a line that `matches`; skips lines before it.
     ///
     /// # Errors
     ///
@@ -124,16 +124,16 @@ impl Actor {
         };
         match timeout_at(deadline, searching).await {
             Ok(found) => found,
-            Err(_) => Err(self.timed_out_error("line that matches from the actor", bound)),
+            Err(_) => Err(self.timed_out_error("matching line from the actor", bound)),
         }
     }
 
-    /// Puts a line of our own into its output, behind all that it has printed so far: when one that is stopped is heard of no more
-    /// but by this line, all that it had said was heard.
+    /// Appends a line to its output, after all that it has printed so far. For a stopped actor:
+    /// when this line arrives, all its earlier lines have arrived.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`]; [`Error::TimedOut`] if nobody makes room in its output.
+    /// [`Error::NotRunning`]; [`Error::TimedOut`] if its output stays full.
     pub async fn inject_output_line(&mut self, message: &Value) -> Result<()> {
         if self.child.try_wait()?.is_some() {
             return Err(Error::NotRunning { program: "the actor".to_owned() });
@@ -144,12 +144,12 @@ impl Actor {
         let line = format!("{message}\n");
         match timeout(SEND_TIMEOUT, output.write_all(line.as_bytes())).await {
             Ok(marked) => marked.map_err(marking()),
-            Err(_) => Err(self.timed_out_error("room in the actor's output", SEND_TIMEOUT)),
+            Err(_) => Err(self.timed_out_error("space in the actor's output", SEND_TIMEOUT)),
         }
     }
 
-    /// Kills it, and only it, as a crash would. When this returns, it is gone. Killing one that has
-    /// ended does nothing.
+    /// Kills only this process, as a crash does. When this returns, the process has ended. Has no
+    /// effect on an ended process.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Stops it with all that it started. When this returns, not one of its threads runs.
+    /// Stops it and all its descendants. When this returns, none of their threads runs.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Actor {
         self.child.stop()
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     ///
     /// # Errors
     ///
@@ -180,11 +180,11 @@ impl Actor {
         self.child.resume()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits for its exit.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`], with all lines seen and what was printed to standard error.
+    /// [`Error::TimedOut`], with all lines so far and the standard error.
     pub async fn wait_exit(&mut self, bound: Duration) -> Result<ExitStatus> {
         match self.child.wait_exit(bound).await {
             Err(Error::TimedOut { .. }) => Err(self.timed_out_error("end of the actor", bound)),
@@ -192,7 +192,7 @@ impl Actor {
         }
     }
 
-    /// All lines received so far and what was printed to standard error, for a test's own messages.
+    /// All lines received so far and the standard error, for a test's own messages.
     pub fn transcript(&self) -> String {
         format!("lines:\n{}stderr:\n{}", self.received_lines.text(), self.stderr_lines.text())
     }
@@ -206,11 +206,11 @@ impl Actor {
     }
 }
 
-/// With a wall clock of the test it leaves something in shared memory when it is killed.
+/// With a wall clock of the test, a killed process leaves files in shared memory.
 impl Drop for Actor {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // Nobody is left to tell; dropping the child tries it again.
+            // An error cannot be returned; dropping the child kills it again.
             let _ = self.child.kill_tree();
             clock::remove_leftovers_of(self.child.pid());
         }

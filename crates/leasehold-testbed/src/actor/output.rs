@@ -1,4 +1,4 @@
-//! What an actor prints, line by line.
+//! The output of an actor, line by line.
 
 use std::{
     collections::VecDeque,
@@ -9,13 +9,13 @@ use std::{
 
 use crate::{Error, Result};
 
-/// How many lines of each stream are kept for error messages.
+/// How many lines of each stream are stored for error messages.
 const MAX_KEPT_LINES: usize = 200;
-/// The longest line that is read; a longer one comes in pieces.
+/// The maximum length of a line; a longer line is split.
 const MAX_LINE_BYTES: u64 = 1024 * 1024;
 
-/// Hands each line to `on_line` until that says no, on a thread of its own: the actor then never waits
-/// for a busy runtime.
+/// Calls `on_line` for each line until it returns `false`. Has its own thread, so that the actor
+/// never waits for a busy runtime.
 pub(super) fn read_lines(
     stream: impl Read + Send + 'static,
     on_line: impl Fn(String) -> bool + Send + 'static,

@@ -1,4 +1,4 @@
-//! MariaDB servers that all take writes, and agree on each before it is committed.
+//! MariaDB servers that all accept writes, and agree on each before it is committed.
 
 use std::{
     fs,
@@ -14,13 +14,13 @@ use crate::{
 
 const PROVIDER: &str = "/usr/lib/galera/libgalera_smm.so";
 const PACKAGE: &str = "galera-4";
-/// How long members bear the silence of one of them: long enough for a busy machine.
+/// The timeouts for an unresponsive member: long enough for a busy machine.
 const PEER_TIMEOUTS: &str = "evs.keepalive_period=PT0.5S;evs.inactive_check_period=PT0.5S;evs.suspect_timeout=PT3S;\
     evs.inactive_timeout=PT6S;evs.install_timeout=PT6S";
-/// What a member knows of the cluster from before.
+/// The cluster state that a member has stored.
 const STATE_FILE: &str = "grastate.dat";
 
-/// Servers that are one cluster; more than half of them must be there to write anything.
+/// Servers of one cluster; writes need more than half of them.
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -39,7 +39,7 @@ pub struct GaleraCluster {
 }
 
 impl GaleraCluster {
-    /// Starts so many servers, one after the other, and waits until all of them serve.
+    /// Starts `count` servers, one after the other, and waits until all of them serve.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl GaleraCluster {
         Self::start_with(count, &MariaDb::new()).await
     }
 
-    /// Like [`GaleraCluster::start`], with settings that all of them have.
+    /// Like [`GaleraCluster::start`], with common settings.
     ///
     /// # Errors
     ///
@@ -65,15 +65,15 @@ impl GaleraCluster {
         Ok(Self { servers })
     }
 
-    /// One of them, to look at.
+    /// One of them.
     pub fn server(&self, at: usize) -> &Server {
         &self.servers[at]
     }
 
     /// One of them, to kill, pause or restart.
     ///
-    /// A restarted one joins the others again. If none of them is up, it takes what it has for the
-    /// whole truth: after all have been down, restart the one first that was down last.
+    /// A restarted server joins the others again. If none of them is up, it uses its own data:
+    /// after all have been down, first restart the one that went down last.
     pub fn server_mut(&mut self, at: usize) -> &mut Server {
         &mut self.servers[at]
     }
@@ -83,9 +83,9 @@ impl GaleraCluster {
         &self.servers
     }
 
-    /// Cuts a server off from the others, and only from them: its clients still reach it.
+    /// Cuts a server off from the others, but not from its clients.
     ///
-    /// The others notice after some seconds, and so does it: then it refuses its clients.
+    /// All servers detect this after some seconds; then the server refuses its clients.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl GaleraCluster {
         self.set_isolated(at, "1").await
     }
 
-    /// Lets a server that was cut off reach the others again.
+    /// Reconnects a server that was cut off.
     ///
     /// # Errors
     ///
@@ -108,12 +108,11 @@ impl GaleraCluster {
         query::query(&self.servers[at], &statement).await.map(drop)
     }
 
-    /// `Ok` if a server serves and sees so many members, itself among them; `Err` says what it says
-    /// instead. For [`eventually()`](crate::eventually()).
+    /// `Ok` if a server serves and sees this many members, including itself; `Err` is the
+    /// observation. For [`eventually()`](crate::eventually()).
     ///
     /// # Errors
-    ///
-    /// What the server said.
+    /// The server's reply.
     pub async fn check_size(&self, at: usize, members: usize) -> std::result::Result<(), String> {
         let dir = self.servers[at].dir();
         check_status(dir, "wsrep_ready", "ON").await?;
@@ -121,7 +120,7 @@ impl GaleraCluster {
     }
 }
 
-/// The ports by which the members that are there find each other.
+/// The ports by which the running members find each other.
 #[derive(Clone, Debug, Default)]
 struct MemberPorts(Arc<Mutex<Vec<u16>>>);
 
@@ -130,14 +129,14 @@ impl MemberPorts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(port);
     }
 
-    /// Those that are up, without the one at `own`.
+    /// The listening ports, except `own`.
     fn listening_peers(&self, own: u16) -> Vec<u16> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         all.into_iter().filter(|&port| port != own && is_listening(port)).collect()
     }
 }
 
-/// What a member listens on besides the port for clients.
+/// The ports of a member besides the one for clients.
 struct GaleraPorts {
     group_port: u16,
     incremental_transfer_port: u16,
@@ -213,7 +212,7 @@ impl ServerSpec for GaleraMember {
         if alone { allow_new_cluster(&workspace.dir().join(STATE_FILE)) } else { Ok(()) }
     }
 
-    /// It must be in the cluster; one that cannot be yet answers, but refuses all work.
+    /// It must be in the cluster: a server outside responds, but refuses all statements.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             check_status(workspace.dir(), "wsrep_ready", "ON").await?;
@@ -242,7 +241,7 @@ impl ServerSpec for GaleraMember {
     }
 }
 
-/// After a crash a member will not begin a cluster unless it is told that it may.
+/// After a crash a member starts a cluster only with explicit permission.
 fn allow_new_cluster(file: &Path) -> Result<()> {
     let Ok(state) = fs::read_to_string(file) else {
         return Ok(());

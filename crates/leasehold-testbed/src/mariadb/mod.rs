@@ -1,15 +1,15 @@
-//! A real MariaDB, alone or as a cluster, and SQL by hand.
+//! A real MariaDB, alone or as a cluster, and queries to it.
 //!
 //! | | |
 //! |---|---|
 //! | [`start`], [`MariaDb`] | one server, with settings and a [clock](MariaDb::clock) of its own |
-//! | [`MariaDb::tls`] | a server that takes only TLS, and the certificates to trust and to show |
-//! | [`GaleraCluster`] | servers that all take writes; each can be cut off from the others, but not from its clients |
-//! | [`query()`] | asks any of them by hand, as the one who may do everything |
-//! | [`connections`], [`kill_connection`] | who is connected, and the end of one of them, from the server's side |
+//! | [`MariaDb::tls`] | a server that accepts only TLS, and the certificates of its authority and of a client |
+//! | [`GaleraCluster`] | servers that all accept writes; each can be cut off from the others, but not from its clients |
+//! | [`query()`] | queries any of them as superuser |
+//! | [`connections`], [`kill_connection`] | lists and ends connections from the server's side |
 //!
 //! Each has a database [`DATABASE`], and an ordinary user [`USER`] with the password [`PASSWORD`],
-//! who may do everything there and nothing elsewhere.
+//! who has all permissions there and none elsewhere.
 //!
 //! Written for MariaDB 10.11.
 
@@ -41,7 +41,7 @@ pub async fn start() -> Result<Server> {
     MariaDb::new().start().await
 }
 
-/// A MariaDB to be started, with settings of its own.
+/// A MariaDB to start, with custom settings.
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -61,47 +61,48 @@ pub struct MariaDb {
 }
 
 impl MariaDb {
-    /// One that leaves the writing of its files to the system: what was committed survives a kill,
-    /// but not a power cut.
+    /// A server that does not wait for the disk: committed data survives a kill, but not a power
+    /// failure.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Has it wait for the disk with each commit, as MariaDB does where nobody says otherwise.
+    /// Makes it wait for the disk at each commit, as MariaDB does by default.
     #[must_use]
     pub fn fsync(mut self) -> Self {
         self.fsyncs = true;
         self
     }
 
-    /// Refuses all writing by ordinary users.
+    /// Refuses all writes of ordinary users.
     #[must_use]
     pub fn read_only(self) -> Self {
         self.setting("read_only", "ON")
     }
 
-    /// Sets a system variable after our own, so that it wins where both say something.
+    /// Sets a system variable; it overrides our own settings.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Goes by `clock`.
+    /// Uses `clock`.
     #[must_use]
     pub fn clock(mut self, clock: &WallClock) -> Self {
         self.clock = Some(clock.clone());
         self
     }
 
-    /// Keeps its files on a small [disk](crate::Disk) of so many bytes, which they must fit on; root only.
+    /// Stores its files on a small [disk](crate::Disk) of this size, which must be large enough;
+    /// root only.
     #[must_use]
     pub fn disk(mut self, bytes: u64) -> Self {
         self.disk = Some(bytes);
         self
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts it and waits until it responds.
     ///
     /// # Errors
     ///

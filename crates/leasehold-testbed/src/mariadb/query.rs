@@ -1,4 +1,4 @@
-//! SQL by hand, as the one who may do everything.
+//! Queries as superuser.
 
 use std::{path::Path, time::Duration};
 
@@ -11,18 +11,18 @@ use crate::{
     connection::{self, Connection},
 };
 
-/// How long an answer may take. Only a failing test waits this long.
+/// The timeout of a reply. Only a failing test waits this long.
 const REPLY_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 const MEGABYTE: usize = 1024 * 1024;
 
-/// Runs one statement in the database [`DATABASE`] as root, on a connection of its own, and gives
-/// the rows that come back.
+/// Runs one statement in the database [`DATABASE`] as root, on a new connection, and returns the
+/// rows.
 ///
-/// It comes by the socket in the server's folder: a [proxy](crate::Proxy) or TLS changes nothing.
+/// It uses the socket in the server's folder, so a [proxy](crate::Proxy) or TLS does not affect it.
 ///
 /// # Errors
 ///
-/// [`Error::Refused`] with what the server said; [`Error::TimedOut`] if it said nothing.
+/// [`Error::Refused`] with the server's message; [`Error::TimedOut`] without a reply.
 pub async fn query(server: &Server, statement: &str) -> Result<Vec<Vec<Option<String>>>> {
     query_by_socket(server.dir(), statement).await
 }
@@ -36,7 +36,7 @@ pub async fn connections(server: &Server) -> Result<Vec<Connection>> {
     let statement =
         format!("SELECT id, command, info FROM information_schema.processlist WHERE user = '{USER}' ORDER BY id");
     connection::from_rows(query(server, &statement).await?)
-        .ok_or_else(|| Error::Protocol { peer: "mariadbd".to_owned(), problem: "odd rows".to_owned() })
+        .ok_or_else(|| Error::Protocol { peer: "mariadbd".to_owned(), problem: "unexpected rows".to_owned() })
 }
 
 /// Ends a connection from the server's side.
@@ -48,7 +48,7 @@ pub async fn kill_connection(server: &Server, id: u64) -> Result<()> {
     query(server, &format!("KILL CONNECTION {id}")).await.map(drop)
 }
 
-/// `Ok` if the server whose data is in `dir` answers.
+/// `Ok` if the server whose data is in `dir` responds.
 pub(super) async fn check_answers(dir: &Path) -> std::result::Result<(), String> {
     query_by_socket(dir, "SELECT 1").await.map(drop).map_err(|error| error.to_string())
 }
@@ -59,7 +59,7 @@ pub(super) async fn query_by_socket(dir: &Path, statement: &str) -> Result<Vec<V
             answer.map_err(|error| Error::Refused { request: statement.to_owned(), answer: error.to_string() })
         }
         Err(_) => Err(Error::TimedOut {
-            awaited: format!("answer to {statement:?}"),
+            awaited: format!("reply to {statement:?}"),
             bound: REPLY_TIMEOUT,
             observed: "silence".to_owned(),
         }),
@@ -71,7 +71,7 @@ async fn query_without_timeout(dir: &Path, statement: &str) -> mysql_async::Resu
         .socket(Some(dir.join(SOCKET).to_string_lossy()))
         .user(Some("root"))
         .db_name(Some(DATABASE))
-        // Given here, they need not be asked for: a server may refuse even that.
+        // With these values the client sends no query for them, which a server may refuse.
         .max_allowed_packet(Some(MEGABYTE))
         .wait_timeout(Some(60));
     let mut connection = Conn::new(options).await?;
@@ -83,7 +83,7 @@ async fn query_without_timeout(dir: &Path, statement: &str) -> mysql_async::Resu
         .collect())
 }
 
-/// All that comes by the text protocol is text or nothing.
+/// The text protocol has only text and NULL.
 fn value_text(value: Value) -> Option<String> {
     match value {
         Value::NULL => None,

@@ -9,14 +9,14 @@ use crate::{
 };
 
 pub(super) const PACKAGE: &str = "mariadb-server";
-/// The user that the package makes; MariaDB refuses to run as root.
+/// The user that the package creates; MariaDB refuses to run as root.
 const SYSTEM_USER: &str = "mysql";
 /// In the data folder, in which the server runs.
 pub(super) const SOCKET: &str = "mariadb.sock";
-/// There until an orderly end.
+/// Removed at a clean exit.
 const PID_FILE: &str = "mariadbd.pid";
 
-/// Few and small files, no threads that nobody needs.
+/// Few and small files, no unneeded threads.
 const BASE_SETTINGS: [(&str, &str); 12] = [
     ("bind_address", "127.0.0.1"),
     ("socket", SOCKET),
@@ -39,7 +39,8 @@ impl MariaDb {
         let dir = workspace.dir().to_string_lossy();
         let flush = if self.fsyncs { "1" } else { "2" };
         let sync = if self.fsyncs { "1" } else { "0" };
-        // In a folder that they share, a server that starts deletes the temporary tables of those that run, which crash then.
+        // In a shared folder, a starting server deletes the temporary tables of running servers,
+        // which then crash.
         let mut settings = vec![("datadir", &*dir), ("tmpdir", &*dir), ("port", port.as_str())];
         settings.extend(BASE_SETTINGS);
         settings.extend([("innodb_flush_log_at_trx_commit", flush), ("sync_binlog", sync)]);
@@ -49,7 +50,7 @@ impl MariaDb {
         std::iter::once("--no-defaults".to_owned()).chain(settings).collect()
     }
 
-    /// Removes what one that was killed has left outside its folder.
+    /// Removes the leftovers of a killed server outside its folder.
     pub(super) fn remove_leftovers(&self, workspace: &Workspace) {
         if self.clock.is_some() {
             clock::remove_leftovers(&workspace.dir().join(PID_FILE));
@@ -100,9 +101,10 @@ impl ServerSpec for MariaDb {
     }
 }
 
-/// Whoever reaches the socket in the data folder, which only its owner and root do, may come as root.
+/// Clients of the socket in the data folder may log in as root; only the folder's owner and root
+/// can reach it.
 fn data_template(program: PathBuf) -> DataTemplate {
-    // One statement a line.
+    // One statement per line.
     let statements = format!(
         "FLUSH PRIVILEGES;\n\
          CREATE DATABASE {DATABASE};\n\

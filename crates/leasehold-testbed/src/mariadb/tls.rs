@@ -1,4 +1,4 @@
-//! A MariaDB that takes only TLS.
+//! A MariaDB that accepts only TLS.
 
 use std::{fs, path::PathBuf};
 
@@ -12,31 +12,31 @@ use crate::{
 /// Statements that it runs at each start.
 const START_FILE: &str = "start.sql";
 
-/// A MariaDB with TLS to be started; see [`MariaDb::tls`].
+/// A MariaDB with TLS to start; see [`MariaDb::tls`].
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
     mariadb: MariaDb,
     requires_client_certificates: bool,
 }
 
-/// A MariaDB that takes only TLS, and the files that its clients need.
+/// A MariaDB that accepts only TLS, and the files that its clients need.
 ///
-/// Each has an authority of its own: the file of another one is a wrong one. The files stay the
-/// same over all restarts.
+/// Each has its own authority, so the files of another server do not match. The files do not change
+/// over restarts.
 #[derive(Debug)]
 pub struct TlsMariaDb {
     /// The server; its URL is that of one without TLS.
     pub server: Server,
     /// The certificate of the authority that clients must trust, as PEM.
     pub ca: PathBuf,
-    /// A certificate that a client may show, as PEM.
+    /// A client certificate, as PEM.
     pub client_certificate: PathBuf,
     /// The key for it, as PEM.
     pub client_key: PathBuf,
 }
 
 impl MariaDb {
-    /// Has it take only TLS, as 127.0.0.1 and localhost.
+    /// Makes it accept only TLS, as 127.0.0.1 and localhost.
     ///
     /// ```no_run
     /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -54,14 +54,14 @@ impl MariaDb {
 }
 
 impl TlsSettings {
-    /// Refuses clients that do not show a certificate of our authority.
+    /// Refuses clients without a certificate of our authority.
     #[must_use]
     pub fn require_client_certificates(mut self) -> Self {
         self.requires_client_certificates = true;
         self
     }
 
-    /// Makes the certificates, starts it, and waits until it answers.
+    /// Creates the certificates, starts it, and waits until it responds.
     ///
     /// # Errors
     ///

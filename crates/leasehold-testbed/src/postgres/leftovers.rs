@@ -1,6 +1,5 @@
-//! What a killed PostgreSQL leaves outside its folder: a small piece of shared memory of the old
-//! kind, of which a system allows only some thousand. Its next start would remove it, but there is
-//! none when the folder goes.
+//! A killed PostgreSQL leaves a small System V shared memory segment, of which a system allows only
+//! some thousand. Its next start would remove it; without a next start, we do.
 
 use std::{
     fs,
@@ -8,13 +7,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Written at the start, removed at an orderly end.
+/// Written at the start, removed at a clean exit.
 const PID_FILE: &str = "postmaster.pid";
-/// The memory's key and id, in the note's seventh line; the first has the process id.
+/// The segment's key and id are in the file's seventh line; the first line has the process id.
 const MEMORY_LINE: usize = 6;
 const SHARED_MEMORY_TABLE: &str = "/proc/sysvipc/shm";
 
-/// Removes the memory that the server in `dir` has left, if it is surely that one's.
+/// Removes the segment that the server in `dir` has left, if it certainly belongs to that server.
 pub(super) fn remove_shared_memory(dir: &Path) {
     let Ok(note) = fs::read_to_string(dir.join(PID_FILE)) else {
         return;
@@ -23,19 +22,20 @@ pub(super) fn remove_shared_memory(dir: &Path) {
         return;
     };
     if let Some(id) = unused_memory_id(&note, &table) {
-        // Nobody is left to tell; all that is lost is a place in a table.
+        // Errors are ignored: only a table entry remains.
         let _ = Command::new("ipcrm").args(["-m", id]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
 }
 
-/// The id of a piece of memory that was made by the process of this note and is used by nobody.
+/// The id of an unused segment that the process of this file created.
 ///
-/// Columns of the table: key, id, rights, size, process that made it, last process, number of users, …
+/// Columns of the table: key, id, permissions, size, creating process, last process, number of
+/// users, …
 fn unused_memory_id<'a>(pid_file: &'a str, table: &str) -> Option<&'a str> {
     let process = pid_file.lines().next()?.trim();
     let (key, id) = pid_file.lines().nth(MEMORY_LINE)?.trim().split_once(char::is_whitespace)?;
     let id = id.trim();
-    // The note has the key without a sign, the table with one.
+    // The file has the key without a sign, the table with one.
     let key = key.parse::<u32>().ok()?.cast_signed().to_string();
     let ours = |row: &&str| {
         let columns: Vec<&str> = row.split_whitespace().collect();
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(
             unused_memory_id(PID_FILE_TEXT, &table("1234567 9 600 56 4700 4712 0 101")),
             None,
-            "another made it"
+            "another process created it"
         );
         assert_eq!(unused_memory_id(PID_FILE_TEXT, &table("1234568 9 600 56 4711 4712 0 101")), None, "another key");
         assert_eq!(unused_memory_id(PID_FILE_TEXT, &table("1234567 8 600 56 4711 4712 0 101")), None, "another id");

@@ -1,13 +1,13 @@
-//! A real PostgreSQL, and SQL by hand.
+//! A real PostgreSQL, and queries to it.
 //!
 //! | | |
 //! |---|---|
 //! | [`start`], [`Postgres`] | one server, with settings and a [clock](Postgres::clock) of its own |
-//! | [`Postgres::tls`] | a server that takes only TLS, and the certificates to trust and to show |
-//! | [`Postgres::replica_of`], [`promote`] | a standby that follows a server, and takes its place |
-//! | [`PgBouncer`] | stands in front of a server, so that many clients share few connections |
-//! | [`query()`] | asks any of them by hand, as the one who may do everything |
-//! | [`connections`], [`kill_connection`] | who is connected, and the end of one of them, from the server's side |
+//! | [`Postgres::tls`] | a server that accepts only TLS, and the certificates of its authority and of a client |
+//! | [`Postgres::replica_of`], [`promote`] | a standby that follows a server, and its promotion |
+//! | [`PgBouncer`] | a pooler before a server: many clients share few connections |
+//! | [`query()`] | queries any of them as superuser |
+//! | [`connections`], [`kill_connection`] | lists and ends connections from the server's side |
 //!
 //! Each has a database [`DATABASE`], which belongs to an ordinary user [`USER`] with the password
 //! [`PASSWORD`]. The superuser [`ADMIN`] has the same password.
@@ -47,7 +47,7 @@ pub async fn start() -> Result<Server> {
     Postgres::new().start().await
 }
 
-/// A PostgreSQL to be started, with settings of its own.
+/// A PostgreSQL to start, with custom settings.
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -67,45 +67,46 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// One that leaves the writing of its files to the system: what was committed survives a kill,
-    /// but not a power cut.
+    /// A server that does not wait for the disk: committed data survives a kill, but not a power
+    /// failure.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Has it wait for the disk with each commit, as PostgreSQL does where nobody says otherwise.
+    /// Makes it wait for the disk at each commit, as PostgreSQL does by default.
     #[must_use]
     pub fn fsync(mut self) -> Self {
         self.fsyncs = true;
         self
     }
 
-    /// Sets a configuration parameter after our own, so that it wins where both say something.
+    /// Sets a configuration parameter; it overrides our own settings.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Goes by `clock`.
+    /// Uses `clock`.
     ///
-    /// PostgreSQL's own timeouts, such as `lock_timeout`, go by the wall clock. While it is ahead
-    /// they do not come at all: what PostgreSQL does when its alarm rings still sees the right
-    /// time, and takes the alarm for an early one. While it is behind they come in time.
+    /// PostgreSQL's own timeouts, such as `lock_timeout`, use the wall clock. While it is ahead,
+    /// they never fire: PostgreSQL's signal handler still sees the right time, and treats the alarm
+    /// as early. While it is behind, they fire on time.
     #[must_use]
     pub fn clock(mut self, clock: &WallClock) -> Self {
         self.clock = Some(clock.clone());
         self
     }
 
-    /// Keeps its files on a small [disk](crate::Disk) of so many bytes, which they must fit on; root only.
+    /// Stores its files on a small [disk](crate::Disk) of this size, which must be large enough;
+    /// root only.
     #[must_use]
     pub fn disk(mut self, bytes: u64) -> Self {
         self.disk = Some(bytes);
         self
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts it and waits until it responds.
     ///
     /// # Errors
     ///

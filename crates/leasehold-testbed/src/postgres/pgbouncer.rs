@@ -15,10 +15,10 @@ const USERS_FILE: &str = "users.txt";
 /// Small, so that two clients are enough to share.
 const POOL_SIZE: usize = 2;
 
-/// When a connection to the server is taken from one client and given to the next.
+/// When a client returns its server connection to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolMode {
-    /// When the client has left.
+    /// When the client disconnects.
     Session,
     /// At the end of each transaction.
     Transaction,
@@ -26,7 +26,7 @@ pub enum PoolMode {
     Statement,
 }
 
-/// A PgBouncer to be started.
+/// A PgBouncer to start.
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -47,33 +47,33 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// One in front of `server_addr`, with two connections for all clients.
+    /// A PgBouncer before `postgres`, with two connections for all clients.
     pub fn new(postgres: &Server, mode: PoolMode) -> Self {
         Self { server_addr: postgres.addr(), mode, pool_size: POOL_SIZE, settings: Vec::new() }
     }
 
-    /// Reaches the server by another address, such as that of a [proxy](crate::Proxy).
+    /// Connects to the server at another address, such as that of a [proxy](crate::Proxy).
     #[must_use]
     pub fn via(mut self, addr: SocketAddr) -> Self {
         self.server_addr = addr;
         self
     }
 
-    /// How many connections to the server all clients share, instead of two.
+    /// The number of server connections that all clients share, instead of two.
     #[must_use]
     pub fn pool_size(mut self, connections: usize) -> Self {
         self.pool_size = connections;
         self
     }
 
-    /// Adds a line to its configuration after our own, so that it wins where both say something.
+    /// Adds a line to its configuration; it overrides our own.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Starts it and waits until it answers, whether the server behind it does or not.
+    /// Starts it and waits until it responds; the server behind it need not.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl PgBouncer {
             ("pool_mode", mode.to_owned()),
             ("default_pool_size", self.pool_size.to_string()),
             ("max_client_conn", "500".to_owned()),
-            // Whoever finds the server down tries again at once.
+            // Retries at once if the server is down.
             ("server_login_retry", "0".to_owned()),
         ];
         let ours = ours.iter().map(|(key, value)| (*key, value.as_str()));
@@ -133,7 +133,7 @@ impl ServerSpec for PgBouncer {
         Ok(())
     }
 
-    /// It has a database of its own, for those who look after it.
+    /// It has its own database for administration.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             let mut config = Config::new();

@@ -1,4 +1,4 @@
-//! SQL by hand, as the one who may do everything.
+//! Queries as superuser.
 
 use std::{path::Path, time::Duration};
 
@@ -11,17 +11,17 @@ use crate::{
     connection::{self, Connection},
 };
 
-/// How long an answer may take. Only a failing test waits this long.
+/// The timeout of a reply. Only a failing test waits this long.
 const REPLY_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// Runs statements in the database [`DATABASE`] as [`ADMIN`], on a connection of its own, and
-/// gives the rows that come back.
+/// Runs statements in the database [`DATABASE`] as [`ADMIN`], on a new connection, and returns the
+/// rows.
 ///
-/// It comes by the socket in the server's folder: a [proxy](crate::Proxy) or TLS changes nothing.
+/// It uses the socket in the server's folder, so a [proxy](crate::Proxy) or TLS does not affect it.
 ///
 /// # Errors
 ///
-/// [`Error::Refused`] with what the server said; [`Error::TimedOut`] if it said nothing.
+/// [`Error::Refused`] with the server's message; [`Error::TimedOut`] without a reply.
 pub async fn query(server: &Server, statements: &str) -> Result<Vec<Vec<Option<String>>>> {
     query_with_config(&socket_config(server.dir(), server.port()), statements).await
 }
@@ -35,7 +35,7 @@ pub async fn connections(server: &Server) -> Result<Vec<Connection>> {
     let statement =
         format!("SELECT pid, state, query FROM pg_stat_activity WHERE usename = '{USER}' ORDER BY backend_start, pid");
     connection::from_rows(query(server, &statement).await?)
-        .ok_or_else(|| Error::Protocol { peer: "postgres".to_owned(), problem: "odd rows".to_owned() })
+        .ok_or_else(|| Error::Protocol { peer: "postgres".to_owned(), problem: "unexpected rows".to_owned() })
 }
 
 /// Ends a connection from the server's side.
@@ -52,7 +52,7 @@ pub async fn kill_connection(server: &Server, id: u64) -> Result<()> {
     }
 }
 
-/// `Ok` if the server whose data is in `dir` answers.
+/// `Ok` if the server whose data is in `dir` responds.
 pub(super) async fn check_answers(dir: &Path, port: u16) -> std::result::Result<(), String> {
     query_with_config(&socket_config(dir, port), "SELECT 1").await.map(drop).map_err(|error| error.to_string())
 }
@@ -69,7 +69,7 @@ pub(super) async fn query_with_config(config: &Config, statements: &str) -> Resu
             answer.map_err(|error| Error::Refused { request: statements.to_owned(), answer: error_message(&error) })
         }
         Err(_) => Err(Error::TimedOut {
-            awaited: format!("answer to {statements:?}"),
+            awaited: format!("reply to {statements:?}"),
             bound: REPLY_TIMEOUT,
             observed: "silence".to_owned(),
         }),
@@ -81,13 +81,13 @@ async fn query_without_timeout(
     statements: &str,
 ) -> std::result::Result<Vec<Vec<Option<String>>>, tokio_postgres::Error> {
     let (client, connection) = config.connect(NoTls).await?;
-    let asking = async {
+    let reply = async {
         let answer = client.simple_query(statements).await;
-        // Without it the connection says farewell and is over.
+        // Dropping the client closes the connection.
         drop(client);
         answer
     };
-    let (answer, farewell) = tokio::join!(asking, connection);
+    let (answer, farewell) = tokio::join!(reply, connection);
     let messages = answer?;
     farewell?;
     let rows = messages.into_iter().filter_map(|message| match message {
@@ -97,7 +97,7 @@ async fn query_without_timeout(
     Ok(rows.map(|row| (0..row.len()).map(|n| row.get(n).map(str::to_owned)).collect()).collect())
 }
 
-/// The server's own words, which the error itself leaves out.
+/// The server's message, which the error's `Display` omits.
 fn error_message(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(answer) => answer.to_string(),

@@ -11,9 +11,9 @@ use crate::{
 const PACKAGE: &str = "postgresql";
 /// Below it, Debian has a folder for each version, which is not in `PATH`.
 const VERSIONS: &str = "/usr/lib/postgresql";
-/// The user that the package makes; PostgreSQL refuses to run as root.
+/// The user that the package creates; PostgreSQL refuses to run as root.
 pub(super) const SYSTEM_USER: &str = "postgres";
-/// Who may connect, and how.
+/// The access rules for connections.
 const ACCESS_FILE: &str = "access.conf";
 
 const BASE_SETTINGS: [(&str, &str); 7] = [
@@ -22,7 +22,7 @@ const BASE_SETTINGS: [(&str, &str); 7] = [
     ("unix_socket_directories", "."),
     ("hba_file", ACCESS_FILE),
     ("shared_buffers", "16MB"),
-    // What is left of a killed one goes with its folder.
+    // The leftovers of a killed server are in its folder.
     ("dynamic_shared_memory_type", "mmap"),
     ("wal_recycle", "off"),
     ("password_encryption", "scram-sha-256"),
@@ -41,8 +41,8 @@ impl Postgres {
         ["-D".to_owned(), workspace.dir().to_string_lossy().into_owned()].into_iter().chain(settings).collect()
     }
 
-    /// Whoever reaches the socket in the data folder, which only its owner and root do, may come as
-    /// anybody. Others come by TCP: `kind` is what the access file calls that.
+    /// Clients of the socket in the data folder may log in as any user; only the folder's owner and
+    /// root can reach it. Other clients use TCP, which the access file names `kind`.
     pub(super) fn write_access(&self, workspace: &Workspace, kind: &str, option: &str) -> Result<()> {
         let file = workspace.dir().join(ACCESS_FILE);
         let access = format!(
@@ -84,7 +84,7 @@ impl ServerSpec for Postgres {
         self.clock.as_ref().map(|clock| clock.environment()).unwrap_or_default()
     }
 
-    /// At SIGTERM it would wait until all clients have left.
+    /// At SIGTERM it would wait until all clients have disconnected.
     fn stop_signal(&self) -> Signal {
         Signal::INT
     }
@@ -116,7 +116,8 @@ pub(super) fn binary(name: &str) -> Binary {
 
 fn data_template(program: PathBuf) -> DataTemplate {
     let folder = program.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
-    // Small pieces of log: there is less to copy. The server without clients takes a statement a line.
+    // Small log segments are faster to copy. In single-user mode the server reads one statement per
+    // line.
     let make = format!(
         "echo {PASSWORD} > word\n\
          '{folder}/initdb' --pgdata=data --username={ADMIN} --pwfile=word --auth=scram-sha-256 \

@@ -1,4 +1,4 @@
-//! A standby that follows a primary, answers those who only read, and may take its place.
+//! A standby that follows a primary, serves reads, and can be promoted.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,12 +12,13 @@ use crate::{
     try_eventually,
 };
 
-/// How long it may take to follow or to take over. Only a failing test waits this long.
+/// The time limit for following the primary and for a promotion. Only a failing test waits this
+/// long.
 const FOLLOW_TIMEOUT: Duration = crate::TEST_TIMEOUT;
-/// An empty folder that others may read is no data folder.
+/// PostgreSQL refuses a data folder that others may read.
 const COPY_SCRIPT: &str = r#"chmod 700 . && exec "$@""#;
 
-/// A standby to be started; see [`Postgres::replica_of`].
+/// A standby to start; see [`Postgres::replica_of`].
 #[derive(Clone, Debug)]
 pub struct Standby {
     postgres: Postgres,
@@ -25,7 +26,7 @@ pub struct Standby {
 }
 
 impl Postgres {
-    /// A standby of `primary_conninfo`: a copy that follows it, and refuses all writing until it is
+    /// A standby of `primary`: a copy that follows it, and refuses all writes until it is
     /// [promoted](promote).
     ///
     /// ```no_run
@@ -45,14 +46,14 @@ impl Postgres {
 }
 
 impl Standby {
-    /// Reaches the primary by another address, such as that of a [proxy](crate::Proxy).
+    /// Connects to the primary at another address, such as that of a [proxy](crate::Proxy).
     #[must_use]
     pub fn via(mut self, addr: SocketAddr) -> Self {
         self.primary = addr;
         self
     }
 
-    /// Sets a configuration parameter after our own, so that it wins where both say something.
+    /// Sets a configuration parameter; it overrides our own settings.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.postgres = self.postgres.setting(key, value);
@@ -61,7 +62,8 @@ impl Standby {
 
     /// Copies the primary, starts it, and waits until it follows.
     ///
-    /// A later [`Server::restart`] only waits until it answers, since the primary may be down then.
+    /// A later [`Server::restart`] only waits until it responds, because the primary may be down
+    /// then.
     ///
     /// # Errors
     ///
@@ -72,7 +74,7 @@ impl Standby {
         Ok(server)
     }
 
-    /// By what name and where it finds the primary.
+    /// The connection string of the primary.
     fn primary_conninfo(&self) -> String {
         let (host, port) = (self.primary.ip(), self.primary.port());
         format!("host={host} port={port} user={ADMIN} password={PASSWORD}")
@@ -85,7 +87,7 @@ impl ServerSpec for Standby {
     }
 
     fn arguments(&self, workspace: &Workspace) -> Vec<String> {
-        // It asks again soon when the primary is back.
+        // It reconnects soon after the primary restarts.
         self.postgres.arguments_with(workspace, &[("wal_retrieve_retry_interval", "100")])
     }
 
@@ -123,21 +125,21 @@ impl ServerSpec for Standby {
     }
 }
 
-/// Has a standby take over, and waits until it takes writes.
+/// Promotes a standby, and waits until it accepts writes.
 ///
 /// # Errors
 ///
-/// As [`query()`](super::query()); [`Error::Refused`] if it does not follow anybody.
+/// As [`query()`](super::query()); [`Error::Refused`] if it is not a standby.
 pub async fn promote(standby: &Server) -> Result<()> {
     let statement = format!("SELECT pg_promote(true, {})", FOLLOW_TIMEOUT.as_secs());
     let answer = query::query(standby, &statement).await?;
     match answer.first() {
         Some(row) if row[..] == [Some("t".to_owned())] => Ok(()),
-        _ => Err(Error::Refused { request: statement, answer: "it has not taken over".to_owned() }),
+        _ => Err(Error::Refused { request: statement, answer: "it was not promoted".to_owned() }),
     }
 }
 
-/// `Ok` if it gets what its primary writes.
+/// `Ok` if it receives its primary's writes.
 async fn check_follows(server: &Server) -> std::result::Result<(), String> {
     let rows =
         query::query(server, "SELECT status FROM pg_stat_wal_receiver").await.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! A child process that is ours alone to signal, and that ends with its owner.
+//! A child process that only this program signals, and that ends with its owner.
 
 use std::{
     process::{ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus},
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{process_tree, spawner};
 use crate::{Error, Result, try_eventually};
 
-/// How long a killed process may take to be gone.
+/// The time limit for the end of a killed process.
 const KILL_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 const KILL_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
@@ -22,7 +22,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts `command`; `name` stands for it in errors.
+    /// Starts `command`; errors call it `name`.
     pub(crate) fn spawn(name: &str, command: Command) -> Result<Self> {
         let inner = spawner::spawn(command).map_err(Error::io(format!("starting {name}")))?;
         Ok(Self { name: name.to_owned(), inner })
@@ -37,13 +37,14 @@ impl Child {
         (inner.stdin.take(), inner.stdout.take(), inner.stderr.take())
     }
 
-    /// How it ended, if it has; this also gives its process id back to the system.
+    /// Its exit status, if it has ended; this also frees its process id.
     pub(crate) fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         let waiting = Error::io(format!("waiting for {}", self.name));
         self.inner.try_wait().map_err(waiting)
     }
 
-    /// The process id, safe to signal: it stays ours until [`Child::try_wait`] has seen the end.
+    /// The process id, safe to signal: it is not reused until [`Child::try_wait`] has reaped the
+    /// process.
     pub(super) fn running_pid(&mut self) -> Result<Pid> {
         match self.try_wait()? {
             None => Ok(Pid::from_child(&self.inner)),
@@ -57,28 +58,28 @@ impl Child {
         kill_process(pid, signal).map_err(|errno| sending(errno.into()))
     }
 
-    /// Stops it and all it has started; when this returns, not one of their threads runs.
+    /// Stops it and all its descendants. When this returns, none of their threads runs.
     pub(crate) fn stop(&mut self) -> Result<()> {
         let pid = self.running_pid()?;
         process_tree::stop(pid).map(drop).map_err(|stubborn| Error::TimedOut {
             awaited: format!("stop of {}", self.name),
             bound: KILL_TIMEOUT,
-            observed: format!("process {stubborn} still runs"),
+            observed: format!("process {stubborn} is still running"),
         })
     }
 
-    /// Whether it stands still since [`Child::stop`].
+    /// Whether it is stopped by [`Child::stop`].
     pub(super) fn is_stopped(&self) -> bool {
         process_tree::is_stopped(Pid::from_child(&self.inner))
     }
 
-    /// Lets it and all it has started go on.
+    /// Resumes it and all its descendants.
     pub(crate) fn resume(&mut self) -> Result<()> {
         process_tree::resume(self.running_pid()?);
         Ok(())
     }
 
-    /// Kills it and all it has started; when this returns, it is gone.
+    /// Kills it and all its descendants. When this returns, it has ended.
     pub(crate) fn kill_tree(&mut self) -> Result<()> {
         if self.try_wait()?.is_none() {
             process_tree::kill(Pid::from_child(&self.inner));
@@ -87,7 +88,7 @@ impl Child {
         Ok(())
     }
 
-    /// Kills only this process, as a crash would; when this returns, it is gone.
+    /// Kills only this process, as a crash does. When this returns, it has ended.
     pub(crate) fn kill(&mut self) -> Result<()> {
         if self.try_wait()?.is_none() {
             self.signal(Signal::KILL)?;
@@ -96,7 +97,7 @@ impl Child {
         Ok(())
     }
 
-    /// Waits without a runtime, since a drop has none.
+    /// Waits without a runtime, because a drop has none.
     fn wait_until_dead(&mut self) -> Result<()> {
         for _ in 0..KILL_TIMEOUT.as_micros() / KILL_POLL_INTERVAL.as_micros() {
             if self.try_wait()?.is_some() {
@@ -107,11 +108,11 @@ impl Child {
         Err(Error::TimedOut {
             awaited: format!("end of {} after SIGKILL", self.name),
             bound: KILL_TIMEOUT,
-            observed: "it is still there".to_owned(),
+            observed: "it still exists".to_owned(),
         })
     }
 
-    /// Waits until it ends by itself.
+    /// Waits for its exit.
     pub(crate) async fn wait_exit(&mut self, bound: Duration) -> Result<ExitStatus> {
         let awaited = format!("end of {}", self.name);
         try_eventually(&awaited, bound, || {
@@ -119,7 +120,7 @@ impl Child {
             async move {
                 match ended {
                     Ok(Some(status)) => Ok(status),
-                    Ok(None) => Err("it still runs".to_owned()),
+                    Ok(None) => Err("it is still running".to_owned()),
                     Err(error) => Err(error.to_string()),
                 }
             }
@@ -130,7 +131,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Nobody is left to tell; the parent-death signal is the second net.
+        // An error cannot be returned; the parent-death signal is the fallback.
         let _ = self.kill_tree();
     }
 }

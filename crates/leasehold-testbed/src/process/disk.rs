@@ -1,4 +1,4 @@
-//! A disk that a test may fill up.
+//! A disk that a test can fill up.
 
 use std::{
     fs, io,
@@ -11,31 +11,32 @@ use tempfile::TempDir;
 
 use crate::{Error, Result};
 
-/// What takes the room away; beside what others keep on the disk.
+/// The file that fills the disk.
 const FILLER_FILE: &str = "fill";
-/// The most that is written at once.
+/// The maximum size of one write.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// A small disk of its own, in memory (tmpfs): filling it up is nobody else's trouble. Only root may have one.
+/// A small separate disk in memory (tmpfs), so that filling it up affects no other program. Only
+/// root can mount one.
 ///
-/// Dropping it unmounts it, and everything on it is gone. A process that is killed leaves it mounted, with the
-/// other folders that it leaves behind.
+/// Dropping it unmounts it and deletes its files. A killed process leaves it mounted, like its
+/// other temporary folders.
 #[derive(Debug)]
 pub struct Disk {
     folder: TempDir,
 }
 
 impl Disk {
-    /// An empty disk that takes so many bytes.
+    /// An empty disk of this size.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`], also for whoever is not root.
+    /// [`Error::Io`], also without root privileges.
     pub fn new(bytes: u64) -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("leasehold-disk-")
             .tempdir()
-            .map_err(Error::io("making a temporary folder"))?;
+            .map_err(Error::io("creating a temporary folder"))?;
         let options = format!("size={bytes},mode=0755\0");
         let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).ok();
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -44,16 +45,16 @@ impl Disk {
         Ok(Self { folder })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Takes all the room that is left.
+    /// Fills up the disk.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`], for anything but a full disk.
+    /// [`Error::Io`], for all errors except a full disk.
     pub fn fill(&self) -> Result<()> {
         let filling = || Error::io("filling a disk");
         let mut file = fs::OpenOptions::new().append(true).create(true).open(self.filler_path()).map_err(filling())?;
@@ -70,13 +71,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives the room back that [`Disk::fill`] took.
+    /// Frees the space that [`Disk::fill`] used.
     ///
     /// # Errors
     ///
     /// [`Error::Io`].
     pub fn free(&self) -> Result<()> {
-        // Emptied first: a process that is being started may have it open for a moment yet.
+        // Truncated first: a starting process may still have it open for a moment.
         let emptied = fs::OpenOptions::new().write(true).open(self.filler_path()).and_then(|file| file.set_len(0));
         match emptied.and_then(|()| fs::remove_file(self.filler_path())) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("freeing a disk")(error)),
@@ -91,7 +92,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Nobody is left to tell. Whoever still has a file open there keeps it until he closes it.
+        // An error cannot be returned. Open files stay usable until they are closed.
         let _ = unmount(self.path(), UnmountFlags::DETACH);
     }
 }

@@ -1,4 +1,5 @@
-//! Who listens on a port, from `/proc`: a server that answers there may be somebody else's.
+//! Finds the process that listens on a port, from `/proc`: a server that responds there may belong
+//! to another program.
 
 use std::{fs, io, os::unix::fs::MetadataExt};
 
@@ -15,11 +16,11 @@ struct Listener {
     uid: u32,
 }
 
-/// `Ok` if `root` or one of its descendants listens on `port`; `Err` says what is there instead.
+/// `Ok` if `root` or one of its descendants listens on `port`; `Err` describes the observation.
 pub(super) fn check_listener_is_ours(root: Pid, port: u16) -> Result<(), String> {
     let listeners = listeners(root, port);
     if listeners.is_empty() {
-        return Err(format!("nothing listens on port {port} yet"));
+        return Err(format!("no process listens on port {port} yet"));
     }
     if process_tree::with_descendants(root).into_iter().any(|pid| has_listener_open(pid, &listeners)) {
         Ok(())
@@ -28,7 +29,7 @@ pub(super) fn check_listener_is_ours(root: Pid, port: u16) -> Result<(), String>
     }
 }
 
-/// Whether anybody listens on `port`; nobody is disturbed by the question.
+/// Whether any process listens on `port`. Opens no connection.
 pub(crate) fn is_listening(port: u16) -> bool {
     !listeners(getpid(), port).is_empty()
 }
@@ -63,8 +64,8 @@ fn has_listener_open(pid: Pid, listeners: &[Listener]) -> bool {
             let is = |l: &Listener| target.as_os_str() == format!("socket:[{}]", l.inode).as_str();
             listeners.iter().any(is)
         }),
-        // A container's root may not look into another user's process: the owner must do then.
-        // Into our own user's process we may look, except for a moment while it is being started.
+        // Root in a container may not inspect another user's process: then its owner decides. Our
+        // own user's process can be inspected, except for a moment while it starts.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fs::metadata(format!("/proc/{pid}"))
             .is_ok_and(|process| {
                 let theirs = process.uid();

@@ -1,17 +1,16 @@
-//! Real servers, each on its own port in its own folder, that never outlive the test.
+//! Real servers, each on its own port in its own folder, which end with the test.
 //!
-//! A [`ServerSpec`] says how one kind of server is started; [`Server`] starts it, waits until it
-//! answers, and kills, pauses and restarts it. Three things hold whatever the test does:
+//! A [`ServerSpec`] defines how one kind of server is started. [`Server`] starts it, waits until it
+//! responds, and kills, pauses and restarts it. Three guarantees hold for every test:
 //!
-//! - It ends. Dropping the [`Server`] kills it, also while a panic unwinds; and the kernel kills it
-//!   when the test process itself dies, however it dies.
-//! - It is ours. A port stays reserved from before the start until the drop, the server counts as
-//!   ready only when the process that we started is the one listening there, and signals go only
-//!   to children that have not been waited for, whose process ids can belong to nobody else.
+//! - It ends. Dropping the [`Server`] kills it, also during a panic. The kernel kills it when the
+//!   test process dies for any reason.
+//! - It is ours. Its port stays reserved from before the start until the drop. It counts as ready
+//!   only when the process that we started listens there. Signals go only to children that have not
+//!   been reaped, whose process ids cannot be reused.
 //! - It is real: the installed binary, its real files, its real exit.
 //!
-//! A test process that is killed leaves its servers' folders behind in the temporary folder,
-//! since nobody is left to remove them.
+//! A killed test process leaves its servers' folders in the temporary folder.
 
 mod child;
 mod disk;

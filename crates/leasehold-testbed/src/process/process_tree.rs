@@ -1,29 +1,30 @@
-//! Signals to a process and all it has started, through `/proc`.
+//! Signals to a process and all its descendants, through `/proc`.
 //!
-//! A server may be many processes: PostgreSQL has one for each connection (in a session of its own,
-//! so a process group would not do), Redis forks to rewrite its files. Pausing or killing only the
-//! first would leave the others at work.
+//! A server may be many processes: PostgreSQL has one for each connection (in its own session, so a
+//! process group is not enough), Redis forks to rewrite its files. Signals to the first process
+//! alone would leave the others running.
 //!
-//! Every function here must be called with a root that has not been waited for. Its descendants
-//! are signalled only after their parent has stopped: a stopped parent cannot reap, so their
-//! process ids cannot have passed to others.
+//! Every function here needs a root that has not been reaped. Descendants get signals only after
+//! their parent has stopped: a stopped parent cannot reap them, so their process ids cannot be
+//! reused.
 
 use std::{fs, path::Path, thread, time::Duration};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a process may take to stop or die; one that waits for its disk takes a while.
+/// The time limit for a process to stop or die; a wait for the disk delays it.
 const STATE_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// Stops `root` and then its descendants; returns them all, parents first, when they have stopped.
+/// Stops `root` and then its descendants; returns all of them, parents first, once they have
+/// stopped.
 ///
-/// `Err` has the process that would not stop.
+/// `Err` is the process that did not stop.
 pub(super) fn stop(root: Pid) -> Result<Vec<Pid>, Pid> {
     let mut stopped = Vec::new();
     let mut waiting = vec![root];
     while let Some(pid) = waiting.pop() {
-        // It may have ended meanwhile: the wait sees that too.
+        // It may have ended meanwhile, which the wait detects.
         let _ = kill_process(pid, Signal::STOP);
         if !wait_until(pid, |state| matches!(state, 'T' | 't' | 'Z' | 'X')) {
             return Err(pid);
@@ -39,18 +40,18 @@ pub(super) fn is_stopped(root: Pid) -> bool {
     thread_states(root).contains(&'T')
 }
 
-/// Lets `root` and its descendants go on, if it is stopped.
+/// Resumes `root` and its descendants, if it is stopped.
 pub(super) fn resume(root: Pid) {
     if !is_stopped(root) {
         return;
     }
-    // Last to stop, first to go on: no parent runs before we are done with its children.
+    // Children are resumed before their parent, so that no parent reaps a child meanwhile.
     for pid in with_descendants(root).into_iter().rev() {
         let _ = kill_process(pid, Signal::CONT);
     }
 }
 
-/// Kills `root` and its descendants. The root must then be waited for by whoever spawned it.
+/// Kills `root` and its descendants. The spawner of the root must then reap it.
 pub(super) fn kill(root: Pid) {
     let pids = stop(root).unwrap_or_else(|_| vec![root]);
     for &pid in pids.iter().rev().filter(|&&pid| pid != root) {
@@ -85,7 +86,7 @@ fn children(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Whether all threads of `pid` came into a wanted state within the bound, or it is gone.
+/// Whether all threads of `pid` reached a wanted state within the bound, or it has ended.
 fn wait_until(pid: Pid, wanted: fn(char) -> bool) -> bool {
     let rounds = STATE_TIMEOUT.as_micros() / POLL_INTERVAL.as_micros();
     for _ in 0..rounds {
@@ -97,7 +98,7 @@ fn wait_until(pid: Pid, wanted: fn(char) -> bool) -> bool {
     false
 }
 
-/// The main thread alone says little: the others stop a moment later.
+/// The main thread alone is not enough: the others stop a moment later.
 fn thread_states(pid: Pid) -> Vec<char> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
@@ -105,7 +106,7 @@ fn thread_states(pid: Pid) -> Vec<char> {
     threads.flatten().filter_map(|thread| read_stat(&thread.path().join("stat"))).map(|(state, _)| state).collect()
 }
 
-/// State and parent out of a `stat` file. The name before them may hold blanks and brackets.
+/// Reads state and parent from a `stat` file. The name before them may contain blanks and brackets.
 fn read_stat(stat: &Path) -> Option<(char, i32)> {
     let text = fs::read_to_string(stat).ok()?;
     let (_, fields) = text.rsplit_once(')')?;

@@ -5,51 +5,51 @@ use std::{fmt, net::SocketAddr, path::Path, time::Duration};
 use super::{Child, Disk, ServerSpec, server_instance::ServerInstance};
 use crate::{Error, Result};
 
-/// How many ports are tried before a server that ends at once is taken for broken.
+/// How many ports are tried before a server that exits at once counts as broken.
 const MAX_PORT_ATTEMPTS: usize = 3;
 /// How long [`Server::stop`] waits before it kills.
 const STOP_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// What a restarted server finds in its data folder.
+/// The data folder of a restarted server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// What it left there: the machine came back.
+    /// Its own data, as after a reboot.
     Keep,
-    /// Nothing: the machine was replaced.
+    /// Empty, as on a new machine.
     Wipe,
 }
 
-/// A real server: started by the test, ended with it.
+/// A real server, which starts and ends with the test.
 ///
 /// Dropping it kills it and removes its folder.
 pub struct Server {
-    // The process goes before its folder: fields drop in this order.
+    // The process must end before its folder is removed: fields drop in this order.
     child: Option<Child>,
     instance: ServerInstance,
 }
 
 impl Server {
-    /// Starts a server and waits until it answers.
+    /// Starts a server and waits until it responds.
     ///
     /// # Errors
     ///
-    /// [`Error::NotInstalled`] or [`Error::UnknownUser`] if something must be installed first;
-    /// [`Error::Exited`] with the server's last words if it ended on each of three ports;
-    /// [`Error::TimedOut`] if it did not answer.
+    /// [`Error::NotInstalled`] or [`Error::UnknownUser`] if a package is missing; [`Error::Exited`]
+    /// with the end of the server's log if it exited on each of three ports; [`Error::TimedOut`] if
+    /// it did not respond.
     pub async fn start(spec: impl ServerSpec) -> Result<Self> {
-        let mut site = ServerInstance::new(Box::new(spec))?;
+        let mut instance = ServerInstance::new(Box::new(spec))?;
         for _ in 1..MAX_PORT_ATTEMPTS {
-            site.init_data_dir().await?;
-            match site.start().await {
-                Ok(child) => return Ok(Self::new(site, child)),
-                // Most likely somebody took the port in the very moment before the server did.
-                Err(Error::Exited { .. }) => site.relocate()?,
+            instance.init_data_dir().await?;
+            match instance.start().await {
+                Ok(child) => return Ok(Self::new(instance, child)),
+                // Most likely another process has taken the port just before the server.
+                Err(Error::Exited { .. }) => instance.relocate()?,
                 Err(error) => return Err(error),
             }
         }
-        site.init_data_dir().await?;
-        let child = site.start().await?;
-        Ok(Self::new(site, child))
+        instance.init_data_dir().await?;
+        let child = instance.start().await?;
+        Ok(Self::new(instance, child))
     }
 
     fn new(instance: ServerInstance, child: Child) -> Self {
@@ -66,7 +66,7 @@ impl Server {
         self.instance.workspace().addr()
     }
 
-    /// The ports asked for by [`ServerSpec::extra_ports`]; the same over all restarts.
+    /// The ports of [`ServerSpec::extra_ports`]; the same over all restarts.
     pub fn extra_ports(&self) -> &[u16] {
         self.instance.workspace().extra_ports()
     }
@@ -81,7 +81,7 @@ impl Server {
         self.instance.workspace().dir()
     }
 
-    /// The end of what the server printed, over all its restarts.
+    /// The end of the server's log, over all its restarts.
     pub fn log(&self) -> String {
         self.instance.workspace().log_tail()
     }
@@ -91,7 +91,7 @@ impl Server {
         self.child.as_ref().map(Child::pid)
     }
 
-    /// Whether its process is there. One that was neither killed nor stopped may have ended by itself.
+    /// Whether its process exists. It may also have exited on its own.
     ///
     /// # Errors
     ///
@@ -103,18 +103,18 @@ impl Server {
         }
     }
 
-    /// The small disk that its data folder is on, if the recipe asked for [one](ServerSpec::disk).
+    /// The small disk of its data folder, if the spec has [one](ServerSpec::disk).
     pub fn disk(&self) -> Option<&Disk> {
         self.instance.workspace().disk()
     }
 
-    /// Whether it should answer: it was neither killed nor stopped, and is not paused.
+    /// Whether it should respond: it was neither killed nor stopped, and is not paused.
     pub fn is_awake(&self) -> bool {
         self.child.as_ref().is_some_and(|child| !child.is_stopped())
     }
 
-    /// Kills it (SIGKILL) with all processes that it started, as a power cut would. When this
-    /// returns, they are gone. Killing a server that is down does nothing.
+    /// Kills it (SIGKILL) and all its descendants, as a power failure does. When this returns, they
+    /// have ended. Has no effect on a server that is down.
     ///
     /// # Errors
     ///
@@ -128,8 +128,8 @@ impl Server {
         Ok(())
     }
 
-    /// Stops it in its tracks (SIGSTOP) with all processes that it started: connections stay open
-    /// and nothing is answered. When this returns, not one of their threads runs.
+    /// Stops it and all its descendants (SIGSTOP): connections stay open without replies. When this
+    /// returns, none of their threads runs.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Server {
         self.running_child()?.stop()
     }
 
-    /// Lets a paused server go on (SIGCONT).
+    /// Resumes a paused server (SIGCONT).
     ///
     /// # Errors
     ///
@@ -147,8 +147,8 @@ impl Server {
         self.running_child()?.resume()
     }
 
-    /// Asks it to end ([`ServerSpec::stop_signal`]), also if it is paused, and kills it if it does not within two
-    /// minutes. Stopping a server that is down does nothing.
+    /// Shuts it down ([`ServerSpec::stop_signal`]), also if it is paused, and kills it if it has
+    /// not exited within two minutes. Has no effect on a server that is down.
     ///
     /// # Errors
     ///
@@ -159,18 +159,19 @@ impl Server {
         {
             child.signal(self.instance.stop_signal())?;
             child.resume()?;
-            // One that takes too long is killed below.
+            // After a timeout it is killed below.
             let _ = child.wait_exit(STOP_TIMEOUT).await;
         }
         self.kill()
     }
 
-    /// Starts it again on the same port, after stopping it if it still runs, and waits until it
-    /// answers. For a crash, [`kill`](Server::kill) it first.
+    /// Starts it again on the same port and waits until it responds. A running server is stopped
+    /// first; for a crash, [`kill`](Server::kill) it before.
     ///
     /// # Errors
     ///
-    /// [`Error::Exited`] with its last words if it does not come up, otherwise as [`Server::start`].
+    /// [`Error::Exited`] with the end of its log if it does not start, otherwise as
+    /// [`Server::start`].
     pub async fn restart(&mut self, data: Data) -> Result<()> {
         self.stop().await?;
         if data == Data::Wipe {

@@ -1,4 +1,4 @@
-//! From a recipe to a process that answers.
+//! Starts a process from a spec, and waits until it responds.
 
 use std::{
     process::{Command, ExitStatus, Stdio},
@@ -11,12 +11,12 @@ use tokio::time::timeout;
 use super::{Binary, Child, InitStep, ServerSpec, Workspace, listener, user::RunAsUser};
 use crate::{Error, Result, try_eventually};
 
-/// How long one look at the server may hang before the next.
+/// The timeout of one probe of the server.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one [`InitStep`] may take.
+/// The time limit of one [`InitStep`].
 const STEP_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// A recipe and the place where it is carried out.
+/// A spec and its workspace.
 pub(super) struct ServerInstance {
     spec: Box<dyn ServerSpec>,
     workspace: Workspace,
@@ -24,7 +24,7 @@ pub(super) struct ServerInstance {
 }
 
 impl ServerInstance {
-    /// Checks that the server is installed and finds it a place.
+    /// Checks that the server is installed, and creates its workspace.
     pub(super) fn new(spec: Box<dyn ServerSpec>) -> Result<Self> {
         let binary = spec.binary();
         binary.find()?;
@@ -35,7 +35,7 @@ impl ServerInstance {
         })
     }
 
-    /// Takes other ports and an empty folder.
+    /// Replaces the workspace: other ports and an empty folder.
     pub(super) fn relocate(&mut self) -> Result<()> {
         self.spec.clean_up(&self.workspace);
         self.workspace = Workspace::new(&self.name(), self.spec.extra_ports(), self.spec.disk())?;
@@ -64,7 +64,7 @@ impl ServerInstance {
         self.workspace.remove_data_dir()
     }
 
-    /// Makes the data folder and fills it as the recipe says, unless it is there.
+    /// Creates and fills the data folder as the spec defines, unless it exists.
     pub(super) async fn init_data_dir(&self) -> Result<()> {
         if self.workspace.has_data_dir() {
             return Ok(());
@@ -72,7 +72,7 @@ impl ServerInstance {
         self.workspace.create_data_dir(self.user)?;
         for step in self.spec.init_steps(&self.workspace) {
             if let Err(error) = self.run_step(&step).await {
-                // Half a folder must not pass for a whole one at the next restart.
+                // The next restart must not use an incomplete folder.
                 self.workspace.remove_data_dir()?;
                 return Err(error);
             }
@@ -86,7 +86,7 @@ impl ServerInstance {
         if status.success() { Ok(()) } else { Err(self.exited_error(step.binary.name(), status)) }
     }
 
-    /// Starts the server and waits until it answers.
+    /// Starts the server and waits until it responds.
     pub(super) async fn start(&self) -> Result<Child> {
         self.spec.prepare(&self.workspace)?;
         let binary = self.spec.binary();
@@ -97,9 +97,9 @@ impl ServerInstance {
         }
     }
 
-    /// `None` when the server answers, its status if it ends before.
+    /// `None` when the server responds, its status if it exits before.
     async fn wait_until_ready(&self, name: &str, child: &mut Child) -> Result<Option<ExitStatus>> {
-        let awaited = format!("answer from {name}");
+        let awaited = format!("response of {name}");
         let answered = try_eventually(&awaited, self.spec.start_timeout(), || {
             let running = child.running_pid();
             let ended = child.try_wait();
@@ -115,18 +115,18 @@ impl ServerInstance {
             Error::TimedOut { awaited, bound, observed: seen } => Error::TimedOut {
                 awaited,
                 bound,
-                observed: format!("{seen}; its last words:\n{}", self.workspace.log_tail()),
+                observed: format!("{seen}; the end of its log:\n{}", self.workspace.log_tail()),
             },
             other => other,
         })
     }
 
-    /// An answer counts only if it comes from our own process.
+    /// A response counts only if it comes from our own process.
     async fn probe_own_process(&self, pid: Pid) -> std::result::Result<(), String> {
         listener::check_listener_is_ours(pid, self.workspace.port())?;
         match timeout(PROBE_TIMEOUT, self.spec.probe(&self.workspace)).await {
             Ok(answer) => answer,
-            Err(_) => Err("it listens but does not answer".to_owned()),
+            Err(_) => Err("it listens but does not respond".to_owned()),
         }
     }
 
@@ -151,7 +151,7 @@ impl ServerInstance {
 }
 
 impl Drop for ServerInstance {
-    /// The server has been dropped before.
+    /// The server was dropped before.
     fn drop(&mut self) {
         self.spec.clean_up(&self.workspace);
     }

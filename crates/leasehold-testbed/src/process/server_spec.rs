@@ -1,4 +1,4 @@
-//! What must be known about a kind of server to start it.
+//! The definition of one kind of server.
 
 use std::{
     env,
@@ -14,29 +14,31 @@ use rustix::process::Signal;
 use super::Workspace;
 use crate::{Error, Result};
 
-/// Where Debian keeps servers, besides `PATH`.
+/// The folders of Debian's servers, besides `PATH`.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// One look at whether a server answers; `Err` says what came instead.
+/// One check whether a server responds; `Err` is the observation.
 pub type Probe<'a> = Pin<Box<dyn Future<Output = std::result::Result<(), String>> + Send + 'a>>;
 
-/// How one kind of server is started. To add a server, write one of these in a module of its own;
+/// Defines how one kind of server is started. To add a server, implement this in its own module;
 /// [`redis`](crate::redis) is the example.
 ///
 /// The server must stay in the foreground: a process that forks away and ends counts as failed. It
-/// must also not change its user by itself, since that takes the parent-death signal from it: have
-/// [`ServerSpec::run_as`] do that.
+/// must not change its user itself, because that clears the parent-death signal: use
+/// [`ServerSpec::run_as`].
 pub trait ServerSpec: Send + Sync + 'static {
-    /// The program, and the package that has it.
+    /// The program and its package.
     fn binary(&self) -> Binary;
 
-    /// Its arguments, to listen on 127.0.0.1 at [`Workspace::port`] and keep all files in [`Workspace::dir`].
+    /// Its arguments: it listens on 127.0.0.1 at [`Workspace::port`] and stores all files in
+    /// [`Workspace::dir`].
     fn arguments(&self, workspace: &Workspace) -> Vec<String>;
 
     /// The URL by which clients find it.
     fn url(&self, workspace: &Workspace) -> String;
 
-    /// Asks once whether it answers. It is asked again until it does, and cut off if it hangs.
+    /// Checks once whether it responds. The check is repeated until it does, and times out if it
+    /// hangs.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a>;
 
     /// Programs to run, one after the other, in an empty data folder before the first start and
@@ -45,8 +47,8 @@ pub trait ServerSpec: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Called before every start, to write configuration files and to check that files besides the
-    /// binary are there (see [`Error::not_installed`]).
+    /// Called before every start, to write configuration files and to check that further files
+    /// exist (see [`Error::not_installed`]).
     ///
     /// # Errors
     ///
@@ -55,19 +57,19 @@ pub trait ServerSpec: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Variables that the server finds in its environment, besides those of the test process. The
-    /// programs of [`ServerSpec::init_steps`] do not get them.
+    /// Additional environment variables of the server. The programs of [`ServerSpec::init_steps`]
+    /// do not get them.
     fn environment(&self) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    /// The signal that asks it to end soon, though clients are still connected.
+    /// The signal that shuts it down soon, even while clients are connected.
     fn stop_signal(&self) -> Signal {
         Signal::TERM
     }
 
-    /// Called when it has ended and its data folder is about to be removed, to give back what it
-    /// left outside that folder.
+    /// Called after its end, before its data folder is removed. Removes its leftovers outside that
+    /// folder.
     fn clean_up(&self, _workspace: &Workspace) {}
 
     /// The user to run as when the tests run as root; some servers refuse root.
@@ -75,18 +77,18 @@ pub trait ServerSpec: Send + Sync + 'static {
         None
     }
 
-    /// How many ports it needs besides the one for clients.
+    /// The number of ports besides the one for clients.
     fn extra_ports(&self) -> usize {
         0
     }
 
-    /// How many bytes the disk has that its data folder is on, if that is a small one of its own; see
+    /// The size of the disk for its data folder, if it has a small separate one; see
     /// [`Disk`](super::Disk).
     fn disk(&self) -> Option<u64> {
         None
     }
 
-    /// How long a start may take. Only a failing test waits this long.
+    /// The time limit of a start. Only a failing test waits this long.
     fn start_timeout(&self) -> Duration {
         crate::TEST_TIMEOUT
     }
@@ -101,7 +103,7 @@ pub struct InitStep {
     pub arguments: Vec<String>,
 }
 
-/// A program that a Debian package brings.
+/// A program of a Debian package.
 #[derive(Clone, Debug)]
 pub struct Binary {
     name: String,
@@ -115,7 +117,7 @@ impl Binary {
         Self { name: name.to_owned(), package: package.to_owned(), folders: Vec::new() }
     }
 
-    /// Looks in `folder`, too, after `PATH`.
+    /// Also searches `folder`, after `PATH`.
     #[must_use]
     pub fn search_in(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folders.push(folder.into());
@@ -132,7 +134,7 @@ impl Binary {
         &self.package
     }
 
-    /// Where the program is on this machine.
+    /// The program's path on this machine.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! A data folder that is made once on this machine and copied for each server: making one anew
-//! takes far longer than a start.
+//! A data folder that is created once on this machine and copied for each server: creating one is
+//! much slower than a start.
 
 use std::{
     env, fs,
@@ -9,16 +9,16 @@ use std::{
 
 use super::{Binary, InitStep};
 
-/// Copies the template; makes it first if it is not there, while others who want it wait. Only a whole one
-/// is put in place. One that belongs to another user is not trusted; a second one that is made meanwhile
-/// does no harm: it finds the place taken.
+/// Copies the template, and creates it first if it is missing, while other processes wait. Only a
+/// complete template is moved into place. A template of another user is not trusted. A second
+/// template that is created concurrently does no harm: its place is already used.
 const COPY_SCRIPT: &str = r#"
 set -eu
 umask 077
 template=$1
 make=$2
 if [ ! -O "$template/made" ]; then
-    # Without the lock it is made a second time, and no more than that.
+    # Without the lock it is created twice, which does no harm.
     if ( : >> "$template.lock" ) 2>/dev/null; then
         exec 9>>"$template.lock"
         flock -w 120 9 || :
@@ -35,13 +35,13 @@ exec 9>&-
 cp -a --reflink=auto "$template/data/." .
 "#;
 
-/// How a data folder is made.
+/// How a data folder is created.
 pub(crate) struct DataTemplate {
-    /// Stands in the name of the folder.
+    /// A part of the folder's name.
     pub(crate) name: &'static str,
-    /// A new version of it means a new template.
+    /// A new version of this program needs a new template.
     pub(crate) program: PathBuf,
-    /// Shell commands that make `./data`.
+    /// Shell commands that create `./data`.
     pub(crate) create_commands: String,
 }
 
@@ -53,7 +53,7 @@ impl DataTemplate {
         InitStep { binary: Binary::new("sh", "dash"), arguments: arguments.map(str::to_owned).to_vec() }
     }
 
-    /// The same only for the same program, made in the same way, by the same user.
+    /// Equal only for the same program, commands and user.
     fn cache_key(&self) -> u64 {
         let program = fs::metadata(&self.program).ok().map(|program| (program.len(), program.modified().ok()));
         let user = rustix::process::geteuid().as_raw();

@@ -1,15 +1,16 @@
-//! Running a server as the user that it insists on, when the tests run as root.
+//! Runs a server as its required user, when the tests run as root.
 
 use std::{fs, os::unix::fs::chown, os::unix::process::CommandExt, path::Path, process::Command};
 
 use crate::{Error, Result};
 
-/// Whom to run a server as; nobody in particular when we may not choose.
+/// The user to run a server as; `None`: the user of the tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RunAsUser(Option<(u32, u32)>);
 
 impl RunAsUser {
-    /// Looks `name` up. Without root rights, or without a name, servers run as whoever runs the tests.
+    /// Looks up `name`. Without root privileges, or without a name, servers run as the user of the
+    /// tests.
     pub(super) fn find(name: Option<&str>, package: &str) -> Result<Self> {
         let Some(name) = name.filter(|_| rustix::process::geteuid().is_root()) else {
             return Ok(Self::default());
@@ -22,7 +23,7 @@ impl RunAsUser {
         }
     }
 
-    /// Has `command` run as this user.
+    /// Makes `command` run as this user.
     pub(super) fn apply_to(self, command: &mut Command) {
         if let Some((uid, gid)) = self.0 {
             command.uid(uid).gid(gid);
@@ -34,7 +35,7 @@ impl RunAsUser {
         let Some((uid, gid)) = self.0 else {
             return Ok(());
         };
-        chown(folder, Some(uid), Some(gid)).map_err(Error::io(format!("handing over {}", folder.display())))
+        chown(folder, Some(uid), Some(gid)).map_err(Error::io(format!("changing the owner of {}", folder.display())))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where a server lives: its ports, kept for it, and its folder.
+//! A server's workspace: its reserved ports and its folder.
 
 use std::{
     fs, io,
@@ -13,29 +13,31 @@ use tokio::net::TcpSocket;
 use super::{disk::Disk, user::RunAsUser};
 use crate::{Error, Result};
 
-/// How much of the end of a log goes into an error.
+/// The length of the end of a log in an error.
 const LOG_TAIL: u64 = 8 * 1024;
 
-/// The ports and the data folder of one server; a [`ServerSpec`](super::ServerSpec) makes arguments of it.
+/// The ports and the data folder of one server; a [`ServerSpec`](super::ServerSpec) derives the
+/// arguments from it.
 #[derive(Debug)]
 pub struct Workspace {
     temp_dir: TempDir,
     disk: Option<Disk>,
     data_dir: PathBuf,
     ports: Vec<u16>,
-    /// Bound but not listening: the server may bind beside them (all set SO_REUSEADDR), but nobody
-    /// else is handed these ports, not even while the server is down, nor is an outgoing
-    /// connection, which would otherwise sometimes connect to itself.
+    /// Bound but not listening: the server can bind them, too (all set SO_REUSEADDR). The system
+    /// assigns them to no other socket, even while the server is down. This includes outgoing
+    /// connections, which could otherwise connect to themselves.
     _reserved: Vec<TcpSocket>,
 }
 
 impl Workspace {
-    /// Makes an empty folder, with a small disk if one is asked for, and reserves `1 + extra_ports` ports.
+    /// Creates an empty folder, with a small disk if requested, and reserves `1 + extra_ports`
+    /// ports.
     pub(super) fn new(name: &str, extra_ports: usize, disk: Option<u64>) -> Result<Self> {
         let home = tempfile::Builder::new()
             .prefix(&format!("leasehold-{name}-"))
             .tempdir()
-            .map_err(Error::io("making a temporary folder"))?;
+            .map_err(Error::io("creating a temporary folder"))?;
         let reserving = "reserving a port on 127.0.0.1";
         let reserved =
             (0..=extra_ports).map(|_| reserve_port()).collect::<io::Result<Vec<_>>>().map_err(Error::io(reserving))?;
@@ -54,7 +56,7 @@ impl Workspace {
         self.ports[0]
     }
 
-    /// The ports asked for by [`ServerSpec::extra_ports`](super::ServerSpec::extra_ports).
+    /// The ports of [`ServerSpec::extra_ports`](super::ServerSpec::extra_ports).
     pub fn extra_ports(&self) -> &[u16] {
         &self.ports[1..]
     }
@@ -69,17 +71,17 @@ impl Workspace {
         &self.data_dir
     }
 
-    /// The small disk that the data folder is on.
+    /// The small disk of the data folder.
     pub(super) fn disk(&self) -> Option<&Disk> {
         self.disk.as_ref()
     }
 
-    /// Whether the data folder is there.
+    /// Whether the data folder exists.
     pub(super) fn has_data_dir(&self) -> bool {
         self.data_dir.exists()
     }
 
-    /// Makes the data folder, for `user`.
+    /// Creates the data folder for `user`.
     pub(super) fn create_data_dir(&self, user: RunAsUser) -> Result<()> {
         let making = Error::io(format!("making {}", self.data_dir.display()));
         fs::create_dir(&self.data_dir).map_err(making)?;
@@ -87,7 +89,7 @@ impl Workspace {
         user.give_ownership(&self.data_dir)
     }
 
-    /// Removes the data folder with all that is in it.
+    /// Removes the data folder and its content.
     pub(super) fn remove_data_dir(&self) -> Result<()> {
         match fs::remove_dir_all(&self.data_dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -105,7 +107,7 @@ impl Workspace {
         options.append(true).create(true).open(path).map_err(opening)
     }
 
-    /// The end of the log; the reason instead, if it cannot be read.
+    /// The end of the log; or the reason why it cannot be read.
     pub(crate) fn log_tail(&self) -> String {
         read_tail(&self.log_path()).unwrap_or_else(|error| format!("(no log: {error})"))
     }
@@ -115,7 +117,8 @@ impl Workspace {
     }
 }
 
-/// A port on 127.0.0.1 that nobody else is handed while this lives; a server may listen there.
+/// A port on 127.0.0.1 that the system assigns to no other socket while this exists; a server may
+/// listen there.
 pub(crate) fn reserve_port() -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;

@@ -21,25 +21,25 @@ use super::{
     rules::SharedRules,
 };
 
-/// How long a server may take to finish a connection whose client was cut off.
+/// The time limit for a server to close a connection whose client was cut off.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to leave a listener alone that has failed, for want of file descriptors as a rule.
+/// The pause after a listener has failed, usually because file descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// What the two directions of one connection know of each other.
+/// The shared state of a connection's two directions.
 #[derive(Debug)]
 pub(super) struct ProxyConnection {
     pub(super) shared: Arc<SharedRules>,
     pub(super) epoch: u64,
-    /// The how manieth it is.
+    /// Its number.
     pub(super) number: u64,
-    /// A reply was swallowed: no later one may pass as if it had not been.
+    /// A reply was dropped, so no later one may pass.
     mute: AtomicBool,
-    /// The request after which this connection is to be cut has been sent.
+    /// The request after which this connection will be cut has been sent.
     cut_pending: AtomicBool,
 }
 
-// Relaxed is enough: both are only touched under the lock of the rules.
+// Relaxed is enough: both are only used under the lock of the rules.
 impl ProxyConnection {
     pub(super) fn is_muted(&self) -> bool {
         self.mute.load(Ordering::Relaxed)
@@ -67,7 +67,7 @@ impl Drop for ProxyConnection {
     }
 }
 
-/// Serves clients for as long as it is polled.
+/// Serves clients while it is polled.
 pub(super) async fn accept_connections(listener: TcpListener, shared: Arc<SharedRules>, target: SocketAddr) {
     loop {
         let Ok((client, epoch, number)) = shared.accept(&listener).await else {
@@ -75,10 +75,10 @@ pub(super) async fn accept_connections(listener: TcpListener, shared: Arc<Shared
             continue;
         };
         let (mute, doomed) = (AtomicBool::new(false), AtomicBool::new(false));
-        let link = ProxyConnection { shared: Arc::clone(&shared), epoch, number, mute, cut_pending: doomed };
+        let connection = ProxyConnection { shared: Arc::clone(&shared), epoch, number, mute, cut_pending: doomed };
         tokio::spawn(async move {
-            // An error ends this connection, which is all that it can mean.
-            let _ = serve_connection(client, target, &link).await;
+            // An error only ends this connection.
+            let _ = serve_connection(client, target, &connection).await;
         });
     }
 }
@@ -94,20 +94,20 @@ async fn serve_connection(client: TcpStream, target: SocketAddr, connection: &Pr
     let (from_server, to_server) = server.into_split();
     let requests = Pipe::new(Direction::Request, from_client, to_server, connection);
     let replies = Pipe::new(Direction::Reply, from_server, to_client, connection);
-    // Both end in peace, or the first that does not takes the other with it.
+    // Both directions close normally, or the first failure ends both.
     match tokio::try_join!(requests.run(), replies.run()) {
         Err(ConnectionEnd::CutAfterReply(from_server)) => drain(from_server, connection).await,
         Ok(_) | Err(ConnectionEnd::Broken) => Ok(()),
     }
 }
 
-/// The client is gone and the server has been told that no more will come. It is listened to until
-/// it closes: a reset now could make it give up the very request that was to be carried out.
+/// The client's connection is closed, and the server has received the end of the stream. Its
+/// replies are read until it closes: a reset could make it drop the request that it should execute.
 async fn drain(mut from_server: OwnedReadHalf, connection: &ProxyConnection) -> io::Result<()> {
-    let mut scratch = [0; 4096];
+    let mut buffer = [0; 4096];
     let reading = async {
         loop {
-            match from_server.read(&mut scratch).await? {
+            match from_server.read(&mut buffer).await? {
                 0 => return Ok(()),
                 read => connection.shared.rules().counts.dropped_bytes += read as u64,
             }

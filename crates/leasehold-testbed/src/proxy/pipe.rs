@@ -1,4 +1,4 @@
-//! One direction of one connection: read, hold, and pass on as the rules allow.
+//! One direction of one connection: reads, holds back, and forwards by the rules.
 
 use std::{collections::VecDeque, io, time::Duration};
 
@@ -9,12 +9,12 @@ use tokio::{
 
 use super::{connection::ProxyConnection, rules::ProxyRules};
 
-/// The most that is read at once.
+/// The maximum size of one read.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// What one direction may hold back, in bytes and in chunks, before it stops reading.
+/// The limit of held bytes and chunks in one direction; then it stops reading.
 const MAX_HELD_BYTES: usize = 1024 * 1024;
 const MAX_HELD_CHUNKS: usize = 1024;
-/// Stands for "no chunk is due": far away, and no overflow.
+/// Means "no chunk is due": far in the future, without overflow.
 const FAR_FUTURE: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +23,12 @@ pub(super) enum Direction {
     Reply,
 }
 
-/// Why a connection ends before both sides have closed it in peace.
+/// Why a connection ends before both sides have closed it normally.
 pub(super) enum ConnectionEnd {
-    /// Cut by the test, or broken by one of the sides.
+    /// Cut by the test, or aborted by one side.
     Broken,
-    /// The reply that was to be lost has come: the client goes, the server is heard out.
+    /// The reply to lose has arrived: the client's connection is closed, and the server's is read
+    /// to its end.
     CutAfterReply(OwnedReadHalf),
 }
 
@@ -35,27 +36,27 @@ enum Content {
     Bytes(Vec<u8>),
     /// The sender has closed its side.
     Close,
-    /// The sender is gone.
+    /// The sender aborted.
     Abort,
 }
 
 struct HeldChunk {
     content: Content,
     arrived: Instant,
-    /// Whether it was let through: what is done to a request is decided once.
+    /// Whether its action is decided: each request is decided once.
     is_decided: bool,
-    /// How much has been passed on.
+    /// How many bytes were forwarded.
     sent_bytes: usize,
 }
 
-/// What to wait for, besides new bytes and new rules.
+/// The event to wait for, besides new bytes and new rules.
 enum WaitFor {
     Nothing,
     Until(Instant),
     WriteSpace,
 }
 
-/// What is to be done after all that may pass has passed.
+/// The next step after all allowed bytes were forwarded.
 enum PassOutcome {
     Wait(WaitFor),
     Closed,
@@ -93,7 +94,7 @@ impl<'a> Pipe<'a> {
         }
     }
 
-    /// Runs until the sender's close has been passed on.
+    /// Runs until the sender's close was forwarded.
     pub(super) async fn run(mut self) -> Result<(), ConnectionEnd> {
         let mut changes = self.connection.shared.subscribe();
         loop {
@@ -105,7 +106,7 @@ impl<'a> Pipe<'a> {
                 PassOutcome::Broken => return Err(ConnectionEnd::Broken),
                 PassOutcome::CutAfterReply => return Err(ConnectionEnd::CutAfterReply(self.reader)),
             };
-            let room = self.held_bytes < MAX_HELD_BYTES && self.held.len() < MAX_HELD_CHUNKS;
+            let has_space = self.held_bytes < MAX_HELD_BYTES && self.held.len() < MAX_HELD_CHUNKS;
             let (due, timed) = match wait {
                 WaitFor::Until(due) => (due, true),
                 _ => (Instant::now() + FAR_FUTURE, false),
@@ -114,7 +115,7 @@ impl<'a> Pipe<'a> {
                 changed = changes.changed() => changed.map_err(|_| ConnectionEnd::Broken)?,
                 () = sleep_until(due), if timed => {}
                 _ = self.writer.writable(), if matches!(wait, WaitFor::WriteSpace) => {}
-                _ = self.reader.readable(), if room && !self.is_ended => self.read_chunk(),
+                _ = self.reader.readable(), if has_space && !self.is_ended => self.read_chunk(),
             }
         }
     }
@@ -133,7 +134,7 @@ impl<'a> Pipe<'a> {
         self.held.push_back(HeldChunk { content, arrived: Instant::now(), is_decided: false, sent_bytes: 0 });
     }
 
-    /// Passes on what may pass now. The lock is held all the while.
+    /// Forwards all allowed bytes while it holds the lock.
     fn pass_held_chunks(&mut self) -> PassOutcome {
         let link = self.connection;
         let mut rules = link.shared.rules();
@@ -141,7 +142,8 @@ impl<'a> Pipe<'a> {
             return PassOutcome::Broken;
         }
         if rules.silent_connections.contains(&link.number) {
-            // The server hears nothing of it, but nobody keeps a connection that its client has given up.
+            // The server is not notified, but the connection ends, because its client has closed
+            // it.
             return if self.is_ended && self.direction == Direction::Request {
                 PassOutcome::Broken
             } else {
@@ -168,13 +170,13 @@ impl<'a> Pipe<'a> {
                 rules.replace_in_reply(bytes);
                 first.is_decided = true;
             }
-            let fate = match self.direction {
+            let action = match self.direction {
                 Direction::Request if first.is_decided => ChunkAction::Pass,
                 Direction::Request => decide_request(&mut rules, link),
                 Direction::Reply => decide_reply(&mut rules, link, bytes.len() - first.sent_bytes),
             };
-            first.is_decided |= !matches!(fate, ChunkAction::Hold);
-            match fate {
+            first.is_decided |= !matches!(action, ChunkAction::Hold);
+            match action {
                 ChunkAction::Pass => {}
                 ChunkAction::Duplicate => {
                     self.held_bytes += bytes.len();
@@ -202,7 +204,7 @@ impl<'a> Pipe<'a> {
     }
 }
 
-/// What becomes of a chunk.
+/// The action for a chunk.
 enum ChunkAction {
     Pass,
     Duplicate,
@@ -224,7 +226,7 @@ fn decide_request(rules: &mut ProxyRules, connection: &ProxyConnection) -> Chunk
 }
 
 fn decide_reply(rules: &mut ProxyRules, connection: &ProxyConnection, length: usize) -> ChunkAction {
-    let fate = if connection.is_cut_pending() {
+    let action = if connection.is_cut_pending() {
         ChunkAction::CutAfterReply
     } else if connection.is_muted() || rules.drops_replies {
         connection.set_muted();
@@ -233,7 +235,7 @@ fn decide_reply(rules: &mut ProxyRules, connection: &ProxyConnection, length: us
         return ChunkAction::Pass;
     };
     rules.counts.dropped_bytes += length as u64;
-    fate
+    action
 }
 
 fn count_written(rules: &mut ProxyRules, direction: Direction, written: usize) -> usize {

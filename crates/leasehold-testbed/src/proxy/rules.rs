@@ -1,4 +1,4 @@
-//! What the test wants done to its connections, and what was done.
+//! The rules of a test for its connections, and the counts.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use tokio::{net::TcpStream, sync::watch};
 /// More connections than this at once are refused.
 const MAX_CONNECTIONS: u64 = 1024;
 
-/// What has gone through a proxy so far.
+/// The counts of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProxyCounts {
@@ -31,7 +31,7 @@ pub struct ProxyCounts {
     pub request_bytes: u64,
     /// Bytes passed to clients.
     pub reply_bytes: u64,
-    /// Bytes that the server sent and no client got.
+    /// Bytes from the server that were dropped.
     pub dropped_bytes: u64,
 }
 
@@ -44,18 +44,18 @@ pub(super) struct ProxyRules {
     pub(super) cut_after_request: bool,
     pub(super) duplicate_and_cut: bool,
     pub(super) duplicates_requests: bool,
-    /// The connections that are open, by their numbers, and those that have gone silent for good.
+    /// The open connections, by their numbers, and the permanently silenced ones.
     pub(super) open_connections: BTreeSet<u64>,
     pub(super) silent_connections: BTreeSet<u64>,
-    /// What is replaced in replies, and by what; of one length each.
+    /// The replacements in replies: pairs of equal length.
     pub(super) reply_replacements: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Counts the cuts: a connection from before the last one may write no more.
+    /// Counts the cuts: a connection from before the last cut must not write.
     pub(super) cut_epoch: u64,
     pub(super) counts: ProxyCounts,
 }
 
 impl ProxyRules {
-    /// Replaces what is to be replaced in a chunk of a reply.
+    /// Applies the replacements to a chunk of a reply.
     pub(super) fn replace_in_reply(&self, bytes: &mut [u8]) {
         for (from, to) in &self.reply_replacements {
             let mut at = 0;
@@ -67,10 +67,10 @@ impl ProxyRules {
     }
 }
 
-/// What the test's thread and the proxy's thread both use.
+/// The state that the test's thread and the proxy's thread share.
 #[derive(Debug)]
 pub(super) struct SharedRules {
-    /// The one that the proxy's thread listens on, too.
+    /// The listener, which the proxy's thread uses, too.
     listener: TcpListener,
     rules: Mutex<ProxyRules>,
     changed: watch::Sender<()>,
@@ -92,7 +92,7 @@ impl SharedRules {
         self.changed.send_replace(());
     }
 
-    /// Wakes whoever acts on the rules.
+    /// Notifies tasks of rule changes.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -101,12 +101,12 @@ impl SharedRules {
         self.rules().counts
     }
 
-    /// Ends the listening.
+    /// Closes the listener.
     pub(super) fn close(&self) {
         shut_down_socket(&self.listener);
     }
 
-    /// Ends all connections, also those that the kernel has made and we have not seen yet.
+    /// Closes all connections, including those that the kernel has accepted and we have not.
     pub(super) fn cut(&self) {
         self.update(|rules| {
             while let Ok((stream, _)) = self.listener.accept() {
@@ -117,7 +117,7 @@ impl SharedRules {
         });
     }
 
-    /// The next new connection that is to be kept, its epoch, and its number.
+    /// Accepts the next connection to keep; returns it with its epoch and number.
     ///
     /// Accepting and reading the epoch are one step, as seen from [`SharedRules::cut`].
     pub(super) async fn accept(&self, listener: &tokio::net::TcpListener) -> io::Result<(TcpStream, u64, u64)> {
@@ -140,7 +140,7 @@ impl SharedRules {
         .await
     }
 
-    /// Waits while the network is silent; `false` if the connection of `cut_epoch` is cut meanwhile.
+    /// Waits while the network is frozen; `false` if the connection of this epoch is cut meanwhile.
     pub(super) async fn wait_until_unfrozen(&self, epoch: u64) -> bool {
         let mut changes = self.subscribe();
         loop {
@@ -157,9 +157,9 @@ impl SharedRules {
     }
 }
 
-/// Ends a socket for all who have it. Dropping would not do: for a moment, until it runs its own
-/// program, each child that another test starts just then has a copy, which keeps the socket open.
+/// Shuts a socket down for all processes that have it open. Dropping it is not enough: a child that
+/// another test starts at that moment has a copy until its exec, which keeps the socket open.
 fn shut_down_socket(socket: impl AsFd) {
-    // It may have ended by itself.
+    // It may be closed already.
     let _ = shutdown(socket, Shutdown::Both);
 }

@@ -1,14 +1,14 @@
-//! Questions that the testbed itself asks of its servers.
+//! The testbed's own commands to its servers.
 
 use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 use super::{Reply, RespClient};
 use crate::{Error, Result, Server, try_eventually};
 
-/// How long a master may take to drop its replicas. Only a failing test waits this long.
+/// The time limit for a master to drop its replicas. Only a failing test waits this long.
 const DROP_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// One connection that has shown its password, if there is one.
+/// Opens a connection, and logs in if there is a password.
 pub(super) async fn connect(addr: SocketAddr, password: Option<&str>) -> Result<RespClient> {
     let mut client = RespClient::connect(addr).await?;
     if let Some(password) = password {
@@ -17,7 +17,7 @@ pub(super) async fn connect(addr: SocketAddr, password: Option<&str>) -> Result<
     Ok(client)
 }
 
-/// Asks; a refusal is an error here.
+/// Sends a command; an error reply is an error.
 pub(super) async fn command(client: &mut RespClient, arguments: &[&str]) -> Result<Reply> {
     match client.command(arguments).await? {
         Reply::Error(answer) => Err(Error::Refused { request: arguments.join(" "), answer }),
@@ -25,12 +25,12 @@ pub(super) async fn command(client: &mut RespClient, arguments: &[&str]) -> Resu
     }
 }
 
-/// Asks once, on a connection of its own.
+/// Sends one command on a new connection.
 pub(super) async fn command_once(addr: SocketAddr, password: Option<&str>, arguments: &[&str]) -> Result<Reply> {
     command(&mut connect(addr, password).await?, arguments).await
 }
 
-/// Asks for lines of `key:value`, as `INFO` and `CLUSTER INFO` give them.
+/// Reads lines of `key:value`, as `INFO` and `CLUSTER INFO` return them.
 pub(super) async fn info_fields(
     addr: SocketAddr,
     password: Option<&str>,
@@ -41,7 +41,7 @@ pub(super) async fn info_fields(
     Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
-/// `Ok` if `facts` has all of these, otherwise what differs.
+/// `Ok` if `facts` has all of these, otherwise the difference.
 pub(super) fn check_fields(
     fields: &HashMap<String, String>,
     expected: &[(&str, &str)],
@@ -59,22 +59,22 @@ pub(super) async fn check_replica_linked(addr: SocketAddr, password: Option<&str
     check_fields(&facts, &[("role", "slave"), ("master_link_status", "up")]).map_err(|seen| format!("{addr}: {seen}"))
 }
 
-/// Has the master forget its replicas, which must be paused so that they cannot come back at once.
+/// Makes the master drop its replicas, which must be paused so that they cannot reconnect at once.
 ///
-/// The pause alone would lose nothing: the system takes the master's writes for a paused replica,
-/// and hands them over when it goes on, even if the master has died meanwhile.
+/// The pause alone would lose no writes: the kernel buffers the master's writes for a paused
+/// replica, and delivers them when it resumes, even if the master has died meanwhile.
 pub(super) async fn drop_replicas(master: &Server, password: Option<&str>) -> Result<()> {
-    // Sentinels that have just made it the master end every connection to it, this one too.
+    // Sentinels that have just promoted it close every connection to it, including this one.
     let words = ["CLIENT", "KILL", "TYPE", "replica"];
     try_eventually("master that drops its replicas", DROP_TIMEOUT, || command_once(master.addr(), password, &words))
         .await
         .map(drop)
 }
 
-/// Lets those of the paused nodes go on that were not killed meanwhile.
+/// Resumes the paused nodes that were not killed meanwhile.
 pub(super) fn resume_paused(nodes: &mut [Server], paused: &mut Vec<usize>) -> Result<()> {
     let alive = paused.drain(..).filter(|&index| nodes[index].pid().is_some()).collect::<Vec<_>>();
-    // One that fails must not leave the others paused.
+    // A failure must not leave the others paused.
     let resumed: Vec<Result<()>> = alive.into_iter().map(|index| nodes[index].resume()).collect();
     resumed.into_iter().collect()
 }
@@ -96,5 +96,5 @@ pub(super) fn into_texts(reply: Reply) -> Result<Vec<String>> {
 }
 
 pub(super) fn unexpected_reply_error(reply: &Reply) -> Error {
-    Error::Protocol { peer: "Redis".to_owned(), problem: format!("an unexpected {reply:?}") }
+    Error::Protocol { peer: "Redis".to_owned(), problem: format!("an unexpected reply {reply:?}") }
 }

@@ -1,16 +1,16 @@
-//! Several servers that know nothing of each other: what Redlock runs on.
+//! Several independent servers, as Redlock needs.
 
 use super::Redis;
 use crate::{Result, Server};
 
-/// Servers that know nothing of each other.
+/// Independent servers.
 #[derive(Debug)]
 pub struct IndependentServers {
     servers: Vec<Server>,
 }
 
 impl IndependentServers {
-    /// Starts so many servers that keep nothing on disk.
+    /// Starts `count` servers without persistence.
     ///
     /// # Errors
     ///
@@ -19,7 +19,7 @@ impl IndependentServers {
         Self::start_with(count, &Redis::new()).await
     }
 
-    /// Starts so many servers, all alike.
+    /// Starts `count` servers with the same settings.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl IndependentServers {
         format!("redlock://{}", parts.join(","))
     }
 
-    /// One of them, to look at.
+    /// One of them.
     pub fn server(&self, at: usize) -> &Server {
         &self.servers[at]
     }

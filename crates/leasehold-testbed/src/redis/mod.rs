@@ -1,14 +1,14 @@
-//! A real Redis, alone or as a set, and a client by hand.
+//! A real Redis, alone or as a set, and a simple client.
 //!
 //! | | |
 //! |---|---|
-//! | [`start`], [`Redis`] | one server, with a password or arguments of its own |
+//! | [`start`], [`Redis`] | one server, with a password or custom arguments |
 //! | [`replica_of`] | a replica that follows a server |
-//! | [`Redis::tls`] | a server that speaks only TLS, and the certificates to trust and to show |
+//! | [`Redis::tls`] | a server that accepts only TLS, and the certificates of its authority and of a client |
 //! | [`SentinelSet`] | a master, its replicas, and three Sentinels that replace it when it dies |
 //! | [`Cluster`] | masters that share the slots, and their replicas; slots can move |
-//! | [`IndependentServers`] | servers that know nothing of each other |
-//! | [`RespClient`] | asks any of them by hand |
+//! | [`IndependentServers`] | independent servers |
+//! | [`RespClient`] | sends commands to any of them |
 //!
 //! Sets need Redis 7.0 or later.
 
@@ -32,10 +32,10 @@ use crate::{
     process::{Binary, Probe, ServerSpec, Workspace},
 };
 
-/// In the data folder, in which the server runs; there until an orderly end.
+/// In the data folder, in which the server runs; removed at a clean exit.
 const PID_FILE: &str = "redis.pid";
 
-/// Starts a Redis that keeps nothing on disk.
+/// Starts a Redis without persistence.
 ///
 /// # Errors
 ///
@@ -44,7 +44,7 @@ pub async fn start() -> Result<Server> {
     Redis::new().start().await
 }
 
-/// A Redis to be started, with arguments of its own.
+/// A Redis to start, with custom arguments.
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -64,36 +64,37 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// A Redis that keeps nothing on disk and runs as whoever runs the tests.
+    /// A Redis without persistence, which runs as the user of the tests.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds arguments after our own, so that they win where both say something.
+    /// Adds arguments; they override our own.
     #[must_use]
     pub fn args(mut self, arguments: &[&str]) -> Self {
         self.extra_args.extend(arguments.iter().map(|&a| a.to_owned()));
         self
     }
 
-    /// Demands `password` of clients, and gives it to the master if this is or becomes a replica.
+    /// Requires `password` from clients, and sends it to the master if this is or becomes a
+    /// replica.
     ///
-    /// It stands in the URL as it is: use letters and digits.
+    /// The URL contains it unescaped: use letters and digits.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.args(&["--requirepass", password, "--masterauth", password])
     }
 
-    /// Goes by `clock`.
+    /// Uses `clock`.
     #[must_use]
     pub fn clock(mut self, clock: &WallClock) -> Self {
         self.clock = Some(clock.clone());
-        // It would not write one if nobody said so; who cleans up after its clock must know its process.
+        // Without this it writes no PID file, which the clean-up of its clock needs.
         self.args(&["--pidfile", PID_FILE])
     }
 
-    /// Keeps its files on a small [disk](crate::Disk) of so many bytes; root only.
+    /// Stores its files on a small [disk](crate::Disk) of this size; root only.
     #[must_use]
     pub fn disk(mut self, bytes: u64) -> Self {
         self.disk = Some(bytes);
@@ -107,7 +108,7 @@ impl Redis {
         self
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts it and waits until it responds.
     ///
     /// # Errors
     ///
@@ -132,7 +133,7 @@ impl ServerSpec for Redis {
             ["--daemonize", "no"],
             ["--save", ""],
             ["--appendonly", "no"],
-            // A first replica need not wait five seconds for a second one.
+            // The first replica does not wait five seconds for a second one.
             ["--repl-diskless-sync-delay", "0"],
         ];
         let ours = ours.iter().flatten().map(|&argument| argument.to_owned());
@@ -172,13 +173,13 @@ impl ServerSpec for Redis {
     }
 }
 
-/// Asks once whether a Redis of any kind answers.
+/// Checks once whether a Redis of any kind responds.
 fn ping_probe(workspace: &Workspace) -> Probe<'_> {
     Box::pin(async move {
         let answer = async { RespClient::connect(workspace.addr()).await?.command(&["PING"]).await };
         match answer.await {
             Ok(Reply::Simple(pong)) if pong == "PONG" => Ok(()),
-            // One with a password, or whose default user may do nothing, is up, too.
+            // A server with a password, or whose default user has no permissions, is up, too.
             Ok(Reply::Error(text)) if text.starts_with("NOAUTH") || text.starts_with("NOPERM") => Ok(()),
             Ok(other) => Err(format!("{other:?}")),
             Err(error) => Err(error.to_string()),

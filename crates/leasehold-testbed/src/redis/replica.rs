@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::{Redis, command};
 use crate::{Result, Server, WallClock, try_eventually};
 
-/// How long the first copy may take. Only a failing test waits this long.
+/// The time limit of the first copy. Only a failing test waits this long.
 const LINK_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// A replica of `master`, to be started.
+/// A replica of `master` to start.
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -23,7 +23,7 @@ pub fn replica_of(master: &Server) -> Replica {
     Replica { redis: Redis::new().following(master), password: None }
 }
 
-/// A replica to be started; see [`replica_of`].
+/// A replica to start; see [`replica_of`].
 #[derive(Clone, Debug)]
 pub struct Replica {
     redis: Redis,
@@ -31,21 +31,21 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Adds arguments after our own, so that they win where both say something.
+    /// Adds arguments; they override our own.
     #[must_use]
     pub fn args(mut self, arguments: &[&str]) -> Self {
         self.redis = self.redis.args(arguments);
         self
     }
 
-    /// Goes by `clock`.
+    /// Uses `clock`.
     #[must_use]
     pub fn clock(mut self, clock: &WallClock) -> Self {
         self.redis = self.redis.clock(clock);
         self
     }
 
-    /// Demands `password` of clients, as its master does.
+    /// Requires `password` from clients, as its master does.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.redis = self.redis.password(password);
@@ -55,7 +55,8 @@ impl Replica {
 
     /// Starts it and waits until it has copied the master's data and follows it.
     ///
-    /// A later [`Server::restart`] only waits until it answers, since the master may be down then.
+    /// A later [`Server::restart`] only waits until it responds, because the master may be down
+    /// then.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Just enough of the Redis protocol (RESP2) to ask a server by hand.
+//! A minimal client of the Redis protocol (RESP2).
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -10,23 +10,23 @@ use tokio::{
 
 use crate::{Error, Result};
 
-/// How long a reply may take unless the test says otherwise.
+/// The default timeout of a reply.
 const DEFAULT_TIMEOUT: Duration = crate::TEST_TIMEOUT;
-/// The longest reply that is read.
+/// The maximum length of a reply.
 const MAX_REPLY_BYTES: usize = 16 * 1024 * 1024;
-/// How deep arrays may lie in arrays.
+/// The maximum nesting of arrays.
 const MAX_REPLY_DEPTH: usize = 16;
 
-/// What Redis answered.
+/// A reply of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A status such as `OK`.
     Simple(String),
-    /// A refusal, such as `WRONGTYPE …`.
+    /// An error, such as `WRONGTYPE …`.
     Error(String),
     /// A number.
     Integer(i64),
-    /// A value; bytes that are no UTF-8 are replaced.
+    /// A value; bytes that are not UTF-8 are replaced.
     Bulk(String),
     /// No value.
     Nil,
@@ -58,7 +58,7 @@ impl RespClient {
         Ok(Self { stream, unread: Vec::new(), timeout: DEFAULT_TIMEOUT })
     }
 
-    /// Waits at most `timeout` for each reply from now on, instead of ten seconds.
+    /// Sets the timeout of each later reply.
     #[must_use]
     pub fn timeout(mut self, bound: Duration) -> Self {
         self.timeout = bound;
@@ -67,12 +67,12 @@ impl RespClient {
 
     /// Sends a command and waits for its reply.
     ///
-    /// A refusal by Redis is `Ok(Reply::Error)`: the server did answer.
+    /// An error reply of Redis is `Ok(Reply::Error)`.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`], after which a late reply would be taken for that of the next command:
-    /// connect anew. [`Error::Io`] if the connection ended, [`Error::Protocol`] if it is not Redis.
+    /// [`Error::TimedOut`]: connect again, because a late reply would count as that of the next
+    /// command. [`Error::Io`] if the connection ended, [`Error::Protocol`] if it is not Redis.
     pub async fn command(&mut self, arguments: &[&str]) -> Result<Reply> {
         self.send(arguments).await?;
         self.reply().await
@@ -90,7 +90,7 @@ impl RespClient {
         }
         timeout(self.timeout, self.stream.write_all(request.as_bytes()))
             .await
-            .map_err(|_| timed_out_error("room to send", self.timeout))?
+            .map_err(|_| timed_out_error("space in the send buffer", self.timeout))?
             .map_err(Error::io("sending to Redis"))
     }
 
@@ -111,7 +111,7 @@ impl RespClient {
                 return Ok(reply);
             }
             if self.unread.len() > MAX_REPLY_BYTES {
-                return Err(protocol_error("a reply beyond 16 MiB"));
+                return Err(protocol_error("a reply larger than 16 MiB"));
             }
             let reading = Error::io("reading from Redis");
             let read = self.stream.read_buf(&mut self.unread).await;

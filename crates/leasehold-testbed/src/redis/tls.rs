@@ -1,4 +1,4 @@
-//! A Redis that speaks only TLS.
+//! A Redis that accepts only TLS.
 
 use std::path::PathBuf;
 
@@ -11,35 +11,35 @@ use crate::{
     process::{Binary, Probe, ServerSpec, Workspace},
 };
 
-/// What Redis prints at each start, first and last.
+/// The first and last log lines of each start of Redis.
 const START_LOG_LINE: &str = "Redis is starting";
 const READY_LOG_LINE: &str = "Ready to accept connections";
 
-/// A Redis with TLS to be started; see [`Redis::tls`].
+/// A Redis with TLS to start; see [`Redis::tls`].
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
     redis: Redis,
     requires_client_certificates: bool,
 }
 
-/// A Redis that speaks only TLS, and the files that its clients need.
+/// A Redis that accepts only TLS, and the files that its clients need.
 ///
-/// Each has an authority of its own: the file of another one is a wrong one. The files stay the
-/// same over all restarts.
+/// Each has its own authority, so the files of another server do not match. The files do not change
+/// over restarts.
 #[derive(Debug)]
 pub struct TlsRedis {
     /// The server; its URL begins with `rediss:`.
     pub server: Server,
     /// The certificate of the authority that clients must trust, as PEM.
     pub ca: PathBuf,
-    /// A certificate that a client may show, as PEM.
+    /// A client certificate, as PEM.
     pub client_certificate: PathBuf,
     /// The key for it, as PEM.
     pub client_key: PathBuf,
 }
 
 impl Redis {
-    /// Has it speak only TLS, as 127.0.0.1 and localhost.
+    /// Makes it accept only TLS, as 127.0.0.1 and localhost.
     ///
     /// ```no_run
     /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -57,14 +57,14 @@ impl Redis {
 }
 
 impl TlsSettings {
-    /// Refuses clients that do not show a certificate of our authority.
+    /// Refuses clients without a certificate of our authority.
     #[must_use]
     pub fn require_client_certificates(mut self) -> Self {
         self.requires_client_certificates = true;
         self
     }
 
-    /// Makes the certificates, starts it, and waits until it takes connections.
+    /// Creates the certificates, starts it, and waits until it accepts connections.
     ///
     /// # Errors
     ///
@@ -111,8 +111,8 @@ impl ServerSpec for TlsServerSpec {
         self.certificates.write(workspace.dir())
     }
 
-    /// Asking would take a TLS client. That our process listens has been seen already; now it must
-    /// have said since its last start that it is ready.
+    /// A ping would need a TLS client. Our process is known to listen; its log must also report
+    /// since the last start that it is ready.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             TcpStream::connect(workspace.addr()).await.map_err(|error| error.to_string())?;

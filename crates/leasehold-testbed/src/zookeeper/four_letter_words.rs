@@ -10,18 +10,18 @@ use tokio::{
 
 use crate::{Error, Result};
 
-/// How long an answer may take.
+/// The timeout of a reply.
 const REPLY_TIMEOUT: Duration = crate::TEST_TIMEOUT;
-/// The longest answer that is read.
+/// The maximum length of a reply.
 const MAX_ANSWER_BYTES: u64 = 16 * 1024 * 1024;
-/// How a server answers that has no leader.
+/// The reply of a server without a leader.
 const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving requests";
 
-/// What a server does, by its own word.
+/// The role that a server reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
-    /// It is no member of an ensemble.
+    /// It is not a member of an ensemble.
     Standalone,
     /// It leads its ensemble.
     Leader,
@@ -29,17 +29,17 @@ pub enum Role {
     Follower,
     /// It follows a leader, and has no vote.
     Observer,
-    /// It listens, but serves nobody: it has no leader.
+    /// It listens, but serves no clients: it has no leader.
     Looking,
 }
 
-/// Says a four-letter word such as `mntr` to a server and gives all that it answers.
+/// Sends a four-letter word such as `mntr` to a server and returns its reply.
 ///
 /// # Errors
 ///
 /// [`Error::Io`] or [`Error::TimedOut`].
 pub async fn send_word(addr: SocketAddr, word: &str) -> Result<String> {
-    let asking = format!("asking {addr} for {word}");
+    let action = format!("asking {addr} for {word}");
     let conversation = async {
         let mut stream = TcpStream::connect(addr).await?;
         stream.write_all(word.as_bytes()).await?;
@@ -48,17 +48,17 @@ pub async fn send_word(addr: SocketAddr, word: &str) -> Result<String> {
         Ok(String::from_utf8_lossy(&answer).into_owned())
     };
     match timeout(REPLY_TIMEOUT, conversation).await {
-        Ok(answer) => answer.map_err(Error::io(asking)),
+        Ok(answer) => answer.map_err(Error::io(action)),
         Err(_) => Err(Error::TimedOut {
-            awaited: format!("answer of {addr} to {word}"),
+            awaited: format!("reply of {addr} to {word}"),
             bound: REPLY_TIMEOUT,
             observed: "silence".to_owned(),
         }),
     }
 }
 
-/// What `mntr` says, such as `zk_server_state` and `zk_num_alive_connections`; empty while the
-/// server serves nobody.
+/// The values of `mntr`, such as `zk_server_state` and `zk_num_alive_connections`; empty while the
+/// server serves no clients.
 ///
 /// # Errors
 ///
@@ -67,11 +67,11 @@ pub async fn monitor_values(addr: SocketAddr) -> Result<HashMap<String, String>>
     Ok(parse_values(&send_word(addr, "mntr").await?))
 }
 
-/// What a server does, by its own word.
+/// The role that a server reports.
 ///
 /// # Errors
 ///
-/// As [`send_word`]; [`Error::Protocol`] if it is no ZooKeeper.
+/// As [`send_word`]; [`Error::Protocol`] if it is not ZooKeeper.
 pub async fn role(addr: SocketAddr) -> Result<Role> {
     let answer = send_word(addr, "srvr").await?;
     let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
@@ -81,7 +81,9 @@ pub async fn role(addr: SocketAddr) -> Result<Role> {
         Some("follower") => Ok(Role::Follower),
         Some("observer") => Ok(Role::Observer),
         None if answer.starts_with(NOT_SERVING) => Ok(Role::Looking),
-        _ => Err(Error::Protocol { peer: format!("ZooKeeper at {addr}"), problem: format!("srvr gave {answer:?}") }),
+        _ => {
+            Err(Error::Protocol { peer: format!("ZooKeeper at {addr}"), problem: format!("srvr returned {answer:?}") })
+        }
     }
 }
 

@@ -2,14 +2,14 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`start`], [`ZooKeeper`] | one server, with settings of its own |
-//! | [`ZooKeeper::user`] | a server that knows users, by SASL with DIGEST-MD5 |
-//! | [`ZooKeeper::tls`] | a server with a port for TLS, and the certificates to trust and to show |
+//! | [`start`], [`ZooKeeper`] | one server, with custom settings |
+//! | [`ZooKeeper::user`] | a server with users, who log in by SASL with DIGEST-MD5 |
+//! | [`ZooKeeper::tls`] | a server with a port for TLS, and the certificates of its authority and of a client |
 //! | [`Ensemble`] | servers that elect a leader; each can be cut off from the others, but not from its clients |
-//! | [`send_word`], [`monitor_values`], [`role`] | ask any of them by hand |
+//! | [`send_word`], [`monitor_values`], [`role`] | query any of them |
 //!
-//! A server's URL here is what ZooKeeper calls a connect string: `127.0.0.1:2181`, and of an
-//! ensemble all of them with commas in between.
+//! A server's URL here is ZooKeeper's connect string: `127.0.0.1:2181`, and for an ensemble all
+//! addresses with commas in between.
 //!
 //! Written for ZooKeeper 3.8.
 
@@ -29,11 +29,11 @@ use crate::{Result, Server};
 
 /// Short, so that sessions may be short: the shortest lasts two ticks.
 const DEFAULT_TICK: Duration = Duration::from_millis(100);
-/// ZooKeeper itself would allow twenty ticks.
+/// ZooKeeper's default is twenty ticks.
 const MAX_SESSION: Duration = Duration::from_secs(1200);
-/// ZooKeeper itself would look once a minute.
+/// ZooKeeper's default is a minute.
 const CONTAINER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// A busy machine may hold a server up for a second, and that must not make it lose its leader.
+/// On a busy machine a server may pause for a second, and must not lose its leader.
 const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts one ZooKeeper.
@@ -45,7 +45,7 @@ pub async fn start() -> Result<Server> {
     ZooKeeper::new().start().await
 }
 
-/// A ZooKeeper to be started, with settings of its own.
+/// A ZooKeeper to start, with custom settings.
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -86,21 +86,21 @@ impl Default for ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// One with a tick of 100 ms and sessions of 200 ms to twenty minutes, that answers all
-    /// four-letter words, has nodes with a time to live, and leaves the writing of its files to
-    /// the system: they survive a kill, but not a power cut.
+    /// A server with a tick of 100 ms and sessions of 200 ms to twenty minutes, all four-letter
+    /// words, and TTL nodes. It does not wait for the disk: data survives a kill, but not a power
+    /// failure.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The beat of all its clocks. A session ends on a beat, and lasts two of them at least.
+    /// The unit of all its times. A session ends on a tick, and lasts at least two ticks.
     #[must_use]
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
-    /// Grants no session that is shorter or longer than these, whatever the tick.
+    /// Limits the session timeouts, independently of the tick.
     #[must_use]
     pub fn session_bounds(mut self, shortest: Duration, longest: Duration) -> Self {
         self.min_session = Some(shortest);
@@ -108,31 +108,30 @@ impl ZooKeeper {
         self
     }
 
-    /// How often it looks for container nodes that are empty and nodes whose time to live is
-    /// over, instead of every 100 ms.
+    /// How often it removes empty container nodes and expired TTL nodes, instead of every 100 ms.
     #[must_use]
     pub fn container_check_interval(mut self, every: Duration) -> Self {
         self.container_check_interval = every;
         self
     }
 
-    /// How long a member of an ensemble bears the silence of its leader, and a leader that of its
-    /// followers, instead of two seconds. So long may one that is cut off go on answering.
+    /// The time after which a member gives up an unresponsive leader, and a leader unresponsive
+    /// followers, instead of two seconds. A member that is cut off may serve clients for this long.
     #[must_use]
     pub fn peer_timeout(mut self, bound: Duration) -> Self {
         self.peer_timeout = bound;
         self
     }
 
-    /// Has it wait for the disk with each write, as ZooKeeper does where nobody says otherwise.
+    /// Makes it wait for the disk at each write, as ZooKeeper does by default.
     #[must_use]
     pub fn fsync(mut self) -> Self {
         self.fsyncs = true;
         self
     }
 
-    /// Knows a user, who logs in by SASL with DIGEST-MD5. Others may still come without logging
-    /// in, unless `sessionRequireClientSASLAuth` is [set](Self::setting).
+    /// Adds a user, who logs in by SASL with DIGEST-MD5. Other clients need no login, unless
+    /// `sessionRequireClientSASLAuth` is [set](Self::setting).
     ///
     /// Name and password must be letters and digits.
     #[must_use]
@@ -141,14 +140,14 @@ impl ZooKeeper {
         self
     }
 
-    /// Adds a line to its `zoo.cfg` after our own, so that it wins where both say something.
+    /// Adds a line to its `zoo.cfg`; it overrides our own.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Adds a property of the Java machine after our own.
+    /// Adds a property of the JVM; it overrides our own.
     #[must_use]
     pub fn property(mut self, key: &str, value: &str) -> Self {
         self.properties.push((key.to_owned(), value.to_owned()));

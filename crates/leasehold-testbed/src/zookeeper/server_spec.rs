@@ -8,15 +8,15 @@ use crate::{
     process::{Binary, Probe, ServerSpec, Workspace},
 };
 
-/// Names another ZooKeeper than Debian's: its jar and all that it needs, as Java takes them.
+/// The classpath of a ZooKeeper other than Debian's, with its dependencies.
 const CLASSPATH_VARIABLE: &str = "LEASEHOLD_ZOOKEEPER_CLASSPATH";
 
-/// What Java needs to find ZooKeeper's classes.
+/// The classpath of ZooKeeper.
 pub fn classpath() -> String {
     std::env::var(CLASSPATH_VARIABLE).unwrap_or_else(|_| DEBIAN_CLASSPATH.to_owned())
 }
 
-/// Debian's own; its jar names the others that it needs.
+/// Debian's classpath; its jar names the further dependencies.
 const DEBIAN_CLASSPATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:\
     /usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar:\
     /usr/share/java/netty-transport-native-unix-common.jar";
@@ -28,7 +28,7 @@ const CONFIG_FILE: &str = "./zoo.cfg";
 const USERS_FILE: &str = "jaas.conf";
 pub(super) const MY_ID_FILE: &str = "myid";
 
-/// A small machine that is up quickly.
+/// A small JVM that starts quickly.
 const JVM_OPTIONS: [&str; 4] = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"];
 
 const BASE_PROPERTIES: [(&str, &str); 8] = [
@@ -38,9 +38,9 @@ const BASE_PROPERTIES: [(&str, &str); 8] = [
     ("zookeeper.admin.enableServer", "false"),
     ("zookeeper.extendedTypesEnabled", "true"),
     ("zookeeper.jmx.log4j.disable", "true"),
-    // Kilobytes that are written ahead: 64 MiB for each of a hundred servers would be a lot.
+    // Kilobytes that are preallocated: the default is 64 MiB for each of a hundred servers.
     ("zookeeper.preAllocSize", "64"),
-    // Somebody who was away tells the others soon that he is back.
+    // A member that was down or cut off notifies the others soon.
     ("zookeeper.fastleader.maxNotificationInterval", "500"),
 ];
 
@@ -95,7 +95,7 @@ impl ZooKeeper {
         format!("Server {{\n  {module} required\n{};\n}};\n", users.collect::<String>())
     }
 
-    /// How many ticks make `time`, for settings that count in ticks.
+    /// `time` in ticks, for settings in ticks.
     pub(super) fn ticks(&self, time: Duration) -> String {
         time.as_millis().div_ceil(self.tick.as_millis().max(1)).max(1).to_string()
     }
@@ -134,7 +134,7 @@ fn check_installed(classpath: &str) -> Result<()> {
 pub(super) async fn check_standalone(addr: SocketAddr) -> std::result::Result<(), String> {
     match role(addr).await {
         Ok(Role::Standalone) => Ok(()),
-        Ok(other) => Err(format!("it says that it is {other:?}")),
+        Ok(other) => Err(format!("its role is {other:?}")),
         Err(error) => Err(error.to_string()),
     }
 }

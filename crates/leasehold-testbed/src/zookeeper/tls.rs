@@ -12,7 +12,7 @@ use crate::{
     process::{Binary, Probe, ServerSpec, Workspace},
 };
 
-/// A ZooKeeper with TLS to be started; see [`ZooKeeper::tls`].
+/// A ZooKeeper with TLS to start; see [`ZooKeeper::tls`].
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
     zookeeper: ZooKeeper,
@@ -21,24 +21,24 @@ pub struct TlsSettings {
 
 /// A ZooKeeper with a port for TLS, and the files that its clients need.
 ///
-/// Each has an authority of its own: the file of another one is a wrong one. The files stay the
-/// same over all restarts.
+/// Each has its own authority, so the files of another server do not match. The files do not change
+/// over restarts.
 #[derive(Debug)]
 pub struct TlsZooKeeper {
-    /// The server; its port speaks only TLS.
+    /// The server; its port accepts only TLS.
     pub server: Server,
-    /// Another port, without TLS: for four-letter words and to look at nodes by hand.
+    /// Another port, without TLS: for four-letter words and for inspections.
     pub plain_addr: SocketAddr,
     /// The certificate of the authority that clients must trust, as PEM.
     pub ca: PathBuf,
-    /// A certificate that a client may show, as PEM.
+    /// A client certificate, as PEM.
     pub client_certificate: PathBuf,
     /// The key for it, as PEM.
     pub client_key: PathBuf,
 }
 
 impl ZooKeeper {
-    /// Has it speak TLS, as 127.0.0.1 and localhost.
+    /// Makes it accept TLS, as 127.0.0.1 and localhost.
     ///
     /// ```no_run
     /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -56,14 +56,14 @@ impl ZooKeeper {
 }
 
 impl TlsSettings {
-    /// Refuses clients that do not show a certificate of our authority.
+    /// Refuses clients without a certificate of our authority.
     #[must_use]
     pub fn require_client_certificates(mut self) -> Self {
         self.requires_client_certificates = true;
         self
     }
 
-    /// Makes the certificates, starts it, and waits until it serves.
+    /// Creates the certificates, starts it, and waits until it serves.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl ServerSpec for TlsServerSpec {
         self.tls.zookeeper.write_files(plain_addr(workspace.extra_ports()).port(), workspace.dir(), &settings)
     }
 
-    /// Both ports are open once one of them serves; that our process has the other has been seen.
+    /// Both ports are open once one of them serves; the other is known to belong to our process.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(check_standalone(plain_addr(workspace.extra_ports())))
     }

@@ -9,8 +9,8 @@ use crate::history::{Call, RunNanos, WorkerId};
 /// After this many grants to others per worker, a queued waiter has been passed over.
 const MAX_OVERTAKES_PER_WORKER: u64 = 4;
 
-/// The first grant that other servers made during the fault: the servers that it hit cannot have
-/// made it before.
+/// The first grant after the other servers could serve that certainly does not come from before the
+/// fault: its request is newer than the fault, or the fault began a second earlier.
 pub(super) fn first_grant_elsewhere(timeline: &Timeline<'_>, fault: &Fault<'_>) -> Option<RunNanos> {
     let served = fault.served_elsewhere_since?;
     let since = timeline.holds.partition_point(|hold| hold.granted_at <= served);

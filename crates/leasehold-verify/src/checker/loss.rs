@@ -1,5 +1,5 @@
-//! Checks that no guard reports a lock as held after its deadline, and that its holder is notified
-//! of the loss by then, and before anyone else holds the lock.
+//! Checks that no guard reports a lock as held after its deadline. Its holder must be notified of
+//! the loss by then, and before anyone else holds the lock.
 
 use super::exclusion::capitalized;
 use super::format::{describe_fault_at, format_duration, format_quantity, format_time, format_worker};

@@ -164,9 +164,9 @@ fn check_free_locks(timeline: &Timeline<'_>, log: &mut ViolationLog) {
         });
         let unclear: Vec<(RunNanos, RunNanos)> = unclear.collect();
         let (mut last, mut since) = (0, earliest_available(timeline, 0));
-        let nexts =
+        let grant_times =
             holds.iter().map(|hold| (hold.granted_at, last_end(hold, ttl))).chain([(timeline.last_event_at, 0)]);
-        for (next, then) in nexts {
+        for (next, then) in grant_times {
             let by = extended_deadline(timeline, since, since.saturating_add(bound), None);
             let slept = || timeline.workers.values().any(|life| life.paused_time(since, by) > 0);
             let maybe = || unclear.iter().any(|&(from, to)| from <= by && to >= since);

@@ -168,8 +168,8 @@ fn check_progress(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Viola
     let points = [recovery::earliest_available(timeline, first)]
         .into_iter()
         .chain(runs.iter().map(|run| run.invocation.began_at));
-    let nexts = runs.iter().map(|run| run.invocation.began_at).chain([end]);
-    for (from, next) in points.zip(nexts) {
+    let begin_times = runs.iter().map(|run| run.invocation.began_at).chain([end]);
+    for (from, next) in points.zip(begin_times) {
         let alone = from.saturating_add(bound);
         let by = match recovery::extended_deadline(timeline, from, alone, None) {
             by if by > alone => by.saturating_add(SECOND),

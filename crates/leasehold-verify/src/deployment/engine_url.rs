@@ -67,7 +67,7 @@ impl EngineUrl {
         url
     }
 
-    /// Why no proxy can stand before these servers, if none can.
+    /// Why a proxy before these servers is impossible, if it is.
     pub(super) fn proxy_obstacle(&self) -> Option<&'static str> {
         match self.scheme.as_str() {
             "memory" => Some("lives in one process: there is no network to disturb"),

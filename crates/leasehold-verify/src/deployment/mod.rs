@@ -25,7 +25,7 @@
 //! | failover | the replica is cut off, the master continues and is killed, the replica is promoted; the URL has `strict` | no `strict` |
 //! | leader | SIGKILL of the leader | |
 //! | clock | the server's wall clock is set back, and stays there; of Redlock's nodes, one or two. In a set with replicas, the master's alone: with `replicas`, a replica whose clock was not set back then replaces it; in a cluster, its slots move to such a master | ahead; of Redlock's nodes, a majority |
-//! | ahead | the server's wall clock jumps ahead; of Redlock's nodes, one or two: two may then hold a lock, and their tokens tell them apart | |
+//! | ahead | the server's wall clock jumps ahead; of Redlock's nodes, one or two: two may then hold a lock, and their tokens distinguish them | |
 //! | evict | no memory, and `noeviction`: clean errors | `volatile-ttl`: locks are evicted |
 //! | disk-full | the data folder's own small disk is filled up | |
 //! | read-only | a server refuses writes; of Redlock's nodes, one or two | |
@@ -186,33 +186,34 @@ impl Deployment {
         if let Some(option) = options.option {
             local.check_option(option).map_err(RunError::usage)?;
         }
-        let gear = LocalServers::start(local, options).await?;
-        let own_url = gear.url();
-        let (mut lines, mut url) = (None, own_url.clone());
-        let servers = gear.addrs();
+        let local_servers = LocalServers::start(local, options).await?;
+        let own_url = local_servers.url();
+        let (mut network, mut url) = (None, own_url.clone());
+        let servers = local_servers.addrs();
         if !servers.is_empty() && options.faults.iter().any(|fault| fault_domain(*fault) != FaultDomain::Worker) {
-            let guides = gear.discovery_servers();
+            let discovery_addrs = local_servers.discovery_servers();
             // Servers that redirect clients name addresses which are unknown in that network.
-            let named = guides.is_empty() && !gear.redirect_clients();
-            let apart = named && !gear.handles_fault(FaultKind::Partition) && options.uses_links();
-            let mut before = Network::start(&servers, local.as_str(), options.ttl, apart).await?;
-            before.add_discovery_proxies(&guides, &servers).await?;
-            if gear.redirect_clients() {
-                before.translate_redirects(&servers)?;
+            let uses_our_addresses = discovery_addrs.is_empty() && !local_servers.redirect_clients();
+            let isolated =
+                uses_our_addresses && !local_servers.handles_fault(FaultKind::Partition) && options.uses_links();
+            let mut proxies = Network::start(&servers, local.as_str(), options.ttl, isolated).await?;
+            proxies.add_discovery_proxies(&discovery_addrs, &servers).await?;
+            if local_servers.redirect_clients() {
+                proxies.translate_redirects(&servers)?;
             }
-            url = EngineUrl::parse(&own_url)?.with_servers(&before.entry_addrs());
-            lines = Some(before);
+            url = EngineUrl::parse(&own_url)?.with_servers(&proxies.entry_addrs());
+            network = Some(proxies);
         }
-        let versions = gear.versions().await?;
+        let versions = local_servers.versions().await?;
         let engine = local.as_str().to_owned();
-        Ok(Self::from_parts(engine, gear, lines, (url, own_url), versions, options))
+        Ok(Self::from_parts(engine, local_servers, network, (url, own_url), versions, options))
     }
 
     /// Connects to the user's own deployment, through proxies if its network is to be disturbed.
     /// Its servers are never touched.
     ///
     /// # Errors
-    /// If a fault would have to be caused on the servers; if no proxy can stand before them; if
+    /// If a fault would have to be caused on the servers; if a proxy before them is impossible; if
     /// they are unreachable.
     pub async fn remote(url: &str, options: &DeploymentOptions) -> Result<Self, RunError> {
         let address = EngineUrl::parse(url)?;
@@ -288,7 +289,7 @@ impl Deployment {
         self.servers.anchor_names(base)
     }
 
-    /// How many connections the servers have accepted so far, if proxies stand before them.
+    /// How many connections the servers have accepted so far, if there are proxies before them.
     pub fn connections(&self) -> Option<u64> {
         self.network.as_ref().map(Network::accepted_connections)
     }
@@ -359,12 +360,12 @@ impl Deployment {
             return Err(RunError::new(format!("{fault} cannot begin: {other} has not ended")));
         }
         let minority = self.minority(rng);
-        let strike = match &mut self.network {
+        let active_fault = match &mut self.network {
             Some(lines) if !on_servers => lines.begin_fault(fault, &minority, rng)?,
             lines => self.servers.begin_fault(fault, &minority, lines.as_ref(), self.options.guard, rng).await?,
         };
         self.active_faults.insert(fault, on_servers);
-        Ok(strike)
+        Ok(active_fault)
     }
 
     /// Waits until servers that this fault does not hit can serve; without such servers, forever.

@@ -163,7 +163,7 @@ impl Network {
         rng: &mut Rng,
     ) -> Result<ActiveFault, RunError> {
         let hit = self.choose_proxies(fault, minority, rng);
-        let lasts = match fault {
+        let duration = match fault {
             // A holder must lose its lock.
             FaultKind::Partition => rng.duration_in(self.ttl * 6 / 5, self.ttl * 5 / 2),
             _ => rng.duration_in(self.ttl / 2, self.ttl * 2),
@@ -177,8 +177,8 @@ impl Network {
         );
         let served = fault == FaultKind::Partition && disturbance.hit.len() < self.proxies.len().div_ceil(2);
         self.active_faults.insert(fault, disturbance);
-        let strike = ActiveFault::new(format!("{connections}: {what}"), lasts);
-        Ok(if served { strike.with_others_serving() } else { strike })
+        let active_fault = ActiveFault::new(format!("{connections}: {what}"), duration);
+        Ok(if served { active_fault.with_others_serving() } else { active_fault })
     }
 
     /// The connections that the fault hits.
@@ -201,11 +201,11 @@ impl Network {
     ) -> Result<(String, NetworkFault), RunError> {
         let at = |line: &usize| &self.proxies[*line];
         let mut cut = false;
-        let mut pulse = None;
+        let mut repeating_task = None;
         let what = match fault {
             FaultKind::Cut => {
                 hit.iter().map(at).for_each(Proxy::cut);
-                pulse = Some(self.repeat_on_random_proxy(&hit, rng, self.ttl / 2, Proxy::cut));
+                repeating_task = Some(self.repeat_on_random_proxy(&hit, rng, self.ttl / 2, Proxy::cut));
                 "cut repeatedly".to_owned()
             }
             FaultKind::LostReply if rng.one_in(3) => {
@@ -215,11 +215,11 @@ impl Network {
                 "no reply arrives".to_owned()
             }
             FaultKind::LostReply => {
-                pulse = Some(self.repeat_on_random_proxy(&hit, rng, self.ttl / 5, Proxy::cut_after_request));
+                repeating_task = Some(self.repeat_on_random_proxy(&hit, rng, self.ttl / 5, Proxy::cut_after_request));
                 "cut after a request, before its reply".to_owned()
             }
             FaultKind::Duplicate => {
-                pulse = Some(self.repeat_on_random_proxy(&hit, rng, self.ttl / 5, Proxy::duplicate_and_cut));
+                repeating_task = Some(self.repeat_on_random_proxy(&hit, rng, self.ttl / 5, Proxy::duplicate_and_cut));
                 "a request arrives twice, and is cut before its reply".to_owned()
             }
             FaultKind::Delay => {
@@ -238,7 +238,7 @@ impl Network {
             }
             other => return Err(RunError::new(format!("{other} is not a network fault"))),
         };
-        Ok((what, NetworkFault { hit, cuts_at_end: cut, _task: pulse }))
+        Ok((what, NetworkFault { hit, cuts_at_end: cut, _task: repeating_task }))
     }
 
     /// Repeats an action on one of these connections, with pauses of at most `max_pause`.
@@ -322,9 +322,9 @@ mod tests {
     #[test]
     fn most_delays_are_within_the_response_timeout_and_some_are_not() {
         let mut rng = Rng::new(1);
-        let patience = response_timeout("redis", Duration::from_millis(600));
-        assert_eq!(patience, Duration::from_millis(200));
-        let late = (0..1000).filter(|_| random_delay(patience, &mut rng) * 2 > patience).count();
+        let timeout = response_timeout("redis", Duration::from_millis(600));
+        assert_eq!(timeout, Duration::from_millis(200));
+        let late = (0..1000).filter(|_| random_delay(timeout, &mut rng) * 2 > timeout).count();
         assert!((100..350).contains(&late), "{late}");
     }
 

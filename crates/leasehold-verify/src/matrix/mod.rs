@@ -180,7 +180,7 @@ async fn run_cell(cell: Cell, options: &MatrixOptions) -> CellOutcome {
 async fn run_histories(cell: Cell, options: &MatrixOptions, outcome: &mut CellOutcome) -> Result<(), RunError> {
     let faults = Vec::from_iter(cell.fault);
     create_folder(&options.violations_dir)?;
-    let (mut stage, workloads) = start_with_retry(cell, options, outcome).await?;
+    let (mut conductor, workloads) = start_with_retry(cell, options, outcome).await?;
     for (number, workload) in (0..).zip(workloads) {
         let seed = options.seed + number;
         // Kept only if it has a violation, or does not complete.
@@ -195,7 +195,7 @@ async fn run_histories(cell: Cell, options: &MatrixOptions, outcome: &mut CellOu
             history: Some(written.clone()),
         };
         for first in [true, false] {
-            match stage.run(&run, |_| ()).await {
+            match conductor.run(&run, |_| ()).await {
                 // The checker uses the processor for a while; it must not block other tasks.
                 Ok(events) => {
                     tokio::task::block_in_place(|| {
@@ -206,10 +206,10 @@ async fn run_histories(cell: Cell, options: &MatrixOptions, outcome: &mut CellOu
                     break;
                 }
                 Err(trouble) => {
-                    drop(stage);
+                    drop(conductor);
                     let again =
                         tokio::task::block_in_place(|| outcome.add_incomplete_history(&trouble, first, &run, &written));
-                    stage = start_with_retry(cell, options, outcome).await?.0;
+                    conductor = start_with_retry(cell, options, outcome).await?.0;
                     if !again {
                         break;
                     }
@@ -274,13 +274,13 @@ pub async fn run_control(
     mut on_retry: impl FnMut(&str),
 ) -> Result<(u64, u64), RunError> {
     create_folder(&options.violations_dir)?;
-    let (mut stage, mut found) = (None, 0);
+    let (mut conductor, mut found) = (None, 0);
     for seed in (options.seed..).take(options.histories as usize) {
-        let is_found = match run_control_history(control, options, seed, &mut stage).await {
+        let is_found = match run_control_history(control, options, seed, &mut conductor).await {
             Err(trouble) if trouble.is_transient() => {
                 on_retry(&format!("{}, seed {seed}, is retried: {trouble}", control.description()));
-                stage = None;
-                run_control_history(control, options, seed, &mut stage).await?
+                conductor = None;
+                run_control_history(control, options, seed, &mut conductor).await?
             }
             run => run?,
         };
@@ -301,7 +301,7 @@ async fn run_control_history(
     let (target, worker) = (EngineTarget::Local(local), options.worker.clone());
     let settings = RunSettings { target, faults: vec![fault], control: Some(control), ttl: None, option: None, worker };
     let conductor = match conductor {
-        Some(stage) => stage,
+        Some(conductor) => conductor,
         None => conductor.insert(Conductor::open(settings).await?),
     };
     // Kept only if it was not detected, or does not complete.

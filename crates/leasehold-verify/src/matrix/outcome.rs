@@ -236,7 +236,7 @@ impl CellOutcome {
         let again: String = self.again.iter().map(|problem| format!("\n    retried: {problem}")).collect();
         let at_once = match self.at_once {
             0 => String::new(),
-            n => format!(", {n} at once with another, which is not guaranteed against here"),
+            n => format!(", {n} at once with another, which is possible here"),
         };
         let late: String = self.late.iter().map(|title| format!("\n    late, only reported: {title}")).collect();
         let unconfirmed = match self.unconfirmed {

@@ -169,9 +169,9 @@ fn not_guaranteed(verdict: &Verdict) -> String {
 
 /// The requested faults that did not happen, if any.
 pub(crate) fn describe_missing_faults(verdict: &Verdict) -> Option<String> {
-    let came = |kind: &FaultKind| verdict.recovered.iter().any(|one| one.kind == *kind);
+    let happened = |kind: &FaultKind| verdict.recovered.iter().any(|one| one.kind == *kind);
     let missing: Vec<&str> =
-        verdict.header.faults.iter().filter(|kind| !came(kind)).map(|kind| kind.as_str()).collect();
+        verdict.header.faults.iter().filter(|kind| !happened(kind)).map(|kind| kind.as_str()).collect();
     (!missing.is_empty()).then(|| format!("There was no time for {}.", join_names(&missing)))
 }
 

@@ -6,7 +6,7 @@
 //! | [`html`] | one page that works offline, with a zoomable timeline |
 //! | [`svg`] | the timeline alone, as a picture |
 //!
-//! Both the picture here and the script in the page draw only a [`model::TimelineModel`].
+//! Both the picture here and the script in the page draw only a `model::TimelineModel`.
 
 pub mod html;
 pub mod svg;

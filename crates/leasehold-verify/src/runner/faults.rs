@@ -53,9 +53,9 @@ impl Conductor {
         let total = plan.len();
         // Strict servers grant nothing until the longest lease that they may have lost is over:
         // before that, no lock is at risk.
-        let patience = as_nanos(self.ttl * 4 + Duration::from_secs(5));
+        let timeout = as_nanos(self.ttl * 4 + Duration::from_secs(5));
         run_state.set_activity("waiting for the first grant");
-        wait_until(run_state, progress, |state| state.grants > 0 || state.ticks > 0 || state.elapsed >= patience).await;
+        wait_until(run_state, progress, |state| state.grants > 0 || state.ticks > 0 || state.elapsed >= timeout).await;
         let first = run_state.now();
         let far = |state: &Progress| run_fraction(run.length, first, state);
         let mut number = 0;
@@ -92,12 +92,12 @@ impl Conductor {
             RunLength::ForDuration(_) if total > 0 => after + CALLS_AFTER_LAST_FAULT,
             _ => after,
         };
-        let patience = match run.length {
-            RunLength::Calls(_) => patience,
+        let timeout = match run.length {
+            RunLength::Calls(_) => timeout,
             RunLength::ForDuration(_) => as_nanos(self.ttl * 2 + Duration::from_secs(3)),
         };
         wait_until(run_state, progress, |state| {
-            far(state) >= 1.0 && (state.calls >= more || state.elapsed.saturating_sub(since) >= patience)
+            far(state) >= 1.0 && (state.calls >= more || state.elapsed.saturating_sub(since) >= timeout)
         })
         .await;
         Ok(())
@@ -160,9 +160,9 @@ impl Conductor {
         };
         run_state.record(begins(String::new(), None, Vec::new()));
         let before = self.deployment.connections();
-        let mut strike = self.deployment.begin_fault(kind, rng).await?;
+        let mut active_fault = self.deployment.begin_fault(kind, rng).await?;
         for worker in stopped {
-            let _ = write!(strike.target, ", while worker {worker} is stopped");
+            let _ = write!(active_fault.target, ", while worker {worker} is stopped");
         }
         if kind == FaultKind::Clock
             && let Some(clock) = &self.workers_clock
@@ -170,16 +170,16 @@ impl Conductor {
             // The direction must not matter to them.
             let ahead = rng.fork("workers").one_in(2);
             clock.set_offset(if ahead { CLOCK_JUMP_SECONDS } else { -CLOCK_JUMP_SECONDS })?;
-            let _ = write!(strike.target, ", and the workers' an hour {}", if ahead { "ahead" } else { "back" });
+            let _ = write!(active_fault.target, ", and the workers' an hour {}", if ahead { "ahead" } else { "back" });
         }
-        run_state.record(begins(strike.target.clone(), None, strike.unaffected_locks.clone()));
-        let over = tokio::time::Instant::now() + strike.duration;
-        if strike.others_can_serve {
+        run_state.record(begins(active_fault.target.clone(), None, active_fault.unaffected_locks.clone()));
+        let over = tokio::time::Instant::now() + active_fault.duration;
+        if active_fault.others_can_serve {
             // If a server is replaced, the fault ends only then.
             let replaced = matches!(kind, FaultKind::Failover | FaultKind::Clock);
-            let bound = if replaced { FAILOVER_TIMEOUT } else { strike.duration };
+            let bound = if replaced { FAILOVER_TIMEOUT } else { active_fault.duration };
             if tokio::time::timeout(bound, self.deployment.wait_for_others_to_serve(kind)).await.is_ok() {
-                run_state.record(begins(strike.target, Some(run_state.now()), strike.unaffected_locks));
+                run_state.record(begins(active_fault.target, Some(run_state.now()), active_fault.unaffected_locks));
             }
         }
         tokio::time::sleep_until(over).await;
@@ -240,7 +240,7 @@ impl Conductor {
             spares: Vec::new(),
         });
         if kind == FaultKind::Kill {
-            // On a busy machine it may take a while until the process is gone.
+            // On a busy machine the process may need a while to end.
             all_workers.kill(worker).await;
             run_state.record(Event::FaultEnd {
                 t: run_state.now(),

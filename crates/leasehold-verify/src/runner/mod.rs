@@ -223,11 +223,11 @@ impl Conductor {
         self.drive_faults(run, &run_state, &mut workers, &assignment, &mut progress).await?;
         run_state.set_activity("ending");
         progress(&run_state.progress());
-        let complaints = workers.shut_down(workers::shutdown_bound(self.ttl)).await;
+        let worker_errors = workers.shut_down(workers::shutdown_bound(self.ttl)).await;
         if inspects {
             self.record_leftovers(&own, &looked_at, &run_state).await?;
         }
-        if let Some(complaint) = complaints.into_iter().next() {
+        if let Some(complaint) = worker_errors.into_iter().next() {
             return Err(RunError::worker(complaint));
         }
         self.deployment.check_no_foreign_failover().await?;
@@ -316,7 +316,7 @@ impl Conductor {
     ) -> Result<(), RunError> {
         run_state.set_activity("checking for leftovers");
         let give_up = run_state.now() + self.leftover_bound();
-        let despair = give_up + self.inspection_timeout().max(INSPECTION_TIMEOUT).as_nanos() as u64;
+        let hard_deadline = give_up + self.inspection_timeout().max(INSPECTION_TIMEOUT).as_nanos() as u64;
         loop {
             let mut left = Vec::new();
             let mut unclear = None;
@@ -345,7 +345,7 @@ impl Conductor {
                     }
                     return Ok(());
                 }
-                (true, Some(trouble)) if t >= despair => return Err(trouble),
+                (true, Some(trouble)) if t >= hard_deadline => return Err(trouble),
                 _ => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
@@ -354,7 +354,7 @@ impl Conductor {
     /// Checks that ended clients, and our own client, have no session at a database.
     async fn record_leftover_sessions(&self, run_state: &RunState) -> Result<(), RunError> {
         let give_up = run_state.now() + self.leftover_bound();
-        let despair = give_up + self.inspection_timeout().max(INSPECTION_TIMEOUT).as_nanos() as u64;
+        let hard_deadline = give_up + self.inspection_timeout().max(INSPECTION_TIMEOUT).as_nanos() as u64;
         loop {
             let t = run_state.now();
             match self.deployment.leftover_sessions().await {
@@ -365,7 +365,7 @@ impl Conductor {
                     }
                     return Ok(());
                 }
-                Err(trouble) if t >= despair => return Err(trouble),
+                Err(trouble) if t >= hard_deadline => return Err(trouble),
                 _ => tokio::time::sleep(INSPECTION_RETRY_PAUSE).await,
             }
         }

@@ -120,23 +120,22 @@ impl Workers {
             // The worker may have ended.
             let _ = member.commands.send(WorkerCommand::Shutdown);
         }
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         let deadline = tokio::time::Instant::now() + bound;
         for member in &mut self.processes {
             match tokio::time::timeout_at(deadline, &mut member.event_pump).await {
                 Ok(Ok(Ok(()))) => {}
-                Ok(Ok(Err(complaint))) => complaints.push(complaint),
-                Ok(Err(error)) => complaints.push(error.to_string()),
+                Ok(Ok(Err(complaint))) => errors.push(complaint),
+                Ok(Err(error)) => errors.push(error.to_string()),
                 Err(_) => {
                     for (worker, _) in &member.workers {
                         let last = self.run_state.last_lines(*worker);
-                        complaints
-                            .push(format!("worker {worker} did not end within {bound:?}; its last events: {last}"));
+                        errors.push(format!("worker {worker} did not end within {bound:?}; its last events: {last}"));
                     }
                 }
             }
         }
-        complaints
+        errors
     }
 }
 

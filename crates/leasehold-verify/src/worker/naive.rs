@@ -84,8 +84,8 @@ impl PlainLocks {
 
     /// Sends a command; after an error the next call reconnects.
     async fn command(&self, arguments: &[&str]) -> Result<Reply, String> {
-        let mut link = self.connection.lock().await;
-        let mut resp = match link.take() {
+        let mut connection = self.connection.lock().await;
+        let mut resp = match connection.take() {
             Some(resp) => resp,
             None => self.connect().await?,
         };
@@ -93,7 +93,7 @@ impl PlainLocks {
         match reply {
             Reply::Error(error) => Err(error),
             reply => {
-                *link = Some(resp);
+                *connection = Some(resp);
                 Ok(reply)
             }
         }

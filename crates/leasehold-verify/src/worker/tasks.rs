@@ -162,7 +162,7 @@ impl WorkerTask {
         let ttl = self.assignment.ttl;
         let wait = is_waiting.then(|| ttl * 3 + self.random_pause(ttl * 2));
         let op = self.recorder.next_op_id(self.worker_id);
-        let ask = LockRequest {
+        let request = LockRequest {
             lock: lock.to_owned(),
             mode,
             owner: owner.map(str::to_owned),
@@ -171,15 +171,15 @@ impl WorkerTask {
             description: description_of(op),
         };
         let due = self.recorder.now() + wait.unwrap_or(ttl).as_nanos() as u64;
-        let call = Call::Lock { lock: lock.to_owned(), mode, owner: ask.owner.clone(), waits: is_waiting };
+        let call = Call::Lock { lock: lock.to_owned(), mode, owner: request.owner.clone(), waits: is_waiting };
         self.recorder.begin_with_id(self.worker_id, op, Some(due), call);
         let taken = if self.assignment.workload == Workload::Queue {
             let (recorder, taker) = (&self.recorder, &self.backend);
-            let mut taking = std::pin::pin!(taker.acquire(&ask));
+            let mut taking = std::pin::pin!(taker.acquire(&request));
             let seen = async {
                 // Inspections are load for the engine, too.
                 let mut pause = Duration::from_millis(2);
-                while !taker.lists_waiter(&ask.lock, &ask.description).await {
+                while !taker.lists_waiter(&request.lock, &request.description).await {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(CHECK_INTERVAL);
                 }
@@ -191,16 +191,16 @@ impl WorkerTask {
                 () = seen => taking.await,
             }
         } else {
-            self.backend.acquire(&ask).await
+            self.backend.acquire(&request).await
         };
         match taken {
-            Ok(hand) => {
+            Ok(shared_lock) => {
                 // The deadline is read after the time: it can only be later.
                 let t = self.recorder.now();
-                let deadline = hand.deadline(&self.recorder);
-                let outcome = Outcome::Granted { token: hand.token(), deadline };
+                let deadline = shared_lock.deadline(&self.recorder);
+                let outcome = Outcome::Granted { token: shared_lock.token(), deadline };
                 self.recorder.write(&Event::End { t, op, outcome });
-                Some(self.watch_for_loss(op, hand))
+                Some(self.watch_for_loss(op, shared_lock))
             }
             Err(outcome) => {
                 self.recorder.end(op, outcome);
@@ -242,8 +242,8 @@ impl WorkerTask {
 
     /// Records when the holder is notified of the loss, and of a release request.
     fn watch_for_loss(&self, op: OpId, lock: AcquiredLock) -> HeldLock {
-        let hand = Arc::new(lock);
-        let (watched, recorder) = (Arc::clone(&hand), Arc::clone(&self.recorder));
+        let shared_lock = Arc::new(lock);
+        let (watched, recorder) = (Arc::clone(&shared_lock), Arc::clone(&self.recorder));
         let watch = tokio::spawn(async move {
             let requested = async {
                 watched.release_requested().await;
@@ -257,7 +257,7 @@ impl WorkerTask {
             let (t, deadline) = (recorder.now(), watched.deadline(&recorder));
             recorder.write(&Event::Lost { t, op, deadline, reason });
         });
-        HeldLock { op, lock: hand, is_loss_recorded: AtomicBool::new(false), loss_watcher: watch }
+        HeldLock { op, lock: shared_lock, is_loss_recorded: AtomicBool::new(false), loss_watcher: watch }
     }
 
     /// Checks whether the lock is held, and records the result. The notification of the loss is
@@ -350,10 +350,10 @@ impl WorkerTask {
             // It may be recording its last event.
             let _ = held.loss_watcher.await;
         }
-        let Ok(hand) = Arc::try_unwrap(held.lock).map_err(drop) else { return false };
-        let due = hand.deadline(&self.recorder).max(self.recorder.now());
+        let Ok(shared_lock) = Arc::try_unwrap(held.lock).map_err(drop) else { return false };
+        let due = shared_lock.deadline(&self.recorder).max(self.recorder.now());
         let op = self.recorder.begin(self.worker_id, Some(due), Call::Release { hold: held.op });
-        let outcome = hand.release().await;
+        let outcome = shared_lock.release().await;
         let went_well = outcome == Outcome::Released;
         self.recorder.end(op, outcome);
         went_well

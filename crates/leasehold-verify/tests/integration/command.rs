@@ -117,9 +117,9 @@ fn an_interrupted_run_is_checked_and_reported() {
     assert!(output_text(&elsewhere).contains("reports/today/verify-file-fenced-1.html"), "{}", output_text(&elsewhere));
     assert!(folder.path().join("reports/today/verify-file-fenced-1.html").exists());
     std::fs::write(folder.path().join("file"), "").expect("written");
-    let nowhere = run_verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--out", "file"]);
-    assert_eq!(nowhere.status.code(), Some(74), "{}", output_text(&nowhere));
-    assert!(output_text(&nowhere).starts_with("CUT SHORT"), "{}", output_text(&nowhere));
+    let unwritable = run_verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--out", "file"]);
+    assert_eq!(unwritable.status.code(), Some(74), "{}", output_text(&unwritable));
+    assert!(output_text(&unwritable).starts_with("CUT SHORT"), "{}", output_text(&unwritable));
 }
 
 /// Everything recorded by then is in the file, and no worker survives the conductor.
@@ -159,11 +159,11 @@ fn a_killed_run_loses_no_event_and_leaves_no_worker_behind() {
 }
 
 fn wait_for(condition: impl Fn() -> bool) {
-    let looks = (0..6000).any(|_| {
+    let is_true = (0..6000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
         condition()
     });
-    assert!(looks, "no result within two minutes");
+    assert!(is_true, "no result within two minutes");
 }
 
 #[tokio::test]

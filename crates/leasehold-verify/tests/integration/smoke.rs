@@ -87,8 +87,8 @@ async fn check_history(local: LocalEngine, fault: Option<FaultKind>, workload: W
         println!("{name}: late, only reported: {}", late.title);
     }
     println!("{name}: {} calls, {} grants", verdict.counts.calls, verdict.counts.grants);
-    let came = verdict.counts.faults == u64::from(fault.is_some());
-    if verdict.is_as_expected() && came {
+    let fault_happened = verdict.counts.faults == u64::from(fault.is_some());
+    if verdict.is_as_expected() && fault_happened {
         return Ok(());
     }
     let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("smoke-{local}-{workload}.jsonl"));

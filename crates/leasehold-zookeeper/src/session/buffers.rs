@@ -110,23 +110,26 @@ mod tests {
     #[tokio::test]
     async fn frames_come_in_pieces_and_together() {
         let (mut ours, mut theirs) = tokio::io::duplex(64);
-        let mut inbox = ReceiveBuffer::default();
+        let mut received = ReceiveBuffer::default();
         theirs.write_all(&[0, 0, 0, 2, 7]).await.unwrap();
-        inbox.fill(&mut ours).await.unwrap();
-        assert_eq!(inbox.next(), Ok(None));
+        received.fill(&mut ours).await.unwrap();
+        assert_eq!(received.next(), Ok(None));
         theirs.write_all(&[8, 0, 0, 0, 0, 0, 0, 0, 1, 9, 0]).await.unwrap();
-        inbox.fill(&mut ours).await.unwrap();
-        assert_eq!(inbox.next(), Ok(Some(vec![7, 8])));
-        assert_eq!((inbox.next(), inbox.next(), inbox.next()), (Ok(Some(vec![])), Ok(Some(vec![9])), Ok(None)));
+        received.fill(&mut ours).await.unwrap();
+        assert_eq!(received.next(), Ok(Some(vec![7, 8])));
+        assert_eq!(
+            (received.next(), received.next(), received.next()),
+            (Ok(Some(vec![])), Ok(Some(vec![9])), Ok(None))
+        );
         drop(theirs);
-        assert!(inbox.fill(&mut ours).await.is_err());
+        assert!(received.fill(&mut ours).await.is_err());
     }
 
     #[test]
     fn a_frame_that_is_too_long_is_refused() {
         for length in [i32::MAX, -1, i32::try_from(MAX_FRAME).unwrap() + 1] {
-            let mut inbox = ReceiveBuffer { bytes: length.to_be_bytes().to_vec(), start: 0 };
-            assert!(matches!(inbox.next(), Err(Error::Malformed(_))), "{length}");
+            let mut received = ReceiveBuffer { bytes: length.to_be_bytes().to_vec(), start: 0 };
+            assert!(matches!(received.next(), Err(Error::Malformed(_))), "{length}");
         }
     }
 

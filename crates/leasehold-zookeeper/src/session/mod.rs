@@ -82,13 +82,13 @@ pub(crate) async fn open<D: Transport>(settings: Settings, dial: D, servers: Vec
         state,
         changes: Arc::clone(&changes),
     };
-    let link = session.connect().await?;
+    let connection = session.connect().await?;
     session.is_opened = true;
     session.set_state(SessionState::SyncConnected);
     // Watchers of the state report only later changes.
     states.mark_unchanged();
     let client = Client::new(requests, (states, changes), SessionId(session.id), session.timeout);
-    tokio::spawn(session.run(link, commands));
+    tokio::spawn(session.run(connection, commands));
     Ok(client)
 }
 
@@ -136,22 +136,22 @@ impl<D: Transport> Session<D> {
     }
 
     /// Serves the session until its end.
-    async fn run(mut self, mut link: Connection<D::Stream>, commands: UnboundedReceiver<SessionCommand>) {
+    async fn run(mut self, mut connection: Connection<D::Stream>, commands: UnboundedReceiver<SessionCommand>) {
         let mut intake = CommandQueue::new(commands);
         let why = loop {
             let since = Instant::now();
-            let why = self.serve(&mut link, &mut intake).await;
+            let why = self.serve(&mut connection, &mut intake).await;
             tracing::debug!(session = %SessionId(self.id), %why, "the connection is over");
             if why.ends_session() {
-                link.fail(&why);
+                connection.fail(&why);
                 break why;
             }
             self.set_state(SessionState::Disconnected);
-            link.fail(&Error::ConnectionLoss);
-            drop(link);
+            connection.fail(&Error::ConnectionLoss);
+            drop(connection);
             tokio::time::sleep(self.servers.pause_after(since.elapsed(), self.timeout)).await;
-            link = match self.connect().await {
-                Ok(link) => link,
+            connection = match self.connect().await {
+                Ok(connection) => connection,
                 Err(why) => break why,
             };
             self.set_state(SessionState::SyncConnected);

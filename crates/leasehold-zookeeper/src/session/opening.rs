@@ -31,9 +31,9 @@ impl<D: Transport> Session<D> {
                 continue;
             };
             match self.try_server(&server).await {
-                Ok(link) => {
+                Ok(connection) => {
                     tracing::debug!(server = server.host, port = server.port, "connected");
-                    return Ok(link);
+                    return Ok(connection);
                 }
                 Err(why) if why == Error::AuthFailed || (self.is_opened && why.ends_session()) => return Err(why),
                 // It responds, but is not ZooKeeper: retrying does not help.
@@ -51,26 +51,26 @@ impl<D: Transport> Session<D> {
             tracing::debug!(server = server.host, port = server.port, %why, "cannot be reached");
             Error::ConnectionLoss
         })?;
-        let mut link = Connection::new(stream, until);
-        self.open_session(&mut link).await?;
-        link.set_alarm(Instant::now() + self.max_silence());
-        self.restore(&mut link).await?;
-        Ok(link)
+        let mut connection = Connection::new(stream, until);
+        self.open_session(&mut connection).await?;
+        connection.set_alarm(Instant::now() + self.max_silence());
+        self.restore(&mut connection).await?;
+        Ok(connection)
     }
 
     /// Resumes this session, or requests a new one.
-    async fn open_session(&mut self, link: &mut Connection<D::Stream>) -> Result<()> {
+    async fn open_session(&mut self, connection: &mut Connection<D::Stream>) -> Result<()> {
         if !self.is_opened {
             // A session that an earlier attempt may have opened expires.
             (self.id, self.password) = (0, vec![0; 16]);
         }
         let timeout = i32::try_from(self.settings.session_timeout.as_millis()).unwrap_or(i32::MAX);
-        link.send(&wire::connect_request(self.last_zxid, timeout, self.id, &self.password));
+        connection.send(&wire::connect_request(self.last_zxid, timeout, self.id, &self.password));
         let frame = loop {
-            if let Some(frame) = link.received.next()? {
+            if let Some(frame) = connection.received.next()? {
                 break frame;
             }
-            wait_for_event(link).await?;
+            wait_for_event(connection).await?;
         };
         let connected = ConnectResponse::read(&frame)?;
         if self.is_opened && connected.id != self.id {
@@ -83,52 +83,52 @@ impl<D: Transport> Session<D> {
     }
 
     /// Logs in, sets the watches again, and waits until the server has processed all of it.
-    async fn restore(&mut self, link: &mut Connection<D::Stream>) -> Result<()> {
+    async fn restore(&mut self, connection: &mut Connection<D::Stream>) -> Result<()> {
         #[cfg(feature = "sasl")]
-        self.log_in(link).await?;
+        self.log_in(connection).await?;
         for (scheme, secret) in &self.settings.logins {
-            link.send(&wire::auth(scheme, secret));
+            connection.send(&wire::auth(scheme, secret));
         }
         for packet in wire::set_watches_packets(self.last_zxid, &self.watches.watched_paths()) {
-            link.send(&packet);
+            connection.send(&packet);
         }
         // The reply to this comes last. A server that requires a login refuses it.
-        link.ping();
-        while link.is_pinging {
-            wait_for_event(link).await?;
-            self.read_frames(link)?;
+        connection.ping();
+        while connection.is_pinging {
+            wait_for_event(connection).await?;
+            self.read_frames(connection)?;
         }
         Ok(())
     }
 
     /// The SASL exchange.
     #[cfg(feature = "sasl")]
-    async fn log_in(&mut self, link: &mut Connection<D::Stream>) -> Result<()> {
+    async fn log_in(&mut self, connection: &mut Connection<D::Stream>) -> Result<()> {
         let Some(options) = &self.settings.sasl else { return Ok(()) };
-        let mut dialogue = crate::sasl::SaslExchange::new(options.clone());
+        let mut exchange = crate::sasl::SaslExchange::new(options.clone());
         let mut message = Some(Vec::new());
         while let Some(token) = message {
             let mut writer = wire::request(wire::op::SASL);
             writer.buffer(&token);
             let (reply, mut answer) = tokio::sync::oneshot::channel();
-            link.send_request(super::Request { frame: writer.finish(), watch: None, reply: Some(reply) });
+            connection.send_request(super::Request { frame: writer.finish(), watch: None, reply: Some(reply) });
             let answer = loop {
                 if let Ok(answer) = answer.try_recv() {
                     break answer;
                 }
-                wait_for_event(link).await?;
-                self.read_frames(link)?;
+                wait_for_event(connection).await?;
+                self.read_frames(connection)?;
             };
             let challenge = answer.read(|reader| reader.buffer().map(<[u8]>::to_vec))?;
-            message = dialogue.respond(&challenge)?;
+            message = exchange.respond(&challenge)?;
         }
         Ok(())
     }
 }
 
 /// Waits for one event on a connection that accepts no requests yet.
-async fn wait_for_event<S: crate::transport::ByteStream>(link: &mut Connection<S>) -> Result<()> {
-    match link.next_event(None).await {
+async fn wait_for_event<S: crate::transport::ByteStream>(connection: &mut Connection<S>) -> Result<()> {
+    match connection.next_event(None).await {
         Ok(ConnectionEvent::Alarm) | Err(_) => Err(Error::ConnectionLoss),
         Ok(_) => Ok(()),
     }

@@ -61,28 +61,28 @@ mod tests {
 
     #[test]
     fn a_round_starts_after_the_last_server_tried() {
-        let mut rota = ServerRotation::new(Server::parse_list("a,b,c").unwrap());
+        let mut rotation = ServerRotation::new(Server::parse_list("a,b,c").unwrap());
         let mut round = || {
-            rota.start_round();
-            std::iter::from_fn(|| rota.next()).map(|server| server.host).collect::<String>()
+            rotation.start_round();
+            std::iter::from_fn(|| rotation.next()).map(|server| server.host).collect::<String>()
         };
         assert_eq!((round().as_str(), round().as_str()), ("abc", "abc"));
-        rota.start_round();
-        assert_eq!(rota.next().unwrap().host, "a");
-        rota.start_round();
-        assert_eq!(rota.next().unwrap().host, "b", "a was the last");
+        rotation.start_round();
+        assert_eq!(rotation.next().unwrap().host, "a");
+        rotation.start_round();
+        assert_eq!(rotation.next().unwrap().host, "b", "a was the last");
     }
 
     #[test]
     fn pauses_grow_and_a_lasting_connection_ends_them() {
         let ms = Duration::from_millis;
-        let (mut rota, timeout) = (ServerRotation::new(Vec::new()), ms(6_000));
-        let pauses: Vec<Duration> = (0..6).map(|_| rota.pause(timeout)).collect();
+        let (mut rotation, timeout) = (ServerRotation::new(Vec::new()), ms(6_000));
+        let pauses: Vec<Duration> = (0..6).map(|_| rotation.pause(timeout)).collect();
         assert_eq!(pauses, [50, 100, 200, 400, 600, 600].map(ms), "a tenth of the timeout at most");
-        assert_eq!(rota.pause_after(ms(30), timeout), ms(600), "it broke at once");
-        assert_eq!(rota.pause_after(ms(700), timeout), ms(600), "nor did it last");
-        assert_eq!(rota.pause_after(ms(1000), timeout), Duration::ZERO);
-        assert_eq!(rota.pause_after(ms(60), timeout), ms(50));
-        assert_eq!(rota.pause_after(ms(40), timeout), ms(100));
+        assert_eq!(rotation.pause_after(ms(30), timeout), ms(600), "it broke at once");
+        assert_eq!(rotation.pause_after(ms(700), timeout), ms(600), "nor did it last");
+        assert_eq!(rotation.pause_after(ms(1000), timeout), Duration::ZERO);
+        assert_eq!(rotation.pause_after(ms(60), timeout), ms(50));
+        assert_eq!(rotation.pause_after(ms(40), timeout), ms(100));
     }
 }

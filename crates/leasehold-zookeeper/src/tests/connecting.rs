@@ -65,11 +65,14 @@ async fn requests_take_the_place_of_pings() {
 /// The server accepts the connection, and sends no data.
 #[tokio::test(start_paused = true)]
 async fn a_hung_server_is_replaced_by_another() {
-    let patience = Duration::from_secs(2);
-    let (opening, mut ensemble) = open(Settings { connection_timeout: Some(patience), ..settings() }, "a,b");
+    let connection_timeout = Duration::from_secs(2);
+    let (opening, mut ensemble) = open(Settings { connection_timeout: Some(connection_timeout), ..settings() }, "a,b");
     let hung = ensemble.next().await;
     let mut peer = ensemble.next().await;
-    assert_eq!((hung.host.as_str(), peer.host.as_str(), peer.opened_at - hung.opened_at), ("a", "b", patience));
+    assert_eq!(
+        (hung.host.as_str(), peer.host.as_str(), peer.opened_at - hung.opened_at),
+        ("a", "b", connection_timeout)
+    );
     peer.accept_session().await;
     peer.answer_ping().await;
     assert!(opening.await.unwrap().is_ok());

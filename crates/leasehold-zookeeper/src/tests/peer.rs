@@ -156,7 +156,7 @@ impl Peer {
         packet
     }
 
-    /// Waits for a ping and answers it.
+    /// Waits for a ping and replies to it.
     pub(super) async fn answer_ping(&mut self) {
         assert_eq!(self.expect(op::PING).await.xid, xid::PING);
         self.reply(xid::PING, 0, 0, |_| {}).await;

@@ -9,7 +9,7 @@ use crate::{Client, Error};
 
 const CHALLENGE: &[u8] = br#"realm="zk-sasl-md5",nonce="n0nce",qop="auth",charset=utf-8,algorithm=md5-sess"#;
 
-/// Runs the exchange up to the client's answer; returns that answer and its number.
+/// Runs the exchange up to the client's response; returns that response and its number.
 async fn run_exchange(peer: &mut Peer) -> (i32, String) {
     peer.accept_session().await;
     let first = peer.expect(op::SASL).await;
@@ -47,7 +47,7 @@ async fn a_server_without_the_password_is_refused() {
     assert_eq!(opening.await.unwrap().unwrap_err(), Error::AuthFailed);
 }
 
-/// The answer of a server that knows the password, computed from the client's message.
+/// The reply of a server that knows the password, computed from the client's message.
 #[tokio::test(start_paused = true)]
 async fn a_login_comes_before_all_other_requests() {
     use md5::{Digest, Md5};

@@ -87,7 +87,7 @@ async fn a_dropped_watcher_is_removed_at_the_server() {
         // The event was in transit.
         peer.reply(removed.xid, 4, -121, |_| {}).await;
     }
-    // A future that is dropped before its answer leaves no watch either.
+    // A future that is dropped before its reply leaves no watch either.
     drop(client.get_and_watch_data("/b"));
     let packet = peer.expect(op::GET_DATA).await;
     peer.reply(packet.xid, 1, 0, |writer| {

@@ -110,8 +110,7 @@ pub(super) fn script_time(node: &NodeFacts, aim: &Requirements) -> Finding {
 }
 
 pub(super) fn layout(node: &NodeFacts, master: &MasterFacts, aim: &Requirements) -> Finding {
-    let works =
-        ["a script wrote, read and removed the keys of three locks", "all that belongs together changes in one step"];
+    let works = ["a script wrote, read and removed the keys of three locks", "all keys of a lock change atomically"];
     judge_probe(
         "lock-keys",
         node,
@@ -127,7 +126,7 @@ pub(super) fn pubsub(node: &NodeFacts, master: &MasterFacts, aim: &Requirements)
     let broken = "a message hands off a lock: without messages, no waiter learns of its grant";
     Some(match master.echo.as_ref()? {
         Ok(Echo { receivers: 1.., received: true }) => {
-            ok(check, &node.address, "a message sent by a script came").impact("waiters are told at once")
+            ok(check, &node.address, "a message sent by a script came").impact("waiters are notified at once")
         }
         Ok(Echo { receivers, received }) => {
             let came = if *received { "came" } else { "did not arrive" };

@@ -23,7 +23,7 @@ pub(super) fn persistence(node: &NodeFacts, aim: &Requirements) -> Finding {
     let (check, at) = ("persistence", &node.address);
     let found = match (node.info_number("aof_enabled"), node.setting("appendfsync"), node.setting("save")) {
         (Ok(1), Ok("always"), _) => {
-            return ok(check, at, "appendonly yes, appendfsync always").impact("a restart forgets no lock");
+            return ok(check, at, "appendonly yes, appendfsync always").impact("a restart loses no lock");
         }
         _ if aim.strict => {
             return ok(check, at, "writes may not be on disk before their replies; strict is on")
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn only_fsync_on_every_write_loses_nothing() {
-        assert_level(&persistence(&healthy(), &requirements()), Good, "forgets no lock");
+        assert_level(&persistence(&healthy(), &requirements()), Good, "loses no lock");
         let everysec = healthy().with_setting("appendfsync", "everysec");
         assert_level(&persistence(&everysec, &requirements()), Warn, "last second");
         assert_level(&persistence(&everysec, &Requirements { strict: true, ..requirements() }), Good, "strict");

@@ -85,11 +85,11 @@ pub(super) fn lag(node: &NodeFacts) -> Option<Finding> {
         .filter(|one| !one.is_online || one.lag >= LATE_AFTER_SECS)
         .map(|one| match one.is_online {
             true => format!("{} last responded {} s ago", one.address, one.lag),
-            false => format!("{} is not in sync yet", one.address),
+            false => format!("{} is not in step yet", one.address),
         })
         .collect();
     Some(if late.is_empty() {
-        ok(check, at, format!("{} in sync", followers.len())).impact("a promoted replica lacks only the last moments")
+        ok(check, at, format!("{} in step", followers.len())).impact("a promoted replica lacks only the last moments")
     } else {
         warn(check, at, late.join("; "))
             .impact("if this replica is promoted, locks since then are lost and granted again")
@@ -142,10 +142,10 @@ mod tests {
     #[test]
     fn a_replica_that_is_behind() {
         assert_eq!(lag(&healthy()), None);
-        assert_level(&lag(&healthy().with_replica(LINE)).unwrap(), Good, "1 in sync");
+        assert_level(&lag(&healthy().with_replica(LINE)).unwrap(), Good, "1 in step");
         let late = "ip=10.0.0.3,port=6380,state=online,offset=14,lag=9";
         assert_level(&lag(&healthy().with_replica(LINE).with_replica(late)).unwrap(), Warn, "10.0.0.3:6380");
         let copying = "ip=10.0.0.3,port=6380,state=send_bulk,offset=0,lag=0";
-        assert_level(&lag(&healthy().with_replica(copying)).unwrap(), Warn, "not in sync");
+        assert_level(&lag(&healthy().with_replica(copying)).unwrap(), Warn, "not in step");
     }
 }

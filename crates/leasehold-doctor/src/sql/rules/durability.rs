@@ -42,7 +42,7 @@ pub(super) fn on_disk(at: &str, seen: &ServerFacts, aim: &Requirements) -> Findi
     };
     match unsafe_settings(seen, aim) {
         Ok(loose) if loose.is_empty() => {
-            ok(check, at, "each commit is on disk before its reply").impact("a crash forgets no lock")
+            ok(check, at, "each commit is on disk before its reply").impact("a crash loses no lock")
         }
         Ok(loose) => warn(check, at, loose.join(", "))
             .impact(format!(
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn every_commit_must_be_flushed_to_disk() {
         let (my, pg) = (requirements(Dialect::MySql), requirements(Dialect::Postgres));
-        assert_level(&on_disk("h", &mariadb(), &my), Good, "forgets no lock");
+        assert_level(&on_disk("h", &mariadb(), &my), Good, "loses no lock");
         let lazy = mariadb().with_setting("innodb_flush_log_at_trx_commit", "2");
         assert_level(&on_disk("h", &lazy, &my), Warn, "innodb_flush_log_at_trx_commit=2");
         let logged = mariadb().with_setting("log_bin", "ON");

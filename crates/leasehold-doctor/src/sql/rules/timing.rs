@@ -28,7 +28,7 @@ pub(super) fn clock(at: &str, seen: &ServerFacts) -> Finding {
                 .impact(
                     "one of the two is wrong. The database's clock alone decides. But when it is corrected forward by that much, held leases end at once, and two may hold one lock",
                 )
-                .fix("keep the clocks in step: chrony or ntpd, which turn them slowly instead of setting them")
+                .fix("synchronize the clocks: chrony or ntpd, which adjust them gradually")
         }
         Err(no) => unknown(check, at, no).impact("the database's clock decides when a lease expires"),
     }

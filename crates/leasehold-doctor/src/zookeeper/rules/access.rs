@@ -68,7 +68,7 @@ pub(super) fn acl(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
     if let Some((path, no)) = hidden {
         findings.push(unknown(check, path, no).impact("if all clients may change it, any client can end a lock"));
     } else if seen.is_empty() {
-        let finding = unknown(check, "", &UnknownReason::not_reported("who may do what"));
+        let finding = unknown(check, "", &UnknownReason::not_reported("the ACLs"));
         findings.push(finding.impact("if all clients may change them, any client can end a lock"));
     } else if open.is_empty() {
         let found = format!("of {} nodes, none can be changed by all clients", seen.len());
@@ -133,7 +133,7 @@ mod tests {
         let both = with(vec![("/l", Ok(world(Permission::WRITE))), ("/l/a", no())]);
         assert_eq!(both.len(), 2);
         assert_level(&both[1], Unknown, "not authorized");
-        assert_level(&with(vec![])[0], Unknown, "who may do what");
+        assert_level(&with(vec![])[0], Unknown, "the ACLs");
     }
 
     #[test]

@@ -208,7 +208,7 @@ pub(super) fn url_names_voters(facts: &Facts, inside: &EnsembleFacts) -> Option<
         format!(" ({})", hosts.join(", "))
     });
     Some(
-        warn(check, "", format!("the URL names {} of {voters} who vote{}", named, hosts.unwrap_or_default()))
+        warn(check, "", format!("the URL lists {} of {voters} voters{}", named, hosts.unwrap_or_default()))
             .impact(
                 "clients do not use the others: when those in the URL fail, locks are lost although a majority runs",
             )
@@ -327,7 +327,7 @@ mod tests {
         assert_level(&with(&three_servers(), url_names_voters).unwrap(), Good, "3 vote");
         let mut one = three_servers();
         one.servers.truncate(1);
-        assert_level(&with(&one, url_names_voters).unwrap(), Warn, "1 of 3 who vote (h1, h2, h3)");
+        assert_level(&with(&one, url_names_voters).unwrap(), Warn, "1 of 3 voters (h1, h2, h3)");
         one.servers[0].addresses = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(|text| text.parse().unwrap()).into();
         assert_level(&with(&one, url_names_voters).unwrap(), Good, "names 3 servers");
     }

@@ -60,7 +60,7 @@ fn trips(check: &'static str, what: &str, at: &str, trips: &Fact<RoundTrips>, be
                 ))
                 .fix("a longer TTL, or servers that are nearer or less busy")
         }
-        Err(no) => unknown(check, at, no).impact("responses that take longer than a sixth of the session lose leases"),
+        Err(no) => unknown(check, at, no).impact("responses longer than a sixth of the session lose leases"),
     }
 }
 
@@ -97,7 +97,7 @@ pub(super) fn latency(server: &Server, facts: &Facts) -> Finding {
         Ok((mean, longest)) => {
             let limit = heartbeat_interval(facts);
             let found =
-                format!("requests take {} on average; the longest took {}", format_short(mean), format_short(longest));
+                format!("requests need {} on average; the longest {}", format_short(mean), format_short(longest));
             if longest <= limit {
                 return ok(check, at, found).impact("no request was so slow that it would have lost a lease");
             }
@@ -105,7 +105,7 @@ pub(super) fn latency(server: &Server, facts: &Facts) -> Finding {
                 .impact(format!("since it started, a request took longer than a sixth of the session ({}): leases may end meanwhile", format_short(limit)))
                 .fix("a separate disk for its log (dataLogDir), enough memory, no long pauses of its JVM; then `srst` resets the figures")
         }
-        Err(no) => unknown(check, at, &no).impact("requests that take longer than a sixth of the session lose leases"),
+        Err(no) => unknown(check, at, &no).impact("requests longer than a sixth of the session lose leases"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the nodes of a cluster agree on.
+//! Waits until the nodes of a cluster agree.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -6,24 +6,23 @@ use super::{Cluster, slot::SLOTS, view::ClusterView};
 use crate::{Error, Result, Server, redis::command, try_eventually};
 
 impl Cluster {
-    /// The number of the node that owns `slot`, by the word of the first node that is awake.
+    /// The number of the node that owns `slot`, according to the first node that is awake.
     ///
     /// # Errors
     ///
     /// [`Error::NotRunning`] if all nodes are down; [`Error::Io`] or [`Error::TimedOut`] if it does
-    /// not answer; [`Error::Protocol`] if nobody owns the slot.
+    /// not respond; [`Error::Protocol`] if no node owns the slot.
     pub async fn owner_of(&self, slot: u16) -> Result<usize> {
         let Some(node) = self.nodes.iter().find(|node| node.is_awake()) else {
             return Err(Error::NotRunning { program: "every node of the cluster".to_owned() });
         };
         let view = ClusterView::fetch(node.addr()).await?;
         self.owner_in(&view, slot)
-            .ok_or_else(|| Error::Protocol { peer: "Redis".to_owned(), problem: format!("nobody owns slot {slot}") })
+            .ok_or_else(|| Error::Protocol { peer: "Redis".to_owned(), problem: format!("no node owns slot {slot}") })
     }
 
-    /// Waits until another node than the last that was known owns `slot`, all nodes that are awake
-    /// agree on that, and all say that the cluster is well; returns its number, and knows it from
-    /// now on.
+    /// Waits until `slot` has a new owner, all nodes that are awake agree on it, and all report a
+    /// healthy cluster. Returns the owner's number, and stores it as the last known owner.
     ///
     /// # Errors
     ///
@@ -40,9 +39,9 @@ impl Cluster {
         Ok(new)
     }
 
-    /// Waits until all nodes that are awake agree that all of these are well, know who is master
-    /// and who replica, and every replica follows its master. A cluster that has just been started
-    /// is settled.
+    /// Waits until all nodes that are awake agree that all of these are healthy, agree on masters
+    /// and replicas, and every replica follows its master. A cluster that has just been started is
+    /// settled.
     ///
     /// # Errors
     ///
@@ -77,17 +76,17 @@ impl Cluster {
         self.node_ids.iter().position(|id| *id == owner.id)
     }
 
-    /// The owner of `slot`, if all nodes that are awake name the same one and are well.
+    /// The owner of `slot`, if all nodes that are awake name the same one and are healthy.
     async fn agreed_owner(&self, slot: u16) -> std::result::Result<usize, String> {
-        let mut named = Vec::new();
+        let mut owners = Vec::new();
         for (index, node) in self.awake_nodes() {
             check_state(node).await.map_err(|seen| format!("node {index}: {seen}"))?;
             let view = ClusterView::fetch(node.addr()).await.map_err(|error| error.to_string())?;
-            named.push(self.owner_in(&view, slot));
+            owners.push(self.owner_in(&view, slot));
         }
-        match named.first() {
-            Some(&Some(owner)) if named.iter().all(|&other| other == Some(owner)) => Ok(owner),
-            _ => Err(format!("the nodes name {named:?}")),
+        match owners.first() {
+            Some(&Some(owner)) if owners.iter().all(|&other| other == Some(owner)) => Ok(owner),
+            _ => Err(format!("the nodes name {owners:?}")),
         }
     }
 
@@ -99,7 +98,7 @@ impl Cluster {
             for (other, _) in self.awake_nodes() {
                 let id = &self.node_ids[other];
                 let entry = view.entry(id).filter(|entry| entry.is_healthy());
-                let entry = entry.ok_or_else(|| format!("node {index} does not see node {other} well"))?;
+                let entry = entry.ok_or_else(|| format!("node {index} does not see node {other} as healthy"))?;
                 let known = parts.entry(other).or_insert_with(|| entry.master.clone());
                 if *known != entry.master {
                     return Err(format!("node {index} has another master for node {other}"));

@@ -1,4 +1,4 @@
-//! How nodes that were started alone become a cluster.
+//! Forms a cluster of nodes that were started alone.
 
 use std::net::SocketAddr;
 
@@ -14,17 +14,17 @@ pub(super) struct StandaloneNode {
     pub(super) id: String,
 }
 
-/// The index of the owner of each slot, when `masters` share them evenly.
+/// The index of the owner of each slot, if `masters` share them evenly.
 pub(super) fn assign_slots(masters: usize) -> Vec<usize> {
     let slots = usize::from(SLOTS);
     (0..slots).map(|slot| slot * masters / slots).collect()
 }
 
-/// Hands out the slots, introduces the nodes to each other, and has each replica follow its master.
+/// Assigns the slots, introduces the nodes to each other, and makes each replica follow its master.
 pub(super) async fn form_cluster(nodes: &[StandaloneNode], owners: &[usize]) -> Result<()> {
     let masters = owners.iter().max().map_or(0, |last| last + 1);
     for (index, node) in nodes.iter().enumerate() {
-        // Different epochs from the start: nothing has to be settled between the masters.
+        // Different epochs from the start, so that the masters have no conflicts to resolve.
         command(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await?;
         let first = owners.iter().position(|&owner| owner == index);
         let last = owners.iter().rposition(|&owner| owner == index);
@@ -32,11 +32,11 @@ pub(super) async fn form_cluster(nodes: &[StandaloneNode], owners: &[usize]) -> 
             command(node, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await?;
         }
     }
-    // Everyone meets everyone: hearsay would take longer.
+    // Every node meets every other: gossip is slower.
     for (index, node) in nodes.iter().enumerate() {
         for other in &nodes[index + 1..] {
-            let (port, bus) = (other.addr.port().to_string(), other.bus_port.to_string());
-            command(node, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
+            let (port, bus_port) = (other.addr.port().to_string(), other.bus_port.to_string());
+            command(node, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]).await?;
         }
     }
     let replicas = nodes[masters..].iter().zip(nodes[..masters].iter().cycle());
@@ -44,7 +44,7 @@ pub(super) async fn form_cluster(nodes: &[StandaloneNode], owners: &[usize]) -> 
     Ok(())
 }
 
-/// A replica can follow a master only once it has heard of it.
+/// A replica can follow a master only once it knows it.
 async fn replicate(replica: &StandaloneNode, master: &StandaloneNode) -> Result<()> {
     let words = ["CLUSTER", "REPLICATE", &master.id];
     try_eventually("replica that follows its master", START_TIMEOUT, || command(replica, &words)).await

@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Cluster {
-    /// Starts one more node, which no other knows yet, and returns where it is.
+    /// Starts one more node, which no other knows yet, and returns its address.
     ///
     /// # Errors
     ///
@@ -22,17 +22,19 @@ impl Cluster {
         Ok(addr)
     }
 
-    /// Has the [spare node](Cluster::start_spare_node) join as a master without slots, and returns its number, the last, when all nodes know it.
+    /// Makes the [spare node](Cluster::start_spare_node) join as a master without slots. Returns
+    /// its number, the last, once all nodes know it.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`] if there is none; [`Error::TimedOut`] if the nodes do not come to agree.
+    /// [`Error::NotRunning`] if there is none; [`Error::TimedOut`] if the nodes do not agree in
+    /// time.
     pub async fn join_spare_node(&mut self) -> Result<usize> {
         let spare = self
             .spare_node
             .take()
             .ok_or_else(|| Error::NotRunning { program: "a spare node of the cluster".to_owned() })?;
-        // A node that left has another id from then on.
+        // A node that left gets another id.
         let spare_is = read_identity(&spare).await;
         let at = self.nodes.len();
         self.nodes.push(spare);
@@ -44,22 +46,24 @@ impl Cluster {
             }
         };
         self.node_ids.push(spare.id);
-        let (port, bus) = (spare.addr.port().to_string(), spare.bus_port.to_string());
+        let (port, bus_port) = (spare.addr.port().to_string(), spare.bus_port.to_string());
         for node in self.nodes.iter().take(at).filter(|node| node.is_awake()) {
-            command::command_once(node.addr(), None, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
+            command::command_once(node.addr(), None, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]).await?;
         }
         self.wait_until_settled(START_TIMEOUT).await?;
         Ok(at)
     }
 
-    /// Has the node that joined last leave again; its slots must have been moved away. It is a spare then, that knows no other.
+    /// Makes the node that joined last leave again; its slots must have been moved away. Then it is
+    /// a spare node, which knows no other.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if it still has keys; [`Error::TimedOut`] if the others do not come to agree.
+    /// [`Error::Refused`] if it still has keys; [`Error::TimedOut`] if the others do not agree in
+    /// time.
     pub async fn remove_last_node(&mut self) -> Result<()> {
-        let nowhere = || Error::NotRunning { program: "a node that joined the cluster".to_owned() };
-        let (last, id) = (self.nodes.pop().ok_or_else(nowhere)?, self.node_ids.pop().ok_or_else(nowhere)?);
+        let not_joined = || Error::NotRunning { program: "a node that joined the cluster".to_owned() };
+        let (last, id) = (self.nodes.pop().ok_or_else(not_joined)?, self.node_ids.pop().ok_or_else(not_joined)?);
         let last = self.spare_node.insert(last).addr();
         for node in self.nodes.iter().filter(|node| node.is_awake()) {
             let words = ["CLUSTER", "FORGET", &id];

@@ -8,29 +8,29 @@ use crate::{
     redis::{RespClient, command},
 };
 
-/// How many keys move at a time.
+/// The number of keys that move at a time.
 const BATCH_SIZE: &str = "100";
-/// How long one batch may take, in milliseconds.
+/// The time limit of one batch, in milliseconds.
 const BATCH_TIMEOUT_MS: &str = "5000";
-/// How long all nodes may take to hear of a slot's new owner.
+/// The time limit for all nodes to learn of a slot's new owner.
 const AGREEMENT_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// A slot on its way; see [`Cluster::begin_migration`].
+/// A slot in migration; see [`Cluster::begin_migration`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the slot stays between two nodes until the migration is finished"]
 pub struct Migration {
     /// The slot.
     pub slot: u16,
-    /// The number of the node that gives it away.
+    /// The number of the source node.
     pub from: usize,
-    /// The number of the node that takes it.
+    /// The number of the target node.
     pub to: usize,
 }
 
 impl Cluster {
     /// Moves a slot with all its keys to another master, and waits until all nodes know.
     ///
-    /// Keys must be text. Moving it to where it is does nothing.
+    /// Keys must be text. Has no effect if `to` already owns the slot.
     ///
     /// # Errors
     ///
@@ -45,10 +45,10 @@ impl Cluster {
         self.finish_migration(migration).await
     }
 
-    /// Tells both masters that the slot moves, but moves no key yet.
+    /// Marks the slot as migrating at both masters, but moves no key yet.
     ///
-    /// From now on the old owner still serves the keys that it has, and answers `ASK` for those
-    /// that it has not; the new one serves the slot only after `ASKING`.
+    /// From now on the old owner serves only its remaining keys, and replies `ASK` for others; the
+    /// new owner serves the slot only after `ASKING`.
     ///
     /// # Errors
     ///
@@ -56,14 +56,15 @@ impl Cluster {
     pub async fn begin_migration(&self, slot: u16, to: usize) -> Result<Migration> {
         let from = self.owner_of(slot).await?;
         let number = slot.to_string();
-        // In this order: the old owner must not send clients to one that does not expect them.
+        // In this order: the old owner must not redirect clients to a node that does not expect
+        // them.
         self.command_node(to, &["CLUSTER", "SETSLOT", &number, "IMPORTING", &self.node_ids[from]]).await?;
         self.command_node(from, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &self.node_ids[to]]).await?;
         Ok(Migration { slot, from, to })
     }
 
-    /// Moves the keys that the slot has now, and leaves the slot with its old owner, which answers
-    /// `ASK` for all of them; returns how many have moved.
+    /// Moves the slot's present keys, but leaves the slot with its old owner, which replies `ASK`
+    /// for all of them. Returns their number.
     ///
     /// # Errors
     ///
@@ -85,7 +86,7 @@ impl Cluster {
         }
     }
 
-    /// Moves the keys that are left, makes the new node the owner, and waits until all nodes know.
+    /// Moves the remaining keys, makes the new node the owner, and waits until all nodes know.
     ///
     /// # Errors
     ///
@@ -95,7 +96,8 @@ impl Cluster {
         self.move_keys(&migration).await?;
         let number = slot.to_string();
         let words = ["CLUSTER", "SETSLOT", &number, "NODE", &self.node_ids[to]];
-        // The new owner first: were the old one first, and the new one to die, nobody would have it.
+        // The new owner first: otherwise, if the new owner died in between, no node would own the
+        // slot.
         self.command_node(to, &words).await?;
         self.command_node(from, &words).await?;
         let view = ClusterView::fetch(self.nodes[to].addr()).await?;

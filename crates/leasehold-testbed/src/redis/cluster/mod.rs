@@ -1,4 +1,4 @@
-//! A cluster: masters that share the slots, and replicas that take their place.
+//! A cluster: masters that share the slots, and replicas that can be promoted.
 
 mod agreement;
 mod formation;
@@ -20,40 +20,41 @@ use crate::{Error, Result, Server};
 use formation::StandaloneNode;
 use node_spec::ClusterNode;
 
-/// How long a cluster may take to find itself. Only a failing test waits this long.
+/// The time limit for forming a cluster. Only a failing test waits this long.
 const START_TIMEOUT: Duration = crate::TEST_TIMEOUT;
-/// After how long a silence a node is down, if nothing else is said.
+/// The default time after which an unresponsive node counts as down.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A cluster whose masters share the slots evenly.
 ///
 /// The nodes are numbered from 0: the first masters, in the order of their slots, then the
 /// replicas, the first of each master before the second of any. They keep their numbers over a
-/// failover. A node is down after two seconds of silence, or [as long as is said](Cluster::start_with_node_timeout); a
-/// replica takes its place if most masters live, so it takes three of them to lose one.
+/// failover. A node counts as down if it does not respond for two seconds, or for [another
+/// time](Cluster::start_with_node_timeout). A replica replaces it if most masters are up, so a
+/// fail-over needs at least three masters.
 ///
 /// A node may be restarted with [`Data::Keep`](crate::Data::Keep); with
-/// [`Data::Wipe`](crate::Data::Wipe) it would be a stranger to the others.
+/// [`Data::Wipe`](crate::Data::Wipe) the others would not recognize it.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Server>,
-    /// What the nodes call each other.
+    /// The node ids.
     node_ids: Vec<String>,
-    /// The owner of each slot as we last knew it: a failover means another one.
+    /// The last known owner of each slot, to detect a failover.
     slot_owners: Vec<usize>,
     /// The replicas that [`Cluster::cut_replication`] has paused.
     paused_replicas: Vec<usize>,
-    /// A node that runs and belongs to no cluster yet; see [`Cluster::start_spare_node`].
+    /// A running node outside the cluster; see [`Cluster::start_spare_node`].
     spare_node: Option<Server>,
     node_timeout: Duration,
 }
 
 impl Cluster {
-    /// Starts a cluster and waits until every node agrees that all is well.
+    /// Starts a cluster and waits until all nodes report it as healthy.
     ///
     /// # Errors
     ///
-    /// As [`Server::start`]; [`Error::TimedOut`] if the nodes do not come to agree.
+    /// As [`Server::start`]; [`Error::TimedOut`] if the nodes do not agree in time.
     ///
     /// # Panics
     ///
@@ -62,7 +63,8 @@ impl Cluster {
         Self::start_with_node_timeout(masters, replicas_per_master, NODE_TIMEOUT, |_| Redis::new()).await
     }
 
-    /// Like [`Cluster::start`], with nodes that are down after this long a silence, each started as `node` says of its number.
+    /// Like [`Cluster::start`], with this time limit for unresponsive nodes; `node` returns the
+    /// settings of each node by its number.
     ///
     /// # Errors
     ///
@@ -104,7 +106,7 @@ impl Cluster {
         format!("redis+cluster://{}", hosts.join(","))
     }
 
-    /// Where the nodes are.
+    /// The addresses of the nodes.
     pub fn addrs(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(Server::addr).collect()
     }
@@ -114,7 +116,7 @@ impl Cluster {
         &self.nodes
     }
 
-    /// The nodes, to be killed, paused and restarted.
+    /// The nodes, to kill, pause and restart.
     pub fn nodes_mut(&mut self) -> &mut [Server] {
         &mut self.nodes
     }
@@ -128,11 +130,11 @@ impl Cluster {
         self.nodes[index].kill()
     }
 
-    /// Cuts the replicas of a master off, so that its writes from now on reach none of them: they
-    /// are paused, and the master drops its connections to them.
+    /// Cuts off the replicas of a master, so that none of its later writes reaches them: they are
+    /// paused, and the master drops its connections to them.
     ///
-    /// The pause alone would lose nothing: the system takes the master's writes for a paused
-    /// replica, and hands them over when it goes on, even if the master has died meanwhile.
+    /// The pause alone would lose no writes: the kernel buffers the master's writes for a paused
+    /// replica, and delivers them when it resumes, even if the master has died meanwhile.
     ///
     /// # Errors
     ///
@@ -150,12 +152,12 @@ impl Cluster {
         command::drop_replicas(&self.nodes[master], None).await
     }
 
-    /// Lets the replicas go on that [`Cluster::cut_replication`] has paused. If the master is still
+    /// Resumes the replicas that [`Cluster::cut_replication`] has paused. If the master is still
     /// alive, they catch up; kill it first to lose its last writes.
     ///
     /// # Errors
     ///
-    /// As [`Server::resume`]; those that were killed meanwhile do not count.
+    /// As [`Server::resume`]; those that were killed meanwhile are skipped.
     pub fn resume_replicas(&mut self) -> Result<()> {
         command::resume_paused(&mut self.nodes, &mut self.paused_replicas)
     }
@@ -164,10 +166,10 @@ impl Cluster {
 async fn read_identity(node: &Server) -> Result<StandaloneNode> {
     let addr = node.addr();
     let id = command::into_text(command::command_once(addr, None, &["CLUSTER", "MYID"]).await?)?;
-    let bus = command::into_texts(command::command_once(addr, None, &["CONFIG", "GET", "cluster-port"]).await?)?;
-    let bus = bus.get(1).and_then(|bus| bus.parse().ok()).ok_or_else(|| Error::Protocol {
+    let bus_port = command::into_texts(command::command_once(addr, None, &["CONFIG", "GET", "cluster-port"]).await?)?;
+    let bus_port = bus_port.get(1).and_then(|bus_port| bus_port.parse().ok()).ok_or_else(|| Error::Protocol {
         peer: "Redis".to_owned(),
-        problem: format!("it has no cluster-port: {bus:?}"),
+        problem: format!("it has no cluster-port: {bus_port:?}"),
     })?;
-    Ok(StandaloneNode { addr, bus_port: bus, id })
+    Ok(StandaloneNode { addr, bus_port, id })
 }

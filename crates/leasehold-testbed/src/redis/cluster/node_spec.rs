@@ -8,11 +8,11 @@ use crate::{
     redis::{self, Redis},
 };
 
-/// A node to be started, alone at first.
+/// A node to start, alone at first.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterNode {
     pub(super) redis: Redis,
-    /// After how long a silence it takes another for dead.
+    /// The time after which an unresponsive node counts as down.
     pub(super) node_timeout: Duration,
 }
 
@@ -22,15 +22,15 @@ impl ServerSpec for ClusterNode {
     }
 
     fn arguments(&self, workspace: &Workspace) -> Vec<String> {
-        let bus = workspace.extra_ports()[0].to_string();
+        let bus_port = workspace.extra_ports()[0].to_string();
         let timeout = self.node_timeout.as_millis().to_string();
         let ours = [
             ["--cluster-enabled", "yes"],
-            ["--cluster-port", &bus],
+            ["--cluster-port", &bus_port],
             ["--cluster-config-file", "nodes.conf"],
             ["--cluster-node-timeout", &timeout],
             ["--cluster-announce-ip", "127.0.0.1"],
-            // Who replicates whom changes by failovers only.
+            // Only failovers change the replication.
             ["--cluster-allow-replica-migration", "no"],
         ];
         self.redis.clone().args(&ours.concat()).arguments(workspace)

@@ -1,10 +1,10 @@
-//! Which slot a key lies in.
+//! The slot of a key.
 
 /// How many slots a cluster has.
 pub(super) const SLOTS: u16 = 16384;
 
-/// The slot of `key`: the checksum of what stands between its first `{` and the next `}`, if
-/// anything does, otherwise of all of it.
+/// The slot of `key`: the checksum of the text between its first `{` and the next `}`, or of the
+/// whole key if there is none.
 pub fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key)) % SLOTS

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use crate::{Result, redis::command};
 
-/// What one node says of all.
+/// One node's view of all nodes.
 #[derive(Debug)]
 pub(super) struct ClusterView(Vec<NodeEntry>);
 
-/// What it says of one.
+/// Its view of one node.
 #[derive(Debug)]
 pub(super) struct NodeEntry {
     pub(super) id: String,
@@ -20,7 +20,7 @@ pub(super) struct NodeEntry {
 }
 
 impl ClusterView {
-    /// Asks the node at `addr`.
+    /// Queries the node at `addr`.
     pub(super) async fn fetch(addr: SocketAddr) -> Result<Self> {
         let text = command::into_text(command::command_once(addr, None, &["CLUSTER", "NODES"]).await?)?;
         Ok(Self(text.lines().filter_map(NodeEntry::parse).collect()))
@@ -52,14 +52,14 @@ impl NodeEntry {
         self.flags.iter().any(|found| found == flag)
     }
 
-    /// Neither being met, nor in doubt, nor down.
+    /// Neither in handshake, nor suspected, nor down.
     pub(super) fn is_healthy(&self) -> bool {
         let ill = ["handshake", "noaddr", "fail?", "fail"];
         self.is_connected && !ill.iter().any(|flag| self.has_flag(flag))
     }
 }
 
-/// `7` or `7-9`; one that is moving, such as `[7->-id]`, is in its owner's list besides.
+/// `7` or `7-9`; a migrating slot, such as `[7->-id]`, is also in its owner's list.
 fn parse_slots(text: &str) -> Option<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Some((first.parse().ok()?, last.parse().ok()?))
@@ -77,7 +77,7 @@ mod tests {
         assert!(entry.is_healthy() && entry.has_flag("master") && entry.master.is_none());
         let owned: Vec<u16> = (0..20).filter(|&slot| view.owner_of(slot).is_some()).collect();
         assert_eq!(owned, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12]);
-        let doubt = NodeEntry::parse("cd 127.0.0.1:3@4 slave,fail? ab 0 0 3 connected").unwrap();
-        assert!(!doubt.is_healthy() && doubt.master.as_deref() == Some("ab"));
+        let suspected = NodeEntry::parse("cd 127.0.0.1:3@4 slave,fail? ab 0 0 3 connected").unwrap();
+        assert!(!suspected.is_healthy() && suspected.master.as_deref() == Some("ab"));
     }
 }

@@ -1,4 +1,4 @@
-//! A master with replicas, and Sentinels that put a replica in its place when it dies.
+//! A master with replicas, and Sentinels that promote a replica when it dies.
 
 mod sentinel_spec;
 mod status;
@@ -13,19 +13,20 @@ use sentinel_spec::{MASTER_NAME, Sentinel};
 
 /// How many Sentinels there are.
 const SENTINEL_COUNT: usize = 3;
-/// After how long a silence the master is down, if nothing else is said.
+/// The default time after which an unresponsive master counts as down.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
-/// How long a Sentinel that is busy may take to say who the master is. Only a failing test waits this long.
+/// The time limit for a Sentinel to report the master. Only a failing test waits this long.
 const REPLY_TIMEOUT: Duration = crate::TEST_TIMEOUT;
-/// How long a set may take to find itself. Only a failing test waits this long.
+/// The time limit for a set to start. Only a failing test waits this long.
 const START_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
 /// One master, its replicas, and three Sentinels, of which two must agree that it is down.
 ///
-/// The master is down after one second of silence, or [as long as is said](SentinelSet::start_with_down_after). The data nodes are numbered from 0, which is the
+/// The master counts as down if it does not respond for one second, or for [another
+/// time](SentinelSet::start_with_down_after). The data nodes are numbered from 0, which is the
 /// first master, and keep their numbers over a failover.
 ///
-/// To lose the last writes in a failover for sure:
+/// To lose the last writes in a failover reliably:
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -48,7 +49,7 @@ pub struct SentinelSet {
     nodes: Vec<Server>,
     sentinels: Vec<Server>,
     password: Option<String>,
-    /// The master as we last knew it: a failover means another one.
+    /// The last known master, to detect a failover.
     last_known_master: usize,
     /// The replicas that [`SentinelSet::cut_replication`] has paused.
     paused_replicas: Vec<usize>,
@@ -60,12 +61,13 @@ impl SentinelSet {
     ///
     /// # Errors
     ///
-    /// As [`Server::start`]; [`Error::TimedOut`](crate::Error::TimedOut) if they do not find each other.
+    /// As [`Server::start`]; [`Error::TimedOut`](crate::Error::TimedOut) if they do not discover
+    /// each other.
     pub async fn start(replicas: usize) -> Result<Self> {
         Self::start_with(replicas, &Redis::new()).await
     }
 
-    /// Like [`SentinelSet::start`]; the data nodes demand `password`, the Sentinels demand none.
+    /// Like [`SentinelSet::start`]; the data nodes require `password`, the Sentinels do not.
     ///
     /// # Errors
     ///
@@ -74,7 +76,7 @@ impl SentinelSet {
         Self::start_with(replicas, &Redis::new().password(password)).await
     }
 
-    /// Like [`SentinelSet::start`], with data nodes that are all alike.
+    /// Like [`SentinelSet::start`], with the same settings for all data nodes.
     ///
     /// # Errors
     ///
@@ -83,8 +85,8 @@ impl SentinelSet {
         Self::start_with_down_after(replicas, template, DOWN_AFTER).await
     }
 
-    /// Like [`SentinelSet::start_with`], with a master that is down after this long a silence: where the machine is busy, a second is
-    /// soon over.
+    /// Like [`SentinelSet::start_with`], with this time limit for an unresponsive master: on a busy
+    /// machine, one second may be too short.
     ///
     /// # Errors
     ///
@@ -93,7 +95,8 @@ impl SentinelSet {
         Self::start_each(template, &vec![template.clone(); replicas], down_after).await
     }
 
-    /// Like [`SentinelSet::start_with_down_after`], with a recipe for each data node: clocks of their own, for instance. All have the same password.
+    /// Like [`SentinelSet::start_with_down_after`], with settings for each data node, such as
+    /// separate clocks. All have the same password.
     ///
     /// # Errors
     ///
@@ -121,7 +124,7 @@ impl SentinelSet {
         format!("redis+sentinel://{password}{}/{MASTER_NAME}", hosts.join(","))
     }
 
-    /// Where the Sentinels are.
+    /// The addresses of the Sentinels.
     pub fn sentinel_addrs(&self) -> Vec<SocketAddr> {
         self.sentinels.iter().map(Server::addr).collect()
     }
@@ -131,7 +134,7 @@ impl SentinelSet {
         &self.sentinels
     }
 
-    /// The Sentinels, to be killed and paused.
+    /// The Sentinels, to kill and pause.
     pub fn sentinels_mut(&mut self) -> &mut [Server] {
         &mut self.sentinels
     }
@@ -141,13 +144,13 @@ impl SentinelSet {
         &self.nodes
     }
 
-    /// The data nodes, to be killed, paused and restarted. A former master that comes back is made
-    /// a replica by the Sentinels, some seconds later.
+    /// The data nodes, to kill, pause and restart. Some seconds after a former master restarts, the
+    /// Sentinels make it a replica.
     pub fn nodes_mut(&mut self) -> &mut [Server] {
         &mut self.nodes
     }
 
-    /// Kills the node that the Sentinels call master, and returns its number.
+    /// Kills the node that the Sentinels name as master, and returns its number.
     ///
     /// # Errors
     ///
@@ -159,16 +162,16 @@ impl SentinelSet {
         Ok(master)
     }
 
-    /// The master, asked for until a Sentinel says who it is.
+    /// The master; retries until a Sentinel reports it.
     async fn await_master(&self) -> Result<usize> {
-        try_eventually("word of a Sentinel", REPLY_TIMEOUT, || self.master()).await
+        try_eventually("reply of a Sentinel", REPLY_TIMEOUT, || self.master()).await
     }
 
-    /// Cuts the replicas off, so that the master's writes from now on reach none of them: they are
+    /// Cuts off the replicas, so that none of the master's later writes reaches them: they are
     /// paused, and the master drops its connections to them.
     ///
-    /// The pause alone would lose nothing: the system takes the master's writes for a paused
-    /// replica, and hands them over when it goes on, even if the master has died meanwhile.
+    /// The pause alone would lose no writes: the kernel buffers the master's writes for a paused
+    /// replica, and delivers them when it resumes, even if the master has died meanwhile.
     ///
     /// # Errors
     ///
@@ -184,12 +187,12 @@ impl SentinelSet {
         command::drop_replicas(&self.nodes[master], self.password.as_deref()).await
     }
 
-    /// Lets the replicas go on that [`SentinelSet::cut_replication`] has paused. If the master is
+    /// Resumes the replicas that [`SentinelSet::cut_replication`] has paused. If the master is
     /// still alive, they catch up; kill it first to lose its last writes.
     ///
     /// # Errors
     ///
-    /// As [`Server::resume`]; those that were killed meanwhile do not count.
+    /// As [`Server::resume`]; those that were killed meanwhile are skipped.
     pub fn resume_replicas(&mut self) -> Result<()> {
         command::resume_paused(&mut self.nodes, &mut self.paused_replicas)
     }

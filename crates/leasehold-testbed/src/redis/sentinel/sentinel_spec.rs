@@ -8,30 +8,30 @@ use crate::{
     redis::{Redis, command},
 };
 
-/// The name of the one master that is watched.
+/// The name of the monitored master.
 pub(super) const MASTER_NAME: &str = "mymaster";
 /// How many Sentinels must agree that the master is down.
 pub(super) const QUORUM: usize = 2;
 
-/// The pace of a Sentinel cannot be configured, only commanded, after each start:
+/// A Sentinel's intervals cannot be configured, but a command sets them after each start:
 ///
-/// - It says hello and asks for news more often than every two and ten seconds: tests would only
-///   wait for that.
-/// - It pings every half second, not every second. The first ping to a new master goes out one
-///   such period after the switch; with a master that is down after one second of silence, that
-///   would be just too late, and some failovers would be followed by another.
-/// - A machine under load puts it to rest for one second, not for thirty.
+/// - It publishes and queries more often than every two and ten seconds, so that tests do not wait
+///   for that.
+/// - It pings every half second, not every second. The first ping to a new master is one period
+///   after the switch. With a limit of one second for an unresponsive master, that would be just
+///   too late, and some failovers would cause another.
+/// - On a machine under load it pauses (TILT) for one second, not for thirty.
 const DEBUG_PERIODS: [&str; 10] =
     ["SENTINEL", "DEBUG", "publish-period", "500", "info-period", "1000", "ping-period", "500", "tilt-period", "1000"];
 
 const CONFIG_FILE: &str = "sentinel.conf";
 
-/// A Sentinel to be started.
+/// A Sentinel to start.
 #[derive(Clone, Debug)]
 pub(super) struct Sentinel {
     pub(super) master_port: u16,
     pub(super) password: Option<String>,
-    /// After how long a silence the master is down.
+    /// The time after which an unresponsive master counts as down.
     pub(super) down_after: Duration,
 }
 
@@ -70,7 +70,7 @@ impl ServerSpec for Sentinel {
         format!("redis+sentinel://127.0.0.1:{}/{MASTER_NAME}", workspace.port())
     }
 
-    /// A Sentinel keeps what it learns in its configuration: one that is there stays.
+    /// A Sentinel stores its state in its configuration file, so an existing file is kept.
     fn prepare(&self, workspace: &Workspace) -> Result<()> {
         let file = workspace.dir().join(CONFIG_FILE);
         if file.exists() {
@@ -80,7 +80,7 @@ impl ServerSpec for Sentinel {
         fs::write(file, self.config(workspace)).map_err(writing)
     }
 
-    /// It is ready when it goes at our pace.
+    /// It is ready when it uses our intervals.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             command::command_once(workspace.addr(), None, &DEBUG_PERIODS)

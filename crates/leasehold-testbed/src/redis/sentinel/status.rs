@@ -1,4 +1,4 @@
-//! What the Sentinels say.
+//! The state that the Sentinels report.
 
 use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
@@ -13,12 +13,12 @@ use crate::{
 };
 
 impl SentinelSet {
-    /// The number of the node that is master by the word of the first Sentinel that is awake.
+    /// The number of the master, according to the first Sentinel that is awake.
     ///
     /// # Errors
     ///
     /// [`Error::NotRunning`] if all Sentinels are down; [`Error::Io`] or [`Error::TimedOut`] if it
-    /// does not answer.
+    /// does not respond.
     pub async fn master(&self) -> Result<usize> {
         match self.sentinels.iter().find(|sentinel| sentinel.is_awake()) {
             Some(sentinel) => self.master_named_by(sentinel).await,
@@ -26,8 +26,9 @@ impl SentinelSet {
         }
     }
 
-    /// The number of the node that is master by the word of the first Sentinel that is awake, and the number of that word: it rises
-    /// with every failover, also with one that leads back.
+    /// The number of the master, according to the first Sentinel that is awake, and its
+    /// configuration epoch. The epoch rises with every failover, also with one back to an earlier
+    /// master.
     ///
     /// # Errors
     ///
@@ -42,15 +43,15 @@ impl SentinelSet {
         let of = |key: &str| flat.chunks_exact(2).find(|pair| pair[0] == key).and_then(|pair| pair[1].parse().ok());
         let epoch = of("config-epoch").ok_or_else(|| Error::Protocol {
             peer: "Sentinel".to_owned(),
-            problem: format!("it does not say which configuration this is: {flat:?}"),
+            problem: format!("its reply has no configuration epoch: {flat:?}"),
         })?;
         Ok((self.master_named_by(sentinel).await?, epoch))
     }
 
-    /// Waits until the Sentinels name another master than the last that was known, and that node
-    /// says so itself; returns its number, and knows it from now on.
+    /// Waits until the Sentinels name a new master, and that node reports the role itself. Returns
+    /// its number, and stores it as the last known master.
     ///
-    /// All Sentinels that are awake must agree, and two at least.
+    /// All Sentinels that are awake must agree, and at least two.
     ///
     /// # Errors
     ///
@@ -62,7 +63,8 @@ impl SentinelSet {
     }
 
     /// Waits until all that are awake know each other: every replica follows the master, and every
-    /// Sentinel sees every replica and the other Sentinels. A set that has just been started is.
+    /// Sentinel sees every replica and the other Sentinels. A set that has just been started is
+    /// settled.
     ///
     /// # Errors
     ///
@@ -73,19 +75,19 @@ impl SentinelSet {
 
     async fn master_named_by(&self, sentinel: &Server) -> Result<usize> {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME];
-        let named = command::into_texts(command::command_once(sentinel.addr(), None, &words).await?)?;
-        let port = named.get(1).cloned().unwrap_or_default();
+        let masters = command::into_texts(command::command_once(sentinel.addr(), None, &words).await?)?;
+        let port = masters.get(1).cloned().unwrap_or_default();
         let found = self.nodes.iter().position(|node| node.port().to_string() == port);
         found.ok_or_else(|| Error::Protocol {
             peer: "Sentinel".to_owned(),
-            problem: format!("it names a master that is not ours: {named:?}"),
+            problem: format!("it names an unknown master: {masters:?}"),
         })
     }
 
     async fn check_new_master(&self) -> std::result::Result<usize, String> {
         let master = self.agreed_master().await?;
         if master == self.last_known_master {
-            return Err(format!("node {master} is still called master"));
+            return Err(format!("node {master} is still the master"));
         }
         self.check_is_master(master).await?;
         Ok(master)
@@ -110,13 +112,13 @@ impl SentinelSet {
 
     /// The master, if all Sentinels that are awake name the same one.
     async fn agreed_master(&self) -> std::result::Result<usize, String> {
-        let mut named = Vec::new();
+        let mut masters = Vec::new();
         for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_awake()) {
-            named.push(self.master_named_by(sentinel).await.map_err(|error| error.to_string())?);
+            masters.push(self.master_named_by(sentinel).await.map_err(|error| error.to_string())?);
         }
-        match named.first() {
-            Some(&master) if named.len() >= QUORUM && named.iter().all(|&other| other == master) => Ok(master),
-            _ => Err(format!("the Sentinels name {named:?}")),
+        match masters.first() {
+            Some(&master) if masters.len() >= QUORUM && masters.iter().all(|&other| other == master) => Ok(master),
+            _ => Err(format!("the Sentinels name {masters:?}")),
         }
     }
 
@@ -127,7 +129,7 @@ impl SentinelSet {
     }
 }
 
-/// Whether a Sentinel knows `count` peers of a kind that are well.
+/// Whether a Sentinel knows `count` healthy peers of a kind.
 async fn check_known_peers(
     sentinel: SocketAddr,
     kind: &str,
@@ -145,5 +147,5 @@ async fn check_known_peers(
         pairs.map(|pair| (pair[0].clone(), pair[1].clone())).collect::<HashMap<_, _>>()
     });
     let found = peers.filter(|peer| command::check_fields(peer, healthy_fields).is_ok()).count();
-    if found == count { Ok(()) } else { Err(format!("{sentinel} knows {found} of {count} {kind} that are well")) }
+    if found == count { Ok(()) } else { Err(format!("{sentinel} knows {found} of {count} healthy {kind}")) }
 }

@@ -11,16 +11,16 @@ use crate::{
     },
 };
 
-/// How long a new follower may take to copy what the leader has before the members elect again. It
-/// ends no test, and must be shorter than the bound that does.
+/// The time limit for a new follower to copy the leader's data; then the members elect again. It
+/// must be shorter than the tests' bound.
 const ELECTS_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// A member to be started.
+/// A member to start.
 #[derive(Clone, Debug)]
 pub(super) struct EnsembleMember {
     pub(super) zookeeper: ZooKeeper,
     pub(super) index: usize,
-    /// Where each member listens for the others: lines of the configuration.
+    /// The addresses of all members for each other, as lines of the configuration.
     pub(super) server_entries: Vec<(String, String)>,
     /// The port through which it reaches the others.
     pub(super) router_port: u16,
@@ -36,7 +36,7 @@ impl ServerSpec for EnsembleMember {
         self.zookeeper.java_arguments(&[
             ("socksProxyHost", "127.0.0.1"),
             ("socksProxyPort", &router),
-            // Java would leave the way to this machine itself alone.
+            // By default, Java uses no proxy for this machine.
             ("socksNonProxyHosts", ""),
         ])
     }
@@ -55,12 +55,12 @@ impl ServerSpec for EnsembleMember {
         self.zookeeper.write_files(workspace.port(), workspace.dir(), &settings)
     }
 
-    /// It answers this one also without a leader.
+    /// This word works without a leader, too.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             match send_word(workspace.addr(), "ruok").await {
                 Ok(answer) if answer == "imok" => Ok(()),
-                Ok(answer) => Err(format!("it says {answer:?}")),
+                Ok(answer) => Err(format!("unexpected reply {answer:?}")),
                 Err(error) => Err(error.to_string()),
             }
         })

@@ -14,14 +14,14 @@ use crate::{Error, Result, Server, process::reserve_port};
 use member_spec::EnsembleMember;
 use network::{PeerNetwork, PeerPorts};
 
-/// How long an ensemble may take to elect its first leader. Only a failing test waits this long.
+/// The time limit of the first election. Only a failing test waits this long.
 const START_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// Servers that elect a leader; more than half of them must be there to write anything.
+/// Servers that elect a leader; writes need more than half of them.
 ///
-/// They are numbered from 0, and ZooKeeper counts from 1: server 0 has `myid` 1. All that they say
-/// to each other goes through [`Proxy`](crate::Proxy)s, so that one can be cut off from the others
-/// while its clients still reach it:
+/// They are numbered from 0, and ZooKeeper counts from 1: server 0 has `myid` 1. They communicate
+/// through [`Proxy`](crate::Proxy)s, so that one can be cut off from the others while its clients
+/// still reach it:
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -38,22 +38,22 @@ const START_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 /// ```
 #[derive(Debug)]
 pub struct Ensemble {
-    // The servers go before the network: fields drop in this order.
+    // The servers must end before the network: fields drop in this order.
     servers: Vec<Server>,
     network: PeerNetwork,
 }
 
 impl Ensemble {
-    /// Starts so many servers, three as a rule, and waits until they have a leader and all serve.
+    /// Starts `count` servers, usually three, and waits until they have a leader and all serve.
     ///
     /// # Errors
     ///
-    /// As [`Server::start`]; [`Error::TimedOut`] if they elect nobody.
+    /// As [`Server::start`]; [`Error::TimedOut`] if they elect no leader.
     pub async fn start(count: usize) -> Result<Self> {
         Self::start_with(count, &ZooKeeper::new()).await
     }
 
-    /// Like [`Ensemble::start`], with settings that all of them have.
+    /// Like [`Ensemble::start`], with common settings.
     ///
     /// # Errors
     ///
@@ -87,19 +87,19 @@ impl Ensemble {
         hosts.join(",")
     }
 
-    /// Where clients find one of them.
+    /// The client address of one of them.
     pub fn addr(&self, at: usize) -> SocketAddr {
         self.servers[at].addr()
     }
 
-    /// One of them, to look at.
+    /// One of them.
     pub fn server(&self, at: usize) -> &Server {
         &self.servers[at]
     }
 
     /// One of them, to kill, pause or restart.
     ///
-    /// A restart only waits until it answers, since it may be the only one that is up;
+    /// A restart only waits until it responds, because it may be the only one that is up;
     /// [`Ensemble::wait_until_settled`] waits until it serves.
     pub fn server_mut(&mut self, at: usize) -> &mut Server {
         &mut self.servers[at]
@@ -110,19 +110,19 @@ impl Ensemble {
         &self.servers
     }
 
-    /// Cuts a server off from the others, and only from them: its clients still reach it. Nobody
-    /// is told: nothing arrives any more, in either direction, as when a network fails.
+    /// Cuts a server off from the others, but not from its clients. Messages are dropped in both
+    /// directions without notice, as in a network failure.
     pub fn cut_off(&mut self, at: usize) {
         self.network.cut_off(at);
     }
 
-    /// Lets a server that was cut off reach the others again, on new connections: what was held
-    /// back is lost.
+    /// Reconnects a server that was cut off, over new connections: messages sent meanwhile are
+    /// lost.
     pub fn heal(&mut self, at: usize) {
         self.network.heal(at);
     }
 
-    /// Delays all that two servers say to each other, in each direction.
+    /// Delays all messages between two servers, in each direction.
     pub fn delay(&self, one: usize, other: usize, delay: Duration) {
         self.network.delay(one, other, delay);
     }

@@ -1,4 +1,4 @@
-//! What lies between the members: a proxy for each way from one to another.
+//! The network between the members: a proxy for each ordered pair.
 
 use std::{
     collections::HashMap,
@@ -18,18 +18,18 @@ pub(super) struct PeerPorts {
     pub(super) election: TcpSocket,
 }
 
-/// All ways from one member to another. Each member is sent on its way by a router of its own,
-/// which it uses for all that it connects to.
+/// The connections between all members. Each member has its own router, which it uses for all
+/// outgoing connections.
 ///
-/// Other addresses in each member's configuration would not do: the members tell each other where
-/// they listen, and connect to there.
+/// Different addresses in each member's configuration would not work: the members exchange their
+/// own addresses, and connect to those.
 #[derive(Debug)]
 pub(super) struct PeerNetwork {
     routers: Vec<SocksRouter>,
     peer_proxies: Vec<PeerProxy>,
     is_cut_off: Vec<bool>,
     addrs: Vec<[SocketAddr; 2]>,
-    /// Kept for the members, whether they are up or not.
+    /// Reserved for the members, also while they are down.
     _reserved: Vec<PeerPorts>,
 }
 
@@ -38,13 +38,13 @@ struct PeerProxy {
     from: usize,
     to: usize,
     proxy: Proxy,
-    /// How many connections had been made when it was last healed: they are gone.
+    /// The number of connections before the last heal; those are closed.
     ended_connections: u64,
 }
 
 impl PeerNetwork {
     pub(super) async fn start(ports: Vec<PeerPorts>) -> Result<Self> {
-        let addr = |socket: &TcpSocket| socket.local_addr().map_err(Error::io("looking at a reserved port"));
+        let addr = |socket: &TcpSocket| socket.local_addr().map_err(Error::io("reading a reserved port"));
         let addrs = ports
             .iter()
             .map(|ports| Ok([addr(&ports.quorum)?, addr(&ports.election)?]))
@@ -64,7 +64,7 @@ impl PeerNetwork {
         Ok(Self { routers, peer_proxies: ways, is_cut_off: vec![false; addrs.len()], addrs, _reserved: ports })
     }
 
-    /// The members as each configuration lists them.
+    /// The members, as listed in each configuration.
     pub(super) fn server_entries(&self) -> Vec<(String, String)> {
         let entry = |(index, [quorum, election]): (usize, &[SocketAddr; 2])| {
             let ports = format!("{}:{}:{}", Ipv4Addr::LOCALHOST, quorum.port(), election.port());
@@ -73,7 +73,7 @@ impl PeerNetwork {
         self.addrs.iter().enumerate().map(entry).collect()
     }
 
-    /// The port of the router that sends a member on its way.
+    /// The port of a member's router.
     pub(super) fn router_port(&self, index: usize) -> u16 {
         self.routers[index].port()
     }
@@ -97,7 +97,7 @@ impl PeerNetwork {
         let cut_off = &self.is_cut_off;
         let healed = |way: &&mut PeerProxy| (way.from == at || way.to == at) && !cut_off[way.from] && !cut_off[way.to];
         for way in self.peer_proxies.iter_mut().filter(healed) {
-            // None may be made until the old ones are counted.
+            // No new connections until the old ones are counted.
             way.proxy.refuse(true);
             way.proxy.cut();
             way.ended_connections = way.proxy.counts().accepted;
@@ -106,7 +106,7 @@ impl PeerNetwork {
         }
     }
 
-    /// Whether a member has connected to the leader since they could last not reach each other.
+    /// Whether a member has connected to the leader since the last partition between them.
     pub(super) fn is_connected_to_leader(&self, member: usize, leader: usize) -> bool {
         let mut quorum = self.peer_proxies.iter().filter(|way| (way.from, way.to) == (member, leader));
         quorum.next().is_some_and(|way| way.proxy.counts().accepted > way.ended_connections)

@@ -1,4 +1,4 @@
-//! Sends the connections of one Java machine where we want them: just enough of SOCKS5.
+//! Redirects the connections of one JVM: a minimal SOCKS5 server.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{Error, Result, process::is_listening};
 
-/// How long to leave a listener alone that has failed, for want of file descriptors as a rule.
+/// The pause after a listener has failed, usually because file descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 const VERSION: u8 = 5;
@@ -30,15 +30,15 @@ const SUCCEEDED: u8 = 0;
 const FAILURE: u8 = 1;
 const REFUSED: u8 = 5;
 
-/// A SOCKS5 server that knows only certain targets, and goes elsewhere for each of them; ends its
-/// connections and itself when dropped. It works on a thread of its own, as a proxy does.
+/// A SOCKS5 server that accepts only known targets, and redirects each of them. Dropping it closes
+/// its connections and ends it. Like a proxy, it has its own thread.
 #[derive(Debug)]
 pub(super) struct SocksRouter {
     port: u16,
     thread: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
 }
 
-/// From what is asked for to where that is.
+/// From the requested target to its actual address.
 type Routes = HashMap<SocketAddr, SocketAddr>;
 
 impl SocksRouter {
@@ -76,7 +76,7 @@ impl Drop for SocksRouter {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.thread.take() {
             drop(stop);
-            // It panicked, if anything; its connections are closed all the same.
+            // Even if it panicked, its connections are closed.
             let _ = thread.join();
         }
     }
@@ -90,7 +90,7 @@ async fn accept_connections(listener: tokio::net::TcpListener, routes: Arc<Route
         };
         let routes = Arc::clone(&routes);
         tokio::spawn(async move {
-            // An error ends this connection, which is all that it can mean.
+            // An error only ends this connection.
             let _ = serve_connection(client, &routes).await;
         });
     }
@@ -101,8 +101,8 @@ async fn serve_connection(mut client: TcpStream, routes: &Routes) -> io::Result<
     let Some(target) = read_target(&mut client).await? else {
         return write_reply(&mut client, FAILURE).await;
     };
-    // A proxy would take the connection in any case, and close it. A follower that is refused tries
-    // again until its leader is ready; one whose connection is closed gives the leader up.
+    // A proxy would always accept the connection, and then close it. A follower that is refused
+    // retries until its leader is ready; a follower whose connection closes abandons the leader.
     let Some(&place) = routes.get(&target).filter(|_| is_listening(target.port())) else {
         return write_reply(&mut client, REFUSED).await;
     };
@@ -114,7 +114,7 @@ async fn serve_connection(mut client: TcpStream, routes: &Routes) -> io::Result<
     copy_bidirectional(&mut client, &mut server).await.map(drop)
 }
 
-/// Where the client wants to go; `None` if it asks for what we do not know.
+/// The client's target; `None` for an unsupported request.
 async fn read_target(client: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
     let [_, methods] = read_bytes(client).await?;
     let mut offered = vec![0; usize::from(methods)];

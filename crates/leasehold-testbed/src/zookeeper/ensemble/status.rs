@@ -1,4 +1,4 @@
-//! What the members say of themselves.
+//! The members' own reports.
 
 use std::time::Duration;
 
@@ -9,27 +9,29 @@ use crate::{
 };
 
 impl Ensemble {
-    /// The server that leads, by its own word; waits until there is one. Those that are down, paused
-    /// or cut off are not asked.
+    /// The server that reports itself as leader; waits until there is one. Servers that are down,
+    /// paused or cut off are not queried.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`](crate::Error::TimedOut) if there is none within a minute.
+    /// [`Error::TimedOut`](crate::Error::TimedOut) if there is none in time.
     pub async fn leader(&self) -> Result<usize> {
         try_eventually("leader of the ensemble", START_TIMEOUT, || self.find_leader()).await
     }
 
-    /// Those that follow, by their own word. Those that are down, paused or cut off are not asked.
+    /// The servers that report themselves as followers. Servers that are down, paused or cut off
+    /// are not queried.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`](crate::Error::Io) or [`Error::TimedOut`](crate::Error::TimedOut) if one of them does not answer.
+    /// [`Error::Io`](crate::Error::Io) or [`Error::TimedOut`](crate::Error::TimedOut) if one of
+    /// them does not respond.
     pub async fn followers(&self) -> Result<Vec<usize>> {
         let roles = self.roles().await?;
         Ok(roles.into_iter().filter(|(_, role)| *role == Role::Follower).map(|(at, _)| at).collect())
     }
 
-    /// What one of them says of itself.
+    /// The role that one of them reports.
     ///
     /// # Errors
     ///
@@ -38,8 +40,8 @@ impl Ensemble {
         role(self.addr(at)).await
     }
 
-    /// Waits until all serve that are neither down nor paused nor cut off: one leads, and the others
-    /// follow it and have all that it has. An ensemble that has just been started is settled.
+    /// Waits until all servers that are not down, paused or cut off serve: one leads, and the
+    /// others follow it and are in sync. An ensemble that has just been started is settled.
     ///
     /// # Errors
     ///
@@ -76,16 +78,16 @@ impl Ensemble {
         if followers.len() + 1 != self.reachable().count() {
             return Err(format!("server {leader} leads, and of the others only {followers:?} follow"));
         }
-        // By its own word it may still follow one from before it was cut off.
+        // It may still report itself as a follower from before it was cut off.
         if let Some(late) = followers.iter().find(|&&at| !self.network.is_connected_to_leader(at, leader)) {
-            return Err(format!("server {late} has not come back to server {leader}"));
+            return Err(format!("server {late} has not reconnected to server {leader}"));
         }
         let facts = monitor_values(self.addr(leader)).await.map_err(|error| error.to_string())?;
         let synced = facts.get("zk_synced_followers").and_then(|count| count.parse::<f64>().ok());
         if synced.is_some_and(|count| count >= followers.len() as f64) {
             Ok(())
         } else {
-            Err(format!("server {leader} leads, and {synced:?} of {} have all that it has", followers.len()))
+            Err(format!("server {leader} leads, and {synced:?} of {} are in sync", followers.len()))
         }
     }
 }

@@ -120,9 +120,9 @@ pub(crate) struct VerifyArgs {
     /// What goes wrong: names with commas between them, `all` or `none`
     ///
     /// `all`: every fault that can be caused there, except `ahead`, under which exclusion is not
-    /// guaranteed. With --engine: the faults of the workers and, where a proxy can stand before the
-    /// servers, of their connections. The default is the same without `clock` where servers lose
-    /// data: with both, tokens are not guaranteed.
+    /// guaranteed. With --engine: the faults of the workers and, where proxies before the servers
+    /// are possible, of their connections. The default is the same without `clock` where servers
+    /// lose data: with both, tokens are not guaranteed.
     #[arg(long, value_name = "NAMES")]
     faults: Option<String>,
     /// How long to run
@@ -432,11 +432,11 @@ fn parse_faults(requested: Option<&str>, target: &EngineTarget) -> Result<Vec<Fa
         }
         Some("none") => Ok(Vec::new()),
         Some(names) => {
-            let named = || names.split(',').map(str::trim);
-            if let Some(alone) = named().find(|name| ["all", "none"].contains(name)) {
+            let fault_names = || names.split(',').map(str::trim);
+            if let Some(alone) = fault_names().find(|name| ["all", "none"].contains(name)) {
                 return Err(Failure::usage(format!("--faults: {alone} cannot be combined with other names")));
             }
-            let kinds: Result<Vec<FaultKind>, String> = named().map(str::parse).collect();
+            let kinds: Result<Vec<FaultKind>, String> = fault_names().map(str::parse).collect();
             let kinds = kinds.map_err(|problem| Failure::usage(format!("--faults: {problem}")))?;
             for kind in &kinds {
                 match target {

@@ -62,9 +62,10 @@ impl ClusterServers {
         }
         let hands = (0..NODES).map(|_| ServerClock::for_options(options, false));
         let clocks: Vec<ServerClock> = hands.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-        let patience = if options.has_fault(FaultKind::Failover) { DOWN_AFTER } else { LONG_DOWN_AFTER };
-        let node = |at: usize| clocks.get(at).iter().fold(each.clone(), |node, hand| node.clock(hand.clock()));
-        let mut set = redis::Cluster::start_with_node_timeout(MASTERS, NODES / MASTERS - 1, patience, node).await?;
+        let down_time_limit = if options.has_fault(FaultKind::Failover) { DOWN_AFTER } else { LONG_DOWN_AFTER };
+        let node = |at: usize| clocks.get(at).iter().fold(each.clone(), |node, clock| node.clock(clock.clock()));
+        let mut set =
+            redis::Cluster::start_with_node_timeout(MASTERS, NODES / MASTERS - 1, down_time_limit, node).await?;
         let spare = match options.has_fault(FaultKind::Grow) {
             true => Some(set.start_spare_node(each).await?),
             false => None,
@@ -78,7 +79,7 @@ impl ClusterServers {
             target_master: (0, 0),
             migrations: Vec::new(),
             moved_slots: Vec::new(),
-            down_after: patience,
+            down_after: down_time_limit,
             options: options.url_options(),
             is_guarded: options.guard,
             ttl: options.ttl,
@@ -153,14 +154,14 @@ impl ClusterServers {
             FaultKind::Crash => {
                 silence_half_of_server(network, hit, rng);
                 self.cluster.kill_node(hit)?;
-                let lasts = rng.duration_in(Duration::ZERO, (ttl * 3 / 2).min(self.down_after / 4));
-                Ok(ActiveFault::new(target, lasts).with_unaffected_locks(elsewhere))
+                let duration = rng.duration_in(Duration::ZERO, (ttl * 3 / 2).min(self.down_after / 4));
+                Ok(ActiveFault::new(target, duration).with_unaffected_locks(elsewhere))
             }
             FaultKind::Failover => Ok(self.fail_over(target, network, rng).await?.with_unaffected_locks(elsewhere)),
             FaultKind::Hang => {
                 self.cluster.nodes_mut()[hit].pause()?;
-                let lasts = rng.duration_in(ttl * 6 / 5, ttl * 5 / 2).min(self.down_after / 2);
-                Ok(ActiveFault::new(target, lasts).with_unaffected_locks(elsewhere))
+                let duration = rng.duration_in(ttl * 6 / 5, ttl * 5 / 2).min(self.down_after / 2);
+                Ok(ActiveFault::new(target, duration).with_unaffected_locks(elsewhere))
             }
             FaultKind::ReadOnly => {
                 ReadOnlyCause::TooFewReplicas.apply(self.cluster.nodes()[hit].addr()).await?;
@@ -168,8 +169,8 @@ impl ClusterServers {
                 Ok(ActiveFault::new(target, rng.duration_in(ttl, ttl * 3)).with_unaffected_locks(elsewhere))
             }
             FaultKind::Clock => {
-                let hand = self.node_clocks.get_mut(hit).ok_or_else(|| unsupported_fault(fault))?;
-                let jump = hand.jump(fault, rng)?;
+                let clock = self.node_clocks.get_mut(hit).ok_or_else(|| unsupported_fault(fault))?;
+                let jump = clock.jump(fault, rng)?;
                 tokio::time::sleep(rng.duration_in(ttl / 4, ttl / 2)).await;
                 let to = self.move_locks_away(rng).await?;
                 let target = format!("{target}: {jump}; and its locks move to {}", format::server_name(to, NODES));
@@ -253,8 +254,8 @@ impl ClusterServers {
             self.moved_slots.push((slot, self.slot_owner(slot).await?));
             self.cluster.migrate_slot(slot, joined).await?;
         }
-        let lasts = rng.duration_in(self.ttl / 2, self.ttl * 2);
-        Ok(ActiveFault::new("a new node, which gets the locks".to_owned(), lasts)
+        let duration = rng.duration_in(self.ttl / 2, self.ttl * 2);
+        Ok(ActiveFault::new("a new node, which gets the locks".to_owned(), duration)
             .with_unaffected_locks(self.all_locks()))
     }
 

@@ -80,20 +80,20 @@ impl FullMemory {
         command_with_retry(addr, &["CONFIG", "SET", "maxmemory", &most]).await?;
         let mut rng = Rng::new(rng.next_u64());
         // Evicted keys free memory: fill it again.
-        let pulse = RepeatingTask::new(async move {
+        let refill_task = RepeatingTask::new(async move {
             loop {
                 tokio::time::sleep(rng.duration_in(ttl / 20, ttl / 5)).await;
                 // The server usually refuses: it has no memory.
                 let _ = write_filler(addr, rng.below(FILLER_KEYS as u64) as usize).await;
             }
         });
-        Ok(Self { addr, evicted_before: evicted, refill_task: pulse })
+        Ok(Self { addr, evicted_before: evicted, refill_task })
     }
 
     /// Frees the memory; returns how many keys were evicted.
     pub(super) async fn free(self) -> Result<u64, RunError> {
-        let Self { addr, evicted_before: evicted, refill_task: pulse } = self;
-        pulse.stop().await;
+        let Self { addr, evicted_before: evicted, refill_task } = self;
+        refill_task.stop().await;
         command_with_retry(addr, &["CONFIG", "SET", "maxmemory", "0"]).await?;
         command_with_retry(addr, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await?;
         command_with_retry(addr, &["CONFIG", "SET", "maxmemory-samples", DEFAULT_EVICTION_SAMPLES]).await?;

@@ -65,9 +65,9 @@ impl RedisServers {
         }
         let mut clocks = Vec::new();
         let mut node = || {
-            let hand = ServerClock::for_options(options, false)?;
-            let node = hand.iter().fold(each.clone(), |node, hand| node.clock(hand.clock()));
-            clocks.extend(hand);
+            let clock = ServerClock::for_options(options, false)?;
+            let node = clock.iter().fold(each.clone(), |node, clock| node.clock(clock.clock()));
+            clocks.extend(clock);
             Ok::<_, RunError>(node)
         };
         let servers = if sentinels {
@@ -205,8 +205,8 @@ impl RedisServers {
             }
             FaultKind::Failover => self.fail_over(target, network, rng).await,
             FaultKind::Clock | FaultKind::Ahead => {
-                let hand = self.server_clocks.get_mut(hit).ok_or_else(|| unsupported_fault(fault))?;
-                let target = format!("{target}: {}", hand.jump(fault, rng)?);
+                let clock = self.server_clocks.get_mut(hit).ok_or_else(|| unsupported_fault(fault))?;
+                let target = format!("{target}: {}", clock.jump(fault, rng)?);
                 if fault == FaultKind::Clock && self.replaces_master {
                     return self.replace_master_with_slow_clock(target, rng).await;
                 }
@@ -294,8 +294,8 @@ impl RedisServers {
                 Ok("it accepts writes again".to_owned())
             }
             FaultKind::Evict => {
-                let gone = self.full_memory.take().ok_or_else(|| unsupported_fault(fault))?.free().await?;
-                Ok(format!("{gone} keys were evicted"))
+                let evicted_count = self.full_memory.take().ok_or_else(|| unsupported_fault(fault))?.free().await?;
+                Ok(format!("{evicted_count} keys were evicted"))
             }
             FaultKind::DiskFull => {
                 self.server(hit).disk().ok_or_else(|| unsupported_fault(fault))?.free()?;

@@ -124,12 +124,12 @@ impl RedlockServers {
                     self.servers[*at].kill()?;
                 }
                 // The data must be lost before the leases expire.
-                let lasts = match fault {
+                let duration = match fault {
                     FaultKind::Wipe => rng.duration_in(Duration::ZERO, ttl / 8),
                     _ => ActiveFault::outage_duration(ttl, rng),
                 };
-                let strike = ActiveFault::new(target, lasts);
-                Ok(if self.targets.len() <= NODE_COUNT / 2 { strike.with_others_serving() } else { strike })
+                let active_fault = ActiveFault::new(target, duration);
+                Ok(if self.targets.len() <= NODE_COUNT / 2 { active_fault.with_others_serving() } else { active_fault })
             }
             FaultKind::Clock | FaultKind::Ahead => {
                 let is_back = self.is_guarded && fault == FaultKind::Clock;

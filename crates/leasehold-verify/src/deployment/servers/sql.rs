@@ -33,8 +33,8 @@ impl SqlServer {
         let clock = ServerClock::for_options(options, true)?;
         let mysql = local == LocalEngine::Mysql;
         let (mut maria, mut postgres) = (MariaDb::new().fsync(), Postgres::new().fsync());
-        if let Some(hand) = &clock {
-            (maria, postgres) = (maria.clock(hand.clock()), postgres.clock(hand.clock()));
+        if let Some(clock) = &clock {
+            (maria, postgres) = (maria.clock(clock.clock()), postgres.clock(clock.clock()));
         }
         if options.has_fault(FaultKind::DiskFull) {
             (maria, postgres) = (maria.disk(DISK_BYTES), postgres.disk(DISK_BYTES));
@@ -89,8 +89,8 @@ impl SqlServer {
                 Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, ttl * 3 / 2)))
             }
             FaultKind::Clock | FaultKind::Ahead => {
-                let hand = self.clock.as_mut().ok_or_else(|| unsupported_fault(fault))?;
-                let jump = hand.jump(fault, rng)?;
+                let clock = self.clock.as_mut().ok_or_else(|| unsupported_fault(fault))?;
+                let jump = clock.jump(fault, rng)?;
                 Ok(ActiveFault::new(format!("{target}: {jump}"), rng.duration_in(ttl / 2, ttl * 2)))
             }
             FaultKind::DiskFull => {

@@ -76,7 +76,7 @@ fn mark_data(mark: &RegisterMark) -> Value {
         (None, Some(Outcome::Value { value: None })) => "read: no value written yet".to_owned(),
         (None, _) => "read".to_owned(),
     };
-    let came = match &mark.outcome {
+    let outcome_text = match &mark.outcome {
         Some(Outcome::Accepted) => "accepted".to_owned(),
         Some(Outcome::Refused { seen }) => format!("refused: the register has seen token {seen}"),
         Some(Outcome::Failed { error }) => format!("failed: {error}"),
@@ -94,6 +94,6 @@ fn mark_data(mark: &RegisterMark) -> Value {
         mark.register,
         mark.token.map(|token| token.to_string()),
         what,
-        came,
+        outcome_text,
     ])
 }

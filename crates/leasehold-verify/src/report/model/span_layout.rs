@@ -28,24 +28,24 @@ pub(super) fn finish(mut reader: ModelBuilder) -> TimelineModel {
 
 /// Computes how a span ends. `process_end` is the end of its process, and whether it was killed.
 fn finish_span(span: &mut Span, events: HoldEvents, process_end: (RunNanos, bool)) {
-    let (gone, killed) = process_end;
+    let (process_ended_at, killed) = process_end;
     let open = || if killed { SpanOutcome::Killed } else { SpanOutcome::Open };
     let Some(granted) = span.granted_at else {
-        let (end, fate) = match events.ended {
+        let (end, outcome) = match events.ended {
             Some((t, Outcome::Busy)) => (t, SpanOutcome::Busy),
             Some((t, Outcome::TimedOut)) => (t, SpanOutcome::TimedOut),
             Some((t, Outcome::Unknown { error })) => (t, SpanOutcome::Unknown(error)),
             Some((t, Outcome::Failed { error })) => (t, SpanOutcome::Failed(error)),
             Some((t, other)) => (t, SpanOutcome::Failed(format!("{other:?} is not an outcome of this call"))),
-            None => (gone, open()),
+            None => (process_ended_at, open()),
         };
         span.done_at = end.max(span.requested_at);
-        (span.held_until, span.relied_on_until, span.outcome) = (span.requested_at, span.requested_at, fate);
+        (span.held_until, span.relied_on_until, span.outcome) = (span.requested_at, span.requested_at, outcome);
         return;
     };
     let tick = matches!(span.kind, SpanKind::Tick(..));
     let ended = events.ended;
-    let (to, sure, fate) = match (events.lost, events.release_began_at, &ended) {
+    let (to, sure, outcome) = match (events.lost, events.release_began_at, &ended) {
         (Some((t, deadline, reason)), release, _) => {
             span.deadline = deadline;
             let t = release.map_or(t, |release| t.min(release));
@@ -63,16 +63,16 @@ fn finish_span(span: &mut Span, events: HoldEvents, process_end: (RunNanos, bool
             (*t, *t, SpanOutcome::Unknown(error.clone()))
         }
         (None, None, Some((t, _))) if tick => (*t, *t, SpanOutcome::Done),
-        (None, None, _) => (gone, gone, open()),
+        (None, None, _) => (process_ended_at, process_ended_at, open()),
     };
     span.held_until = to.max(granted);
     span.relied_on_until = sure.clamp(granted, span.held_until);
-    span.outcome = fate;
+    span.outcome = outcome;
     let done = match ended {
         // After the holder learns of the loss, its actions are not part of the hold.
         _ if matches!(span.outcome, SpanOutcome::Lost(_)) => span.held_until,
         Some((t, _)) => t,
-        None if events.release_began_at.is_some() => gone,
+        None if events.release_began_at.is_some() => process_ended_at,
         None => span.held_until,
     };
     span.done_at = done.max(span.held_until);

@@ -31,11 +31,11 @@ impl TimelineModel {
         let all = self.spans.len();
         let weights: Vec<Importance> = self.spans.iter().map(|span| self.importance(span, near)).collect();
         let count = |weight| weights.iter().filter(|one| **one == weight).count();
-        let mut room = max_spans;
+        let mut remaining = max_spans;
         let mut shares = HashMap::new();
         for (weight, part) in [(Importance::Always, 1), (Importance::NearFault, 2), (Importance::Normal, 1)] {
-            let every = count(weight).div_ceil((room / part).max(1)).max(1);
-            room = room.saturating_sub(count(weight) / every);
+            let every = count(weight).div_ceil((remaining / part).max(1)).max(1);
+            remaining = remaining.saturating_sub(count(weight) / every);
             shares.insert(weight as u8, (every, 0_usize));
         }
         let mut weights = weights.into_iter();

@@ -137,8 +137,8 @@ pub(super) fn describe_hold(span: &Span, model: &TimelineModel) -> String {
     let from = span.granted_at.unwrap_or(span.requested_at);
     let held = format::format_duration(span.held_until - from);
     let why = if span.outcome.reason().is_empty() { String::new() } else { format!(": {}", span.outcome.reason()) };
-    let (worker, from, fate) = (span.worker, format::format_time(from), span.outcome.description());
-    format!("worker {worker} held {lock}{token}, from {from} for {held}; {fate}{why}")
+    let (worker, from, outcome) = (span.worker, format::format_time(from), span.outcome.description());
+    format!("worker {worker} held {lock}{token}, from {from} for {held}; {outcome}{why}")
 }
 
 /// Draws how a hold ended, if that is notable: past its deadline, lost, left behind, or never
@@ -209,12 +209,12 @@ pub(super) fn draw_labels(model: &TimelineModel, layout: &Layout, out: &mut Stri
         let mut taken: Vec<(f64, f64)> = Vec::new();
         let mut workspace = |x: f64, text: &str, class: &str, either: bool| {
             let width = text_width(text);
-            let spots = [x, x - width];
-            let spots = if either { &spots[..] } else { &spots[..1] };
+            let positions = [x, x - width];
+            let positions = if either { &positions[..] } else { &positions[..1] };
             let fits = |x: f64| {
                 x + width <= layout.right_edge() + 8.0 && taken.iter().all(|(a, b)| x > b + 5.0 || x + width + 5.0 < *a)
             };
-            let Some(x) = spots.iter().copied().find(|x| fits(*x)) else { return };
+            let Some(x) = positions.iter().copied().find(|x| fits(*x)) else { return };
             taken.push((x, x + width));
             let (x, y) = (round_coordinate(x), round_coordinate(top + 10.5));
             let _ = write!(out, r#"<text class="{class} halo" x="{x}" y="{y}">{}</text>"#, escape_markup(text));

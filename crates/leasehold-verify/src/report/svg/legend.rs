@@ -63,13 +63,13 @@ pub(crate) fn legend_entries(model: &TimelineModel, ids: &str) -> Vec<Entry> {
     add(model.pauses.iter().any(|pause| !pause.is_stall), &stop, "stopped");
     let stall = format!(r#"<rect fill="url(#{ids}-stall)" x="2" y="1" width="22" height="12"/>"#);
     add(model.pauses.iter().any(|pause| pause.is_stall), &stall, "machine busy");
-    let look = |look: MarkStyle| model.marks.iter().any(|mark| mark.style() == look);
+    let has_style = |style: MarkStyle| model.marks.iter().any(|mark| mark.style() == style);
     let ok = r#"<circle class="ok" cx="13" cy="7" r="2"/>"#;
-    add(look(MarkStyle::Accepted), ok, "write accepted");
-    add(look(MarkStyle::Refused), r#"<circle class="refused" cx="13" cy="7" r="4"/>"#, "stale write refused");
+    add(has_style(MarkStyle::Accepted), ok, "write accepted");
+    add(has_style(MarkStyle::Refused), r#"<circle class="refused" cx="13" cy="7" r="4"/>"#, "stale write refused");
     let read = r#"<path class="read" d="M13 5v4"/>"#;
-    add(look(MarkStyle::Read), read, "read");
-    add(look(MarkStyle::Unknown), r#"<circle class="unsure" cx="13" cy="7" r="2.5"/>"#, "write unknown");
+    add(has_style(MarkStyle::Read), read, "read");
+    add(has_style(MarkStyle::Unknown), r#"<circle class="unsure" cx="13" cy="7" r="2.5"/>"#, "write unknown");
     for (class, words) in [("srv", "server fault"), ("net", "network fault"), ("proc", "process fault")] {
         let mark = format!(
             r#"<rect class="band {class}" x="2" y="1" width="22" height="12"/><rect class="edge {class}" x="2" y="1" width="22" height="2"/>"#

@@ -79,16 +79,21 @@ async fn locks_held_twice_in_one_fault(
     }
     // With the guard on, the fault hits as many voting servers as with it off.
     deployment.hit_majority_next(fault);
-    let strike = deployment.begin_fault(fault, rng).await.expect("a fault");
+    let active_fault = deployment.begin_fault(fault, rng).await.expect("a fault");
     over.store(true, Ordering::SeqCst);
     let mut waits = JoinSet::new();
     wait_for_held_locks(&held[0], clients[1], &mut waits);
     wait_for_held_locks(&held[1], clients[0], &mut waits);
-    tokio::time::sleep(strike.duration.min(TTL / 4)).await;
+    tokio::time::sleep(active_fault.duration.min(TTL / 4)).await;
     let note = deployment.end_fault(fault).await.expect("its end");
     let together = waits.join_all().await.into_iter().filter(|both| *both).count();
     takers.join_all().await;
-    println!("{} {fault}: {}: {note}: {together} of {} met", deployment.engine(), strike.target, 2 * MIN_HELD_LOCKS);
+    println!(
+        "{} {fault}: {}: {note}: {together} of {} met",
+        deployment.engine(),
+        active_fault.target,
+        2 * MIN_HELD_LOCKS
+    );
     together
 }
 

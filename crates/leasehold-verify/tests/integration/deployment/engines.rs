@@ -117,7 +117,7 @@ async fn an_unrequested_failover_is_detected() {
             // The Sentinels refuse for some seconds after the last one.
             let _ = RespClient::connect(sentinel).await?.command(&["SENTINEL", "FAILOVER", "mymaster"]).await?;
             match deployment.check_no_foreign_failover().await {
-                Err(trouble) if trouble.to_string().contains("unasked") => Ok(()),
+                Err(trouble) if trouble.to_string().contains("without a fault") => Ok(()),
                 other => Err(leasehold_testbed::Error::NotRunning { program: format!("{other:?}") }),
             }
         })

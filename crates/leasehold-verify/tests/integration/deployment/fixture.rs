@@ -71,14 +71,17 @@ pub(crate) async fn survives_fault(
 ) -> String {
     let (through, past) = (client(deployment.url(), ttl).await, client(deployment.direct_url(), ttl).await);
     wait_for_grant(&through, &format!("before {fault}")).await;
-    let strike = deployment.begin_fault(fault, rng).await.unwrap_or_else(|trouble| panic!("{fault}: {trouble}"));
-    assert!(!strike.target.is_empty() && strike.duration <= strike.max_duration(ttl), "{strike:?}");
+    let active_fault = deployment.begin_fault(fault, rng).await.unwrap_or_else(|trouble| panic!("{fault}: {trouble}"));
+    assert!(
+        !active_fault.target.is_empty() && active_fault.duration <= active_fault.max_duration(ttl),
+        "{active_fault:?}"
+    );
     assert!(deployment.begin_fault(fault, rng).await.is_err(), "{fault} is already active");
-    let _ = timeout(strike.duration, acquire_repeatedly(&through)).await;
+    let _ = timeout(active_fault.duration, acquire_repeatedly(&through)).await;
     let note = deployment.end_fault(fault).await.unwrap_or_else(|trouble| panic!("{fault}: {trouble}"));
     let _ = deployment.end_fault(fault).await.expect_err("it has ended already");
     wait_for_grant(&through, &format!("after {fault}")).await;
     wait_for_grant(&past, &format!("after {fault}, past the proxies")).await;
-    println!("{} {fault}: {strike:?} {note}", deployment.engine());
-    format!("{}: {note}", strike.target)
+    println!("{} {fault}: {active_fault:?} {note}", deployment.engine());
+    format!("{}: {note}", active_fault.target)
 }

@@ -20,8 +20,8 @@ async fn memory_and_file_need_no_servers() {
         deployment.begin_fault(DiskFull, &mut Rng::new(1)).await.expect("a full disk");
         let refused = locks.mutex("a new one").try_lock().await;
         assert!(refused.is_err(), "the disk is full: {refused:?}");
-        let note = deployment.end_fault(DiskFull).await.expect("room");
-        assert!(note.contains("room"), "{note}");
+        let note = deployment.end_fault(DiskFull).await.expect("its end");
+        assert!(note.contains("space again"), "{note}");
         drop(held);
         wait_for_grant(&locks, "with space").await;
         let folder = std::path::PathBuf::from(deployment.url().trim_start_matches("file://"));

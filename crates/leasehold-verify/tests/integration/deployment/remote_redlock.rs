@@ -20,10 +20,11 @@ async fn a_partition_hits_at_most_a_minority_of_redlock() {
     let locks = client(deployment.url(), TTL).await;
     let mut rng = Rng::new(3);
     for _ in 0..2 {
-        let strike = deployment.begin_fault(Partition, &mut rng).await.expect("a fault");
+        let active_fault = deployment.begin_fault(Partition, &mut rng).await.expect("a fault");
         assert!(
-            strike.target.starts_with("the connections to server ") && strike.target.contains(" of 3: silent"),
-            "{strike:?}"
+            active_fault.target.starts_with("the connections to server ")
+                && active_fault.target.contains(" of 3: silent"),
+            "{active_fault:?}"
         );
         let guard = locks.mutex("a").timeout(TTL * 4).lock().await.expect("two of three are enough");
         assert_eq!(guard.release().await.expect("an answer"), leasehold::ReleaseOutcome::Released);

@@ -122,7 +122,7 @@ fn replicas(node: &NodeFacts) -> Finding {
     let fix = "no replicas and no Sentinels for the nodes of redlock: when one dies, the majority continues";
     match node.connected_replicas() {
         Ok(none) if none.is_empty() => {
-            ok(check, at, "it has no replica").impact("nobody takes its place who knows less than it")
+            ok(check, at, "it has no replica").impact("no replica with older data can replace it")
         }
         Ok(some) => {
             let names: Vec<_> = some.iter().map(|one| one.address.as_str()).collect();

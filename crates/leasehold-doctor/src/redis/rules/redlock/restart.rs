@@ -17,7 +17,7 @@ pub(super) fn persistence(node: &NodeFacts, plan: &RedlockSettings) -> Finding {
     let (check, at) = ("persistence", &node.address);
     let append = (node.info_number("aof_enabled"), node.setting("appendfsync"));
     if let (Ok(1), Ok("always")) = append {
-        return ok(check, at, "appendonly yes, appendfsync always").impact("a restart forgets no grant");
+        return ok(check, at, "appendonly yes, appendfsync always").impact("a restart loses no grant");
     }
     if let Some(longest) = plan.strict {
         let longest = format_short(longest);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn only_fsync_on_every_write_loses_no_vote() {
-        assert_level(&persistence(&node(1), &settings(5)), Good, "forgets no grant");
+        assert_level(&persistence(&node(1), &settings(5)), Good, "loses no grant");
         let everysec = node(1).with_setting("appendfsync", "everysec");
         assert_level(&persistence(&everysec, &settings(5)), Warn, "last second");
         assert_level(&persistence(&everysec, &strict_settings()), Good, "abstains for 30 s");

@@ -175,9 +175,9 @@ mod tests {
         assert_level(&one[0], Warn, "400 ms ahead of most of the others; leases allow for 302 ms");
         assert_level(&findings([0, 5, -5, 0, -31_000])[0], Fail, "behind most of the others, more than a lease (30 s)");
         assert_eq!(findings([0, 0, 0, 5000, -5000]).len(), 2);
-        let dumb = NodeFacts { clock_offset: Err(QueryError::missing("TIME")), ..node(2) };
+        let unmeasured = NodeFacts { clock_offset: Err(QueryError::missing("TIME")), ..node(2) };
         assert_level(
-            &clocks(&[&node_with_clock_offset(1, 0), &dumb], &settings(5), &requirements())[0],
+            &clocks(&[&node_with_clock_offset(1, 0), &unmeasured], &settings(5), &requirements())[0],
             Unknown,
             "+time",
         );
@@ -216,7 +216,7 @@ mod tests {
         assert_level(&find([300, 300, 2], &requirements())[0], Fail, "no majority");
         let quick = Requirements { ttl: Duration::from_secs(1), ..requirements() };
         assert_level(&find([1, 90, 2], &quick)[0], Warn, "100 ms (a tenth of the TTL, less than node-timeout=250ms)");
-        let dumb = NodeFacts { round_trips: Err(QueryError::missing("PING")), ..node(2) };
-        assert_level(&node_timeout(&[&dumb], &settings(1), &requirements())[0], Unknown, "+ping");
+        let unmeasured = NodeFacts { round_trips: Err(QueryError::missing("PING")), ..node(2) };
+        assert_level(&node_timeout(&[&unmeasured], &settings(1), &requirements())[0], Unknown, "+ping");
     }
 }
