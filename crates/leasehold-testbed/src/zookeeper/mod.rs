@@ -33,8 +33,9 @@ const DEFAULT_TICK: Duration = Duration::from_millis(100);
 const MAX_SESSION: Duration = Duration::from_secs(1200);
 /// ZooKeeper itself would look once a minute.
 const CONTAINER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// A busy machine may hold a server up for a second, and that must not make it lose its leader.
-const PEER_TIMEOUT: Duration = Duration::from_secs(2);
+/// A busy machine may hold a server up for seconds, and that must not make it lose its leader. A
+/// server that is killed closes its connections, and is missed at once.
+const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts one ZooKeeper.
 ///
@@ -117,7 +118,8 @@ impl ZooKeeper {
     }
 
     /// How long a member of an ensemble bears the silence of its leader, and a leader that of its
-    /// followers, instead of two seconds. So long may one that is cut off go on answering.
+    /// followers, instead of thirty seconds. So long may one that is cut off go on answering: a test
+    /// that cuts members off, or pauses them, wants it shorter.
     #[must_use]
     pub fn peer_timeout(mut self, bound: Duration) -> Self {
         self.peer_timeout = bound;
