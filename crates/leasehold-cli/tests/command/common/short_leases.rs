@@ -78,6 +78,25 @@ impl TestFolder {
         })
     }
 
+    /// Evicts a holder of `name` on this engine; returns the eviction's and the holder's output. A
+    /// holder learns of it at its next renewal, so its TTL must be short.
+    #[track_caller]
+    pub(crate) fn evict_a_holder(&self, engine: &str, name: &str) -> (CommandOutput, CommandOutput) {
+        with_a_lease(|ttl| {
+            let mut holder = self.start(["run", "--engine", engine, "--ttl", ttl, name, "--", "cat"]);
+            while_held(&mut holder, "a holder", || {
+                self.run(["show", "--engine", engine, name]).stdout().contains("held").then_some(())
+            })?;
+            let evicted = self.run(["evict", "--engine", engine, "--yes", name]);
+            let ended = holder.wait();
+            // The lease had ended: there was nothing to evict.
+            if evicted.exit_code() == 1 {
+                return None;
+            }
+            Some((evicted.assert_ok(), ended))
+        })
+    }
+
     /// Runs it with the first wait within which the engine answers. `{wait}` in the arguments is that
     /// wait, in seconds.
     #[track_caller]
