@@ -21,7 +21,7 @@ pub(crate) const LIST_LIVING_FAMILY: &str = "for pid in $(cat child grandchild);
 #[track_caller]
 pub(crate) fn with_a_lease<T>(test: impl FnMut(&str) -> Option<T>) -> T {
     let shown = ["3s", "6s", "12s", "24s", "48s"].into_iter().find_map(test);
-    shown.expect("a lease that lasts until the test has reached its condition")
+    shown.expect("a try that reached what it tests, with the longest time at the latest")
 }
 
 /// Before this time, no lease of this length ends that is granted from now on.
