@@ -3,7 +3,8 @@
 
 use leasehold_testbed::{Server, mariadb, postgres, redis, zookeeper};
 
-use crate::common::{CommandOutput, TestFolder, wait_for};
+use crate::common::short_leases::{file_while_held, with_a_lease};
+use crate::common::{CommandOutput, TestFolder};
 
 /// Unusable engines of every family: unreachable addresses, and a folder that cannot be created.
 const UNUSABLE_ENGINES: [(&str, &str); 9] = [
@@ -77,22 +78,24 @@ async fn check_runtime_errors_name_lock_and_engine(mut server: Server, url: &str
     let (scheme, address) = (url.split(':').next().unwrap().to_owned(), server.addr().to_string());
     let asked = url.to_owned();
     let evicted = tokio::task::spawn_blocking(move || {
-        let place = TestFolder::new();
-        let held = place.start(["run", "--engine", &asked, "--ttl", "60s", "job", "--", "cat"]);
-        wait_for("the lock to be held", || {
-            place.run(["show", "--engine", &asked, "job"]).stdout().contains("held").then_some(())
-        });
-        place.run(["evict", "--yes", "--engine", &asked, "job"]).assert_ok();
-        held.wait().assert_failed(75, "the lock job is lost on ").stderr()
+        let (_, ended) = TestFolder::new().evict_a_holder(&asked, "job");
+        ended.assert_failed(75, "the lock job is lost on ").stderr()
     });
     assert_names_once(&evicted.await.unwrap(), &scheme, &address);
     let asked = url.to_owned();
-    let place = TestFolder::new();
-    let held = place.start(["run", "--engine", url, "--ttl", "9s", "job", "--", "sh", "-c", "echo > ready; cat"]);
-    let held = tokio::task::spawn_blocking(move || (place.wait_for_file("ready"), place, held)).await.unwrap();
+    let start = move || {
+        with_a_lease(|ttl| {
+            let place = TestFolder::new();
+            let command = ["run", "--engine", &asked, "--ttl", ttl, "job", "--", "sh", "-c", "echo > ready; cat"];
+            let mut held = place.start(command);
+            file_while_held(&place, &mut held, "ready")?;
+            Some((place, held))
+        })
+    };
+    let (place, held) = tokio::task::spawn_blocking(start).await.unwrap();
     server.pause().unwrap();
+    let asked = url.to_owned();
     let (lost, hung) = tokio::task::spawn_blocking(move || {
-        let (_, place, held) = held;
         let hung = place.run(["ls", "--engine", &asked, "--connect-timeout", "300ms"]).assert_failed(69, "").stderr();
         (held.wait().stderr(), hung)
     })

@@ -21,8 +21,7 @@ async fn check_waiting_listing_eviction_and_re_entry(url: &str) {
     let (code, said) = run_with_output(&["run", "--engine", url, "job", "--", "sh", "-c", "exit 7"]).await;
     assert_eq!(code, 7, "{said}");
     let place = TestFolder::new();
-    // An evicted holder learns of it at its next renewal, after a third of the TTL.
-    let held = place.start(["run", "--engine", url, "--ttl", "60s", "job", "--", "cat"]);
+    let held = place.start(["run", "--engine", url, "job", "--", "cat"]);
     wait_until_shown(url, "\"token\"").await;
     let (code, said) = run_with_output(&["run", "--engine", url, "-n", "job", "--", "true"]).await;
     assert_eq!(code, 1, "{said}");
@@ -33,9 +32,11 @@ async fn check_waiting_listing_eviction_and_re_entry(url: &str) {
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
     let (code, listed) = run_with_output(&["ls", "--engine", url, "other"]).await;
     assert!(code == 0 && !listed.contains("job"), "{listed}");
-    let (code, said) = run_with_output(&["evict", "--engine", url, "job", "--yes"]).await;
-    assert!(code == 0 && said.contains("fence token"), "{said}");
-    let ended = tokio::task::spawn_blocking(move || held.wait()).await.unwrap();
+    tokio::task::spawn_blocking(move || held.close_input_and_wait().assert_ok()).await.unwrap();
+    let engine = url.to_owned();
+    let evict = move || TestFolder::new().evict_a_holder(&engine, "job");
+    let (evicted, ended) = tokio::task::spawn_blocking(evict).await.unwrap();
+    assert!(evicted.stdout().contains("fence token"), "{}", evicted.stdout());
     assert!(ended.stderr().contains("lost"), "{}", ended.stderr());
     let inner = format!("{} run --engine '{url}' -n job -- echo inside", env!("CARGO_BIN_EXE_leasehold"));
     let (code, said) = run_with_output(&["run", "--engine", url, "job", "-c", &inner]).await;

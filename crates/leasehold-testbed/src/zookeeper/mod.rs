@@ -33,8 +33,9 @@ const DEFAULT_TICK: Duration = Duration::from_millis(100);
 const MAX_SESSION: Duration = Duration::from_secs(1200);
 /// ZooKeeper's default is a minute.
 const CONTAINER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// On a busy machine a server may pause for a second, and must not lose its leader.
-const PEER_TIMEOUT: Duration = Duration::from_secs(2);
+/// On a busy machine a server may pause for seconds, and must not lose its leader. A server that is
+/// killed closes its connections, which the others notice at once.
+const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts one ZooKeeper.
 ///
@@ -116,7 +117,8 @@ impl ZooKeeper {
     }
 
     /// The time after which a member gives up an unresponsive leader, and a leader unresponsive
-    /// followers, instead of two seconds. A member that is cut off may serve clients for this long.
+    /// followers, instead of thirty seconds. A member that is cut off may serve clients for this
+    /// long, so a test that cuts members off, or pauses them, sets it shorter.
     #[must_use]
     pub fn peer_timeout(mut self, bound: Duration) -> Self {
         self.peer_timeout = bound;

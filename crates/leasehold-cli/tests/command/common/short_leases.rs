@@ -21,7 +21,7 @@ pub(crate) const LIST_LIVING_FAMILY: &str = "for pid in $(cat child grandchild);
 #[track_caller]
 pub(crate) fn with_a_lease<T>(test: impl FnMut(&str) -> Option<T>) -> T {
     let shown = ["3s", "6s", "12s", "24s", "48s"].into_iter().find_map(test);
-    shown.expect("a lease that lasts until the test has reached its condition")
+    shown.expect("a try that reached what it tests, with the longest time at the latest")
 }
 
 /// Before this time, no lease of this length ends that is granted from now on.
@@ -75,6 +75,25 @@ impl TestFolder {
             file_while_held(self, &mut holder, "begun")?;
             holder.signal(Signal::KILL);
             Some(holder)
+        })
+    }
+
+    /// Evicts a holder of `name` on this engine; returns the eviction's and the holder's output. A
+    /// holder learns of it at its next renewal, so its TTL must be short.
+    #[track_caller]
+    pub(crate) fn evict_a_holder(&self, engine: &str, name: &str) -> (CommandOutput, CommandOutput) {
+        with_a_lease(|ttl| {
+            let mut holder = self.start(["run", "--engine", engine, "--ttl", ttl, name, "--", "cat"]);
+            while_held(&mut holder, "a holder", || {
+                self.run(["show", "--engine", engine, name]).stdout().contains("held").then_some(())
+            })?;
+            let evicted = self.run(["evict", "--engine", engine, "--yes", name]);
+            let ended = holder.wait();
+            // The lease had ended: there was nothing to evict.
+            if evicted.exit_code() == 1 {
+                return None;
+            }
+            Some((evicted.assert_ok(), ended))
         })
     }
 

@@ -6,7 +6,7 @@ use crate::common::TEST_TIMEOUT;
 use crate::common::doctor_report::{assert_finding, checks_at_level, doctor_report, doctor_report_with, findings_of};
 use crate::doctor_zookeeper::{LOGIN, durable_zookeeper, run_zookeeper_cli, text_of, warnings, zookeeper_url};
 use leasehold_testbed::eventually;
-use leasehold_testbed::zookeeper::{self, Ensemble};
+use leasehold_testbed::zookeeper::{self, Ensemble, ZooKeeper};
 use serde_json::Value;
 
 /// The servers for which a check has this level.
@@ -15,9 +15,14 @@ fn subjects(report: &Value, check: &str, level: &str) -> Vec<String> {
     all.map(|finding| text_of(finding, "subject").to_owned()).collect()
 }
 
+/// A member that misses its leader early enough for leases of 30 s.
+fn ensemble_member() -> ZooKeeper {
+    durable_zookeeper().peer_timeout(Duration::from_secs(5))
+}
+
 #[tokio::test]
 async fn an_ensemble_of_three_with_a_login_is_fit_and_the_probe_leaves_nothing_behind() {
-    let ensemble = Ensemble::start_with(3, &durable_zookeeper()).await.unwrap();
+    let ensemble = Ensemble::start_with(3, &ensemble_member()).await.unwrap();
     let (_, report) = doctor_report(&zookeeper_url(LOGIN, &format!("{}/apps/billing", ensemble.url()))).await;
     assert_eq!(warnings(&report), [""; 0], "{report:#}");
     assert_eq!(checks_at_level(&report, "fail").len() + checks_at_level(&report, "unknown").len(), 0, "{report:#}");
@@ -61,7 +66,7 @@ async fn an_ensemble_of_three_with_a_login_is_fit_and_the_probe_leaves_nothing_b
 
 #[tokio::test]
 async fn unreachable_servers_are_failures_once_the_majority_is() {
-    let mut ensemble = Ensemble::start_with(3, &durable_zookeeper()).await.unwrap();
+    let mut ensemble = Ensemble::start_with(3, &ensemble_member()).await.unwrap();
     let url = zookeeper_url(LOGIN, &ensemble.url());
     let away = ensemble.addr(1).to_string();
     // A server that does not respond is no better than one that is down.
@@ -118,7 +123,7 @@ async fn sessions_shorter_than_a_tick_are_found() {
     let second = Duration::from_secs(1);
     // Sessions of half a tick, whose renewals reach the leader too late; and an even number of
     // servers.
-    let each = durable_zookeeper().tick(second * 2).session_bounds(second / 2, second * 60);
+    let each = ensemble_member().tick(second * 2).session_bounds(second / 2, second * 60);
     let two = Ensemble::start_with(2, &each).await.unwrap();
     let two_url = format!("zookeeper://{LOGIN}{}", two.url());
     let (code, late) = doctor_report_with(&two_url, &["--ttl", "2s"]).await;

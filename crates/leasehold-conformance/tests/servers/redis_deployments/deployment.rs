@@ -79,17 +79,30 @@ pub(crate) async fn until_free(locks: &Locks, name: &str) {
     .await;
 }
 
-/// Waits until the lease was extended once more.
+/// Runs a test of renewals with one TTL after the other until a try shows it. `false`: on a busy machine a lease ended before it was
+/// renewed. A longer lease has to show the same.
 #[cfg(feature = "nightly")]
-pub(crate) async fn until_renewed(guard: &leasehold::Guard) {
+pub(crate) async fn with_a_lease(test: impl AsyncFn(Duration) -> bool) {
+    for ttl in [6, 12, 24, 48].map(Duration::from_secs) {
+        if test(ttl).await {
+            return;
+        }
+    }
+    panic!("no lease was renewed");
+}
+
+/// Waits until the lease was extended once more; `false`: it was lost before.
+#[cfg(feature = "nightly")]
+pub(crate) async fn is_renewed(guard: &leasehold::Guard) -> bool {
     let before = guard.deadline();
     eventually(TEST_TIMEOUT, || async {
         match (guard.deadline() > before, guard.lost_reason()) {
-            (true, None) => Ok(()),
+            (_, Some(leasehold::LostReason::Expired)) => Ok(false),
+            (true, None) => Ok(true),
             (_, lost) => Err(format!("not renewed: {guard:?} {lost:?}")),
         }
     })
-    .await;
+    .await
 }
 
 /// Tasks that wait for one lock, one after the other, hold it for a moment and give it back.
@@ -102,6 +115,12 @@ pub(crate) struct WaiterQueue {
 impl WaiterQueue {
     /// Adds one at the end, and returns when it waits.
     pub(crate) async fn add_waiter(&mut self, locks: &Locks, name: &str) {
+        assert!(self.try_add_waiter(locks, name).await, "a waiter was served before all waited");
+    }
+
+    /// The same; `false`: one was served before it was seen that all wait.
+    pub(crate) async fn try_add_waiter(&mut self, locks: &Locks, name: &str) -> bool {
+        let served_before = self.grants.lock().expect("no panic").len();
         let before = locks.inspect(name).await.expect("a view").waiters.len();
         let (number, served, mutex) = (self.tasks.len(), Arc::clone(&self.grants), locks.mutex(name));
         self.tasks.spawn(async move {
@@ -109,7 +128,14 @@ impl WaiterQueue {
             served.lock().expect("no panic").push((number, guard.token()));
             assert_eq!(guard.release().await.expect("a release"), ReleaseOutcome::Released, "waiter {number}");
         });
-        until_waiting(locks, name, before + 1).await;
+        eventually(TEST_TIMEOUT, || async {
+            if self.grants.lock().expect("no panic").len() > served_before {
+                return Ok(false);
+            }
+            let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
+            if view.waiters.len() == before + 1 { Ok(true) } else { Err(format!("one more should wait: {view:?}")) }
+        })
+        .await
     }
 
     /// Waits until all were served; their numbers in the order in which they were, and their tokens.

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, ReleaseOutcome};
+use leasehold::{Error, ErrorKind, LostReason, ReleaseOutcome};
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Cluster, SentinelSet, slot_of};
 
 use crate::redis_deployments::deployment::{
-    LONG_TTL, TEST_TIMEOUT, client, raw_command, text, until_answering, until_free, until_renewed, within_bound,
+    LONG_TTL, TEST_TIMEOUT, client, is_renewed, raw_command, text, until_answering, until_free, with_a_lease,
+    within_bound,
 };
 use crate::redis_deployments::replicas::master_and_replica;
 
@@ -105,19 +106,28 @@ async fn an_acknowledged_grant_survives_the_masters_death() {
 /// the way of the move.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_are_acknowledged_while_a_slot_moves() {
+    with_a_lease(are_acknowledged_while_a_slot_moves).await;
+}
+
+async fn are_acknowledged_while_a_slot_moves(ttl: Duration) -> bool {
     let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
-    let locks = client(&format!("{}?replicas=1", cluster.url()), Duration::from_secs(10)).await;
+    let locks = client(&format!("{}?replicas=1", cluster.url()), ttl).await;
     let slot = slot_of("a");
     let held = within_bound("a lock", locks.mutex("a").lock()).await.expect("a lock");
     let from = cluster.owner_of(slot).await.expect("an owner");
     let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
-    until_renewed(&held).await;
+    if !is_renewed(&held).await {
+        return false;
+    }
     let new = within_bound("a lock", locks.mutex("{a}new").lock()).await.expect("a lock");
     cluster.move_keys(&migration).await.expect("moved keys");
-    until_renewed(&held).await;
-    until_renewed(&new).await;
+    if !is_renewed(&held).await || !is_renewed(&new).await {
+        return false;
+    }
     cluster.finish_migration(migration).await.expect("the end of a move");
-    until_renewed(&held).await;
+    if !is_renewed(&held).await || new.lost_reason() == Some(LostReason::Expired) {
+        return false;
+    }
     assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
     assert_eq!(new.release().await.expect("an answer"), ReleaseOutcome::Released);
     // However many slots are used, one connection to each node waits.
@@ -129,4 +139,5 @@ async fn grants_are_acknowledged_while_a_slot_moves() {
         let list = text(raw_command(cluster.nodes()[node].addr(), &["CLIENT", "LIST"]).await);
         assert_eq!(list.lines().filter(|line| line.contains("cmd=wait")).count(), 1, "{list}");
     }
+    true
 }

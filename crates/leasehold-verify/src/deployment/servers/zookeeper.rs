@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold_testbed::zookeeper::{self, Ensemble};
+use leasehold_testbed::zookeeper::{self, Ensemble, ZooKeeper};
 use leasehold_testbed::{Data, Server};
 
 use super::leftovers::{self, Leftovers};
@@ -16,6 +16,8 @@ use crate::rng::Rng;
 const MEMBERS: usize = 3;
 /// Ends the wait for members that do not recover.
 const RECOVERY_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
+/// When members notice that one is cut off: before the fault ends.
+const PARTITION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The parent path of the locks.
 const ROOT_PATH: &str = "/verify";
 
@@ -34,7 +36,11 @@ impl ZookeeperServers {
     pub(super) async fn start(options: &DeploymentOptions) -> Result<Self, RunError> {
         let hits_one = [FaultKind::Leader, FaultKind::Partition, FaultKind::Crash];
         let servers = if hits_one.iter().any(|fault| options.has_fault(*fault)) {
-            Topology::Ensemble(Ensemble::start(MEMBERS).await?)
+            let mut member = ZooKeeper::new();
+            if options.has_fault(FaultKind::Partition) {
+                member = member.peer_timeout(PARTITION_TIMEOUT);
+            }
+            Topology::Ensemble(Ensemble::start_with(MEMBERS, &member).await?)
         } else {
             Topology::Single(zookeeper::start().await?)
         };
