@@ -1,5 +1,5 @@
-//! Checks that an evicted holder is notified soon, and that the fence token refuses it and no other
-//! holder.
+//! Checks that an evicted holder is notified soon, that the next waiter is granted the lock as soon,
+//! and that the fence token refuses the evicted holder and no other.
 //!
 //! Other holders may acquire the lock once the eviction has begun. That is no violation of
 //! exclusion, but its stated exception. A graceful eviction has no such exception: the next grant
@@ -34,7 +34,7 @@ struct Eviction<'a> {
 
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Eviction);
-    let (locks, mut gone) = (timeline.holds_by_lock(), 0);
+    let (locks, mut gone, mut handed_off) = (timeline.holds_by_lock(), 0, 0);
     for invocation in &timeline.calls {
         let (
             Call::Evict { lock, hold, token, graceful },
@@ -64,11 +64,17 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
             one.hold.and_then(|hold| timeline.hold(hold)).filter(|hold| !one.was_gone && hold.token == one.token);
         if let Some(hold) = hold {
             check_notification(timeline, &one, hold, &mut log);
+            handed_off += u64::from(check_hand_off(timeline, &one, holds, &mut log));
         }
     }
     let figure = match log.checked_count {
         0 => "no evictions".to_owned(),
-        n => format!("{}, {} of claims that were already gone", format_quantity(n, "eviction"), format_count(gone)),
+        n => format!(
+            "{}, {} of claims that were already gone; {} with a waiter to be served at once",
+            format_quantity(n, "eviction"),
+            format_count(gone),
+            format_count(handed_off)
+        ),
     };
     log.into_result(figure)
 }
@@ -135,6 +141,73 @@ fn check_notification(timeline: &Timeline<'_>, eviction: &Eviction<'_>, hold: &H
             report_late(timeline, eviction, hold, (title, how), by, log);
         }
     }
+}
+
+/// Checks that a waiter is granted the lock of an evicted holder as soon as the holder is notified.
+/// `false`: the history does not show that a waiter must be served.
+fn check_hand_off(
+    timeline: &Timeline<'_>,
+    eviction: &Eviction<'_>,
+    holds: &[&Hold<'_>],
+    log: &mut ViolationLog,
+) -> bool {
+    let (began, ended) = (eviction.invocation.began_at, eviction.ended_at);
+    let by = ended.saturating_add(NOTIFICATION_BOUND).saturating_add(WAKE_UP_GRACE);
+    if eviction.is_graceful || timeline.last_event_at < by || timeline.is_engine_disturbed(began, by) {
+        return false;
+    }
+    let others = || holds.iter().filter(|hold| Some(hold.op) != eviction.hold);
+    let is_over = |hold: &Hold<'_>| {
+        let ends = [hold.released_by, hold.lost.map(|(lost, _)| lost), Some(hold.deadline)];
+        ends.into_iter().flatten().any(|end| end < began)
+    };
+    if others().any(|hold| hold.granted_at < ended && !is_over(hold)) {
+        return false;
+    }
+    let requests = || {
+        let all = timeline.calls.iter().filter(|call| call.began_at <= by);
+        all.filter(|call| matches!(call.call, Call::Lock { lock, .. } if lock == eviction.lock))
+    };
+    // A claim of unknown state may hold the lock until its lease ends.
+    let is_old = |end: RunNanos| end.saturating_add(timeline.header.ttl.saturating_mul(2)) < began;
+    let lifetime = |request: &Invocation<'_>| timeline.lifetime(request.worker_id);
+    let is_clear = |request: &Invocation<'_>| match request.ended {
+        Some((end, _)) if end >= began => lifetime(request).ran_throughout(began, by),
+        Some((_, Outcome::Granted { .. } | Outcome::Busy | Outcome::Failed { .. })) => true,
+        Some((end, Outcome::TimedOut)) => end.saturating_add(WAKE_UP_GRACE) < began,
+        Some((end, _)) => is_old(end),
+        None => lifetime(request).killed_at.map_or(lifetime(request).ran_throughout(began, by), is_old),
+    };
+    if !requests().all(is_clear) {
+        return false;
+    }
+    let waits = |request: &&Invocation<'_>| {
+        let waiting = matches!(request.call, Call::Lock { waits: true, .. });
+        // Not every workload records when a request is in the queue.
+        let queued_by = request.queued_at.unwrap_or(request.began_at.saturating_add(NOTIFICATION_BOUND));
+        let stays = request
+            .ended
+            .is_none_or(|(end, outcome)| end > by || end > began && matches!(outcome, Outcome::Granted { .. }));
+        waiting && timeline.header.fair && queued_by < began && stays
+    };
+    let Some(waiter) = requests().find(waits) else { return false };
+    if others().any(|hold| hold.granted_at >= began && hold.granted_at <= by) {
+        return true;
+    }
+    let title = format!(
+        "no waiter of {:?} was granted it within {} of an eviction",
+        eviction.lock,
+        format_duration(by - ended)
+    );
+    let how = format!("{} waited all that time.", capitalized(&format_worker(timeline, waiter.worker_id)));
+    log.add_time_violation(
+        (began, by),
+        &[eviction.invocation.worker_id, waiter.worker_id],
+        &[eviction.invocation.op, waiter.op],
+        title,
+        describe(timeline, eviction, &how),
+    );
+    true
 }
 
 fn report_late(

@@ -3,7 +3,7 @@
 use leasehold_verify::history::{Call, FaultKind, OpId, Outcome, WorkerId, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::{Eviction, Exclusion, Fencing, Loss, Ticks};
 
-use crate::checker::history_builder::{HistoryBuilder, failed, shared, unknown, value};
+use crate::checker::history_builder::{HistoryBuilder, exclusive, failed, shared, unknown, value};
 
 /// Evicts a hold with this token from "a".
 fn force_release(
@@ -200,4 +200,42 @@ fn two_runs_of_a_tick(outcome: Outcome) -> HistoryBuilder {
 fn only_an_evicted_run_may_run_again() {
     two_runs_of_a_tick(evicted(6)).assert_kept(Ticks);
     two_runs_of_a_tick(gone(None)).assert_broken(Ticks, 2);
+}
+
+/// Worker 2 waits since 50 for the lock that worker 1 holds; worker 1 is evicted at 110.
+fn waiter_granted_at(granted: u64) -> HistoryBuilder {
+    let mut history = HistoryBuilder::for_workload(Workload::Mutex);
+    let first = history.acquire((0, 10), 1, 1);
+    force_release(&mut history, (100, 110), 3, (first, 1), evicted(2));
+    history.lost(120, first, 1_010);
+    let second = history.acquire((20, granted), 2, 3);
+    history.queued(50, second);
+    history.release((granted + 10, granted + 20), second);
+    history.done(3_000);
+    history
+}
+
+#[test]
+fn the_next_waiter_of_an_evicted_holder_is_granted_the_lock_within_half_a_second() {
+    let finding = waiter_granted_at(300).assert_kept(Eviction);
+    assert!(finding.figure.contains("1 with a waiter to be served at once"), "{finding:?}");
+    let verdict = waiter_granted_at(1_000).assert_broken(Eviction, 1);
+    assert!(verdict.violations[0].title.contains("no waiter of \"a\" was granted it"), "{:?}", verdict.violations);
+    assert!(verdict.violations[0].about_time);
+}
+
+#[test]
+fn no_waiter_is_expected_beside_a_claim_that_may_hold_the_lock() {
+    // A worker with a claim was killed, or one request's effect is unknown.
+    let mut killed = waiter_granted_at(1_000);
+    let _ = killed.begin(30, 4, exclusive("a"));
+    killed.worker(90, 4, WorkerState::Killed);
+    killed.assert_kept(Eviction);
+    let mut unclear = waiter_granted_at(1_000);
+    let op = unclear.begin(30, 4, exclusive("a"));
+    unclear.end(90, op, unknown());
+    unclear.assert_kept(Eviction);
+    let mut disturbed = waiter_granted_at(1_000);
+    disturbed.fault((90, 800), 1, FaultKind::Partition, &[]);
+    disturbed.assert_kept(Eviction);
 }

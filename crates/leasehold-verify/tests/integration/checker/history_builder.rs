@@ -83,6 +83,10 @@ impl HistoryBuilder {
         self.granted(span, worker, exclusive("a"), token)
     }
 
+    pub(crate) fn queued(&mut self, t: u64, op: OpId) {
+        self.events.push(Event::Queued { t: t * NANOS_PER_MS, op });
+    }
+
     pub(crate) fn held(&mut self, t: u64, op: OpId) {
         self.events.push(Event::Held { t: t * NANOS_PER_MS, op, deadline: (t + TTL) * NANOS_PER_MS });
     }
