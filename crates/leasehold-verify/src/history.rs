@@ -220,10 +220,10 @@ pub enum Call {
     Evict {
         /// The lock's name.
         lock: String,
-        /// The call that holds it, if known: a tick's run is known by its token.
+        /// The call that holds it or waits for it, if known: a tick's run is known by its token.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hold: Option<OpId>,
-        /// The holder's token when it was seen.
+        /// The holder's token when it was seen; 0: it was a waiter.
         token: u64,
         /// Whether the holder is only requested to release. It keeps the lock until it does, or
         /// until its deadline.

@@ -34,7 +34,7 @@ struct Eviction<'a> {
 
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Eviction);
-    let (locks, mut gone, mut handed_off) = (timeline.holds_by_lock(), 0, 0);
+    let (locks, mut gone, mut waiters, mut handed_off) = (timeline.holds_by_lock(), 0, 0, 0);
     for invocation in &timeline.calls {
         let (
             Call::Evict { lock, hold, token, graceful },
@@ -60,8 +60,12 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
         if timeline.header.fencing {
             check_fence_token(timeline, &one, holds, &mut log);
         }
-        let hold =
-            one.hold.and_then(|hold| timeline.hold(hold)).filter(|hold| !one.was_gone && hold.token == one.token);
+        if one.token == 0 && !one.was_gone {
+            waiters += 1;
+            check_waiter(timeline, &one, &mut log);
+        }
+        let is_evicted = |hold: &&Hold<'_>| !one.was_gone && (hold.token == one.token || one.token == 0);
+        let hold = one.hold.and_then(|hold| timeline.hold(hold)).filter(is_evicted);
         if let Some(hold) = hold {
             check_notification(timeline, &one, hold, &mut log);
             handed_off += u64::from(check_hand_off(timeline, &one, holds, &mut log));
@@ -70,9 +74,10 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let figure = match log.checked_count {
         0 => "no evictions".to_owned(),
         n => format!(
-            "{}, {} of claims that were already gone; {} with a waiter to be served at once",
+            "{}, {} of claims that were already gone, {} of waiters; {} with a waiter to be served at once",
             format_quantity(n, "eviction"),
             format_count(gone),
+            format_count(waiters),
             format_count(handed_off)
         ),
     };
@@ -141,6 +146,31 @@ fn check_notification(timeline: &Timeline<'_>, eviction: &Eviction<'_>, hold: &H
             report_late(timeline, eviction, hold, (title, how), by, log);
         }
     }
+}
+
+/// Checks that the request of an evicted waiter ends. If the lock was granted to it meanwhile, its
+/// holder must be notified instead.
+fn check_waiter(timeline: &Timeline<'_>, eviction: &Eviction<'_>, log: &mut ViolationLog) {
+    let (began, ended) = (eviction.invocation.began_at, eviction.ended_at);
+    let by = ended.saturating_add(NOTIFICATION_BOUND).saturating_add(WAKE_UP_GRACE);
+    let Some(request) = timeline.calls.iter().find(|call| Some(call.op) == eviction.hold) else { return };
+    let has_ended = request.ended.is_some_and(|(end, _)| end <= by);
+    if has_ended
+        || timeline.last_event_at < by
+        || timeline.is_engine_disturbed(began, by)
+        || !timeline.lifetime(request.worker_id).ran_throughout(began, by)
+    {
+        return;
+    }
+    let title = format!("the request of an evicted waiter of {:?} did not end", eviction.lock);
+    let how = format!("It had not ended by {}, although its worker ran all the time.", format_time(by));
+    log.add_time_violation(
+        (began, by),
+        &[eviction.invocation.worker_id, request.worker_id],
+        &[eviction.invocation.op, request.op],
+        title,
+        describe(timeline, eviction, &how),
+    );
 }
 
 /// Checks that a waiter is granted the lock of an evicted holder as soon as the holder is notified.
@@ -253,11 +283,14 @@ fn report(
 
 fn describe(timeline: &Timeline<'_>, eviction: &Eviction<'_>, explanation: &str) -> String {
     format!(
-        "{} {} the holder of {:?} with token {} from {} to {}{}. {explanation} {}",
+        "{} {} {} of {:?} from {} to {}{}. {explanation} {}",
         capitalized(&format_worker(timeline, eviction.invocation.worker_id)),
         if eviction.is_graceful { "gracefully evicted" } else { "evicted" },
+        match eviction.token {
+            0 => "a waiter".to_owned(),
+            token => format!("the holder with token {token}"),
+        },
         eviction.lock,
-        eviction.token,
         format_time(eviction.invocation.began_at),
         format_time(eviction.ended_at),
         if eviction.was_gone { "; the claim was already gone" } else { "" },

@@ -410,7 +410,7 @@ impl<'a> Timeline<'a> {
                 continue;
             }
             let hold = self.hold_index.get(hold).and_then(|&at| self.holds.get_mut(at));
-            if let Some(hold) = hold.filter(|hold| hold.token == *token) {
+            if let Some(hold) = hold.filter(|hold| hold.token == *token || *token == 0) {
                 hold.evicted_at = Some(hold.evicted_at.unwrap_or(invocation.began_at).min(invocation.began_at));
             }
         }

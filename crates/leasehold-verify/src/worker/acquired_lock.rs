@@ -57,14 +57,15 @@ impl LockBackend {
     }
 }
 
-/// A holder, as other clients see it.
+/// A holder or waiter, as other clients see it.
 #[derive(Clone, Debug)]
-pub(super) struct ObservedHolder {
+pub(super) struct ObservedContender {
     claim: ClaimId,
+    /// 0: it waits.
     pub(super) token: u64,
-    /// The call by which it holds, if its description contains it.
+    /// The call by which it holds or waits, if its description contains it.
     pub(super) hold: Option<OpId>,
-    /// How long it has held the lock.
+    /// How long it has held the lock, or waited for it.
     pub(super) age: Duration,
 }
 
@@ -76,27 +77,28 @@ pub(super) fn description_of(op: OpId) -> String {
 const DESCRIPTION_PREFIX: &str = "verify ";
 
 impl LockBackend {
-    /// The current holders of a lock; none where holders cannot be evicted.
-    pub(super) async fn list_holders(&self, lock: &str) -> Vec<ObservedHolder> {
-        let Self::Leasehold(locks) = self else { return Vec::new() };
+    /// The current holders and waiters of a lock; none where claims cannot be evicted.
+    pub(super) async fn list_contenders(&self, lock: &str) -> (Vec<ObservedContender>, Vec<ObservedContender>) {
+        let Self::Leasehold(locks) = self else { return (Vec::new(), Vec::new()) };
         let can = locks.capabilities();
         if !can.force_release || !can.inspection {
-            return Vec::new();
+            return (Vec::new(), Vec::new());
         }
-        let Ok(view) = locks.inspect(lock).await else { return Vec::new() };
-        let seen = |party: &leasehold::engine::ContenderView| {
+        let Ok(view) = locks.inspect(lock).await else { return (Vec::new(), Vec::new()) };
+        let observe = |party: &leasehold::engine::ContenderView| {
             let hold = party
                 .holder
                 .description
                 .strip_prefix(DESCRIPTION_PREFIX)
                 .and_then(|op| OpId::from_str_radix(op, 16).ok());
-            Some(ObservedHolder { claim: party.claim, token: party.token?.0, hold, age: party.age })
+            let token = party.token.unwrap_or_default().0;
+            ObservedContender { claim: party.claim, token, hold, age: party.age }
         };
-        view.holders.iter().filter_map(seen).collect()
+        (view.holders.iter().map(observe).collect(), view.waiters.iter().map(observe).collect())
     }
 
     /// Force-releases a holder, or requests its release.
-    pub(super) async fn force_release(&self, lock: &str, seen: &ObservedHolder, is_graceful: bool) -> Outcome {
+    pub(super) async fn force_release(&self, lock: &str, seen: &ObservedContender, is_graceful: bool) -> Outcome {
         let Self::Leasehold(locks) = self else {
             return Outcome::Failed { error: "only leasehold supports evictions".to_owned() };
         };

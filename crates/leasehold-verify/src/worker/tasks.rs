@@ -361,7 +361,8 @@ impl WorkerTask {
 }
 
 /// Finds a holder of a lock and force-releases it, or, every third time, requests its release.
-/// Returns the call, and the fence token if the holder was still there.
+/// Every fourth time it force-releases a waiter, if there is one. Returns the call, and the fence
+/// token if the holder was still there.
 async fn force_release(
     assignment: &Assignment,
     backend: &LockBackend,
@@ -369,9 +370,14 @@ async fn force_release(
     worker: WorkerId,
     lock: &str,
 ) -> Option<(OpId, u64)> {
-    let mut found = None;
+    let (op, mut found) = (recorder.next_op_id(worker), None);
     for number in 1..=MAX_HOLDER_QUERIES {
-        let holders = backend.list_holders(lock).await;
+        let (holders, waiters) = backend.list_contenders(lock).await;
+        let waiter = waiters.into_iter().find(|waiter| waiter.hold.is_some());
+        if op.is_multiple_of(4) && waiter.is_some() {
+            found = waiter;
+            break;
+        }
         found = holders.into_iter().max_by_key(|one| one.age);
         // Without a pause: most holders hold it only briefly. Even so, the holder may have
         // released, which must do no harm.
@@ -381,8 +387,7 @@ async fn force_release(
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
     let seen = found?;
-    let op = recorder.next_op_id(worker);
-    let graceful = op.is_multiple_of(3);
+    let graceful = op.is_multiple_of(3) && seen.token > 0;
     let call = Call::Evict { lock: lock.to_owned(), hold: seen.hold, token: seen.token, graceful };
     let due = recorder.now() + assignment.ttl.as_nanos() as u64;
     recorder.begin_with_id(worker, op, Some(due), call);

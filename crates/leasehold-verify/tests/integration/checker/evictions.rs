@@ -239,3 +239,40 @@ fn no_waiter_is_expected_beside_a_claim_that_may_hold_the_lock() {
     disturbed.fault((90, 800), 1, FaultKind::Partition, &[]);
     disturbed.assert_kept(Eviction);
 }
+
+/// Worker 2 waits and is evicted at 110; its request ends at `ended`.
+fn waiter_evicted(ended: u64, outcome: Outcome) -> HistoryBuilder {
+    let mut history = HistoryBuilder::for_workload(Workload::Mutex);
+    let first = history.acquire((0, 10), 1, 1);
+    let second = history.begin(20, 2, exclusive("a"));
+    history.queued(50, second);
+    force_release(&mut history, (100, 110), 3, (second, 0), Outcome::Evicted { token: None, gone: false });
+    history.end(ended, second, outcome);
+    history.held(1_500, first);
+    history.release((1_600, 1_610), first);
+    history.done(3_000);
+    history
+}
+
+#[test]
+fn the_request_of_an_evicted_waiter_ends_within_half_a_second() {
+    let finding = waiter_evicted(300, failed()).assert_kept(Eviction);
+    assert!(finding.figure.contains("1 of waiters"), "{finding:?}");
+    let verdict = waiter_evicted(1_000, failed()).assert_broken(Eviction, 1);
+    assert!(verdict.violations[0].title.contains("did not end"), "{:?}", verdict.violations);
+}
+
+/// The evicted claim was granted meanwhile: its hold is an evicted one, too.
+#[test]
+fn a_waiter_that_was_granted_and_evicted_is_the_stated_exception() {
+    let mut history = HistoryBuilder::for_workload(Workload::Mutex);
+    let first = history.acquire((10, 120), 1, 1);
+    history.held(200, first);
+    force_release(&mut history, (100, 110), 3, (first, 0), evicted(2));
+    let second = history.acquire((20, 130), 2, 3);
+    history.held(150, second);
+    history.lost(300, first, 1_010);
+    history.release((400, 410), second);
+    history.done(3_000);
+    history.assert_kept(Eviction);
+}
