@@ -8,7 +8,6 @@ use std::time::Duration;
 use leasehold::clock::{Clock, Instant};
 use leasehold::engine::{AcquireReply, Capabilities, Engine, Fairness, Grant, LockView};
 use leasehold::{Claim, Holder, LockName, LockOptions, Locks, Mode, Owner, Token};
-use leasehold_internals::logic::lease::Validity;
 use leasehold_testbed::eventually;
 use tokio::sync::OnceCell;
 
@@ -150,8 +149,8 @@ impl TestContext {
         .await;
     }
 
-    /// Waits until the engine grants a claim, asking as the library does; its token and, if the engine says it on our clock,
-    /// the moment when the grant ends.
+    /// Waits until the engine grants a claim, asking as the library does; its token and, unless its
+    /// session decides how long it lasts, when its lease began.
     pub async fn wait_granted(&self, engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> (Token, Option<Instant>) {
         let give_up = Clock::system().now().saturating_add(TEST_TIMEOUT);
         // The same claim: asking again does no harm.
@@ -159,8 +158,10 @@ impl TestContext {
         let mut answer = ask().await;
         loop {
             answer = match answer {
-                AcquireReply::Granted(Grant { token, validity: Validity::Until(end) }) => return (token, Some(end)),
-                AcquireReply::Granted(grant) => return (grant.token, None),
+                AcquireReply::Granted(Grant { token, reserved_at, expires_at }) => {
+                    let lasts_a_ttl = reserved_at == expires_at.saturating_sub(claim.options.ttl);
+                    return (token, lasts_a_ttl.then_some(reserved_at));
+                }
                 AcquireReply::Refused(refusal) => panic!("refused: {refusal:?}"),
                 AcquireReply::ForceReleased => panic!("evicted"),
                 AcquireReply::Queued { recheck_after: recheck, .. } => {

@@ -9,12 +9,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use leasehold::clock::{Clock, Instant};
-use leasehold::engine::{
-    AcquireReply, Capabilities, Engine, EngineUrl, Grant, Reach, ReleaseReply, RenewReply, Step, Validity,
-};
+use leasehold::engine::{AcquireReply, Capabilities, Engine, EngineUrl, Grant, Reach, ReleaseReply, RenewReply, Step};
 use leasehold::{Claim, ClaimId, LockName, Result, Token};
 
 /// The state of one lock. It stays when the lock is free: tokens must keep rising.
@@ -86,7 +83,7 @@ impl Engine for MapEngine {
                     state.last_token += 1;
                 }
                 state.holder = Some((claim.id, now.saturating_add(ttl)));
-                granted(state.last_token, ttl)
+                AcquireReply::Granted(Grant::for_ttl(Token(state.last_token), now, ttl))
             }
         });
         Step::ready(Ok(answer))
@@ -98,7 +95,7 @@ impl Engine for MapEngine {
             self.apply(claim, |state, now| match state.holder(now) {
                 Some((holder, _)) if holder == claim.id => {
                     state.holder = Some((claim.id, now.saturating_add(ttl)));
-                    RenewReply::Renewed(Validity::FromSend(ttl))
+                    RenewReply::Renewed(now.saturating_add(ttl))
                 }
                 _ => RenewReply::Lost,
             })
@@ -120,10 +117,6 @@ impl Engine for MapEngine {
     fn shutdown(self: Arc<Self>) -> Step<()> {
         Step::ready(Ok(()))
     }
-}
-
-fn granted(token: u64, ttl: Duration) -> AcquireReply {
-    AcquireReply::Granted(Grant { token: Token(token), validity: Validity::FromSend(ttl) })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

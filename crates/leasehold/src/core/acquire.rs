@@ -12,7 +12,6 @@ use crate::core::keeper::{self, LeaseManager};
 use crate::core::shared::Shared;
 use crate::engine::{AcquireReply, Grant, Step};
 use crate::engine::{Claim, LockOptions};
-use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
 use crate::logic::{backoff, lease as rules};
 use crate::types::{Effect, Error, ErrorKind, Mode, Result, Token};
@@ -60,7 +59,7 @@ pub(crate) async fn acquire(
         let mut step = Arc::clone(&manager.engine).attempt(Arc::clone(&claim), patience != WaitLimit::NoWait);
         match step.take_ready() {
             Some(Ok(AcquireReply::Granted(grant))) => {
-                let term = GrantedLease::new(manager, &claim, grant, Instant::default(), max_hold);
+                let term = GrantedLease::new(manager, &claim, grant, max_hold);
                 return Ok(Some(term.begin(shared, claim)));
             }
             Some(other) => asked = Some(Step::ready(other)),
@@ -93,7 +92,6 @@ pub(crate) async fn acquire_all(
     let most = options.iter().map(|options| rules::call_timeout(options.ttl)).min().unwrap_or_default();
     let new = |options| Arc::new(Claim::with_clock(manager.clock.clone(), options));
     let mut several = AbandonOnDrop { shared, claims: options.into_iter().map(new).collect() };
-    let sent = manager.clock.now();
     let mut step = Arc::clone(&manager.engine).attempt_all(several.claims.clone());
     let bound = || patience.map_or(most, |patience| most.min(patience.saturating_add(REPLY_GRACE)));
     let called = keeper::call(manager, &mut step, bound).await;
@@ -104,7 +102,7 @@ pub(crate) async fn acquire_all(
     };
     let late = manager.clock.now();
     let begin = |(claim, grant): (&Arc<Claim>, Grant)| {
-        let term = GrantedLease::new(manager, claim, grant, sent, max_hold);
+        let term = GrantedLease::new(manager, claim, grant, max_hold);
         (late < term.deadline).then_some((term, Arc::clone(claim)))
     };
     let options: Option<Vec<_>> = several.claims.iter().zip(grants).map(begin).collect();
@@ -128,7 +126,7 @@ impl Drop for AbandonOnDrop<'_> {
     }
 }
 
-/// The lease that follows from a grant to a request sent at `maybe_known_to_engine`.
+/// The lease that follows from a grant.
 struct GrantedLease {
     token: Token,
     starts_at: Instant,
@@ -137,21 +135,15 @@ struct GrantedLease {
 }
 
 impl GrantedLease {
-    fn new(manager: &LeaseManager, claim: &Claim, grant: Grant, sent: Instant, max_hold: Option<Duration>) -> Self {
-        let ttl = claim.options.ttl;
-        let from = match grant.validity {
-            Validity::FromSend(_) => sent,
-            // The engine reads this process's clock: its lease began with the grant itself.
-            Validity::Until(end) => end.saturating_sub(ttl),
-        };
-        // A hand-off gives this claim a lease that may have been running already.
-        let held_from = match grant.validity {
-            Validity::Until(_) if !manager.capabilities.uses_local_clock && max_hold.is_some() => manager.clock.now(),
-            _ => from,
+    fn new(manager: &LeaseManager, claim: &Claim, grant: Grant, max_hold: Option<Duration>) -> Self {
+        // A hand-off's lease may have been running for a while; the hold begins now.
+        let held_from = match max_hold {
+            Some(_) if !manager.capabilities.uses_local_clock => manager.clock.now(),
+            _ => grant.reserved_at,
         };
         let cap = max_hold.map_or(Instant::NEVER, |most| held_from.saturating_add(most));
-        let deadline = rules::deadline(from, grant.validity, manager.capabilities.drift, ttl, cap);
-        Self { token: grant.token, starts_at: from, deadline, max_deadline: cap }
+        let deadline = rules::deadline(grant.expires_at, manager.capabilities.drift, claim.options.ttl, cap);
+        Self { token: grant.token, starts_at: grant.reserved_at, deadline, max_deadline: cap }
     }
 
     /// Begins the lease.
@@ -250,7 +242,7 @@ impl<'a> Acquisition<'a> {
                 }
             };
             next = match heard {
-                Ok(AcquireReply::Granted(grant)) => match self.accept(grant, now)? {
+                Ok(AcquireReply::Granted(grant)) => match self.accept(grant)? {
                     Some(guard) => return Ok(Some(guard)),
                     None => NextAction::Attempt,
                 },
@@ -329,8 +321,8 @@ impl<'a> Acquisition<'a> {
 
     /// Begins the lease of a grant. `None`: the grant came so late that its lease is over, and the
     /// claim asks again.
-    fn accept(&mut self, grant: Grant, sent: Instant) -> Result<Option<Guard>> {
-        let term = GrantedLease::new(self.manager(), &self.claim, grant, sent, self.max_hold);
+    fn accept(&mut self, grant: Grant) -> Result<Option<Guard>> {
+        let term = GrantedLease::new(self.manager(), &self.claim, grant, self.max_hold);
         let waited = self.is_contended || !self.manager().capabilities.uses_local_clock;
         if waited && self.manager().clock.now() >= term.deadline {
             if term.deadline >= term.max_deadline {

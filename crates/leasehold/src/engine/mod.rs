@@ -44,7 +44,6 @@ pub(crate) use self::url::SCHEMES;
 
 #[cfg(any(feature = "memory", feature = "file"))]
 use crate::clock::{Clock, Instant};
-pub use crate::logic::lease::Validity;
 #[cfg(any(feature = "memory", feature = "file"))]
 use crate::logic::table::{Contender, Verdict};
 use crate::logic::table::{Refusal, ReleaseEffect};
@@ -107,8 +106,24 @@ pub struct Grant {
     /// Higher than any token granted before for this name, or the same token for an owner that
     /// re-enters.
     pub token: Token,
-    /// How long the grant lasts.
-    pub validity: Validity,
+    /// When the lease began: the lock has been reserved for the claim since then. The next renewal
+    /// is due a third of the TTL later.
+    pub reserved_at: Instant,
+    /// When the grant ends, on our own clock, before any clock drift is subtracted. An engine with
+    /// a clock of its own counts from before it sent the request.
+    pub expires_at: Instant,
+}
+
+impl Grant {
+    /// A grant for a TTL, to a request that was sent at `sent`.
+    pub fn for_ttl(token: Token, sent: Instant, ttl: Duration) -> Self {
+        Self { token, reserved_at: sent, expires_at: sent.saturating_add(ttl) }
+    }
+
+    /// A grant until a known time, renewed or handed off with this TTL.
+    pub fn until(token: Token, expires_at: Instant, ttl: Duration) -> Self {
+        Self { token, reserved_at: expires_at.saturating_sub(ttl), expires_at }
+    }
 }
 
 /// The answer to a claim.
@@ -152,10 +167,10 @@ pub enum AcquireReply {
 impl AcquireReply {
     /// Turns a table's verdict into an answer, for an engine that reads this process's clock.
     /// `expiry` is when the next lease ends.
-    pub(crate) fn from_verdict(verdict: Verdict, expiry: Option<Instant>, clock: &Clock) -> Self {
+    pub(crate) fn from_verdict(verdict: Verdict, ttl: Duration, expiry: Option<Instant>, clock: &Clock) -> Self {
         let recheck = || expiry.map(|at| at.duration_since(clock.now()));
         match verdict {
-            Verdict::Granted(token, until) => Self::Granted(Grant { token, validity: Validity::Until(until) }),
+            Verdict::Granted(token, until) => Self::Granted(Grant::until(token, until, ttl)),
             Verdict::Queued(ahead) => Self::Queued { ahead, recheck_after: recheck(), cool_down: None },
             Verdict::Busy => Self::Busy { recheck_after: recheck() },
             Verdict::Refused(refusal) => Self::Refused(refusal),
@@ -166,8 +181,8 @@ impl AcquireReply {
 /// The answer to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewReply {
-    /// Renewed: the lease now lasts this long.
-    Renewed(Validity),
+    /// Renewed: the lease now lasts until then, on our own clock; see [`Grant::expires_at`].
+    Renewed(Instant),
     /// This claim still holds the lock, but its lease was not extended.
     Held,
     /// This claim does not hold the lock any more.

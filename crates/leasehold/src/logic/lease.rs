@@ -29,24 +29,10 @@ impl Drift {
     }
 }
 
-/// The length of a grant, as the engine reports it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Validity {
-    /// This long, from some time after the request was sent. Only the send time is known to be
-    /// early enough.
-    FromSend(Duration),
-    /// Until this time of our own clock, which the engine reads, too.
-    Until(Instant),
-}
-
-/// From this time on, the holder must not rely on the grant: `sent + ttl - drift`, never later than
-/// `cap`.
-pub fn deadline(sent: Instant, validity: Validity, drift: Drift, ttl: Duration, cap: Instant) -> Instant {
-    let end = match validity {
-        Validity::FromSend(lasts) => sent.saturating_add(lasts),
-        Validity::Until(end) => end,
-    };
-    end.saturating_sub(drift.margin_for(ttl)).min(cap)
+/// From this time on, the holder must not rely on a grant that ends at `expires_at`: the drift
+/// earlier, never later than `cap`.
+pub fn deadline(expires_at: Instant, drift: Drift, ttl: Duration, cap: Instant) -> Instant {
+    expires_at.saturating_sub(drift.margin_for(ttl)).min(cap)
 }
 
 /// When to renew a lease of `ttl` that was last confirmed by a request sent at `sent`: after a
@@ -118,7 +104,7 @@ mod tests {
             // to 1 % fast.
             let fast = Duration::from_nanos((ttl.as_nanos() * 1_000_000 / u128::from(1_000_000 + rate_ppm)) as u64);
             let granted_to_another = sent.saturating_add(Duration::from_nanos(delay)).saturating_add(fast);
-            let ours = deadline(sent, Validity::FromSend(ttl), Drift::REMOTE, ttl, Instant::NEVER);
+            let ours = deadline(sent.saturating_add(ttl), Drift::REMOTE, ttl, Instant::NEVER);
             prop_assert!(ours < granted_to_another);
         }
 
@@ -139,9 +125,7 @@ mod tests {
 
         #[test]
         fn no_lease_exceeds_its_max_deadline(sent in instant(), ttl in ttl(), cap in instant()) {
-            for validity in [Validity::FromSend(ttl), Validity::Until(sent.saturating_add(ttl))] {
-                prop_assert!(deadline(sent, validity, Drift::SAME_CLOCK, ttl, cap) <= cap);
-            }
+            prop_assert!(deadline(sent.saturating_add(ttl), Drift::SAME_CLOCK, ttl, cap) <= cap);
         }
     }
 }

@@ -7,7 +7,6 @@ use leasehold::clock::{Clock, ManualClock};
 use leasehold::engine::{AcquireReply, Engine, ReleaseReply, RenewReply};
 use leasehold::{Claim, LockName, Mode, Token};
 use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
-use leasehold_internals::logic::lease::Validity;
 use leasehold_testbed::eventually;
 
 use crate::redis_faults::fixture::{Fixture, await_guard, claim, inspect, release, spawn_lock, until_waiting};
@@ -174,8 +173,7 @@ async fn the_record_of_a_grouped_lease_outlives_it() {
         let renewals = Arc::clone(&engine).renew(claims.clone()).await.expect("an answer");
         for (claim, renewal) in claims.iter().zip(renewals) {
             let lease = match renewal {
-                RenewReply::Renewed(Validity::Until(end)) => end.duration_since(clock.now()),
-                RenewReply::Renewed(Validity::FromSend(lasts)) => lasts,
+                RenewReply::Renewed(expires_at) => expires_at.duration_since(clock.now()),
                 other => panic!("{other:?}"),
             };
             let record = site.command_number(&["PEXPIRETIME", &site.key(claim.name().as_str())]).await;

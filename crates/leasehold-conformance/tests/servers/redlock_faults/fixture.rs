@@ -8,7 +8,6 @@ use leasehold::clock::{Clock, Instant};
 use leasehold::engine::{AcquireReply, Engine};
 use leasehold::{Claim, Error, ErrorKind, Guard, Holder, LockName, LockOptions, Locks, Mode, Owner, Result, Token};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
-use leasehold_internals::logic::lease::Validity;
 use leasehold_testbed::redis::{IndependentServers, Redis, Reply, RespClient};
 use leasehold_testbed::{Data, Proxy, Server, eventually};
 use tokio::sync::OnceCell;
@@ -262,10 +261,7 @@ pub(crate) fn claim(name: &str, owner: Option<Owner>, ttl: Duration) -> Arc<Clai
 /// One attempt: its token, and until when it lasts. `None`: it is not free.
 pub(crate) async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Result<Option<(Token, Instant)>> {
     match Arc::clone(engine).attempt(Arc::clone(claim), false).await? {
-        AcquireReply::Granted(grant) => match grant.validity {
-            Validity::Until(end) => Ok(Some((grant.token, end))),
-            other => panic!("it does not say until when: {other:?}"),
-        },
+        AcquireReply::Granted(grant) => Ok(Some((grant.token, grant.expires_at))),
         AcquireReply::Busy { .. } => Ok(None),
         AcquireReply::CoolingDown { left } => {
             Err(Error::new(ErrorKind::Unavailable, format!("it cools down for {left:?}")))

@@ -93,9 +93,9 @@ fn apply_renewal(manager: &Arc<LeaseManager>, claim: &Arc<Claim>, answer: RenewR
     manager.metrics.increment("leasehold_renew_total", Some(("result", label)));
     let (lease, ttl, now) = (&claim.lease, claim.options.ttl, manager.clock.now());
     let due = match answer {
-        RenewReply::Renewed(validity) => {
+        RenewReply::Renewed(expires_at) => {
             let drift = manager.capabilities.drift;
-            if !lease.extend(rules::deadline(sent, validity, drift, ttl, lease.max_deadline())) {
+            if !lease.extend(rules::deadline(expires_at, drift, ttl, lease.max_deadline())) {
                 // Too late. The lease is due now: the keeper removes it and releases what the
                 // engine extended.
                 manager.set_due(claim, now);

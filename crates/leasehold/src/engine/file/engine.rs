@@ -22,7 +22,7 @@ use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, EngineUrl, ForceReleaseOutcome, Grant, LockView, LossEvents,
     Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::logic::lease::{self as rules, Validity};
+use crate::logic::lease as rules;
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result};
 
 /// How long a step retries a busy lock file. A process is inside for microseconds, so one that
@@ -163,9 +163,11 @@ impl FileEngine {
         }
     }
 
-    async fn query_claim(self: &Arc<Self>, name: &LockName, op: Operation) -> Result<AcquireReply> {
-        match self.run(name.clone(), op).await? {
-            StepOutput::Verdict(verdict, expiry, _) => Ok(AcquireReply::from_verdict(verdict, expiry, &self.clock)),
+    async fn query_claim(self: &Arc<Self>, claim: &Claim, op: Operation) -> Result<AcquireReply> {
+        match self.run(claim.name().clone(), op).await? {
+            StepOutput::Verdict(verdict, expiry, _) => {
+                Ok(AcquireReply::from_verdict(verdict, claim.options.ttl, expiry, &self.clock))
+            }
             other => Err(unexpected_output(&other)),
         }
     }
@@ -229,7 +231,7 @@ impl FileEngine {
 
     async fn renew_one(self: &Arc<Self>, claim: &Claim) -> Result<RenewReply> {
         match self.run(claim.name().clone(), Operation::Renew(claim.id)).await? {
-            StepOutput::Renewed(Some(until)) => Ok(RenewReply::Renewed(Validity::Until(until))),
+            StepOutput::Renewed(Some(until)) => Ok(RenewReply::Renewed(until)),
             StepOutput::Renewed(None) | StepOutput::FileRemoved => Ok(RenewReply::Lost),
             other => Err(unexpected_output(&other)),
         }
@@ -282,9 +284,9 @@ impl Engine for FileEngine {
     }
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply> {
-        Step::new(async move {
-            self.query_claim(claim.name(), Operation::Attempt { claim: Arc::clone(&claim), queue }).await
-        })
+        Step::new(
+            async move { self.query_claim(&claim, Operation::Attempt { claim: Arc::clone(&claim), queue }).await },
+        )
     }
 
     fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
@@ -301,7 +303,7 @@ impl Engine for FileEngine {
                     return Ok(AcquireReply::ForceReleased);
                 }
             }
-            let answer = self.query_claim(claim.name(), Operation::Refresh(claim.id)).await?;
+            let answer = self.query_claim(&claim, Operation::Refresh(claim.id)).await?;
             if matches!(answer, AcquireReply::Queued { .. }) {
                 return Ok(answer);
             }

@@ -16,7 +16,6 @@ use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, EngineUrl, ForceReleaseOutcome, Grant, LockView,
     LossBroadcaster, LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::logic::lease::Validity;
 use crate::logic::table::{self, Contender, Granted, LockTable};
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
@@ -241,7 +240,7 @@ impl MemoryEngine {
                 details: ContenderDetails { claim, since: now, wakeup: None },
             };
             let (verdict, granted) = table.attempt(contender, queue, now, &mut token);
-            (AcquireReply::from_verdict(verdict, table.next_expiry(), &self.clock), granted)
+            (AcquireReply::from_verdict(verdict, options.ttl, table.next_expiry(), &self.clock), granted)
         })
     }
 
@@ -326,7 +325,7 @@ impl Engine for MemoryEngine {
             }
             let answer = self.step(claim.name(), |table, now, mut token| {
                 let (verdict, granted) = table.refresh(claim.id, now, &mut token);
-                (AcquireReply::from_verdict(verdict, table.next_expiry(), &self.clock), granted)
+                (AcquireReply::from_verdict(verdict, claim.options.ttl, table.next_expiry(), &self.clock), granted)
             });
             Ok(if self.take_force_released(claim.id) { AcquireReply::ForceReleased } else { answer })
         })
@@ -335,7 +334,7 @@ impl Engine for MemoryEngine {
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
         let renew = |claim: &Arc<Claim>| {
             let until = self.step(claim.name(), |table, now, mut token| table.renew(claim.id, now, &mut token));
-            until.map_or(RenewReply::Lost, |until| RenewReply::Renewed(Validity::Until(until)))
+            until.map_or(RenewReply::Lost, RenewReply::Renewed)
         };
         ready(claims.iter().map(renew).collect())
     }

@@ -10,7 +10,6 @@ use super::{error, wire};
 use crate::clock::Clock;
 use crate::engine::Claim;
 use crate::engine::Grant;
-use crate::logic::lease::Validity;
 use crate::types::{Result, Token};
 
 /// Acquires all locks if one script can, and they are free; `None` if not.
@@ -55,9 +54,6 @@ pub(super) async fn attempt_all(
         .filter(|tokens: &Vec<u64>| tokens.len() == claims.len())
         .ok_or_else(|| error::unexpected_answer(&live.address, &answer))?;
     engine.wait_for_replicas(&live.address).await?;
-    let grant = |(token, claim): (u64, &Arc<Claim>)| Grant {
-        token: Token(token),
-        validity: Validity::Until(sent.saturating_add(claim.options.ttl)),
-    };
+    let grant = |(token, claim): (u64, &Arc<Claim>)| Grant::for_ttl(Token(token), sent, claim.options.ttl);
     Ok(Some(tokens.into_iter().zip(claims).map(grant).collect()))
 }

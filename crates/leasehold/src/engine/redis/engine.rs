@@ -23,7 +23,6 @@ use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, Grant, LockView, LossEvents, Record,
     RecordStore, ReleaseReply, RenewReply, ServerRun, Step,
 };
-use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Mode, Result, Token};
 
@@ -322,7 +321,7 @@ pub(super) fn secs_rounded_up(time: Duration) -> u64 {
 }
 
 fn granted_answer(token: Token, sent: Instant, ttl: Duration) -> AcquireReply {
-    AcquireReply::Granted(Grant { token, validity: Validity::Until(sent.saturating_add(ttl)) })
+    AcquireReply::Granted(Grant::for_ttl(token, sent, ttl))
 }
 
 /// Reads the answer of the scripts `attempt` and `heartbeat`.

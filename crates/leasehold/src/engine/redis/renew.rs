@@ -10,10 +10,9 @@ use super::engine::{RedisEngine, secs_rounded_up};
 use super::link::LiveConnection;
 use super::renewal_groups::{LeaseCheck, MIN_GROUP_SIZE, RenewalGroup};
 use super::{error, wire};
-use crate::clock::Instant;
 use crate::engine::Claim;
 use crate::engine::RenewReply;
-use crate::logic::lease::{self as rules, Validity};
+use crate::logic::lease as rules;
 use crate::types::{Error, ErrorKind, Mode, Result};
 
 /// One lease of a batch: its index in the answer, its claim and its key.
@@ -137,8 +136,7 @@ async fn renew_grouped(
                     engine.subscriber.renewal_groups.record_check(lease.claim.id, now);
                 }
                 if bundle.is_fresh(now) && unasked.binary_search(&at).is_err() {
-                    answers[lease.at] =
-                        RenewReply::Renewed(Validity::Until(bundle.renewed_at().saturating_add(bundle.ttl)));
+                    answers[lease.at] = RenewReply::Renewed(bundle.renewed_at().saturating_add(bundle.ttl));
                 }
             }
         }
@@ -257,15 +255,11 @@ async fn renew_in_one_script(
         }
     }
     let renewal = |(mark, lease): (&u8, &&LeaseToRenew)| match mark {
-        b'1' | b'2' if replicated => RenewReply::Renewed(validity(sent, lease)),
+        b'1' | b'2' if replicated => RenewReply::Renewed(sent.saturating_add(lease.claim.options.ttl)),
         b'1' | b'2' => RenewReply::Held,
         _ => RenewReply::Lost,
     };
     Ok(marks.iter().zip(leases).map(renewal).collect())
-}
-
-fn validity(sent: Instant, lease: &LeaseToRenew) -> Validity {
-    Validity::Until(sent.saturating_add(lease.claim.options.ttl))
 }
 
 /// Runs the script; one mark for each lease.

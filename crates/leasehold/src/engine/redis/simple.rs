@@ -24,7 +24,6 @@ use crate::engine::Claim;
 use crate::engine::{
     AcquireReply, Capabilities, Engine, Grant, LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::logic::lease::Validity;
 use crate::types::{LockName, Result, Token};
 
 /// Capabilities of `redis:` with `protocol=simple`.
@@ -121,8 +120,8 @@ impl Engine for SimpleEngine {
             let (answer, live) = self.run_script(&self.acquire, &claim).await?;
             let read = || match &answer {
                 Value::Int(token) => {
-                    let validity = Validity::Until(sent.saturating_add(claim.options.ttl));
-                    Some(AcquireReply::Granted(Grant { token: Token(u64::try_from(*token).ok()?), validity }))
+                    let token = Token(u64::try_from(*token).ok()?);
+                    Some(AcquireReply::Granted(Grant::for_ttl(token, sent, claim.options.ttl)))
                 }
                 Value::Array(parts) => {
                     let left = parts.get(1).and_then(wire::integer)?;
@@ -136,10 +135,11 @@ impl Engine for SimpleEngine {
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
         Step::new(async move {
+            let sent = self.clock.now();
             claims.iter().for_each(|claim| self.nodes.note_renewal_due(&self.key(claim), claim));
             let answers = join_all(claims.iter().map(|claim| self.run_and_test(&self.renew, claim))).await;
             let renewal = |(claim, answer): (&Arc<Claim>, Result<bool>)| match answer {
-                Ok(true) => RenewReply::Renewed(Validity::FromSend(claim.options.ttl)),
+                Ok(true) => RenewReply::Renewed(sent.saturating_add(claim.options.ttl)),
                 Ok(false) => RenewReply::Lost,
                 Err(error) => {
                     tracing::warn!(%error, name = %claim.name(), "a lease could not be renewed; trying again");

@@ -26,7 +26,6 @@ use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, Grant, LockView, LossBroadcaster,
     LossEvents, ReleaseReply, RenewReply, Step,
 };
-use crate::logic::lease::Validity;
 use crate::logic::quorum::{self, AttemptAction, Failure, QuorumAttempt, QuorumOutcome, QuorumTally, Vote, WriteReply};
 use crate::types::{ClaimId, Error, LockName, Result, Token};
 
@@ -226,8 +225,7 @@ impl RedlockEngine {
         let in_time = quorum::validity(sent, self.clock.now(), claim.options.ttl, self.config.drift).is_some();
         match outcome {
             AttemptAction::Held(token) if in_time => {
-                let validity = Validity::Until(sent.saturating_add(claim.options.ttl));
-                return Ok(AcquireReply::Granted(Grant { token, validity }));
+                return Ok(AcquireReply::Granted(Grant::for_ttl(token, sent, claim.options.ttl)));
             }
             _ => self.withdraw(claim, attempt).await,
         }
@@ -356,7 +354,8 @@ impl RedlockEngine {
     }
 
     async fn renew_on_majority(&self, claims: &[Arc<Claim>]) -> Result<Vec<RenewReply>> {
-        let attempt = wire::digits(self.clock.now().as_nanos() / 1000).into_bytes();
+        let sent = self.clock.now();
+        let attempt = wire::digits(sent.as_nanos() / 1000).into_bytes();
         let mut arguments = vec![attempt, self.retention()];
         for claim in claims {
             arguments.push(claim.id.bits().to_be_bytes().to_vec());
@@ -399,7 +398,7 @@ impl RedlockEngine {
         request.is_decided.store(true, Ordering::SeqCst);
         drain_calls(flights);
         let renewal = |(tally, claim): (&QuorumTally, &Arc<Claim>)| match tally.outcome() {
-            QuorumOutcome::Done => RenewReply::Renewed(Validity::FromSend(claim.options.ttl)),
+            QuorumOutcome::Done => RenewReply::Renewed(sent.saturating_add(claim.options.ttl)),
             QuorumOutcome::Refused => RenewReply::Lost,
             QuorumOutcome::Pending | QuorumOutcome::Unknown => RenewReply::Unknown,
         };

@@ -20,7 +20,6 @@ use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, Grant, LockView, LossBroadcaster,
     LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::logic::lease::Validity;
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result};
 
 /// How many folders are remembered as existing.
@@ -267,7 +266,7 @@ impl ZookeeperEngine {
         }
     }
 
-    /// Grants the lock. Its validity counts from when the caller sent the request.
+    /// Grants the lock, until the session certainly ends.
     fn grant(
         &self,
         claim: &Claim,
@@ -295,16 +294,15 @@ impl ZookeeperEngine {
                 is_urgent: waited && soon,
             });
         }
-        let left = session.deadline().duration_since(sent);
         if session.is_running_low() {
             // The last proof of the session is too old: the caller asks again when there is a newer
             // one.
             return AcquireReply::Busy { recheck_after: Some(session.timeout / 8) };
         }
-        AcquireReply::Granted(Grant { token: own.token(), validity: Validity::FromSend(left) })
+        AcquireReply::Granted(Grant { token: own.token(), reserved_at: sent, expires_at: session.deadline() })
     }
 
-    async fn do_renew(&self, claims: &[Arc<Claim>], sent: Instant) -> Result<Vec<RenewReply>> {
+    async fn do_renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<RenewReply>> {
         let mut answers = vec![RenewReply::Lost; claims.len()];
         let mut by_session: Vec<(Arc<Session>, HeldNodes)> = Vec::new();
         for (index, claim) in claims.iter().enumerate() {
@@ -316,7 +314,7 @@ impl ZookeeperEngine {
                 None => by_session.push((Arc::clone(&seat.session), vec![(index, path)])),
             }
         }
-        let checks = by_session.iter().map(|(session, held)| self.check(session, held, sent));
+        let checks = by_session.iter().map(|(session, held)| self.check(session, held));
         let checked = futures_util::future::join_all(checks).await;
         let mut failed = None;
         for ((_, held), result) in by_session.iter().zip(checked) {
@@ -339,7 +337,7 @@ impl ZookeeperEngine {
     }
 
     /// Checks all nodes in one transaction, and repeats it without those that are gone.
-    async fn check(&self, session: &Arc<Session>, held: &HeldNodes, sent: Instant) -> Result<Vec<RenewReply>> {
+    async fn check(&self, session: &Arc<Session>, held: &HeldNodes) -> Result<Vec<RenewReply>> {
         let mut there: Vec<usize> = (0..held.len()).collect();
         let mut answers = vec![RenewReply::Lost; held.len()];
         while !there.is_empty() {
@@ -352,8 +350,8 @@ impl ZookeeperEngine {
             session.note_write(asked, &result);
             match result {
                 Ok(_) => {
-                    let lasts = Validity::FromSend(session.deadline().duration_since(sent));
-                    there.drain(..).for_each(|index| answers[index] = RenewReply::Renewed(lasts));
+                    let expires_at = session.deadline();
+                    there.drain(..).for_each(|index| answers[index] = RenewReply::Renewed(expires_at));
                 }
                 Err(MultiWriteError::OperationFailed { index, source: leasehold_zookeeper::Error::NoNode }) => {
                     there.remove(index);
@@ -421,8 +419,7 @@ impl Engine for ZookeeperEngine {
     }
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
-        let sent = self.clock.now();
-        Step::new(async move { self.do_renew(&claims, sent).await })
+        Step::new(async move { self.do_renew(&claims).await })
     }
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {

@@ -216,7 +216,7 @@ fn nodes_that_restarted_empty_grant_nothing_until_the_longest_lease_is_over() {
             let start = world.clock.now();
             world.clock.sleep(seconds(1)).await;
             let error = locks.mutex(LOCK).try_lock().await.unwrap_err();
-            assert!(error.to_string().contains("abstain"), "{error}");
+            assert!(error.to_string().contains("cools down"), "{error}");
             let guard = locks.mutex(LOCK).timeout(TTL * 2).lock().await.unwrap();
             let waited = world.clock.now().duration_since(start);
             assert!(waited >= TTL * 99 / 100 && waited <= TTL * 104 / 100 + PAUSE, "{waited:?}");

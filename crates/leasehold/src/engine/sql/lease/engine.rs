@@ -28,7 +28,7 @@ use crate::engine::{
     LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
 use crate::logic::connections::{self, WaitStrategy};
-use crate::logic::lease::{self as rules, Validity};
+use crate::logic::lease as rules;
 use crate::logic::local_hand_off::LocalHandOff;
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
@@ -189,13 +189,13 @@ impl LeaseEngine {
     async fn run_op(self: &Arc<Self>, claim: &Arc<Claim>, op: Op) -> Result<AcquireReply> {
         let lot = self.lock_state(claim.name());
         let (out, reading) = self.submit(&lot, op, claim.options.ttl).await?;
-        Self::to_answer(out, reading)
+        Self::to_answer(out, claim.options.ttl, reading)
     }
 
-    fn to_answer(out: OpOutcome, reading: ClockReading) -> Result<AcquireReply> {
+    fn to_answer(out: OpOutcome, ttl: Duration, reading: ClockReading) -> Result<AcquireReply> {
         match out {
             OpOutcome::Granted(token, until) => {
-                Ok(AcquireReply::Granted(Grant { token, validity: Validity::Until(reading.local_deadline(until)) }))
+                Ok(AcquireReply::Granted(Grant::until(token, reading.local_deadline(until), ttl)))
             }
             OpOutcome::Queued { ahead, recheck } => {
                 Ok(AcquireReply::Queued { ahead, recheck_after: recheck, cool_down: None })
@@ -273,9 +273,7 @@ impl LeaseEngine {
     async fn renew_one(self: &Arc<Self>, claim: &Claim) -> RenewReply {
         let lot = self.lock_state(claim.name());
         match self.submit(&lot, Op::Renew(claim.id), claim.options.ttl).await {
-            Ok((OpOutcome::Renewed(Some(until)), reading)) => {
-                RenewReply::Renewed(Validity::Until(reading.local_deadline(until)))
-            }
+            Ok((OpOutcome::Renewed(Some(until)), reading)) => RenewReply::Renewed(reading.local_deadline(until)),
             Ok(_) => {
                 self.set_held(claim.id, false);
                 RenewReply::Lost
@@ -383,7 +381,7 @@ impl Engine for LeaseEngine {
                 if let Some((token, end)) = ear.granted() {
                     lot.lock().waiters.remove(&claim.id);
                     self.set_held(claim.id, true);
-                    return Ok(AcquireReply::Granted(Grant { token, validity: Validity::Until(end) }));
+                    return Ok(AcquireReply::Granted(Grant::until(token, end, claim.options.ttl)));
                 }
             }
             let refusals = self.pool.refusals();

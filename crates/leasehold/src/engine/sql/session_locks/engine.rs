@@ -14,7 +14,7 @@ use crate::engine::Claim;
 use crate::engine::{
     AcquireReply, Capabilities, Engine, Grant, LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::logic::lease::{self as rules, Validity};
+use crate::logic::lease as rules;
 use crate::types::{LockName, Result};
 
 /// Locks that sessions of a database hold.
@@ -56,9 +56,7 @@ impl SessionLockEngine {
                 // now.
                 let until = if until.saturating_sub(seat.ttl) < sent { seat.confirm_held().await } else { Some(until) };
                 Ok(match until {
-                    Some(until) => {
-                        AcquireReply::Granted(Grant { token, validity: Validity::FromSend(until.duration_since(sent)) })
-                    }
+                    Some(until) => AcquireReply::Granted(Grant { token, reserved_at: sent, expires_at: until }),
                     None => AcquireReply::Busy { recheck_after: None },
                 })
             }
@@ -119,9 +117,7 @@ impl Engine for SessionLockEngine {
                 let Some(seat) = self.pool.claims.find(claim.id) else { return RenewReply::Lost };
                 seat.mark_wanted(sent);
                 match self.pool.clock.timeout(within, seat.confirm_held()).await {
-                    Ok(Some(until)) => {
-                        RenewReply::Renewed(Validity::FromSend(until.duration_since(sent).min(claim.options.ttl)))
-                    }
+                    Ok(Some(until)) => RenewReply::Renewed(until.min(sent.saturating_add(claim.options.ttl))),
                     Ok(None) => RenewReply::Lost,
                     // This claim's session did not answer; those of the others may.
                     Err(_) => {
