@@ -57,6 +57,6 @@ fn the_panic_names_the_line_of_the_test() {
         runtime.block_on(never);
     });
     let message = *panicked.unwrap_err().downcast::<String>().unwrap();
-    assert!(message.contains(&format!("waiting.rs:{line}:")), "{message}");
+    assert!(message.contains(&format!("eventually.rs:{line}:")), "{message}");
     assert!(message.contains("snow"), "{message}");
 }

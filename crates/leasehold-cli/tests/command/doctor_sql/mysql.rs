@@ -118,7 +118,7 @@ async fn mariadb_tables_that_would_merge_or_lose_locks_are_failures() {
     for (table, check, words) in [
         ("folded", "collation", "utf8mb4_general_ci"),
         ("padded", "collation", "utf8mb4_bin"),
-        ("twice", "collation", "no key"),
+        ("twice", "collation", "no unique key"),
         ("unsafe", "table-engine", "MyISAM"),
         ("shop", "table", "without the columns version, token, busy, state"),
     ] {

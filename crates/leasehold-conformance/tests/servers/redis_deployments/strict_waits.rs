@@ -195,7 +195,8 @@ async fn a_lossy_cluster_failover_never_makes_two_holders() {
     let old = cluster.owner_of(slot).await.expect("an owner");
     let url = strict_url(&cluster.url());
     let (one, two) = (client(&url, TTL).await, client(&url, TTL).await);
-    assert!(one.mutex("a").try_lock().await.expect("an answer").is_none(), "who knows what was here before?");
+    let refused = one.mutex("a").try_lock().await.expect_err("a cool-down");
+    assert!(refused.to_string().contains("cools down"), "{refused}");
     assert_eq!(acquire(&one, "a").await.release().await.expect("an answer"), ReleaseOutcome::Released);
     cluster.cut_replication(old).await.expect("a cut");
     let first = acquire(&one, "a").await;
