@@ -74,7 +74,7 @@ async fn every_engine_keeps_its_guarantees_under_every_fault() {
         assert!(notified > 0, "{local}: no notification of a loss was tested");
     }
     // As root, including those that fill up a separate disk.
-    let all = if rustix::process::geteuid().is_root() { 105 } else { 101 };
+    let all = if rustix::process::geteuid().is_root() { 106 } else { 102 };
     assert_eq!(total, all, "engines and faults");
 }
 
