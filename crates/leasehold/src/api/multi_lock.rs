@@ -189,8 +189,8 @@ impl MultiLock {
         if let Some(ttl) = self.ttl {
             request.set_ttl(ttl);
         }
-        if let Some(most) = self.max_hold {
-            request.set_max_hold(most);
+        if let Some(limit) = self.max_hold {
+            request.set_max_hold(limit);
         }
         if let Some(owner) = self.owner {
             request.set_owner(owner);
@@ -229,9 +229,9 @@ pub struct MultiLockGuard(Vec<Guard>);
 
 impl MultiLockGuard {
     fn from_guards(guards: Vec<Guard>) -> Result<Self> {
-        let all = Self(guards);
-        match all.0.iter().find(|guard| !guard.is_held()) {
-            None => Ok(all),
+        let held = Self(guards);
+        match held.0.iter().find(|guard| !guard.is_held()) {
+            None => Ok(held),
             Some(lost) => {
                 let message = "was lost again while the others were waited for";
                 let error = Error::new(ErrorKind::Lost, message).about_lock(lost.name()).retryable();

@@ -42,8 +42,8 @@ macro_rules! primitive {
 
             /// Limits the hold: after this time the lease is not renewed any more, and is lost.
             #[must_use]
-            pub fn max_hold(self, most: Duration) -> Self {
-                Self { inner: self.inner.max_hold(most), ..self }
+            pub fn max_hold(self, limit: Duration) -> Self {
+                Self { inner: self.inner.max_hold(limit), ..self }
             }
 
             /// Sets the owner that may re-enter.
@@ -181,11 +181,11 @@ impl Observer {
     /// As [`crate::Observer::next`].
     #[allow(clippy::should_implement_trait, reason = "it never ends, and it fails: no iterator")]
     pub fn next(&mut self) -> Result<Option<Leader>> {
-        let gone = || {
+        let thread_failed_error = || {
             let error = Error::new(ErrorKind::Closed, "the background thread failed");
             error.at_engine(self.worker.engine).at_url(&self.worker.url)
         };
-        let mut observer = self.inner.take().ok_or_else(gone)?;
+        let mut observer = self.inner.take().ok_or_else(thread_failed_error)?;
         let (observer, leader) = self.worker.call(async move {
             let leader = observer.next().await;
             Ok((observer, leader))
