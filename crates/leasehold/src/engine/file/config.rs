@@ -43,7 +43,7 @@ impl Config {
             }
             (Some(mode), Some(_)) if mode & 0o070 == 0 => {
                 return Err(invalid_option(format!(
-                    "mode={mode:04o} gives the group nothing; ?mode=0770&group=NAME does"
+                    "mode={mode:04o} gives the group no rights; ?mode=0770&group=NAME does"
                 )));
             }
             (mode, _) => mode,
@@ -81,7 +81,7 @@ pub struct FolderLocation {
     pub is_default: bool,
 }
 
-/// Where a URL keeps its locks; `None` if it is not a `file:` URL. It opens and makes nothing.
+/// Where a URL keeps its locks; `None` if it is not a `file:` URL. Opens and creates no file.
 ///
 /// # Errors
 /// `InvalidUrl`, as from [`Locks::open`](crate::Locks::open).
@@ -182,17 +182,17 @@ mod tests {
 
     #[test]
     fn unknown_options_are_refused() {
-        for (url, says) in [
+        for (url, expected) in [
             ("file://a/b", "three slashes"),
             ("file:///a?mode=99", "no mode"),
             ("file:///a?mode=0077", "no mode"),
             ("file:///a?group=root", "needs mode="),
-            ("file:///a?mode=0700&group=root", "gives the group nothing"),
+            ("file:///a?mode=0700&group=root", "gives the group no rights"),
             ("file:///a?mode=0770&group=no-such-group", "getent group"),
             ("file:///a?colour=red", "it has mode"),
         ] {
             let error = read(url).unwrap_err();
-            assert!(error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct Dir {
 
 impl Dir {
     /// Opens a directory by a path that an administrator chose and the caller has resolved. If a
-    /// link has taken its place since then, it is refused.
+    /// link has replaced it since then, it is refused.
     pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
         Ok(openat(CWD, path, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())?)
     }
@@ -103,8 +103,8 @@ impl Dir {
             }
         }
         if found.st_nlink > 1 {
-            let why = format!("it has {} names, so it may be another's file: remove this one", found.st_nlink);
-            return Err(permission_denied(why));
+            let reason = format!("it has {} names, so it may be another's file: remove this one", found.st_nlink);
+            return Err(permission_denied(reason));
         }
         if self.permissions.mode.is_none() && found.st_uid != rustix::process::geteuid().as_raw() {
             return Err(permission_denied(format!("it belongs to user {}, and the folder is private", found.st_uid)));
@@ -114,8 +114,8 @@ impl Dir {
 
     /// Makes a file that must not exist yet, with the folder's group and permissions.
     pub(super) fn create(&self, name: &str) -> io::Result<File> {
-        let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFE_OPEN_FLAGS;
-        let file = File::from(openat(&self.fd, name, how, Mode::RUSR | Mode::WUSR)?);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFE_OPEN_FLAGS;
+        let file = File::from(openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?);
         self.permissions.share_file(&file)?;
         Ok(file)
     }
@@ -197,13 +197,13 @@ impl Dir {
         }
     }
 
-    /// A handle to the socket itself, not to an entry that took its place.
+    /// A handle to the socket itself, not to an entry that replaced it.
     pub(super) fn open_socket(&self, name: &str) -> io::Result<OwnedFd> {
         let fd = openat(&self.fd, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let found = fstat(&fd)?;
         match FileType::from_raw_mode(found.st_mode) {
             FileType::Socket if found.st_nlink <= 1 => Ok(fd),
-            _ => Err(permission_denied("it is not a socket of its own")),
+            _ => Err(permission_denied("it is not the client's own socket")),
         }
     }
 
@@ -249,12 +249,12 @@ fn open_folder(parent: &impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
 /// Makes a directory under a temporary name, and renames it once its group and mode are right, so
 /// that no process finds it half-made. If another process was faster, opens the existing one.
 pub(super) fn create_folder(parent: &impl AsFd, name: &str, sharing: &Permissions) -> io::Result<OwnedFd> {
-    let draft = format!(".new-{:032x}", crate::random::random_bits());
-    mkdirat(parent, &*draft, Mode::RWXU)?;
-    let made = || -> io::Result<OwnedFd> {
-        let fd = open_folder(parent, &draft)?;
+    let temp_name = format!(".new-{:032x}", crate::random::random_bits());
+    mkdirat(parent, &*temp_name, Mode::RWXU)?;
+    let created = || -> io::Result<OwnedFd> {
+        let fd = open_folder(parent, &temp_name)?;
         set_folder_permissions(&fd, sharing)?;
-        match renameat_with(parent, &*draft, parent, name, RenameFlags::NOREPLACE) {
+        match renameat_with(parent, &*temp_name, parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(fd),
             Err(Errno::EXIST) => Ok(open_folder(parent, name)?),
             // On a file system without such a rename, the folder is made in place.
@@ -262,10 +262,10 @@ pub(super) fn create_folder(parent: &impl AsFd, name: &str, sharing: &Permission
             Err(other) => Err(other.into()),
         }
     };
-    let made = made();
-    // Gone already if it was renamed.
-    let _ = unlinkat(parent, &*draft, AtFlags::REMOVEDIR);
-    made
+    let created = created();
+    // Does not exist any more if it was renamed.
+    let _ = unlinkat(parent, &*temp_name, AtFlags::REMOVEDIR);
+    created
 }
 
 fn create_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Permissions) -> io::Result<OwnedFd> {
@@ -280,7 +280,7 @@ fn create_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Permissions)
     }
 }
 
-/// Shares a directory that we have just made. One that took its place meanwhile is not ours, or not
+/// Shares a directory that we have just created. One that replaced it since is not ours, or not
 /// empty.
 fn set_folder_permissions(fd: &OwnedFd, sharing: &Permissions) -> io::Result<()> {
     let Some(mode) = sharing.folder_mode() else { return Ok(()) };
@@ -295,13 +295,13 @@ fn set_folder_permissions(fd: &OwnedFd, sharing: &Permissions) -> io::Result<()>
     Ok(fchmod(fd, mode)?)
 }
 
-pub(super) fn permission_denied(why: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, why.into())
+pub(super) fn permission_denied(reason: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, reason.into())
 }
 
 fn not_a_folder_error(path: &Path) -> Error {
     let message = format!(
-        "{} is a link or a file, where a folder of ours must be; it is not followed. Remove it, and find out who put it there",
+        "{} is a link or a file, where leasehold needs its own folder; it is not followed. Remove it, and find out who put it there",
         path.display()
     );
     Error::new(ErrorKind::Denied, message)

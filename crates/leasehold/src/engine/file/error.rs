@@ -25,9 +25,9 @@ pub(super) fn io_error_at(path: &Path, what: &str, error: impl Into<io::Error>) 
 }
 
 /// The error of a damaged lock file.
-pub(super) fn damaged_file_error(path: &Path, why: &str) -> Error {
+pub(super) fn damaged_file_error(path: &Path, reason: &str) -> Error {
     let message = format!(
-        "{} is damaged ({why}); nothing is granted, and nothing was changed. Put the file back from a copy, or move it away to \
+        "{} is damaged ({reason}); nothing is granted, and nothing was changed. Put the file back from a copy, or move it away to \
          start anew: then also reset whatever compares this lock's tokens, for they start low again",
         path.display()
     );

@@ -47,7 +47,7 @@ impl FileEngine {
         Ok(found.map_or_else(|| Record::absent(now), |(version, value)| Record { version, value, engine_time: now }))
     }
 
-    /// Writes a record, unless the caller is gone by the time the write could start.
+    /// Writes a record, unless the caller has stopped waiting by the time the write could start.
     pub(super) fn write_record(
         &self,
         name: &LockName,
@@ -59,7 +59,7 @@ impl FileEngine {
         let folder = &session.folder;
         let latch = self.lock_records(folder)?;
         if dropped.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Closed, "whoever asked has gone"));
+            return Err(Error::new(ErrorKind::Closed, "the caller has stopped waiting"));
         }
         let now = session.file_system_time()?;
         let file = layout::file_name(name);
@@ -115,18 +115,18 @@ pub(super) fn record_names(folder: &Folder, prefix: &str) -> Result<Vec<LockName
     Ok(names)
 }
 
-/// The name of the record in a file; `None` if it was removed meanwhile.
+/// The name of the record in a file; `None` if it was removed since.
 fn record_name_in(folder: &Folder, file: &str) -> Result<Option<LockName>> {
     let Some(text) = read_text(folder, file)? else { return Ok(None) };
     let name = text.split('\n').nth(2).and_then(|name| LockName::new(name).ok());
-    name.map(Some).ok_or_else(|| damaged_record_error(&folder.records.path(file), "it does not say whose it is"))
+    name.map(Some).ok_or_else(|| damaged_record_error(&folder.records.path(file), "it has no record name"))
 }
 
 /// The version and the value; `None` if the record does not exist.
 fn read_version_and_value(folder: &Folder, name: &LockName) -> Result<Option<(u64, String)>> {
     let file = layout::file_name(name);
     let Some(text) = read_text(folder, &file)? else { return Ok(None) };
-    decode(&text, name).map(Some).map_err(|why| damaged_record_error(&folder.records.path(&file), why))
+    decode(&text, name).map(Some).map_err(|reason| damaged_record_error(&folder.records.path(&file), reason))
 }
 
 fn read_text(folder: &Folder, file: &str) -> Result<Option<String>> {
@@ -202,9 +202,9 @@ fn raise_version_floor(folder: &Folder, version: u64) -> Result<()> {
     folder.records.sync().map_err(|e| error::io_error_at(&folder.records.path(FLOOR_FILE), "sync", e))
 }
 
-fn damaged_record_error(path: &Path, why: &str) -> Error {
+fn damaged_record_error(path: &Path, reason: &str) -> Error {
     let message = format!(
-        "{} is damaged ({why}); nothing was changed. Put the file back from a copy, or move it away to start without it",
+        "{} is damaged ({reason}); nothing was changed. Put the file back from a copy, or move it away to start without it",
         path.display()
     );
     Error::new(ErrorKind::Corrupt, message)
