@@ -9,8 +9,8 @@ use crate::types::{Error, ErrorKind};
 pub const NAME: &str = "redis";
 
 /// The server cannot be reached.
-pub fn unreachable(address: &Address, why: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("{address} cannot be reached: {why}")).retryable().at_engine(NAME)
+pub fn unreachable(address: &Address, reason: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{address} cannot be reached: {reason}")).retryable().at_engine(NAME)
 }
 
 /// The server refuses writes.
@@ -50,11 +50,11 @@ pub fn connect_error(address: &Address, cause: RedisError) -> Error {
         return Error::new(ErrorKind::Unavailable, message).retryable().at_engine(NAME);
     }
     if cause.is_connection_dropped() && !cause.is_connection_refusal() {
-        let why = format!("it closed the connection before it answered ({}); is it Redis?", one_line(&cause));
-        return unreachable(address, &why);
+        let reason = format!("it closed the connection before it answered ({}); is it Redis?", one_line(&cause));
+        return unreachable(address, &reason);
     }
     let hint = if text.contains("invalid peer certificate") {
-        "; name the authority that it is to be trusted by: ca=/path/to/ca.pem"
+        "; name the authority that signs its certificate: ca=/path/to/ca.pem"
     } else if text.contains("CertificateRequired") {
         "; it wants to see a certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
     } else {
@@ -74,7 +74,7 @@ pub fn step_error(address: &Address, cause: RedisError) -> Error {
             Error::new(ErrorKind::Denied, message)
         }
         Native::Parse | Native::UnexpectedReturnType => {
-            let message = format!("{address} answered something that is not understood ({said})");
+            let message = format!("{address} sent an answer in an unknown format ({said})");
             Error::new(ErrorKind::Corrupt, message).effect_unknown()
         }
         _ => {
@@ -86,21 +86,22 @@ pub fn step_error(address: &Address, cause: RedisError) -> Error {
 
 /// The code of a server's refusal. Before Redis 7, a code from within a script is somewhere in the
 /// text.
-fn code<'a>(cause: &'a RedisError, said: &str) -> &'a str {
+fn code<'a>(cause: &'a RedisError, message: &str) -> &'a str {
     const CODES_IN_SCRIPTS: [&str; 6] = ["WRONGTYPE", "OOM", "NOREPLICAS", "MISCONF", "READONLY", "NOPERM"];
     let code = cause.code().unwrap_or_default();
-    let inside = CODES_IN_SCRIPTS.into_iter().find(|inside| code == "ERR" && said.contains(&format!("-{inside} ")));
-    inside.unwrap_or(code)
+    let inner_code =
+        CODES_IN_SCRIPTS.into_iter().find(|inner_code| code == "ERR" && message.contains(&format!("-{inner_code} ")));
+    inner_code.unwrap_or(code)
 }
 
 /// Redis 7.0 does not name the command that a script may not run, only its line: this finds the
 /// command.
 pub fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
-    let said = one_line(&cause);
-    let Some((what, place)) = said.split_once(" script: ").filter(|(what, _)| what.contains(FORBIDDEN)) else {
+    let message = one_line(&cause);
+    let Some((what, location)) = message.split_once(" script: ").filter(|(what, _)| what.contains(FORBIDDEN)) else {
         return cause;
     };
-    let line = place.rsplit(':').next().and_then(|line| line.trim_end_matches('.').parse::<usize>().ok());
+    let line = location.rsplit(':').next().and_then(|line| line.trim_end_matches('.').parse::<usize>().ok());
     let text = match script.args_iter().last() {
         Some(Arg::Simple(text)) => String::from_utf8_lossy(text),
         _ => return cause,
@@ -124,9 +125,9 @@ fn refusal_error(address: &Address, code: &str, said: &str) -> Error {
         "MASTERDOWN" => later(Unavailable, format!("{address} is a replica that has lost its master")),
         "TRYAGAIN" | "CLUSTERDOWN" => later(Unavailable, format!("the cluster cannot answer now ({said})")),
         "NOREPLICAS" => later(Unavailable, format!("{address} has too few replicas at present ({said})")),
-        "BUSY" => later(Unavailable, format!("{address} is busy with somebody's script ({said})")),
+        "BUSY" => later(Unavailable, format!("{address} is busy with another program's script ({said})")),
         "OOM" => later(Full, format!("{address} has no memory left ({said})")),
-        "MISCONF" => later(Full, format!("{address} cannot save its data and takes no writes ({said})")),
+        "MISCONF" => later(Full, format!("{address} cannot save its data and refuses writes ({said})")),
         "NOPERM" | "NOAUTH" | "WRONGPASS" => {
             let hint = "`leasehold doctor` lists the permissions that are needed";
             let error = Error::new(Denied, format!("{address} does not let us ({said}); {hint}"));
@@ -169,7 +170,7 @@ pub fn unexpected_answer(address: &Address, answer: &redis::Value) -> Error {
         redis::Value::Nil => "nothing".to_owned(),
         _ => "something else".to_owned(),
     };
-    Error::new(ErrorKind::Corrupt, format!("{address} answered with {kind}, which no script of ours does"))
+    Error::new(ErrorKind::Corrupt, format!("{address} answered with {kind}, which is no answer to leasehold's scripts"))
         .effect_unknown()
 }
 

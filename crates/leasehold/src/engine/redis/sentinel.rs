@@ -21,7 +21,7 @@ use crate::types::{Error, ErrorKind, Result};
 /// Events that Sentinels publish when a master is replaced: at the end of the fail-over, and as
 /// soon as the new server is the master.
 const MASTER_CHANGE_CHANNELS: [&str; 2] = ["+switch-master", "+promoted-slave"];
-/// How often a Sentinel that publishes nothing is asked, and how long to wait before a failed one
+/// How often to query a Sentinel that publishes nothing, and how long to wait before a failed one
 /// is tried again.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// How much longer to wait for the other Sentinels once most have answered.
@@ -52,7 +52,7 @@ impl Sentinels {
         lock(&self.followed)
     }
 
-    /// Asks all Sentinels at once. It waits for most of them and a moment longer.
+    /// Queries all Sentinels at once. It waits for most of them and a moment longer.
     ///
     /// - If those that answered know only older elections, it waits for all, or for the connect
     ///   timeout.
@@ -78,15 +78,15 @@ impl Sentinels {
             if first && named.len() > self.addresses.len() / 2 {
                 most_have_answered.get_or_insert_with(|| config.clock.now());
             }
-            let patience = match most_have_answered {
+            let timeout = match most_have_answered {
                 _ if enough => Some(GRACE),
                 Some(since) => {
                     Some((since.saturating_add(config.connect_timeout / 4)).duration_since(config.clock.now()))
                 }
                 None => None,
             };
-            let next = match patience {
-                Some(patience) => config.clock.timeout(patience, asked.next()).await.unwrap_or(None),
+            let next = match timeout {
+                Some(timeout) => config.clock.timeout(timeout, asked.next()).await.unwrap_or(None),
                 None => asked.next().await,
             };
             match next {
@@ -111,7 +111,7 @@ impl Sentinels {
     fn no_answer_error(&self, failed: Option<Error>) -> Error {
         let (kind, cause) = failed
             .map_or((ErrorKind::Unavailable, String::new()), |error| (error.kind(), error.message_without_location()));
-        let message = format!("no Sentinel could say which server is the master {:?} ({cause})", self.name);
+        let message = format!("no Sentinel names the master {:?} ({cause})", self.name);
         match kind {
             ErrorKind::Denied => Error::new(kind, message),
             _ => Error::new(ErrorKind::Unavailable, message).retryable(),
@@ -133,9 +133,9 @@ impl Sentinels {
     }
 
     async fn connect_and_ask(&self, config: &Config, address: &Address) -> Result<MasterReport<Address>> {
-        let asking =
+        let reply =
             async { query_master(&mut connect::to_sentinel(config, address).await?, address, &self.name).await };
-        with_timeout(config, address, asking).await
+        with_timeout(config, address, reply).await
     }
 
     /// Returns when the Sentinels have held a new election. The old master may still be alive, and
@@ -188,8 +188,8 @@ impl Sentinels {
     ) -> Result<Infallible> {
         let address = &self.addresses[at];
         let news = Arc::new(Notify::new());
-        let told = Arc::clone(&news);
-        let hear: connect::PushHandler = Arc::new(move |_: PushInfo| told.notify_one());
+        let notify = Arc::clone(&news);
+        let hear: connect::PushHandler = Arc::new(move |_: PushInfo| notify.notify_one());
         let mut connection = with_timeout(config, address, async {
             let mut connection = connect::to_sentinel_with_pushes(config, address, hear).await?;
             for channel in MASTER_CHANGE_CHANNELS {
@@ -226,11 +226,11 @@ async fn query_master(
     address: &Address,
     name: &str,
 ) -> Result<MasterReport<Address>> {
-    let mut both = Pipeline::new();
-    both.cmd("SENTINEL").arg("get-master-addr-by-name").arg(name);
-    both.cmd("SENTINEL").arg("MASTER").arg(name);
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("SENTINEL").arg("get-master-addr-by-name").arg(name);
+    pipeline.cmd("SENTINEL").arg("MASTER").arg(name);
     let failed = |cause| error::step_error(address, cause);
-    let answers = connection.send_packed_commands(&both, 0, 2).await.map_err(failed)?;
+    let answers = connection.send_packed_commands(&pipeline, 0, 2).await.map_err(failed)?;
     let mut answers = answers.into_iter();
     let named = answers.next().unwrap_or(Value::Nil).extract_error().map_err(failed)?;
     let named: Option<(String, u16)> = redis::from_redis_value(named).map_err(|cause| failed(cause.into()))?;
@@ -251,6 +251,6 @@ pub(crate) async fn ensure_master(connection: &mut MultiplexedConnection, addres
     if master {
         return Ok(());
     }
-    let message = format!("{address} is said to be the master, and is not (yet)");
+    let message = format!("{address} is not the master (yet), although Sentinels name it");
     Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME))
 }

@@ -76,7 +76,7 @@ impl InvariantChecker {
         let late: Vec<_> = held.iter().filter(|(_, watch)| now >= watch.deadline()).map(|(at, _)| *at).collect();
         let two = held.len() > 1;
         if !late.is_empty() {
-            self.report.violations.push(format!("{now:?}: {late:?} say held after their deadline"));
+            self.report.violations.push(format!("{now:?}: {late:?} report a held lock after its deadline"));
         }
         if two {
             self.report.violations.push(format!("{now:?}: two hold the lock"));
@@ -121,7 +121,7 @@ async fn run_client(
                 let late = clock.now().duration_since(guard.deadline());
                 judge().report.count(if reason == crate::LostReason::Expired { "expired" } else { "taken" });
                 if late > Duration::from_millis(2) {
-                    judge().report.violations.push(format!("{client} was told of its loss {late:?} late"));
+                    judge().report.violations.push(format!("{client} learned of its loss {late:?} late"));
                 }
             }
             () = clock.sleep(hold) => {}
@@ -167,7 +167,7 @@ fn run(seed: u64, logs: bool) -> Report {
             tokio::spawn(run_client(Arc::clone(&server), Arc::clone(&judge), rng, plan, client, locks.clone()))
         });
         join_all(lives).await.into_iter().for_each(|life| life.expect("no panic"));
-        let (passed, dials) = (server.clock.now().duration_since(start), server.connect_times().len());
+        let (passed, connects) = (server.clock.now().duration_since(start), server.connect_times().len());
         server.on_request(|_| Reaction::Answer);
         server.on_connect(|_| ConnectReaction::Accept);
         server.clock.sleep(plan.ttl * 2 + Duration::from_secs(10)).await;
@@ -178,10 +178,10 @@ fn run(seed: u64, logs: bool) -> Report {
             report.violations.push(format!("the server answers, and the lock cannot be had: {error}"));
         }
         let most = plan.clients * (2 + (passed.as_nanos() / MIN_RECONNECT_TIME.as_nanos()) as usize);
-        if dials > most {
-            report.violations.push(format!("{dials} connections in {passed:?}"));
+        if connects > most {
+            report.violations.push(format!("{connects} connections in {passed:?}"));
         }
-        *report.counts.entry("connections").or_default() += dials as u64;
+        *report.counts.entry("connections").or_default() += connects as u64;
         report
     })
 }

@@ -25,12 +25,12 @@ pub(super) enum Reaction {
     /// Does it, and answers after this time.
     AnswerAfter(Duration),
     Refuse(&'static str),
-    /// Does nothing, and sends this.
+    /// Sends this, without executing the command.
     SendRaw(&'static [u8]),
     /// Does it, and ends the connection instead of answering.
     LoseAnswer,
     Disconnect,
-    /// Reads, and sends nothing more.
+    /// Reads, and sends no more answers.
     Hang,
 }
 
@@ -195,7 +195,7 @@ async fn serve(server: Arc<ScriptedServer>, stream: DuplexStream) {
         let (deed, what) = server.heard(&words);
         let answer = match deed {
             Reaction::Answer | Reaction::AnswerAfter(_) => server.perform(&words, what),
-            Reaction::Refuse(why) => format!("-{why}\r\n").into_bytes(),
+            Reaction::Refuse(reason) => format!("-{reason}\r\n").into_bytes(),
             Reaction::SendRaw(bytes) => bytes.to_vec(),
             Reaction::LoseAnswer => return drop(server.perform(&words, what)),
             Reaction::Disconnect => return,
