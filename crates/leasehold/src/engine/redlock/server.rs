@@ -62,8 +62,8 @@ impl Request {
         for argument in &self.arguments {
             command.arg(argument);
         }
-        if let Some(most) = config.strict {
-            command.arg(&*live.run_id).arg(most.as_micros() as u64);
+        if let Some(timeout) = config.strict {
+            command.arg(&*live.run_id).arg(timeout.as_micros() as u64);
         }
     }
 }
@@ -159,9 +159,9 @@ impl Server for RedisServer {
         async {
             let live = self.link.connection().await?;
             request.ensure_undecided()?;
-            let fill = |command: &mut Cmd| request.add_arguments(command, &live, &self.config);
+            let fill_command = |command: &mut Cmd| request.add_arguments(command, &live, &self.config);
             let keys = request.keys.len() + usize::from(self.config.strict.is_some());
-            let answer = self.link.run_script(&live, self.scripts.for_kind(request.kind), keys, &fill).await;
+            let answer = self.link.run_script(&live, self.scripts.for_kind(request.kind), keys, &fill_command).await;
             answer.map_err(|cause| error::step_error(&self.address, cause))
         }
         .boxed()

@@ -47,9 +47,9 @@ impl InvariantChecker {
     }
 
     pub(super) fn record_breach(&mut self, what: String) {
-        let line = format!("{:>10.6} s  {what}", self.now.as_secs_f64());
-        self.report.log.push(line.clone());
-        self.report.violations.push(line);
+        let connection = format!("{:>10.6} s  {what}", self.now.as_secs_f64());
+        self.report.log.push(connection.clone());
+        self.report.violations.push(connection);
     }
 
     /// Records an event, and checks the holders.
@@ -105,11 +105,11 @@ impl InvariantChecker {
     }
 
     /// Checks that a call took no longer than `max`.
-    pub(super) fn check_duration(&mut self, call: &'static str, took: Duration, max: Duration) {
+    pub(super) fn check_duration(&mut self, call: &'static str, elapsed: Duration, max: Duration) {
         self.count(call);
         // The timers count whole milliseconds, and round up.
-        if took > max + Duration::from_millis(5) {
-            self.record_breach(format!("{call} took {took:?}, and may take {max:?}"));
+        if elapsed > max + Duration::from_millis(5) {
+            self.record_breach(format!("{call} took {elapsed:?}, and may take {max:?}"));
         }
     }
 

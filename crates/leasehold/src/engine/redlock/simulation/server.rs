@@ -117,7 +117,7 @@ impl SimulatedServer {
                 let known = lock.last_token();
                 let did = lock.force_release(time, claim, token, word(4) == b"1");
                 let yes = |yes: bool| Value::Int(yes.into());
-                // The party is not known here.
+                // The request does not name the contender.
                 Value::Array(vec![
                     yes(did.is_stored),
                     int(known.0),
@@ -162,9 +162,9 @@ fn ask_without_ttl(id: &[u8], attempt: &[u8]) -> ClaimRequest {
     ClaimRequest { claim: parse_claim(id), attempt: number(attempt), owner: None, ttl: 0 }
 }
 
-fn parse_ask(id: &[u8], attempt: &[u8], party: &[u8]) -> ClaimRequest {
-    let ttl = Contender::read(party).expect("a party").ttl.as_micros() as u64;
-    ClaimRequest { owner: parse_owner(&party[13..29]), ttl, ..ask_without_ttl(id, attempt) }
+fn parse_ask(id: &[u8], attempt: &[u8], contender: &[u8]) -> ClaimRequest {
+    let ttl = Contender::read(contender).expect("a contender").ttl.as_micros() as u64;
+    ClaimRequest { owner: parse_owner(&contender[13..29]), ttl, ..ask_without_ttl(id, attempt) }
 }
 
 /// The same answer as the script `take` gives.
@@ -177,7 +177,7 @@ fn encode_vote(vote: Vote, (guess, before): (Token, Token), (time, until): (u64,
         }
         Vote::No { last_token: last } => text(&format!("N{}{}", d(last.0), d(time))),
         Vote::CoolingDown => text(&format!("A{}{}{}", d(last.0), d(time), d(until.saturating_sub(time)))),
-        Vote::NoResponse => unreachable!("a node that votes is not silent"),
+        Vote::NoResponse => unreachable!("a node that votes responds"),
     }
 }
 
