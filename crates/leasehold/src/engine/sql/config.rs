@@ -63,7 +63,7 @@ impl Technique {
 pub enum WakeMode {
     /// A notification or a wake-up lock, where the server has them.
     Auto,
-    /// Nothing: the waiter polls.
+    /// No wake-ups: the waiter polls.
     Poll,
 }
 
@@ -104,11 +104,11 @@ pub struct Config {
     pub connections: usize,
     pub wake: WakeMode,
     pub poll: Duration,
-    /// Whether a pooler between us and the server gives each transaction another session: then
-    /// nothing is kept in one.
+    /// Whether a pooler between us and the server gives each transaction another session. Then the
+    /// client keeps no state in a session.
     pub has_transaction_pooler: bool,
     pub connect_timeout: Duration,
-    /// Whether nothing will be locked, so that a server that accepts no writes is enough.
+    /// Whether no lock will be acquired, so that a server that refuses writes is enough.
     pub allows_read_only: bool,
     /// The allowed difference between the clocks of servers that all accept writes.
     pub clock_skew: Duration,
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn an_invalid_url_is_refused() {
-        for (url, says) in [
+        for (url, expected) in [
             ("mysql://h/d", "user:password@host"),
             ("mysql://u@h", "name the database"),
             ("mysql://u@h/a/b", "name the database"),
@@ -347,7 +347,7 @@ mod tests {
         ] {
             let error = read(url).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{url}");
-            assert!(error.to_string().contains(says), "{url}: {error}");
+            assert!(error.to_string().contains(expected), "{url}: {error}");
         }
     }
 }

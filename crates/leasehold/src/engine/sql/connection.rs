@@ -124,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// Notes that the session belongs to this connection alone: what it keeps (prepared statements)
+    /// Notes that the session belongs to this connection alone: its state (prepared statements)
     /// stays there.
     pub fn mark_own_session(&mut self) {
         match self {
@@ -156,7 +156,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is known to be gone.
+    /// Whether the connection is known to be closed.
     pub fn is_closed(&self) -> bool {
         match self {
             #[cfg(feature = "mysql")]

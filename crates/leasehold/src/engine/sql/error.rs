@@ -53,8 +53,8 @@ pub enum ErrorClass {
 }
 
 impl Failure {
-    pub fn refused(code: impl ToString, said: impl Into<String>) -> Self {
-        Self::Refused { code: code.to_string(), message: said.into() }
+    pub fn refused(code: impl ToString, message: impl Into<String>) -> Self {
+        Self::Refused { code: code.to_string(), message: message.into() }
     }
 
     /// No answer within this time: the connection counts as broken.
@@ -103,24 +103,24 @@ impl Failure {
         use ErrorKind::{Corrupt, Full, Unavailable};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         let error = match self {
-            Self::Unreachable(why) => {
-                later(Unavailable, format!("{server} cannot be reached: {why}{}", hint(dialect, why)))
+            Self::Unreachable(reason) => {
+                later(Unavailable, format!("{server} cannot be reached: {reason}{}", hint(dialect, reason)))
             }
             // Retrying does not turn it into one.
-            Self::WrongProtocol(why) => {
+            Self::WrongProtocol(reason) => {
                 let message =
-                    format!("{server} answered, but is not {}: check host and port ({why})", dialect.product());
+                    format!("{server} answered, but is not {}: check host and port ({reason})", dialect.product());
                 Error::new(Unavailable, message)
             }
-            Self::ConnectionLost(why) => {
-                later(Unavailable, format!("the connection to {server} was lost ({why})")).effect_unknown()
+            Self::ConnectionLost(reason) => {
+                later(Unavailable, format!("the connection to {server} was lost ({reason})")).effect_unknown()
             }
-            Self::CorruptRow(what) => Error::new(Corrupt, what.clone()),
-            Self::Full(what) => Error::new(Full, what.clone()),
-            Self::Contended(what) => later(Unavailable, what.clone()),
+            Self::CorruptRow(detail) => Error::new(Corrupt, detail.clone()),
+            Self::Full(detail) => Error::new(Full, detail.clone()),
+            Self::Contended(detail) => later(Unavailable, detail.clone()),
             Self::Closed => Error::new(ErrorKind::Closed, "this engine was closed"),
-            Self::UnexpectedReply(what) => {
-                Error::new(Corrupt, format!("{server} answered something that is not understood ({what})"))
+            Self::UnexpectedReply(detail) => {
+                Error::new(Corrupt, format!("{server} answered something that is not understood ({detail})"))
                     .effect_unknown()
             }
             Self::Refused { code, message: said } => {
@@ -188,12 +188,12 @@ impl ErrorClass {
 }
 
 /// What to do if a connection cannot be opened.
-fn hint(dialect: Dialect, why: &str) -> String {
-    let hint = if why.contains("UnknownIssuer") || why.contains("invalid peer certificate") {
+fn hint(dialect: Dialect, reason: &str) -> String {
+    let hint = if reason.contains("UnknownIssuer") || reason.contains("invalid peer certificate") {
         "; name the authority that it is to be trusted by: ca=/path/to/ca.pem"
-    } else if why.contains("CertificateRequired") {
+    } else if reason.contains("CertificateRequired") {
         "; it wants to see a certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
-    } else if why.starts_with("no answer within") {
+    } else if reason.starts_with("no answer within") {
         return format!("; {}", stranger::hint(dialect.product()));
     } else {
         ""
@@ -211,7 +211,7 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
 }
 
 /// Whether the client library could not parse the answer, because the server uses another protocol.
-pub fn is_wrong_protocol(why: &str) -> bool {
+pub fn is_wrong_protocol(reason: &str) -> bool {
     const SIGNS: [&str; 10] = [
         "bytes remaining on stream",
         "unknown message tag",
@@ -224,15 +224,15 @@ pub fn is_wrong_protocol(why: &str) -> bool {
         "unknown protocol",
         "unknown authentication",
     ];
-    let why = why.to_ascii_lowercase();
-    SIGNS.iter().any(|sign| why.contains(sign))
+    let reason = reason.to_ascii_lowercase();
+    SIGNS.iter().any(|sign| reason.contains(sign))
 }
 
-fn mysql_class(code: &str, said: &str) -> ErrorClass {
+fn mysql_class(code: &str, message: &str) -> ErrorClass {
     match code {
         "1213" | "1020" | "1613" => ErrorClass::Conflict,
         "1205" => ErrorClass::RowLocked,
-        "1290" if said.contains("read-only") || said.contains("read_only") => ErrorClass::ReadOnly,
+        "1290" if message.contains("read-only") || message.contains("read_only") => ErrorClass::ReadOnly,
         "1836" | "1792" | "3100" => ErrorClass::ReadOnly,
         "1045" | "1142" | "1143" | "1227" | "1370" | "1698" | "3118" | "4151" => ErrorClass::Denied,
         "1044" | "1049" => ErrorClass::NoDatabase,
@@ -242,7 +242,7 @@ fn mysql_class(code: &str, said: &str) -> ErrorClass {
         "1047" | "1053" | "1077" | "1079" | "3169" => ErrorClass::TemporarilyUnavailable,
         "1317" | "1927" | "1969" | "1152" | "1184" | "4031" | "3024" => ErrorClass::Terminated,
         "1021" | "1041" | "1037" | "1114" => ErrorClass::Full,
-        "1235" if said.contains("GET_LOCK") || said.contains("wsrep") => ErrorClass::NoNamedLocks,
+        "1235" if message.contains("GET_LOCK") || message.contains("wsrep") => ErrorClass::NoNamedLocks,
         _ => ErrorClass::Other,
     }
 }

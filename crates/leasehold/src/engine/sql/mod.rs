@@ -65,9 +65,9 @@ const fn lease_table_capabilities(engine: &'static str) -> Capabilities {
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let dialect = if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres };
     let config = Config { clock: clock.clone(), ..Config::from_url(dialect, url)? };
-    let can = if dialect == Dialect::MySql { MYSQL } else { POSTGRES };
+    let capabilities = if dialect == Dialect::MySql { MYSQL } else { POSTGRES };
     match config.technique {
-        Technique::Row => Ok(lease::LeaseEngine::open(config, can, clock).await?),
+        Technique::Row => Ok(lease::LeaseEngine::open(config, capabilities, clock).await?),
         Technique::ForUpdate | Technique::Session => session_locks::open(config, clock).await,
     }
 }
@@ -118,12 +118,13 @@ async fn create_table(
         };
     }
     match (link.script(&there).await, refused) {
-        (Err(_), Some(why)) => Err(why),
+        (Err(_), Some(reason)) => Err(reason),
         (found, _) => found,
     }
 }
 
-/// Asks whether several servers accept writes here, each with sessions and named locks of its own.
+/// Queries whether several servers accept writes here, each with sessions and named locks of its
+/// own.
 const IS_GALERA_QUERY: &str = "SELECT @@wsrep_on";
 
 /// The answer to [`IS_GALERA_QUERY`]. Only some servers have the variable. A connection that ends before
@@ -180,7 +181,7 @@ impl Dialect {
         }
     }
 
-    /// The product's name, as people know it.
+    /// The product's display name.
     pub(crate) const fn product(self) -> &'static str {
         match self {
             Self::MySql => "MySQL or MariaDB",

@@ -174,9 +174,9 @@ impl RecordStatements {
     async fn written_version(&self, link: &mut PooledConnection, reply: &Reply) -> Result<(u64, Duration), Failure> {
         match self.dialect {
             Dialect::MySql => {
-                // Whatever goes wrong here, the write was made.
+                // After any error here, the write is stored.
                 let clock = link.run(&self.clock, &[]).await.map_err(|failure| match failure {
-                    Failure::Refused { code, message: said } => Failure::ConnectionLost(format!("{code}: {said}")),
+                    Failure::Refused { code, message } => Failure::ConnectionLost(format!("{code}: {message}")),
                     failure => failure,
                 })?;
                 Ok((reply.insert_id, duration_from_micros(clock.value().and_then(Value::int))?))

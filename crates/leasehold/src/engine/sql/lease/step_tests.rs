@@ -29,9 +29,10 @@ impl Played {
     /// The outcome of one request, and whether the row must be written.
     fn one(&mut self, op: Op, now: Instant) -> (OpOutcome, bool) {
         let before = self.content.clone();
-        let me = "0123456789abcdef".into();
-        let (mut outs, _) = apply_all(&[op], &before, &mut self.content, &mut self.last, now, &me, &|_| false);
-        (outs.remove(0), self.content != before)
+        let client_id = "0123456789abcdef".into();
+        let (mut outcomes, _) =
+            apply_all(&[op], &before, &mut self.content, &mut self.last, now, &client_id, &|_| false);
+        (outcomes.remove(0), self.content != before)
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) struct LeaseStatements {
     swap: String,
     /// The same, and sends notifications: PostgreSQL only.
     swap_and_notify: String,
-    /// The same for a row without parties and without notifications: it needs no time.
+    /// As above for a row without contenders and without notifications: it needs no time.
     clear: String,
     read: String,
     list: String,
@@ -125,7 +125,7 @@ impl LeaseStatements {
         }
     }
 
-    /// Writes over the version that was read: no party is left.
+    /// Writes over the version that was read: no contender is left.
     pub(super) fn clear(&self, swap: &Swap<'_>) -> (&str, Vec<Value>) {
         let token = i64::try_from(swap.token).unwrap_or(i64::MAX);
         let state = swap.state.as_str();
@@ -247,9 +247,9 @@ fn postgres(table: &str) -> LeaseStatements {
     // One time for the whole statement: when it arrived. A double has room for the microseconds
     // until the year 2242, and is faster.
     const CAME: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
-    // The row-lock timeout is set for the statement's own transaction alone. Nothing stays behind
-    // in the session, which behind a pooler is another program's next. It is evaluated with the
-    // row's own values, before the statement waits for anything.
+    // The row-lock timeout is set for the statement's own transaction alone. The session, which
+    // behind a pooler is used by another program next, stays unchanged. The timeout is evaluated
+    // with the row's own values, before the statement waits for a lock.
     let bounded = |parameter: u8| format!("(SELECT set_config('lock_timeout', ${parameter}, true)) AS bound");
     let both = |value: &str| format!("replace(replace($3, chr(1), {value}::text), chr(2), {value}::text)");
     let next = "greatest(l.token + 1, l.version + 1, excluded.token)";
