@@ -11,7 +11,7 @@ pub const NAME: &str = "zookeeper";
 /// Converts a failed request. Unless it was certainly refused, it may have taken effect.
 pub fn request_error(config: &Config, cause: Cause) -> Error {
     let hosts = &config.shown_hosts;
-    let (kind, said) = match &cause {
+    let (kind, message) = match &cause {
         Cause::NoAuth => (
             ErrorKind::Denied,
             format!("{hosts} does not let us do that below {}: {}", shown_base(config), no_auth_hint(config)),
@@ -20,7 +20,7 @@ pub fn request_error(config: &Config, cause: Cause) -> Error {
         Cause::InvalidAcl => (ErrorKind::Denied, format!("{hosts} refused the ACL: {INVALID_ACL}")),
         Cause::QuotaExceeded => (ErrorKind::Full, format!("the quota of {} at {hosts} is used up", shown_base(config))),
         Cause::NotReadOnly => (ErrorKind::Unavailable, format!("{hosts} is read-only: it has lost its majority")),
-        Cause::BadArguments(what) => (ErrorKind::InvalidUrl, format!("{hosts}: {what}")),
+        Cause::BadArguments(detail) => (ErrorKind::InvalidUrl, format!("{hosts}: {detail}")),
         Cause::Malformed(_) | Cause::MarshallingError | Cause::Unimplemented => {
             (ErrorKind::Unavailable, format!("{hosts} does not speak as ZooKeeper 3.5 or later does: {cause}"))
         }
@@ -43,7 +43,7 @@ pub fn request_error(config: &Config, cause: Cause) -> Error {
             | Cause::NodeExists
             | Cause::BadVersion
     );
-    let error = Error::new(kind, said).at_engine(NAME).caused_by(cause);
+    let error = Error::new(kind, message).at_engine(NAME).caused_by(cause);
     let error = if refused { error } else { error.effect_unknown() };
     if kind == ErrorKind::Unavailable { error.retryable() } else { error }
 }

@@ -18,11 +18,11 @@
 //!   that it is next long before it is woken.
 //! - **Release.** The node is deleted: one request. One waiter is woken.
 //! - **Token.** The number of the transaction that created the node (czxid). It rises in the order
-//!   of the queue, and over all locks. It goes on rising past the end of the folder and of the
+//!   of the queue, and over all locks. It keeps rising past the end of the folder and of the
 //!   sequence, as long as the ensemble keeps its data.
 //! - **Re-entry.** A further claim of an owner shares the position of the first one (a re-entrant
 //!   child node). One transaction creates its node, named after the position and the token of the
-//!   first. It also changes the first one's data, so that the waiter behind it looks again.
+//!   first. It also changes the first one's data, so that the waiter behind it reads the list again.
 //! - **Permits and owners.** When a claim that others may have seen waiting is granted the lock, it
 //!   changes its own node's data; at once if it has permits or an owner. That notifies the waiter
 //!   behind it, which may be compatible, too.
@@ -54,8 +54,8 @@
 //! | event | consequence |
 //! |---|---|
 //! | the answer to an acquire is lost | the claim's own number is in the node's name: the retry finds it, after a `sync` |
-//! | ... because the request itself was delayed, and arrives when the claim has another node | harmless while the claim exists; after the claim has left, its nodes are looked for and deleted for two more timeouts |
-//! | ... and the caller has given up | the node is looked for and deleted until that is confirmed or the session is over |
+//! | ... because the request itself was delayed, and arrives when the claim has another node | harmless while the claim exists; after the claim has left, its nodes are searched for and deleted for two more timeouts |
+//! | ... and the caller has stopped waiting | the node is searched for and deleted until that is confirmed or the session is over |
 //! | the answer to a release is lost | deleted again; another claim's node has another name |
 //! | the connection breaks | leases run down; the library connects to another server; a write checks all claims before they count again |
 //! | the session ends | all its claims are lost at once (their deadlines passed before); nothing is acquired again automatically |
@@ -70,10 +70,10 @@
 //! | an operator requests a release | a line in the node's data, written over the version that was read; its holder's watch fires. If its client writes to the node at that moment, the line is written again |
 //! | our node is deleted by hand | our own watch fires: lost; a waiter goes to the end of the queue |
 //! | an event arrives after a broken connection | not trusted: the list is read again |
-//! | the folder vanishes | created again; tokens go on |
+//! | the folder vanishes | created again; tokens keep rising |
 //! | the sequence ends | the server uses its last number again and again: the transactions that created the nodes give the order, and the claim that leaves the folder empty deletes it |
 //! | another claim re-enters while we wait | the data of the node that we watch, or will watch, changes: the list is read again |
-//! | a clock jumps | nothing: only our own monotonic clock and the leader's count |
+//! | a clock jumps | no effect: only our own monotonic clock and the leader's count |
 //!
 //! # What is assumed
 //! - The leader's clock does not run faster than ours by more than 1 %.
