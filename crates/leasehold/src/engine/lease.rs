@@ -70,9 +70,9 @@ pub(crate) struct Lease {
     state: AtomicU8,
     /// An operator asked for a release: the keeper does not renew the lease any more.
     release_requested: AtomicBool,
-    /// The lease's slot in the keeper's book.
+    /// The lease's slot in the keeper's renewal queue.
     pub(crate) slot: AtomicU32,
-    /// Notified when the lease is lost, and when an operator asks for its release.
+    /// Notified when the lease is lost, and when an operator requests its release.
     ended_or_requested: Notify,
 }
 
@@ -130,7 +130,7 @@ impl Lease {
         false
     }
 
-    /// Whether the lease was granted and has ended, for whatever reason.
+    /// Whether the lease was granted and has ended, for any reason.
     pub(crate) fn has_ended(&self) -> bool {
         self.state.load(Ordering::Acquire) != PENDING && !self.is_held()
     }
@@ -146,11 +146,11 @@ impl Lease {
             return false;
         }
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
-        // If another task saw the lease expire meanwhile, it stays lost.
+        // If another task has marked the lease as expired, it stays lost.
         self.state.load(Ordering::Acquire) == HELD
     }
 
-    /// Marks that an operator asks for the release: the lease lasts until its present deadline and
+    /// Marks that an operator requests the release: the lease lasts until its present deadline and
     /// no longer. `false` if it is not held, or was marked before.
     pub(crate) fn request_release(&self) -> bool {
         if !self.is_held() || self.release_requested.swap(true, Ordering::AcqRel) {
@@ -166,7 +166,7 @@ impl Lease {
         self.release_requested.load(Ordering::Acquire)
     }
 
-    /// Waits until an operator asks for the release; forever if none does.
+    /// Waits until an operator requests the release; forever if none does.
     pub(crate) async fn release_requested(&self) {
         loop {
             let mut changed = std::pin::pin!(self.ended_or_requested.notified());

@@ -133,7 +133,7 @@ pub enum AcquireReply {
         /// After this time the lock may become free without a notification.
         recheck_after: Option<Duration>,
     },
-    /// The engine cools down and grants nothing new: servers restarted, and leases that they lost
+    /// The engine cools down and makes no new grants: servers restarted, and leases that they lost
     /// may still be held. Retry.
     CoolingDown {
         /// The time left, at least.
@@ -189,8 +189,8 @@ pub enum ReleaseReply {
 }
 
 impl From<ReleaseEffect> for ReleaseReply {
-    fn from(departure: ReleaseEffect) -> Self {
-        match departure {
+    fn from(effect: ReleaseEffect) -> Self {
+        match effect {
             ReleaseEffect::Released => Self::Released,
             ReleaseEffect::LeftQueue => Self::LeftQueue,
             ReleaseEffect::Absent => Self::Absent,
@@ -229,11 +229,11 @@ pub struct LockView {
     pub waiters: Vec<ContenderView>,
     /// The highest token granted, if the engine stores it.
     pub last_token: Option<Token>,
-    /// No holder is known, but the engine grants nothing for this time (`strict`): servers
+    /// No holder is known, but the engine makes no grants for this time (`strict`): servers
     /// restarted and may have lost the lease of a holder.
     pub cool_down: Option<Duration>,
-    /// If the stored data of the lock is damaged: what is wrong with it. Nothing else is known of
-    /// the lock then.
+    /// If the stored data of the lock is damaged: a description of the damage. The other fields are
+    /// empty then.
     pub damage: Option<String>,
 }
 
@@ -250,7 +250,7 @@ impl ContenderView {
         Self { claim, mode, token, holder, age, remaining: left }
     }
 
-    /// A party of a table that has held or waited since `since`.
+    /// A contender of a table that has held or waited since `since`.
     #[cfg(any(feature = "memory", feature = "file"))]
     pub(crate) fn from_contender<N>(contender: &Contender<N>, holder: Holder, since: Instant, now: Instant) -> Self {
         let token = (contender.token > Token::default()).then_some(contender.token);
@@ -276,13 +276,13 @@ impl LockView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForceReleaseOutcome {
-    /// The claim that was evicted; `None` if it was gone already and nothing changed.
+    /// The claim that was evicted; `None` if it had ended already and nothing changed.
     pub contender: Option<ContenderView>,
     /// The token to write to the resource. It is higher than the evicted holder's token, and lower
     /// than the token of every other holder, present or future. The resource then refuses the
     /// evicted holder and no other.
     ///
-    /// `None` if there is nothing to refuse, because the claim was gone or was a waiter. Also
+    /// `None` if there is no token to refuse, because the claim had ended or was a waiter. Also
     /// `None` if no such number exists: a remaining holder, or in ZooKeeper the next waiter, has a
     /// lower token or the very next one.
     ///
@@ -327,9 +327,9 @@ pub struct ServerRun {
     pub began_at: Duration,
 }
 
-/// The answer of an engine to a call for what it does not offer.
-fn unsupported<T>(capabilities: &Capabilities, what: &str) -> Step<T> {
-    Step::ready(Err(capabilities.unsupported(what)))
+/// An engine's answer to a call that it does not support.
+fn unsupported<T>(capabilities: &Capabilities, capability: &str) -> Step<T> {
+    Step::ready(Err(capabilities.unsupported(capability)))
 }
 
 /// An engine that keeps locks.
@@ -360,8 +360,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply>;
 
     /// Acquires several locks at once if all of them are free: one grant per claim, in order.
-    /// `None` if one of them is not free, or if the engine cannot do it in one step. It then took
-    /// none, and the caller acquires them one by one.
+    /// `None` if one of them is not free, or if the engine cannot do it in one step. It then
+    /// acquired none, and the caller acquires them one by one.
     fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
         drop(claims);
         Step::ready(Ok(None))
@@ -390,7 +390,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply>;
 
     /// From this call on, the stream of losses that the engine detects without a renewal (eviction,
-    /// end of a session). An engine that learns of a loss only from a renewal returns
+    /// end of a session). An engine that detects losses only by renewals returns
     /// [`LossEvents::none`].
     fn loss_events(&self) -> LossEvents {
         LossEvents::none()
@@ -417,9 +417,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         unsupported(self.capabilities(), "inspection")
     }
 
-    /// Evicts a claim, whether it holds or waits. [`fence::force_release_token`](crate::logic::fence::force_release_token)
-    /// decides which token the engine raises and which it advises. If the claim is gone, the engine
-    /// raises none.
+    /// Evicts a claim, whether it holds or waits.
+    /// [`fence::force_release_token`](crate::logic::fence::force_release_token) decides which token
+    /// the engine raises and which it advises. If the claim has ended, the engine raises none.
     ///
     /// The holder or waiter learns of it within a round trip if the engine pushes notifications,
     /// and within 500 ms if it polls. The next waiter acquires the lock within the same time. The
@@ -429,9 +429,10 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         unsupported(self.capabilities(), "eviction")
     }
 
-    /// Asks the holder of a claim to release it. Its client receives [`LossEvent::ReleaseRequested`], as
-    /// fast as it would learn of an eviction, and stops renewing the lease. Nothing else changes:
-    /// the lock is free when the holder releases it, or when its lease ends.
+    /// Requests that the holder of a claim releases it. Its client receives
+    /// [`LossEvent::ReleaseRequested`], as fast as the notification of an eviction, and stops
+    /// renewing the lease. The lock becomes free when the holder releases it, or when its lease
+    /// ends.
     ///
     /// Returns the holder, or `None` if the claim does not hold the lock. A request may be lost
     /// with a connection; repeating it is harmless. Needs [`Capabilities::force_release`].
@@ -440,9 +441,10 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         unsupported(self.capabilities(), "eviction")
     }
 
-    /// Whether a claim that was asked to release, and is gone, has released. `Some(false)`: no
-    /// release is known. `None`: the engine keeps no note, and the time tells it
-    /// ([`ContenderView::remaining`]): a claim that is gone before its lease could end has released.
+    /// Whether a claim that ended after a release request has released the lock. `Some(false)`: no
+    /// release is known. `None`: the engine stores no note, and the caller decides by time
+    /// ([`ContenderView::remaining`]): a claim that ended before its lease could expire has
+    /// released.
     ///
     /// Only an engine that does not know when a lease ends overrides this. The first `Some(true)`
     /// may be the last: the note is then deleted.
