@@ -32,7 +32,7 @@ impl Drift {
 /// The length of a grant, as the engine reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Validity {
-    /// This long, from some time after the request was sent. Only the send time is known to be
+    /// For this long, from some time after the request was sent. Only the send time is certainly
     /// early enough.
     FromSend(Duration),
     /// Until this time of our own clock, which the engine reads, too.

@@ -36,16 +36,16 @@ enum NodeEvent {
 #[derive(Clone, Debug)]
 enum Message {
     List(Vec<QueueNode>),
-    /// The version of the node that was to be watched; `None`: that node is gone, or the client's
-    /// own.
+    /// The version of the node that was to be watched; `None`: that node does not exist any more,
+    /// or is the client's own.
     WatchSet(Option<u32>),
     /// The version and token of the host to ride on.
     ParentRead(Option<(u32, u64)>),
-    /// The rider's sequence number.
+    /// The re-entrant claim's sequence number.
     ChildCreated(Option<i32>),
     /// A watch has fired.
     Event(u32, NodeEvent),
-    /// The client's own node is gone.
+    /// The client's own node does not exist any more.
     ForceReleased,
 }
 
@@ -118,30 +118,30 @@ impl World {
         }
     }
 
-    fn queue_of(&self, mut stands: Vec<QueueNode>) -> NodeQueue {
+    fn queue_of(&self, mut nodes: Vec<QueueNode>) -> NodeQueue {
         if self.omitted == OmittedRule::WrappedOrder {
-            stands.sort_by_key(|stand| (stand.position(), stand.reentry.is_some(), stand.sequence));
-            return NodeQueue(stands);
+            nodes.sort_by_key(|node| (node.position(), node.reentry.is_some(), node.sequence));
+            return NodeQueue(nodes);
         }
-        NodeQueue::new(stands)
+        NodeQueue::new(nodes)
     }
 
     /// The true state, by the order in which the nodes were created.
     fn true_queue(&self) -> NodeQueue {
         let mut nodes: Vec<&Node> = self.nodes.iter().collect();
         nodes.sort_by_key(|node| {
-            (node.node.reentry.map_or(node.czxid, |ride| ride.token), node.node.reentry.is_some(), node.czxid)
+            (node.node.reentry.map_or(node.czxid, |reentry| reentry.token), node.node.reentry.is_some(), node.czxid)
         });
         NodeQueue(nodes.into_iter().map(|node| node.node.clone()).collect())
     }
 
-    fn create(&mut self, client: usize, mut stand: QueueNode) -> QueueNode {
-        stand.sequence = self.next;
+    fn create(&mut self, client: usize, mut node: QueueNode) -> QueueNode {
+        node.sequence = self.next;
         self.next = self.next.wrapping_add(1);
         self.zxid += 1;
-        self.nodes.push(Node { node: stand.clone(), version: 0, czxid: self.zxid, client });
+        self.nodes.push(Node { node: node.clone(), version: 0, czxid: self.zxid, client });
         self.children_changed();
-        stand
+        node
     }
 
     fn children_changed(&mut self) {
@@ -184,10 +184,10 @@ impl World {
 
     fn join(&mut self, owner: Option<u64>, mode: Mode, queue: bool) {
         let client = self.clients.len();
-        let stand = QueueNode { claim: ClaimId::from_bits(client as u128), mode, owner, reentry: None, sequence: 0 };
-        let stand = self.create(client, stand);
+        let node = QueueNode { claim: ClaimId::from_bits(client as u128), mode, owner, reentry: None, sequence: 0 };
+        let node = self.create(client, node);
         self.clients.push(Client {
-            node: stand,
+            node,
             queue,
             is_new: true,
             state: State::Waits,
@@ -202,13 +202,13 @@ impl World {
     }
 
     fn list(&mut self, client: usize, all: bool) {
-        let stands = self.nodes.iter().map(|node| node.node.clone()).collect();
+        let nodes = self.nodes.iter().map(|node| node.node.clone()).collect();
         if all {
             self.watch += 1;
             self.children.push((client, self.watch));
             self.clients[client].watch_set = Some((WatchTarget::AllHolders, self.watch, None));
         }
-        self.clients[client].inbox.push_back(Message::List(stands));
+        self.clients[client].inbox.push_back(Message::List(nodes));
         self.clients[client].state = State::Listing { all };
     }
 
@@ -271,7 +271,7 @@ impl World {
                 }
                 self.handle_fired_watch(client);
             }
-            (State::Listing { all }, Message::List(stands)) => self.listed(client, stands, all),
+            (State::Listing { all }, Message::List(nodes)) => self.listed(client, nodes, all),
             (State::SettingWatch { and_list }, Message::WatchSet(version)) => {
                 let enough = version == Some(0) || (version.is_some() && self.omitted == OmittedRule::RelistOnChange);
                 if enough && !and_list {
@@ -293,8 +293,8 @@ impl World {
         true
     }
 
-    fn listed(&mut self, client: usize, stands: Vec<QueueNode>, all: bool) {
-        let line = self.queue_of(stands);
+    fn listed(&mut self, client: usize, nodes: Vec<QueueNode>, all: bool) {
+        let line = self.queue_of(nodes);
         let me = &mut self.clients[client];
         me.queue_view = line;
         let (id, queue) = (me.node.id(), me.queue);
@@ -308,7 +308,7 @@ impl World {
             ClaimState::MayReenter(host) => {
                 let found = self
                     .node(host.1)
-                    .map(|node| (node.version, node.node.reentry.map_or(node.czxid, |ride| ride.token)));
+                    .map(|node| (node.version, node.node.reentry.map_or(node.czxid, |reentry| reentry.token)));
                 self.clients[client].inbox.push_back(Message::ParentRead(found));
                 self.clients[client].state = State::ReadingParent(host);
             }
@@ -384,28 +384,29 @@ impl World {
     }
 
     fn check(&mut self) -> Result<(), TestCaseError> {
-        let believers = self.believed_holders();
-        for (at, one) in believers.iter().enumerate() {
-            let others = believers.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, other)| *other);
+        let believed = self.believed_holders();
+        for (at, one) in believed.iter().enumerate() {
+            let others = believed.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, other)| *other);
             let strangers =
                 others.clone().filter(|other| other.node.owner.is_none() || other.node.owner != one.node.owner);
             let beside = strangers.map(|other| (other.node.owner, other.node.mode));
-            prop_assert!(fits_owned(one.node.mode, beside), "{:?} beside {believers:?}", one.node);
+            prop_assert!(fits_owned(one.node.mode, beside), "{:?} beside {believed:?}", one.node);
             for other in others.filter(|other| one.node.owner.is_some() && other.node.owner == one.node.owner) {
                 prop_assert_eq!(one.token, other.token, "an owner has one token");
             }
         }
-        let truth = self.true_queue();
-        let holders = &truth.nodes()[..truth.holder_count()];
-        for one in &believers {
-            prop_assert!(holders.contains(&one.node), "{:?} believes to hold; the list: {truth:?}", one.node);
+        let true_queue = self.true_queue();
+        let holders = &true_queue.nodes()[..true_queue.holder_count()];
+        for one in &believed {
+            prop_assert!(holders.contains(&one.node), "{:?} believes to hold; the list: {true_queue:?}", one.node);
         }
         // Tokens rise with the grants.
         for stand in holders {
             if !self.granted.contains(&stand.sequence) {
                 self.granted.push(stand.sequence);
-                let token =
-                    self.node(stand.sequence).map_or(0, |node| stand.reentry.map_or(node.czxid, |ride| ride.token));
+                let token = self
+                    .node(stand.sequence)
+                    .map_or(0, |node| stand.reentry.map_or(node.czxid, |reentry| reentry.token));
                 prop_assert!(stand.reentry.is_some() || token > self.highest, "token {token} after {}", self.highest);
                 self.highest = self.highest.max(token);
             }
@@ -429,15 +430,13 @@ impl World {
             }
         }
         prop_assert!(!busy, "they never rest");
-        let truth = self.true_queue();
-        for (at, stand) in truth.nodes().iter().enumerate() {
-            let client = self
-                .clients
-                .iter()
-                .find(|client| client.node.sequence == stand.sequence && client.state != State::Gone);
+        let true_queue = self.true_queue();
+        for (at, node) in true_queue.nodes().iter().enumerate() {
+            let client =
+                self.clients.iter().find(|client| client.node.sequence == node.sequence && client.state != State::Gone);
             let state = client.map(|client| client.state);
-            let should = if at < truth.holder_count() { State::Holds } else { State::Waits };
-            prop_assert_eq!(state, Some(should), "{:?} in {:?}", stand, truth);
+            let should = if at < true_queue.holder_count() { State::Holds } else { State::Waits };
+            prop_assert_eq!(state, Some(should), "{:?} in {:?}", node, true_queue);
         }
         Ok(())
     }
@@ -491,7 +490,7 @@ fn simulate(without: OmittedRule, first: i32, ops: &[Op]) -> Result<(), TestCase
             Op::Deliver(at) => pick(*at).into_iter().for_each(|client| world.deliver_next(client)),
             Op::Leave(at) => pick(*at).into_iter().for_each(|client| world.leave(client)),
             Op::ForceRelease(at) => {
-                // A holder learns of it by other means; a waiter by its own watch or its next list.
+                // A holder learns of it in another way; a waiter by its own watch or its next list.
                 if let Some(client) = pick(*at).filter(|client| world.clients[*client].state == State::Holds) {
                     world.leave(client);
                 } else if let Some(client) = pick(*at).filter(|client| world.clients[*client].own_watched) {
@@ -515,8 +514,8 @@ fn simulate(without: OmittedRule, first: i32, ops: &[Op]) -> Result<(), TestCase
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 3_000 } else { 500 }))]
 
-    /// However late messages are: no client believes to hold beside another, and once all messages
-    /// are delivered, every holder knows that it holds.
+    /// However late messages are: no client believes that it holds together with another, and once
+    /// all messages are delivered, every holder knows that it holds.
     #[test]
     fn clients_with_late_messages_agree_with_the_list(first in first(), ops in prop::collection::vec(op(), 0..120)) {
         simulate(OmittedRule::None, first, &ops)?;
@@ -538,7 +537,7 @@ fn finds_the_flaw(without: OmittedRule, consequence: &[&str]) {
             None => Ok(()),
         }
     });
-    assert!(matches!(found, Err(TestError::Fail(..))), "without {without:?} nothing was found: {found:?}");
+    assert!(matches!(found, Err(TestError::Fail(..))), "without {without:?} no flaw was found: {found:?}");
 }
 
 #[test]
@@ -563,33 +562,33 @@ fn without_first_list_notifications_a_grantable_waiter_is_not_woken() {
 
 #[test]
 fn a_claim_with_two_nodes_holds_only_by_its_own_sequence_number() {
-    let stand = |claim, seq| QueueNode {
+    let node = |claim, seq| QueueNode {
         claim: ClaimId::from_bits(claim),
         mode: Mode::Exclusive,
         owner: None,
         reentry: None,
         sequence: seq,
     };
-    let line = NodeQueue::new(vec![stand(1, 7), stand(2, 8), stand(1, 9)]);
-    assert_eq!(line.state_of((ClaimId::from_bits(1), 7), false), ClaimState::Held);
+    let queue = NodeQueue::new(vec![node(1, 7), node(2, 8), node(1, 9)]);
+    assert_eq!(queue.state_of((ClaimId::from_bits(1), 7), false), ClaimState::Held);
     assert_eq!(
-        line.state_of((ClaimId::from_bits(1), 9), false),
+        queue.state_of((ClaimId::from_bits(1), 9), false),
         ClaimState::Waiting { ahead: 1, watch: WatchTarget::Node((ClaimId::from_bits(2), 8)) }
     );
 }
 
 #[test]
 fn a_claim_that_will_be_refused_does_not_cause_others_to_be_refused() {
-    let stand = |claim, seq, limit| QueueNode {
+    let node = |claim, seq, limit| QueueNode {
         claim: ClaimId::from_bits(claim),
         mode: Mode::Permits { n: 1, limit },
         owner: None,
         reentry: None,
         sequence: seq,
     };
-    let line = NodeQueue::new(vec![stand(1, 7, 2), stand(2, 8, 3), stand(3, 9, 2)]);
-    assert_eq!(line.state_of((ClaimId::from_bits(2), 8), true), ClaimState::Refused(Refusal::LimitMismatch(2)));
-    assert!(matches!(line.state_of((ClaimId::from_bits(3), 9), true), ClaimState::Waiting { .. }));
+    let queue = NodeQueue::new(vec![node(1, 7, 2), node(2, 8, 3), node(3, 9, 2)]);
+    assert_eq!(queue.state_of((ClaimId::from_bits(2), 8), true), ClaimState::Refused(Refusal::LimitMismatch(2)));
+    assert!(matches!(queue.state_of((ClaimId::from_bits(3), 9), true), ClaimState::Waiting { .. }));
 }
 
 /// The list, with all clients informed at once.
@@ -599,28 +598,28 @@ struct InformedQueue(Vec<QueueNode>);
 impl InformedQueue {
     fn handle_all(&mut self) {
         loop {
-            let line = NodeQueue::new(self.0.clone());
-            let riding = line.nodes().iter().find_map(|stand| match line.state_of(stand.id(), false) {
-                ClaimState::MayReenter(host) => Some((stand.sequence, host)),
+            let queue = NodeQueue::new(self.0.clone());
+            let reentrant = queue.nodes().iter().find_map(|node| match queue.state_of(node.id(), false) {
+                ClaimState::MayReenter(host) => Some((node.sequence, host)),
                 _ => None,
             });
-            let Some((seq, host)) = riding else { return };
-            self.reenter(&line, seq, host);
+            let Some((seq, host)) = reentrant else { return };
+            self.reenter(&queue, seq, host);
         }
     }
 
-    fn reenter(&mut self, line: &NodeQueue, seq: i32, host: NodeId) {
-        let under = line.find(host).map_or(0, QueueNode::position);
+    fn reenter(&mut self, queue: &NodeQueue, seq: i32, host: NodeId) {
+        let under = queue.find(host).map_or(0, QueueNode::position);
         self.0
             .iter_mut()
-            .filter(|stand| stand.sequence == seq)
-            .for_each(|stand| stand.reentry = Some(ReentryLink { parent_position: under, token: 0 }));
+            .filter(|node| node.sequence == seq)
+            .for_each(|node| node.reentry = Some(ReentryLink { parent_position: under, token: 0 }));
     }
 
     /// The answer to a claim that has just joined.
-    fn attempt(&mut self, stand: QueueNode, queue: bool) -> &'static str {
-        let (seq, id) = (stand.sequence, stand.id());
-        self.0.push(stand);
+    fn attempt(&mut self, node: QueueNode, queue: bool) -> &'static str {
+        let (seq, id) = (node.sequence, node.id());
+        self.0.push(node);
         let line = NodeQueue::new(self.0.clone());
         match line.state_of(id, true) {
             ClaimState::Held => "granted",
@@ -630,11 +629,11 @@ impl InformedQueue {
             }
             ClaimState::Waiting { .. } if queue => "queued",
             ClaimState::Waiting { .. } => {
-                self.0.retain(|stand| stand.sequence != seq);
+                self.0.retain(|node| node.sequence != seq);
                 "busy"
             }
             ClaimState::Refused(_) | ClaimState::Absent => {
-                self.0.retain(|stand| stand.sequence != seq);
+                self.0.retain(|node| node.sequence != seq);
                 "refused"
             }
         }
@@ -677,30 +676,30 @@ proptest! {
                         order: 0,
                         details: (),
                     };
-                    let says = match table.attempt(contender, queue, now, &mut token).0 {
+                    let expected = match table.attempt(contender, queue, now, &mut token).0 {
                         Verdict::Granted(..) => "granted",
                         Verdict::Queued(_) => "queued",
                         Verdict::Busy => "busy",
                         Verdict::Refused(_) => "refused",
                     };
-                    prop_assert_eq!(list.attempt(QueueNode { claim, mode, owner, reentry: None, sequence: seq }, queue), says);
+                    prop_assert_eq!(list.attempt(QueueNode { claim, mode, owner, reentry: None, sequence: seq }, queue), expected);
                     seq = seq.wrapping_add(1);
                 }
                 Err(at) if !list.0.is_empty() => {
-                    let gone = list.0.remove(at % list.0.len());
-                    table.release(gone.claim, now, &mut token);
+                    let removed = list.0.remove(at % list.0.len());
+                    table.release(removed.claim, now, &mut token);
                 }
                 Err(_) => {}
             }
             list.handle_all();
             let line = NodeQueue::new(list.0.clone());
             let (holders, waiters) = line.nodes().split_at(line.holder_count());
-            let mut held: Vec<ClaimId> = holders.iter().map(|stand| stand.claim).collect();
+            let mut held: Vec<ClaimId> = holders.iter().map(|node| node.claim).collect();
             let mut should: Vec<ClaimId> = table.holders.iter().map(|contender| contender.claim).collect();
             held.sort();
             should.sort();
             prop_assert_eq!(held, should);
-            prop_assert!(waiters.iter().map(|stand| stand.claim).eq(table.waiters.iter().map(|contender| contender.claim)));
+            prop_assert!(waiters.iter().map(|node| node.claim).eq(table.waiters.iter().map(|contender| contender.claim)));
         }
     }
 }

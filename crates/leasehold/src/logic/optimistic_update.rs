@@ -49,7 +49,7 @@ pub enum NextStep {
     Done,
     /// Read and try again after this pause.
     Retry(Duration),
-    /// Give up: there is too much contention.
+    /// There is too much contention: stop retrying.
     TooContended,
     /// Report the failure.
     Fail,
@@ -72,8 +72,8 @@ pub fn next_step(
         AttemptResult::Unknown => NextStep::Unknown,
         AttemptResult::Conflict => {
             let rest = pause(attempt.saturating_sub(1), limits.first_pause, limits.max_pause, random);
-            let late = elapsed.saturating_add(rest) > limits.time_limit;
-            if attempt >= limits.max_attempts || late { NextStep::TooContended } else { NextStep::Retry(rest) }
+            let exceeds_limit = elapsed.saturating_add(rest) > limits.time_limit;
+            if attempt >= limits.max_attempts || exceeds_limit { NextStep::TooContended } else { NextStep::Retry(rest) }
         }
     }
 }

@@ -108,19 +108,19 @@ impl<M: Clone + PartialEq> FollowedMaster<M> {
             self.older_candidate = None;
             return MasterChoice::Keep;
         }
-        let most = reports.iter().find(|one| count_reports(reports, one) > self.sentinels / 2);
-        match (most, &self.older_candidate) {
+        let majority = reports.iter().find(|one| count_reports(reports, one) > self.sentinels / 2);
+        match (majority, &self.older_candidate) {
             (None, _) => self.older_candidate = None,
-            (Some(most), Some((known, since))) if known == most => {
+            (Some(majority), Some((known, since))) if known == majority => {
                 if now.duration_since(*since) >= OLDER_ELECTION_TIMEOUT {
-                    return self.return_to_older(most.clone());
+                    return self.return_to_older(majority.clone());
                 }
             }
             // Without epochs no election is older or newer.
-            (Some(most), _) if most.epoch.is_none() && current.epoch.is_none() => {
-                return self.return_to_older(most.clone());
+            (Some(majority), _) if majority.epoch.is_none() && current.epoch.is_none() => {
+                return self.return_to_older(majority.clone());
             }
-            (Some(most), _) => self.older_candidate = Some((most.clone(), now)),
+            (Some(majority), _) => self.older_candidate = Some((majority.clone(), now)),
         }
         MasterChoice::WaitForMajority
     }
