@@ -54,7 +54,7 @@ impl Report {
     }
 }
 
-/// Does one run, in a runtime of its own with paused time and with randomness from the seed alone.
+/// Runs one simulation, in a new runtime with paused time and with randomness from the seed alone.
 pub(crate) fn run_seed<T>(seed: u64, world: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     seeded::set_seed(Some(seed));

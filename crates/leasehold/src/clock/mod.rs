@@ -69,9 +69,9 @@ impl Clock {
         Self::default()
     }
 
-    /// Tokio's own clock, from now on. In a runtime with paused time it stands still, too, and
-    /// jumps to the next timer when all tasks are idle. For tests: it does not count the time that
-    /// the machine slept.
+    /// Tokio's own clock, from now on. In a runtime with paused time it is frozen, too, and jumps
+    /// to the next timer when all tasks are idle. For tests: it does not count the time that the
+    /// machine slept.
     pub fn tokio() -> Self {
         Self(ClockSource::Tokio(TokioInstant::now()))
     }
@@ -178,24 +178,24 @@ mod tests {
 
     #[tokio::test]
     async fn a_manual_clock_wakes_its_sleepers_when_it_is_advanced() {
-        let hand = ManualClock::new();
-        let clock = hand.clock();
+        let manual_clock = ManualClock::new();
+        let clock = manual_clock.clock();
         let at = clock.now().saturating_add(Duration::from_secs(10));
         let sleeper = tokio::spawn({
             let clock = clock.clone();
             async move { clock.sleep_until(at).await }
         });
-        hand.advance(Duration::from_secs(9));
+        manual_clock.advance(Duration::from_secs(9));
         tokio::task::yield_now().await;
         assert!(!sleeper.is_finished());
-        hand.advance(Duration::from_secs(1));
+        manual_clock.advance(Duration::from_secs(1));
         sleeper.await.unwrap();
     }
 
     #[tokio::test]
     async fn a_running_clock_follows_real_time_and_can_be_advanced() {
-        let hand = ManualClock::running();
-        let clock = hand.clock();
+        let manual_clock = ManualClock::running();
+        let clock = manual_clock.clock();
         clock.sleep(Duration::from_millis(5)).await;
         let at = clock.now().saturating_add(Duration::from_secs(3600));
         let sleeper = tokio::spawn({
@@ -204,22 +204,22 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(!sleeper.is_finished());
-        hand.advance(Duration::from_secs(3600));
+        manual_clock.advance(Duration::from_secs(3600));
         sleeper.await.unwrap();
         assert!(clock.now() >= at);
     }
 
     #[tokio::test]
     async fn a_timeout_drops_the_work_once_the_clock_is_advanced_past_it() {
-        let hand = ManualClock::new();
-        let clock = hand.clock();
+        let manual_clock = ManualClock::new();
+        let clock = manual_clock.clock();
         assert_eq!(clock.timeout(Duration::ZERO, async { 1 }).await, Ok(1), "what is there counts");
         let late = tokio::spawn({
             let clock = clock.clone();
             async move { clock.timeout(Duration::from_secs(10), clock.sleep(Duration::from_secs(11))).await }
         });
         tokio::task::yield_now().await;
-        hand.advance(Duration::from_secs(10));
+        manual_clock.advance(Duration::from_secs(10));
         assert_eq!(late.await.unwrap(), Err(Elapsed));
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::database::Cause;
 use crate::types::Error;
 
-/// Why an update was not done, or is not known to be done.
+/// Why an update failed, or whether its effect is unknown.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UpdateError {

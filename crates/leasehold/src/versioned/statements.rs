@@ -7,8 +7,8 @@ use crate::database::Dialect;
 use crate::logic::sql_identifier;
 use crate::types::{Error, ErrorKind};
 
-fn invalid_name(why: String) -> Error {
-    Error::new(ErrorKind::InvalidOption, why)
+fn invalid_name(message: String) -> Error {
+    Error::new(ErrorKind::InvalidOption, message)
 }
 
 /// A column's name, quoted.
@@ -62,7 +62,7 @@ impl VersionedTable {
             sets += &format!("{} = {}, ", quote_column(name, dialect)?, placeholder(index + 1, dialect));
         }
         let (at_key, at_version) = (placeholder(columns.len() + 1, dialect), placeholder(columns.len() + 2, dialect));
-        // The version has the type with which it was read, whatever the column's type is.
+        // The version keeps the type with which it was read, for any type of its column.
         let cast = if dialect == Dialect::Postgres { "::BIGINT" } else { "" };
         Ok(format!(
             "UPDATE {table} SET {sets}{version} = {version} + 1 WHERE {key} = {at_key} AND {version} = {at_version}{cast}"
