@@ -212,7 +212,8 @@ impl MultiLock {
                 Some((_, mode)) if covers(*mode, wanted.mode) => {}
                 Some((_, mode)) if covers(wanted.mode, *mode) => *mode = wanted.mode,
                 Some((_, mode)) => {
-                    let message = format!("is wanted twice, {mode} and {}, which exclude each other", wanted.mode);
+                    let message =
+                        format!("is requested twice, as {mode} and {}, which exclude each other", wanted.mode);
                     return Err(Error::new(ErrorKind::Conflict, message).about_lock(&name));
                 }
             }
@@ -223,7 +224,7 @@ impl MultiLock {
 }
 
 /// Several held locks. They end together: if one is lost, the whole guard is lost.
-#[must_use = "the locks are given back as soon as the guard is dropped"]
+#[must_use = "the locks are released as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct MultiLockGuard(Vec<Guard>);
 
@@ -233,7 +234,7 @@ impl MultiLockGuard {
         match held.0.iter().find(|guard| !guard.is_held()) {
             None => Ok(held),
             Some(lost) => {
-                let message = "was lost again while the others were waited for";
+                let message = "was lost again while waiting for the other locks";
                 let error = Error::new(ErrorKind::Lost, message).about_lock(lost.name()).retryable();
                 Err(lost.shared().locate(error))
             }

@@ -252,6 +252,7 @@ impl<'a> UpdateRetries<'a> {
 }
 
 fn contention_error(time: Duration) -> Error {
-    let message = format!("was written by others each time, for {time:?}; try again, or write it from fewer places");
+    let message =
+        format!("was written first by other clients for {time:?}; try again, or reduce the number of writers");
     Error::new(ErrorKind::Timeout, message).retryable()
 }

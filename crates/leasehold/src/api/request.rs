@@ -79,7 +79,7 @@ impl Request {
         }
         let ttl = self.ttl.unwrap_or(self.shared.ttl);
         if self.max_hold.is_some_and(|limit| limit.is_zero()) {
-            return Err(Error::new(ErrorKind::InvalidOption, "max_hold must be longer than nothing").about_lock(&name));
+            return Err(Error::new(ErrorKind::InvalidOption, "max_hold must be longer than zero").about_lock(&name));
         }
         Ok(Arc::new(LockOptions::new(name, mode, self.owner, ttl, holder)))
     }

@@ -71,5 +71,5 @@ fn start_error(error: std::io::Error) -> Error {
 
 /// Only after a panic on the thread.
 fn thread_ended_error() -> Error {
-    Error::new(ErrorKind::Closed, "the background thread failed while it worked on this").effect_unknown()
+    Error::new(ErrorKind::Closed, "the background thread panicked during this call").effect_unknown()
 }

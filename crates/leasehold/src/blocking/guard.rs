@@ -78,7 +78,7 @@ fn first_lost(
 }
 
 /// As [`crate::Guard`], without async. Dropping it releases the lock in the background.
-#[must_use = "the lock is given back as soon as the guard is dropped"]
+#[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     // Dropped before the worker, so that the thread still releases it.
     inner: crate::Guard,
@@ -219,7 +219,7 @@ impl LeaseWatcher {
 }
 
 /// As [`crate::MultiLockGuard`], without async.
-#[must_use = "the locks are given back as soon as the guard is dropped"]
+#[must_use = "the locks are released as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct MultiLockGuard {
     inner: crate::MultiLockGuard,

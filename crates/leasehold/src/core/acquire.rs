@@ -334,7 +334,7 @@ impl<'a> Acquisition<'a> {
         let waited = self.is_contended || !self.manager().capabilities.uses_local_clock;
         if waited && self.manager().clock.now() >= lease.deadline {
             if lease.deadline >= lease.max_deadline {
-                return Err(Error::new(ErrorKind::Lost, "max_hold was over before the engine had answered"));
+                return Err(Error::new(ErrorKind::Lost, "max_hold passed before the engine answered"));
             }
             return Ok(None);
         }

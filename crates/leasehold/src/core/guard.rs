@@ -26,7 +26,7 @@ pub enum ReleaseOutcome {
 ///
 /// Dropping it releases the lock in the background, on a best-effort basis.
 /// [`release`](Self::release) waits for the engine and returns the outcome.
-#[must_use = "the lock is given back as soon as the guard is dropped"]
+#[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     shared: Arc<Shared>,
     claim: Arc<Claim>,

@@ -33,7 +33,7 @@ async fn read(conn: &mut impl Queryable, sql: &str, key: &Value) -> Result<seale
     let rows: Vec<Row> = conn.exec(sql, Params::Positional(vec![key.clone()])).await.map_err(statement_error)?;
     let versions = rows.into_iter().map(|row| {
         let version = row.get_opt(row.len().saturating_sub(1));
-        let version = version.and_then(Result::ok).ok_or_else(|| malformed_row("the version is no number"))?;
+        let version = version.and_then(Result::ok).ok_or_else(|| malformed_row("the version is not a number"))?;
         Ok((row, version))
     });
     versions.collect()

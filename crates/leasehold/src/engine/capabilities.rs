@@ -136,7 +136,7 @@ impl Capabilities {
         if drift >= options.ttl / 2 {
             let ttl = options.ttl;
             let message = format!(
-                "the drift takes {drift:?} off a TTL of {ttl:?}, and too little is left to renew it in: a longer TTL, or less drift"
+                "the clock drift shortens a TTL of {ttl:?} by {drift:?}, and too little is left to renew it in: use a longer TTL, or less drift"
             );
             return Err(Error::new(ErrorKind::InvalidOption, message).at_engine(self.engine));
         }
@@ -161,8 +161,8 @@ impl Capabilities {
 fn check_permits(n: u32, limit: u32) -> Result<()> {
     let message = match (n, limit) {
         (_, 0) => "a semaphore needs a limit of at least 1".to_owned(),
-        (0, _) => "a semaphore gives at least 1 permit".to_owned(),
-        (n, limit) if n > limit => format!("{n} permits can never be had from a semaphore of {limit}"),
+        (0, _) => "a request needs at least 1 permit".to_owned(),
+        (n, limit) if n > limit => format!("{n} permits are more than the semaphore's limit of {limit}"),
         _ => return Ok(()),
     };
     Err(Error::new(ErrorKind::InvalidOption, message))

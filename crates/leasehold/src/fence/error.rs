@@ -67,11 +67,11 @@ impl fmt::Display for AdmitError {
         match self {
             Self::Stale(stale) => stale.fmt(f),
             Self::Retry(cause) => {
-                write!(f, "another transaction was in the way: roll back and run the transaction again: {cause}")
+                write!(f, "another transaction conflicted: roll back and run the transaction again: {cause}")
             }
             Self::NoTable { ddl, cause } => write!(f, "the fence has no table, create it with: {ddl}: {cause}"),
             Self::Invalid(error) => error.fmt(f),
-            Self::Failed(cause) => write!(f, "the fence could not be asked: {cause}"),
+            Self::Failed(cause) => write!(f, "the fence could not be checked: {cause}"),
         }
     }
 }

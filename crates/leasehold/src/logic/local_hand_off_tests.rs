@@ -49,7 +49,7 @@ fn hand_off(table: &LockTable<u8>, last: &mut u64) -> Option<LocalHandOff> {
 }
 
 #[test]
-fn the_lock_is_handed_down_the_queue_only_to_our_claims() {
+fn the_lock_is_handed_off_only_to_our_claims() {
     let (table, mut last) = written(&[2, 3, 10, 4]);
     let mut hand_off = hand_off(&table, &mut last).expect("local hand-offs");
     assert_eq!(last, 3);

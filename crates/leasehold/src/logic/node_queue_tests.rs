@@ -541,7 +541,7 @@ fn finds_the_flaw(without: OmittedRule, consequence: &[&str]) {
 }
 
 #[test]
-fn without_relisting_a_re_entrant_child_is_overlooked() {
+fn without_relisting_a_re_entrant_child_is_missed() {
     finds_the_flaw(OmittedRule::RelistOnChange, &EXCLUSION);
 }
 

@@ -107,7 +107,7 @@ mod tests {
         /// However long each attempt takes: never more attempts than allowed, none begins too late,
         /// and the loop always ends.
         #[test]
-        fn a_permanently_contended_row_is_given_up_in_time(
+        fn retries_on_a_permanently_contended_row_stop_in_time(
             tries in 0u32..30, within in 0u64..500, first in 0u64..20, most in 0u64..100,
             costs in prop::collection::vec(0u64..50, 40), random: u32,
         ) {

@@ -229,7 +229,7 @@ proptest! {
 
 /// Found by the property above, when a late message could still replace a higher token.
 #[test]
-fn a_late_message_of_an_earlier_round_changes_nothing() {
+fn a_late_message_of_an_earlier_round_has_no_effect() {
     let votes = [yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), Vote::No { last_token: NONE }];
     let order = [15186, 0, 0, 14130, 41603, 296, 50746, 20953];
     let mut answers = [WriteReply::Stored; 8];

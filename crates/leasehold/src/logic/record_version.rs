@@ -26,7 +26,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn versions_rise_whatever_the_clock_does(clocks in prop::collection::vec(0u64..1 << 53, 1..50)) {
+        fn versions_rise_for_any_clock(clocks in prop::collection::vec(0u64..1 << 53, 1..50)) {
             let mut last = 0;
             for clock in clocks {
                 let next = next_version(last, Duration::from_micros(clock));

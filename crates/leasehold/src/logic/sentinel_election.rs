@@ -239,11 +239,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_epoch_falls_only_by_a_majority_over_time(heard in prop::collection::vec((0u64..12, answers()), 1..40)) {
+        fn the_epoch_falls_only_by_a_majority_over_time(reports in prop::collection::vec((0u64..12, answers()), 1..40)) {
             let mut followed = FollowedMaster::new(3);
             let (mut now, mut last, mut number) = (0, None, 0);
             let mut below: Vec<(u64, Vec<MasterReport<char>>)> = Vec::new();
-            for (passed, answers) in heard {
+            for (passed, answers) in reports {
                 now += passed;
                 let choice = followed.choose(at(now), &answers);
                 let epoch = followed.current().and_then(|current| current.epoch);

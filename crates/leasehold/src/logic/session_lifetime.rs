@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_alone_proves_nothing_new() {
+    fn a_write_alone_proves_no_further_life() {
         let mut lifetime = SessionLifetime::new(at(0), Duration::from_secs(8), Duration::from_secs(2));
         lifetime.record_commit(at(7_000), at(7_001));
         assert_eq!(lifetime.lives_until(), at(8_000), "the follower may die before it reports");

@@ -170,7 +170,7 @@ pub(super) async fn release_within_ttl(
     while let Err(error) = release(&manager, &claim, || start.saturating_add(ttl)).await {
         let next = manager.clock.now().saturating_add(rules::call_timeout(ttl) / 10);
         if next >= start.saturating_add(ttl) {
-            tracing::warn!(%error, name = %claim.name(), "a claim could not be given back; it ends with its TTL");
+            tracing::warn!(%error, name = %claim.name(), "a claim could not be released; it expires at its TTL");
             return;
         }
         manager.clock.sleep_until(next).await;

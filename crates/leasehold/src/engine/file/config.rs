@@ -30,16 +30,12 @@ impl Config {
         let dir = if url.path.is_empty() { default_dir()? } else { PathBuf::from(&url.path) };
         let mode = url.option("mode").map(|text| {
             let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
-            mode.ok_or_else(|| {
-                invalid_option(format!("{text:?} is no mode for a folder; 0770 shares it with the group"))
-            })
+            mode.ok_or_else(|| invalid_option(format!("{text:?} is not a folder mode; 0770 shares it with the group")))
         });
         let group = url.option("group").map(group).transpose()?;
         let mode = match (mode.transpose()?, group) {
             (None, Some(_)) => {
-                return Err(invalid_option(
-                    "group= shares the folder, which needs mode=, too: ?mode=0770&group=NAME".into(),
-                ));
+                return Err(invalid_option("group= needs mode=, too: ?mode=0770&group=NAME".into()));
             }
             (Some(mode), Some(_)) if mode & 0o070 == 0 => {
                 return Err(invalid_option(format!(
@@ -59,9 +55,7 @@ fn group(text: &str) -> Result<u32> {
     }
     let all = std::fs::read_to_string("/etc/group").unwrap_or_default();
     find_group(&all, text).ok_or_else(|| {
-        invalid_option(format!(
-            "no group {text:?} is in /etc/group; give its number, which `getent group {text}` shows"
-        ))
+        invalid_option(format!("/etc/group has no group {text:?}; give its number, which `getent group {text}` shows"))
     })
 }
 

@@ -92,7 +92,7 @@ impl Dir {
         let file = File::from(openat(&self.fd, name, flags | SAFE_OPEN_FLAGS, Mode::empty())?);
         let mut found = fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(permission_denied("it is not a file, and was not made by us: remove it"));
+            return Err(permission_denied("it is not a file, and leasehold did not create it: remove it"));
         }
         // If the file system has no atomic rename to a free name, a new file has two names for a
         // moment.
@@ -211,7 +211,7 @@ impl Dir {
     pub(super) fn share_socket(&self, name: &str) -> io::Result<()> {
         let socket = self.open_socket(name)?;
         if fstat(&socket)?.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(permission_denied("it is not the socket that we made"));
+            return Err(permission_denied("it is not the socket that leasehold created"));
         }
         self.permissions.share_socket(&socket)
     }
@@ -287,7 +287,7 @@ fn set_folder_permissions(fd: &OwnedFd, sharing: &Permissions) -> io::Result<()>
     let found = fstat(fd)?;
     let entries = rustix::fs::Dir::read_from(fd)?.take(3).count();
     if found.st_uid != rustix::process::geteuid().as_raw() || entries > 2 {
-        return Err(permission_denied("it is not the folder that we made"));
+        return Err(permission_denied("it is not the folder that leasehold created"));
     }
     if let Some(group) = sharing.group_to_set(found.st_gid) {
         fchown(fd, None, Some(group))?;

@@ -428,7 +428,7 @@ impl Engine for FileEngine {
                             .folder
                             .append_audit_line(&inspect::audit_line(&name, contender, token, &reason))
                         {
-                            tracing::error!(%error, %name, "an eviction is not on record");
+                            tracing::error!(%error, %name, "an eviction could not be written to the audit log");
                         }
                     }
                     Ok(ForceReleaseOutcome { contender, fence_token: token })

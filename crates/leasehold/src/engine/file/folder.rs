@@ -81,7 +81,7 @@ impl Folder {
             return Ok(0);
         };
         let number = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
-        number.ok_or_else(|| error::damaged_file_error(&path, "it is no number"))
+        number.ok_or_else(|| error::damaged_file_error(&path, "it is not a number"))
     }
 
     /// Raises the floor, durably, before a lock file whose tokens reached `token` is removed.
@@ -192,7 +192,7 @@ fn dangling_link_error(dir: &Path, cause: io::Error) -> Error {
                 format!("; {} belongs to user {}", above.display(), user_label(owner))
             });
             let message = format!(
-                "{dir} is a link to {display}, where we (user {}) may not look{owner}. Name a folder of our own: file:///dir",
+                "{dir} is a link to {display}, which we (user {}) may not access{owner}. Name a folder of our own: file:///dir",
                 user_label(geteuid().as_raw())
             );
             Error::new(ErrorKind::Denied, message).caused_by(cause)
@@ -226,7 +226,7 @@ fn create_with_ancestors(dir: &Path, sharing: &Permissions) -> io::Result<()> {
 /// at any time.
 fn folder_removed_error(dir: &Path) -> Error {
     let message = format!(
-        "cannot make a lock in {}: the folder was removed while it was in use. Put it back, or make an empty one, and it is used again; tokens go on above those that this process has seen",
+        "cannot make a lock in {}: the folder was removed while it was in use. Put it back, or make an empty one, and it is used again; tokens continue above those that this process has seen",
         dir.display()
     );
     Error::new(ErrorKind::Unavailable, message)
@@ -251,7 +251,7 @@ fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
         }
         None if found.st_mode & 0o022 != 0 => {
             let message = format!(
-                "{display} can be written by others (mode {:04o}); take that away (chmod go-w), or share it knowingly with ?mode=0770",
+                "{display} can be written by others (mode {:04o}); remove that permission (chmod go-w), or share it knowingly with ?mode=0770",
                 found.st_mode & 0o7777
             );
             return Err(Error::new(ErrorKind::Denied, message));
@@ -259,7 +259,7 @@ fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
         None => {}
     }
     if check_local(path)? == FileSystemKind::Fuse {
-        tracing::warn!(dir = %display, "a FUSE file system: if it is shared with another host, locks are not");
+        tracing::warn!(dir = %display, "a FUSE file system: if another host shares it, the locks do not exclude that host");
     }
     Ok(())
 }

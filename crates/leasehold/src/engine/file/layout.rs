@@ -127,7 +127,7 @@ pub(super) fn read_counters(page: &[u8]) -> Result<Counters, &'static str> {
         intent: u64_at(area, 40),
     };
     if counters.last > counters.reserved || counters.reserved > counters.intent || counters.slots > MAX_SLOTS {
-        return Err("its counters make no sense");
+        return Err("its counters are inconsistent");
     }
     Ok(counters)
 }
@@ -194,7 +194,7 @@ fn read_contender(slot: &[u8], index: usize) -> Result<Contender<ContenderDetail
         0 => Mode::Exclusive,
         1 => Mode::Shared,
         2 => Mode::Permits { n: u32_at(slot, 4), limit: u32_at(slot, 8) },
-        _ => return Err("a slot has a mode that there is not"),
+        _ => return Err("a slot has an unknown mode"),
     };
     Ok(Contender {
         claim: ClaimId::from_bits(u128_at(slot, 16)),

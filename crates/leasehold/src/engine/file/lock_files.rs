@@ -138,7 +138,7 @@ impl LockFile {
 /// After making this many files, a process sweeps.
 const SWEEP_AFTER_CREATED: usize = 128;
 
-/// This many files of free locks stay, because making one waits for the disk. Above that, the
+/// This many files of free locks could not be removed, because making one waits for the disk. Above that, the
 /// oldest are removed.
 const MAX_FREE_FILES: usize = 256;
 
@@ -189,7 +189,7 @@ pub(super) fn sweep(folder: &Folder, now: Duration, limit: usize) {
         }
     }
     if let Err(error) = remove_idle_files(folder, &idle) {
-        tracing::debug!(%error, "files of free locks stay");
+        tracing::debug!(%error, "files of free locks could not be removed");
     }
 }
 
@@ -266,7 +266,7 @@ impl Latch<'_> {
     fn read_any(&mut self, boot: u128) -> Result<LockName> {
         self.load(boot)?;
         let name = layout::lock_name_in(&self.0.content).ok().and_then(|name| LockName::new(name).ok());
-        name.ok_or_else(|| error::damaged_file_error(&self.0.path, "its name is no lock name"))
+        name.ok_or_else(|| error::damaged_file_error(&self.0.path, "its name is not a valid lock name"))
     }
 
     /// Whether the lock has no holders and waiters, and the file is the one that others open.

@@ -119,7 +119,7 @@ impl Permissions {
         }
         if let Some(group) = config.group.filter(|group| *group != found.st_gid) {
             let message = format!(
-                "{display} belongs to group {}, and the URL asks for group {group}: chgrp {group} {display} && chmod {:04o} {display}",
+                "{display} belongs to group {}, and the URL requires group {group}: chgrp {group} {display} && chmod {:04o} {display}",
                 found.st_gid,
                 mode | 0o2000
             );
@@ -128,7 +128,7 @@ impl Permissions {
         let wanted = mode & 0o077;
         if has & wanted != wanted {
             let message = format!(
-                "{display} has mode {has:04o}, and the URL asks for {mode:04o}. The mode of a folder that was there before is not changed; \
+                "{display} has mode {has:04o}, and the URL requires {mode:04o}. The mode of an existing folder is not changed; \
                  do it: chgrp GROUP {display} && chmod {:o} {display}",
                 mode | 0o2000
             );

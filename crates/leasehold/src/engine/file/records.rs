@@ -152,7 +152,7 @@ fn decode(text: &str, name: &LockName) -> Result<(u64, String), &'static str> {
     else {
         return Err("it does not begin like a record");
     };
-    let version = version.parse().map_err(|_| "its version is no number")?;
+    let version = version.parse().map_err(|_| "its version is not a number")?;
     if found != name.as_str() {
         return Err("it belongs to another record");
     }
@@ -190,7 +190,7 @@ fn sync_folder(latch: &File, path: &Path) -> Result<()> {
 fn version_floor(folder: &Folder) -> Result<u64> {
     let path = folder.records.path(FLOOR_FILE);
     read_text(folder, FLOOR_FILE)?
-        .map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged_record_error(&path, "it is no number")))
+        .map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged_record_error(&path, "it is not a number")))
 }
 
 fn raise_version_floor(folder: &Folder, version: u64) -> Result<()> {
@@ -204,7 +204,7 @@ fn raise_version_floor(folder: &Folder, version: u64) -> Result<()> {
 
 fn damaged_record_error(path: &Path, reason: &str) -> Error {
     let message = format!(
-        "{} is damaged ({reason}); nothing was changed. Put the file back from a copy, or move it away to start without it",
+        "{} is damaged ({reason}); the file is unchanged. Restore it from a copy, or move it away to start without it",
         path.display()
     );
     Error::new(ErrorKind::Corrupt, message)

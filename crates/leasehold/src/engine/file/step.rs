@@ -187,7 +187,7 @@ impl FileEngine {
             _ => {}
         }
         if contenders(&table).count() as u64 > layout::MAX_SLOTS {
-            let message = format!("{} hold or wait already, and there is no room for more", layout::MAX_SLOTS);
+            let message = format!("{} claims hold or wait already, and there is no room for more", layout::MAX_SLOTS);
             return Err(StepAborted::Failed(Error::new(ErrorKind::Full, message)));
         }
         latch.0.counters.last = last;

@@ -442,7 +442,7 @@ async fn a_busy_file_costs_no_other_lease() {
 }
 
 #[tokio::test]
-async fn a_client_taken_for_dead_learns_of_it() {
+async fn a_client_presumed_dead_detects_it() {
     let test_folder = TestFolder::new();
     let engine = engine(&test_folder).await;
     let held = claim("a");

@@ -231,7 +231,7 @@ fn database(url: &EngineUrl, topology: &Topology) -> Result<u32> {
         }
         Topology::Single(_) if !path.is_empty() => Some(
             path.parse()
-                .map_err(|_| invalid_url(format!("{path:?} is no database; it is a number: redis://host/2")))?,
+                .map_err(|_| invalid_url(format!("{path:?} is not a database; it must be a number: redis://host/2")))?,
         ),
         _ => None,
     };
@@ -279,7 +279,7 @@ fn tls(url: &EngineUrl) -> Result<Option<Tls>> {
         (None, None) => None,
         _ => {
             return Err(invalid_url(
-                "cert and cert-key come together: our certificate and its key, both PEM files".into(),
+                "cert and cert-key belong together: our certificate and its key, both PEM files".into(),
             ));
         }
     };

@@ -151,7 +151,7 @@ impl RedisEngine {
         };
     }
 
-    /// Runs one of our scripts on locks of one slot; `fill` adds their keys, and `add_arguments` the
+    /// Runs one of our scripts on locks of one slot; `fill_command` adds their keys, and `add_arguments` the
     /// arguments before the run's.
     ///
     /// Strict mode has one more key. While the slot moves, that key and the locks may be on
@@ -275,7 +275,7 @@ impl RedisEngine {
                 Ok(AcquireReply::Refused(refusal))
             }
             ScriptAnswer::Full => {
-                let message = "999,999 claims hold this lock or wait for it, and that is the most";
+                let message = "999,999 claims hold this lock or wait for it, and that is the limit";
                 Err(Error::new(ErrorKind::Full, message).retryable())
             }
         }

@@ -56,7 +56,7 @@ pub fn connect_error(address: &Address, cause: RedisError) -> Error {
     let hint = if text.contains("invalid peer certificate") {
         "; name the authority that signs its certificate: ca=/path/to/ca.pem"
     } else if text.contains("CertificateRequired") {
-        "; it wants to see a certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
+        "; it requires a client certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
     } else {
         ""
     };
@@ -136,7 +136,7 @@ fn refusal_error(address: &Address, code: &str, said: &str) -> Error {
             if late { error.effect_unknown() } else { error }
         }
         "WRONGTYPE" => {
-            let message = "another program keeps something else under this lock's key; choose another `prefix`";
+            let message = "another program uses this lock's key; choose another `prefix`";
             Error::new(Corrupt, message)
         }
         // A server that shuts down may have done the step.

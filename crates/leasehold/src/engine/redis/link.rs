@@ -188,7 +188,7 @@ impl Link {
         matches!(*self.inner.state(), LinkState::Up(_))
     }
 
-    /// Runs a script; sends its text if the server has dropped it. `fill` adds the keys and the
+    /// Runs a script; sends its text if the server has dropped it. `fill_command` adds the keys and the
     /// arguments.
     pub async fn run_script(
         &self,
@@ -417,7 +417,7 @@ impl Inner {
                 Err(cause) if self.listener.needs_inbox() || cause.code() != Some("NOPERM") => {
                     return Err(failed(cause));
                 }
-                Err(cause) => tracing::debug!(%cause, "no messages reach us from this server"),
+                Err(cause) => tracing::debug!(%cause, "cannot subscribe to messages from this server"),
                 Ok(()) => {}
             }
         }

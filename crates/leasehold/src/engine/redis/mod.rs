@@ -134,7 +134,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     force_release: true,
     records: true,
     tolerates: "any client's crash, cut or pause; a restart of the server with its data; lost messages and replies",
-    fails_when: "a fail-over or restart that forgets a grant (strict mode waits it out), a server clock that jumps forward",
+    fails_when: "a fail-over or restart that loses a grant (strict mode waits it out), a server clock that jumps forward",
     ..Capabilities::exclusive_only("redis")
 };
 

@@ -164,7 +164,7 @@ impl Nodes {
         }
     }
 
-    /// Runs a script on the server that has the slot. `fill` adds the keys and the arguments, for
+    /// Runs a script on the server that has the slot. `fill_command` adds the keys and the arguments, for
     /// this connection.
     pub async fn run_script(
         &self,
@@ -198,7 +198,7 @@ impl Nodes {
                 None => return Err(error::step_error(&live.address, cause)),
             }
         }
-        let message = "the cluster sends us in circles: its nodes do not agree who has the slot";
+        let message = "the cluster redirects in circles: its nodes disagree on who has the slot";
         Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME))
     }
 
@@ -273,7 +273,7 @@ async fn refresh_when_stale(map: Arc<ClusterMap>) {
     loop {
         map.link_factory.map_stale.notified().await;
         if let Err(error) = map.refresh().await {
-            tracing::debug!(%error, "the cluster's map is not to be had");
+            tracing::debug!(%error, "the cluster's map could not be read");
         }
         map.link_factory.config.clock.sleep(MAP_PAUSE).await;
     }
@@ -347,7 +347,7 @@ impl ClusterMap {
                 Ok(())
             }
             (None, Some(error)) => Err(error),
-            _ => Err(Error::new(ErrorKind::Unavailable, "no node of the cluster sees the others").retryable()),
+            _ => Err(Error::new(ErrorKind::Unavailable, "no node of the cluster can reach the others").retryable()),
         }
     }
 

@@ -156,7 +156,7 @@ async fn count_acknowledged(config: &Config, server: &AckServer) -> Result<i64> 
     let answers = answers.map_err(|cause| error::step_error(&server.address, cause))?;
     *kept = Some(connection);
     let acknowledged = answers.last().and_then(wire::integer);
-    acknowledged.ok_or_else(|| Error::new(ErrorKind::Corrupt, "WAIT answered no number"))
+    acknowledged.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the reply to WAIT is not a number"))
 }
 
 async fn open_wait_connection(config: &Config, address: &Address) -> Result<WaitConnection> {

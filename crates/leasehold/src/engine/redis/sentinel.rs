@@ -174,7 +174,7 @@ impl Sentinels {
             let Err(error) = self.watch_sentinel_once(config, at, last_answers, change).await;
             // Its last answer may be long out of date.
             lock(last_answers)[at] = None;
-            tracing::debug!(%error, "a Sentinel cannot be listened to");
+            tracing::debug!(%error, "cannot subscribe to a Sentinel");
             config.clock.sleep(POLL_INTERVAL).await;
         }
     }

@@ -41,7 +41,7 @@ pub(super) async fn keep_epochs_fresh(
         for some in slots.chunks(MAX_CONCURRENT_SLOTS) {
             for touched in join_all(some.iter().map(|slot| refresh_epoch(&engine, *slot))).await {
                 if let Err(error) = touched {
-                    tracing::debug!(%error, ?address, "strict mode could not begin to wait");
+                    tracing::debug!(%error, ?address, "strict mode's key could not be refreshed");
                 }
             }
         }

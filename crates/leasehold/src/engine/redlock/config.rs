@@ -41,7 +41,7 @@ impl Config {
         let count = config.nodes.len();
         if count.is_multiple_of(2) && !even_allowed {
             return Err(invalid_url(&format!(
-                "{count} nodes survive no more failures than {}: name one more or one less, or say even=allowed",
+                "{count} nodes survive no more failures than {}: name one more or one less, or set even=allowed",
                 count - 1
             )));
         }
@@ -206,7 +206,7 @@ mod tests {
             ("redlock://h1,h2,h3?even=yes", "`allowed` or `refused`"),
             ("redlock://h1,h2,h3?replicas=1", "it has prefix"),
             ("redlock://h1,h2,h3?second-round=no", "`needed` or `always`"),
-            ("redlock://h1/x,h2,h3", "no database"),
+            ("redlock://h1/x,h2,h3", "not a database"),
             ("redlock://u:pa,ss@h1,h2,h3", "written as %2C"),
         ] {
             let error = read(url).expect_err(url);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_even_number_can_be_looked_at() {
+    fn an_even_number_of_nodes_can_be_inspected() {
         let any = |url: &str| Config::read_any_count(&EngineUrl::parse(url).unwrap());
         let (config, allowed) = any("redlock://h1,h2,h3,h4").unwrap();
         assert_eq!((config.quorum, allowed), (Quorum { node_count: 4, majority: 3 }, false));

@@ -210,7 +210,7 @@ pub(super) async fn force_release(
         }
         token = token.max(Token(highest.0 + 1));
     }
-    let message = "others took the lock again and again meanwhile; look at it, and try again";
+    let message = "other clients acquired the lock between the rounds; inspect it, and try again";
     Err(Error::new(ErrorKind::Unavailable, message).at_engine(error::NAME).retryable())
 }
 

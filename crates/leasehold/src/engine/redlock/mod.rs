@@ -115,7 +115,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     inspection: true,
     force_release: true,
     tolerates: "any client's crash, cut or pause; the death, hang or cut of any minority of its servers",
-    fails_when: "servers that restart without their data (strict makes them abstain), clocks that jump forward on nodes that, with those that had not voted, are a majority",
+    fails_when: "servers that restart without their data (strict makes them cool down), clocks that jump forward on nodes that, with those that had not voted, are a majority",
     ..Capabilities::exclusive_only("redlock")
 };
 

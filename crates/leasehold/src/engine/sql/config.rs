@@ -123,7 +123,7 @@ impl Config {
     pub fn from_url(dialect: Dialect, url: &EngineUrl) -> Result<Self> {
         if url.option("sslmode").is_some() || url.option("ssl-mode").is_some() {
             return Err(invalid_url(
-                "TLS is spoken with tls=on&ca=/path/to/ca.pem, and the server's name is always checked".into(),
+                "TLS needs tls=on&ca=/path/to/ca.pem, and the server's name is always checked".into(),
             ));
         }
         url.refuse_unknown_options(&OPTIONS)?;

@@ -120,8 +120,7 @@ impl Failure {
             Self::Contended(detail) => later(Unavailable, detail.clone()),
             Self::Closed => Error::new(ErrorKind::Closed, "this engine was closed"),
             Self::UnexpectedReply(detail) => {
-                Error::new(Corrupt, format!("{server} answered something that is not understood ({detail})"))
-                    .effect_unknown()
+                Error::new(Corrupt, format!("{server} sent an answer in an unknown format ({detail})")).effect_unknown()
             }
             Self::Refused { code, message: said } => {
                 let meaning = self.class(dialect).unwrap_or(ErrorClass::Other);
@@ -138,7 +137,9 @@ impl ErrorClass {
         use ErrorKind::{Corrupt, Denied, Full, InvalidUrl, Unavailable, Unsupported};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         match self {
-            Self::Conflict => later(Unavailable, format!("{server} ended a statement for another's sake ({said})")),
+            Self::Conflict => {
+                later(Unavailable, format!("{server} aborted a statement because of a conflict ({said})"))
+            }
             Self::RowLocked => later(
                 Unavailable,
                 format!("somebody keeps our row locked at {server}: is a transaction open on our table? ({said})"),
@@ -156,14 +157,15 @@ impl ErrorClass {
             Self::NoTable => Error::new(
                 Corrupt,
                 format!(
-                    "our table is gone; `leasehold engines --ddl {}` shows how it is made ({said})",
+                    "our table does not exist any more; `leasehold engines --ddl {}` shows how to create it ({said})",
                     dialect.name()
                 ),
             )
             .retryable(),
-            Self::WrongTable => {
-                Error::new(Corrupt, format!("a table of our name is not ours; choose another with table= ({said})"))
-            }
+            Self::WrongTable => Error::new(
+                Corrupt,
+                format!("the table was not created by leasehold; choose another name with table= ({said})"),
+            ),
             Self::TooManyConnections => later(
                 Unavailable,
                 format!(
@@ -174,10 +176,10 @@ impl ErrorClass {
                 later(Unavailable, format!("{server} does not answer at present ({said})")).effect_unknown()
             }
             Self::Terminated => later(Unavailable, format!("{server} ended our statement ({said})")).effect_unknown(),
-            Self::Full => later(Full, format!("{server} has no room left ({said})")),
+            Self::Full => later(Full, format!("{server} has no space left ({said})")),
             Self::TransactionPooler => Error::new(
                 Unsupported,
-                format!("a pooler stands before {server} and changes sessions under us: pooler=transaction ({said})"),
+                format!("a pooler before {server} changes sessions between statements: pooler=transaction ({said})"),
             ),
             Self::NoNamedLocks => {
                 Error::new(Unsupported, format!("{server} has no named locks here: wake=poll ({said})"))
@@ -190,9 +192,9 @@ impl ErrorClass {
 /// What to do if a connection cannot be opened.
 fn hint(dialect: Dialect, reason: &str) -> String {
     let hint = if reason.contains("UnknownIssuer") || reason.contains("invalid peer certificate") {
-        "; name the authority that it is to be trusted by: ca=/path/to/ca.pem"
+        "; name the authority that signs its certificate: ca=/path/to/ca.pem"
     } else if reason.contains("CertificateRequired") {
-        "; it wants to see a certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
+        "; it requires a client certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
     } else if reason.starts_with("no answer within") {
         return format!("; {}", stranger::hint(dialect.product()));
     } else {

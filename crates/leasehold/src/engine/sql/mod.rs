@@ -143,7 +143,7 @@ fn with_hint(failure: Failure, config: &Config) -> Failure {
     match (failure.class(config.dialect), failure) {
         (Some(ErrorClass::Denied), Failure::Refused { code, message: said }) => {
             let command = ddl::command(config);
-            let hint = "our table must be made, and we must be let use it: have an administrator run what";
+            let hint = "leasehold needs its table and the rights to use it: have an administrator run what";
             Failure::refused(code, format!("{said}; {hint} `{command}` prints, and grant the rights named there"))
         }
         (_, failure) => failure,

@@ -133,7 +133,7 @@ impl MySqlConnection {
 
     pub(super) async fn close(self) {
         if let Err(error) = self.conn.disconnect().await {
-            tracing::debug!(%error, "a connection did not end well");
+            tracing::debug!(%error, "a connection could not be closed cleanly");
         }
     }
 }

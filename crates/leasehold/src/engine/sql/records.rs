@@ -88,17 +88,17 @@ impl StoredRecords {
     ) -> Result<()> {
         let config = &self.pool.config;
         *tries += 1;
-        let tell = |failure| self.pool.to_error(&super::with_hint(failure, config));
+        let to_error = |failure| self.pool.to_error(&super::with_hint(failure, config));
         match failure.class(config.dialect) {
-            _ if *tries >= MAX_TRIES => Err(tell(failure)),
+            _ if *tries >= MAX_TRIES => Err(to_error(failure)),
             Some(ErrorClass::Conflict) => Ok(()),
-            Some(ErrorClass::NoTable) => super::create_records_table(config, &mut link).await.map_err(tell),
+            Some(ErrorClass::NoTable) => super::create_records_table(config, &mut link).await.map_err(to_error),
             // An idle connection had ended; the others may have, too.
             _ if reads && *tries == 1 && failure.is_connection_lost(config.dialect) => {
                 self.pool.discard_idle();
                 Ok(())
             }
-            _ => Err(tell(failure)),
+            _ => Err(to_error(failure)),
         }
     }
 }
@@ -229,7 +229,7 @@ fn duration_from_micros(micros: Option<i64>) -> Result<Duration, Failure> {
 }
 
 fn unexpected_reply() -> Failure {
-    Failure::UnexpectedReply("a record that none of our statements gives".into())
+    Failure::UnexpectedReply("a record in an unknown format".into())
 }
 
 fn mysql(table: &str) -> RecordStatements {

@@ -100,7 +100,7 @@ impl ZookeeperEngine {
         let whose =
             if self.config.session_timeout.is_some() { "session-timeout" } else { "the server's shortest session" };
         let message = format!(
-            "{whose} is {longer:?}, and a dead holder's lock is free only then: a TTL of {ttl:?} cannot be kept; ask for {longer:?} or more"
+            "{whose} is {longer:?}, and a dead holder's lock is free only after that: a TTL of {ttl:?} is not possible; use {longer:?} or more"
         );
         Err(Error::new(ErrorKind::InvalidOption, message).at_engine(error::NAME))
     }

@@ -58,11 +58,11 @@ fn no_auth_hint(config: &Config) -> &'static str {
         None => "log in as user:password@, or have its ACL changed; `leasehold doctor` shows it",
         // The server accepts any user and password, and compares them only with the ACL.
         Some(Scheme::Digest) => {
-            "another user or password than that of user:password@ made it (with digest, a wrong password is noticed only here); or have its \
+            "it was created with another user or password than that of user:password@ (with digest, a wrong password is noticed only here); or have its \
              ACL changed; `leasehold doctor` shows it"
         }
         Some(Scheme::Sasl) => {
-            "another user than that of user:password@ made it; or have its ACL changed; `leasehold doctor` shows it"
+            "it was created by another user than that of user:password@; or have its ACL changed; `leasehold doctor` shows it"
         }
     }
 }
@@ -79,7 +79,7 @@ fn refused_login_message(config: &Config) -> String {
     let hosts = &config.shown_hosts;
     match config.login.as_ref().map(|login| login.scheme) {
         None => {
-            format!("{hosts} lets in only who logs in: user:password@, and auth=sasl if it knows its users by SASL")
+            format!("{hosts} requires a login: user:password@, and auth=sasl if it knows its users by SASL")
         }
         Some(Scheme::Digest) => {
             format!(

@@ -252,7 +252,7 @@ pub(super) async fn was_force_released(engine: &ZookeeperEngine, session: &Sessi
 /// Deletes a claim's mark. A later force release deletes what this leaves.
 pub(super) async fn delete_mark(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
     if let Err(cause) = session.client.delete(&engine.mark_path(claim), None).await {
-        tracing::debug!(%cause, ?claim, "the mark of an eviction stays");
+        tracing::debug!(%cause, ?claim, "the mark of an eviction could not be deleted");
     }
 }
 
@@ -280,7 +280,7 @@ pub(super) async fn was_released(engine: &ZookeeperEngine, claim: ClaimId) -> Re
     let (synced, found) = join(client.sync(&note), client.check_stat(&note)).await;
     let noted = synced.and(found).map_err(|cause| engine.request_error(cause))?.is_some();
     if noted && let Err(cause) = client.delete(&note, None).await {
-        tracing::debug!(%cause, ?claim, "the note of a release stays");
+        tracing::debug!(%cause, ?claim, "the note of a release could not be deleted");
     }
     Ok(noted)
 }

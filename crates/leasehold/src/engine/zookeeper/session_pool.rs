@@ -167,7 +167,7 @@ pub(super) async fn close_idle_sessions(engine: Weak<ZookeeperEngine>, clock: Cl
         let idle = engine.sessions.take_idle(clock.now());
         drop(engine);
         for session in idle {
-            tracing::debug!(?session, "no claim needs it: closed");
+            tracing::debug!(?session, "closing a session that no claim needs");
             session.close().await;
         }
     }

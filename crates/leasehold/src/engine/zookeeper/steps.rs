@@ -32,7 +32,7 @@ pub(super) enum ClaimStatus {
 }
 
 fn contended_error() -> Error {
-    let message = "others change this lock so fast that it could not be read; try again";
+    let message = "other clients change this lock too fast to read it; try again";
     Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown().at_engine(error::NAME)
 }
 
@@ -123,7 +123,7 @@ async fn create_node(
                     delete(session, path).await.map_err(|cause| engine.request_error(cause))?;
                     remote.stage = NodeStage::New;
                     let message =
-                        format!("{MAX_CONTENDERS} claims hold this lock or wait for it, and that is the most");
+                        format!("{MAX_CONTENDERS} claims hold this lock or wait for it, and that is the limit");
                     return Err(Error::new(ErrorKind::Full, message).at_engine(error::NAME));
                 }
                 return Ok(stat.num_children == 1);

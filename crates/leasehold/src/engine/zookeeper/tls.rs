@@ -22,7 +22,7 @@ pub(super) fn client_config(tls: &TlsConfig) -> Result<Arc<ClientConfig>> {
     let verifier = verifier.with_crls(revoked).build().map_err(|cause| pem_error(&tls.ca, &cause))?;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|cause| invalid_url(format!("TLS cannot be spoken: {cause}")))?
+        .map_err(|cause| invalid_url(format!("TLS cannot be set up: {cause}")))?
         .with_webpki_verifier(verifier);
     let Some((cert, key)) = &tls.identity else { return Ok(Arc::new(builder.with_no_client_auth())) };
     let (cert_text, key_text) = (text(cert)?, text(key)?);
@@ -45,7 +45,7 @@ fn authorities(path: &Path) -> Result<(RootCertStore, Vec<CertificateRevocationL
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(certs.map_err(|cause| pem_error(path, &cause))?);
     if added == 0 {
-        return Err(pem_error(path, &"there is no authority in it"));
+        return Err(pem_error(path, &"it has no CA certificate"));
     }
     Ok((roots, revoked.map_err(|cause| pem_error(path, &cause))?))
 }

@@ -100,7 +100,7 @@ fn the_pause_is_reset_by_an_answer_and_not_by_a_connection() {
 }
 
 #[test]
-fn a_server_that_answers_once_per_connection_is_not_stormed() {
+fn a_server_that_answers_once_per_connection_is_not_flooded_with_connections() {
     with_server(async |server| {
         let locks = server.open(TTL).await.unwrap();
         let guard = locks.mutex("a").lock().await.unwrap();

@@ -168,7 +168,7 @@ fn nonsense_is_an_error() {
 }
 
 #[test]
-fn a_server_that_refuses_every_script_is_not_asked_without_pause() {
+fn a_server_that_refuses_every_script_is_retried_with_pauses() {
     with_server(async |server| {
         let locks = server.open(TTL).await.unwrap();
         server.on_request(

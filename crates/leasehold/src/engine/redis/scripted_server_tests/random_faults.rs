@@ -139,21 +139,21 @@ fn run(seed: u64, logs: bool) -> Report {
     let mut rng = Rng::new(seed);
     let plan = FaultPlan::random(&mut rng);
     virtual_time::run_seed(seed, async {
-        let (server, judge) = (ScriptedServer::new(1), Arc::new(Mutex::new(InvariantChecker::default())));
+        let (server, checker) = (ScriptedServer::new(1), Arc::new(Mutex::new(InvariantChecker::default())));
         let start = server.clock.now();
         let mut clients = Vec::new();
         for _ in 0..plan.clients {
             clients.push(server.open(plan.ttl).await.expect("it answers"));
         }
         let (mut deeds, mut doors) = (Rng::new(seed ^ 1), Rng::new(seed ^ 2));
-        let looks = Arc::clone(&judge);
+        let looks = Arc::clone(&checker);
         server.on_request(move |seen| {
-            let mut judge = looks.lock().expect("one thread");
-            judge.check(seen.at);
-            judge.report.count("requests");
+            let mut checker = looks.lock().expect("one thread");
+            checker.check(seen.at);
+            checker.report.count("requests");
             let deed = plan.choose_reaction(&mut deeds);
             if logs {
-                judge.report.log.push(format!("{:?} {} {:?}: {deed:?}", seen.at, seen.kind, seen.claims));
+                checker.report.log.push(format!("{:?} {} {:?}: {deed:?}", seen.at, seen.kind, seen.claims));
             }
             deed
         });
@@ -164,7 +164,7 @@ fn run(seed: u64, logs: bool) -> Report {
         });
         let lives = clients.iter().enumerate().map(|(client, locks)| {
             let rng = Rng::new(seed.wrapping_mul(31) + 7 + client as u64);
-            tokio::spawn(run_client(Arc::clone(&server), Arc::clone(&judge), rng, plan, client, locks.clone()))
+            tokio::spawn(run_client(Arc::clone(&server), Arc::clone(&checker), rng, plan, client, locks.clone()))
         });
         join_all(lives).await.into_iter().for_each(|life| life.expect("no panic"));
         let (passed, connects) = (server.clock.now().duration_since(start), server.connect_times().len());
@@ -172,8 +172,8 @@ fn run(seed: u64, logs: bool) -> Report {
         server.on_connect(|_| ConnectReaction::Accept);
         server.clock.sleep(plan.ttl * 2 + Duration::from_secs(10)).await;
         let fresh = clients[0].mutex("a").timeout(plan.ttl * 2).lock().await;
-        let mut judge = judge.lock().expect("one thread");
-        let mut report = std::mem::take(&mut judge.report);
+        let mut checker = checker.lock().expect("one thread");
+        let mut report = std::mem::take(&mut checker.report);
         if let Err(error) = fresh {
             report.violations.push(format!("the server answers, and the lock cannot be had: {error}"));
         }

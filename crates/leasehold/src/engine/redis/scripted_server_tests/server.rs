@@ -144,8 +144,8 @@ impl ScriptedServer {
     }
 
     /// The requests of this kind so far.
-    pub(super) fn requests(&self, what: &str) -> Vec<ReceivedRequest> {
-        self.state().requests.iter().filter(|seen| seen.kind == what).cloned().collect()
+    pub(super) fn requests(&self, kind: &str) -> Vec<ReceivedRequest> {
+        self.state().requests.iter().filter(|seen| seen.kind == kind).cloned().collect()
     }
 
     /// The claims that hold a lock, by the server's state.
@@ -192,18 +192,18 @@ async fn serve(server: Arc<ScriptedServer>, stream: DuplexStream) {
                 None => return,
             },
         };
-        let (deed, what) = server.heard(&words);
-        let answer = match deed {
-            Reaction::Answer | Reaction::AnswerAfter(_) => server.perform(&words, what),
+        let (reaction, kind) = server.heard(&words);
+        let answer = match reaction {
+            Reaction::Answer | Reaction::AnswerAfter(_) => server.perform(&words, kind),
             Reaction::Refuse(reason) => format!("-{reason}\r\n").into_bytes(),
             Reaction::SendRaw(bytes) => bytes.to_vec(),
-            Reaction::LoseAnswer => return drop(server.perform(&words, what)),
+            Reaction::LoseAnswer => return drop(server.perform(&words, kind)),
             Reaction::Disconnect => return,
             Reaction::Hang => std::future::pending().await,
         };
-        let time = match deed {
+        let time = match reaction {
             Reaction::AnswerAfter(time) => time,
-            _ if matches!(what, "load" | "subscribe") => Duration::ZERO,
+            _ if matches!(kind, "load" | "subscribe") => Duration::ZERO,
             _ => TRIP,
         };
         tokio::select! {

@@ -90,7 +90,7 @@ fn a_node_that_recovers_receives_the_releases_it_missed() {
 
 /// A node may respond again at any moment of an attempt that left it out.
 #[test]
-fn a_node_that_comes_back_during_an_attempt_learns_of_the_claim() {
+fn a_node_that_recovers_during_an_attempt_receives_the_claim() {
     for offset in (0..1500).step_by(3) {
         run_world(
             |_| {},
@@ -207,7 +207,7 @@ fn a_waiter_retries_after_pauses_that_grow_to_a_quarter_of_a_second() {
 }
 
 #[test]
-fn nodes_that_restarted_empty_grant_nothing_until_the_longest_lease_is_over() {
+fn nodes_that_restarted_empty_make_no_grant_until_the_longest_lease_is_over() {
     run_world(
         |plan| plan.restarts_empty = true,
         async |world| {

@@ -34,7 +34,7 @@ async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Fa
     };
     let (text, values) = sql.read(&name);
     if link.run(text, &values).await?.row().is_none() {
-        return Err(unexpected("what was written is not there"));
+        return Err(unexpected("the written row cannot be read"));
     }
     let token = u64::try_from(version).unwrap_or(0);
     let swap = Swap {
@@ -49,10 +49,7 @@ async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Fa
     };
     let (text, values) = sql.swap(&swap);
     let reply = link.run(text, &values).await?;
-    sql.write_time(&reply)
-        .map_err(unexpected)?
-        .map(drop)
-        .ok_or_else(|| unexpected("what was written cannot be written over"))
+    sql.write_time(&reply).map_err(unexpected)?.map(drop).ok_or_else(|| unexpected("the written row cannot be updated"))
 }
 
 /// Why a row's state cannot be parsed, if so.

@@ -196,7 +196,7 @@ impl LeaseEngine {
             }
             Some(("r", claim, ..)) => self.losses.report_release_request(claim),
             Some(("l", claim, _, name, _)) => self.on_change_notification(&name, claim),
-            _ => tracing::warn!(text, "a message that is not understood"),
+            _ => tracing::warn!(text, "a message in an unknown format"),
         }
     }
 }

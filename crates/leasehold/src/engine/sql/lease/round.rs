@@ -177,7 +177,7 @@ impl LeaseEngine {
         let writes = lock_state.lock().writes_begun;
         match self.decide(lock_state, ops, within).await {
             Err(failure) if failure.is_connection_lost(self.pool.config.dialect) => {
-                tracing::debug!(?failure, name = %lock_state.name, "again, on another connection");
+                tracing::debug!(?failure, name = %lock_state.name, "retrying on another connection");
                 {
                     let mut inner = lock_state.lock();
                     inner.row = None;
@@ -282,7 +282,7 @@ impl LeaseEngine {
             self.apply_outcome(lock_state, written, basis, &effects, &outcomes, ops);
             return Ok((outcomes, reading));
         }
-        Err(Failure::Contended(format!("others wrote first {MAX_CONFLICTS} times in a row")))
+        Err(Failure::Contended(format!("other clients wrote first {MAX_CONFLICTS} times in a row")))
     }
 
     /// Writes the decision over the row that was read; with `clears`, without a time of its own.
@@ -379,7 +379,7 @@ impl LeaseEngine {
         let sent = self.clock.now();
         let reply = self.run(link, sql, &values).await?;
         let Some(at) = self.sql.write_time(&reply).map_err(unexpected_reply)? else { return Ok(None) };
-        let token = u64::try_from(at).map_err(|_| unexpected_reply("a moment below zero"))?;
+        let token = u64::try_from(at).map_err(|_| unexpected_reply("a time below zero"))?;
         if let Some(lost) = lock_state
             .lock()
             .local_hand_offs
@@ -450,9 +450,7 @@ impl LeaseEngine {
 }
 
 pub(super) fn corrupt_row(name: &str, why: &str) -> Failure {
-    Failure::CorruptRow(format!(
-        "what is stored of {name:?} cannot be understood ({why}); it is freed by deleting its row"
-    ))
+    Failure::CorruptRow(format!("the row of lock {name:?} is damaged ({why}); delete the row to free the lock"))
 }
 
 pub(super) fn unexpected_reply(detail: &'static str) -> Failure {
@@ -462,7 +460,9 @@ pub(super) fn unexpected_reply(detail: &'static str) -> Failure {
 /// Refuses a row with too many contenders.
 fn check_room(table: &Contenders) -> Result<(), Failure> {
     if table.holders.len() + table.waiters.len() > MAX_CONTENDERS {
-        return Err(Failure::Full(format!("{MAX_CONTENDERS} hold or wait already, and there is no room for more")));
+        return Err(Failure::Full(format!(
+            "{MAX_CONTENDERS} claims hold or wait already, and there is no room for more"
+        )));
     }
     Ok(())
 }

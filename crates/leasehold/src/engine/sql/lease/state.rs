@@ -200,7 +200,7 @@ pub(super) fn read(text: &str, now: Instant) -> Result<Content, &'static str> {
 pub(super) fn read_and_correct(text: &str, now: Instant) -> Result<(Content, bool), &'static str> {
     let value: Value = serde_json::from_str(text).map_err(|_| "no JSON")?;
     let holders: Option<Vec<Arc<Holder>>> = value["who"].as_array().and_then(|rows| rows.iter().map(holder).collect());
-    let holders = holders.ok_or("no list of who they are")?;
+    let holders = holders.ok_or("no list of processes")?;
     let list = |key: &str| -> Result<Vec<Contender<ContenderDetails>>, &'static str> {
         let contenders = value[key].as_array().ok_or("no list of contenders")?;
         contenders
@@ -211,7 +211,7 @@ pub(super) fn read_and_correct(text: &str, now: Instant) -> Result<(Content, boo
     let table = LockTable { holders: list("holders")?, waiters: list("waiters")?.into() };
     let evicted = value["evicted"].as_array().map_or(&[][..], Vec::as_slice);
     let evictions: Option<Evictions> = evicted.iter().map(|value| eviction(value, now)).collect();
-    let evictions = evictions.ok_or("an eviction is not understood")?;
+    let evictions = evictions.ok_or("an eviction in an unknown format")?;
     let is_ahead = |value: &Value| {
         value["at"].as_i64().is_some_and(|at| instant_from_micros(at) > now.saturating_add(Duration::from_secs(1)))
     };

@@ -285,7 +285,7 @@ async fn stop_waiting<T>(
     let stopping = async {
         loop {
             if let Err(reason) = stopper.stop(pool).await {
-                tracing::debug!(reason, "a statement that waits was not ended");
+                tracing::debug!(reason, "a waiting statement could not be ended");
             }
             pool.clock.sleep(STOP_RETRY_PAUSE).await;
         }
@@ -350,7 +350,7 @@ async fn hold_lock(pool: &SessionPool, entry: &ClaimEntry, requests: &mut ClaimR
         match session.confirm_held(&pool.wire, &entry.name, entry.ttl).await {
             Ok(true) => from = session.last_answered_sent,
             release_result => {
-                tracing::debug!(?release_result, name = %entry.name, "a session that held a lock is over");
+                tracing::debug!(?release_result, name = %entry.name, "a session that held a lock has ended");
                 return ClaimEnd::Lost;
             }
         }

@@ -131,7 +131,7 @@ pub const POSTGRES_SESSION: Capabilities =
 pub const POSTGRES_FOR_UPDATE: Capabilities = Capabilities {
     shared: true,
     fails_when: POSTGRES_BREAKS,
-    warning: "a transaction is open for as long as the lock is held: nothing that changed meanwhile can be vacuumed; readers may overtake a waiting writer",
+    warning: "a transaction is open for as long as the lock is held: rows that change in that time cannot be vacuumed; readers may overtake a waiting writer",
     ..base("postgres")
 };
 
