@@ -153,20 +153,21 @@ impl Records {
     pub async fn compare_and_set_in_run(
         &self,
         name: &LockName,
-        over: u64,
+        expected_version: u64,
         value: String,
         run: Option<ServerRun>,
     ) -> Result<Option<Record>> {
-        let Some(run) = run else { return self.write(name, over, value).await };
+        let Some(run) = run else { return self.write(name, expected_version, value).await };
         self.check_size(name, &value)?;
         let store = Arc::clone(&self.store);
-        let written = self.call_bounded(store.compare_and_set_in_run(name.clone(), over, value, run)).await;
+        let written = self.call_bounded(store.compare_and_set_in_run(name.clone(), expected_version, value, run)).await;
         written.map_err(|error| error.about_record(name))
     }
 
-    async fn write(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
+    async fn write(&self, name: &LockName, expected_version: u64, value: String) -> Result<Option<Record>> {
         self.check_size(name, &value)?;
-        let written = self.call_bounded(Arc::clone(&self.store).compare_and_set(name.clone(), over, value)).await;
+        let written =
+            self.call_bounded(Arc::clone(&self.store).compare_and_set(name.clone(), expected_version, value)).await;
         written.map_err(|error| error.about_record(name))
     }
 

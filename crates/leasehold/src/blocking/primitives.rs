@@ -101,9 +101,9 @@ primitive! {
 primitive! {
     /// As [`crate::Semaphore`], without async.
     Semaphore {
-        /// Waits for `permits_spec` at once.
+        /// Waits for `permits` at once.
         fn acquire(&self, permits: u32) -> Result<Guard>;
-        /// Acquires `permits_spec` if they are available at once.
+        /// Acquires `permits` if they are available at once.
         fn try_acquire(&self, permits: u32) -> Result<Option<Guard>>;
     }
 }

@@ -85,7 +85,7 @@ impl Clock {
         }
     }
 
-    /// Waits until `started_at`. If the machine sleeps meanwhile, it may wake later by that time.
+    /// Waits until `at`. If the machine sleeps meanwhile, it may wake later by that time.
     pub fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.sleep_in_slices(at, Duration::MAX)
     }
@@ -114,7 +114,7 @@ impl Clock {
         }
     }
 
-    /// Waits until `started_at`, and wakes soon after the machine resumes from sleep, too.
+    /// Waits until `at`, and wakes soon after the machine resumes from sleep, too.
     pub(crate) fn sleep_until_despite_suspend(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.sleep_in_slices(at, MAX_SLEEP_SLICE)
     }

@@ -92,10 +92,10 @@ impl Lease {
     }
 
     /// Begins the lease of a grant to a request sent at `granted_at`. From `max_deadline` on it is not renewed.
-    pub(crate) fn begin(&self, token: Token, granted: Instant, deadline: Instant, cap: Instant) {
+    pub(crate) fn begin(&self, token: Token, granted_at: Instant, deadline: Instant, max_deadline: Instant) {
         self.token.store(token.0, Ordering::Relaxed);
-        self.granted_at.store(granted.as_nanos(), Ordering::Relaxed);
-        self.max_deadline.store(cap.as_nanos(), Ordering::Relaxed);
+        self.granted_at.store(granted_at.as_nanos(), Ordering::Relaxed);
+        self.max_deadline.store(max_deadline.as_nanos(), Ordering::Relaxed);
         self.deadline.store(deadline.as_nanos(), Ordering::Relaxed);
         self.release_requested.store(false, Ordering::Relaxed);
         self.state.store(HELD, Ordering::Release);

@@ -238,7 +238,7 @@ pub struct LockView {
 }
 
 impl ContenderView {
-    /// A holder or a waiter, for an engine to show. `fence_token` is `None` for a waiter.
+    /// A holder or a waiter, for an engine to show. `token` is `None` for a waiter.
     pub fn new(
         claim: ClaimId,
         mode: Mode,
@@ -494,7 +494,7 @@ pub trait RecordStore: Send + Sync + 'static {
     /// The versions of a name rise over everything ever written to it, removals included
     /// ([`record_version`](crate::logic::record_version) has the rule). So a late writer that read an old version
     /// never succeeds.
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>>;
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>>;
 
     /// As [`compare_and_set`](Self::compare_and_set), but only while the servers are still in the run in which the
     /// record was read. In another run it writes nothing, as if the record had another version:
@@ -502,12 +502,12 @@ pub trait RecordStore: Send + Sync + 'static {
     fn compare_and_set_in_run(
         self: Arc<Self>,
         name: LockName,
-        over: u64,
+        expected_version: u64,
         value: String,
         run: ServerRun,
     ) -> Step<Option<Record>> {
         drop(run);
-        self.compare_and_set(name, over, value)
+        self.compare_and_set(name, expected_version, value)
     }
 
     /// The names of all records that start with `prefix`, in order.

@@ -171,9 +171,9 @@ impl EngineUrl {
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn host_and_port(text: &str, port: u16, example: &str) -> Result<(String, u16)> {
     // The text after a `:` without a host may be the start of a password: do not show it.
-    let text_shown = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };
+    let shown_text = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };
     let malformed_error =
-        || invalid_url(format!("{text_shown} is no host with a port, like `{example}:{port}` or `[::1]:{port}`"));
+        || invalid_url(format!("{shown_text} is no host with a port, like `{example}:{port}` or `[::1]:{port}`"));
     let (host, digits) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(malformed_error)?;
@@ -326,10 +326,10 @@ mod tests {
     #[test]
     fn never_shows_a_password() {
         let url = EngineUrl::parse("redis://u:hunter2@h/?password=hunter2&tls-key=hunter2&db=1").unwrap();
-        for text_shown in [format!("{url}"), format!("{url:?}"), format!("{url:#?}")] {
+        for shown_text in [format!("{url}"), format!("{url:?}"), format!("{url:#?}")] {
             assert!(
-                !text_shown.contains("hunter2") && text_shown.contains("u:***@h") && text_shown.contains("db=1"),
-                "{text_shown}"
+                !shown_text.contains("hunter2") && shown_text.contains("u:***@h") && shown_text.contains("db=1"),
+                "{shown_text}"
             );
         }
     }

@@ -57,7 +57,7 @@ pub enum NextStep {
     Unknown,
 }
 
-/// What to do after attempt number `tries` (from 1) ended with `result`, `elapsed` after the first
+/// The next step after attempt number `attempt` (from 1) ended with `result`, `elapsed` after the first
 /// attempt began.
 pub fn next_step(
     result: AttemptResult,

@@ -145,7 +145,7 @@ impl<N> LockTable<N> {
         granted
     }
 
-    /// A claim arrives, or is repeated. This sets `contender.next_token`, `expires_at` and `order`.
+    /// A claim arrives, or is repeated. This sets `contender.token`, `expires_at` and `order`.
     pub fn attempt(
         &mut self,
         contender: Contender<N>,

@@ -13,7 +13,7 @@ pub struct Config {
     pub mode: Option<u32>,
     /// The group with which the folder is shared; `None`: the group that it has.
     pub group: Option<u32>,
-    /// Whether to make a folder that does not exist.
+    /// Whether to create a folder that does not exist.
     pub create: bool,
 }
 

@@ -49,7 +49,7 @@ impl Dir {
         Self { fd, path, permissions: sharing }
     }
 
-    /// Opens a directory in this one; makes it if it does not exist.
+    /// Opens a directory in this one; creates it if it does not exist.
     pub(super) fn open_subfolder(&self, name: &str) -> Result<Self> {
         let path = self.path(name);
         let fd = match open_folder(&self.fd, name) {
@@ -112,7 +112,7 @@ impl Dir {
         Ok(file)
     }
 
-    /// Makes a file that must not exist yet, with the folder's group and permissions.
+    /// Creates a file that must not exist yet, with the folder's group and permissions.
     pub(super) fn create(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFE_OPEN_FLAGS;
         let file = File::from(openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?);
@@ -120,8 +120,8 @@ impl Dir {
         Ok(file)
     }
 
-    /// Makes a file under a temporary name that only one process uses at a time; first removes what
-    /// a dead process left.
+    /// Creates a file under a temporary name that only one process uses at a time; first removes
+    /// one that a dead process left.
     pub(super) fn recreate(&self, name: &str) -> io::Result<File> {
         match self.remove(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -130,7 +130,7 @@ impl Dir {
         self.create(name)
     }
 
-    /// The content of a file of at most `most` bytes; `None` if it does not exist.
+    /// The content of a file of at most `max_bytes` bytes; `None` if it does not exist.
     pub(super) fn read(&self, name: &str, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
         let file = match self.open(name, OFlags::RDONLY) {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -172,7 +172,7 @@ impl Dir {
         });
         match replaced {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && self.exists(name) => {
-                // The draft is ours, if it was made at all.
+                // The temporary file is ours, if it was created at all.
                 let _ = self.remove(temporary_name);
                 let file = self.open(name, OFlags::WRONLY)?;
                 file.write_all_at(content.as_bytes(), 0)?;
@@ -216,7 +216,7 @@ impl Dir {
         self.permissions.share_socket(&socket)
     }
 
-    /// The names of at most `most` entries.
+    /// The names of at most `limit` entries.
     pub(super) fn entry_names(&self, limit: usize) -> io::Result<Vec<OsString>> {
         let entries = rustix::fs::Dir::read_from(&self.fd)?;
         let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
@@ -246,8 +246,8 @@ fn open_folder(parent: &impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
     openat(parent, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())
 }
 
-/// Makes a directory under a temporary name, and renames it once its group and mode are right, so
-/// that no process finds it half-made. If another process was faster, opens the existing one.
+/// Creates a directory under a temporary name, and renames it once its group and mode are right, so
+/// that no process finds it incomplete. If another process was faster, opens the existing one.
 pub(super) fn create_folder(parent: &impl AsFd, name: &str, sharing: &Permissions) -> io::Result<OwnedFd> {
     let temp_name = format!(".new-{:032x}", crate::random::random_bits());
     mkdirat(parent, &*temp_name, Mode::RWXU)?;
@@ -257,7 +257,7 @@ pub(super) fn create_folder(parent: &impl AsFd, name: &str, sharing: &Permission
         match renameat_with(parent, &*temp_name, parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(fd),
             Err(Errno::EXIST) => Ok(open_folder(parent, name)?),
-            // On a file system without such a rename, the folder is made in place.
+            // On a file system without such a rename, the folder is created in place.
             Err(Errno::INVAL | Errno::NOSYS) => create_folder_in_place(parent, name, sharing),
             Err(other) => Err(other.into()),
         }

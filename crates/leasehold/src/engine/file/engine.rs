@@ -114,7 +114,7 @@ impl FileEngine {
         }
     }
 
-    /// Removes files of free locks in the background, if this process has made many files.
+    /// Removes files of free locks in the background, if this process has created many files.
     fn sweep_if_due(self: &Arc<Self>) {
         let session = self.session();
         if session.store.sweep_is_due() {
@@ -324,7 +324,7 @@ impl Engine for FileEngine {
                 // Other clients consider this one dead.
                 return Ok(vec![RenewReply::Lost; claims.len()]);
             }
-            // A busy file must not delay the others: after half of the caller's patience the answer
+            // A busy file must not delay the others: after half of the caller's timeout the answer
             // is `Unknown`.
             let timeout =
                 claims.iter().map(|claim| rules::call_timeout(claim.options.ttl)).min().unwrap_or_default() / 2;
@@ -362,8 +362,8 @@ impl Engine for FileEngine {
     }
 
     fn watch(self: Arc<Self>, name: LockName, timeout: Duration) -> Step<Step<()>> {
-        // The watch is set by the call itself, not by the first poll. The lock's file is made if it
-        // does not exist yet.
+        // The watch is set by the call itself, not by the first poll. The lock's file is created if
+        // it does not exist yet.
         let session = self.session();
         if let Err(StepAborted::Failed(error)) = session.store.file(&session.folder, &name, true) {
             return Step::ready(Err(error));
@@ -385,7 +385,7 @@ impl Engine for FileEngine {
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
         Step::new(async move {
-            // A lock that was never acquired has no file, and inspection does not make one.
+            // A lock that was never acquired has no file, and inspection does not create one.
             let session = self.session();
             if session.client.is_registered() && !session.folder.locks.exists(&layout::file_name(&name)) {
                 return Ok(LockView::free(name));
@@ -422,7 +422,7 @@ impl Engine for FileEngine {
             match self.run(name.clone(), Operation::ForceRelease(claim)).await? {
                 StepOutput::ForceReleased(contender, token) => {
                     if let Some(contender) = &contender {
-                        // The eviction is done, whether or not it can be logged.
+                        // The eviction has happened, whether or not it can be logged.
                         if let Err(error) = self
                             .session()
                             .folder
@@ -470,11 +470,11 @@ impl RecordStore for FileEngine {
         )
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
         Step::new(async move {
             let caller = CallerGuard::default();
             let dropped = Arc::clone(&caller.is_dropped);
-            let step = tokio::task::spawn_blocking(move || self.write_record(&name, over, value, &dropped));
+            let step = tokio::task::spawn_blocking(move || self.write_record(&name, expected_version, value, &dropped));
             let written = step.await.map_err(task_error)?;
             drop(caller);
             written

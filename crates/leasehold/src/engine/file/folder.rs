@@ -104,7 +104,7 @@ impl Folder {
         let write = || -> io::Result<()> {
             let file = match append() {
                 Err(missing) if missing.kind() == io::ErrorKind::NotFound => match self.root.create(LOG) {
-                    // Another process was faster, or the file is made now.
+                    // Another process was faster, or the file is created now.
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
                     _ => append(),
                 },
@@ -141,7 +141,7 @@ pub fn check_root(config: &Config) -> Result<()> {
     open_root(&Config { create: false, ..config.clone() }).map(drop)
 }
 
-/// Opens the folder itself; makes it if it does not exist and `create` is set.
+/// Opens the folder itself; creates it if it does not exist and `create` is set.
 fn open_root(config: &Config) -> Result<Dir> {
     let dir = &config.dir;
     let sharing = Permissions::requested(config);
@@ -165,8 +165,8 @@ fn open_root(config: &Config) -> Result<Dir> {
     Ok(Dir::new(fd, path, Permissions::of_folder(config, &found)))
 }
 
-/// Explains what to do about a refused folder that the URL names through a link and that belongs to
-/// another user: we cannot change its mode.
+/// Advice about a refused folder that the URL names through a link and that belongs to another
+/// user: we cannot change its mode.
 fn add_link_hint(dir: &Path, real: &Path, refused: Error) -> Error {
     let direct = std::path::absolute(dir).is_ok_and(|dir| dir == real);
     let owner = fs::metadata(real).map(|found| found.uid()).ok().filter(|owner| *owner != geteuid().as_raw());
@@ -205,7 +205,7 @@ fn dangling_link_error(dir: &Path, cause: io::Error) -> Error {
     }
 }
 
-/// Makes the folder and its ancestors.
+/// Creates the folder and its ancestors.
 fn create_with_ancestors(dir: &Path, sharing: &Permissions) -> io::Result<()> {
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if fs::metadata(above).is_ok_and(|found| !found.is_dir()) {

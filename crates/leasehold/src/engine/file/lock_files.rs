@@ -46,12 +46,12 @@ impl From<Error> for StepAborted {
 #[derive(Debug, Default)]
 pub(super) struct LockFiles {
     open: Mutex<HashMap<LockName, Arc<Mutex<LockFile>>>>,
-    /// How many files were made since the last sweep.
+    /// How many files were created since the last sweep.
     created_since_sweep: AtomicUsize,
 }
 
 impl LockFiles {
-    /// The file of a lock; makes it if it does not exist, which needs the disk.
+    /// The file of a lock; creates it if it does not exist, which needs the disk.
     pub(super) fn file(
         &self,
         folder: &Folder,
@@ -72,7 +72,7 @@ impl LockFiles {
         Ok(file)
     }
 
-    /// Whether enough files were made for a sweep; resets the count if so.
+    /// Whether enough files were created for a sweep; resets the count if so.
     pub(super) fn sweep_is_due(&self) -> bool {
         let due = |created: usize| (created >= SWEEP_AFTER_CREATED).then_some(0);
         self.created_since_sweep.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
@@ -95,7 +95,7 @@ pub(super) struct LockFile {
 }
 
 impl LockFile {
-    /// Opens a lock's file; `true` if it was made.
+    /// Opens a lock's file; `true` if it was created.
     fn open(folder: &Folder, name: &LockName, may_block: bool) -> Result<(Self, bool), StepAborted> {
         let file = layout::file_name(name);
         match Self::existing(folder, &file) {
@@ -135,10 +135,10 @@ impl LockFile {
     }
 }
 
-/// After making this many files, a process sweeps.
+/// After creating this many files, a process sweeps.
 const SWEEP_AFTER_CREATED: usize = 128;
 
-/// This many files of free locks could not be removed, because making one waits for the disk. Above that, the
+/// This many files of free locks stay, because creating one waits for the disk. Above that, the
 /// oldest are removed.
 const MAX_FREE_FILES: usize = 256;
 
@@ -221,7 +221,8 @@ fn remove_idle_files(folder: &Folder, idle: &[(String, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Makes a lock's file. It is complete before it has its name, so no process sees a half-made one.
+/// Creates a lock's file. It is complete before it has its name, so no process sees an incomplete
+/// one.
 fn create_lock_file(folder: &Folder, name: &LockName, file: &str) -> Result<()> {
     let temp_name = format!(".new-{:032x}", crate::random::random_bits());
     let page = layout::first_page(name, folder.token_floor()?);
@@ -237,7 +238,7 @@ fn create_lock_file(folder: &Folder, name: &LockName, file: &str) -> Result<()> 
         }
     };
     let created = write().map_err(|e| error::io_error_at(&folder.locks.path(file), "make", e));
-    // The draft was renamed, was never made, or is in the way.
+    // The temporary file was renamed, was never created, or is in the way.
     let _ = folder.locks.remove(&temp_name);
     created
 }
@@ -262,7 +263,7 @@ impl Latch<'_> {
         }
     }
 
-    /// Reads the file of whichever lock it belongs to.
+    /// Reads the file, which may belong to any lock.
     fn read_any(&mut self, boot: u128) -> Result<LockName> {
         self.load(boot)?;
         let name = layout::lock_name_in(&self.0.content).ok().and_then(|name| LockName::new(name).ok());
@@ -377,7 +378,7 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(read)
 }
 
-/// What to write, and in which order.
+/// The parts to write, and their order.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct WritePlan {
     freed: Vec<(usize, usize)>,

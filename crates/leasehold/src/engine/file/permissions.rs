@@ -27,7 +27,7 @@ pub(super) struct Permissions {
 }
 
 impl Permissions {
-    /// For a folder that is about to be made.
+    /// For a folder that is about to be created.
     pub(super) fn requested(config: &Config) -> Self {
         Self { mode: config.mode, group: config.group }
     }
@@ -53,7 +53,7 @@ impl Permissions {
         self.group.filter(|group| *group != found).map(Gid::from_raw)
     }
 
-    /// Shares a file that we have just made.
+    /// Shares a file that we have just created.
     pub(super) fn share_file(&self, file: &File) -> io::Result<()> {
         let Some(mode) = self.file_mode() else { return Ok(()) };
         if let Some(group) = self.group_to_set(fstat(file)?.st_gid) {
@@ -87,7 +87,7 @@ impl Permissions {
         Err(Error::new(ErrorKind::Denied, message))
     }
 
-    /// Explains what to do about a folder that we may not enter.
+    /// Advice about a folder that we may not enter.
     pub(super) fn access_denied_error(&self, path: &Path, cause: io::Error) -> Error {
         let display = path.display();
         let Ok(found) = rustix::fs::stat(path) else { return error::io_error_at(path, "open", cause) };
@@ -137,7 +137,7 @@ impl Permissions {
         Ok(())
     }
 
-    /// Shares a folder that this engine made as private, so that no other user could put anything
+    /// Shares a folder that this engine created as private, so that no other user could put a file
     /// into it. It changes no other folder, and none behind a link, which another user may have put
     /// there.
     pub(super) fn share_private_folder(&self, config: &Config, root: &OwnedFd, path: &Path) -> Result<bool> {

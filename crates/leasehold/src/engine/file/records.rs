@@ -51,7 +51,7 @@ impl FileEngine {
     pub(super) fn write_record(
         &self,
         name: &LockName,
-        over: u64,
+        expected_version: u64,
         value: String,
         dropped: &AtomicBool,
     ) -> Result<Option<Record>> {
@@ -65,7 +65,7 @@ impl FileEngine {
         let file = layout::file_name(name);
         let path = folder.records.path(&file);
         let last = read_version_and_value(folder, name)?.map_or(0, |(version, _)| version);
-        if last != over {
+        if last != expected_version {
             return Ok(None);
         }
         match (last, value.is_empty()) {

@@ -223,7 +223,7 @@ fn wait_queue(table: &LockTable<ContenderDetails>) -> WaitQueue {
     WaitQueue { last_granted, waiters: table.waiters.iter().map(|contender| contender.claim).collect() }
 }
 
-/// Everything that a step needs besides the table.
+/// The environment of a step besides the table.
 struct StepContext<'a, 'f, T: FnMut() -> Token> {
     session: &'a Session,
     name: &'a LockName,

@@ -21,7 +21,7 @@ use crate::types::{ClaimId, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notification {
     /// The state changed, and the claim may hold the lock now: check it. A notification is never
-    /// proof of a grant. It may come late, from a process that was stopped after it had left the
+    /// proof of a grant. It may arrive late, from a process that was stopped after it had left the
     /// lock's file, when the grant is long over.
     CheckState,
     /// The claim was evicted.

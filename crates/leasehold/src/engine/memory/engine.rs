@@ -447,8 +447,8 @@ impl RecordStore for MemoryEngine {
         ready(lock(&self.records).read(&name, self.calendar.now(&self.clock)))
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        ready(lock(&self.records).write(name, over, value, self.calendar.now(&self.clock)))
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
+        ready(lock(&self.records).write(name, expected_version, value, self.calendar.now(&self.clock)))
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {

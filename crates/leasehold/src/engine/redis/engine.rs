@@ -232,8 +232,8 @@ impl RedisEngine {
         command.arg(secs_rounded_up(claim.options.ttl)).arg(contender);
     }
 
-    /// Runs a script that returns a claim's state. If the claim waits, the mailbox keeps its
-    /// messages from now on.
+    /// Runs a script that returns a claim's state. If the claim waits, its messages are kept from
+    /// now on.
     async fn query_claim_state(
         &self,
         claim: &Claim,
@@ -506,9 +506,9 @@ impl RecordStore for RedisEngine {
         })
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
         Step::new(async move {
-            let (record, live) = self.records.compare_and_set(&self.nodes, &name, over, value).await?;
+            let (record, live) = self.records.compare_and_set(&self.nodes, &name, expected_version, value).await?;
             if record.is_some() {
                 self.wait_for_replicas_or(&live.address, "the record does not count as written").await?;
             }
@@ -519,12 +519,13 @@ impl RecordStore for RedisEngine {
     fn compare_and_set_in_run(
         self: Arc<Self>,
         name: LockName,
-        over: u64,
+        expected_version: u64,
         value: String,
         run: ServerRun,
     ) -> Step<Option<Record>> {
         Step::new(async move {
-            let (record, live) = self.records.compare_and_set_in_run(&self, &name, (over, value), &run).await?;
+            let (record, live) =
+                self.records.compare_and_set_in_run(&self, &name, (expected_version, value), &run).await?;
             if record.is_some() {
                 self.wait_for_replicas_or(&live.address, "the record does not count as written").await?;
             }

@@ -23,7 +23,7 @@ use crate::clock::Instant;
 use crate::logic::backoff::{self, RenewalUrgency};
 use crate::types::{Error, ErrorKind, Result};
 
-/// A connection that lasted this long counts as a success, however it ended.
+/// A connection that lasted this long counts as a success, whatever ended it.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// The longest pause between two attempts to connect, if no lease waits for the next one.
@@ -280,7 +280,7 @@ fn is_broken(cause: &RedisError) -> bool {
     !matches!(cause.kind(), Native::Server(_)) && (cause.is_io_error() || cause.is_unrecoverable_error())
 }
 
-/// Keeps the connection up, for ever.
+/// Keeps the connection up until the link is dropped.
 async fn keep_connected(inner: Arc<Inner>) {
     let (mut number, mut failures, mut again) = (0, 0_u32, false);
     loop {

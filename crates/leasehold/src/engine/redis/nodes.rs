@@ -341,7 +341,7 @@ impl ClusterMap {
             }
         }
         match (doubtful, failed) {
-            // The map that we have is as good.
+            // The present map is as good.
             (Some(slots), _) if self.slot_table().slots.is_empty() => {
                 self.adopt(slots);
                 Ok(())

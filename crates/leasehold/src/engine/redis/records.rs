@@ -113,7 +113,7 @@ impl StoredRecords {
         &self,
         engine: &RedisEngine,
         name: &LockName,
-        (over, value): (u64, String),
+        (expected_version, value): (u64, String),
         run: &ServerRun,
     ) -> Result<(Option<Record>, LiveConnection)> {
         let key = wire::record_key(&self.prefix, name.as_str());
@@ -121,7 +121,11 @@ impl StoredRecords {
         let fill_command = |command: &mut Cmd, live: &LiveConnection| {
             command.arg(&key);
             engine.add_epoch_key(command, slot);
-            command.arg(format!("{over:016}")).arg(&value).arg(&run.id).arg(run.began_at.as_micros() as u64);
+            command
+                .arg(format!("{expected_version:016}"))
+                .arg(&value)
+                .arg(&run.id)
+                .arg(run.began_at.as_micros() as u64);
             engine.add_run_arguments(command, live);
         };
         let (answer, live) =

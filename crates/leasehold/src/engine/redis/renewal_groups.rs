@@ -28,9 +28,9 @@ pub(crate) struct RenewalGroups(Mutex<GroupTable>);
 #[derive(Debug, Default)]
 struct GroupTable {
     memberships: HashMap<ClaimId, Membership>,
-    /// Above this number of places, those of forgotten claims are removed.
+    /// Above this number of memberships, those of forgotten claims are removed.
     prune_threshold: usize,
-    /// What was learned before this moment may be wrong.
+    /// Facts from before this moment may be wrong.
     resync_since: Instant,
 }
 
@@ -99,7 +99,7 @@ pub(crate) enum LeaseCheck {
     NotDue,
     /// It is due.
     Due,
-    /// What we know of the lease and its group may come from another server.
+    /// The stored facts about the lease and its group may come from another server.
     Resync,
 }
 
@@ -158,7 +158,7 @@ impl RenewalGroups {
         self.state().memberships.remove(&claim);
     }
 
-    /// All that we know may be wrong: each claim is checked on its own.
+    /// All stored facts may be wrong: each claim is checked on its own.
     pub(crate) fn require_resync(&self, now: Instant) {
         self.state().resync_since = now;
     }

@@ -1,4 +1,4 @@
-//! Waits until replicas have what was written. It uses connections of its own, since `WAIT` blocks
+//! Waits until replicas have the latest writes. It uses connections of its own, since `WAIT` blocks
 //! the one on which it is sent.
 //!
 //! A server replicates in order. So once a replica has a small write that followed a grant, it also
@@ -111,7 +111,7 @@ impl AckServer {
     }
 }
 
-/// Serves all requests that wait, again and again until there are none.
+/// Serves all waiting requests until there are none left.
 async fn serve_waits(config: Arc<Config>, server: Arc<AckServer>) {
     loop {
         let waiting = {

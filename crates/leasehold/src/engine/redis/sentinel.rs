@@ -162,7 +162,7 @@ impl Sentinels {
         }
     }
 
-    /// Keeps the last answer of this Sentinel up to date, for ever.
+    /// Keeps the last answer of this Sentinel up to date.
     async fn watch_sentinel(
         &self,
         config: &Config,
@@ -202,7 +202,7 @@ impl Sentinels {
             let named = with_timeout(config, address, query_master(&mut connection, address, &self.name)).await?;
             lock(last_answers)[at] = Some(named);
             change.notify_one();
-            // Any message, and the end of the connection as well, is a reason to ask again.
+            // Any message, and the end of the connection as well, is a reason to query again.
             let _ = config.clock.timeout(POLL_INTERVAL, news.notified()).await;
         }
     }

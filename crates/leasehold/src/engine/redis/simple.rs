@@ -175,8 +175,8 @@ impl RecordStore for SimpleEngine {
         Step::new(async move { self.records.get(&self.nodes, &name).await })
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { Ok(self.records.compare_and_set(&self.nodes, &name, over, value).await?.0) })
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { Ok(self.records.compare_and_set(&self.nodes, &name, expected_version, value).await?.0) })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {

@@ -58,7 +58,7 @@ pub fn name_of(prefix: &str, letter: char, found: &str) -> Option<LockName> {
     LockName::new(name).ok().filter(|name| named_key(prefix, letter, name.as_str()) == found)
 }
 
-/// A pattern that matches all keys that begin with `eval_command`.
+/// A pattern that matches all keys that begin with `start`.
 pub fn pattern(start: &str) -> String {
     let mut pattern = String::new();
     for letter in start.chars() {
@@ -366,7 +366,7 @@ impl Contender {
     }
 }
 
-/// A claim's stored record: its contender, and what changes while it holds or waits.
+/// A claim's stored record: its contender, and the fields that change while it holds or waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRecord {
     pub claim: ClaimId,

@@ -61,10 +61,10 @@ impl TokenGuesser {
 
     /// The next guess, if `fastest_clock` is the fastest of the nodes' clocks; zero if no clock is
     /// known yet.
-    fn guess(&self, time: Token) -> Token {
-        let next = |last: u64| (last > 0 || time.0 > 0).then(|| time.0.max(last + 1));
-        let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
-        Token(before.ok().and_then(next).unwrap_or_default())
+    fn guess(&self, fastest_clock: Token) -> Token {
+        let next = |last: u64| (last > 0 || fastest_clock.0 > 0).then(|| fastest_clock.0.max(last + 1));
+        let previous = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+        Token(previous.ok().and_then(next).unwrap_or_default())
     }
 }
 
@@ -74,7 +74,7 @@ pub(super) type NodeCall<T> = BoxFuture<'static, (usize, T, Result<Value>)>;
 /// Requests under way.
 pub(super) type NodeCalls<T> = FuturesUnordered<NodeCall<T>>;
 
-/// What a node was asked in an attempt.
+/// The round of an attempt to which a request belongs.
 #[derive(Clone, Copy)]
 enum AttemptRound {
     Acquire,
@@ -421,7 +421,7 @@ impl RedlockEngine {
         join_all(self.nodes.iter().map(|node| call(Arc::clone(node)))).await
     }
 
-    /// The same, without waiting for nodes that are not worth asking.
+    /// As above, without waiting for unresponsive nodes.
     pub(super) async fn ask_responsive<T, F>(&self, call: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
     where
         F: Future<Output = Result<T>>,

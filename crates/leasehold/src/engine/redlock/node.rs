@@ -67,7 +67,7 @@ impl NodeListener {
         self.losses.report_release_request(claim);
     }
 
-    /// The node is reached. It may have lost our claims, or not have been asked for them so far.
+    /// The node is reached. It may have lost our claims, or not have received them so far.
     pub(super) fn on_reached(&self) {
         self.is_unresponsive.store(false, Ordering::SeqCst);
         self.changed.notify_one();

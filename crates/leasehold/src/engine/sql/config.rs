@@ -1,4 +1,4 @@
-//! The engine's URL: the servers, our login, and how the lock is kept there.
+//! The engine's URL: the servers, our login, and the technique of the locks.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ const OPTIONS: [&str; 13] = [
     "cert-key",
 ];
 
-/// How the lock is kept.
+/// The technique of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Technique {
     /// A row of the lease table.
@@ -249,7 +249,7 @@ fn identifier(url: &EngineUrl, key: &str) -> Result<Option<String>> {
     url.option(key).map(|text| check_identifier(key, text)).transpose()
 }
 
-/// A name that needs no quoting anywhere.
+/// Checks a name that needs no quoting anywhere.
 pub fn check_identifier(key: &str, text: &str) -> Result<String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     // Our other tables add a suffix, and PostgreSQL's names end at 63 bytes.

@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Cuts the connection at once, even during a statement.
+    /// Aborts the connection at once, even during a statement.
     pub fn abort(self) {
         match self {
             #[cfg(feature = "mysql")]
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Gives the connection up during a statement, and returns when the server has certainly ended
+    /// Aborts the connection during a statement, and returns when the server has certainly ended
     /// the statement, too.
     pub async fn abandon(self, clock: &Clock) {
         match self {
@@ -214,7 +214,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection in order.
+    /// Closes the connection cleanly.
     pub async fn close(self) {
         match self {
             #[cfg(feature = "mysql")]

@@ -15,11 +15,11 @@ pub enum Failure {
     ConnectionLost(String),
     /// The server refuses: the statement had no effect.
     Refused { code: String, message: String },
-    /// The answer is not one that the statement can have.
+    /// The answer is impossible for this statement.
     UnexpectedReply(String),
     /// The stored state of a lock cannot be parsed.
     CorruptRow(String),
-    /// There is no room for more.
+    /// The lock or the table is full.
     Full(String),
     /// Other clients wrote first each time.
     Contended(String),
@@ -189,7 +189,7 @@ impl ErrorClass {
     }
 }
 
-/// What to do if a connection cannot be opened.
+/// Advice if a connection cannot be opened.
 fn hint(dialect: Dialect, reason: &str) -> String {
     let hint = if reason.contains("UnknownIssuer") || reason.contains("invalid peer certificate") {
         "; name the authority that signs its certificate: ca=/path/to/ca.pem"

@@ -137,8 +137,7 @@ fn parse_is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
     }
 }
 
-/// Adds to the failure what to do if our table is missing or closed to us, and we may not create
-/// it.
+/// Adds advice to the failure if our table is missing or closed to us, and we may not create it.
 fn with_hint(failure: Failure, config: &Config) -> Failure {
     match (failure.class(config.dialect), failure) {
         (Some(ErrorClass::Denied), Failure::Refused { code, message: said }) => {

@@ -66,7 +66,7 @@ impl MySqlConnection {
     async fn is_read_only(&mut self) -> Result<bool, Failure> {
         let reply = self.run("SELECT @@global.read_only", &[]).await?;
         let value = reply.value();
-        // A number; in newer versions a word.
+        // A number; in newer versions a text.
         Ok(value.and_then(Value::int) != Some(0) && value.and_then(Value::text) != Some("OFF"))
     }
 

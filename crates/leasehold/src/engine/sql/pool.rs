@@ -13,7 +13,7 @@ use crate::clock::{Clock, Instant};
 use crate::logic::backoff;
 use crate::types::{Error, Result};
 
-/// A statement that is given up sooner had a caller that did not wait for the answer; later, the
+/// A statement that is abandoned sooner had a caller that did not wait for the answer; later, the
 /// connection may be dead. Shorter than the shortest time limit of a step.
 const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(200);
 
@@ -45,11 +45,11 @@ struct ReadOnlyBackoff {
     until: Instant,
 }
 
-/// The first and the longest pause before the next connection to a server that takes no writes. The
+/// The first and the longest pause before the next connection to a server that refuses writes. The
 /// shortest TTL is longer than a few of them.
 const READ_ONLY_BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
-/// After this time without a refusal the pauses begin small again.
+/// After this time without a refusal the pauses start small again.
 const BACKOFF_RESET: Duration = Duration::from_secs(1);
 
 impl ReadOnlyBackoff {
@@ -202,7 +202,7 @@ impl Pool {
         }
     }
 
-    /// Notes a refusal by a server that takes no writes: its next connection waits.
+    /// Notes a refusal by a server that refuses writes: its next connection waits.
     fn note_read_only(&self, failure: &Failure) {
         if failure.class(self.config.dialect) == Some(ErrorClass::ReadOnly) {
             lock(&self.read_only).record_refusal(failure, self.config.clock.now());
@@ -225,8 +225,8 @@ impl Pool {
         self.close_idle();
     }
 
-    /// Notes that the server is short of connections until further notice, or no longer is. If so,
-    /// idle ones are closed.
+    /// Notes whether the server is short of connections until further notice. If so, idle ones are
+    /// closed.
     pub(super) fn set_shortage(&self, short: bool) {
         *lock(&self.shortage.until) = if short { Instant::NEVER } else { Instant::default() };
         self.close_idle();

@@ -30,8 +30,9 @@ pub struct PostgresConnection {
 }
 
 /// The start of a session: statements that end before the client stops waiting for them
-/// ([`ROW_LOCK_TIMEOUT`]), each a transaction of its own. It is part of the login, so nothing is ever
-/// *set* in a session. A pooler refuses or ignores it, and no other program inherits it.
+/// ([`ROW_LOCK_TIMEOUT`]), each a transaction of its own. These settings are part of the login, so
+/// no session is ever *changed* later. A pooler refuses or ignores them, and no other program
+/// inherits them.
 ///
 /// `default_transaction_read_only` is left alone: an administrator may have set it on a former
 /// primary.
@@ -42,7 +43,7 @@ const STARTUP_OPTIONS: &str = "-c lock_timeout=1s -c default_transaction_isolati
 const SETUP: &str = "SET SESSION lock_timeout = '1s'; SET SESSION default_transaction_isolation = 'read committed'";
 
 /// How long a connection is idle before the kernel probes it. The lease table's connections are
-/// given up after twice that.
+/// closed after twice that.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 impl PostgresConnection {
@@ -167,14 +168,14 @@ impl PostgresConnection {
         self.client.cancel_token()
     }
 
-    /// Cuts the connection at once, even during a statement.
+    /// Aborts the connection at once, even during a statement.
     pub(super) fn abort(self) {
         self.driver.abort();
     }
 
     pub(super) async fn close(mut self) {
-        // Dropping the client ends the session in order, and then the driver. A server that does
-        // not respond is not waited for.
+        // Dropping the client ends the session cleanly, and then the driver. A server that does not
+        // respond is not waited for.
         let (client, driver) = (self.client, &mut self.driver);
         drop(client);
         let _ = self.clock.timeout(ROW_LOCK_TIMEOUT, driver).await;

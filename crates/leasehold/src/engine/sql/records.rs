@@ -54,12 +54,17 @@ impl StoredRecords {
         }
     }
 
-    pub(super) async fn compare_and_set(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
-        let Ok(over) = i64::try_from(over) else { return Ok(None) };
+    pub(super) async fn compare_and_set(
+        &self,
+        name: &LockName,
+        expected_version: u64,
+        value: String,
+    ) -> Result<Option<Record>> {
+        let Ok(expected_version) = i64::try_from(expected_version) else { return Ok(None) };
         let mut tries = 0;
         loop {
             let mut link = self.pool.borrow_or_error().await?;
-            match self.sql.compare_and_set(&mut link, name, over, &value).await {
+            match self.sql.compare_and_set(&mut link, name, expected_version, &value).await {
                 Ok(written) => return Ok(written),
                 Err(failure) => self.retry_or_fail(link, failure, &mut tries, false).await?,
             }
@@ -148,17 +153,17 @@ impl RecordStatements {
         &self,
         link: &mut PooledConnection,
         name: &LockName,
-        over: i64,
+        expected_version: i64,
         value: &str,
     ) -> Result<Option<Record>, Failure> {
-        if over == 0 && value.is_empty() {
+        if expected_version == 0 && value.is_empty() {
             return Ok(Some(self.get(link, name).await?).filter(|found| found.version == 0));
         }
         let (name, stored) = (name.as_str(), self.encode(value));
-        let reply = if over == 0 {
+        let reply = if expected_version == 0 {
             link.run(&self.insert, &[name.into(), stored]).await?
         } else {
-            link.run(&self.update, &[stored, name.into(), over.into()]).await?
+            link.run(&self.update, &[stored, name.into(), expected_version.into()]).await?
         };
         if reply.rows_changed == 0 {
             return Ok(None);

@@ -90,7 +90,7 @@ impl RemoteState {
 /// What the servers have of a claim.
 #[derive(Debug, Default)]
 pub(super) enum NodeStage {
-    /// Nothing.
+    /// No node.
     #[default]
     New,
     /// No valid node: another client deleted it, or its session ended. An eviction left a mark,

@@ -51,7 +51,7 @@ pub struct TlsConfig {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Who may do what with our nodes.
+/// Who may access our nodes, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Every client everything.

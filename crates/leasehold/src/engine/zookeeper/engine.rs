@@ -475,8 +475,8 @@ impl RecordStore for ZookeeperEngine {
         Step::new(async move { records::get(&self, &name).await })
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { records::compare_and_set(&self, &name, over, value).await })
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { records::compare_and_set(&self, &name, expected_version, value).await })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {

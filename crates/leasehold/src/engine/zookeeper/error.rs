@@ -52,7 +52,7 @@ fn shown_base(config: &Config) -> &str {
     if config.base.is_empty() { "/" } else { &config.base }
 }
 
-/// What to do if a request is not allowed.
+/// Advice if a request is not allowed.
 fn no_auth_hint(config: &Config) -> &'static str {
     match config.login.as_ref().map(|login| login.scheme) {
         None => "log in as user:password@, or have its ACL changed; `leasehold doctor` shows it",
@@ -74,7 +74,7 @@ pub fn into_cause(error: MultiWriteError) -> Cause {
     error.into()
 }
 
-/// What to do if the login is refused.
+/// Advice if the login is refused.
 fn refused_login_message(config: &Config) -> String {
     let hosts = &config.shown_hosts;
     match config.login.as_ref().map(|login| login.scheme) {

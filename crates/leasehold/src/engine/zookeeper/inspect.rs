@@ -31,7 +31,7 @@ async fn view(engine: &ZookeeperEngine, session: &Session, name: &LockName) -> R
     let found = queue.nodes().iter().map(|node| async {
         match session.client.get_data(&format!("{folder}/{}", wire::node_name(node))).await {
             Ok((data, stat)) => Ok(Some((data, stat))),
-            // It has left meanwhile.
+            // It has left since the list was read.
             Err(Cause::NoNode) => Ok(None),
             Err(cause) => Err(engine.request_error(cause)),
         }
@@ -130,7 +130,7 @@ async fn find_nodes(
                 found.others.push(token(node, &stat));
                 waits |= !holds;
             }
-            // It has left meanwhile.
+            // It has left since the list was read.
             Err(Cause::NoNode) => {}
             Err(cause) => return Err(engine.request_error(cause)),
         }

@@ -59,21 +59,21 @@ pub(super) async fn get(engine: &ZookeeperEngine, name: &LockName) -> Result<Rec
 pub(super) async fn compare_and_set(
     engine: &ZookeeperEngine,
     name: &LockName,
-    over: u64,
+    expected_version: u64,
     value: String,
 ) -> Result<Option<Record>> {
     let session = engine.any_session().await?;
     let path = engine.record_path(name);
     let mut there = stat(engine, &session, &path).await?;
-    if version(there.as_ref()) != over {
+    if version(there.as_ref()) != expected_version {
         // The server may lag behind: `sync` makes it catch up first.
         let (synced, looked) = join(session.client.sync(&path), session.client.check_stat(&path)).await;
         there = synced.and(looked).map_err(|cause| engine.request_error(cause))?;
-        if version(there.as_ref()) != over {
+        if version(there.as_ref()) != expected_version {
             return Ok(None);
         }
     }
-    if over == 0 && value.is_empty() {
+    if expected_version == 0 && value.is_empty() {
         return Ok(Some(Record::absent(leader_time(engine, &session).await?)));
     }
     let written = match there {

@@ -16,7 +16,7 @@ use crate::logic::node_queue::{ClaimState, NodeId, NodeQueue, ReentryLink, Watch
 use crate::logic::table::Refusal;
 use crate::types::{ClaimId, Error, ErrorKind, Result};
 
-/// How many times a step is tried that other clients disturb.
+/// How many times a step is retried because of other clients' changes.
 const MAX_TRIES: usize = 64;
 /// The most nodes in a lock's folder: each claim that waits for permits reads the whole list.
 const MAX_CONTENDERS: i32 = 10_000;
@@ -474,7 +474,7 @@ pub(super) async fn wait_for_grant(
     Ok(None)
 }
 
-/// The next event on a waiter's own node; never, if it is not watched.
+/// The next event on a waiter's own node; never completes if it is not watched.
 async fn next_own_event(own: &mut Option<WatchFuture>) -> WatchedEvent {
     match own {
         Some(own) => own.await,
@@ -616,7 +616,7 @@ pub(super) async fn read_queue(engine: &ZookeeperEngine, session: &Session, fold
     read.map_err(|cause| engine.request_error(cause))
 }
 
-/// The queue that a list of nodes makes.
+/// Builds the queue from a list of nodes.
 pub(super) async fn build_queue(
     session: &Session,
     folder: &str,

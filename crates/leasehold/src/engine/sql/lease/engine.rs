@@ -60,7 +60,7 @@ pub(crate) struct LeaseEngine {
     held_claims: Mutex<HashSet<ClaimId>>,
     /// Notified when the first of them acquires: the listening connection is needed again.
     pub(super) first_hold: Arc<Notify>,
-    /// Notified when a row is remembered: a task must then check whether others write to it.
+    /// Notified when a row is cached: a task must then check whether others write to it.
     pub(super) row_cached: Arc<Notify>,
 }
 
@@ -324,7 +324,7 @@ impl Drop for LeaseEngine {
     }
 }
 
-/// How long a client without a connection to listen on waits before its next look.
+/// How long a client without a connection to listen on waits before its next read.
 pub(super) fn poll_pause() -> Duration {
     connections::poll_pause((crate::random::random_bits() & u128::from(u32::MAX)) as u32)
 }
@@ -526,8 +526,8 @@ impl RecordStore for LeaseEngine {
         Step::new(async move { self.records.get(&name).await })
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { self.records.compare_and_set(&name, over, value).await })
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { self.records.compare_and_set(&name, expected_version, value).await })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {

@@ -1,5 +1,5 @@
-//! One lock, as this client sees it. Requests run one round at a time: a round is one statement,
-//! however many requests it serves.
+//! One lock, as this client sees it. Requests run one round at a time: a round is one statement for
+//! all pending requests.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::clock::Instant;
 use crate::logic::local_hand_off::LocalHandOff;
 use crate::types::{ClaimId, Error, LockName, Token};
 
-/// The row as last read or written, while no other client has written since, as far as we know.
+/// The row as last read or written, unless another client is known to have written since.
 #[derive(Clone, Debug)]
 pub(super) struct CachedRow {
     pub(super) version: i64,
@@ -26,8 +26,8 @@ pub(super) struct CachedRow {
     pub(super) reading: ClockReading,
 }
 
-/// The database's clock compared with ours: it showed `server_time` at some moment between `max_token_sent` and
-/// `heard`.
+/// The database's clock compared with ours: it showed `server_time` at some moment between `sent`
+/// and `received`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClockReading {
     pub(super) sent: Instant,
@@ -44,7 +44,7 @@ impl ClockReading {
         self.server_time.saturating_add(since - since / 100)
     }
 
-    /// The local deadline of a lease that ends at `local_deadline` on the database's clock.
+    /// The local deadline of a lease that ends at `until` on the database's clock.
     pub(super) fn local_deadline(&self, until: Instant) -> Instant {
         self.sent.saturating_add(until.duration_since(self.server_time))
     }

@@ -26,7 +26,7 @@ const MAX_CONFLICTS: usize = 64;
 /// How many contenders may hold or wait.
 const MAX_CONTENDERS: usize = 10_000;
 
-/// A task runs rounds at this lock. If it ends half-way because its runtime did, the next request
+/// A task runs rounds at this lock. If it ends half-way because its runtime ended, the next request
 /// starts afresh.
 struct RoundGuard {
     lot: Arc<LockState>,
@@ -97,14 +97,14 @@ impl LeaseEngine {
         }
     }
 
-    /// Runs rounds while there is anything to do.
+    /// Runs rounds while requests are pending.
     async fn run_rounds(self: Arc<Self>, mut work: RoundGuard) {
         let lock_state = &work.lot;
         loop {
             let requests = {
                 let mut inner = lock_state.lock();
-                // No caller waits for these any more; a separate step cleans up what they may have
-                // done.
+                // No caller waits for these any more; a separate step cleans up their possible
+                // effects.
                 inner.pending.retain(|request| !request.reply.is_closed() || matches!(request.op, Op::Release(_)));
                 let requests = std::mem::take(&mut inner.pending);
                 if requests.iter().any(|request| matches!(request.op, Op::Release(_) | Op::ForceRelease(_))) {

@@ -59,14 +59,14 @@ pub(super) enum OpOutcome {
     Checked,
 }
 
-/// What a round did beside its answers.
+/// The effects of a round besides its answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {
     /// Waiters that were granted the lock.
     pub(super) granted: Vec<ClaimId>,
     /// Claims that were force released, each with its client.
     pub(super) force_released: Vec<(ClaimId, Arc<str>)>,
-    /// Holders that are asked for a release, each with its client.
+    /// Holders with a release request, each with its client.
     pub(super) release_requested: Vec<(ClaimId, Arc<str>)>,
     /// The first waiter, with its client, if it must check sooner than its last answer stated: the
     /// lock was handed to a shorter lease.
@@ -127,7 +127,7 @@ pub(super) fn apply_all(
     (outcomes, effects)
 }
 
-/// Sets until when the granted claims hold, from the table as it was written.
+/// Sets the deadlines of the granted claims, from the table as it was written.
 pub(super) fn set_deadlines(outcomes: &mut [OpOutcome], ops: &[Op], table: &Contenders) {
     for (op, outcome) in ops.iter().zip(outcomes) {
         let claim = match op {

@@ -116,7 +116,7 @@ struct WakeupSchedule {
 }
 
 impl WakeupSchedule {
-    /// Records an order. Returns whether the task must wake for it.
+    /// Records a command. Returns whether the task must wake for it.
     fn apply(&mut self, command: WakeupCommand, now: Instant) -> bool {
         match command {
             WakeupCommand::Acquire(claim) => {

@@ -19,7 +19,7 @@ pub(super) struct LeaseStatements {
     acquire: String,
     /// Writes over the version that was read: see [`Swap`].
     swap: String,
-    /// The same, and sends notifications: PostgreSQL only.
+    /// As above, and sends notifications: PostgreSQL only.
     swap_and_notify: String,
     /// As above for a row without contenders and without notifications: it needs no time.
     clear: String,
@@ -156,7 +156,7 @@ impl LeaseStatements {
     pub(super) fn versions(&self, names: &[&str]) -> (String, Vec<Value>) {
         match self.dialect {
             Dialect::MySql => {
-                // The list is filled up with the last name: few different texts mean few prepared
+                // The list is padded with the last name: few different texts mean few prepared
                 // statements.
                 let last = names.last().copied().unwrap_or_default();
                 let more = names.len().next_power_of_two() - names.len();
@@ -201,8 +201,8 @@ fn mysql(table: &str) -> LeaseStatements {
     // One time for the whole statement; the session's time zone has no summer time.
     const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
     let put = |text: &str, mark: u8, value: &str| format!("REPLACE({text}, CHAR({mark} USING utf8mb4), {value})");
-    // A value may name a column that stands before it: there, `version` is the time. The same goes
-    // for VALUES(version) below. Usually that time is above all earlier values, and the text that
+    // A value may name a column that precedes it: there, `version` is the time. The same goes for
+    // VALUES(version) below. Usually that time is above all earlier values, and the text that
     // contains it is already right.
     let next = "GREATEST(token + 1, version + 1, VALUES(version))";
     let both = |value: &str| put(&put("?", 1, value), 2, value);

@@ -30,7 +30,7 @@ pub(super) enum ClaimStage {
 /// A request to the task of a claim.
 #[derive(Debug)]
 pub(super) enum ClaimRequest {
-    /// Show that the lock is held, and return until when it certainly is.
+    /// Show that the lock is held, and return the time until which it certainly is.
     ConfirmHeld(oneshot::Sender<Instant>),
     /// End the claim.
     Release(oneshot::Sender<Result<ReleaseReply, ClaimError>>),
@@ -86,7 +86,7 @@ impl ClaimEntry {
         }
     }
 
-    /// Until when it certainly holds, by the server's answer now. `None`: it does not.
+    /// The time until which it certainly holds, by the server's answer now. `None`: it does not.
     pub(super) async fn confirm_held(&self) -> Option<Instant> {
         let (sender, answer) = oneshot::channel();
         self.requests.send(ClaimRequest::ConfirmHeld(sender)).ok()?;

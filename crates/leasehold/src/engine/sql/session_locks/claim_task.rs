@@ -28,7 +28,7 @@ enum ClaimEnd {
     Busy,
     /// Something went wrong.
     Failed(ClaimError),
-    /// It was asked to leave, or no caller wanted it any more.
+    /// It was released, or no caller wanted it any more.
     Left(ReleaseReply),
     /// It held, and its session ended.
     Lost,
@@ -49,19 +49,19 @@ impl From<Failure> for ClaimEnd {
 /// Requests to a claim.
 struct ClaimRequests {
     receiver: UnboundedReceiver<ClaimRequest>,
-    /// Callers that wait until it has left.
+    /// Callers that wait until it is released.
     releasing: Vec<oneshot::Sender<Result<ReleaseReply, ClaimError>>>,
 }
 
 impl ClaimRequests {
-    /// Returns when it is asked to leave.
+    /// Returns when its release is requested.
     async fn wait_for_release(&mut self) {
         while let Some(request) = self.receiver.recv().await {
             if let ClaimRequest::Release(answer) = request {
                 self.releasing.push(answer);
                 return;
             }
-            // It does not hold: the request is dropped without an answer, which means just that.
+            // It does not hold: the request is dropped without an answer, which means exactly that.
         }
         // The claim's entry keeps the sender, so the channel does not close.
         std::future::pending().await
@@ -120,7 +120,7 @@ struct HeldLock {
     lease_start: Instant,
 }
 
-/// Tries until the lock is held.
+/// Retries until the lock is held.
 async fn acquire(
     pool: &SessionPool,
     entry: &ClaimEntry,
@@ -168,7 +168,7 @@ fn to_control_flow<T, E: Into<ClaimEnd>>(result: Result<T, E>) -> ControlFlow<Cl
     }
 }
 
-/// Runs a step, unless the claim is asked to leave or no caller wants it any more.
+/// Runs a step, unless the claim's release is requested or no caller wants it any more.
 async fn unless_released<T>(
     pool: &SessionPool,
     entry: &ClaimEntry,
@@ -370,7 +370,7 @@ async fn release(pool: &SessionPool, entry: &ClaimEntry, mut session: Session) -
         }
         Ok(false) => ClaimEnd::Left(ReleaseReply::Absent),
         // The connection may have ended a while ago and another client may hold the lock: it is
-        // unknown whether it was ours to the end.
+        // unknown whether we held it to the end.
         Err(failure) if failure.ends_connection(pool.wire.dialect) => ClaimEnd::Left(ReleaseReply::Absent),
         Err(failure) => failure.into(),
     }

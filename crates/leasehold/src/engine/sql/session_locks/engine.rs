@@ -167,8 +167,8 @@ impl RecordStore for SessionLockEngine {
         Step::new(async move { self.records.get(&name).await })
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { self.records.compare_and_set(&name, over, value).await })
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { self.records.compare_and_set(&name, expected_version, value).await })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {

@@ -50,7 +50,7 @@ pub(super) struct LocalQueue {
     pub(super) is_head_waiting: watch::Sender<bool>,
 }
 
-/// A claim's turn to ask the server; it ends when dropped.
+/// A claim's turn to wait at the server; it ends when dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     queue: Arc<LocalQueue>,
@@ -187,7 +187,7 @@ impl SessionPool {
                 Ok(reply) => return Ok(self.wire.parse_token(&reply)?),
                 Err(failure) => failure,
             };
-            // Incrementing twice does no harm. The server may have closed an idle connection.
+            // Incrementing twice is harmless. The server may have closed an idle connection.
             let broken = matches!(failure, Failure::ConnectionLost(_));
             if broken {
                 self.side_pool.discard_idle();

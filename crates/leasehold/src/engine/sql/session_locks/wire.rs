@@ -81,7 +81,7 @@ impl SessionStatements {
         }
     }
 
-    /// Setting that helps the server to notice a dead waiter; not every server has it.
+    /// Setting that lets the server notice a dead waiter; not every server has it.
     pub(super) fn client_check_setup(&self) -> Option<&'static str> {
         let is_supported = self.dialect == Dialect::Postgres && self.server.version >= 140_000;
         is_supported.then_some("SET SESSION client_connection_check_interval = '1s'")
