@@ -102,14 +102,14 @@ impl Clock {
     ///
     /// # Errors
     /// If `work` did not complete in time.
-    pub async fn timeout<F: Future>(&self, most: Duration, work: F) -> Result<F::Output, Elapsed> {
+    pub async fn timeout<F: Future>(&self, limit: Duration, work: F) -> Result<F::Output, Elapsed> {
         let work = std::pin::pin!(work);
         match &self.0 {
-            ClockSource::System | ClockSource::Tokio(_) => tokio::time::timeout(most, work).await.map_err(|_| Elapsed),
+            ClockSource::System | ClockSource::Tokio(_) => tokio::time::timeout(limit, work).await.map_err(|_| Elapsed),
             ClockSource::Manual(manual) => tokio::select! {
                 biased;
                 done = work => Ok(done),
-                () = manual.wait_until(manual.now().saturating_add(most)) => Err(Elapsed),
+                () = manual.wait_until(manual.now().saturating_add(limit)) => Err(Elapsed),
             },
         }
     }

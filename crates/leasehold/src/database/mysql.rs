@@ -18,7 +18,7 @@ impl<T: Into<Value>> IntoValue<Value> for T {
 /// unknown.
 fn statement_error(error: Error) -> StatementError {
     let verdict = match &error {
-        Error::Server(said) => sql_error::classify_mysql(said.code),
+        Error::Server(server_error) => sql_error::classify_mysql(server_error.code),
         _ => SqlErrorClass::Unknown,
     };
     StatementError::new(verdict, error)

@@ -87,15 +87,15 @@ async fn run_script(
     conn: &mut (impl ConnectionLike + Send),
     token: Token,
     keys: usize,
-    fill: impl Fn(&mut Cmd),
+    add_arguments: impl Fn(&mut Cmd),
 ) -> Result<(), AdmitError> {
     let failed = |error: RedisError| AdmitError::Failed(error.into());
     let mut cmd = CACHED_ADMIT_SCRIPT.evalsha(keys);
-    fill(&mut cmd);
+    add_arguments(&mut cmd);
     let answer = match cmd.query_async::<Value>(conn).await {
         Err(error) if error.kind() == ::redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
             let mut cmd = CACHED_ADMIT_SCRIPT.eval(keys);
-            fill(&mut cmd);
+            add_arguments(&mut cmd);
             cmd.query_async::<Value>(conn).await
         }
         answer => answer,

@@ -95,8 +95,8 @@ mod tests {
             let (first, max_pause) = (Duration::from_millis(5), Duration::from_millis(250));
             let (one, other) = (pause(attempt, first, max_pause, a), pause(attempt, first, max_pause, b));
             let full = pause(attempt, first, max_pause, 0);
-            let apart = (full / 2).mul_f64(f64::from(a.abs_diff(b)) / f64::from(u32::MAX));
-            prop_assert!(one.abs_diff(other).abs_diff(apart) < Duration::from_micros(1), "{one:?} {other:?} {apart:?}");
+            let distance = (full / 2).mul_f64(f64::from(a.abs_diff(b)) / f64::from(u32::MAX));
+            prop_assert!(one.abs_diff(other).abs_diff(distance) < Duration::from_micros(1), "{one:?} {other:?} {distance:?}");
         }
     }
 }

@@ -75,9 +75,9 @@ mod tests {
             let mut seen = FenceState::default();
             let mut accepted: Vec<(u64, u128)> = Vec::new();
             for (token, owner) in writes {
-                let who = Some(Owner::from_bits(owner));
-                if admits(seen, Token(token), who) {
-                    seen = FenceState { token: Token(token), owner: who };
+                let some_owner = Some(Owner::from_bits(owner));
+                if admits(seen, Token(token), some_owner) {
+                    seen = FenceState { token: Token(token), owner: some_owner };
                     accepted.push((token, owner));
                 }
             }

@@ -59,10 +59,10 @@ impl ReservedTokens {
     pub fn reserve<N>(
         hand_off: Option<&LocalHandOff>,
         table: &LockTable<N>,
-        ours: impl Fn(&Contender<N>) -> bool,
+        is_ours: impl Fn(&Contender<N>) -> bool,
         last: &mut u64,
     ) -> Self {
-        let wanted = next_claims(table, ours).count() as u64;
+        let wanted = next_claims(table, is_ours).count() as u64;
         let left = hand_off
             .map(|hand_off| hand_off.reserved_tokens)
             .filter(|tokens| tokens.to == *last && tokens.from <= *last);
@@ -85,22 +85,22 @@ impl LocalHandOff {
     pub fn rebuild<N>(
         before: Option<Self>,
         table: &LockTable<N>,
-        ours: impl Fn(&Contender<N>) -> bool,
+        is_ours: impl Fn(&Contender<N>) -> bool,
         tokens: ReservedTokens,
         until: impl Fn(Instant) -> Instant,
     ) -> Option<Self> {
         let [holder] = table.holders.as_slice() else { return None };
-        if !is_eligible(holder) || !ours(holder) {
+        if !is_eligible(holder) || !is_ours(holder) {
             return None;
         }
         let head = (holder.claim, holder.token);
         let mut handed_off = before.map(|before| before.holders_since_write).unwrap_or_default();
-        match handed_off.iter().position(|had| *had == head) {
+        match handed_off.iter().position(|previous| *previous == head) {
             Some(index) => handed_off.drain(..index).for_each(drop),
             None => handed_off = vec![head],
         }
-        let has_had = |claim: &ClaimId| handed_off.iter().any(|(had, _)| had == claim);
-        let followers = next_claims(table, &ours).filter(|claim| !has_had(claim)).collect();
+        let has_had = |claim: &ClaimId| handed_off.iter().any(|(previous, _)| previous == claim);
+        let followers = next_claims(table, &is_ours).filter(|claim| !has_had(claim)).collect();
         let above = handed_off.last().map_or(0, |(_, token)| token.0) + 1;
         Some(Self {
             next_claims: followers,
@@ -146,7 +146,7 @@ impl LocalHandOff {
 
     /// Whether this claim got the lock by a local hand-off; it may have released it since.
     pub fn was_handed_to(&self, claim: ClaimId) -> bool {
-        self.holders_since_write.iter().skip(1).any(|(had, _)| *had == claim)
+        self.holders_since_write.iter().skip(1).any(|(previous, _)| *previous == claim)
     }
 
     /// The claim that has the lock.
@@ -174,7 +174,9 @@ impl LocalHandOff {
         sent: u64,
         now: Instant,
     ) -> HandOffState {
-        let Some((&(current, token), had)) = self.holders_since_write.split_last() else { return HandOffState::Lost };
+        let Some((&(current, token), previous)) = self.holders_since_write.split_last() else {
+            return HandOffState::Lost;
+        };
         let still_holds = |contender: &Contender<N>| {
             self.holders_since_write.contains(&(contender.claim, contender.token)) && contender.expires_at > now
         };
@@ -182,14 +184,14 @@ impl LocalHandOff {
             [holder] if still_holds(holder) => Some(holder.claim),
             _ => None,
         };
-        if had.is_empty() {
+        if previous.is_empty() {
             return if head.is_some() { HandOffState::Intact } else { HandOffState::Lost };
         }
         let state =
             if last > sent.max(self.reserved_tokens.to) { HandOffState::TokenRefused } else { HandOffState::Intact };
         if head == Some(current) {
             // The write succeeded after all; only claims before it may be left in the queue.
-            table.waiters.retain(|contender| !had.iter().any(|(claim, _)| *claim == contender.claim));
+            table.waiters.retain(|contender| !previous.iter().any(|(claim, _)| *claim == contender.claim));
             return state;
         }
         let contender = table.waiters.iter().find(|contender| contender.claim == current).cloned();
@@ -220,9 +222,9 @@ fn is_eligible<N>(contender: &Contender<N>) -> bool {
 }
 
 /// The claims that may follow the holder, in queue order.
-fn next_claims<N>(table: &LockTable<N>, ours: impl Fn(&Contender<N>) -> bool) -> impl Iterator<Item = ClaimId> {
+fn next_claims<N>(table: &LockTable<N>, is_ours: impl Fn(&Contender<N>) -> bool) -> impl Iterator<Item = ClaimId> {
     let holder = match table.holders.as_slice() {
-        [holder] if is_eligible(holder) && ours(holder) => Some(holder),
+        [holder] if is_eligible(holder) && is_ours(holder) => Some(holder),
         _ => None,
     };
     let options = holder.map(|holder| (holder.ttl, holder.expires_at));
@@ -231,7 +233,7 @@ fn next_claims<N>(table: &LockTable<N>, ours: impl Fn(&Contender<N>) -> bool) ->
     let lasts = move |contender: &Contender<N>| {
         options.is_some_and(|(ttl, until)| contender.ttl == ttl && contender.expires_at >= until)
     };
-    let like = move |contender: &&Contender<N>| is_eligible(contender) && ours(contender) && lasts(contender);
+    let like = move |contender: &&Contender<N>| is_eligible(contender) && is_ours(contender) && lasts(contender);
     table.waiters.iter().take_while(like).take(MAX_HAND_OFFS).map(|contender| contender.claim)
 }
 

@@ -93,7 +93,7 @@ impl NodeQueue {
     /// order holds across the wrap-around.
     pub fn new(mut nodes: Vec<QueueNode>) -> Self {
         let base = nodes.first().map_or(0, QueueNode::position);
-        let after = |place: i32| place.wrapping_sub(base);
+        let after = |position: i32| position.wrapping_sub(base);
         nodes.sort_by_key(|node| (after(node.position()), node.reentry.is_some(), after(node.sequence)));
         Self(nodes)
     }

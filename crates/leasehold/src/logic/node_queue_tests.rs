@@ -150,12 +150,12 @@ impl World {
         }
     }
 
-    fn fire(&mut self, seq: i32, what: NodeEvent) {
+    fn fire(&mut self, seq: i32, event: NodeEvent) {
         let (fired, kept) = std::mem::take(&mut self.watches).into_iter().partition(|(_, node, _)| *node == seq);
         self.watches = kept;
         let fired: Vec<(usize, i32, u32)> = fired;
         for (client, _, watch) in fired {
-            self.clients[client].inbox.push_back(Message::Event(watch, what));
+            self.clients[client].inbox.push_back(Message::Event(watch, event));
         }
     }
 
@@ -229,22 +229,22 @@ impl World {
                 version = None;
             }
         }
-        let me = &mut self.clients[client];
-        me.watch_set = version.map(|_| (watch, self.watch, None));
-        me.inbox.push_back(Message::WatchSet(version));
-        me.state = State::SettingWatch { and_list };
+        let this = &mut self.clients[client];
+        this.watch_set = version.map(|_| (watch, self.watch, None));
+        this.inbox.push_back(Message::WatchSet(version));
+        this.state = State::SettingWatch { and_list };
     }
 
     fn hold(&mut self, client: usize, seen: bool) {
-        let me = &mut self.clients[client];
-        me.state = State::Holds;
-        me.watch_set = None;
-        me.must_notify = seen && self.omitted != OmittedRule::GrantNotification;
+        let this = &mut self.clients[client];
+        this.state = State::Holds;
+        this.watch_set = None;
+        this.must_notify = seen && self.omitted != OmittedRule::GrantNotification;
     }
 
     fn leave(&mut self, client: usize) {
         self.clients[client].state = State::Gone;
-        self.own_watches.retain(|(whose, _)| *whose != client);
+        self.own_watches.retain(|(watcher, _)| *watcher != client);
         let own: Vec<i32> =
             self.nodes.iter().filter(|node| node.client == client).map(|node| node.node.sequence).collect();
         own.into_iter().for_each(|seq| self.delete(seq));
@@ -258,16 +258,16 @@ impl World {
 
     /// A client handles its oldest message. `false`: there was none.
     fn step(&mut self, client: usize) -> bool {
-        let me = &mut self.clients[client];
-        let Some(word) = me.inbox.pop_front() else { return false };
-        match (me.state, word) {
+        let this = &mut self.clients[client];
+        let Some(word) = this.inbox.pop_front() else { return false };
+        match (this.state, word) {
             (State::Gone, _) => {}
             (_, Message::ForceReleased) => self.leave(client),
-            (_, Message::Event(watch, what)) => {
-                if let Some((_, armed, fired)) = &mut me.watch_set
+            (_, Message::Event(watch, event)) => {
+                if let Some((_, armed, fired)) = &mut this.watch_set
                     && *armed == watch
                 {
-                    *fired = Some(what);
+                    *fired = Some(event);
                 }
                 self.handle_fired_watch(client);
             }
@@ -294,14 +294,14 @@ impl World {
     }
 
     fn listed(&mut self, client: usize, nodes: Vec<QueueNode>, all: bool) {
-        let line = self.queue_of(nodes);
-        let me = &mut self.clients[client];
-        me.queue_view = line;
-        let (id, queue) = (me.node.id(), me.queue);
-        match me.queue_view.state_of(id, me.is_new) {
+        let parsed_queue = self.queue_of(nodes);
+        let this = &mut self.clients[client];
+        this.queue_view = parsed_queue;
+        let (id, queue) = (this.node.id(), this.queue);
+        match this.queue_view.state_of(id, this.is_new) {
             ClaimState::Held => {
-                let first = me.is_new && self.omitted == OmittedRule::FirstListNotification;
-                let seen = if me.is_new { me.queue_view.has_node_behind(id) && !first } else { true };
+                let first = this.is_new && self.omitted == OmittedRule::FirstListNotification;
+                let seen = if this.is_new { this.queue_view.has_node_behind(id) && !first } else { true };
                 self.hold(client, seen);
             }
             ClaimState::Refused(_) | ClaimState::Absent => self.leave(client),
@@ -316,7 +316,7 @@ impl World {
             ClaimState::Waiting { watch: WatchTarget::AllHolders, .. } if all => self.wait(client),
             ClaimState::Waiting { watch: WatchTarget::AllHolders, .. } => self.list(client, true),
             ClaimState::Waiting { watch, .. } => {
-                if me.watch_set.is_some_and(|(armed, ..)| armed == watch) {
+                if this.watch_set.is_some_and(|(armed, ..)| armed == watch) {
                     self.wait(client);
                 } else {
                     self.set_watch(client, watch, false);
@@ -326,34 +326,34 @@ impl World {
     }
 
     fn reenter(&mut self, client: usize, host: NodeId, found: Option<(u32, u64)>) {
-        let me = &self.clients[client];
-        let (own, under) = (me.node.sequence, me.queue_view.find(host).map(QueueNode::position));
+        let this = &self.clients[client];
+        let (own, under) = (this.node.sequence, this.queue_view.find(host).map(QueueNode::position));
         let fits = self.node(host.1).map(|node| node.version) == found.map(|(version, _)| version);
         let (Some((_, token)), Some(under), true, true) = (found, under, fits, self.node(own).is_some()) else {
             self.clients[client].inbox.push_back(Message::ChildCreated(None));
             self.clients[client].state = State::CreatingChild;
             return;
         };
-        let stand = QueueNode { reentry: Some(ReentryLink { parent_position: under, token }), ..me.node.clone() };
+        let own_node = QueueNode { reentry: Some(ReentryLink { parent_position: under, token }), ..this.node.clone() };
         // One transaction.
         self.set_data(host.1);
-        self.own_watches.retain(|(whose, _)| *whose != client);
+        self.own_watches.retain(|(watcher, _)| *watcher != client);
         self.delete(own);
-        let stand = self.create(client, stand);
-        let me = &mut self.clients[client];
-        (me.watch_set, me.own_watched, me.token) = (None, false, token);
-        me.inbox.push_back(Message::ChildCreated(Some(stand.sequence)));
-        me.state = State::CreatingChild;
+        let own_node = self.create(client, own_node);
+        let this = &mut self.clients[client];
+        (this.watch_set, this.own_watched, this.token) = (None, false, token);
+        this.inbox.push_back(Message::ChildCreated(Some(own_node.sequence)));
+        this.state = State::CreatingChild;
     }
 
     fn wait(&mut self, client: usize) {
         self.clients[client].state = State::Waits;
         self.clients[client].is_new = false;
-        let me = &mut self.clients[client];
-        let next = me.watch_set.is_some_and(|(watch, ..)| me.queue_view.is_next_after(me.node.id(), watch));
-        if next && !me.own_watched {
+        let this = &mut self.clients[client];
+        let next = this.watch_set.is_some_and(|(watch, ..)| this.queue_view.is_next_after(this.node.id(), watch));
+        if next && !this.own_watched {
             // The reply carries no other information.
-            let seq = me.node.sequence;
+            let seq = this.node.sequence;
             if self.node(seq).is_none() {
                 return self.leave(client);
             }
@@ -365,11 +365,11 @@ impl World {
 
     /// A waiter whose watch has fired.
     fn handle_fired_watch(&mut self, client: usize) {
-        let me = &mut self.clients[client];
-        let (State::Waits, Some((watch, _, Some(what)))) = (me.state, me.watch_set) else { return };
-        me.watch_set = None;
-        match what {
-            NodeEvent::Deleted if me.own_watched && me.queue_view.is_next_after(me.node.id(), watch) => {
+        let this = &mut self.clients[client];
+        let (State::Waits, Some((watch, _, Some(event)))) = (this.state, this.watch_set) else { return };
+        this.watch_set = None;
+        match event {
+            NodeEvent::Deleted if this.own_watched && this.queue_view.is_next_after(this.node.id(), watch) => {
                 self.hold(client, true)
             }
             NodeEvent::Changed => self.set_watch(client, watch, true),
@@ -379,8 +379,8 @@ impl World {
 
     /// The clients that believe to hold and were not force-released.
     fn believed_holders(&self) -> Vec<&Client> {
-        let there = |client: &&Client| client.state == State::Holds && self.node(client.node.sequence).is_some();
-        self.clients.iter().filter(there).collect()
+        let really_holds = |client: &&Client| client.state == State::Holds && self.node(client.node.sequence).is_some();
+        self.clients.iter().filter(really_holds).collect()
     }
 
     fn check(&mut self) -> Result<(), TestCaseError> {
@@ -389,8 +389,8 @@ impl World {
             let others = believed.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, other)| *other);
             let strangers =
                 others.clone().filter(|other| other.node.owner.is_none() || other.node.owner != one.node.owner);
-            let beside = strangers.map(|other| (other.node.owner, other.node.mode));
-            prop_assert!(fits_owned(one.node.mode, beside), "{:?} beside {believed:?}", one.node);
+            let holders_beside = strangers.map(|other| (other.node.owner, other.node.mode));
+            prop_assert!(fits_owned(one.node.mode, holders_beside), "{:?} beside {believed:?}", one.node);
             for other in others.filter(|other| one.node.owner.is_some() && other.node.owner == one.node.owner) {
                 prop_assert_eq!(one.token, other.token, "an owner has one token");
             }
@@ -401,13 +401,17 @@ impl World {
             prop_assert!(holders.contains(&one.node), "{:?} believes to hold; the list: {true_queue:?}", one.node);
         }
         // Tokens rise with the grants.
-        for stand in holders {
-            if !self.granted.contains(&stand.sequence) {
-                self.granted.push(stand.sequence);
+        for own_node in holders {
+            if !self.granted.contains(&own_node.sequence) {
+                self.granted.push(own_node.sequence);
                 let token = self
-                    .node(stand.sequence)
-                    .map_or(0, |node| stand.reentry.map_or(node.czxid, |reentry| reentry.token));
-                prop_assert!(stand.reentry.is_some() || token > self.highest, "token {token} after {}", self.highest);
+                    .node(own_node.sequence)
+                    .map_or(0, |node| own_node.reentry.map_or(node.czxid, |reentry| reentry.token));
+                prop_assert!(
+                    own_node.reentry.is_some() || token > self.highest,
+                    "token {token} after {}",
+                    self.highest
+                );
                 self.highest = self.highest.max(token);
             }
         }
@@ -503,7 +507,7 @@ fn simulate(without: OmittedRule, first: i32, ops: &[Op]) -> Result<(), TestCase
     }
     world.drain()?;
     // Every claim is granted in the end.
-    while let Some(first) = world.true_queue().nodes().first().map(|stand| stand.sequence) {
+    while let Some(first) = world.true_queue().nodes().first().map(|own_node| own_node.sequence) {
         let client = world.node(first).map_or(0, |node| node.client);
         world.leave(client);
         world.drain()?;
@@ -620,11 +624,11 @@ impl InformedQueue {
     fn attempt(&mut self, node: QueueNode, queue: bool) -> &'static str {
         let (seq, id) = (node.sequence, node.id());
         self.0.push(node);
-        let line = NodeQueue::new(self.0.clone());
-        match line.state_of(id, true) {
+        let parsed_queue = NodeQueue::new(self.0.clone());
+        match parsed_queue.state_of(id, true) {
             ClaimState::Held => "granted",
             ClaimState::MayReenter(host) => {
-                self.reenter(&line, seq, host);
+                self.reenter(&parsed_queue, seq, host);
                 "granted"
             }
             ClaimState::Waiting { .. } if queue => "queued",
@@ -692,8 +696,8 @@ proptest! {
                 Err(_) => {}
             }
             list.handle_all();
-            let line = NodeQueue::new(list.0.clone());
-            let (holders, waiters) = line.nodes().split_at(line.holder_count());
+            let parsed_queue = NodeQueue::new(list.0.clone());
+            let (holders, waiters) = parsed_queue.nodes().split_at(parsed_queue.holder_count());
             let mut held: Vec<ClaimId> = holders.iter().map(|node| node.claim).collect();
             let mut should: Vec<ClaimId> = table.holders.iter().map(|contender| contender.claim).collect();
             held.sort();

@@ -179,10 +179,10 @@ proptest! {
     ) {
         let quorum = Quorum::from_node_count(votes.len());
         let (end, stored, tokens) = play(&votes, &order, &answers);
-        let yes = votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
+        let yes_votes = votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
         match end {
             AttemptAction::Held(token) => {
-                prop_assert!(token > NONE && yes >= quorum.majority);
+                prop_assert!(token > NONE && yes_votes >= quorum.majority);
                 prop_assert!(stored.iter().filter(|stored| **stored == token).count() >= quorum.majority);
                 prop_assert!(tokens.last().is_none_or(|last| *last == token), "only what is written counts");
             }

@@ -35,10 +35,10 @@ impl SessionLifetime {
 
     /// A server answered, at `now`, a request that was sent at `sent`.
     pub fn record_answer(&mut self, sent: Instant, now: Instant) {
-        // A few samples per lag are enough.
-        let apart =
+        // A few samples per report interval are enough.
+        let is_apart =
             self.unproven_answers.back().is_none_or(|(last, _)| sent.duration_since(*last) >= self.report_interval / 8);
-        if sent > self.proven_at && apart {
+        if sent > self.proven_at && is_apart {
             // A request older than the session timeout no longer proves anything.
             while self.unproven_answers.front().is_some_and(|(first, _)| now.duration_since(*first) > self.timeout) {
                 self.unproven_answers.pop_front();
@@ -193,8 +193,8 @@ mod tests {
     #[test]
     fn an_idle_session_stores_few_answers() {
         let mut lifetime = SessionLifetime::new(at(0), Duration::from_millis(T), Duration::from_millis(T / 4));
-        for beat in 1..10_000 {
-            lifetime.record_answer(at(beat * T / 6), at(beat * T / 6 + 1));
+        for tick in 1..10_000 {
+            lifetime.record_answer(at(tick * T / 6), at(tick * T / 6 + 1));
         }
         assert!(lifetime.unproven_answers.len() < 10, "{} answers", lifetime.unproven_answers.len());
         lifetime.record_commit(at(10_000 * T / 6), at(10_000 * T / 6 + 1));

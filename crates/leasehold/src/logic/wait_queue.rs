@@ -79,8 +79,8 @@ mod tests {
             leave in prop::collection::vec(any::<bool>(), 0..20), holder in 100u128..102, come in 0u128..3,
         ) {
             let before = wait_queue(100, 0..leave.len() as u128);
-            let stay = (0..leave.len() as u128).filter(|claim| !leave[*claim as usize]);
-            let after = wait_queue(holder, stay.chain(200..200 + come));
+            let staying = (0..leave.len() as u128).filter(|claim| !leave[*claim as usize]);
+            let after = wait_queue(holder, staying.chain(200..200 + come));
             let notified = waiters_with_new_target(&before, &after);
             for waiter in &after.waiters {
                 let waited = before.waiters.contains(waiter);

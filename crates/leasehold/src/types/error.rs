@@ -204,11 +204,11 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = self.message_without_location();
-        let place = location(self.0.engine, self.0.url.as_deref(), &message);
-        match (&self.0.name, place) {
-            (Some((what, name)), Some(place)) => write!(f, "{what} {name:?} on {place}: ")?,
+        let place_text = location(self.0.engine, self.0.url.as_deref(), &message);
+        match (&self.0.name, place_text) {
+            (Some((what, name)), Some(place_text)) => write!(f, "{what} {name:?} on {place_text}: ")?,
             (Some((what, name)), None) => write!(f, "{what} {name:?}: ")?,
-            (None, Some(place)) => write!(f, "{place}: ")?,
+            (None, Some(place_text)) => write!(f, "{place_text}: ")?,
             (None, None) => {}
         }
         f.write_str(&message)

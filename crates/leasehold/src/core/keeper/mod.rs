@@ -348,13 +348,14 @@ pub(crate) async fn run(manager: Arc<LeaseManager>, mut losses: LossEvents) {
 /// Groups leases into batches, one engine call each. A batch has leases of one server only, so that
 /// a call to a hanging server delays no others.
 fn group_into_batches(engine: &dyn Engine, due: Vec<Arc<Claim>>) -> Vec<Vec<Arc<Claim>>> {
-    let mut placed: Vec<_> = due.into_iter().map(|claim| (engine.server_id(claim.name()), claim)).collect();
-    placed.sort_by_key(|(place, _)| *place);
+    let mut by_server: Vec<_> = due.into_iter().map(|claim| (engine.server_id(claim.name()), claim)).collect();
+    by_server.sort_by_key(|(server, _)| *server);
     let mut batches = Vec::new();
-    for there in placed.chunk_by(|(one, _), (other, _)| one == other) {
+    for same_server in by_server.chunk_by(|(first, _), (second, _)| first == second) {
         // Batches of equal size: a small remainder would cost a call each time.
-        let size = there.len().div_ceil(there.len().div_ceil(MAX_BATCH));
-        batches.extend(there.chunks(size).map(|batch| batch.iter().map(|(_, claim)| Arc::clone(claim)).collect()));
+        let size = same_server.len().div_ceil(same_server.len().div_ceil(MAX_BATCH));
+        batches
+            .extend(same_server.chunks(size).map(|batch| batch.iter().map(|(_, claim)| Arc::clone(claim)).collect()));
     }
     batches
 }
@@ -381,11 +382,12 @@ mod tests {
         let name = LockName::new("a").expect("a name");
         let ttl = Duration::from_secs(10);
         let options = Arc::new(LockOptions::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
-        for (again, lost) in [(true, false), (false, true)] {
+        for (requested_again, lost) in [(true, false), (false, true)] {
             let claim = Arc::new(Claim::with_clock(clock.clone(), Arc::clone(&options)));
-            let events = clock.now();
-            manager.remember_early(claim.id, ClaimEvent::Lost, events);
-            let granted = if again { events.saturating_add(Duration::from_millis(1)) } else { events };
+            let reported_at = clock.now();
+            manager.remember_early(claim.id, ClaimEvent::Lost, reported_at);
+            let granted =
+                if requested_again { reported_at.saturating_add(Duration::from_millis(1)) } else { reported_at };
             claim.lease.begin(Token(1), granted, granted.saturating_add(ttl), Instant::NEVER);
             manager.track(&claim, granted.saturating_add(ttl));
             assert_eq!(claim.lease.lost_reason().is_some(), lost);
@@ -404,9 +406,9 @@ mod tests {
         let ttl = Duration::from_secs(10);
         let options = Arc::new(LockOptions::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
         let claim = Arc::new(Claim::with_clock(clock.clone(), options));
-        let events = clock.now();
-        let granted = events.saturating_add(Duration::from_millis(1));
-        manager.remember_early(claim.id, ClaimEvent::Lost, events);
+        let reported_at = clock.now();
+        let granted = reported_at.saturating_add(Duration::from_millis(1));
+        manager.remember_early(claim.id, ClaimEvent::Lost, reported_at);
         manager.remember_early(
             claim.id,
             ClaimEvent::ReleaseRequested,

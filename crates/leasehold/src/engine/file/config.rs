@@ -161,11 +161,11 @@ mod tests {
 
     #[test]
     fn a_location_is_returned_without_creating_the_folder() {
-        let place = |url| super::folder_location(url).unwrap();
-        assert_eq!(place("redis://h"), None);
+        let location = |url| super::folder_location(url).unwrap();
+        assert_eq!(location("redis://h"), None);
         let named = FolderLocation { folder: PathBuf::from("/no/such/folder"), is_default: false };
-        assert_eq!(place("file:///no/such/folder"), Some(named));
-        assert!(place("file:?mode=0770").unwrap().is_default);
+        assert_eq!(location("file:///no/such/folder"), Some(named));
+        assert!(location("file:?mode=0770").unwrap().is_default);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::types::{Error, ErrorKind};
 
 /// The error of a system call on `path`.
-pub(super) fn io_error_at(path: &Path, what: &str, error: impl Into<io::Error>) -> Error {
+pub(super) fn io_error_at(path: &Path, action: &str, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     let path = path.display();
     let (kind, advice) = match error.kind() {
@@ -21,7 +21,7 @@ pub(super) fn io_error_at(path: &Path, what: &str, error: impl Into<io::Error>) 
         io::ErrorKind::NotADirectory => (ErrorKind::InvalidUrl, "; name a folder"),
         _ => (ErrorKind::Unavailable, ""),
     };
-    Error::new(kind, format!("cannot {what} {path}{advice}")).caused_by(error)
+    Error::new(kind, format!("cannot {action} {path}{advice}")).caused_by(error)
 }
 
 /// The error of a damaged lock file.

@@ -44,10 +44,10 @@ impl Folder {
     fn check_clock(&self) -> Result<()> {
         let namespace = fs::metadata("/proc/self/ns/time").map_or(0, |found| found.ino());
         let (boot, path) = (format!("{:032x} ", self.boot_id), self.root.path("clock"));
-        let ours = format!("{boot}{namespace}\n");
+        let identity = format!("{boot}{namespace}\n");
         let found = self.root.read("clock", MAX_LINE_FILE).map_err(|e| error::io_error_at(&path, "read", e))?;
         match found.and_then(|found| String::from_utf8(found).ok()) {
-            Some(found) if found == ours => return Ok(()),
+            Some(found) if found == identity => return Ok(()),
             Some(found) if found.starts_with(&boot) => {
                 let message = format!(
                     "{} is in use from another time namespace, whose clock is not ours; use it from one side only",
@@ -58,7 +58,7 @@ impl Folder {
             _ => {}
         }
         let new = format!("clock.{:032x}", crate::random::random_bits());
-        self.root.replace(&new, "clock", &ours).map_err(|e| error::io_error_at(&path, "write", e))
+        self.root.replace(&new, "clock", &identity).map_err(|e| error::io_error_at(&path, "write", e))
     }
 
     pub fn root(&self) -> &Path {

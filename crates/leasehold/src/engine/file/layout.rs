@@ -230,10 +230,10 @@ pub(super) struct TableChanges {
 pub(super) fn write_table(image: &mut Vec<u8>, slots: usize, table: &LockTable<ContenderDetails>) -> TableChanges {
     let contenders = || table.holders.iter().map(|p| (HELD, p)).chain(table.waiters.iter().map(|p| (WAITING, p)));
     let mut changes = TableChanges::default();
-    let mut kept = vec![false; slots];
+    let mut is_kept = vec![false; slots];
     for (state, contender) in contenders() {
         if let SlotRef::Slot(index) = contender.details.slot {
-            kept[index] = true;
+            is_kept[index] = true;
             let slot = &mut image[slot_offset(index)..slot_offset(index + 1)];
             if !is_up_to_date(slot, state, contender) {
                 write_contender(slot, state, contender);
@@ -241,17 +241,17 @@ pub(super) fn write_table(image: &mut Vec<u8>, slots: usize, table: &LockTable<C
             }
         }
     }
-    for index in (0..slots).filter(|index| !kept[*index] && is_in_use(image, *index)) {
+    for index in (0..slots).filter(|index| !is_kept[*index] && is_in_use(image, *index)) {
         changes.freed.push(index);
     }
     for (state, contender) in contenders() {
         if let SlotRef::New(claim) = &contender.details.slot {
-            let index = kept.iter().position(|kept| !kept).unwrap_or(kept.len());
-            if index == kept.len() {
-                kept.push(true);
+            let index = is_kept.iter().position(|is_kept| !is_kept).unwrap_or(is_kept.len());
+            if index == is_kept.len() {
+                is_kept.push(true);
                 image.resize(slot_offset(index + 1).max(image.len()), 0);
             }
-            kept[index] = true;
+            is_kept[index] = true;
             let slot = &mut image[slot_offset(index)..slot_offset(index + 1)];
             slot.fill(0);
             let text = claim.options.holder.description.len().min(MAX_DESCRIPTION);
@@ -264,11 +264,11 @@ pub(super) fn write_table(image: &mut Vec<u8>, slots: usize, table: &LockTable<C
         }
     }
     // A slot that was left and filled again in one step was not freed.
-    changes.freed.retain(|index| !kept[*index]);
+    changes.freed.retain(|index| !is_kept[*index]);
     for index in &changes.freed {
         image[slot_offset(*index)..slot_offset(*index + 1)].fill(0);
     }
-    changes.slots = kept.iter().rposition(|kept| *kept).map_or(0, |last| last + 1);
+    changes.slots = is_kept.iter().rposition(|is_kept| *is_kept).map_or(0, |last| last + 1);
     changes
 }
 

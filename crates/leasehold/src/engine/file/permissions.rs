@@ -170,7 +170,7 @@ impl Permissions {
         for name in folder.entry_names(usize::MAX)? {
             let Some(name) = name.to_str() else { continue };
             let is_file =
-                folder.stat(name).is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::RegularFile);
+                folder.stat(name).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::RegularFile);
             if is_file && let Ok(file) = folder.open(name, OFlags::RDONLY) {
                 self.share_file(&file)?;
             }

@@ -225,13 +225,13 @@ mod tests {
         #[test]
         fn damage_is_noticed(at in 0usize..60, byte in 0u8..128) {
             let name = LockName::new("a").unwrap();
-            let whole = encode(&name, 7, "every minute");
-            let mut bytes = whole.clone().into_bytes();
+            let contents = encode(&name, 7, "every minute");
+            let mut bytes = contents.clone().into_bytes();
             let at = at % bytes.len();
             prop_assume!(bytes[at] != byte);
             bytes[at] = byte;
             prop_assert!(decode(std::str::from_utf8(&bytes).unwrap(), &name).is_err(), "{:?}", bytes);
-            prop_assert!(decode(&whole[..at], &name).is_err());
+            prop_assert!(decode(&contents[..at], &name).is_err());
         }
     }
 }

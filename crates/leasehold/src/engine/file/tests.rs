@@ -156,21 +156,21 @@ async fn a_damaged_file_is_refused_and_left_as_it_is() {
     let test_folder = TestFolder::new();
     let locks = test_folder.open().await;
     acquire(&locks, "a").await;
-    let whole = fs::read(test_folder.file("a")).unwrap();
-    let mut flipped = whole.clone();
+    let contents = fs::read(test_folder.file("a")).unwrap();
+    let mut flipped = contents.clone();
     flipped[COUNTERS_OFFSET] ^= 1;
-    let mut wrong_state = whole.clone();
+    let mut wrong_state = contents.clone();
     layout::write_counters(&mut wrong_state, Counters { slots: 1, ..test_folder.counters("a") });
     wrong_state[SLOTS_OFFSET] = 9;
     let other_name = layout::first_page(&LockName::new("b").unwrap(), 1);
-    for damaged in [flipped, wrong_state, other_name, Vec::new(), whole[..100].to_vec(), vec![7; PAGE_SIZE]] {
+    for damaged in [flipped, wrong_state, other_name, Vec::new(), contents[..100].to_vec(), vec![7; PAGE_SIZE]] {
         fs::write(test_folder.file("a"), &damaged).unwrap();
         let error = locks.mutex("a").try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains("move it away"), "{error}");
         assert_eq!(fs::read(test_folder.file("a")).unwrap(), damaged, "the file is not overwritten");
     }
-    fs::write(test_folder.file("a"), whole).unwrap();
+    fs::write(test_folder.file("a"), contents).unwrap();
     acquire(&locks, "a").await;
 }
 
@@ -179,15 +179,15 @@ async fn a_damaged_holder_slot_grants_nothing() {
     let test_folder = TestFolder::new();
     let locks = test_folder.open().await;
     let _guard = locks.mutex("a").describe("me").lock().await.unwrap();
-    let whole = fs::read(test_folder.file("a")).unwrap();
+    let contents = fs::read(test_folder.file("a")).unwrap();
     for at in SLOTS_OFFSET..SLOTS_OFFSET + 120 {
-        let mut damaged = whole.clone();
+        let mut damaged = contents.clone();
         damaged[at] ^= 0x55;
         fs::write(test_folder.file("a"), &damaged).unwrap();
         let refused = locks.mutex("a").try_lock().await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Corrupt, "byte {at}: {refused}");
     }
-    fs::write(test_folder.file("a"), whole).unwrap();
+    fs::write(test_folder.file("a"), contents).unwrap();
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
 }
 

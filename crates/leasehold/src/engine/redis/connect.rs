@@ -54,9 +54,9 @@ async fn open(
         .set_connection_timeout(Some(config.connect_timeout))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(1024);
-    if let Some(hear) = on_push {
+    if let Some(handler) = on_push {
         options = options.set_push_sender(move |message: PushInfo| {
-            hear(message);
+            handler(message);
             Ok::<(), std::convert::Infallible>(())
         });
     }

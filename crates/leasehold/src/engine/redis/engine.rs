@@ -164,18 +164,19 @@ impl RedisEngine {
         keys: &[&str],
         add_arguments: &(dyn Fn(&mut Cmd) + Send + Sync),
     ) -> Result<(Value, LiveConnection)> {
-        let fill_command = |command: &mut Cmd, live: &LiveConnection, beside: bool| {
+        let fill_command = |command: &mut Cmd, live: &LiveConnection, with_epoch_key: bool| {
             for key in keys {
                 command.arg(key);
             }
-            if beside {
+            if with_epoch_key {
                 self.add_epoch_key(command, slot);
             }
             add_arguments(command);
             self.add_run_arguments(command, live);
         };
-        let whole = |command: &mut Cmd, live: &LiveConnection| fill_command(command, live, true);
-        let answer = self.nodes.run_script(slot, script_of(&self.scripts), self.key_count(keys.len()), &whole).await;
+        let with_epoch = |command: &mut Cmd, live: &LiveConnection| fill_command(command, live, true);
+        let answer =
+            self.nodes.run_script(slot, script_of(&self.scripts), self.key_count(keys.len()), &with_epoch).await;
         match (&answer, &self.migrating_scripts) {
             (Err(error), Some(split)) if error::is_slot_moving(error) => {
                 let alone = |command: &mut Cmd, live: &LiveConnection| fill_command(command, live, false);

@@ -65,20 +65,20 @@ pub fn connect_error(address: &Address, cause: RedisError) -> Error {
 
 /// A step failed. If the connection broke, the server may have done the step before.
 pub fn step_error(address: &Address, cause: RedisError) -> Error {
-    let said = one_line(&cause);
+    let cause_text = one_line(&cause);
     match cause.kind() {
         // redis-rs calls codes that it does not know "extensions".
-        Native::Server(_) | Native::Extension => refusal_error(address, code(&cause, &said), &said),
+        Native::Server(_) | Native::Extension => refusal_error(address, code(&cause, &cause_text), &cause_text),
         Native::AuthenticationFailed => {
-            let message = format!("{address} refuses the user or the password ({said})");
+            let message = format!("{address} refuses the user or the password ({cause_text})");
             Error::new(ErrorKind::Denied, message)
         }
         Native::Parse | Native::UnexpectedReturnType => {
-            let message = format!("{address} sent an answer in an unknown format ({said})");
+            let message = format!("{address} sent an answer in an unknown format ({cause_text})");
             Error::new(ErrorKind::Corrupt, message).effect_unknown()
         }
         _ => {
-            let message = format!("the connection to {address} was lost ({said})");
+            let message = format!("the connection to {address} was lost ({cause_text})");
             Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown()
         }
     }
@@ -98,7 +98,9 @@ fn code<'a>(cause: &'a RedisError, message: &str) -> &'a str {
 /// command.
 pub fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
     let message = one_line(&cause);
-    let Some((what, location)) = message.split_once(" script: ").filter(|(what, _)| what.contains(FORBIDDEN)) else {
+    let Some((error_text, location)) =
+        message.split_once(" script: ").filter(|(error_text, _)| error_text.contains(FORBIDDEN))
+    else {
         return cause;
     };
     let line = location.rsplit(':').next().and_then(|line| line.trim_end_matches('.').parse::<usize>().ok());
@@ -108,7 +110,7 @@ pub fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
     };
     let line = line.and_then(|line| text.lines().nth(line.checked_sub(1)?)).unwrap_or_default();
     let commands: Vec<_> = line.split("call('").skip(1).filter_map(|rest| rest.split('\'').next()).collect();
-    let detail = format!("{}: {}", what.trim_start_matches("ERR "), commands.join(" or "));
+    let detail = format!("{}: {}", error_text.trim_start_matches("ERR "), commands.join(" or "));
     redis::make_extension_error("NOPERM".to_owned(), Some(detail))
 }
 
@@ -116,23 +118,23 @@ pub fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
 const FORBIDDEN: &str = "The user executing the script can't";
 
 /// The server refuses the step. A refusal before the script's first write had no effect.
-fn refusal_error(address: &Address, code: &str, said: &str) -> Error {
+fn refusal_error(address: &Address, code: &str, cause_text: &str) -> Error {
     use ErrorKind::{Corrupt, Denied, Full, Unavailable};
     let later = |kind, message: String| Error::new(kind, message).retryable();
     match code {
         "READONLY" => read_only(address),
         "LOADING" => later(Unavailable, format!("{address} is still loading its data")),
         "MASTERDOWN" => later(Unavailable, format!("{address} is a replica that has lost its master")),
-        "TRYAGAIN" | "CLUSTERDOWN" => later(Unavailable, format!("the cluster cannot answer now ({said})")),
-        "NOREPLICAS" => later(Unavailable, format!("{address} has too few replicas at present ({said})")),
-        "BUSY" => later(Unavailable, format!("{address} is busy with another program's script ({said})")),
-        "OOM" => later(Full, format!("{address} has no memory left ({said})")),
-        "MISCONF" => later(Full, format!("{address} cannot save its data and refuses writes ({said})")),
+        "TRYAGAIN" | "CLUSTERDOWN" => later(Unavailable, format!("the cluster cannot answer now ({cause_text})")),
+        "NOREPLICAS" => later(Unavailable, format!("{address} has too few replicas at present ({cause_text})")),
+        "BUSY" => later(Unavailable, format!("{address} is busy with another program's script ({cause_text})")),
+        "OOM" => later(Full, format!("{address} has no memory left ({cause_text})")),
+        "MISCONF" => later(Full, format!("{address} cannot save its data and refuses writes ({cause_text})")),
         "NOPERM" | "NOAUTH" | "WRONGPASS" => {
             let hint = "`leasehold doctor` lists the permissions that are needed";
-            let error = Error::new(Denied, format!("{address} does not let us ({said}); {hint}"));
+            let error = Error::new(Denied, format!("{address} does not let us ({cause_text}); {hint}"));
             // Our scripts have written before they run these.
-            let late = ["expire", "ttl"].iter().any(|command| said.to_lowercase().contains(command));
+            let late = ["expire", "ttl"].iter().any(|command| cause_text.to_lowercase().contains(command));
             if late { error.effect_unknown() } else { error }
         }
         "WRONGTYPE" => {
@@ -140,12 +142,13 @@ fn refusal_error(address: &Address, code: &str, said: &str) -> Error {
             Error::new(Corrupt, message)
         }
         // A server that shuts down may have done the step.
-        "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, said.to_owned()).effect_unknown(),
+        "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, cause_text.to_owned()).effect_unknown(),
         // Our scripts fail only on data that they did not write.
-        "ERR" if said.contains("user_script:") => {
-            Error::new(Corrupt, format!("the lock's record is not what leasehold writes ({said})")).effect_unknown()
+        "ERR" if cause_text.contains("user_script:") => {
+            Error::new(Corrupt, format!("the lock's record is not what leasehold writes ({cause_text})"))
+                .effect_unknown()
         }
-        _ => Error::new(Unavailable, format!("{address} refuses the step ({said})")).effect_unknown(),
+        _ => Error::new(Unavailable, format!("{address} refuses the step ({cause_text})")).effect_unknown(),
     }
 }
 

@@ -320,7 +320,7 @@ impl ClusterMap {
         let mut known: Vec<Address> =
             self.slot_table().links.iter().filter(|(_, link)| link.is_up()).map(|(at, _)| at.clone()).collect();
         known.extend(self.seeds.iter().filter(|seed| !known.contains(seed)).cloned().collect::<Vec<_>>());
-        let (mut failed, mut doubtful) = (None, None);
+        let (mut failed, mut uncertain) = (None, None);
         let (mut next, mut asked) = (known.iter(), FuturesUnordered::new());
         loop {
             let more = next.next().map(|address| asked.push(self.fetch_map(address))).is_some();
@@ -336,11 +336,11 @@ impl ClusterMap {
                     self.adopt(slots);
                     return Ok(());
                 }
-                Ok((slots, false)) => doubtful = doubtful.or(Some(slots)),
+                Ok((slots, false)) => uncertain = uncertain.or(Some(slots)),
                 Err(error) => failed = Some(error),
             }
         }
-        match (doubtful, failed) {
+        match (uncertain, failed) {
             // The present map is as good.
             (Some(slots), _) if self.slot_table().slots.is_empty() => {
                 self.adopt(slots);

@@ -78,19 +78,19 @@ impl ReplicaAcks {
             tokio::spawn(serve_waits(Arc::clone(&self.config), Arc::clone(&server)));
         }
         let wanted = self.config.replicas;
-        let unsure = |no: AckError| {
-            let message = format!("{address}: {}; with replicas={wanted} {consequence}", no.message);
-            let error = Error::new(no.kind, message).effect_unknown().at_engine(error::NAME);
-            if no.retryable { error.retryable() } else { error }
+        let to_error = |failure: AckError| {
+            let message = format!("{address}: {}; with replicas={wanted} {consequence}", failure.message);
+            let error = Error::new(failure.kind, message).effect_unknown().at_engine(error::NAME);
+            if failure.retryable { error.retryable() } else { error }
         };
         let too_few = |reason| AckError { kind: ErrorKind::Unavailable, message: reason, retryable: true };
         match reply_receiver.await {
             Ok(Ok(acknowledged)) if acknowledged >= i64::from(wanted) => Ok(()),
-            Ok(Ok(acknowledged)) => Err(unsure(too_few(format!(
+            Ok(Ok(acknowledged)) => Err(to_error(too_few(format!(
                 "{acknowledged} of {wanted} replicas acknowledged it within {ACK_TIMEOUT:?}"
             )))),
-            Ok(Err(no)) => Err(unsure(no)),
-            Err(_) => Err(unsure(too_few("the replicas were not queried".to_owned()))),
+            Ok(Err(failure)) => Err(to_error(failure)),
+            Err(_) => Err(to_error(too_few("the replicas were not queried".to_owned()))),
         }
     }
 
@@ -124,12 +124,12 @@ async fn serve_waits(config: Arc<Config>, server: Arc<AckServer>) {
         }
         // All failures but a missing permission may be temporary.
         let retryable = |error: &Error| error.kind() != ErrorKind::Denied;
-        let no = |error: Error| AckError {
+        let to_ack_error = |error: Error| AckError {
             kind: error.kind(),
             retryable: retryable(&error),
             message: error.message_without_location(),
         };
-        let answer = count_acknowledged(&config, &server).await.map_err(no);
+        let answer = count_acknowledged(&config, &server).await.map_err(to_ack_error);
         for reply_sender in waiting {
             // The request may have timed out.
             let _ = reply_sender.send(answer.clone());
@@ -139,8 +139,8 @@ async fn serve_waits(config: Arc<Config>, server: Arc<AckServer>) {
 
 /// How many replicas have the present state.
 async fn count_acknowledged(config: &Config, server: &AckServer) -> Result<i64> {
-    let mut kept = server.wait_connection.lock().await;
-    let mut connection = match kept.take() {
+    let mut wait_connection = server.wait_connection.lock().await;
+    let mut connection = match wait_connection.take() {
         Some(connection) => connection,
         None => open_wait_connection(config, &server.address).await?,
     };
@@ -154,7 +154,7 @@ async fn count_acknowledged(config: &Config, server: &AckServer) -> Result<i64> 
     let answers = answers.into_iter().map(Value::extract_error).collect::<redis::RedisResult<Vec<_>>>();
     // If the key's slot has moved to another node, the next call chooses another slot.
     let answers = answers.map_err(|cause| error::step_error(&server.address, cause))?;
-    *kept = Some(connection);
+    *wait_connection = Some(connection);
     let acknowledged = answers.last().and_then(wire::integer);
     acknowledged.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the reply to WAIT is not a number"))
 }

@@ -90,7 +90,7 @@ impl Sentinels {
                 None => asked.next().await,
             };
             match next {
-                Some(Ok(one)) => named.push(one),
+                Some(Ok(report)) => named.push(report),
                 Some(Err(error)) => failed = Some(error),
                 None => break,
             }
@@ -120,9 +120,9 @@ impl Sentinels {
     }
 
     fn older_election_error(&self, current: Option<&MasterReport<Address>>, named: &[MasterReport<Address>]) -> Error {
-        let epoch = |one: &MasterReport<Address>| one.epoch.map_or("?".to_owned(), |epoch| epoch.to_string());
-        let said: Vec<_> = named.iter().map(|one| format!("{} (epoch {})", one.master, epoch(one))).collect();
-        let known = current.map(|one| format!("{} (epoch {})", one.master, epoch(one))).unwrap_or_default();
+        let epoch = |report: &MasterReport<Address>| report.epoch.map_or("?".to_owned(), |epoch| epoch.to_string());
+        let said: Vec<_> = named.iter().map(|report| format!("{} (epoch {})", report.master, epoch(report))).collect();
+        let known = current.map(|report| format!("{} (epoch {})", report.master, epoch(report))).unwrap_or_default();
         let message = format!(
             "the Sentinels that answer name an older master of {:?}, {}, than the last one, {known}; waiting until they \
              agree",
@@ -187,11 +187,11 @@ impl Sentinels {
         change: &Notify,
     ) -> Result<Infallible> {
         let address = &self.addresses[at];
-        let news = Arc::new(Notify::new());
-        let notify = Arc::clone(&news);
-        let hear: connect::PushHandler = Arc::new(move |_: PushInfo| notify.notify_one());
+        let changed = Arc::new(Notify::new());
+        let notify = Arc::clone(&changed);
+        let on_push: connect::PushHandler = Arc::new(move |_: PushInfo| notify.notify_one());
         let mut connection = with_timeout(config, address, async {
-            let mut connection = connect::to_sentinel_with_pushes(config, address, hear).await?;
+            let mut connection = connect::to_sentinel_with_pushes(config, address, on_push).await?;
             for channel in MASTER_CHANGE_CHANNELS {
                 connection.subscribe(channel).await.map_err(|cause| error::step_error(address, cause))?;
             }
@@ -203,7 +203,7 @@ impl Sentinels {
             lock(last_answers)[at] = Some(named);
             change.notify_one();
             // Any message, and the end of the connection as well, is a reason to query again.
-            let _ = config.clock.timeout(POLL_INTERVAL, news.notified()).await;
+            let _ = config.clock.timeout(POLL_INTERVAL, changed.notified()).await;
         }
     }
 }
@@ -216,9 +216,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 async fn with_timeout<T>(config: &Config, address: &Address, request: impl Future<Output = Result<T>>) -> Result<T> {
-    let most = config.connect_timeout;
-    let asked = config.clock.timeout(most, request).await;
-    asked.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))
+    let timeout = config.connect_timeout;
+    let asked = config.clock.timeout(timeout, request).await;
+    asked.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {timeout:?}"))))
 }
 
 async fn query_master(
@@ -237,8 +237,8 @@ async fn query_master(
     let (host, port) = named
         .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{address} knows no such master")).retryable())?;
     // A Sentinel that does not report its epoch counts less than those that do.
-    let facts = answers.next().and_then(|facts| redis::from_redis_value::<HashMap<String, String>>(facts).ok());
-    let epoch = facts.and_then(|facts| facts.get("config-epoch")?.parse().ok());
+    let fields = answers.next().and_then(|fields| redis::from_redis_value::<HashMap<String, String>>(fields).ok());
+    let epoch = fields.and_then(|fields| fields.get("config-epoch")?.parse().ok());
     Ok(MasterReport { master: Address { host, port }, epoch })
 }
 

@@ -152,8 +152,8 @@ impl Engine for SimpleEngine {
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         Step::new(async move {
-            let ours = self.run_and_test(&self.release, &claim).await?;
-            Ok(if ours { ReleaseReply::Released } else { ReleaseReply::Absent })
+            let was_held = self.run_and_test(&self.release, &claim).await?;
+            Ok(if was_held { ReleaseReply::Released } else { ReleaseReply::Absent })
         })
     }
 

@@ -171,9 +171,9 @@ impl CachedScript {
     }
 }
 
-fn eval_command(how: &str, script: &str, keys: usize) -> Cmd {
+fn eval_command(command: &str, script: &str, keys: usize) -> Cmd {
     let mut cmd = Cmd::with_capacity(12, script.len() + 320);
-    cmd.arg(how).arg(script).arg(keys);
+    cmd.arg(command).arg(script).arg(keys);
     cmd
 }
 
@@ -266,21 +266,23 @@ pub fn inbox_channel(prefix: &str, inbox: &str) -> String {
 }
 
 /// Describes a claim for the scripts, see `scripts/table.lua`.
-pub fn encode_contender(terms: &LockOptions, prefix: &str, inbox: &str) -> Vec<u8> {
-    let mode = match terms.mode {
+pub fn encode_contender(options: &LockOptions, prefix: &str, inbox: &str) -> Vec<u8> {
+    let mode = match options.mode {
         Mode::Exclusive => b'E',
         Mode::Shared => b'S',
         Mode::Permits { .. } => b'P',
     };
-    let holder = &terms.holder;
+    let holder = &options.holder;
     let mut text = Vec::with_capacity(96 + holder.host.len() + holder.program.len() + holder.description.len());
     text.push(mode);
-    push_digits(&mut text, terms.ttl.as_micros() as u64, 12);
+    push_digits(&mut text, options.ttl.as_micros() as u64, 12);
     // Zero means no owner; an owner whose bits are zero gets another number.
-    text.extend(terms.owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() }).to_be_bytes());
+    text.extend(
+        options.owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() }).to_be_bytes(),
+    );
     push_digits(&mut text, prefix.len() as u64, 3);
     text.extend(inbox.as_bytes());
-    if let Mode::Permits { n, limit } = terms.mode {
+    if let Mode::Permits { n, limit } = options.mode {
         push_digits(&mut text, n.into(), 10);
         push_digits(&mut text, limit.into(), 10);
     }
@@ -433,14 +435,14 @@ impl StoredLock {
         let mut reader = Reader(main);
         let (kind, token) = (reader.bytes(1)?[0], reader.number(16)?);
         reader.number(10)?;
-        let ours = |written: &[u8]| written == run.as_bytes();
-        let (records, ours) = match kind {
+        let is_ours = |written: &[u8]| written == run.as_bytes();
+        let (records, is_ours) = match kind {
             b'F' => (Vec::new(), true),
             b'H' => {
                 let since = reader.number(16)?;
                 let claim = reader.bytes(16)?;
                 let (contender, written) = reader.0.split_at_checked(reader.0.len().checked_sub(RUN_DIGITS)?)?;
-                (vec![ClaimRecord::new(claim, token, since, token, contender)?], ours(written))
+                (vec![ClaimRecord::new(claim, token, since, token, contender)?], is_ours(written))
             }
             b'B' => {
                 let size = reader.number(16)?;
@@ -448,18 +450,18 @@ impl StoredLock {
                 reader.bytes(size as usize)?;
                 // Without its group the lease has expired.
                 let since = group.map_or(Some(0), |group| Reader(group).number(16))?;
-                let written = group.is_none_or(|group| group.get(26..).is_some_and(ours));
+                let written = group.is_none_or(|group| group.get(26..).is_some_and(is_ours));
                 (vec![ClaimRecord::new(claim, token, since, token, reader.0)?], written)
             }
             b'R' => {
-                let parties = fields.iter().filter(|(field, _)| field != b"m" && field != b"x");
-                let records = parties.map(|(claim, text)| ClaimRecord::read(claim, text)).collect::<Option<_>>()?;
-                (records, main.get(195..).is_some_and(ours))
+                let contenders = fields.iter().filter(|(field, _)| field != b"m" && field != b"x");
+                let records = contenders.map(|(claim, text)| ClaimRecord::read(claim, text)).collect::<Option<_>>()?;
+                (records, main.get(195..).is_some_and(is_ours))
             }
             _ => return None,
         };
         // What another run wrote, or a clock that was ahead, counts from now on.
-        let since = |record: ClaimRecord| if ours { record.cap_ttl_start(now) } else { record.restart_ttl(now) };
+        let since = |record: ClaimRecord| if is_ours { record.cap_ttl_start(now) } else { record.restart_ttl(now) };
         Some(Self { last_token: Some(Token(token)), records: records.into_iter().map(since).collect() })
     }
 }
@@ -583,8 +585,8 @@ mod tests {
             let holder = Arc::new(Holder::new(&host, pid, &program, &text));
             let ttl = Duration::from_millis(ms);
             let name = LockName::new("a").unwrap();
-            let terms = LockOptions::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder));
-            let written = encode_contender(&terms, "p:", &inbox);
+            let options = LockOptions::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder));
+            let written = encode_contender(&options, "p:", &inbox);
             let read = Contender::read(&written).unwrap();
             prop_assert_eq!(read.channel("p:qlock").unwrap(), format!("p:i{inbox}"));
             prop_assert_eq!(&read, &Contender { mode, ttl, holder: (*holder).clone(), inbox: (2, inbox.clone()) });

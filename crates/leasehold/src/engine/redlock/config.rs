@@ -132,8 +132,8 @@ fn parse_node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node
     };
     // If only some parts use TLS, its files are for those parts.
     let secure = |part: &str| part.starts_with("rediss://");
-    let plain = !secure(&text) && url.option("tls").is_none() && url.hosts.iter().any(|part| secure(part));
-    let wanted = |key: &str| NODE_OPTIONS.contains(&key) && !(plain && TLS_OPTIONS.contains(&key));
+    let is_unencrypted = !secure(&text) && url.option("tls").is_none() && url.hosts.iter().any(|part| secure(part));
+    let wanted = |key: &str| NODE_OPTIONS.contains(&key) && !(is_unencrypted && TLS_OPTIONS.contains(&key));
     let mut node = EngineUrl::parse(&text)?;
     if node.hosts.is_empty() {
         return Err(invalid_url("one of the nodes has no host: redlock://h1,h2,h3"));

@@ -334,8 +334,8 @@ impl RedlockEngine {
             awaited = awaited.saturating_sub(usize::from(worth_asking[at]));
             let answer = match answer {
                 Ok(Value::Int(there @ 0..=1)) => Some(there == 1),
-                Ok(strange) => {
-                    errors.push(unexpected_answer(&self.nodes[at].address, &strange));
+                Ok(unexpected) => {
+                    errors.push(unexpected_answer(&self.nodes[at].address, &unexpected));
                     None
                 }
                 Err(error) => {

@@ -259,13 +259,13 @@ fn parse_force_release(answer: &Value, claim: ClaimId) -> Option<NodeForceReleas
             ))
         }
     };
-    let yes = |value| integer(value).map(|number| number == 1);
+    let flag = |value| integer(value).map(|number| number == 1);
     let last = Token(u64::try_from(integer(last)?).ok()?);
     Some(NodeForceRelease {
-        is_token_stored: yes(stored)?,
+        is_token_stored: flag(stored)?,
         last_token: last,
-        was_present: yes(there)?,
-        has_others: yes(others)?,
+        was_present: flag(there)?,
+        has_others: flag(others)?,
         view: contender,
     })
 }

@@ -251,9 +251,12 @@ fn identifier(url: &EngineUrl, key: &str) -> Result<Option<String>> {
 
 /// Checks a name that needs no quoting anywhere.
 pub fn check_identifier(key: &str, text: &str) -> Result<String> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     // Our other tables add a suffix, and PostgreSQL's names end at 63 bytes.
-    if text.is_empty() || text.len() > 40 || !text.chars().all(plain) || text.starts_with(|c: char| c.is_ascii_digit())
+    if text.is_empty()
+        || text.len() > 40
+        || !text.chars().all(is_plain)
+        || text.starts_with(|c: char| c.is_ascii_digit())
     {
         return Err(invalid_url(format!("{key} is up to 40 lower-case letters, digits and `_`, and not {text:?}")));
     }

@@ -122,9 +122,9 @@ impl Failure {
             Self::UnexpectedReply(detail) => {
                 Error::new(Corrupt, format!("{server} sent an answer in an unknown format ({detail})")).effect_unknown()
             }
-            Self::Refused { code, message: said } => {
+            Self::Refused { code, message: cause_text } => {
                 let meaning = self.class(dialect).unwrap_or(ErrorClass::Other);
-                meaning.to_error(dialect, server, &format!("{code}: {said}"))
+                meaning.to_error(dialect, server, &format!("{code}: {cause_text}"))
             }
         };
         error.at_engine(dialect.name())
@@ -133,58 +133,58 @@ impl Failure {
 
 impl ErrorClass {
     /// Converts a refusal to the library's error.
-    fn to_error(self, dialect: Dialect, server: &str, said: &str) -> Error {
+    fn to_error(self, dialect: Dialect, server: &str, cause_text: &str) -> Error {
         use ErrorKind::{Corrupt, Denied, Full, InvalidUrl, Unavailable, Unsupported};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         match self {
             Self::Conflict => {
-                later(Unavailable, format!("{server} aborted a statement because of a conflict ({said})"))
+                later(Unavailable, format!("{server} aborted a statement because of a conflict ({cause_text})"))
             }
             Self::RowLocked => later(
                 Unavailable,
-                format!("somebody keeps our row locked at {server}: is a transaction open on our table? ({said})"),
+                format!("somebody keeps our row locked at {server}: is a transaction open on our table? ({cause_text})"),
             ),
             Self::ReadOnly => later(
                 Unavailable,
-                format!("{server} takes no writes: name its primary, or all servers with commas ({said})"),
+                format!("{server} takes no writes: name its primary, or all servers with commas ({cause_text})"),
             ),
-            Self::Denied => Error::new(Denied, format!("{server} does not let us ({said})")),
+            Self::Denied => Error::new(Denied, format!("{server} does not let us ({cause_text})")),
             Self::NoDatabase => {
                 // MySQL gives the same answer to a user that may not use the database.
                 let or = if dialect == Dialect::MySql { ", or this user may not use it" } else { "" };
-                Error::new(InvalidUrl, format!("{server} has no such database{or} ({said})"))
+                Error::new(InvalidUrl, format!("{server} has no such database{or} ({cause_text})"))
             }
             Self::NoTable => Error::new(
                 Corrupt,
                 format!(
-                    "our table does not exist any more; `leasehold engines --ddl {}` shows how to create it ({said})",
+                    "our table does not exist any more; `leasehold engines --ddl {}` shows how to create it ({cause_text})",
                     dialect.name()
                 ),
             )
             .retryable(),
             Self::WrongTable => Error::new(
                 Corrupt,
-                format!("the table was not created by leasehold; choose another name with table= ({said})"),
+                format!("the table was not created by leasehold; choose another name with table= ({cause_text})"),
             ),
             Self::TooManyConnections => later(
                 Unavailable,
                 format!(
-                    "{server} has no connection to spare: lower connections=, or raise the server's limit ({said})"
+                    "{server} has no connection to spare: lower connections=, or raise the server's limit ({cause_text})"
                 ),
             ),
             Self::TemporarilyUnavailable => {
-                later(Unavailable, format!("{server} does not answer at present ({said})")).effect_unknown()
+                later(Unavailable, format!("{server} does not answer at present ({cause_text})")).effect_unknown()
             }
-            Self::Terminated => later(Unavailable, format!("{server} ended our statement ({said})")).effect_unknown(),
-            Self::Full => later(Full, format!("{server} has no space left ({said})")),
+            Self::Terminated => later(Unavailable, format!("{server} ended our statement ({cause_text})")).effect_unknown(),
+            Self::Full => later(Full, format!("{server} has no space left ({cause_text})")),
             Self::TransactionPooler => Error::new(
                 Unsupported,
-                format!("a pooler before {server} changes sessions between statements: pooler=transaction ({said})"),
+                format!("a pooler before {server} changes sessions between statements: pooler=transaction ({cause_text})"),
             ),
             Self::NoNamedLocks => {
-                Error::new(Unsupported, format!("{server} has no named locks here: wake=poll ({said})"))
+                Error::new(Unsupported, format!("{server} has no named locks here: wake=poll ({cause_text})"))
             }
-            Self::Other => Error::new(Unavailable, format!("{server} refuses a statement ({said})")),
+            Self::Other => Error::new(Unavailable, format!("{server} refuses a statement ({cause_text})")),
         }
     }
 }

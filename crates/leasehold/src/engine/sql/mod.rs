@@ -102,10 +102,10 @@ async fn create_table(
     table: &str,
     statement: &str,
 ) -> Result<(), Failure> {
-    let there = format!("SELECT 1 FROM {table} WHERE name = 'none'");
+    let exists_query = format!("SELECT 1 FROM {table} WHERE name = 'none'");
     let mut refused = None;
     for _ in 0..3 {
-        match link.script(&there).await {
+        match link.script(&exists_query).await {
             Err(failure) if failure.class(config.dialect) == Some(ErrorClass::NoTable) => {}
             found => return found,
         }
@@ -117,7 +117,7 @@ async fn create_table(
             made => made.map(|()| None)?,
         };
     }
-    match (link.script(&there).await, refused) {
+    match (link.script(&exists_query).await, refused) {
         (Err(_), Some(reason)) => Err(reason),
         (found, _) => found,
     }

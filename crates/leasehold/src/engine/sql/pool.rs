@@ -112,12 +112,12 @@ impl Pool {
     /// An empty pool with this limit.
     pub(super) fn with_limit(config: &Arc<Config>, connections: usize) -> Arc<Self> {
         let hosts: Vec<String> = config.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
-        let room = Arc::new(Semaphore::new(connections));
+        let permits = Arc::new(Semaphore::new(connections));
         Arc::new(Self {
             config: Arc::clone(config),
             server: hosts.join(","),
             idle: Mutex::default(),
-            permits: room,
+            permits,
             has_own_sessions: AtomicBool::new(false),
             shortage: Shortage::default(),
             read_only: Mutex::default(),

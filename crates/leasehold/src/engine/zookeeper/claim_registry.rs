@@ -286,20 +286,20 @@ impl ClaimRegistry {
     /// Whether this is still the entry of its claim: it may have been removed while a step waited
     /// for its mutex.
     pub(super) fn is_current(&self, entry: &Arc<ClaimEntry>) -> bool {
-        self.lock().seats.get(&entry.claim).is_some_and(|there| Arc::ptr_eq(there, entry))
+        self.lock().seats.get(&entry.claim).is_some_and(|current| Arc::ptr_eq(current, entry))
     }
 
     /// The claims of a session that no caller wants any more.
     pub(super) fn unwanted_on(&self, session: &Weak<Session>) -> Vec<Arc<ClaimEntry>> {
-        let here = |entry: &&Arc<ClaimEntry>| {
+        let is_unwanted = |entry: &&Arc<ClaimEntry>| {
             std::ptr::eq(Arc::as_ptr(&entry.session), session.as_ptr()) && entry.is_unwanted()
         };
-        self.lock().seats.values().filter(here).cloned().collect()
+        self.lock().seats.values().filter(is_unwanted).cloned().collect()
     }
 
     pub(super) fn remove(&self, entry: &Arc<ClaimEntry>) {
         let mut all = self.lock();
-        if all.seats.get(&entry.claim).is_some_and(|there| Arc::ptr_eq(there, entry)) {
+        if all.seats.get(&entry.claim).is_some_and(|current| Arc::ptr_eq(current, entry)) {
             all.seats.remove(&entry.claim);
         }
     }
@@ -327,8 +327,8 @@ impl ClaimRegistry {
         let mut held = Vec::new();
         let mut all = self.lock();
         all.unresolved.retain(|_, claim| claim.strong_count() > 0);
-        let here: Vec<_> = all.seats.extract_if(|_, entry| Arc::ptr_eq(&entry.session, session)).collect();
-        for (claim, entry) in here {
+        let removed: Vec<_> = all.seats.extract_if(|_, entry| Arc::ptr_eq(&entry.session, session)).collect();
+        for (claim, entry) in removed {
             entry.is_gone.store(true, Ordering::Release);
             all.note_unresolved(&entry);
             if entry.is_held() {

@@ -97,10 +97,10 @@ impl ZookeeperEngine {
             Ok(session) => session.timeout,
             Err(timeout) => timeout,
         };
-        let whose =
+        let limit_source =
             if self.config.session_timeout.is_some() { "session-timeout" } else { "the server's shortest session" };
         let message = format!(
-            "{whose} is {longer:?}, and a dead holder's lock is free only after that: a TTL of {ttl:?} is not possible; use {longer:?} or more"
+            "{limit_source} is {longer:?}, and a dead holder's lock is free only after that: a TTL of {ttl:?} is not possible; use {longer:?} or more"
         );
         Err(Error::new(ErrorKind::InvalidOption, message).at_engine(error::NAME))
     }

@@ -109,7 +109,7 @@ pub fn open_error(config: &Config, cause: Cause) -> Error {
         let message = format!("{} answered, but is not ZooKeeper: check host and port{hint}", config.shown_hosts);
         return Error::new(ErrorKind::Unavailable, message).at_engine(NAME).caused_by(cause);
     }
-    let said = match &cause {
+    let cause_text = match &cause {
         Cause::NoHosts | Cause::Timeout | Cause::ConnectionLoss => {
             format!(
                 "no server of {} could be reached, none has a majority, all refuse more connections of this host (maxClientCnxns), or it is \
@@ -120,6 +120,6 @@ pub fn open_error(config: &Config, cause: Cause) -> Error {
         other => format!("no session with {}: {other}{hint}", config.shown_hosts),
     };
     let kind = if matches!(cause, Cause::BadArguments(_)) { ErrorKind::InvalidUrl } else { ErrorKind::Unavailable };
-    let error = Error::new(kind, said).at_engine(NAME).caused_by(cause);
+    let error = Error::new(kind, cause_text).at_engine(NAME).caused_by(cause);
     if kind == ErrorKind::Unavailable { error.retryable() } else { error }
 }

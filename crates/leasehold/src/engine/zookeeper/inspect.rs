@@ -41,9 +41,9 @@ async fn view(engine: &ZookeeperEngine, session: &Session, name: &LockName) -> R
     let mut view = LockView::free(name.clone());
     for (at, (node, found)) in queue.nodes().iter().zip(found).enumerate() {
         let Some((data, stat)) = found else { continue };
-        let contender = to_contender_view(node, &data, &stat, at < holders);
-        view.last_token = view.last_token.max(contender.token);
-        if at < holders { view.holders.push(contender) } else { view.waiters.push(contender) }
+        let contender_view = to_contender_view(node, &data, &stat, at < holders);
+        view.last_token = view.last_token.max(contender_view.token);
+        if at < holders { view.holders.push(contender_view) } else { view.waiters.push(contender_view) }
     }
     Ok(view)
 }
@@ -76,8 +76,8 @@ pub(super) async fn list_names(
         Err(Cause::NoNode) => return Ok(Vec::new()),
         Err(cause) => return Err(engine.request_error(cause)),
     };
-    let ours = |node: &String| wire::unescape_name(node).filter(|name| name.as_str().starts_with(prefix));
-    let mut names: Vec<LockName> = nodes.iter().filter_map(ours).collect();
+    let is_match = |node: &String| wire::unescape_name(node).filter(|name| name.as_str().starts_with(prefix));
+    let mut names: Vec<LockName> = nodes.iter().filter_map(is_match).collect();
     names.sort();
     Ok(names)
 }
@@ -169,9 +169,9 @@ pub(super) async fn force_release(
             Err(cause) => return Err(engine.request_error(cause)),
         };
         let queue = steps::build_queue(&session, &folder, &nodes).await.map_err(|cause| engine.request_error(cause))?;
-        let ForceReleaseNodes { nodes, party: contender, others } =
+        let ForceReleaseNodes { nodes, party: contender_view, others } =
             find_nodes(engine, &session, &folder, &queue, claim).await?;
-        let Some(contender) = contender else { return Ok(ForceReleaseOutcome::new(None, None)) };
+        let Some(contender_view) = contender_view else { return Ok(ForceReleaseOutcome::new(None, None)) };
         let mut all = client.new_multi_writer();
         let mut added = nodes.iter().try_for_each(|(path, version)| all.add_delete(path, Some(*version)));
         if !marked {
@@ -201,8 +201,8 @@ pub(super) async fn force_release(
         };
         tracing::info!(%name, ?claim, reason, "evicted");
         delete_old_marks(engine, &session, &engine.mark_path(claim)).await;
-        let force_release_token = fence::force_release_token(contender.token, others, fresh);
-        return Ok(ForceReleaseOutcome::new(Some(contender), force_release_token));
+        let force_release_token = fence::force_release_token(contender_view.token, others, fresh);
+        return Ok(ForceReleaseOutcome::new(Some(contender_view), force_release_token));
     }
 }
 
@@ -289,13 +289,14 @@ pub(super) async fn was_released(engine: &ZookeeperEngine, claim: ClaimId) -> Re
 /// left. The next one retries after a failure here.
 pub(super) async fn delete_old_marks(engine: &ZookeeperEngine, session: &Session, latest: &str) {
     let client = &session.client;
-    let made = async |path: &str| client.check_stat(path).await.ok().flatten().map(|stat| stat.ctime);
-    let (Some(latest), Ok(marks)) = (made(latest).await, client.list_children(&engine.marks_folder()).await) else {
+    let created_at = async |path: &str| client.check_stat(path).await.ok().flatten().map(|stat| stat.ctime);
+    let (Some(latest), Ok(marks)) = (created_at(latest).await, client.list_children(&engine.marks_folder()).await)
+    else {
         return;
     };
     for mark in marks.iter().take(MAX_CONCURRENT) {
         let path = format!("{}/{mark}", engine.marks_folder());
-        if made(&path).await.is_some_and(|at| latest - at > MARK_RETENTION_MILLIS) {
+        if created_at(&path).await.is_some_and(|at| latest - at > MARK_RETENTION_MILLIS) {
             let _ = client.delete(&path, None).await;
         }
     }

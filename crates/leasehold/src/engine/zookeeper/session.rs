@@ -93,12 +93,12 @@ impl Session {
             connection_changes: breaks,
             guard_requests: guarded,
         });
-        let care = SessionTask {
+        let task = SessionTask {
             session: Arc::downgrade(&session),
             seats: Arc::downgrade(registry),
             losses: Arc::clone(losses),
         };
-        tokio::spawn(care.run(clock.clone(), requests, session.client.state_watcher(), timeout));
+        tokio::spawn(task.run(clock.clone(), requests, session.client.state_watcher(), timeout));
         Ok(session)
     }
 

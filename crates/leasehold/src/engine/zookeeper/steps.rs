@@ -151,8 +151,8 @@ async fn create_node(
 
 fn parse_node(path: &str, zxid: i64) -> Result<ClaimNode> {
     let node = path.rsplit('/').next().unwrap_or_default();
-    let stand = wire::parse_node_name(node).ok_or_else(|| unexpected_reply(path))?;
-    Ok(ClaimNode { node: node.to_owned(), entry: stand, czxid: zxid.cast_unsigned() })
+    let parsed = wire::parse_node_name(node).ok_or_else(|| unexpected_reply(path))?;
+    Ok(ClaimNode { node: node.to_owned(), entry: parsed, czxid: zxid.cast_unsigned() })
 }
 
 fn unexpected_reply(detail: &str) -> Error {
@@ -222,10 +222,10 @@ pub(super) async fn list_claim_nodes(
         Err(Cause::NoNode) => Vec::new(),
         Err(cause) => return Err(cause),
     };
-    let own = |node: &&String| wire::parse_node_name(node).is_some_and(|stand| stand.claim == claim);
-    let mut own: Vec<String> = nodes.iter().filter(own).cloned().collect();
-    own.sort_by_key(|node| wire::parse_node_name(node).map_or(0, |stand| stand.sequence));
-    Ok(own)
+    let own_nodes = |node: &&String| wire::parse_node_name(node).is_some_and(|parsed| parsed.claim == claim);
+    let mut own_nodes: Vec<String> = nodes.iter().filter(own_nodes).cloned().collect();
+    own_nodes.sort_by_key(|node| wire::parse_node_name(node).map_or(0, |parsed| parsed.sequence));
+    Ok(own_nodes)
 }
 
 /// Deletes a node. `true`: it existed.
@@ -403,14 +403,14 @@ async fn re_enter(
     let (NodeStage::Created(first), Some(node)) = (&remote.stage, remote.queue.find(host)) else { return Ok(false) };
     let (session, options, folder, first) = (&entry.session, &claim.options, &entry.folder, first.clone());
     let host = format!("{folder}/{}", wire::node_name(node));
-    let (whose, parent_position) = (node.claim, node.position());
+    let (host_claim, parent_position) = (node.claim, node.position());
     let token = node.reentry.map(|reentry| reentry.token);
     let (data, stat) = match session.client.get_data(&host).await {
         Ok(found) => found,
         Err(Cause::NoNode) => return Ok(false),
         Err(cause) => return Err(engine.request_error(cause)),
     };
-    if ended_holds::delete_ended_hold(engine, entry, (whose, stat.ephemeral_owner), &host).await? {
+    if ended_holds::delete_ended_hold(engine, entry, (host_claim, stat.ephemeral_owner), &host).await? {
         return Ok(false);
     }
     let reentry = ReentryLink { parent_position, token: token.unwrap_or(stat.czxid.cast_unsigned()) };
@@ -622,14 +622,14 @@ pub(super) async fn build_queue(
     folder: &str,
     nodes: &[String],
 ) -> std::result::Result<NodeQueue, Cause> {
-    let stands = wire::parse_node_names(nodes);
-    if stands.iter().all(wire::has_ordered_sequence) {
-        return Ok(NodeQueue::new(stands));
+    let parsed = wire::parse_node_names(nodes);
+    if parsed.iter().all(wire::has_ordered_sequence) {
+        return Ok(NodeQueue::new(parsed));
     }
-    let made = stands.into_iter().map(|node| async move {
+    let with_stats = parsed.into_iter().map(|node| async move {
         let stat = session.client.check_stat(&format!("{folder}/{}", wire::node_name(&node))).await?;
         Ok::<_, Cause>(stat.map(|stat| (stat.czxid, node)))
     });
     // A claim that has left in between is not in the queue.
-    Ok(wire::queue_by_transaction(try_join_all(made).await?.into_iter().flatten().collect()))
+    Ok(wire::queue_by_transaction(try_join_all(with_stats).await?.into_iter().flatten().collect()))
 }

@@ -26,14 +26,14 @@ pub(super) fn client_config(tls: &TlsConfig) -> Result<Arc<ClientConfig>> {
         .with_webpki_verifier(verifier);
     let Some((cert, key)) = &tls.identity else { return Ok(Arc::new(builder.with_no_client_auth())) };
     let (cert_text, key_text) = (text(cert)?, text(key)?);
-    let apart = |cause: &dyn std::fmt::Display| {
+    let to_error = |cause: &dyn std::fmt::Display| {
         let files = format!("{} and {}", cert.display(), key.display());
         invalid_url(format!("{files} are no PEM files of a certificate and its key: {cause}"))
     };
     let certs: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert_text.as_bytes()).collect();
-    let certs = certs.map_err(|cause| apart(&cause))?;
-    let key = PrivateKeyDer::from_pem_slice(key_text.as_bytes()).map_err(|cause| apart(&cause))?;
-    Ok(Arc::new(builder.with_client_auth_cert(certs, key).map_err(|cause| apart(&cause))?))
+    let certs = certs.map_err(|cause| to_error(&cause))?;
+    let key = PrivateKeyDer::from_pem_slice(key_text.as_bytes()).map_err(|cause| to_error(&cause))?;
+    Ok(Arc::new(builder.with_client_auth_cert(certs, key).map_err(|cause| to_error(&cause))?))
 }
 
 /// The trusted authorities and their revocation lists: both are in one file.

@@ -32,8 +32,8 @@ pub const MARKS_FOLDER: &str = "%evicted";
 pub fn escape_name(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for (at, byte) in name.bytes().enumerate() {
-        let plain = byte.is_ascii_alphanumeric() || b"-_:@+=,~".contains(&byte) || (byte == b'.' && at > 0);
-        if plain && !(at == 0 && name == "zookeeper") {
+        let is_plain = byte.is_ascii_alphanumeric() || b"-_:@+=,~".contains(&byte) || (byte == b'.' && at > 0);
+        if is_plain && !(at == 0 && name == "zookeeper") {
             text.push(byte.into());
         } else {
             let _ = write!(text, "%{byte:02X}");
@@ -109,9 +109,9 @@ pub fn parse_node_name(node: &str) -> Option<QueueNode> {
         Some(ReentryLink { parent_position, token: u64::from_str_radix(token, 16).ok()? })
     };
     let claim = ClaimId::from_bits(u128::from_str_radix(claim, 16).ok()?);
-    let stand = QueueNode { claim, mode, owner, reentry, sequence: seq.parse().ok()? };
+    let parsed = QueueNode { claim, mode, owner, reentry, sequence: seq.parse().ok()? };
     // We would have written this name differently, so it is not ours.
-    (self::node_name(&stand) == node).then_some(stand)
+    (self::node_name(&parsed) == node).then_some(parsed)
 }
 
 /// The claims in a list of nodes.
@@ -129,9 +129,9 @@ pub fn has_ordered_sequence(node: &QueueNode) -> bool {
 /// The queue of claims whose numbers do not give the order. Each comes with the transaction that
 /// created its node.
 pub fn queue_by_transaction(mut nodes: Vec<(i64, QueueNode)>) -> NodeQueue {
-    nodes.sort_by_key(|(made, node)| {
-        let made = made.cast_unsigned();
-        (node.reentry.map_or(made, |reentry| reentry.token), node.reentry.is_some(), made)
+    nodes.sort_by_key(|(created_by, node)| {
+        let created_by = created_by.cast_unsigned();
+        (node.reentry.map_or(created_by, |reentry| reentry.token), node.reentry.is_some(), created_by)
     });
     NodeQueue::from_sorted(nodes.into_iter().map(|(_, node)| node).collect())
 }

@@ -64,14 +64,14 @@ impl Deployment {
         self.until("connected to the new master", || self.connections() == (0, 1)).await;
     }
 
-    async fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+    async fn until(&self, description: &str, is_so: impl Fn() -> bool) {
         let waiting = async {
             while !is_so() {
                 self.clock.sleep(TRIP).await;
             }
         };
         let waited = self.clock.timeout(LONG, waiting).await;
-        assert!(waited.is_ok(), "not within {LONG:?}: {what}; connections: {:?}", self.connections());
+        assert!(waited.is_ok(), "not within {LONG:?}: {description}; connections: {:?}", self.connections());
     }
 }
 

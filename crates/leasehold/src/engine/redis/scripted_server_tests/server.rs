@@ -166,15 +166,15 @@ impl Host for ScriptedServer {
         if welcome == ConnectReaction::Refuse {
             return Err(std::io::ErrorKind::ConnectionRefused.into());
         }
-        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (client_side, server_side) = tokio::io::duplex(1 << 16);
         match welcome {
             ConnectReaction::NeverAnswer => drop(tokio::spawn(async move {
-                let _open = theirs;
+                let _open = server_side;
                 std::future::pending::<()>().await;
             })),
-            _ => drop(tokio::spawn(serve(self, theirs))),
+            _ => drop(tokio::spawn(serve(self, server_side))),
         }
-        Ok(ours)
+        Ok(client_side)
     }
 }
 

@@ -124,9 +124,9 @@ async fn deliver(
     request: Arc<Request>,
     reply: oneshot::Sender<Value>,
 ) {
-    let Delivery { request_delay: there, reply_delay: back, duplicate_after: doubled } = world.choose_delivery();
-    let Some(there) = there else { return };
-    world.clock.sleep(there).await;
+    let Delivery { request_delay, reply_delay, duplicate_after: doubled } = world.choose_delivery();
+    let Some(request_delay) = request_delay else { return };
+    world.clock.sleep(request_delay).await;
     let Some(answer) = world.serve(client, server, &request).await else { return };
     if let Some(later) = doubled {
         let (world, request) = (Arc::clone(&world), Arc::clone(&request));
@@ -135,8 +135,8 @@ async fn deliver(
             world.serve(client, server, &request).await;
         });
     }
-    let Some(back) = back else { return };
-    world.clock.sleep(back).await;
+    let Some(reply_delay) = reply_delay else { return };
+    world.clock.sleep(reply_delay).await;
     let _ = reply.send(answer);
 }
 

@@ -246,8 +246,8 @@ fn a_force_released_holder_learns_of_it_at_its_next_renewal() {
             let next = other.mutex(LOCK).timeout(seconds(2)).lock().await.unwrap();
             assert!(next.token() > fence);
             // A force release of a claim that has ended raises no token and advises none.
-            let gone = other.force_release(LOCK, live[0].1).await.unwrap();
-            assert_eq!((gone.contender, gone.fence_token), (None, None));
+            let outcome = other.force_release(LOCK, live[0].1).await.unwrap();
+            assert_eq!((outcome.contender, outcome.fence_token), (None, None));
         },
     );
 }

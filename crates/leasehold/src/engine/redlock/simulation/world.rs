@@ -150,8 +150,8 @@ impl World {
     }
 
     /// Records an event, and checks the holders.
-    pub(super) fn record_event(&self, what: impl FnOnce() -> String) {
-        self.checker().record_event(self.clock.now().duration_since(self.start), what);
+    pub(super) fn record_event(&self, description: impl FnOnce() -> String) {
+        self.checker().record_event(self.clock.now().duration_since(self.start), description);
     }
 
     pub(super) fn set_calm(&self, calm: bool) {
@@ -167,9 +167,9 @@ impl World {
             (calm || !rng.happens(plan.lost_permille)).then_some(usual + late)
         };
         self.with_rng(|rng| {
-            let (there, back) = (delivery(rng), delivery(rng));
+            let (request_delay, reply_delay) = (delivery(rng), delivery(rng));
             let doubled = (!calm && rng.happens(plan.duplicated_permille)).then(|| rng.duration(plan.late_delay));
-            Delivery { request_delay: there, reply_delay: back, duplicate_after: doubled }
+            Delivery { request_delay, reply_delay, duplicate_after: doubled }
         })
     }
 
@@ -235,26 +235,26 @@ impl World {
     }
 
     pub(super) fn restart(&self, node: usize) {
-        let mut there = self.server(node);
+        let mut server = self.server(node);
         if self.plan.restarts_empty {
-            there.restart_empty(self.clock.now(), self.plan.ttl);
+            server.restart_empty(self.clock.now(), self.plan.ttl);
         }
-        there.is_up = true;
-        drop(there);
+        server.is_up = true;
+        drop(server);
         self.record_event(|| format!("node {node} is there again"));
     }
 
     /// Runs the planned faults, for this long.
     pub(super) async fn inject_faults(self: Arc<Self>, duration: Duration) {
         for _ in 0..self.plan.faults {
-            let (pause, node, what, time) = self.with_rng(|rng| {
+            let (pause, node, action, time) = self.with_rng(|rng| {
                 let (pause, node) =
                     (rng.duration(duration / self.plan.faults as u32), rng.between(0, self.plan.nodes as u64));
                 (pause, node as usize, rng.between(0, 7), rng.duration(self.plan.ttl))
             });
             self.clock.sleep(pause).await;
             self.checker().count("faults");
-            match what {
+            match action {
                 0 => self.hang(node, time),
                 1 | 2 => {
                     let majority = self.plan.nodes / 2 + 1;
@@ -262,7 +262,7 @@ impl World {
                 }
                 3..=5 => {
                     let client = self.with_rng(|rng| rng.between(0, self.plan.clients as u64)) as usize;
-                    if what == 3 {
+                    if action == 3 {
                         self.disconnect(client, node);
                         continue;
                     }

@@ -48,8 +48,9 @@ pub(super) async fn list_locks(engine: &Arc<LeaseEngine>, prefix: &str) -> Resul
 /// Converts a row, without the contenders that have expired.
 fn to_lock_view(name: LockName, stored: &StoredRow) -> Result<LockView, Failure> {
     let now = instant_from_micros(stored.now);
-    let table =
-        state::read(&stored.state, now).map(|content| content.table).map_err(|why| corrupt_row(name.as_str(), why))?;
+    let table = state::read(&stored.state, now)
+        .map(|content| content.table)
+        .map_err(|reason| corrupt_row(name.as_str(), reason))?;
     let holders = table
         .holders
         .iter()

@@ -166,7 +166,7 @@ impl LeaseEngine {
         within: Duration,
     ) -> Result<(Vec<OpOutcome>, ClockReading), Failure> {
         // Which of the released claims are ours.
-        let ours: Vec<ClaimId> = {
+        let own: Vec<ClaimId> = {
             let inner = lock_state.lock();
             let passed = inner.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder);
             let is_ours = |claim: ClaimId| {
@@ -191,7 +191,7 @@ impl LeaseEngine {
                 for (op, outcome) in ops.iter().zip(&mut outcomes) {
                     if let (Op::Release(claim), OpOutcome::Released(departure @ ReleaseEffect::Absent)) =
                         (op, &mut *outcome)
-                        && ours.contains(claim)
+                        && own.contains(claim)
                     {
                         *departure = ReleaseEffect::Released;
                     }
@@ -255,8 +255,8 @@ impl LeaseEngine {
                 self.apply_outcome(lock_state, found, basis, &effects, &outcomes, ops);
                 return Ok((outcomes, reading));
             }
-            let ours = |contender: &Contender<ContenderDetails>| contender.details.client_id == self.client_id;
-            let tokens = ReservedTokens::reserve(hand_offs.as_ref(), table, ours, &mut last);
+            let is_ours = |contender: &Contender<ContenderDetails>| contender.details.client_id == self.client_id;
+            let tokens = ReservedTokens::reserve(hand_offs.as_ref(), table, is_ours, &mut last);
             let messages = self.notifications(&lock_state.name, table, &effects);
             let swap = Swap {
                 row_lock_timeout: &wait,
@@ -341,14 +341,14 @@ impl LeaseEngine {
 
     /// Runs one statement; creates the table if it does not exist.
     pub(super) async fn run(&self, link: &mut PooledConnection, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
-        let (mut collisions, mut made) = (0, false);
+        let (mut collisions, mut was_written) = (0, false);
         loop {
             match link.run(sql, values).await {
                 Err(failure) => match failure.class(self.pool.config.dialect) {
                     // The server chose this transaction to give way: no effect.
                     Some(ErrorClass::Conflict) if collisions < 8 => collisions += 1,
-                    Some(ErrorClass::NoTable) if !made => {
-                        made = true;
+                    Some(ErrorClass::NoTable) if !was_written => {
+                        was_written = true;
                         Box::pin(super::super::create_tables(&self.pool.config, link)).await?;
                     }
                     _ => return Err(failure),
@@ -424,8 +424,8 @@ impl LeaseEngine {
         let Some(found) = reply.row() else { return Ok(None) };
         let StoredRow { version, token, now, state } = wire::parse_row(found).map_err(unexpected_reply)?;
         let server_time = instant_from_micros(now);
-        let (content, healed) =
-            state::read_and_correct(&state, server_time).map_err(|why| corrupt_row(lock_state.name.as_str(), why))?;
+        let (content, healed) = state::read_and_correct(&state, server_time)
+            .map_err(|reason| corrupt_row(lock_state.name.as_str(), reason))?;
         Ok(Some(CachedRow {
             version,
             token,
@@ -439,7 +439,7 @@ impl LeaseEngine {
     pub(super) fn remove_if_idle(&self, lock_state: &Arc<LockState>) {
         let mut lock_states = lock(&self.lock_states);
         let mut inner = lock_state.lock();
-        if inner.is_idle() && lock_states.get(&lock_state.name).is_some_and(|kept| Arc::ptr_eq(kept, lock_state)) {
+        if inner.is_idle() && lock_states.get(&lock_state.name).is_some_and(|cached| Arc::ptr_eq(cached, lock_state)) {
             inner.is_removed = true;
             if let Some(wakeup_locks) = &self.wakeup_locks {
                 wakeup_locks.submit(inner.wakeups.update(std::iter::empty()).into_iter());
@@ -449,8 +449,8 @@ impl LeaseEngine {
     }
 }
 
-pub(super) fn corrupt_row(name: &str, why: &str) -> Failure {
-    Failure::CorruptRow(format!("the row of lock {name:?} is damaged ({why}); delete the row to free the lock"))
+pub(super) fn corrupt_row(name: &str, reason: &str) -> Failure {
+    Failure::CorruptRow(format!("the row of lock {name:?} is damaged ({reason}); delete the row to free the lock"))
 }
 
 pub(super) fn unexpected_reply(detail: &'static str) -> Failure {

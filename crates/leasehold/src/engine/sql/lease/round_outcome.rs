@@ -138,16 +138,16 @@ impl LeaseEngine {
                 waiter.wakeup.notify_one();
             }
         }
-        let ours = |contender: &Contender<ContenderDetails>| contender.details.client_id == self.client_id;
+        let is_ours = |contender: &Contender<ContenderDetails>| contender.details.client_id == self.client_id;
         let until = |until| row.reading.local_deadline(until);
         let before = inner.local_hand_offs.take();
-        let had = before
+        let holder = before
             .as_ref()
             .filter(|hand_offs| hand_offs.has_unwritten_hand_off())
             .and_then(LocalHandOff::current_holder);
-        inner.local_hand_offs = LocalHandOff::rebuild(before, &row.content.table, ours, basis.tokens, until);
-        if let Some(claim) =
-            had.filter(|had| inner.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder) != Some(*had))
+        inner.local_hand_offs = LocalHandOff::rebuild(before, &row.content.table, is_ours, basis.tokens, until);
+        if let Some(claim) = holder
+            .filter(|holder| inner.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder) != Some(*holder))
         {
             // The hand-off happened after the row had granted the lock to another claim.
             self.report_loss(&inner, claim);
@@ -167,7 +167,7 @@ impl LeaseEngine {
     /// Caches the row while it has a claim of ours.
     pub(super) fn cache_row(&self, inner: &mut LockStateInner, row: CachedRow) {
         let contenders = || row.content.table.holders.iter().chain(&row.content.table.waiters);
-        let ours = || {
+        let own_claims = || {
             contenders()
                 .filter(|contender| contender.details.client_id == self.client_id)
                 .map(|contender| contender.claim)
@@ -186,7 +186,7 @@ impl LeaseEngine {
                 inner.wakeups.update(rows.map(|(contender, others_behind)| (contender.claim, others_behind)));
             wakeup_locks.submit(commands.into_iter());
         }
-        let any = ours().next().is_some();
+        let any = own_claims().next().is_some();
         inner.row = any.then_some(row);
         if any {
             self.row_cached.notify_one();

@@ -27,13 +27,13 @@ pub(super) const MAX_BATCH: usize = 256;
 pub(super) async fn run(engine: Weak<LeaseEngine>) {
     loop {
         let Some(strong) = engine.upgrade() else { return };
-        let (clock, kept) = (strong.clock.clone(), Arc::clone(&strong.row_cached));
+        let (clock, cached) = (strong.clock.clone(), Arc::clone(&strong.row_cached));
         let idle = !strong.is_unsubscribed() || strong.known_versions(Duration::ZERO).is_empty();
         drop(strong);
         if idle {
             // The engine's end sends no notification if its last row is dropped by then, so this
             // wakes now and then.
-            let _ = clock.timeout(DEFAULT_STEP_TIMEOUT, kept.notified()).await;
+            let _ = clock.timeout(DEFAULT_STEP_TIMEOUT, cached.notified()).await;
         }
         clock.sleep(POLL_INTERVAL).await;
         let Some(strong) = engine.upgrade() else { return };
@@ -100,9 +100,9 @@ impl LeaseEngine {
                 // We have written it, or are about to.
                 return;
             };
-            let ours =
+            let own_holders =
                 row.content.table.holders.iter().filter(|contender| contender.details.client_id == self.client_id);
-            let held = ours.map(|contender| contender.claim).collect();
+            let held = own_holders.map(|contender| contender.claim).collect();
             inner.invalidate_row();
             held
         };

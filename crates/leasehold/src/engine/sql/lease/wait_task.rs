@@ -33,24 +33,23 @@ impl LockStateInner {
     /// Our first waiter in the queue, and the contender right before it.
     fn wait_target(&self, client_id: &str) -> Option<WaitTarget> {
         let (claim, waiter) = self.waiters.iter().find(|(_, waiter)| waiter.granted().is_none())?;
-        let place = |row: &CachedRow| {
+        let position = |row: &CachedRow| {
             row.content.table.waiters.iter().position(|contender| self.waiters.contains_key(&contender.claim))
         };
-        let Some((row, place)) = self.row.as_ref().and_then(|row| Some((row, place(row)?))) else {
+        let Some((row, position)) = self.row.as_ref().and_then(|row| Some((row, position(row)?))) else {
             return Some(WaitTarget { waiter: *claim, ttl: waiter.ttl, predecessor: None, position: 0 });
         };
-        let ours = &row.content.table.waiters[place];
+        let own = &row.content.table.waiters[position];
         // Waiters that can be granted together wait for the same contender. If any of several
         // holders may free enough permits, there is no single one to wait for.
-        let together = |contender: &&Contender<ContenderDetails>| {
-            ours.mode != Mode::Exclusive && contender.mode != Mode::Exclusive
-        };
-        let before = row.content.table.waiters.range(..place).rev().find(|contender| !together(contender));
-        let any_makes_room = matches!(ours.mode, Mode::Permits { .. }) && row.content.table.holders.len() > 1;
+        let together =
+            |contender: &&Contender<ContenderDetails>| own.mode != Mode::Exclusive && contender.mode != Mode::Exclusive;
+        let before = row.content.table.waiters.range(..position).rev().find(|contender| !together(contender));
+        let any_makes_room = matches!(own.mode, Mode::Permits { .. }) && row.content.table.holders.len() > 1;
         let before = before.or_else(|| row.content.table.holders.last().filter(|_| !any_makes_room));
         let wakeup_claim =
             before.filter(|contender| *contender.details.client_id != *client_id).map(|contender| contender.claim);
-        Some(WaitTarget { waiter: ours.claim, ttl: ours.ttl, predecessor: wakeup_claim, position: place })
+        Some(WaitTarget { waiter: own.claim, ttl: own.ttl, predecessor: wakeup_claim, position })
     }
 }
 

@@ -293,8 +293,8 @@ pub(super) struct ClaimWakeups(HashMap<ClaimId, bool>);
 impl ClaimWakeups {
     /// Compares our claims at a lock, each with whether another client may wait right behind it,
     /// with the last ones. Returns the changes.
-    pub(super) fn update(&mut self, ours: impl Iterator<Item = (ClaimId, bool)>) -> Vec<WakeupCommand> {
-        let now: HashMap<ClaimId, bool> = ours.collect();
+    pub(super) fn update(&mut self, own_claims: impl Iterator<Item = (ClaimId, bool)>) -> Vec<WakeupCommand> {
+        let now: HashMap<ClaimId, bool> = own_claims.collect();
         let removed =
             self.0.keys().filter(|claim| !now.contains_key(claim)).map(|claim| WakeupCommand::Release(*claim));
         let mut commands: Vec<WakeupCommand> = removed.collect();
@@ -358,8 +358,8 @@ mod tests {
     #[test]
     fn an_update_reports_only_changes() {
         let mut wakeups = ClaimWakeups::default();
-        let mut commands_for = |ours: &[(u128, bool)]| {
-            let commands = wakeups.update(ours.iter().map(|(bits, wanted)| (claim(*bits), *wanted)));
+        let mut commands_for = |own_claims: &[(u128, bool)]| {
+            let commands = wakeups.update(own_claims.iter().map(|(bits, wanted)| (claim(*bits), *wanted)));
             let mut commands_for: Vec<String> = commands
                 .into_iter()
                 .map(|command| match command {

@@ -155,14 +155,14 @@ pub(super) async fn open(config: Config, clock: &Clock) -> Result<Arc<dyn Engine
     let mut link = side_pool.borrow_or_error().await?;
     super::create_tables(&config, &mut link).await.map_err(|failure| side_pool.to_error(&failure))?;
     drop(link);
-    let can = capabilities(&config);
+    let engine_capabilities = capabilities(&config);
     let max_sessions = config.connections - side_connections;
     let wire = SessionStatements::new(&config, server);
     let pool = Arc::new(SessionPool::new(config, wire, clock.clone(), side_pool, max_sessions));
     // Logging in may take longer than a lock: the first lock must not wait for it.
     let first = session::Session::open(&pool).await.map_err(|failure| pool.side_pool.to_error(&failure))?;
     pool.return_session(first).await;
-    Ok(Arc::new(SessionLockEngine::new(pool, can)))
+    Ok(Arc::new(SessionLockEngine::new(pool, engine_capabilities)))
 }
 
 /// Detects the server, and whether its sessions' locks exclude all its clients.
