@@ -74,8 +74,8 @@ impl Semaphore {
     }
 }
 
-/// Several locks at once. Made by [`Locks::multi_lock`]. Acquires them in the order of their names, so
-/// that two callers that list them in different orders do not deadlock.
+/// Several locks at once. Made by [`Locks::multi_lock`]. Acquires them in the order of their names,
+/// so that two callers that list them in different orders do not deadlock.
 #[derive(Clone)]
 pub struct MultiLock {
     locks: Locks,

@@ -53,9 +53,9 @@ impl Records {
         self.read(&name).await
     }
 
-    /// Writes a record if its version is still `expected_version`, the version that was read (zero: the record
-    /// must not exist). An empty value removes the record. `None`: it has another version, and
-    /// nothing was written.
+    /// Writes a record if its version is still `expected_version`, the version that was read (zero:
+    /// the record must not exist). An empty value removes the record. `None`: it has another
+    /// version, and was not written.
     ///
     /// # Errors
     /// `InvalidName`, `InvalidOption` if the value has more than 64 KiB, or an error from the
@@ -63,7 +63,7 @@ impl Records {
     ///
     /// # Ambiguity
     /// After an error with an unknown effect, the write may have happened or may still happen: read
-    /// the record again. Of two writes over the same version, the second one does nothing.
+    /// the record again. Of two writes over the same version, the second one has no effect.
     pub async fn compare_and_set(
         &self,
         name: impl AsRef<str>,

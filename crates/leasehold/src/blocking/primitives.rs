@@ -76,8 +76,8 @@ macro_rules! primitive {
 primitive! {
     /// As [`crate::Mutex`], without async.
     Mutex {
-        /// Waits until the lock is granted: without limit, or for as long as [`timeout`](Self::timeout)
-        /// allows.
+        /// Waits until the lock is granted: without limit, or for as long as
+        /// [`timeout`](Self::timeout) allows.
         fn lock(&self) -> Result<Guard>;
         /// Acquires the lock if it is free; returns `None` if not.
         fn try_lock(&self) -> Result<Option<Guard>>;
@@ -149,7 +149,8 @@ impl RwLock {
 }
 
 impl Semaphore {
-    /// This many permits, as one of several locks for [`Locks::multi_lock`](super::Locks::multi_lock).
+    /// This many permits, as one of several locks for
+    /// [`Locks::multi_lock`](super::Locks::multi_lock).
     pub fn permits_spec(&self, permits: u32) -> LockSpec {
         self.inner.permits_spec(permits)
     }

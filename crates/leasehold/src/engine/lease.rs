@@ -91,7 +91,8 @@ impl Lease {
         }
     }
 
-    /// Begins the lease of a grant to a request sent at `granted_at`. From `max_deadline` on it is not renewed.
+    /// Begins the lease of a grant to a request sent at `granted_at`. From `max_deadline` on it is
+    /// not renewed.
     pub(crate) fn begin(&self, token: Token, granted_at: Instant, deadline: Instant, max_deadline: Instant) {
         self.token.store(token.0, Ordering::Relaxed);
         self.granted_at.store(granted_at.as_nanos(), Ordering::Relaxed);
@@ -197,8 +198,8 @@ impl Lease {
         self.is_held() && self.end(RELEASED)
     }
 
-    /// As [`mark_released`](Self::mark_released), for an engine that reads this process's clock: its answer
-    /// states whether the release was in time.
+    /// As [`mark_released`](Self::mark_released), for an engine that reads this process's clock:
+    /// its answer states whether the release was in time.
     pub(crate) fn mark_released_unchecked(&self) -> bool {
         self.end(RELEASED)
     }

@@ -276,7 +276,7 @@ impl LockView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForceReleaseOutcome {
-    /// The claim that was evicted; `None` if it had ended already and nothing changed.
+    /// The claim that was evicted; `None` if it had ended already; then nothing changed.
     pub contender: Option<ContenderView>,
     /// The token to write to the resource. It is higher than the evicted holder's token, and lower
     /// than the token of every other holder, present or future. The resource then refuses the
@@ -355,8 +355,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn url(&self) -> String;
 
     /// Acquires the lock if it is free; otherwise queues if `queue` is set and the engine has a
-    /// queue. Follows rules 1 to 6 of [`LockTable`](crate::logic::table::LockTable). Repeating the call
-    /// with the same claim gives the same answer and a later end.
+    /// queue. Follows rules 1 to 6 of [`LockTable`](crate::logic::table::LockTable). Repeating the
+    /// call with the same claim gives the same answer and a later end.
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply>;
 
     /// Acquires several locks at once if all of them are free: one grant per claim, in order.
@@ -478,7 +478,7 @@ pub trait RecordStore: Send + Sync + 'static {
     fn get(self: Arc<Self>, name: LockName) -> Step<Record>;
 
     /// As [`get`](Self::get), and returns in the same step the run of the servers that
-    /// answered. `None`: the engine never loses what it acknowledged, or cannot tell.
+    /// answered. `None`: the engine never loses what it acknowledged, or cannot detect it.
     ///
     /// Only an engine that may lose data *and* can detect it overrides this and
     /// [`compare_and_set_in_run`](Self::compare_and_set_in_run).
@@ -487,18 +487,18 @@ pub trait RecordStore: Send + Sync + 'static {
         Step::new(async move { Ok((read.await?, None)) })
     }
 
-    /// Writes a record if its version is still `expected_version`, the version that was read (zero: the record
-    /// must not exist). `None`: it has another version, and nothing was written. An empty value
-    /// removes the record.
+    /// Writes a record if its version is still `expected_version`, the version that was read (zero:
+    /// the record must not exist). `None`: it has another version, and was not written. An empty
+    /// value removes the record.
     ///
     /// The versions of a name rise over everything ever written to it, removals included
-    /// ([`record_version`](crate::logic::record_version) has the rule). So a late writer that read an old version
-    /// never succeeds.
+    /// ([`record_version`](crate::logic::record_version) has the rule). So a late writer that read
+    /// an old version never succeeds.
     fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>>;
 
-    /// As [`compare_and_set`](Self::compare_and_set), but only while the servers are still in the run in which the
-    /// record was read. In another run it writes nothing, as if the record had another version:
-    /// after a loss of data, a version could repeat.
+    /// As [`compare_and_set`](Self::compare_and_set), but only while the servers are still in the
+    /// run in which the record was read. In another run it does not write, as if the record had
+    /// another version: after a loss of data, a version could repeat.
     fn compare_and_set_in_run(
         self: Arc<Self>,
         name: LockName,

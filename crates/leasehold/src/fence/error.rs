@@ -43,9 +43,9 @@ pub enum AdmitError {
         /// The database's error.
         cause: Cause,
     },
-    /// The resource or table name is invalid; nothing was sent.
+    /// The resource or table name is invalid; no statement was sent.
     Invalid(Error),
-    /// The server failed, refused the request or is unreachable. In a transaction nothing was done,
+    /// The server failed, refused the request or is unreachable. In a transaction it had no effect,
     /// because it was not committed.
     Failed(Cause),
 }

@@ -232,8 +232,8 @@ impl AcceptorState {
         self.claims.remove(&claim).is_some()
     }
 
-    /// Force-releases a claim and stores a token above all that were granted. With `store_if_absent`, it
-    /// stores the token even where the claim is absent.
+    /// Force-releases a claim and stores a token above all that were granted. With
+    /// `store_if_absent`, it stores the token even where the claim is absent.
     pub fn force_release(
         &mut self,
         now: u64,
@@ -246,7 +246,8 @@ impl AcceptorState {
         if !was_present && !store_if_absent {
             return ForceReleaseReply { was_present, is_stored: false, others_remain: view.is_held_by_other };
         }
-        // As if it had given its token back: a renewal does not put it here again beside another claim of its owner, which has the same token.
+        // As if it had given its token back: a renewal does not put it here again beside another
+        // claim of its owner, which has the same token.
         let held = self.claims.remove(&claim).map_or(Token::default(), |record| record.token);
         if held > Token::default() && held >= self.released_token {
             (self.released_token, self.last_released_claim) = (held, Some(claim));

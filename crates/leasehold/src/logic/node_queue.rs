@@ -1,7 +1,7 @@
 //! The queue of a lock, computed by every client from the same list: which claims hold, which wait,
 //! and which claim each waiter watches.
 //!
-//! For engines that keep one ordered list of claims and nothing else. Every client that reads the
+//! For engines that keep only one ordered list of claims. Every client that reads the
 //! list reaches the same result:
 //! 1. The longest prefix of compatible claims holds. New claims join at the end, and departures
 //!    only shorten the list, so a holder stays a holder.

@@ -647,7 +647,7 @@ impl InformedQueue {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 2_000 } else { 400 }))]
 
-    /// Where no message is late and nothing expires, the list behaves as the specification.
+    /// Without late messages and expiries, the list behaves as the specification.
     #[test]
     fn the_list_and_the_table_have_the_same_holders(
         first in first(),

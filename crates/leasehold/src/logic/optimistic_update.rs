@@ -34,9 +34,9 @@ impl Default for RetryLimits {
 pub enum AttemptResult {
     /// The row has the new values.
     Written,
-    /// Another client wrote first: this attempt changed nothing.
+    /// Another client wrote first: this attempt had no effect.
     Conflict,
-    /// It failed and changed nothing.
+    /// It failed and had no effect.
     Failed,
     /// It failed, and it is unknown whether it took effect.
     Unknown,
@@ -57,8 +57,8 @@ pub enum NextStep {
     Unknown,
 }
 
-/// The next step after attempt number `attempt` (from 1) ended with `result`, `elapsed` after the first
-/// attempt began.
+/// The next step after attempt number `attempt` (from 1) ended with `result`, `elapsed` after the
+/// first attempt began.
 pub fn next_step(
     result: AttemptResult,
     attempt: u32,

@@ -73,7 +73,7 @@ impl<M: Clone + PartialEq> FollowedMaster<M> {
 
     /// Whether the answers so far are enough to decide: most Sentinels have answered, and name the
     /// present election or a newer one. A client that follows no election waits for all Sentinels:
-    /// most of them may know only an old election, and nothing would reveal that.
+    /// most of them may know only an old election, and no answer would reveal that.
     pub fn has_enough_answers(&self, reports: &[MasterReport<M>]) -> bool {
         match &self.current {
             Some(current) => {
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(
             followed.choose(at(3), &[blind('A'), blind('A')]),
             MasterChoice::WaitForMajority,
-            "those that tell count more"
+            "those that report it count more"
         );
     }
 

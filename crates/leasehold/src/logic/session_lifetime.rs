@@ -6,8 +6,8 @@
 //! is partitioned from its leader answers reads for many more seconds.
 //!
 //! An answered *write* does prove it: the leader has processed it, on the same ordered connection
-//! on which the follower reported before. Every request that was answered at least `report_interval` before
-//! that write was sent is known to the leader by then.
+//! on which the follower reported before. Every request that was answered at least
+//! `report_interval` before that write was sent is known to the leader by then.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,8 +27,8 @@ pub struct SessionLifetime {
 }
 
 impl SessionLifetime {
-    /// A session with this timeout, which the leader opened after `requested_at`. A follower's reports are
-    /// at most `report_interval` apart.
+    /// A session with this timeout, which the leader opened after `requested_at`. A follower's
+    /// reports are at most `report_interval` apart.
     pub fn new(requested_at: Instant, timeout: Duration, lag: Duration) -> Self {
         Self { timeout, report_interval: lag, unproven_answers: VecDeque::new(), proven_at: requested_at }
     }

@@ -5,7 +5,7 @@
 //! session whose timeout is at most `t`. The first few TTLs get sessions with exactly that timeout.
 //! Every later claim shares the longest session that is short enough, if its timeout is at least
 //! half of the TTL. Otherwise a session is opened whose timeout is a power of two seconds. The
-//! number of sessions is therefore bounded, in whatever order TTLs come.
+//! number of sessions is therefore bounded, for any order of TTLs.
 
 use std::time::Duration;
 

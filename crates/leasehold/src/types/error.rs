@@ -72,7 +72,7 @@ impl ErrorKind {
 /// Whether the failed step may have changed something at the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Nothing was changed.
+    /// The state is unchanged.
     None,
     /// The step may have taken effect: its reply was lost. Repeat it with the same claim, or clean
     /// up; never guess.

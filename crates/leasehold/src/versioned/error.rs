@@ -31,11 +31,11 @@ pub enum UpdateError {
     /// The row's version is NULL.
     NoVersion,
     /// The name of a table or column is invalid, or a change sets the column of the key or the
-    /// version. Nothing was sent.
+    /// version. No statement was sent.
     Invalid(Error),
     /// The error that the caller's function returned.
     Rejected(Cause),
-    /// The error of the database or of the connection; nothing was written.
+    /// The error of the database or of the connection; the row is unchanged.
     Failed(Cause),
 }
 

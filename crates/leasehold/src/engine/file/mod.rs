@@ -27,15 +27,15 @@
 //! # A step
 //! Every step on a lock is one critical section under `flock` on the lock's file (the *latch*, held
 //! for microseconds). The process reads the file and applies one step of the same
-//! [`LockTable`](crate::logic::table::LockTable) that the memory engine uses. Then it writes the changes,
-//! unlocks the file, and notifies the clients of the claims that were granted. A holder does not
-//! keep the latch: its claim has a slot in the file, and its client's locked file proves that its
-//! process is alive.
+//! [`LockTable`](crate::logic::table::LockTable) that the memory engine uses. Then it writes the
+//! changes, unlocks the file, and notifies the clients of the claims that were granted. A holder
+//! does not keep the latch: its claim has a slot in the file, and its client's locked file proves
+//! that its process is alive.
 //!
 //! A client that dies loses its `flock`. A client that is blocked by one of its claims detects that
 //! and removes the claim. Each waiter watches the one client ahead of it with inotify
-//! ([`queue`](crate::logic::wait_queue)); the first waiter for permits watches all holders. The kernel
-//! reports the close of the client's file, also after SIGKILL.
+//! ([`wait_queue`](crate::logic::wait_queue)); the first waiter for permits watches all holders.
+//! The kernel reports the close of the client's file, also after SIGKILL.
 //!
 //! A notification only means "check again": its sender may have been stopped after it left the
 //! lock's file, and a grant that it made may be over. If a notification or an inotify event is

@@ -151,8 +151,8 @@ impl RedisEngine {
         };
     }
 
-    /// Runs one of our scripts on locks of one slot; `fill_command` adds their keys, and `add_arguments` the
-    /// arguments before the run's.
+    /// Runs one of our scripts on locks of one slot; `fill_command` adds their keys, and
+    /// `add_arguments` the arguments before the run's.
     ///
     /// Strict mode has one more key. While the slot moves, that key and the locks may be on
     /// different nodes. The server refuses a script that names both (`TRYAGAIN`). A step that does

@@ -188,8 +188,8 @@ impl Link {
         matches!(*self.inner.state(), LinkState::Up(_))
     }
 
-    /// Runs a script; sends its text if the server has dropped it. `fill_command` adds the keys and the
-    /// arguments.
+    /// Runs a script; sends its text if the server has dropped it. `fill_command` adds the keys and
+    /// the arguments.
     pub async fn run_script(
         &self,
         live: &LiveConnection,
@@ -218,7 +218,7 @@ impl Link {
         self.record_answer(live, waiting, result)
     }
 
-    /// Sends several commands in a row, with nothing between them.
+    /// Sends several commands in one message, without others between them.
     pub async fn send_commands(&self, live: &LiveConnection, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
         let mut connection = live.connection.clone();
         let waiting = UnansweredRequest(self);

@@ -33,9 +33,9 @@
 //! of its own with a random name. No lock has a channel.
 //!
 //! **Tokens.** A token is `max(last + 1, TIME in microseconds)`. While the lock's record exists,
-//! tokens rise whatever the clock does. Without a record (after a `DEL`, a restart without data, a
-//! fail-over that lost writes) they continue from the clock. If that clock was also set back,
-//! tokens are lower than before. They fit 53 bits until 2255.
+//! tokens rise for any change of the clock. Without a record (after a `DEL`, a restart without
+//! data, a fail-over that lost writes) they continue from the clock. If that clock was also set
+//! back, tokens are lower than before. They fit 53 bits until 2255.
 //!
 //! **Deadlines.** A grant in an answer lasts a TTL, counted from before the client sent the
 //! request. A grant in a message was made after the last request that was answered with "queued".
@@ -67,11 +67,11 @@
 //! | slot is half moved, in strict mode (whose own key may be on the other node: `TRYAGAIN`) | held locks are renewed and released without that key; no new grants |
 //! | slot moves to a node that a waiter's client does not know yet | the waiter counts as inherited, and is not skipped for want of a subscriber there; it receives its grant over the cluster bus, or at its next `look` |
 //! | new server's clock is ahead or behind (promoted, restarted, new node of a slot) | another run: what other runs wrote counts from when the new run first sees it |
-//! | Sentinels name different masters | the newest election counts: [`election`](crate::logic::sentinel_election) |
+//! | Sentinels name different masters | the newest election counts: [`sentinel_election`](crate::logic::sentinel_election) |
 //! | one master of a cluster hangs | each node's leases are renewed by calls of their own: the other nodes' renewals continue |
 //! | server refuses writes (`READONLY`) | its connection is replaced, after growing pauses, see below |
 //! | server's clock is set back | a timestamp in the future counts as now: leases last one TTL from then; tokens still rise for locks whose record exists |
-//! | server's clock jumps forward | leases end early: two may hold, and their tokens tell them apart |
+//! | server's clock jumps forward | leases end early: two may hold, and their tokens differ |
 //! | a key is deleted by hand, or evicted by the server | the lock is free; the holder learns it at its next renewal; in a group, at the fourth at the latest |
 //!
 //! - *The message of a force release is lost* only if the connection broke, too. After a break the

@@ -164,8 +164,8 @@ impl Nodes {
         }
     }
 
-    /// Runs a script on the server that has the slot. `fill_command` adds the keys and the arguments, for
-    /// this connection.
+    /// Runs a script on the server that has the slot. `fill_command` adds the keys and the
+    /// arguments, for this connection.
     pub async fn run_script(
         &self,
         slot: Option<u16>,

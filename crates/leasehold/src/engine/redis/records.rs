@@ -2,7 +2,7 @@
 //!
 //! | event | consequence |
 //! |---|---|
-//! | reply to a write is lost | outcome unknown until the next read; the same write over the same version does nothing the second time |
+//! | reply to a write is lost | outcome unknown until the next read; the same write over the same version has no effect the second time |
 //! | two writes at once | the scripts run one after the other; the second finds another version |
 //! | record is removed and created again | its version stays for a day, and then the clock is beyond it |
 //! | server's clock is set back | versions continue one by one; the time that a read returns goes back with the clock |

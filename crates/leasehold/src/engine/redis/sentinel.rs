@@ -1,6 +1,6 @@
-//! Which server is the master, according to the Sentinels. [`election`](crate::logic::sentinel_election)
-//! describes which Sentinel counts if they disagree, and what happens if one hangs, dies, answers
-//! wrongly or is deployed again.
+//! Which server is the master, according to the Sentinels.
+//! [`sentinel_election`](crate::logic::sentinel_election) describes which Sentinel counts if they
+//! disagree, and what happens if one hangs, dies, answers wrongly or is deployed again.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -35,7 +35,8 @@ pub struct Sentinels {
     followed: Mutex<FollowedMaster<Address>>,
 }
 
-/// The master, and the number of the election that made it so; see [`FollowedMaster::election_number`].
+/// The master, and the number of the election that made it so; see
+/// [`FollowedMaster::election_number`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ElectedMaster {
     pub(crate) master: Address,
@@ -57,10 +58,11 @@ impl Sentinels {
     /// - If those that answered know only older elections, it waits for all, or for the connect
     ///   timeout.
     /// - If no election was followed so far, it waits for all, too: a client that knows no election
-    ///   cannot tell an old one from the newest. Once most have answered, it waits for a quarter of
-    ///   the connect timeout at most, because one Sentinel that hangs must not keep the client out.
+    ///   cannot distinguish an old one from the newest. Once most have answered, it waits for a
+    ///   quarter of the connect timeout at most, because one Sentinel that hangs must not keep the
+    ///   client out.
     ///
-    /// [`election`](crate::logic::sentinel_election) describes which one counts.
+    /// [`sentinel_election`](crate::logic::sentinel_election) describes which one counts.
     ///
     /// # Errors
     /// `Unavailable` if no Sentinel responds, or if those that do name an older election than the

@@ -3,16 +3,16 @@
 //! # The protocol
 //! N servers (five, as a rule) do not know each other: no replication, no cluster. On each of them
 //! a lock is one string, and every step is one script. A node grants the lock to one owner at a
-//! time, by its own clock ([`AcceptorState`](crate::logic::acceptor::AcceptorState) specifies it). Only the
-//! answer of a majority counts ([`quorum`](crate::logic::quorum)).
+//! time, by its own clock ([`AcceptorState`](crate::logic::acceptor::AcceptorState) specifies it).
+//! Only the answer of a majority counts ([`quorum`](crate::logic::quorum)).
 //!
-//! - **Acquire.** The client asks all nodes at once. Each has a timeout that is much smaller than
-//!   the TTL (`node-timeout`, 250 ms, and never more than a tenth of the TTL). The lock is held if
-//!   a majority has stored the claim *and its token*, and `validity = ttl - elapsed - drift` is
-//!   above zero, where `elapsed` counts from before the first request. Otherwise the client
-//!   withdraws the claim from *all* nodes, also from those that never answered, and retries after a
-//!   random, growing pause. Nodes that answer after the majority get the claim, too; unreachable
-//!   nodes get it with a later renewal.
+//! - **Acquire.** The client sends the request to all nodes at once. Each has a timeout that is
+//!   much smaller than the TTL (`node-timeout`, 250 ms, and never more than a tenth of the TTL).
+//!   The lock is held if a majority has stored the claim *and its token*, and `validity = ttl -
+//!   elapsed - drift` is above zero, where `elapsed` counts from before the first request.
+//!   Otherwise the client withdraws the claim from *all* nodes, also from those that never
+//!   answered, and retries after a random, growing pause. Nodes that answer after the majority get
+//!   the claim, too; unreachable nodes get it with a later renewal.
 //! - **Token.** A node stores a token only if it is higher than all tokens it stored before, and
 //!   only under a live claim. Two majorities share a node. There the later token was stored after
 //!   the earlier one, so it is higher. This needs no clock. The first round carries a *guess* of
@@ -77,10 +77,10 @@
 //! | record has expired, an hour after its last use | tokens continue from the clock; a record is kept until the node's clock has passed its token |
 //! | claim is force released (`evict`) | it is removed, and a majority stores a higher token, see below |
 //! | claim to force release has ended already | no node has it, and none stores a token |
-//! | operator asks for a release | each node that has the claim publishes that to its client; the first message counts, see below |
+//! | operator requests a release | each node that has the claim publishes that to its client; the first message counts, see below |
 //!
 //! - *A clock jumps forward.* Count the nodes whose clocks jumped, and those that had not voted for
-//!   the holder. As soon as they are a majority, two may hold, and their tokens tell them apart.
+//!   the holder. As soon as they are a majority, two may hold, and their tokens differ.
 //!   With all votes, three of five clocks must jump; with a bare majority of votes, one is enough.
 //! - *A claim is force released.* Each node that had it publishes that to its client. The client
 //!   renews at once, and is refused.

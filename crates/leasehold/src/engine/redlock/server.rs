@@ -135,7 +135,7 @@ impl RedisServer {
     /// Begins to connect.
     pub(super) fn new(config: &Arc<Config>, scripts: &Arc<Scripts>, inbox: &str, listener: Arc<NodeListener>) -> Self {
         let (address, config) = (address_of(config), Arc::clone(config));
-        // The servers inherit nothing from each other, so only strict mode needs their runs.
+        // The servers do not inherit leases from each other, so only strict mode needs their runs.
         let strict = config.strict.is_some();
         let link = Link::new(&config, Target::Fixed(address.clone()), &scripts.all_scripts(), inbox, strict, listener);
         Self { address, config, scripts: Arc::clone(scripts), link }

@@ -8,7 +8,8 @@ use crate::clock::Clock;
 
 /// How long a statement waits at the server for a row that another transaction keeps locked. It is
 /// less than the client's own time limit, so that the server reports the reason. If the TTL leaves
-/// less, PostgreSQL's statements set a shorter time ([`row_lock_timeout`]); MySQL counts whole seconds.
+/// less, PostgreSQL's statements set a shorter time ([`row_lock_timeout`]); MySQL counts whole
+/// seconds.
 pub const ROW_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The row-lock timeout of a step that may take `within`: half of that. In milliseconds, as

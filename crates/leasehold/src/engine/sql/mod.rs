@@ -127,8 +127,8 @@ async fn create_table(
 /// own.
 const IS_GALERA_QUERY: &str = "SELECT @@wsrep_on";
 
-/// The answer to [`IS_GALERA_QUERY`]. Only some servers have the variable. A connection that ends before
-/// the answer is an error: the server may have it.
+/// The answer to [`IS_GALERA_QUERY`]. Only some servers have the variable. A connection that ends
+/// before the answer is an error: the server may have it.
 fn parse_is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
     match asked {
         Ok(reply) => Ok(reply.value().and_then(Value::int) == Some(1)),

@@ -146,8 +146,9 @@ async fn find_nodes(
 /// refuses a token that it has seen without an owner, or with another's, so the first waiter's own
 /// number would refuse that waiter. Tokens are numbers of transactions, each used once. So the
 /// number before the first waiter's is free, unless it is the released holder's. In that case no
-/// number lies between, and none is advised ([`fence::force_release_token`]). Without other claims, the token is
-/// the number of the transaction that force releases: every later claim has a higher one.
+/// number lies between, and none is advised ([`fence::force_release_token`]). Without other claims,
+/// the token is the number of the transaction that force releases: every later claim has a higher
+/// one.
 ///
 /// The deletion names the versions of the nodes that were read: an owner that re-enters in between
 /// changes the version, and keeps the lock with the same token.

@@ -2,8 +2,8 @@
 //!
 //! # The protocol
 //! A lock is a folder; a claim is an ephemeral, sequential node in it. Every client reads the
-//! holders from the names alone, and all read the same ([`line`](crate::logic::node_queue)): the longest
-//! prefix of the sorted list whose claims can hold together.
+//! holders from the names alone, and all read the same ([`node_queue`](crate::logic::node_queue)):
+//! the longest prefix of the sorted list whose claims can hold together.
 //!
 //! - **Acquire.** One transaction creates the node *and* touches the folder. Its answer has the
 //!   number of nodes in the folder. If ours is the only one, the lock is held: one request, one
@@ -36,14 +36,14 @@
 //! by a **write** (a transaction that checks the nodes of all claims), which only the leader can
 //! commit. The deadline does not count from that write, but from the last request that was answered
 //! a quarter of the timeout before it: the leader knew of that one by then
-//! ([`SessionLifetime`](crate::logic::session_lifetime::SessionLifetime)). Between renewals, a read every sixth of the timeout
-//! keeps that recent.
+//! ([`SessionLifetime`](crate::logic::session_lifetime::SessionLifetime)). Between renewals, a read
+//! every sixth of the timeout keeps that recent.
 //!
 //! A claim's TTL limits the timeout of its session:
 //! - The first three TTLs of a client have sessions of exactly that timeout.
 //! - Claims of further TTLs share the longest session that is not too long and has at least half of
 //!   their TTL. If there is none, they share one of a power of two seconds
-//!   ([`sharing`](crate::logic::session_sharing)).
+//!   ([`session_sharing`](crate::logic::session_sharing)).
 //! - With `session=own`, each claim has its own session.
 //! - A session that no claim has needed for half a minute is closed, except the one used last.
 //! - A server that allows only shorter sessions gives shorter ones, which are renewed more often.
@@ -58,14 +58,14 @@
 //! | ... and the caller has stopped waiting | the node is searched for and deleted until that is confirmed or the session is over |
 //! | the answer to a release is lost | deleted again; another claim's node has another name |
 //! | the connection breaks | leases run down; the library connects to another server; a write checks all claims before they count again |
-//! | the session ends | all its claims are lost at once (their deadlines passed before); nothing is acquired again automatically |
+//! | the session ends | all its claims are lost at once (their deadlines passed before); no lock is acquired again automatically |
 //! | ... only for its client: answers were lost, or all servers were unreachable and restart its full timeout | the claim's old node counts as another client's: the claim waits behind it; with an owner, it deletes the old node and does not re-enter with it |
 //! | an owner acquires again while a node of its ended hold still exists | no re-entry: the client knows its past sessions, and what it has lost or is releasing; it deletes the node and gets a new token |
 //! | ... which was another client's | only that client knows that the hold has ended: until the servers end its session, this is a re-entry |
 //! | a waiter's call is not polled, or dropped | the claim leaves the queue after its TTL |
 //! | the client stops | its deadline passes before the leader ends the session; later the token shows it |
 //! | the leader dies | no answers until there is a new one, which restarts the full timeout of all sessions |
-//! | a follower is partitioned | its reads prove nothing; without writes the lease runs down before the leader ends the session |
+//! | a follower is partitioned | its reads are no proof; without writes the lease runs down before the leader ends the session |
 //! | a claim is force released | one transaction deletes its node and creates a mark. A holder's own watch fires: lost; a waiter finds the mark, and ends with an error |
 //! | an operator requests a release | a line in the node's data, written over the version that was read; its holder's watch fires. If its client writes to the node at that moment, the line is written again |
 //! | our node is deleted by hand | our own watch fires: lost; a waiter goes to the end of the queue |

@@ -11,7 +11,7 @@
 //! | event | consequence |
 //! |---|---|
 //! | the answer to a write is lost | outcome unknown; a read shows it. Sent again over the same version, the write has no second effect |
-//! | two clients write at once | the second finds another count, or a node where there was none: nothing is written |
+//! | two clients write at once | the second finds another count, or a node where there was none: no write |
 //! | the server that we ask lags behind | a different version is not trusted before the server has caught up; the leader refuses an old count |
 //! | the leader changes | the time is the new one's; versions rise all the same |
 //! | the node is deleted by hand | the record is gone, and recreated with a higher version. Only a client that has just read the count, and not yet written, may then write over the new one |
@@ -134,7 +134,7 @@ async fn create(
     Ok(created.map(|(stat, _)| stat))
 }
 
-/// The leader's time, if nothing else is written. Creates the folder if it is missing.
+/// The leader's time, without another write. Creates the folder if it is missing.
 async fn leader_time(engine: &ZookeeperEngine, session: &Session) -> Result<Duration> {
     let folder = engine.records_folder();
     let touched = match session.client.set_data(&folder, b"", None).await {

@@ -1,5 +1,5 @@
-//! The sessions that claims share: few for many TTLs ([`sharing`](crate::logic::session_sharing)), and none
-//! that is unused for long.
+//! The sessions that claims share: few for many TTLs
+//! ([`session_sharing`](crate::logic::session_sharing)), and none that is unused for long.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -56,7 +56,8 @@ async fn an_option_that_the_engine_does_not_know_is_refused() {
 
 #[tokio::test]
 async fn a_memory_url_with_a_host_is_refused_rather_than_silently_private() {
-    // `memory://shared` looks like the shared `memory:shared`; two clients of it would not exclude each other.
+    // `memory://shared` looks like the shared `memory:shared`; two clients of it would not exclude
+    // each other.
     assert_eq!(open_error("memory://shared").await.kind(), ErrorKind::InvalidUrl);
 }
 

@@ -1,6 +1,6 @@
 //! The whole engine in virtual time: clients with the real acquire loop, keeper and engine, servers
-//! that follow [`AcceptorState`](crate::logic::acceptor::AcceptorState), and a network that loses, delays and
-//! duplicates messages.
+//! that follow [`AcceptorState`](crate::logic::acceptor::AcceptorState), and a network that loses,
+//! delays and duplicates messages.
 
 mod checker;
 mod client;

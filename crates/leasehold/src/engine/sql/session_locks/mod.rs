@@ -6,7 +6,7 @@
 //! name; the waiters behind it wait here, in order. `connections=` limits them all. One or two of
 //! them are reserved for statements without a lock.
 //!
-//! - **Idle time.** The server ends the session when it receives nothing for the TTL
+//! - **Idle time.** The server ends the session when it receives no statement for a TTL
 //!   (`wait_timeout`, `idle_session_timeout`, `idle_in_transaction_session_timeout`). So it frees
 //!   the lock of a holder that is stopped, partitioned or dead, and never before the holder's own
 //!   deadline. That deadline counts from when the last answered statement was *sent*.
@@ -47,7 +47,7 @@
 //! | ... while it holds | the same; its own deadline passed before |
 //! | ... between lock and counter | it increments the counter on a session that has ended (fails), or elsewhere, and then finds its session ended: no grant |
 //! | two clients acquire at once | the server decides; its answer is the grant |
-//! | the server ends a connection | waiting: tries again; releasing: reported as lost; holding: lost. **The lock is free at once, and its holder learns of it a moment later** (PostgreSQL: with the end of the connection; MySQL: within `poll`, at most 1 s). Until then two clients believe that they hold, and the token tells them apart |
+//! | the server ends a connection | waiting: tries again; releasing: reported as lost; holding: lost. **The lock is free at once, and its holder learns of it a moment later** (PostgreSQL: with the end of the connection; MySQL: within `poll`, at most 1 s). Until then two clients believe that they hold, and their tokens differ |
 //! | the server is killed | all sessions end, and all locks; counters are kept, and never fall behind the clock |
 //! | a deadlock (1213, 40P01), a lock wait timeout (1205, 55P03) | the statement had no effect. The counter is tried four times in all, then the lock is released and the error gives the reason; a wait is started again |
 //! | ... of a counter that another transaction keeps locked, on a PostgreSQL session, which has no lock timeout | no answer within `connect-timeout`: the connection is cut, and the lock with it |
@@ -58,11 +58,11 @@
 //!
 //! # What is assumed
 //! - All clients use the same technique, table and server.
-//! - Nothing between us and the server changes sessions. A pooler in transaction mode is detected
+//! - No proxy between us and the server changes sessions. A pooler in transaction mode is detected
 //!   at opening and refused; so is Galera.
 //! - After a failover, the locks of the first server are over only for clients that notice. A
 //!   server that was partitioned but not stopped still holds locks for clients that reach it. Their
-//!   tokens are lower, or the resource cannot tell.
+//!   tokens are lower, or the resource cannot distinguish them.
 //! - The server's clock does not run more than 1 % fast.
 
 mod claim_entry;
