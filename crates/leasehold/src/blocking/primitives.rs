@@ -64,8 +64,8 @@ macro_rules! primitive {
                 /// # Errors
                 /// As the async method of this name.
                 pub fn $call(&self $(, $arg: $type)?) -> Result<$answer> {
-                    let twin = self.inner.clone();
-                    let answer = self.background_thread.call(async move { twin.$call($($arg)?).await })?;
+                    let inner = self.inner.clone();
+                    let answer = self.background_thread.call(async move { inner.$call($($arg)?).await })?;
                     Ok(answer.into_blocking(&self.background_thread))
                 }
             )*

@@ -326,10 +326,10 @@ mod tests {
     #[test]
     fn never_shows_a_password() {
         let url = EngineUrl::parse("redis://u:hunter2@h/?password=hunter2&tls-key=hunter2&db=1").unwrap();
-        for shown_text in [format!("{url}"), format!("{url:?}"), format!("{url:#?}")] {
+        for shown_url in [format!("{url}"), format!("{url:?}"), format!("{url:#?}")] {
             assert!(
-                !shown_text.contains("hunter2") && shown_text.contains("u:***@h") && shown_text.contains("db=1"),
-                "{shown_text}"
+                !shown_url.contains("hunter2") && shown_url.contains("u:***@h") && shown_url.contains("db=1"),
+                "{shown_url}"
             );
         }
     }

@@ -60,8 +60,8 @@ fn group(text: &str) -> Result<u32> {
 }
 
 /// Columns: name, password, number, members.
-fn find_group(all: &str, name: &str) -> Option<u32> {
-    let mut lines = all.lines().map(|line| line.split(':'));
+fn find_group(text: &str, name: &str) -> Option<u32> {
+    let mut lines = text.lines().map(|line| line.split(':'));
     lines.find_map(|mut columns| (columns.next() == Some(name)).then(|| columns.nth(1)?.parse().ok()).flatten())
 }
 
@@ -122,11 +122,11 @@ pub fn default_dirs() -> Vec<PathBuf> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let states =
         home_dirs(&users).chain(env_path("HOME")).map(|home| state_dir_in(&home)).chain(env_path("XDG_STATE_HOME"));
-    let mut all: Vec<_> =
+    let mut text: Vec<_> =
         states.map(|state| state.join("leasehold")).chain([PathBuf::from(ROOT_DEFAULT_DIR)]).collect();
-    all.sort();
-    all.dedup();
-    all
+    text.sort();
+    text.dedup();
+    text
 }
 
 /// Columns: name, password, number, group, comment, home, shell.
@@ -170,8 +170,11 @@ mod tests {
 
     #[test]
     fn a_group_is_found_by_its_whole_name() {
-        let all = "staffers:x:7:\nstaff:x:50:ann,bob\nbad:x\n";
-        assert_eq!((find_group(all, "staff"), find_group(all, "sta"), find_group(all, "bad")), (Some(50), None, None));
+        let text = "staffers:x:7:\nstaff:x:50:ann,bob\nbad:x\n";
+        assert_eq!(
+            (find_group(text, "staff"), find_group(text, "sta"), find_group(text, "bad")),
+            (Some(50), None, None)
+        );
     }
 
     #[test]

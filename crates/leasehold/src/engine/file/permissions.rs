@@ -113,8 +113,8 @@ impl Permissions {
     /// Refuses an existing folder that is not shared as the URL requests. Its administrator sets
     /// its mode.
     pub(super) fn check_folder(config: &Config, mode: u32, found: &Stat, path: &Path) -> Result<()> {
-        let (display, has) = (path.display(), found.st_mode & 0o7777);
-        if has & 0o007 == 0o007 {
+        let (display, found_mode) = (path.display(), found.st_mode & 0o7777);
+        if found_mode & 0o007 == 0o007 {
             return Ok(());
         }
         if let Some(group) = config.group.filter(|group| *group != found.st_gid) {
@@ -126,9 +126,9 @@ impl Permissions {
             return Err(Error::new(ErrorKind::Denied, message));
         }
         let wanted = mode & 0o077;
-        if has & wanted != wanted {
+        if found_mode & wanted != wanted {
             let message = format!(
-                "{display} has mode {has:04o}, and the URL requires {mode:04o}. The mode of an existing folder is not changed; \
+                "{display} has mode {found_mode:04o}, and the URL requires {mode:04o}. The mode of an existing folder is not changed; \
                  do it: chgrp GROUP {display} && chmod {:o} {display}",
                 mode | 0o2000
             );

@@ -108,15 +108,15 @@ async fn renew_grouped(
             }
         }
     }
-    let asked: Vec<_> = due.iter().map(|at| &grouped[*at]).collect();
-    let (beaten, found) =
-        futures_util::future::join(renew_groups(engine, &stale), check_group_members(engine, &asked)).await;
-    let failed = beaten
+    let due_leases: Vec<_> = due.iter().map(|at| &grouped[*at]).collect();
+    let (renewed, found) =
+        futures_util::future::join(renew_groups(engine, &stale), check_group_members(engine, &due_leases)).await;
+    let failed = renewed
         .err()
         .or(found.as_ref().err().map(|error| Error::new(error.kind(), error.message_without_location()).retryable()));
     // A lease that was due for its own check, and was not checked after all, must not be renewed by
     // its group alone.
-    let unasked = if found.is_err() { due.clone() } else { Vec::new() };
+    let unchecked = if found.is_err() { due.clone() } else { Vec::new() };
     let found = found.unwrap_or_default();
     let mut marks = due.into_iter().zip(found).peekable();
     for (at, (lease, group)) in grouped.into_iter().enumerate() {
@@ -136,7 +136,7 @@ async fn renew_grouped(
                 if mark.is_some() {
                     engine.subscriber.renewal_groups.record_check(lease.claim.id, now);
                 }
-                if group.is_fresh(now) && unasked.binary_search(&at).is_err() {
+                if group.is_fresh(now) && unchecked.binary_search(&at).is_err() {
                     answers[lease.at] =
                         RenewReply::Renewed(Validity::Until(group.renewed_at().saturating_add(group.ttl)));
                 }

@@ -101,7 +101,7 @@ impl RedlockEngine {
         inbox: &str,
         connect: impl Fn(&Arc<NodeConfig>, Arc<NodeListener>) -> Box<dyn Server>,
     ) -> Result<Arc<Self>> {
-        let strict = longest_lease(&config);
+        let longest = longest_lease(&config);
         let losses = Arc::new(LossBroadcaster::default());
         let nodes: Vec<_> = config.nodes.iter().map(|node| Node::new(node, clock, &losses, &connect)).collect();
         let mut capabilities = Capabilities { drift: config.drift, ..CAPABILITIES };
@@ -109,8 +109,8 @@ impl RedlockEngine {
             capabilities.warning = "fewer than three nodes: the failure of one ends all; five are usual";
             tracing::warn!(nodes = config.quorum.node_count, "{}", capabilities.warning);
         }
-        if let Some(timeout) = strict {
-            capabilities.max_ttl = capabilities.max_ttl.min(timeout);
+        if let Some(max_lease) = longest {
+            capabilities.max_ttl = capabilities.max_ttl.min(max_lease);
         }
         let (clock, inbox, tokens) = (clock.clone(), inbox.to_owned(), TokenGuesser::default());
         let engine = Arc::new(Self { config, clock, inbox, capabilities, nodes, losses, token_guesser: tokens });

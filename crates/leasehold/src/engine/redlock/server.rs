@@ -62,8 +62,8 @@ impl Request {
         for argument in &self.arguments {
             command.arg(argument);
         }
-        if let Some(timeout) = config.strict {
-            command.arg(&*live.run_id).arg(timeout.as_micros() as u64);
+        if let Some(max_lease) = config.strict {
+            command.arg(&*live.run_id).arg(max_lease.as_micros() as u64);
         }
     }
 }

@@ -71,9 +71,9 @@ impl LeaseEngine {
 /// Watches as long as a claim of ours waits for the lock.
 async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
     let mut link = None;
-    let mut in_vain = 0u32;
+    let mut spurious_wakeups = 0u32;
     // When to read the row next, without a wake-up lock.
-    let mut look_at = None;
+    let mut poll_at = None;
     // When to check how many connections the server has left.
     let mut check_at = None;
     loop {
@@ -108,16 +108,16 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
         }
         match was_woken {
             // The wake-up lock was released, or did not exist yet: back off in case of the latter.
-            Some(true) if in_vain == 0 => {}
+            Some(true) if spurious_wakeups == 0 => {}
             Some(true) => {
-                let pause = Duration::from_millis(1 << in_vain.min(6)).min(poll);
+                let pause = Duration::from_millis(1 << spurious_wakeups.min(6)).min(poll);
                 strong.clock.sleep_until(strong.clock.now().saturating_add(pause)).await;
             }
             Some(false) => {}
             None => {
                 let poll_interval = poll * u32::try_from(ahead.position.min(15) + 1).unwrap_or(1);
                 let poll_interval = if is_saving { poll_pause() } else { poll_interval };
-                let at = *look_at.get_or_insert_with(|| strong.clock.now().saturating_add(poll_interval));
+                let at = *poll_at.get_or_insert_with(|| strong.clock.now().saturating_add(poll_interval));
                 tokio::select! {
                     () = strong.clock.sleep_until(at) => {}
                     // The row changed: there may be a wake-up lock to wait for now.
@@ -125,9 +125,9 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
                 }
             }
         }
-        look_at = None;
+        poll_at = None;
         if !lock_state.lock().waiters.contains_key(&ahead.waiter) {
-            in_vain = 0;
+            spurious_wakeups = 0;
             continue;
         }
         if let Err(error) = strong.submit(&lock_state, Op::LookUp(ahead.waiter), ahead.ttl).await {
@@ -138,7 +138,7 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
             .lock()
             .wait_target(&strong.client_id)
             .is_some_and(|now| now.waiter == ahead.waiter && now.predecessor == ahead.predecessor);
-        in_vain = if still && was_woken == Some(true) { in_vain + 1 } else { 0 };
+        spurious_wakeups = if still && was_woken == Some(true) { spurious_wakeups + 1 } else { 0 };
     }
 }
 
@@ -159,8 +159,8 @@ async fn wait_for_wakeup(
     let values = [Value::from(name.as_str()), Value::Int(MAX_WAKEUP_WAIT.as_secs() as i64), Value::from(name.as_str())];
     // Released at once: other waiters on it must not wait for us.
     let statement = open.run("SELECT GET_LOCK(?, ?), RELEASE_LOCK(?)", &values);
-    let late = || Err(Failure::ConnectionLost("waiting for a wake-up lock timed out".into()));
-    match engine.clock.timeout(MAX_WAKEUP_WAIT * 2, statement).await.unwrap_or_else(|_| late()) {
+    let timed_out = || Err(Failure::ConnectionLost("waiting for a wake-up lock timed out".into()));
+    match engine.clock.timeout(MAX_WAKEUP_WAIT * 2, statement).await.unwrap_or_else(|_| timed_out()) {
         Ok(reply) => Some(reply.value().and_then(Value::int) == Some(1)),
         Err(failure) => {
             tracing::debug!(?failure, "cannot wait for a wake-up lock");

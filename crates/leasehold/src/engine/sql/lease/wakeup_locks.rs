@@ -256,8 +256,8 @@ async fn apply_batch(
 }
 
 async fn query(link: &mut Connection, clock: &Clock, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
-    let late = || Err(Failure::ConnectionLost("the statement for the wake-up locks timed out".into()));
-    clock.timeout(REPLY_TIMEOUT, link.run(sql, values)).await.unwrap_or_else(|_| late())
+    let timed_out = || Err(Failure::ConnectionLost("the statement for the wake-up locks timed out".into()));
+    clock.timeout(REPLY_TIMEOUT, link.run(sql, values)).await.unwrap_or_else(|_| timed_out())
 }
 
 async fn sleep_until(clock: &Clock, at: Option<Instant>) {
