@@ -122,11 +122,11 @@ pub fn default_dirs() -> Vec<PathBuf> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let states =
         home_dirs(&users).chain(env_path("HOME")).map(|home| state_dir_in(&home)).chain(env_path("XDG_STATE_HOME"));
-    let mut text: Vec<_> =
+    let mut folders: Vec<_> =
         states.map(|state| state.join("leasehold")).chain([PathBuf::from(ROOT_DEFAULT_DIR)]).collect();
-    text.sort();
-    text.dedup();
-    text
+    folders.sort();
+    folders.dedup();
+    folders
 }
 
 /// Columns: name, password, number, group, comment, home, shell.

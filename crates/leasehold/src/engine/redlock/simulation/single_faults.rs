@@ -90,7 +90,7 @@ fn a_node_that_recovers_receives_the_releases_it_missed() {
 
 /// A node may respond again at any moment of an attempt that left it out.
 #[test]
-fn a_node_that_recovers_during_an_attempt_receives_the_claim() {
+fn a_node_that_comes_back_during_an_attempt_learns_of_the_claim() {
     for offset in (0..1500).step_by(3) {
         run_world(
             |_| {},
