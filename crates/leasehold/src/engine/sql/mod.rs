@@ -1,8 +1,8 @@
 //! Locks between machines, in a database that you already run: MySQL or MariaDB, or PostgreSQL.
 //!
-//! `lease/` is the default, a table of leases. `session_locks/` has the two techniques that keep the
-//! lock in an open session. Both use either database through `connection` and `pool`. Every statement is in a
-//! `wire.rs`; those on `records` are beside their code. Users read docs/sql.md.
+//! `lease/` is the default, a table of leases. `session_locks/` has the two techniques that keep
+//! the lock in an open session. Both use either database through `connection` and `pool`. Every
+//! statement is in a `wire.rs`; those on `records` are beside their code. Users read docs/sql.md.
 
 #[doc(hidden)]
 pub mod config;

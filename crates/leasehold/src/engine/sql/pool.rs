@@ -344,13 +344,13 @@ pub(super) struct PooledConnection {
 
 impl PooledConnection {
     fn new(idle: IdleConnection, pool: &Arc<Pool>, permit: OwnedSemaphorePermit) -> Self {
-        let IdleConnection { connection: link, last_reply: heard } = idle;
+        let IdleConnection { connection: link, last_reply } = idle;
         Self {
             connection: Some(link),
             pool: Arc::clone(pool),
             permit: Some(permit),
             statement_sent: None,
-            last_reply: heard,
+            last_reply,
             is_reusable: true,
         }
     }
