@@ -35,9 +35,8 @@ thread_local! {
     static NEXT_ID: Cell<(u128, u32, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
-/// 128 unique bits for a claim id. A call to the operating system each time would cost more than
-/// the rest of a claim. So each thread takes a random start from it, and derives a few hundred ids
-/// from that.
+/// 128 unique bits for a claim id. A system call for each would cost more than the rest of a claim.
+/// So each thread reads a random start from the system, and derives a few hundred ids from it.
 pub fn unique_id() -> u128 {
     #[cfg(all(test, feature = "redis"))]
     if let Some(bits) = seeded::bits() {

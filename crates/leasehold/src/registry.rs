@@ -20,7 +20,7 @@ pub struct EngineEntry {
     pub example: &'static str,
     /// A short description.
     pub summary: &'static str,
-    /// What it can do; `None` if its feature is off in this build.
+    /// The engine's capabilities; `None` if its feature is off in this build.
     pub capabilities: Option<Capabilities>,
     /// The techniques with which it can keep its locks, the default first, if the URL's
     /// `technique=` selects one; empty if there is only one.

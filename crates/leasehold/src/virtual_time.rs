@@ -49,12 +49,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn count(&mut self, what: &'static str) {
-        *self.counts.entry(what).or_default() += 1;
+    pub(crate) fn count(&mut self, label: &'static str) {
+        *self.counts.entry(label).or_default() += 1;
     }
 }
 
-/// Does one run, in a runtime of its own with paused time and with randomness from the seed alone.
+/// Runs one simulation, in a new runtime with paused time and with randomness from the seed alone.
 pub(crate) fn run_seed<T>(seed: u64, world: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     seeded::set_seed(Some(seed));
@@ -100,8 +100,8 @@ pub(crate) fn run_many_seeds(
     reports.sort_by_key(|(seed, _)| *seed);
     let mut counts = BTreeMap::new();
     for (_, report) in &reports {
-        for (what, count) in &report.counts {
-            *counts.entry(*what).or_default() += count;
+        for (label, count) in &report.counts {
+            *counts.entry(*label).or_default() += count;
         }
     }
     println!("{test}: {seeds} runs, {counts:?}");
@@ -114,9 +114,9 @@ pub(crate) fn run_many_seeds(
             bad.len()
         );
     }
-    for (what, least) in enough {
-        let found = counts.get(what).copied().unwrap_or_default();
-        assert!(asked.is_some() || found >= *least, "it would show: {found} of {what}, and {least} are wanted");
+    for (label, min) in enough {
+        let found = counts.get(label).copied().unwrap_or_default();
+        assert!(asked.is_some() || found >= *min, "it would show: {found} of {label}, and {min} are wanted");
     }
     counts
 }

@@ -71,13 +71,13 @@ impl ConnectOptions {
             if !error.is_retryable() || left.is_zero() {
                 return Err(error);
             }
-            if let Some(tell) = self.on_unreachable.as_ref().filter(|_| failures == 0) {
-                tell(&error);
+            if let Some(callback) = self.on_unreachable.as_ref().filter(|_| failures == 0) {
+                callback(&error);
             }
-            tracing::debug!(%error, "the engine is tried again");
+            tracing::debug!(%error, "retrying the engine");
             last = Some(error);
-            let dice = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
-            clock.sleep(backoff::pause(failures, RETRY_PAUSES.0, RETRY_PAUSES.1, dice).min(left)).await;
+            let random_bits = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+            clock.sleep(backoff::pause(failures, RETRY_PAUSES.0, RETRY_PAUSES.1, random_bits).min(left)).await;
             failures += 1;
         }
     }
@@ -100,21 +100,21 @@ impl ConnectOptions {
         open(url.clone(), clock.clone()).await.map_err(|error| url.add_location(error))
     }
 
-    /// The error if the first attempt did not complete in time. The attempt ended without a cause
-    /// of its own, so this looks whether a server listens at all.
+    /// The error if the first attempt did not complete in time. The attempt has no cause to report,
+    /// so this checks whether a server listens at all.
     async fn timeout_error(&self, url: &str, clock: &Clock) -> Error {
-        let new = |why: &str| {
-            let message = format!("could not be reached within {:?}{why}; `leasehold doctor` says why", self.timeout);
+        let new = |cause: &str| {
+            let message = format!("could not be reached within {:?}{cause}; `leasehold doctor` says why", self.timeout);
             Error::new(ErrorKind::Unavailable, message).retryable()
         };
         let Ok(url) = EngineUrl::parse(url) else { return new("") };
         #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
-        let why = match Product::of(&url) {
+        let cause = match Product::of(&url) {
             Some(product) => product.explain(&url, clock).await,
             None => String::new(),
         };
         #[cfg(not(any(feature = "mysql", feature = "postgres", feature = "zookeeper")))]
-        let (why, _) = (String::new(), clock);
-        new(&why).at_url(url.location())
+        let (cause, _) = (String::new(), clock);
+        new(&cause).at_url(url.location())
     }
 }

@@ -19,7 +19,8 @@ pub struct Election {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// The leading process. Its text is what the leader passed to `describe`: an address, say.
+    /// The leading process, with the text that the leader passed to `describe`: an address, for
+    /// example.
     pub holder: Holder,
     /// The term: it rises with every leader.
     pub token: Token,
@@ -100,9 +101,9 @@ impl Observer {
         }
         loop {
             let engine = &self.locks.shared.manager.engine;
-            let patience = rules::heartbeat_interval(self.locks.shared.ttl);
+            let poll_timeout = rules::heartbeat_interval(self.locks.shared.ttl);
             // Watch first, then inspect, so that no change is missed in between.
-            let changed = std::sync::Arc::clone(engine).watch(self.name.clone(), patience).await?;
+            let changed = std::sync::Arc::clone(engine).watch(self.name.clone(), poll_timeout).await?;
             let view = self.locks.inspect(&self.name).await?;
             let ends = view.holders.iter().map(|holder| holder.remaining).min();
             let now = leader(view);
@@ -110,7 +111,7 @@ impl Observer {
                 self.seen = Some(now.clone());
                 return Ok(now);
             }
-            let bound = self.locks.clock().now().saturating_add(ends.unwrap_or(patience).min(patience));
+            let bound = self.locks.clock().now().saturating_add(ends.unwrap_or(poll_timeout).min(poll_timeout));
             tokio::select! {
                 changed = changed => changed?,
                 () = self.locks.clock().sleep_until(bound) => {}
@@ -140,7 +141,8 @@ impl Leadership {
         self.0.lost().await
     }
 
-    /// Waits until an operator asks this leader to step down, as [`Guard::release_requested`].
+    /// Waits until an operator requests that this leader steps down, as
+    /// [`Guard::release_requested`].
     pub async fn release_requested(&self) {
         self.0.release_requested().await;
     }

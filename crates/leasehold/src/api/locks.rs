@@ -281,17 +281,18 @@ impl Locks {
         let name = LockName::new(name)?;
         let need = self.shared.require(self.capabilities().force_release, "eviction");
         need.map_err(|error| error.about_lock(&name))?;
-        let evicted = self
+        let outcome = self
             .call_bounded(Arc::clone(&self.shared.manager.engine).force_release(name.clone(), claim, reason.to_owned()))
             .await;
-        let evicted = evicted.map_err(|error| error.about_lock(&name))?;
-        tracing::warn!(%name, ?claim, fence = evicted.fence_token.map(|token| token.0), by = ?self.shared.holder, "claim evicted");
-        Ok(evicted)
+        let outcome = outcome.map_err(|error| error.about_lock(&name))?;
+        tracing::warn!(%name, ?claim, fence = outcome.fence_token.map(|token| token.0), by = ?self.shared.holder, "claim evicted");
+        Ok(outcome)
     }
 
-    /// Asks a holder to release its claim, the cooperative form of [`force_release`](Self::force_release). The
-    /// holder's [`release_requested`](crate::Guard::release_requested) completes, and its lease is
-    /// not renewed any more. The lock is free once the holder releases it, or at its deadline; two
+    /// Requests that a holder releases its claim, the cooperative form of
+    /// [`force_release`](Self::force_release). The holder's
+    /// [`release_requested`](crate::Guard::release_requested) completes, and its lease is not
+    /// renewed any more. The lock becomes free when the holder releases it, or at its deadline; two
     /// clients never hold it at once.
     ///
     /// Returns the holder as it was, or `None` if the claim does not hold the lock. A request can
@@ -308,14 +309,14 @@ impl Locks {
         let name = LockName::new(name)?;
         self.capabilities().require(self.capabilities().force_release, "eviction")?;
         let engine = Arc::clone(&self.shared.manager.engine);
-        let asked = self.call_bounded(engine.request_release(name.clone(), claim, reason.to_owned())).await;
-        asked.map_err(|error| error.about_lock(&name))
+        let outcome = self.call_bounded(engine.request_release(name.clone(), claim, reason.to_owned())).await;
+        outcome.map_err(|error| error.about_lock(&name))
     }
 
-    /// Whether a claim that was asked to release ([`request_release`](Self::request_release)), and
-    /// does not hold the lock any more, has released it. `Some(false)`: no release is known.
-    /// `None`: the engine keeps no note of that. It shows when leases end, so a claim that is gone
-    /// before the end of its lease has released.
+    /// Whether a claim released the lock after a release request
+    /// ([`request_release`](Self::request_release)). Ask once the claim does not hold the lock any
+    /// more. `Some(false)`: no release is known. `None`: the engine stores no note of that, but
+    /// shows when leases end. A claim that disappears before the end of its lease has released.
     ///
     /// `Some(true)` is reported once.
     ///

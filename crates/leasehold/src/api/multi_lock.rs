@@ -74,8 +74,8 @@ impl Semaphore {
     }
 }
 
-/// Several locks at once. Made by [`Locks::multi_lock`]. Acquires them in the order of their names, so
-/// that two callers that list them in different orders do not deadlock.
+/// Several locks at once. Made by [`Locks::multi_lock`]. Acquires them in the order of their names,
+/// so that two callers that list them in different orders do not deadlock.
 #[derive(Clone)]
 pub struct MultiLock {
     locks: Locks,
@@ -189,8 +189,8 @@ impl MultiLock {
         if let Some(ttl) = self.ttl {
             request.set_ttl(ttl);
         }
-        if let Some(most) = self.max_hold {
-            request.set_max_hold(most);
+        if let Some(limit) = self.max_hold {
+            request.set_max_hold(limit);
         }
         if let Some(owner) = self.owner {
             request.set_owner(owner);
@@ -212,7 +212,8 @@ impl MultiLock {
                 Some((_, mode)) if covers(*mode, wanted.mode) => {}
                 Some((_, mode)) if covers(wanted.mode, *mode) => *mode = wanted.mode,
                 Some((_, mode)) => {
-                    let message = format!("is wanted twice, {mode} and {}, which exclude each other", wanted.mode);
+                    let message =
+                        format!("is requested twice, as {mode} and {}, which exclude each other", wanted.mode);
                     return Err(Error::new(ErrorKind::Conflict, message).about_lock(&name));
                 }
             }
@@ -223,17 +224,17 @@ impl MultiLock {
 }
 
 /// Several held locks. They end together: if one is lost, the whole guard is lost.
-#[must_use = "the locks are given back as soon as the guard is dropped"]
+#[must_use = "the locks are released as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct MultiLockGuard(Vec<Guard>);
 
 impl MultiLockGuard {
     fn from_guards(guards: Vec<Guard>) -> Result<Self> {
-        let all = Self(guards);
-        match all.0.iter().find(|guard| !guard.is_held()) {
-            None => Ok(all),
+        let held = Self(guards);
+        match held.0.iter().find(|guard| !guard.is_held()) {
+            None => Ok(held),
             Some(lost) => {
-                let message = "was lost again while the others were waited for";
+                let message = "was lost again while waiting for the other locks";
                 let error = Error::new(ErrorKind::Lost, message).about_lock(lost.name()).retryable();
                 Err(lost.shared().locate(error))
             }

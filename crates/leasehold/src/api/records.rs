@@ -53,9 +53,9 @@ impl Records {
         self.read(&name).await
     }
 
-    /// Writes a record if its version is still `expected_version`, the version that was read (zero: the record
-    /// must not exist). An empty value removes the record. `None`: it has another version, and
-    /// nothing was written.
+    /// Writes a record if its version is still `expected_version`, the version that was read (zero:
+    /// the record must not exist). An empty value removes the record. `None`: it has another
+    /// version, and was not written.
     ///
     /// # Errors
     /// `InvalidName`, `InvalidOption` if the value has more than 64 KiB, or an error from the
@@ -63,7 +63,7 @@ impl Records {
     ///
     /// # Ambiguity
     /// After an error with an unknown effect, the write may have happened or may still happen: read
-    /// the record again. Of two writes over the same version, the second one does nothing.
+    /// the record again. Of two writes over the same version, the second one has no effect.
     pub async fn compare_and_set(
         &self,
         name: impl AsRef<str>,
@@ -94,8 +94,8 @@ impl Records {
     ///
     /// # Ambiguity
     /// If the reply to a write is lost, the record is read again and `change` runs again, perhaps
-    /// on its own result: it must tolerate that. A `change` that sets a value or takes a maximum
-    /// does. A `change` that counts must find in the value that it has counted already.
+    /// on its own result: it must tolerate that. A `change` that sets a value or a maximum does. A
+    /// `change` that counts must recognise its own result in the value.
     ///
     /// # Cancellation safety
     /// If dropped, the write has happened or not.
@@ -108,7 +108,7 @@ impl Records {
         let mut tries = UpdateRetries::new(&self.shared);
         loop {
             tries.attempt_started = self.shared.manager.clock.now();
-            let trouble = match self.read(&name).await {
+            let failure = match self.read(&name).await {
                 Ok(found) => {
                     let Some(value) = change(&found.value, found.engine_time) else { return Ok(found) };
                     match self.write(&name, found.version, value).await {
@@ -119,7 +119,7 @@ impl Records {
                 }
                 Err(error) => Some(error),
             };
-            tries.pause(trouble).await.map_err(|error| error.about_record(&name))?;
+            tries.pause(failure).await.map_err(|error| error.about_record(&name))?;
         }
     }
 
@@ -153,20 +153,21 @@ impl Records {
     pub async fn compare_and_set_in_run(
         &self,
         name: &LockName,
-        over: u64,
+        expected_version: u64,
         value: String,
         run: Option<ServerRun>,
     ) -> Result<Option<Record>> {
-        let Some(run) = run else { return self.write(name, over, value).await };
+        let Some(run) = run else { return self.write(name, expected_version, value).await };
         self.check_size(name, &value)?;
         let store = Arc::clone(&self.store);
-        let written = self.call_bounded(store.compare_and_set_in_run(name.clone(), over, value, run)).await;
+        let written = self.call_bounded(store.compare_and_set_in_run(name.clone(), expected_version, value, run)).await;
         written.map_err(|error| error.about_record(name))
     }
 
-    async fn write(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
+    async fn write(&self, name: &LockName, expected_version: u64, value: String) -> Result<Option<Record>> {
         self.check_size(name, &value)?;
-        let written = self.call_bounded(Arc::clone(&self.store).compare_and_set(name.clone(), over, value)).await;
+        let written =
+            self.call_bounded(Arc::clone(&self.store).compare_and_set(name.clone(), expected_version, value)).await;
         written.map_err(|error| error.about_record(name))
     }
 
@@ -206,7 +207,7 @@ struct UpdateRetries<'a> {
     give_up_at: Instant,
     /// When the present try began.
     attempt_started: Instant,
-    /// How often another client's write came first.
+    /// How often another client wrote first.
     conflicts: u32,
     /// How often the engine failed since its last response.
     failures: u32,
@@ -214,30 +215,33 @@ struct UpdateRetries<'a> {
 
 impl<'a> UpdateRetries<'a> {
     fn new(shared: &'a Shared) -> Self {
-        let asked = shared.manager.clock.now();
-        Self { shared, give_up_at: asked.saturating_add(shared.ttl), attempt_started: asked, conflicts: 0, failures: 0 }
+        let now = shared.manager.clock.now();
+        Self { shared, give_up_at: now.saturating_add(shared.ttl), attempt_started: now, conflicts: 0, failures: 0 }
     }
 
-    /// Waits before another try, after an error or because another client's write came first.
+    /// Waits before another try, after an error or because another client wrote first.
     async fn pause(&mut self, error: Option<Error>) -> Result<()> {
         let clock = &self.shared.manager.clock;
         let now = clock.now();
-        let dice = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+        let random_bits = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
         let pause = match error {
             Some(error) if !error.is_retryable() || now >= self.give_up_at => return Err(error),
             Some(error) => {
                 tracing::debug!(%error, "trying again");
-                let most = rules::call_timeout(self.shared.ttl);
-                let pause = backoff::pause(self.failures, Duration::from_millis(10), most, dice);
+                let max_pause = rules::call_timeout(self.shared.ttl);
+                let pause = backoff::pause(self.failures, Duration::from_millis(10), max_pause, random_bits);
                 self.failures += 1;
                 pause
             }
             None if now >= self.give_up_at => return Err(self.shared.locate(contention_error(self.shared.ttl))),
             None => {
                 // Clients with slow tries need longer pauses to avoid each other.
-                let took = now.duration_since(self.attempt_started);
-                let (first, most) = (Duration::from_millis(1).max(took), Duration::from_millis(100).max(took * 4));
-                let pause = backoff::pause(self.conflicts, first, most, dice);
+                let attempt_duration = now.duration_since(self.attempt_started);
+                let (first, max_pause) = (
+                    Duration::from_millis(1).max(attempt_duration),
+                    Duration::from_millis(100).max(attempt_duration * 4),
+                );
+                let pause = backoff::pause(self.conflicts, first, max_pause, random_bits);
                 self.conflicts += 1;
                 self.failures = 0;
                 pause
@@ -249,6 +253,7 @@ impl<'a> UpdateRetries<'a> {
 }
 
 fn contention_error(time: Duration) -> Error {
-    let message = format!("was written by others each time, for {time:?}; try again, or write it from fewer places");
+    let message =
+        format!("was written first by other clients for {time:?}; try again, or reduce the number of writers");
     Error::new(ErrorKind::Timeout, message).retryable()
 }

@@ -20,7 +20,7 @@ pub(crate) struct Request {
     max_hold: Option<Duration>,
     owner: Option<Owner>,
     holder: Result<Option<Arc<Holder>>, Arc<str>>,
-    /// The terms of the last claim, reused for the next one of the same mode.
+    /// The options of the last claim, reused for the next one of the same mode.
     options: OnceLock<Arc<LockOptions>>,
 }
 
@@ -54,15 +54,15 @@ impl Request {
         };
     }
 
-    /// The terms of a claim in this mode, built once for all claims of the mode.
+    /// The options of a claim in this mode, built once for all claims of the mode.
     pub(crate) fn lock_options(&self, mode: Mode) -> Result<Arc<LockOptions>> {
         match self.options.get() {
-            Some(terms) if terms.mode == mode => Ok(Arc::clone(terms)),
+            Some(options) if options.mode == mode => Ok(Arc::clone(options)),
             Some(_) => self.new_lock_options(mode),
             None => {
-                let terms = self.new_lock_options(mode)?;
-                Ok(Arc::clone(self.options.get_or_init(|| Arc::clone(&terms))))
-                    .map(|kept| if kept.mode == mode { kept } else { terms })
+                let options = self.new_lock_options(mode)?;
+                Ok(Arc::clone(self.options.get_or_init(|| Arc::clone(&options))))
+                    .map(|kept| if kept.mode == mode { kept } else { options })
             }
         }
     }
@@ -78,15 +78,15 @@ impl Request {
             return Err(Error::new(ErrorKind::InvalidOption, message).about_lock(&name));
         }
         let ttl = self.ttl.unwrap_or(self.shared.ttl);
-        if self.max_hold.is_some_and(|most| most.is_zero()) {
-            return Err(Error::new(ErrorKind::InvalidOption, "max_hold must be longer than nothing").about_lock(&name));
+        if self.max_hold.is_some_and(|limit| limit.is_zero()) {
+            return Err(Error::new(ErrorKind::InvalidOption, "max_hold must be longer than zero").about_lock(&name));
         }
         Ok(Arc::new(LockOptions::new(name, mode, self.owner, ttl, holder)))
     }
 
     pub(crate) async fn acquire(&self, mode: Mode) -> Result<Guard> {
-        let patience = self.timeout.map_or(WaitLimit::Unlimited, WaitLimit::AtMost);
-        let guard = acquire(&self.shared, self.lock_options(mode)?, patience, self.max_hold).await?;
+        let wait_limit = self.timeout.map_or(WaitLimit::Unlimited, WaitLimit::AtMost);
+        let guard = acquire(&self.shared, self.lock_options(mode)?, wait_limit, self.max_hold).await?;
         guard.ok_or_else(|| Error::new(ErrorKind::Timeout, "not free"))
     }
 

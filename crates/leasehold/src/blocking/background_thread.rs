@@ -28,7 +28,7 @@ impl BackgroundThread {
         F: Future<Output = Result<crate::Locks>>,
     {
         let (opened, answer) = mpsc::sync_channel(1);
-        let (stay, gone) = oneshot::channel();
+        let (shutdown_sender, shutdown_receiver) = oneshot::channel();
         let body = move || {
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -36,13 +36,13 @@ impl BackgroundThread {
             };
             runtime.block_on(async move {
                 let locks = open().await;
-                let rest = |locks: &crate::Locks| {
+                let keeper_end = |locks: &crate::Locks| {
                     (locks.shared.manager.subscribe_end(), locks.clock().clone(), locks.shared.ttl)
                 };
-                let rest = locks.as_ref().ok().map(rest);
+                let keeper_end = locks.as_ref().ok().map(keeper_end);
                 drop(opened.send(locks.map(|locks| (locks, Handle::current()))));
-                let _: Result<Infallible, _> = gone.await;
-                if let Some((mut end, clock, ttl)) = rest {
+                let _: Result<Infallible, _> = shutdown_receiver.await;
+                if let Some((mut end, clock, ttl)) = keeper_end {
                     // The channel never sends: it closes when the keeper has released everything.
                     // After a TTL the claims have expired at the engine.
                     let _ = clock.timeout(ttl, end.changed()).await;
@@ -52,13 +52,14 @@ impl BackgroundThread {
         std::thread::Builder::new().name("leasehold".into()).spawn(body).map_err(start_error)?;
         let (locks, handle) = answer.recv().map_err(|_| thread_ended_error())??;
         let (clock, engine, url) = (locks.clock().clone(), locks.capabilities().engine, locks.url());
-        Ok((locks, Arc::new(Self { handle, clock, engine, url, _keep_alive: stay })))
+        Ok((locks, Arc::new(Self { handle, clock, engine, url, _keep_alive: shutdown_sender })))
     }
 
     /// Runs a call on the thread and waits for its answer.
     pub(super) fn call<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let (done, answer) = mpsc::sync_channel(1);
-        // If the caller is gone, the answer is dropped, and a guard in it releases its lock.
+        // If the caller has stopped waiting, the answer is dropped, and a guard in it releases its
+        // lock.
         self.handle.spawn(async move { drop(done.send(call.await)) });
         answer.recv().unwrap_or_else(|_| Err(thread_ended_error().at_engine(self.engine).at_url(&self.url)))
     }
@@ -70,5 +71,5 @@ fn start_error(error: std::io::Error) -> Error {
 
 /// Only after a panic on the thread.
 fn thread_ended_error() -> Error {
-    Error::new(ErrorKind::Closed, "the background thread failed while it worked on this").effect_unknown()
+    Error::new(ErrorKind::Closed, "the background thread panicked during this call").effect_unknown()
 }

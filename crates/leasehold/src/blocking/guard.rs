@@ -61,24 +61,24 @@ fn first_lost(
     watches: Vec<crate::LeaseWatcher>,
     timeout: Option<Duration>,
 ) -> Option<(usize, LostReason)> {
-    let over = worker.clock.now().saturating_add(timeout.unwrap_or(Duration::MAX));
-    let over = worker.clock.sleep_until(over);
+    let timer = worker.clock.now().saturating_add(timeout.unwrap_or(Duration::MAX));
+    let timer = worker.clock.sleep_until(timer);
     if watches.is_empty() {
         return None;
     }
-    let heard = worker.call(async move {
+    let answer = worker.call(async move {
         let lost = select_all(watches.iter().map(|watch| Box::pin(watch.lost())));
-        Ok(match select(lost, over).await {
+        Ok(match select(lost, timer).await {
             Either::Left(((reason, index, _), _)) => Some((index, reason)),
             Either::Right(_) => None,
         })
     });
-    // If the thread is gone, no keeper renews the lease.
-    heard.unwrap_or(Some((0, LostReason::Expired)))
+    // If the thread has ended, no keeper renews the lease.
+    answer.unwrap_or(Some((0, LostReason::Expired)))
 }
 
 /// As [`crate::Guard`], without async. Dropping it releases the lock in the background.
-#[must_use = "the lock is given back as soon as the guard is dropped"]
+#[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     // Dropped before the worker, so that the thread still releases it.
     inner: crate::Guard,
@@ -122,15 +122,16 @@ impl Guard {
         self.inner.is_release_requested()
     }
 
-    /// Waits until an operator asks for its release, but no longer than `timeout`: whether one did.
+    /// Waits until an operator requests its release, but no longer than `timeout`. Returns whether
+    /// one did.
     pub fn wait_for_release_request(&self, timeout: Duration) -> bool {
         let watch = self.inner.watcher();
-        let over = self.worker.clock.sleep_until(self.worker.clock.now().saturating_add(timeout));
-        let asked = self.worker.call(async move {
-            let asked = std::pin::pin!(watch.release_requested());
-            Ok(matches!(select(asked, over).await, Either::Left(_)))
+        let timer = self.worker.clock.sleep_until(self.worker.clock.now().saturating_add(timeout));
+        let was_requested = self.worker.call(async move {
+            let was_requested = std::pin::pin!(watch.release_requested());
+            Ok(matches!(select(was_requested, timer).await, Either::Left(_)))
         });
-        asked.unwrap_or(false)
+        was_requested.unwrap_or(false)
     }
 
     /// Waits until the lock is lost, and returns the reason. Does not return while the lock is
@@ -218,7 +219,7 @@ impl LeaseWatcher {
 }
 
 /// As [`crate::MultiLockGuard`], without async.
-#[must_use = "the locks are given back as soon as the guard is dropped"]
+#[must_use = "the locks are released as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct MultiLockGuard {
     inner: crate::MultiLockGuard,

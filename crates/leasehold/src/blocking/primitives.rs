@@ -42,8 +42,8 @@ macro_rules! primitive {
 
             /// Limits the hold: after this time the lease is not renewed any more, and is lost.
             #[must_use]
-            pub fn max_hold(self, most: Duration) -> Self {
-                Self { inner: self.inner.max_hold(most), ..self }
+            pub fn max_hold(self, limit: Duration) -> Self {
+                Self { inner: self.inner.max_hold(limit), ..self }
             }
 
             /// Sets the owner that may re-enter.
@@ -64,8 +64,8 @@ macro_rules! primitive {
                 /// # Errors
                 /// As the async method of this name.
                 pub fn $call(&self $(, $arg: $type)?) -> Result<$answer> {
-                    let twin = self.inner.clone();
-                    let answer = self.background_thread.call(async move { twin.$call($($arg)?).await })?;
+                    let inner = self.inner.clone();
+                    let answer = self.background_thread.call(async move { inner.$call($($arg)?).await })?;
                     Ok(answer.into_blocking(&self.background_thread))
                 }
             )*
@@ -76,8 +76,8 @@ macro_rules! primitive {
 primitive! {
     /// As [`crate::Mutex`], without async.
     Mutex {
-        /// Waits until the lock is granted: without limit, or for as long as [`timeout`](Self::timeout)
-        /// allows.
+        /// Waits until the lock is granted: without limit, or for as long as
+        /// [`timeout`](Self::timeout) allows.
         fn lock(&self) -> Result<Guard>;
         /// Acquires the lock if it is free; returns `None` if not.
         fn try_lock(&self) -> Result<Option<Guard>>;
@@ -101,9 +101,9 @@ primitive! {
 primitive! {
     /// As [`crate::Semaphore`], without async.
     Semaphore {
-        /// Waits for `permits_spec` at once.
+        /// Waits for `permits` at once.
         fn acquire(&self, permits: u32) -> Result<Guard>;
-        /// Acquires `permits_spec` if they are available at once.
+        /// Acquires `permits` if they are available at once.
         fn try_acquire(&self, permits: u32) -> Result<Option<Guard>>;
     }
 }
@@ -149,7 +149,8 @@ impl RwLock {
 }
 
 impl Semaphore {
-    /// This many permits, as one of several locks for [`Locks::multi_lock`](super::Locks::multi_lock).
+    /// This many permits, as one of several locks for
+    /// [`Locks::multi_lock`](super::Locks::multi_lock).
     pub fn permits_spec(&self, permits: u32) -> LockSpec {
         self.inner.permits_spec(permits)
     }
@@ -181,11 +182,11 @@ impl Observer {
     /// As [`crate::Observer::next`].
     #[allow(clippy::should_implement_trait, reason = "it never ends, and it fails: no iterator")]
     pub fn next(&mut self) -> Result<Option<Leader>> {
-        let gone = || {
+        let thread_failed_error = || {
             let error = Error::new(ErrorKind::Closed, "the background thread failed");
             error.at_engine(self.worker.engine).at_url(&self.worker.url)
         };
-        let mut observer = self.inner.take().ok_or_else(gone)?;
+        let mut observer = self.inner.take().ok_or_else(thread_failed_error)?;
         let (observer, leader) = self.worker.call(async move {
             let leader = observer.next().await;
             Ok((observer, leader))

@@ -43,7 +43,7 @@ impl ManualSource {
     }
 }
 
-/// A clock that a test advances. In between it stands still, or runs.
+/// A clock that a test advances. Between two advances its time is frozen, or follows real time.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<ManualSource>);
 
@@ -54,7 +54,7 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands still until it is advanced. It starts at one hour.
+    /// A clock whose time is frozen until it is advanced. It starts at one hour.
     pub fn new() -> Self {
         Self(Arc::new(ManualSource {
             now: AtomicU64::new(TEST_CLOCK_START.0),

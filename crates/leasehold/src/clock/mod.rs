@@ -56,7 +56,7 @@ pub struct Elapsed;
 
 impl fmt::Display for Elapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the time is over")
+        f.write_str("the time limit has passed")
     }
 }
 
@@ -69,9 +69,9 @@ impl Clock {
         Self::default()
     }
 
-    /// Tokio's own clock, from now on. In a runtime with paused time it stands still, too, and
-    /// jumps to the next timer when all tasks are idle. For tests: it does not count the time that
-    /// the machine slept.
+    /// Tokio's own clock, from now on. In a runtime with paused time it is frozen, too, and jumps
+    /// to the next timer when all tasks are idle. For tests: it does not count the time that the
+    /// machine slept.
     pub fn tokio() -> Self {
         Self(ClockSource::Tokio(TokioInstant::now()))
     }
@@ -85,7 +85,7 @@ impl Clock {
         }
     }
 
-    /// Waits until `started_at`. If the machine sleeps meanwhile, it may wake later by that time.
+    /// Waits until `at`. If the machine sleeps meanwhile, it may wake later by that time.
     pub fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.sleep_in_slices(at, Duration::MAX)
     }
@@ -102,19 +102,19 @@ impl Clock {
     ///
     /// # Errors
     /// If `work` did not complete in time.
-    pub async fn timeout<F: Future>(&self, most: Duration, work: F) -> Result<F::Output, Elapsed> {
+    pub async fn timeout<F: Future>(&self, limit: Duration, work: F) -> Result<F::Output, Elapsed> {
         let work = std::pin::pin!(work);
         match &self.0 {
-            ClockSource::System | ClockSource::Tokio(_) => tokio::time::timeout(most, work).await.map_err(|_| Elapsed),
+            ClockSource::System | ClockSource::Tokio(_) => tokio::time::timeout(limit, work).await.map_err(|_| Elapsed),
             ClockSource::Manual(manual) => tokio::select! {
                 biased;
                 done = work => Ok(done),
-                () = manual.wait_until(manual.now().saturating_add(most)) => Err(Elapsed),
+                () = manual.wait_until(manual.now().saturating_add(limit)) => Err(Elapsed),
             },
         }
     }
 
-    /// Waits until `started_at`, and wakes soon after the machine resumes from sleep, too.
+    /// Waits until `at`, and wakes soon after the machine resumes from sleep, too.
     pub(crate) fn sleep_until_despite_suspend(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.sleep_in_slices(at, MAX_SLEEP_SLICE)
     }
@@ -178,24 +178,24 @@ mod tests {
 
     #[tokio::test]
     async fn a_manual_clock_wakes_its_sleepers_when_it_is_advanced() {
-        let hand = ManualClock::new();
-        let clock = hand.clock();
+        let manual_clock = ManualClock::new();
+        let clock = manual_clock.clock();
         let at = clock.now().saturating_add(Duration::from_secs(10));
         let sleeper = tokio::spawn({
             let clock = clock.clone();
             async move { clock.sleep_until(at).await }
         });
-        hand.advance(Duration::from_secs(9));
+        manual_clock.advance(Duration::from_secs(9));
         tokio::task::yield_now().await;
         assert!(!sleeper.is_finished());
-        hand.advance(Duration::from_secs(1));
+        manual_clock.advance(Duration::from_secs(1));
         sleeper.await.unwrap();
     }
 
     #[tokio::test]
     async fn a_running_clock_follows_real_time_and_can_be_advanced() {
-        let hand = ManualClock::running();
-        let clock = hand.clock();
+        let manual_clock = ManualClock::running();
+        let clock = manual_clock.clock();
         clock.sleep(Duration::from_millis(5)).await;
         let at = clock.now().saturating_add(Duration::from_secs(3600));
         let sleeper = tokio::spawn({
@@ -204,22 +204,22 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(!sleeper.is_finished());
-        hand.advance(Duration::from_secs(3600));
+        manual_clock.advance(Duration::from_secs(3600));
         sleeper.await.unwrap();
         assert!(clock.now() >= at);
     }
 
     #[tokio::test]
     async fn a_timeout_drops_the_work_once_the_clock_is_advanced_past_it() {
-        let hand = ManualClock::new();
-        let clock = hand.clock();
+        let manual_clock = ManualClock::new();
+        let clock = manual_clock.clock();
         assert_eq!(clock.timeout(Duration::ZERO, async { 1 }).await, Ok(1), "what is there counts");
         let late = tokio::spawn({
             let clock = clock.clone();
             async move { clock.timeout(Duration::from_secs(10), clock.sleep(Duration::from_secs(11))).await }
         });
         tokio::task::yield_now().await;
-        hand.advance(Duration::from_secs(10));
+        manual_clock.advance(Duration::from_secs(10));
         assert_eq!(late.await.unwrap(), Err(Elapsed));
     }
 

@@ -39,7 +39,7 @@ fn cap_timeout(timeout: Duration, give_up_at: Instant, manager: &LeaseManager) -
 pub(crate) async fn acquire(
     shared: &Arc<Shared>,
     options: Arc<LockOptions>,
-    patience: WaitLimit,
+    wait_limit: WaitLimit,
     max_hold: Option<Duration>,
 ) -> Result<Option<Guard>> {
     let manager = &shared.manager;
@@ -52,22 +52,22 @@ pub(crate) async fn acquire(
     let span =
         tracing::debug_span!("acquire", name = %options.name, mode = %options.mode, engine = shared.engine_name());
     let claim = Arc::new(Claim::with_clock(manager.clock.clone(), options));
-    let mut asked = None;
+    let mut first_step = None;
     if manager.capabilities.uses_local_clock && span.is_disabled() && !manager.metrics.is_enabled() {
         // The fast path: an engine in this process grants a free lock at once, without a span, a
         // timer or metrics.
-        let mut step = Arc::clone(&manager.engine).attempt(Arc::clone(&claim), patience != WaitLimit::NoWait);
+        let mut step = Arc::clone(&manager.engine).attempt(Arc::clone(&claim), wait_limit != WaitLimit::NoWait);
         match step.take_ready() {
             Some(Ok(AcquireReply::Granted(grant))) => {
-                let term = GrantedLease::new(manager, &claim, grant, max_hold);
-                return Ok(Some(term.begin(shared, claim)));
+                let lease = GrantedLease::new(manager, &claim, grant, max_hold);
+                return Ok(Some(lease.begin(shared, claim)));
             }
-            Some(other) => asked = Some(Step::ready(other)),
-            None => asked = Some(step),
+            Some(other) => first_step = Some(Step::ready(other)),
+            None => first_step = Some(step),
         }
     }
-    let mut attempt = Acquisition::new(shared, claim, patience, max_hold);
-    attempt.inflight = asked;
+    let mut attempt = Acquisition::new(shared, claim, wait_limit, max_hold);
+    attempt.inflight = first_step;
     let result = if span.is_disabled() { attempt.run().await } else { attempt.run().instrument(span).await };
     attempt.report_outcome(&result);
     result.map_err(|error| shared.locate(error.about_lock(attempt.claim.name())))
@@ -78,38 +78,38 @@ pub(crate) async fn acquire(
 pub(crate) async fn acquire_all(
     shared: &Arc<Shared>,
     options: Vec<Arc<LockOptions>>,
-    patience: Option<Duration>,
+    max_wait: Option<Duration>,
     max_hold: Option<Duration>,
 ) -> Result<Option<Vec<Guard>>> {
     let manager = &shared.manager;
-    // Invalid terms are reported when the caller acquires the locks one by one.
+    // The caller acquires the locks one by one instead, which reports invalid options.
     if options.len() < 2
         || manager.rejects_requests()
         || options.iter().any(|options| manager.capabilities.check_options(options).is_err())
     {
         return Ok(None);
     }
-    let most = options.iter().map(|options| rules::call_timeout(options.ttl)).min().unwrap_or_default();
+    let max_timeout = options.iter().map(|options| rules::call_timeout(options.ttl)).min().unwrap_or_default();
     let new = |options| Arc::new(Claim::with_clock(manager.clock.clone(), options));
-    let mut several = AbandonOnDrop { shared, claims: options.into_iter().map(new).collect() };
-    let mut step = Arc::clone(&manager.engine).attempt_all(several.claims.clone());
-    let bound = || patience.map_or(most, |patience| most.min(patience.saturating_add(REPLY_GRACE)));
+    let mut unclaimed = AbandonOnDrop { shared, claims: options.into_iter().map(new).collect() };
+    let mut step = Arc::clone(&manager.engine).attempt_all(unclaimed.claims.clone());
+    let bound = || max_wait.map_or(max_timeout, |max_wait| max_timeout.min(max_wait.saturating_add(REPLY_GRACE)));
     let called = keeper::call(manager, &mut step, bound).await;
     // An error names one lock: the one that would be acquired first, one by one.
-    let Some(grants) = called.map_err(|error| error.about_lock(several.claims[0].name()))? else {
-        several.claims.clear();
+    let Some(grants) = called.map_err(|error| error.about_lock(unclaimed.claims[0].name()))? else {
+        unclaimed.claims.clear();
         return Ok(None);
     };
-    let late = manager.clock.now();
+    let now = manager.clock.now();
     let begin = |(claim, grant): (&Arc<Claim>, Grant)| {
-        let term = GrantedLease::new(manager, claim, grant, max_hold);
-        (late < term.deadline).then_some((term, Arc::clone(claim)))
+        let lease = GrantedLease::new(manager, claim, grant, max_hold);
+        (now < lease.deadline).then_some((lease, Arc::clone(claim)))
     };
-    let options: Option<Vec<_>> = several.claims.iter().zip(grants).map(begin).collect();
+    let options: Option<Vec<_>> = unclaimed.claims.iter().zip(grants).map(begin).collect();
     // Too late for one of them: release all.
     let Some(options) = options else { return Ok(None) };
-    several.claims.clear();
-    Ok(Some(options.into_iter().map(|(term, claim)| term.begin(shared, claim)).collect()))
+    unclaimed.claims.clear();
+    Ok(Some(options.into_iter().map(|(lease, claim)| lease.begin(shared, claim)).collect()))
 }
 
 /// Claims that are released on drop unless they became guards.
@@ -126,7 +126,7 @@ impl Drop for AbandonOnDrop<'_> {
     }
 }
 
-/// The lease that follows from a grant.
+/// The lease of a grant.
 struct GrantedLease {
     token: Token,
     starts_at: Instant,
@@ -141,7 +141,7 @@ impl GrantedLease {
             Some(_) if !manager.capabilities.uses_local_clock => manager.clock.now(),
             _ => grant.reserved_at,
         };
-        let cap = max_hold.map_or(Instant::NEVER, |most| held_from.saturating_add(most));
+        let cap = max_hold.map_or(Instant::NEVER, |limit| held_from.saturating_add(limit));
         let deadline = rules::deadline(grant.expires_at, manager.capabilities.drift, claim.options.ttl, cap);
         Self { token: grant.token, starts_at: grant.reserved_at, deadline, max_deadline: cap }
     }
@@ -161,7 +161,7 @@ struct Acquisition<'a> {
     claim: Arc<Claim>,
     max_hold: Option<Duration>,
     wait_limit: WaitLimit,
-    /// When the attempt began; unset if nothing needs it.
+    /// When the attempt began; not set if no timeout or metric needs it.
     started_at: Instant,
     give_up_at: Instant,
     /// The call in flight. If the caller drops the future, the keeper completes this call in the
@@ -191,11 +191,11 @@ enum NextAction {
 }
 
 impl<'a> Acquisition<'a> {
-    fn new(shared: &'a Arc<Shared>, claim: Arc<Claim>, patience: WaitLimit, max_hold: Option<Duration>) -> Self {
+    fn new(shared: &'a Arc<Shared>, claim: Arc<Claim>, wait_limit: WaitLimit, max_hold: Option<Duration>) -> Self {
         let needs_time = !shared.manager.capabilities.uses_local_clock || shared.manager.metrics.is_enabled();
-        let bounded = matches!(patience, WaitLimit::AtMost(_));
+        let bounded = matches!(wait_limit, WaitLimit::AtMost(_));
         let started = if needs_time || bounded { shared.manager.clock.now() } else { Instant::default() };
-        let give_up_at = match patience {
+        let give_up_at = match wait_limit {
             WaitLimit::NoWait => started,
             WaitLimit::AtMost(wait) => started.saturating_add(wait),
             WaitLimit::Unlimited => Instant::NEVER,
@@ -205,7 +205,7 @@ impl<'a> Acquisition<'a> {
             shared,
             claim,
             max_hold,
-            wait_limit: patience,
+            wait_limit,
             started_at: started,
             give_up_at,
             inflight: None,
@@ -232,7 +232,7 @@ impl<'a> Acquisition<'a> {
             if self.maybe_known_to_engine && self.wait_limit != WaitLimit::NoWait && now >= self.give_up_at {
                 return Err(self.timeout_error());
             }
-            let heard = match next {
+            let reply = match next {
                 NextAction::Attempt => self.attempt().await,
                 NextAction::Wait(recheck) => self.wait(now, recheck).await,
                 NextAction::Pause(pause) => {
@@ -241,7 +241,7 @@ impl<'a> Acquisition<'a> {
                     continue;
                 }
             };
-            next = match heard {
+            next = match reply {
                 Ok(AcquireReply::Granted(grant)) => match self.accept(grant)? {
                     Some(guard) => return Ok(Some(guard)),
                     None => NextAction::Attempt,
@@ -288,16 +288,16 @@ impl<'a> Acquisition<'a> {
     }
 
     async fn wait(&mut self, now: Instant, recheck: Option<Duration>) -> Result<AcquireReply> {
-        let mut patience = rules::heartbeat_interval(self.claim.options.ttl).min(self.give_up_at.duration_since(now));
+        let mut timeout = rules::heartbeat_interval(self.claim.options.ttl).min(self.give_up_at.duration_since(now));
         if let Some(recheck) = recheck {
-            patience = patience.min(recheck);
+            timeout = timeout.min(recheck);
         }
         // Not kept in flight: if the caller drops the future, the wait ends and the claim leaves
         // the queue at once.
-        let mut step = Arc::clone(&self.manager().engine).wait(Arc::clone(&self.claim), patience);
+        let mut step = Arc::clone(&self.manager().engine).wait(Arc::clone(&self.claim), timeout);
         let (manager, ttl, give_up_at) = (self.manager(), self.claim.options.ttl, self.bounded_give_up_at());
-        let most = || cap_timeout(patience + rules::call_timeout(ttl), give_up_at, manager);
-        let result = keeper::call_unmetered(manager, &mut step, most).await;
+        let max_duration = || cap_timeout(timeout + rules::call_timeout(ttl), give_up_at, manager);
+        let result = keeper::call_unmetered(manager, &mut step, max_duration).await;
         self.note_response(result)
     }
 
@@ -319,19 +319,19 @@ impl<'a> Acquisition<'a> {
         self.cool_down_until = Some(self.manager().clock.now().saturating_add(left));
     }
 
-    /// Begins the lease of a grant. `None`: the grant came so late that its lease is over, and the
-    /// claim asks again.
+    /// Begins the lease of a grant. `None`: the grant arrived after its lease had ended, and the
+    /// claim retries.
     fn accept(&mut self, grant: Grant) -> Result<Option<Guard>> {
-        let term = GrantedLease::new(self.manager(), &self.claim, grant, self.max_hold);
+        let lease = GrantedLease::new(self.manager(), &self.claim, grant, self.max_hold);
         let waited = self.is_contended || !self.manager().capabilities.uses_local_clock;
-        if waited && self.manager().clock.now() >= term.deadline {
-            if term.deadline >= term.max_deadline {
-                return Err(Error::new(ErrorKind::Lost, "max_hold was over before the engine had answered"));
+        if waited && self.manager().clock.now() >= lease.deadline {
+            if lease.deadline >= lease.max_deadline {
+                return Err(Error::new(ErrorKind::Lost, "max_hold passed before the engine answered"));
             }
             return Ok(None);
         }
         self.is_done = true;
-        Ok(Some(term.begin(self.shared, Arc::clone(&self.claim))))
+        Ok(Some(lease.begin(self.shared, Arc::clone(&self.claim))))
     }
 
     /// Retries after a pause that spreads the contenders, because there is no queue or the claim
@@ -339,23 +339,22 @@ impl<'a> Acquisition<'a> {
     fn retry_later(&mut self, recheck: Option<Duration>, sent: Instant) -> NextAction {
         self.is_contended = true;
         // An engine in this process answers at once, and the first attempt has no send time.
-        let took = if self.manager().capabilities.uses_local_clock {
+        let attempt_duration = if self.manager().capabilities.uses_local_clock {
             Duration::ZERO
         } else {
             self.manager().clock.now().duration_since(sent)
         };
         let longest = self.claim.options.ttl / 3;
-        let first = Duration::from_millis(5).max(took).min(longest);
-        let most = Duration::from_millis(250).max(took * 2).min(longest);
-        let dice = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
-        let pause = backoff::pause(self.busy_count, first, most, dice);
+        let first = Duration::from_millis(5).max(attempt_duration).min(longest);
+        let max_pause = Duration::from_millis(250).max(attempt_duration * 2).min(longest);
+        let random_bits = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+        let pause = backoff::pause(self.busy_count, first, max_pause, random_bits);
         self.busy_count += 1;
         NextAction::Pause(recheck.map_or(pause, |recheck| pause.min(recheck.max(Duration::from_millis(1)))))
     }
 
-    /// Handles a failed call: retries with the same claim if that may help and the caller still
-    /// waits. Without a bounded wait, it gives up once the engine has not responded for a whole
-    /// TTL.
+    /// Handles a failed call: retries with the same claim if a retry may help and the caller still
+    /// waits. Without a bounded wait, it stops once the engine has not responded for a whole TTL.
     fn handle_failure(&mut self, error: Error) -> Result<NextAction> {
         let retry = error.is_retryable() && self.wait_limit != WaitLimit::NoWait;
         let now = self.manager().clock.now();
@@ -374,9 +373,9 @@ impl<'a> Acquisition<'a> {
         }
         tracing::debug!(%error, "trying again");
         self.last_error = Some(error);
-        let dice = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
-        let most = rules::call_timeout(self.claim.options.ttl);
-        let pause = backoff::pause(self.failures, Duration::from_millis(10), most, dice);
+        let random_bits = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+        let max_pause = rules::call_timeout(self.claim.options.ttl);
+        let pause = backoff::pause(self.failures, Duration::from_millis(10), max_pause, random_bits);
         self.failures += 1;
         Ok(NextAction::Pause(pause))
     }
@@ -396,17 +395,17 @@ impl<'a> Acquisition<'a> {
     }
 
     fn report_outcome(&mut self, result: &Result<Option<Guard>>) {
-        let gauges = &self.manager().metrics;
-        if gauges.is_enabled() {
+        let metrics = &self.manager().metrics;
+        if metrics.is_enabled() {
             let label = match result {
                 Ok(Some(_)) => "granted",
                 Ok(None) => "busy",
                 Err(error) => error.kind().as_str(),
             };
-            gauges.increment("leasehold_acquire_total", Some(("result", label)));
+            metrics.increment("leasehold_acquire_total", Some(("result", label)));
             self.is_contended |= matches!(result, Ok(None));
             if matches!(result, Ok(Some(_))) {
-                gauges.record_duration(
+                metrics.record_duration(
                     "leasehold_acquire_wait_seconds",
                     self.manager().clock.now().duration_since(self.started_at),
                 );
@@ -421,7 +420,7 @@ impl<'a> Acquisition<'a> {
 }
 
 impl Drop for Acquisition<'_> {
-    /// Releases whatever the engine may still have of the claim, also when the caller dropped the
+    /// Releases what the engine may still store of the claim, also when the caller dropped the
     /// future.
     fn drop(&mut self) {
         let manager = self.manager();
@@ -441,7 +440,7 @@ impl Drop for Acquisition<'_> {
     }
 }
 
-/// The error during a cool-down: the lock may be free, but the engine grants nothing.
+/// The error during a cool-down: the lock may be free, but the engine makes no grants.
 fn cooling_down_error(left: Duration) -> Error {
     let message = format!(
         "cools down for another {left:.1?} (strict): servers restarted or were replaced, and may have lost the lease of a holder"

@@ -18,7 +18,7 @@ use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 pub enum ReleaseOutcome {
     /// The holder held the lock until this release.
     Released,
-    /// The holder had lost the lock before; another client may have held it meanwhile.
+    /// The holder had lost the lock before; another client may have held it since.
     AlreadyLost(LostReason),
 }
 
@@ -26,7 +26,7 @@ pub enum ReleaseOutcome {
 ///
 /// Dropping it releases the lock in the background, on a best-effort basis.
 /// [`release`](Self::release) waits for the engine and returns the outcome.
-#[must_use = "the lock is given back as soon as the guard is dropped"]
+#[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     shared: Arc<Shared>,
     claim: Arc<Claim>,
@@ -91,9 +91,9 @@ impl Guard {
         self.claim.lease.lost_reason()
     }
 
-    /// Waits until an operator asks for the release of the lock
-    /// ([`Locks::request_release`](crate::Locks::request_release)). The lock is still held then,
-    /// until its [`deadline`](Self::deadline), but not renewed any more: finish the work and
+    /// Waits until an operator requests the release of the lock
+    /// ([`Locks::request_release`](crate::Locks::request_release)). The holder keeps the lock until
+    /// its [`deadline`](Self::deadline), but the keeper stops renewing it: finish the work and
     /// release it. Does not complete without such a request.
     ///
     /// # Cancellation safety
@@ -132,7 +132,7 @@ impl Guard {
         &self.shared
     }
 
-    /// The error that says that this lock was lost, and why.
+    /// The error for the loss of this lock, with the reason.
     pub fn lost_error(&self, reason: LostReason) -> Error {
         let error = Error::new(ErrorKind::Lost, format!("lost: {reason}"));
         self.shared.locate(error).about_lock(self.name())
@@ -154,14 +154,14 @@ impl Guard {
         let manager = &self.shared.manager;
         let same_clock = manager.capabilities.uses_local_clock;
         let lease = &self.claim.lease;
-        // The engine does not know `max_hold`: with a cap, only the lease can tell whether it was
+        // The engine does not know `max_hold`: with a cap, only the lease shows whether it was
         // reached.
-        let ours = if same_clock && lease.max_deadline() == Instant::NEVER {
+        let was_held = if same_clock && lease.max_deadline() == Instant::NEVER {
             lease.mark_released_unchecked()
         } else {
             lease.mark_released()
         };
-        let (label, outcome) = if ours {
+        let (label, outcome) = if was_held {
             manager.untrack(&self.claim);
             let ending = PendingRelease { guard: &self, is_done: false };
             let result = keeper::release(manager, &self.claim, || self.deadline()).await;

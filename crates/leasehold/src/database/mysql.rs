@@ -18,22 +18,22 @@ impl<T: Into<Value>> IntoValue<Value> for T {
 /// unknown.
 fn statement_error(error: Error) -> StatementError {
     let verdict = match &error {
-        Error::Server(said) => sql_error::classify_mysql(said.code),
+        Error::Server(server_error) => sql_error::classify_mysql(server_error.code),
         _ => SqlErrorClass::Unknown,
     };
     StatementError::new(verdict, error)
 }
 
-/// The fault for a row that cannot be parsed: nothing was done to it.
-fn malformed_row(what: &str) -> StatementError {
-    StatementError::new(SqlErrorClass::Refused, what.to_owned())
+/// The error for a row that cannot be parsed; the row is unchanged.
+fn malformed_row(detail: &str) -> StatementError {
+    StatementError::new(SqlErrorClass::Refused, detail.to_owned())
 }
 
 async fn read(conn: &mut impl Queryable, sql: &str, key: &Value) -> Result<sealed::Rows<Row>, StatementError> {
     let rows: Vec<Row> = conn.exec(sql, Params::Positional(vec![key.clone()])).await.map_err(statement_error)?;
     let versions = rows.into_iter().map(|row| {
         let version = row.get_opt(row.len().saturating_sub(1));
-        let version = version.and_then(Result::ok).ok_or_else(|| malformed_row("the version is no number"))?;
+        let version = version.and_then(Result::ok).ok_or_else(|| malformed_row("the version is not a number"))?;
         Ok((row, version))
     });
     versions.collect()
@@ -51,8 +51,8 @@ async fn write(
         StatementError { class: SqlErrorClass::Unknown, cause } => StatementError::new(SqlErrorClass::Refused, cause),
         known => known,
     })?;
-    let all = values.iter().chain([key]).cloned().chain([Value::from(version)]).collect();
-    let result = conn.exec_iter(&ready, Params::Positional(all)).await.map_err(statement_error)?;
+    let parameters = values.iter().chain([key]).cloned().chain([Value::from(version)]).collect();
+    let result = conn.exec_iter(&ready, Params::Positional(parameters)).await.map_err(statement_error)?;
     let count = result.affected_rows();
     result.drop_result().await.map_err(statement_error)?;
     Ok(count)
@@ -104,8 +104,8 @@ impl Transaction for mysql_async::Transaction<'_> {
     ) -> Result<Option<FenceState>, StatementError> {
         let [upsert, look, ..] = sql else { return Err(malformed_row("two statements are needed")) };
         let resource = Value::from(resource.as_bytes());
-        let whose = Value::from(owner.map(|owner| owner.bits().to_be_bytes().to_vec()));
-        let values = vec![resource.clone(), Value::from(token.0), whose];
+        let owner_bytes = Value::from(owner.map(|owner| owner.bits().to_be_bytes().to_vec()));
+        let values = vec![resource.clone(), Value::from(token.0), owner_bytes];
         self.exec_drop(upsert.as_str(), Params::Positional(values)).await.map_err(statement_error)?;
         // A locking read sees the current row, not the transaction's snapshot. The upsert has
         // locked the row.
@@ -117,7 +117,7 @@ impl Transaction for mysql_async::Transaction<'_> {
             let owner = owner.map(|bits| bits.try_into().map(u128::from_be_bytes)).transpose().ok()?;
             Some(FenceState { token: Token(token), owner: owner.map(Owner::from_bits) })
         });
-        let seen = seen.ok_or_else(|| malformed_row("the fence's row is not there, or is none of ours"))?;
+        let seen = seen.ok_or_else(|| malformed_row("the fence's row is missing or was not written by leasehold"))?;
         Ok((!admits(seen, token, owner)).then_some(seen))
     }
 }

@@ -55,10 +55,11 @@ async fn write(
         StatementError { class: SqlErrorClass::Unknown, cause } => StatementError::new(SqlErrorClass::Refused, cause),
         known => known,
     })?;
-    let mut all: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value.as_ref() as &(dyn ToSql + Sync)).collect();
-    all.push(key.as_ref());
-    all.push(&version);
-    client.execute(&ready, &all).await.map_err(statement_error)
+    let mut parameters: Vec<&(dyn ToSql + Sync)> =
+        values.iter().map(|value| value.as_ref() as &(dyn ToSql + Sync)).collect();
+    parameters.push(key.as_ref());
+    parameters.push(&version);
+    client.execute(&ready, &parameters).await.map_err(statement_error)
 }
 
 /// Connections and transactions implement `Session` alike.
@@ -111,9 +112,9 @@ impl Transaction for tokio_postgres::Transaction<'_> {
         let number = i64::try_from(token.0).map_err(|_| {
             StatementError::new(SqlErrorClass::Refused, format!("token {token} does not fit into PostgreSQL's BIGINT"))
         })?;
-        let whose = owner.map(|owner| owner.bits().to_be_bytes().to_vec());
+        let owner_bytes = owner.map(|owner| owner.bits().to_be_bytes().to_vec());
         let values: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&resource, Type::TEXT), (&number, Type::INT8), (&whose, Type::BYTEA)];
+            [(&resource, Type::TEXT), (&number, Type::INT8), (&owner_bytes, Type::BYTEA)];
         if self.execute_typed(upsert, &values).await.map_err(statement_error)? > 0 {
             return Ok(None);
         }

@@ -80,11 +80,11 @@ pub struct Capabilities {
     pub uses_local_clock: bool,
     /// The clock drift that is deducted from every lease.
     pub drift: Drift,
-    /// What it survives, in words.
+    /// The failures that it survives, as text.
     pub tolerates: &'static str,
-    /// When it fails to exclude, in words.
+    /// When it fails to exclude, as text.
     pub fails_when: &'static str,
-    /// What to be careful about with this deployment, in words; empty if nothing.
+    /// A warning about this deployment, as text; empty if there is none.
     pub warning: &'static str,
 }
 
@@ -114,7 +114,7 @@ impl Capabilities {
         }
     }
 
-    /// Returns an error if the engine cannot do what the terms ask.
+    /// Returns an error if the engine does not support these options.
     pub(crate) fn check_options(&self, options: &LockOptions) -> Result<()> {
         match options.mode {
             Mode::Shared => self.require(self.shared, "shared locks")?,
@@ -128,15 +128,15 @@ impl Capabilities {
             self.require(self.reentrancy, "re-entry by an owner")?;
         }
         if options.ttl < self.min_ttl || options.ttl > self.max_ttl {
-            let (least, most) = (self.min_ttl, self.max_ttl);
-            let message = format!("the TTL is between {least:?} and {most:?}, and this one is {:?}", options.ttl);
+            let (min, max) = (self.min_ttl, self.max_ttl);
+            let message = format!("the TTL is between {min:?} and {max:?}, and this one is {:?}", options.ttl);
             return Err(Error::new(ErrorKind::InvalidOption, message).at_engine(self.engine));
         }
         let drift = self.drift.margin_for(options.ttl);
         if drift >= options.ttl / 2 {
             let ttl = options.ttl;
             let message = format!(
-                "the drift takes {drift:?} off a TTL of {ttl:?}, and too little is left to renew it in: a longer TTL, or less drift"
+                "the clock drift shortens a TTL of {ttl:?} by {drift:?}, and too little is left to renew it in: use a longer TTL, or less drift"
             );
             return Err(Error::new(ErrorKind::InvalidOption, message).at_engine(self.engine));
         }
@@ -152,8 +152,8 @@ impl Capabilities {
     }
 
     /// The error of a call for something that the engine does not offer.
-    pub(crate) fn unsupported(&self, what: &str) -> Error {
-        let message = format!("has no {what}; `leasehold engines` lists what each engine can do");
+    pub(crate) fn unsupported(&self, capability: &str) -> Error {
+        let message = format!("has no {capability}; `leasehold engines` lists what each engine can do");
         Error::new(ErrorKind::Unsupported, message).at_engine(self.engine)
     }
 }
@@ -161,8 +161,8 @@ impl Capabilities {
 fn check_permits(n: u32, limit: u32) -> Result<()> {
     let message = match (n, limit) {
         (_, 0) => "a semaphore needs a limit of at least 1".to_owned(),
-        (0, _) => "a semaphore gives at least 1 permit".to_owned(),
-        (n, limit) if n > limit => format!("{n} permits can never be had from a semaphore of {limit}"),
+        (0, _) => "a request needs at least 1 permit".to_owned(),
+        (n, limit) if n > limit => format!("{n} permits are more than the semaphore's limit of {limit}"),
         _ => return Ok(()),
     };
     Err(Error::new(ErrorKind::InvalidOption, message))

@@ -7,7 +7,7 @@ use super::lease::Lease;
 use crate::clock::{Clock, Instant};
 use crate::types::{ClaimId, Holder, LockName, Mode, Owner, Token};
 
-/// What a claim asks for. Claims that ask for the same share it.
+/// The options of a claim. Claims with the same options share them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LockOptions {
@@ -19,13 +19,12 @@ pub struct LockOptions {
     pub owner: Option<Owner>,
     /// How long a grant lasts unless renewed.
     pub ttl: Duration,
-    /// The process that asks, for inspection.
+    /// The requesting process, for inspection.
     pub holder: Arc<Holder>,
 }
 
 impl LockOptions {
-    /// The terms of a claim. Truncates those fields of the holder that are longer than an engine
-    /// stores.
+    /// The options of a claim. Truncates fields of the holder that exceed what an engine stores.
     pub fn new(name: LockName, mode: Mode, owner: Option<Owner>, ttl: Duration, holder: Arc<Holder>) -> Self {
         let holder = holder.truncated();
         Self { name, mode, owner, ttl, holder }
@@ -38,14 +37,14 @@ impl LockOptions {
 pub struct Claim {
     /// Made before the request is sent; the engine recognises a retry by it.
     pub id: ClaimId,
-    /// What the claim asks for.
+    /// The options of the claim.
     pub options: Arc<LockOptions>,
     /// The claim's lease in this process.
     pub(crate) lease: Lease,
 }
 
 impl Claim {
-    /// A new claim on these terms.
+    /// A new claim with these options.
     pub fn new(options: Arc<LockOptions>) -> Self {
         Self::with_clock(Clock::system(), options)
     }
@@ -90,7 +89,7 @@ mod tests {
         let long = "ä".repeat(10_000);
         let holder = Holder::new(&long, 1, &long, &long);
         assert!(
-            holder.over_long_field().is_some_and(|said| said.contains("at most 255 bytes")),
+            holder.over_long_field().is_some_and(|message| message.contains("at most 255 bytes")),
             "{:?}",
             holder.over_long_field()
         );

@@ -70,9 +70,9 @@ pub(crate) struct Lease {
     state: AtomicU8,
     /// An operator asked for a release: the keeper does not renew the lease any more.
     release_requested: AtomicBool,
-    /// The lease's slot in the keeper's book.
+    /// The lease's slot in the keeper's renewal queue.
     pub(crate) slot: AtomicU32,
-    /// Notified when the lease is lost, and when an operator asks for its release.
+    /// Notified when the lease is lost, and when an operator requests its release.
     ended_or_requested: Notify,
 }
 
@@ -91,11 +91,12 @@ impl Lease {
         }
     }
 
-    /// Begins the lease of a grant to a request sent at `granted_at`. From `max_deadline` on it is not renewed.
-    pub(crate) fn begin(&self, token: Token, granted: Instant, deadline: Instant, cap: Instant) {
+    /// Begins the lease of a grant to a request sent at `granted_at`. From `max_deadline` on it is
+    /// not renewed.
+    pub(crate) fn begin(&self, token: Token, granted_at: Instant, deadline: Instant, max_deadline: Instant) {
         self.token.store(token.0, Ordering::Relaxed);
-        self.granted_at.store(granted.as_nanos(), Ordering::Relaxed);
-        self.max_deadline.store(cap.as_nanos(), Ordering::Relaxed);
+        self.granted_at.store(granted_at.as_nanos(), Ordering::Relaxed);
+        self.max_deadline.store(max_deadline.as_nanos(), Ordering::Relaxed);
         self.deadline.store(deadline.as_nanos(), Ordering::Relaxed);
         self.release_requested.store(false, Ordering::Relaxed);
         self.state.store(HELD, Ordering::Release);
@@ -130,7 +131,7 @@ impl Lease {
         false
     }
 
-    /// Whether the lease was granted and has ended, for whatever reason.
+    /// Whether the lease was granted and has ended, for any reason.
     pub(crate) fn has_ended(&self) -> bool {
         self.state.load(Ordering::Acquire) != PENDING && !self.is_held()
     }
@@ -146,11 +147,11 @@ impl Lease {
             return false;
         }
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
-        // If another task saw the lease expire meanwhile, it stays lost.
+        // If another task has marked the lease as expired, it stays lost.
         self.state.load(Ordering::Acquire) == HELD
     }
 
-    /// Marks that an operator asks for the release: the lease lasts until its present deadline and
+    /// Marks that an operator requests the release: the lease lasts until its present deadline and
     /// no longer. `false` if it is not held, or was marked before.
     pub(crate) fn request_release(&self) -> bool {
         if !self.is_held() || self.release_requested.swap(true, Ordering::AcqRel) {
@@ -166,7 +167,7 @@ impl Lease {
         self.release_requested.load(Ordering::Acquire)
     }
 
-    /// Waits until an operator asks for the release; forever if none does.
+    /// Waits until an operator requests the release; forever if none does.
     pub(crate) async fn release_requested(&self) {
         loop {
             let mut changed = std::pin::pin!(self.ended_or_requested.notified());
@@ -197,8 +198,8 @@ impl Lease {
         self.is_held() && self.end(RELEASED)
     }
 
-    /// As [`mark_released`](Self::mark_released), for an engine that reads this process's clock: its answer
-    /// states whether the release was in time.
+    /// As [`mark_released`](Self::mark_released), for an engine that reads this process's clock:
+    /// its answer states whether the release was in time.
     pub(crate) fn mark_released_unchecked(&self) -> bool {
         self.end(RELEASED)
     }

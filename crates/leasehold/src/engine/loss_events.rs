@@ -13,15 +13,15 @@ pub enum LossEvent {
     Lost(ClaimId),
     /// This claim may be lost: the keeper renews it at once.
     MaybeLost(ClaimId),
-    /// An operator asks the holder of this claim to release it. The claim holds until its deadline,
-    /// and is not renewed any more.
+    /// An operator requests that the holder of this claim releases it. The claim holds until its
+    /// deadline, and is not renewed any more.
     ReleaseRequested(ClaimId),
     /// Any claim may be lost: the connection was broken for a while, or the server is another one.
     /// The keeper renews all claims at once.
     Resync,
 }
 
-/// A stream of losses and possible losses, as the engine learns of them.
+/// A stream of losses and possible losses, as the engine detects them.
 #[derive(Debug)]
 pub struct LossEvents(Option<UnboundedReceiver<LossEvent>>);
 
@@ -39,7 +39,7 @@ impl LossEvents {
         let Some(receiver) = &mut self.0 else { return std::future::pending().await };
         let mut losses = Vec::new();
         if receiver.recv_many(&mut losses, 1024).await == 0 {
-            // The engine was dropped, and reports nothing any more.
+            // The engine was dropped and reports no more events.
             return std::future::pending().await;
         }
         losses

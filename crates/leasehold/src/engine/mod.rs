@@ -148,7 +148,7 @@ pub enum AcquireReply {
         /// After this time the lock may become free without a notification.
         recheck_after: Option<Duration>,
     },
-    /// The engine cools down and grants nothing new: servers restarted, and leases that they lost
+    /// The engine cools down and makes no new grants: servers restarted, and leases that they lost
     /// may still be held. Retry.
     CoolingDown {
         /// The time left, at least.
@@ -204,8 +204,8 @@ pub enum ReleaseReply {
 }
 
 impl From<ReleaseEffect> for ReleaseReply {
-    fn from(departure: ReleaseEffect) -> Self {
-        match departure {
+    fn from(effect: ReleaseEffect) -> Self {
+        match effect {
             ReleaseEffect::Released => Self::Released,
             ReleaseEffect::LeftQueue => Self::LeftQueue,
             ReleaseEffect::Absent => Self::Absent,
@@ -244,16 +244,16 @@ pub struct LockView {
     pub waiters: Vec<ContenderView>,
     /// The highest token granted, if the engine stores it.
     pub last_token: Option<Token>,
-    /// No holder is known, but the engine grants nothing for this time (`strict`): servers
+    /// No holder is known, but the engine makes no grants for this time (`strict`): servers
     /// restarted and may have lost the lease of a holder.
     pub cool_down: Option<Duration>,
-    /// If the stored data of the lock is damaged: what is wrong with it. Nothing else is known of
-    /// the lock then.
+    /// If the stored data of the lock is damaged: a description of the damage. The other fields are
+    /// empty then.
     pub damage: Option<String>,
 }
 
 impl ContenderView {
-    /// A holder or a waiter, for an engine to show. `fence_token` is `None` for a waiter.
+    /// A holder or a waiter, for an engine to show. `token` is `None` for a waiter.
     pub fn new(
         claim: ClaimId,
         mode: Mode,
@@ -265,7 +265,7 @@ impl ContenderView {
         Self { claim, mode, token, holder, age, remaining: left }
     }
 
-    /// A party of a table that has held or waited since `since`.
+    /// A contender of a table that has held or waited since `since`.
     #[cfg(any(feature = "memory", feature = "file"))]
     pub(crate) fn from_contender<N>(contender: &Contender<N>, holder: Holder, since: Instant, now: Instant) -> Self {
         let token = (contender.token > Token::default()).then_some(contender.token);
@@ -291,13 +291,13 @@ impl LockView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForceReleaseOutcome {
-    /// The claim that was evicted; `None` if it was gone already and nothing changed.
+    /// The claim that was evicted; `None` if it had ended already; then nothing changed.
     pub contender: Option<ContenderView>,
     /// The token to write to the resource. It is higher than the evicted holder's token, and lower
     /// than the token of every other holder, present or future. The resource then refuses the
     /// evicted holder and no other.
     ///
-    /// `None` if there is nothing to refuse, because the claim was gone or was a waiter. Also
+    /// `None` if there is no token to refuse, because the claim had ended or was a waiter. Also
     /// `None` if no such number exists: a remaining holder, or in ZooKeeper the next waiter, has a
     /// lower token or the very next one.
     ///
@@ -342,9 +342,9 @@ pub struct ServerRun {
     pub began_at: Duration,
 }
 
-/// The answer of an engine to a call for what it does not offer.
-fn unsupported<T>(capabilities: &Capabilities, what: &str) -> Step<T> {
-    Step::ready(Err(capabilities.unsupported(what)))
+/// An engine's answer to a call that it does not support.
+fn unsupported<T>(capabilities: &Capabilities, capability: &str) -> Step<T> {
+    Step::ready(Err(capabilities.unsupported(capability)))
 }
 
 /// An engine that keeps locks.
@@ -370,13 +370,13 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn url(&self) -> String;
 
     /// Acquires the lock if it is free; otherwise queues if `queue` is set and the engine has a
-    /// queue. Follows rules 1 to 6 of [`LockTable`](crate::logic::table::LockTable). Repeating the call
-    /// with the same claim gives the same answer and a later end.
+    /// queue. Follows rules 1 to 6 of [`LockTable`](crate::logic::table::LockTable). Repeating the
+    /// call with the same claim gives the same answer and a later end.
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply>;
 
     /// Acquires several locks at once if all of them are free: one grant per claim, in order.
-    /// `None` if one of them is not free, or if the engine cannot do it in one step. It then took
-    /// none, and the caller acquires them one by one.
+    /// `None` if one of them is not free, or if the engine cannot do it in one step. It then
+    /// acquired none, and the caller acquires them one by one.
     fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
         drop(claims);
         Step::ready(Ok(None))
@@ -405,7 +405,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply>;
 
     /// From this call on, the stream of losses that the engine detects without a renewal (eviction,
-    /// end of a session). An engine that learns of a loss only from a renewal returns
+    /// end of a session). An engine that detects losses only by renewals returns
     /// [`LossEvents::none`].
     fn loss_events(&self) -> LossEvents {
         LossEvents::none()
@@ -432,9 +432,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         unsupported(self.capabilities(), "inspection")
     }
 
-    /// Evicts a claim, whether it holds or waits. [`fence::force_release_token`](crate::logic::fence::force_release_token)
-    /// decides which token the engine raises and which it advises. If the claim is gone, the engine
-    /// raises none.
+    /// Evicts a claim, whether it holds or waits.
+    /// [`fence::force_release_token`](crate::logic::fence::force_release_token) decides which token
+    /// the engine raises and which it advises. If the claim has ended, the engine raises none.
     ///
     /// The holder or waiter learns of it within a round trip if the engine pushes notifications,
     /// and within 500 ms if it polls. The next waiter acquires the lock within the same time. The
@@ -444,9 +444,10 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         unsupported(self.capabilities(), "eviction")
     }
 
-    /// Asks the holder of a claim to release it. Its client receives [`LossEvent::ReleaseRequested`], as
-    /// fast as it would learn of an eviction, and stops renewing the lease. Nothing else changes:
-    /// the lock is free when the holder releases it, or when its lease ends.
+    /// Requests that the holder of a claim releases it. Its client receives
+    /// [`LossEvent::ReleaseRequested`], as fast as the notification of an eviction, and stops
+    /// renewing the lease. The lock becomes free when the holder releases it, or when its lease
+    /// ends.
     ///
     /// Returns the holder, or `None` if the claim does not hold the lock. A request may be lost
     /// with a connection; repeating it is harmless. Needs [`Capabilities::force_release`].
@@ -455,9 +456,10 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         unsupported(self.capabilities(), "eviction")
     }
 
-    /// Whether a claim that was asked to release, and is gone, has released. `Some(false)`: no
-    /// release is known. `None`: the engine keeps no note, and the time tells it
-    /// ([`ContenderView::remaining`]): a claim that is gone before its lease could end has released.
+    /// Whether a claim that ended after a release request has released the lock. `Some(false)`: no
+    /// release is known. `None`: the engine stores no note, and the caller decides by time
+    /// ([`ContenderView::remaining`]): a claim that ended before its lease could expire has
+    /// released.
     ///
     /// Only an engine that does not know when a lease ends overrides this. The first `Some(true)`
     /// may be the last: the note is then deleted.
@@ -491,7 +493,7 @@ pub trait RecordStore: Send + Sync + 'static {
     fn get(self: Arc<Self>, name: LockName) -> Step<Record>;
 
     /// As [`get`](Self::get), and returns in the same step the run of the servers that
-    /// answered. `None`: the engine never loses what it acknowledged, or cannot tell.
+    /// answered. `None`: the engine never loses what it acknowledged, or cannot detect it.
     ///
     /// Only an engine that may lose data *and* can detect it overrides this and
     /// [`compare_and_set_in_run`](Self::compare_and_set_in_run).
@@ -500,27 +502,27 @@ pub trait RecordStore: Send + Sync + 'static {
         Step::new(async move { Ok((read.await?, None)) })
     }
 
-    /// Writes a record if its version is still `expected_version`, the version that was read (zero: the record
-    /// must not exist). `None`: it has another version, and nothing was written. An empty value
-    /// removes the record.
+    /// Writes a record if its version is still `expected_version`, the version that was read (zero:
+    /// the record must not exist). `None`: it has another version, and was not written. An empty
+    /// value removes the record.
     ///
     /// The versions of a name rise over everything ever written to it, removals included
-    /// ([`record_version`](crate::logic::record_version) has the rule). So a late writer that read an old version
-    /// never succeeds.
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>>;
+    /// ([`record_version`](crate::logic::record_version) has the rule). So a late writer that read
+    /// an old version never succeeds.
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>>;
 
-    /// As [`compare_and_set`](Self::compare_and_set), but only while the servers are still in the run in which the
-    /// record was read. In another run it writes nothing, as if the record had another version:
-    /// after a loss of data, a version could repeat.
+    /// As [`compare_and_set`](Self::compare_and_set), but only while the servers are still in the
+    /// run in which the record was read. In another run it does not write, as if the record had
+    /// another version: after a loss of data, a version could repeat.
     fn compare_and_set_in_run(
         self: Arc<Self>,
         name: LockName,
-        over: u64,
+        expected_version: u64,
         value: String,
         run: ServerRun,
     ) -> Step<Option<Record>> {
         drop(run);
-        self.compare_and_set(name, over, value)
+        self.compare_and_set(name, expected_version, value)
     }
 
     /// The names of all records that start with `prefix`, in order.

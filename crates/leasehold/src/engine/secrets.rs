@@ -66,11 +66,11 @@ impl EngineUrl {
 /// Whether every user of this host can read this file: its own mode allows it, and every user can
 /// enter the folders above it.
 pub fn is_exposed(path: &Path) -> bool {
-    let Ok(real) = path.canonicalize() else { return false };
-    let file = File::open(&real).and_then(|file| file.metadata());
-    let mut above = real.ancestors().skip(1);
+    let Ok(canonical) = path.canonicalize() else { return false };
+    let file = File::open(&canonical).and_then(|file| file.metadata());
+    let mut parents = canonical.ancestors().skip(1);
     file.is_ok_and(|file| is_accessible_to(&file, 0o004))
-        && above.all(|folder| folder.metadata().is_ok_and(|found| is_accessible_to(&found, 0o001)))
+        && parents.all(|folder| folder.metadata().is_ok_and(|metadata| is_accessible_to(&metadata, 0o001)))
 }
 
 fn invalid_option(message: String) -> Error {
@@ -105,9 +105,9 @@ fn is_first_warning(path: &Path) -> bool {
 }
 
 #[cfg(unix)]
-fn is_accessible_to(found: &Metadata, bits: u32) -> bool {
+fn is_accessible_to(metadata: &Metadata, bits: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
-    found.mode() & bits != 0
+    metadata.mode() & bits != 0
 }
 
 #[cfg(not(unix))]
@@ -130,7 +130,7 @@ mod postgres {
         let set = |key| env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
         let path = set("PGPASSFILE").or_else(|| Some(set("HOME")?.join(".pgpass")))?;
         let file = File::open(&path).ok()?;
-        if file.metadata().is_ok_and(|found| is_accessible_to(&found, 0o077)) {
+        if file.metadata().is_ok_and(|metadata| is_accessible_to(&metadata, 0o077)) {
             tracing::warn!(path = %path.display(), "not used, as PostgreSQL's tools do: others may use this file; chmod 0600");
             return None;
         }
@@ -148,8 +148,8 @@ mod postgres {
         let lines: Vec<Vec<String>> = text.lines().filter(|line| !line.starts_with('#')).map(split_fields).collect();
         hosts.into_iter().find_map(|(host, port)| {
             let fits = |line: &&Vec<String>| {
-                let asked = [host, port, database, user];
-                line.len() == 5 && line.iter().zip(asked).all(|(field, asked)| field == "*" || field == asked)
+                let wanted = [host, port, database, user];
+                line.len() == 5 && line.iter().zip(wanted).all(|(field, wanted)| field == "*" || field == wanted)
             };
             lines.iter().find(fits).map(|line| line[4].clone())
         })
@@ -256,13 +256,13 @@ mod tests {
     #[test]
     fn errors_name_the_problem_and_show_no_password() {
         let (secret, empty) = (file("hunter2\n"), file("\n"));
-        for (url, says) in [
+        for (url, expected) in [
             (format!("redis://u:other@h?password-file={}", secret.path().display()), "leave one of them out"),
             (format!("redis://u@h?password-file={}", empty.path().display()), "no password in its first line"),
             ("redis://u@h?password-file=/no/such".to_owned(), "cannot read password-file=/no/such"),
         ] {
             let error = read(&url).unwrap_err().to_string();
-            assert!(error.contains(says) && !error.contains("hunter2") && !error.contains("other"), "{error}");
+            assert!(error.contains(expected) && !error.contains("hunter2") && !error.contains("other"), "{error}");
         }
     }
 

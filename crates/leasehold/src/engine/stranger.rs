@@ -1,5 +1,5 @@
-//! Tells a server that is away from another service on its port. Some services wait for their
-//! client to go on, as HTTP servers do: then neither side ever learns more.
+//! Distinguishes an unreachable server from another service on its port. Some services wait for the
+//! client to send more, as HTTP servers do; then both sides wait.
 
 use std::time::Duration;
 

@@ -35,16 +35,17 @@ impl EngineUrl {
     /// # Errors
     /// `InvalidUrl`, with what is wrong with the URL (but never a password).
     pub fn parse(text: &str) -> Result<Self> {
-        if let Some(meant) = suggest_url(text) {
-            return Err(invalid_url(format!("{text:?} is no engine URL; did you mean `{meant}`?")));
+        if let Some(suggestion) = suggest_url(text) {
+            return Err(invalid_url(format!("{text:?} is no engine URL; did you mean `{suggestion}`?")));
         }
         let (scheme, rest) = text.split_once(':').ok_or_else(|| {
             invalid_url(format!(
                 "{text:?} has no scheme; an engine URL is like `redis://{text}` or `file:///var/lib/locks`"
             ))
         })?;
-        let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-        if scheme.is_empty() || !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(plain) {
+        let is_valid = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        if scheme.is_empty() || !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(is_valid)
+        {
             return Err(invalid_url(format!("{scheme:?} is no scheme: letters, digits, `+`, `-` and `.`")));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -55,7 +56,7 @@ impl EngineUrl {
             Some(rest) => rest.find('/').map_or((rest, ""), |at| rest.split_at(at)),
             None => ("", rest),
         };
-        // Errors repeat what is parsed as a host, a path or an option below: it must not be a part
+        // Errors quote what is parsed as a host, a path or an option below: it must not be a part
         // of a password.
         let key_of_first = query.split('=').next().unwrap_or_default();
         if !authority.is_empty() && !authority.contains('@') && (path.contains('@') || key_of_first.contains('@')) {
@@ -84,7 +85,7 @@ impl EngineUrl {
         if query.split('=').next().is_some_and(|key| key.contains('@')) {
             return Err(invalid_url("a `/` or `?` in a user or a password is written as %2F or %3F".into()));
         }
-        // Errors repeat what is parsed as a host: it must not be half of a password with a comma in
+        // Errors quote what is parsed as a host: it must not be half of a password with a comma in
         // it.
         let is_host = |part: &str| {
             let port =
@@ -112,7 +113,7 @@ impl EngineUrl {
         match self.options.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             None => Ok(()),
             Some((key, _)) if known.is_empty() => {
-                Err(invalid_url(format!("`{}:` has no options, so {key:?} means nothing here", self.scheme)))
+                Err(invalid_url(format!("`{}:` has no options, so {key:?} has no effect", self.scheme)))
             }
             Some((key, _)) => {
                 Err(invalid_url(format!("`{}:` has no option {key:?}; it has {}", self.scheme, known.join(", "))))
@@ -170,19 +171,20 @@ impl EngineUrl {
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn host_and_port(text: &str, port: u16, example: &str) -> Result<(String, u16)> {
     // The text after a `:` without a host may be the start of a password: do not show it.
-    let shown = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };
-    let wrong = || invalid_url(format!("{shown} is no host with a port, like `{example}:{port}` or `[::1]:{port}`"));
+    let shown_text = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };
+    let malformed_error =
+        || invalid_url(format!("{shown_text} is no host with a port, like `{example}:{port}` or `[::1]:{port}`"));
     let (host, digits) = match text.strip_prefix('[') {
         Some(rest) => {
-            let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
-            (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")).ok_or_else(wrong)?)
+            let (host, rest) = rest.split_once(']').ok_or_else(malformed_error)?;
+            (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")).ok_or_else(malformed_error)?)
         }
         None => text.split_once(':').unwrap_or((text, "")),
     };
     if host.is_empty() {
-        return Err(wrong());
+        return Err(malformed_error());
     }
-    let port = if digits.is_empty() { port } else { digits.parse().map_err(|_| wrong())? };
+    let port = if digits.is_empty() { port } else { digits.parse().map_err(|_| malformed_error())? };
     Ok((host.to_owned(), port))
 }
 
@@ -324,8 +326,11 @@ mod tests {
     #[test]
     fn never_shows_a_password() {
         let url = EngineUrl::parse("redis://u:hunter2@h/?password=hunter2&tls-key=hunter2&db=1").unwrap();
-        for shown in [format!("{url}"), format!("{url:?}"), format!("{url:#?}")] {
-            assert!(!shown.contains("hunter2") && shown.contains("u:***@h") && shown.contains("db=1"), "{shown}");
+        for shown_url in [format!("{url}"), format!("{url:?}"), format!("{url:#?}")] {
+            assert!(
+                !shown_url.contains("hunter2") && shown_url.contains("u:***@h") && shown_url.contains("db=1"),
+                "{shown_url}"
+            );
         }
     }
 
@@ -344,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_bare_path_or_address_gets_a_suggestion() {
-        for (text, says) in [
+        for (text, expected) in [
             ("/var/lib/locks", "did you mean `file:///var/lib/locks`?"),
             ("./locks", "did you mean `file:./locks`?"),
             ("127.0.0.1:6379", "did you mean `redis://127.0.0.1:6379`?"),
@@ -354,14 +359,14 @@ mod tests {
             ("zk1:2181", "did you mean `zookeeper://zk1:2181`?"),
             ("db1", "like `redis://db1`"),
         ] {
-            let said = EngineUrl::parse(text).unwrap_err().to_string();
-            assert!(said.contains(says), "{text}: {said}");
+            let message = EngineUrl::parse(text).unwrap_err().to_string();
+            assert!(message.contains(expected), "{text}: {message}");
         }
         for url in ["file:8080", "memory:1", "file:/a/b", "redis://h:6379"] {
             EngineUrl::parse(url).unwrap();
         }
-        let said = EngineUrl::parse("root:hunter2@db1:3306").map(|url| url.to_string());
-        assert!(!format!("{said:?}").contains("did you mean"), "a password is not repeated");
+        let message = EngineUrl::parse("root:hunter2@db1:3306").map(|url| url.to_string());
+        assert!(!format!("{message:?}").contains("did you mean"), "a password is not repeated");
     }
 
     proptest! {

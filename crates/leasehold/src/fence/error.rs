@@ -43,9 +43,9 @@ pub enum AdmitError {
         /// The database's error.
         cause: Cause,
     },
-    /// The resource or table name is invalid; nothing was sent.
+    /// The resource or table name is invalid; no statement was sent.
     Invalid(Error),
-    /// The server failed, refused the request or is unreachable. In a transaction nothing was done,
+    /// The server failed, refused the request or is unreachable. In a transaction it had no effect,
     /// because it was not committed.
     Failed(Cause),
 }
@@ -67,11 +67,11 @@ impl fmt::Display for AdmitError {
         match self {
             Self::Stale(stale) => stale.fmt(f),
             Self::Retry(cause) => {
-                write!(f, "another transaction was in the way: roll back and run the transaction again: {cause}")
+                write!(f, "another transaction conflicted: roll back and run the transaction again: {cause}")
             }
             Self::NoTable { ddl, cause } => write!(f, "the fence has no table, create it with: {ddl}: {cause}"),
             Self::Invalid(error) => error.fmt(f),
-            Self::Failed(cause) => write!(f, "the fence could not be asked: {cause}"),
+            Self::Failed(cause) => write!(f, "the fence could not be checked: {cause}"),
         }
     }
 }

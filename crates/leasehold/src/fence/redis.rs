@@ -67,9 +67,9 @@ pub async fn admit(conn: &mut (impl ConnectionLike + Send), key: &str, token: To
 /// Sets `key` to `value` unless a newer token has been seen. The check and the write are one step.
 ///
 /// # Errors
-/// [`AdmitError::Stale`] if a higher token was seen; nothing was written. [`AdmitError::Failed`] if
-/// the server did not respond: the value may have been written or not. Repeating the call with the
-/// same value and token is harmless.
+/// [`AdmitError::Stale`] if a higher token was seen; the value is unchanged. [`AdmitError::Failed`]
+/// if the server did not respond: the value may have been written or not. Repeating the call with
+/// the same value and token is harmless.
 pub async fn set_if_newer(
     conn: &mut (impl ConnectionLike + Send),
     key: &str,
@@ -87,15 +87,15 @@ async fn run_script(
     conn: &mut (impl ConnectionLike + Send),
     token: Token,
     keys: usize,
-    fill: impl Fn(&mut Cmd),
+    add_arguments: impl Fn(&mut Cmd),
 ) -> Result<(), AdmitError> {
     let failed = |error: RedisError| AdmitError::Failed(error.into());
     let mut cmd = CACHED_ADMIT_SCRIPT.evalsha(keys);
-    fill(&mut cmd);
+    add_arguments(&mut cmd);
     let answer = match cmd.query_async::<Value>(conn).await {
         Err(error) if error.kind() == ::redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
             let mut cmd = CACHED_ADMIT_SCRIPT.eval(keys);
-            fill(&mut cmd);
+            add_arguments(&mut cmd);
             cmd.query_async::<Value>(conn).await
         }
         answer => answer,

@@ -70,7 +70,7 @@ impl FenceTable {
     /// # Errors
     /// `InvalidOption` if the name is not valid for a table.
     pub fn with_name(name: &str) -> Result<Self, Error> {
-        sql_identifier::check_identifier(name).map_err(|why| Error::new(ErrorKind::InvalidOption, why))?;
+        sql_identifier::check_identifier(name).map_err(|message| Error::new(ErrorKind::InvalidOption, message))?;
         Ok(Self { name: Some(name.into()), metrics: OptionalMetrics::default() })
     }
 

@@ -2,7 +2,7 @@
 //! specification of the scripts that the `redlock:` engine runs on each of its servers.
 //!
 //! A node admits one owner at a time, by its own clock. It stores tokens that only rise, one at a
-//! time for all claims of an owner. It knows nothing of the other nodes.
+//! time for all claims of an owner. It has no contact with the other nodes.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl StoredClaim {
 /// One lock on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AcceptorState {
-    /// The highest token of all claims that are gone.
+    /// The highest token of all claims that have ended.
     last_token: Token,
     /// The highest token that was released: a request that still carries it is late.
     released_token: Token,
@@ -115,7 +115,7 @@ impl AcceptorState {
             self.last_token = stored;
             self.claims.retain(|_, record| record.expires_at() > now);
         }
-        let mut sight = ClaimView {
+        let mut view = ClaimView {
             last_token: last,
             stored_token: stored,
             own_claim: None,
@@ -124,84 +124,84 @@ impl AcceptorState {
         };
         for (id, record) in &self.claims {
             if *id == claim {
-                sight.own_claim = Some(*record);
+                view.own_claim = Some(*record);
             } else if owner.is_some() && record.owner == owner {
-                sight.owner_token = sight.owner_token.max(record.token);
+                view.owner_token = view.owner_token.max(record.token);
             } else {
-                sight.is_held_by_other = true;
+                view.is_held_by_other = true;
             }
         }
-        sight
+        view
     }
 
     /// Takes the lock on this node, if no other owner has it. Stores the token `guess` if no higher
     /// one is known; zero means no token.
     pub fn acquire(&mut self, now: u64, request: ClaimRequest, guess: Token) -> Vote {
-        let sight = self.view_for(now, request.claim, request.owner);
+        let view = self.view_for(now, request.claim, request.owner);
         let late =
             guess > Token::default() && guess == self.released_token && self.last_released_claim == Some(request.claim);
-        if sight.is_held_by_other || late {
-            return Vote::No { last_token: sight.last_token };
+        if view.is_held_by_other || late {
+            return Vote::No { last_token: view.last_token };
         }
         if now < self.cool_down_until {
             return Vote::CoolingDown;
         }
-        let mut own = sight.own_claim.map_or(Token::default(), |mine| mine.token);
+        let mut own = view.own_claim.map_or(Token::default(), |own_claim| own_claim.token);
         if own == Token::default() {
-            own = if sight.owner_token > Token::default() {
-                sight.owner_token
-            } else if guess > sight.last_token {
+            own = if view.owner_token > Token::default() {
+                view.owner_token
+            } else if guess > view.last_token {
                 guess
             } else {
                 own
             };
         }
-        let attempt = sight.own_claim.map_or(request.attempt, |mine| mine.attempt.max(request.attempt));
+        let attempt = view.own_claim.map_or(request.attempt, |own_claim| own_claim.attempt.max(request.attempt));
         self.claims.insert(
             request.claim,
             StoredClaim { attempt, owner: request.owner, token: own, stored_at: now, ttl: request.ttl },
         );
-        Vote::Yes { last_token: sight.last_token.max(own), own_token: own, owner_token: sight.owner_token }
+        Vote::Yes { last_token: view.last_token.max(own), own_token: own, owner_token: view.owner_token }
     }
 
     /// Stores a token under a claim that is here. A new token restarts the claim's TTL.
     pub fn write_token(&mut self, now: u64, request: ClaimRequest, token: Token) -> WriteReply {
-        let sight = self.view_for(now, request.claim, request.owner);
+        let view = self.view_for(now, request.claim, request.owner);
         if now < self.cool_down_until {
             return WriteReply::NoResponse;
         }
         match self.claims.get_mut(&request.claim).filter(|record| record.attempt == request.attempt) {
             None => WriteReply::ClaimMissing,
             Some(record) if record.token == token => WriteReply::Stored,
-            Some(_) if sight.owner_token > Token::default() && sight.owner_token != token => {
-                WriteReply::OwnerToken(sight.owner_token)
+            Some(_) if view.owner_token > Token::default() && view.owner_token != token => {
+                WriteReply::OwnerToken(view.owner_token)
             }
-            Some(record) if token > sight.last_token || token == sight.owner_token => {
+            Some(record) if token > view.last_token || token == view.owner_token => {
                 (record.token, record.stored_at) = (token, now);
                 WriteReply::Stored
             }
-            Some(_) => WriteReply::TokenTooLow(sight.last_token),
+            Some(_) => WriteReply::TokenTooLow(view.last_token),
         }
     }
 
-    /// Extends a claim that holds with this token. If the node has lost the claim, it is stored
-    /// again, unless the token was released or a higher one was stored meanwhile. After
-    /// `Some(true)` the token is stored here. `None`: the node is in its cool-down.
+    /// Extends a claim that holds with this token. If the node has lost the claim, it stores it
+    /// again, unless the token was released or a higher one was stored since. After `Some(true)`
+    /// the token is stored here. `None`: the node is in its cool-down.
     pub fn renew(&mut self, now: u64, request: ClaimRequest, token: Token) -> Option<bool> {
-        let sight = self.view_for(now, request.claim, request.owner);
+        let view = self.view_for(now, request.claim, request.owner);
         if now < self.cool_down_until {
             return None;
         }
-        let here = sight.own_claim.is_some_and(|mine| mine.token == token);
-        let fits = sight.owner_token == token || sight.owner_token == Token::default() && token >= sight.stored_token;
+        let is_present = view.own_claim.is_some_and(|own_claim| own_claim.token == token);
+        let fits = view.owner_token == token || view.owner_token == Token::default() && token >= view.stored_token;
         // Another claim of its owner may have released the same token.
         let given_back = token < self.released_token
             || token == self.released_token && self.last_released_claim == Some(request.claim);
-        let late = sight.own_claim.is_none() && given_back;
-        if !here && (sight.is_held_by_other || !fits || late) {
+        let late = view.own_claim.is_none() && given_back;
+        if !is_present && (view.is_held_by_other || !fits || late) {
             return Some(false);
         }
-        let attempt = sight.own_claim.map_or(request.attempt, |mine| mine.attempt.max(request.attempt));
+        let attempt = view.own_claim.map_or(request.attempt, |own_claim| own_claim.attempt.max(request.attempt));
         self.claims.insert(
             request.claim,
             StoredClaim { attempt, owner: request.owner, token, stored_at: now, ttl: request.ttl },
@@ -213,14 +213,14 @@ impl AcceptorState {
     /// one.
     pub fn release(&mut self, claim: ClaimId, attempt: u64) -> bool {
         let token = self.claims.get(&claim).map_or(Token::default(), |record| record.token);
-        let there = self.withdraw(claim, attempt);
-        if there {
+        let was_present = self.withdraw(claim, attempt);
+        if was_present {
             self.last_token = self.last_token.max(token);
             if token >= self.released_token {
                 (self.released_token, self.last_released_claim) = (token, Some(claim));
             }
         }
-        there
+        was_present
     }
 
     /// The same for an attempt that failed: its token was never granted, so the node need not keep
@@ -232,8 +232,8 @@ impl AcceptorState {
         self.claims.remove(&claim).is_some()
     }
 
-    /// Force-releases a claim and stores a token above all that were granted. With `store_if_absent`, it
-    /// stores the token even where the claim is absent.
+    /// Force-releases a claim and stores a token above all that were granted. With
+    /// `store_if_absent`, it stores the token even where the claim is absent.
     pub fn force_release(
         &mut self,
         now: u64,
@@ -241,22 +241,19 @@ impl AcceptorState {
         token: Token,
         store_if_absent: bool,
     ) -> ForceReleaseReply {
-        let sight = self.view_for(now, claim, None);
-        let there = sight.own_claim.is_some();
-        if !there && !store_if_absent {
-            return ForceReleaseReply { was_present: there, is_stored: false, others_remain: sight.is_held_by_other };
+        let view = self.view_for(now, claim, None);
+        let was_present = view.own_claim.is_some();
+        if !was_present && !store_if_absent {
+            return ForceReleaseReply { was_present, is_stored: false, others_remain: view.is_held_by_other };
         }
-        // As if it had given its token back: a renewal does not put it here again beside another claim of its owner, which has the same token.
+        // As if it had given its token back: a renewal does not put it here again beside another
+        // claim of its owner, which has the same token.
         let held = self.claims.remove(&claim).map_or(Token::default(), |record| record.token);
         if held > Token::default() && held >= self.released_token {
             (self.released_token, self.last_released_claim) = (held, Some(claim));
         }
-        self.last_token = sight.stored_token.max(token);
-        ForceReleaseReply {
-            was_present: there,
-            is_stored: token > sight.last_token,
-            others_remain: sight.is_held_by_other,
-        }
+        self.last_token = view.stored_token.max(token);
+        ForceReleaseReply { was_present, is_stored: token > view.last_token, others_remain: view.is_held_by_other }
     }
 }
 

@@ -55,11 +55,7 @@ fn a_renewal_that_cannot_store_its_token_is_refused() {
         node.acquire(TTL, request(2, 1, Some(7)), Token(0)),
         Vote::Yes { last_token: Token(50), own_token: Token(0), owner_token: Token(0) }
     );
-    assert_eq!(
-        node.renew(TTL, request(2, 2, Some(7)), Token(40)),
-        Some(false),
-        "a third claim would not learn of 40 here"
-    );
+    assert_eq!(node.renew(TTL, request(2, 2, Some(7)), Token(40)), Some(false), "a third claim would not see 40 here");
     assert_eq!(node.renew(TTL, request(2, 2, Some(7)), Token(60)), Some(true));
     assert_eq!(
         node.acquire(TTL, request(3, 1, Some(7)), Token(0)),
@@ -107,15 +103,18 @@ fn step() -> impl Strategy<Value = (u128, u64, Op, u64)> {
     (0u128..6, 1u64..4, op, prop_oneof![4 => Just(0u64), 1 => 1u64..15])
 }
 
-fn apply(node: &mut AcceptorState, now: u64, ask: ClaimRequest, op: Op) -> String {
+fn apply(node: &mut AcceptorState, now: u64, claim_request: ClaimRequest, op: Op) -> String {
     match op {
         Op::Acquire { guess } => {
-            format!("{:?}", node.acquire(now, ask, Token(if ask.owner.is_some() { 0 } else { guess })))
+            format!(
+                "{:?}",
+                node.acquire(now, claim_request, Token(if claim_request.owner.is_some() { 0 } else { guess }))
+            )
         }
-        Op::Write(token) => format!("{:?}", node.write_token(now, ask, Token(token))),
-        Op::Renew(token) => format!("{:?}", node.renew(now, ask, Token(token))),
-        Op::Release => format!("{:?}", node.release(ask.claim, u64::MAX)),
-        Op::Withdraw => format!("{:?}", node.withdraw(ask.claim, ask.attempt)),
+        Op::Write(token) => format!("{:?}", node.write_token(now, claim_request, Token(token))),
+        Op::Renew(token) => format!("{:?}", node.renew(now, claim_request, Token(token))),
+        Op::Release => format!("{:?}", node.release(claim_request.claim, u64::MAX)),
+        Op::Withdraw => format!("{:?}", node.withdraw(claim_request.claim, claim_request.attempt)),
     }
 }
 
@@ -126,37 +125,37 @@ proptest! {
         let mut now = 0;
         for (claim, attempt, op, pass) in steps {
             now += pass;
-            let ask = request(claim, attempt, (claim < 3).then_some(7));
+            let claim_request = request(claim, attempt, (claim < 3).then_some(7));
             let before = node.clone();
-            let answer = apply(&mut node, now, ask, op);
+            let answer = apply(&mut node, now, claim_request, op);
             let live: Vec<_> = node.claims.iter().filter(|(_, record)| record.expires_at() > now).collect();
             for (id, record) in &live {
-                for (other, beside) in &live {
-                    prop_assert!(id == other || record.owner.is_some() && record.owner == beside.owner, "two owners");
-                    let tokens = (record.token, beside.token);
+                for (other, compatible) in &live {
+                    prop_assert!(id == other || record.owner.is_some() && record.owner == compatible.owner, "two owners");
+                    let tokens = (record.token, compatible.token);
                     prop_assert!(tokens.0 == tokens.1 || tokens.0.0 == 0 || tokens.1.0 == 0, "two tokens: {node:?}");
                 }
             }
-            let mine = node.claims.get(&ask.claim);
+            let own_claim = node.claims.get(&claim_request.claim);
             match op {
                 Op::Withdraw => prop_assert!(node.last_token() <= before.last_token()),
                 _ => prop_assert!(node.last_token() >= before.last_token(), "{op:?} {answer}"),
             }
             match op {
-                Op::Write(token) if answer == "Stored" => prop_assert!(mine.is_some_and(|mine| mine.token.0 == token)),
+                Op::Write(token) if answer == "Stored" => prop_assert!(own_claim.is_some_and(|own_claim| own_claim.token.0 == token)),
                 Op::Renew(token) if answer == "Some(true)" => {
-                    prop_assert!(mine.is_some_and(|mine| mine.token.0 == token && mine.stored_at == now));
+                    prop_assert!(own_claim.is_some_and(|own_claim| own_claim.token.0 == token && own_claim.stored_at == now));
                 }
-                Op::Acquire { .. } if answer.starts_with("Yes") => prop_assert!(mine.is_some_and(|mine| mine.stored_at == now)),
-                Op::Release => prop_assert!(mine.is_none()),
+                Op::Acquire { .. } if answer.starts_with("Yes") => prop_assert!(own_claim.is_some_and(|own_claim| own_claim.stored_at == now)),
+                Op::Release => prop_assert!(own_claim.is_none()),
                 _ => {}
             }
             if let (Op::Acquire { .. }, true) = (op, answer.starts_with("No")) {
-                prop_assert!(mine.is_none() || before.claims.contains_key(&ask.claim));
+                prop_assert!(own_claim.is_none() || before.claims.contains_key(&claim_request.claim));
             }
             if !matches!(op, Op::Release | Op::Withdraw) {
                 let once = node.clone();
-                let again = apply(&mut node, now, ask, op);
+                let again = apply(&mut node, now, claim_request, op);
                 prop_assert_eq!(&once, &node, "{:?} twice", op);
                 prop_assert!(answer == again || answer.starts_with("Yes") && again.starts_with("Yes"));
             }
@@ -170,17 +169,17 @@ proptest! {
         let mut node = AcceptorState::default();
         let (mut now, mut highest) = (0, 0);
         for (id, (guess, released, pass)) in grants.into_iter().enumerate() {
-            let ask = request(id as u128, 1, None);
-            let Vote::Yes { last_token: last, own_token: own, .. } = node.acquire(now, ask, Token(guess)) else {
+            let claim_request = request(id as u128, 1, None);
+            let Vote::Yes { last_token: last, own_token: own, .. } = node.acquire(now, claim_request, Token(guess)) else {
                 now += pass;
                 continue;
             };
             let token = if own.0 > 0 { own } else { Token(last.0 + 1) };
-            prop_assert!(own == token || node.write_token(now, ask, token) == WriteReply::Stored);
+            prop_assert!(own == token || node.write_token(now, claim_request, token) == WriteReply::Stored);
             prop_assert!(token.0 > highest);
             highest = token.0;
             if released {
-                node.release(ask.claim, u64::MAX);
+                node.release(claim_request.claim, u64::MAX);
             }
             now += pass;
         }

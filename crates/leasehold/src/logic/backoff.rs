@@ -52,7 +52,7 @@ mod tests {
         fn pauses_stay_short_relative_to_a_due_lease_and_end_with_it(
             renewals in prop::collection::vec((0u64..500, 100u64..60_000, 1u64..=1000), 1..30),
         ) {
-            let most = Duration::from_secs(1);
+            let max_pause = Duration::from_secs(1);
             let (mut urgency, mut now, mut leases) = (RenewalUrgency::default(), 0, Vec::new());
             for (passed, ttl, left) in renewals {
                 now += passed;
@@ -60,43 +60,43 @@ mod tests {
                 let (ttl, deadline) = (Duration::from_millis(ttl), now + ttl * left / 1000);
                 urgency.note_renewal(at(now), ttl, at(deadline));
                 leases.push((ttl, deadline));
-                let longest = urgency.max_pause(at(now), most);
+                let longest = urgency.max_pause(at(now), max_pause);
                 prop_assert!(deadline <= now || longest <= ttl / MAX_PAUSE_DIVISOR);
-                prop_assert!(leases.iter().any(|(ttl, _)| longest == most || longest == *ttl / MAX_PAUSE_DIVISOR));
+                prop_assert!(leases.iter().any(|(ttl, _)| longest == max_pause || longest == *ttl / MAX_PAUSE_DIVISOR));
                 let last = leases.iter().map(|(_, deadline)| *deadline).max().unwrap_or_default();
-                prop_assert_eq!(urgency.max_pause(at(last), most), most);
+                prop_assert_eq!(urgency.max_pause(at(last), max_pause), max_pause);
             }
         }
 
         #[test]
         fn the_pause_grows_to_its_bound_and_is_never_zero(attempt: u32, random: u32) {
-            let (first, most) = (Duration::from_millis(10), Duration::from_secs(1));
-            let this = pause(attempt, first, most, random);
-            prop_assert!(this >= first / 2 && this <= most);
-            prop_assert!(pause(attempt.saturating_add(1), first, most, 0) >= pause(attempt, first, most, 0));
+            let (first, max_pause) = (Duration::from_millis(10), Duration::from_secs(1));
+            let this = pause(attempt, first, max_pause, random);
+            prop_assert!(this >= first / 2 && this <= max_pause);
+            prop_assert!(pause(attempt.saturating_add(1), first, max_pause, 0) >= pause(attempt, first, max_pause, 0));
         }
 
         #[test]
         fn the_pause_doubles_until_its_bound(attempt in 0u32..40, first in 1u64..100, random: u32) {
-            let (first, most) = (Duration::from_millis(first), Duration::from_secs(1));
-            let (this, next) = (pause(attempt, first, most, random), pause(attempt + 1, first, most, random));
-            let full = pause(attempt, first, most, 0);
+            let (first, max_pause) = (Duration::from_millis(first), Duration::from_secs(1));
+            let (this, next) = (pause(attempt, first, max_pause, random), pause(attempt + 1, first, max_pause, random));
+            let full = pause(attempt, first, max_pause, 0);
             let near = |a: Duration, b: Duration| a.abs_diff(b) < Duration::from_micros(1);
-            if full * 2 <= most {
+            if full * 2 <= max_pause {
                 prop_assert!(near(next, this * 2), "{this:?}, {next:?}");
             } else {
-                prop_assert_eq!(pause(attempt + 1, first, most, 0), most);
+                prop_assert_eq!(pause(attempt + 1, first, max_pause, 0), max_pause);
             }
         }
 
         /// Two clients that failed together retry together only if their random numbers are equal.
         #[test]
         fn equal_pauses_need_equal_random_numbers(attempt in 0u32..40, a: u32, b: u32) {
-            let (first, most) = (Duration::from_millis(5), Duration::from_millis(250));
-            let (one, other) = (pause(attempt, first, most, a), pause(attempt, first, most, b));
-            let full = pause(attempt, first, most, 0);
-            let apart = (full / 2).mul_f64(f64::from(a.abs_diff(b)) / f64::from(u32::MAX));
-            prop_assert!(one.abs_diff(other).abs_diff(apart) < Duration::from_micros(1), "{one:?} {other:?} {apart:?}");
+            let (first, max_pause) = (Duration::from_millis(5), Duration::from_millis(250));
+            let (one, other) = (pause(attempt, first, max_pause, a), pause(attempt, first, max_pause, b));
+            let full = pause(attempt, first, max_pause, 0);
+            let distance = (full / 2).mul_f64(f64::from(a.abs_diff(b)) / f64::from(u32::MAX));
+            prop_assert!(one.abs_diff(other).abs_diff(distance) < Duration::from_micros(1), "{one:?} {other:?} {distance:?}");
         }
     }
 }

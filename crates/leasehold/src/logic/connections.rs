@@ -2,8 +2,8 @@
 //! listen on, or closes it and polls.
 //!
 //! A client closes its connection when more than half of the server's connections are used, or when
-//! the server refuses one. It listens again when less than a quarter is used. In between nothing
-//! changes, so clients that look one after the other settle and do not oscillate. A holder keeps
+//! the server refuses one. It listens again when less than a quarter is used. The gap between the
+//! two makes clients that check one after the other settle instead of oscillating. A holder keeps
 //! its connection, because it needs it to renew.
 
 use std::time::Duration;
@@ -52,35 +52,35 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Clients look one after the other, in any order. A listening client uses two connections; the
-    /// first client is the holder and keeps its own.
-    fn simulate(most: u64, others: u64, clients: usize, looks: &[usize]) -> (Vec<WaitStrategy>, usize) {
-        let mut all = vec![WaitStrategy::Listen; clients];
+    /// Clients check one after the other, in any order. A listening client uses two connections;
+    /// the first client is the holder and keeps its own.
+    fn simulate(limit: u64, others: u64, clients: usize, samples: &[usize]) -> (Vec<WaitStrategy>, usize) {
+        let mut strategies = vec![WaitStrategy::Listen; clients];
         let mut changes = 0;
-        for look in looks {
-            let at = look % clients;
-            let wanted = others + 2 * all.iter().filter(|wake| **wake == WaitStrategy::Listen).count() as u64;
-            // A polling client opens one connection for the look itself.
-            let used = wanted + u64::from(all[at] == WaitStrategy::Poll);
-            let load = (used <= most || all[at] == WaitStrategy::Listen)
-                .then_some(ConnectionUsage { used: used.min(most), limit: most });
-            let next = next_strategy(all[at], load, at == 0);
-            changes += usize::from(next != all[at]);
-            all[at] = next;
+        for sample in samples {
+            let at = sample % clients;
+            let wanted = others + 2 * strategies.iter().filter(|wake| **wake == WaitStrategy::Listen).count() as u64;
+            // A polling client opens one connection for the check itself.
+            let used = wanted + u64::from(strategies[at] == WaitStrategy::Poll);
+            let load = (used <= limit || strategies[at] == WaitStrategy::Listen)
+                .then_some(ConnectionUsage { used: used.min(limit), limit });
+            let next = next_strategy(strategies[at], load, at == 0);
+            changes += usize::from(next != strategies[at]);
+            strategies[at] = next;
         }
-        (all, changes)
+        (strategies, changes)
     }
 
     proptest! {
         #[test]
         fn waiting_clients_leave_half_of_the_connections_to_others_and_do_not_flap(
-            clients in 1usize..200, most in 8u64..300, looks in prop::collection::vec(0usize..200, 4_000..5_000),
+            clients in 1usize..200, limit in 8u64..300, samples in prop::collection::vec(0usize..200, 4_000..5_000),
         ) {
-            let (all, changes) = simulate(most, 0, clients, &looks);
-            let listening = all.iter().filter(|wake| **wake == WaitStrategy::Listen).count() as u64;
-            prop_assert!(2 * listening <= most / 2 + 2, "{listening} of {clients} listen, {most} connections");
+            let (strategies, changes) = simulate(limit, 0, clients, &samples);
+            let listening = strategies.iter().filter(|wake| **wake == WaitStrategy::Listen).count() as u64;
+            prop_assert!(2 * listening <= limit / 2 + 2, "{listening} of {clients} listen, {limit} connections");
             prop_assert!(changes <= 2 * clients, "{changes} changes");
-            prop_assert_eq!(all[0], WaitStrategy::Listen, "the holder keeps its own");
+            prop_assert_eq!(strategies[0], WaitStrategy::Listen, "the holder keeps its own");
         }
 
         #[test]

@@ -66,7 +66,7 @@ impl Evictions {
         self.0.retain(|eviction| eviction.claim != claim);
     }
 
-    /// Drops those whose time is over.
+    /// Drops those whose TTL has passed.
     pub fn expire(&mut self, now: Instant) {
         self.0.retain(|eviction| eviction.until > now);
     }

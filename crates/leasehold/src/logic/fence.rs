@@ -29,8 +29,8 @@ pub fn admits(seen: FenceState, token: Token, owner: Option<Owner>) -> bool {
 /// Strictly, because [`admits`] rejects a seen token from another owner and accepts it from the
 /// same one.
 ///
-/// `None` means one of two things: there is nothing to reject (a waiter has no token), or no number
-/// lies between. In the second case any token would reject a holder that stays.
+/// `None` means one of two things: no token has to be rejected (a waiter has none), or no number
+/// lies between. In the second case any token would reject a remaining holder.
 pub fn force_release_token(
     evicted: Option<Token>,
     others: impl IntoIterator<Item = Token>,
@@ -55,19 +55,19 @@ mod tests {
             evicted in 0u64..20, others in prop::collection::vec(1u64..24, 0..4), owners in prop::collection::vec(prop::option::of(0u128..2), 6),
         ) {
             let fresh = Token(30);
-            let whose = |at: usize| owners[at].map(Owner::from_bits);
+            let owner_at = |at: usize| owners[at].map(Owner::from_bits);
             let advised = force_release_token((evicted > 0).then_some(Token(evicted)), others.iter().copied().map(Token), fresh);
             let Some(advised) = advised else {
-                // Only if there is nothing to reject, or no number lies between.
+                // Only if no token has to be rejected, or no number lies between.
                 prop_assert!(evicted == 0 || others.iter().any(|other| *other <= evicted + 1));
                 return Ok(());
             };
-            let seen = FenceState { token: advised, owner: whose(0) };
-            prop_assert!(!admits(seen, Token(evicted), whose(1)));
+            let seen = FenceState { token: advised, owner: owner_at(0) };
+            prop_assert!(!admits(seen, Token(evicted), owner_at(1)));
             for (at, other) in others.iter().enumerate() {
-                prop_assert!(admits(seen, Token(*other), whose(at + 2)));
+                prop_assert!(admits(seen, Token(*other), owner_at(at + 2)));
             }
-            prop_assert!(admits(seen, Token(fresh.0 + 1), whose(1)));
+            prop_assert!(admits(seen, Token(fresh.0 + 1), owner_at(1)));
         }
 
         #[test]
@@ -75,9 +75,9 @@ mod tests {
             let mut seen = FenceState::default();
             let mut accepted: Vec<(u64, u128)> = Vec::new();
             for (token, owner) in writes {
-                let who = Some(Owner::from_bits(owner));
-                if admits(seen, Token(token), who) {
-                    seen = FenceState { token: Token(token), owner: who };
+                let some_owner = Some(Owner::from_bits(owner));
+                if admits(seen, Token(token), some_owner) {
+                    seen = FenceState { token: Token(token), owner: some_owner };
                     accepted.push((token, owner));
                 }
             }

@@ -116,7 +116,7 @@ mod tests {
         }
 
         #[test]
-        fn a_retry_comes_sooner_the_less_is_left_and_never_at_once(now in instant(), left in 0u64..1 << 40, ttl in ttl()) {
+        fn the_retry_interval_shrinks_with_the_remaining_lease_and_is_never_zero(now in instant(), left in 0u64..1 << 40, ttl in ttl()) {
             let deadline = now.saturating_add(Duration::from_nanos(left));
             let at = retry_at(now, deadline, ttl);
             prop_assert!(at > now);

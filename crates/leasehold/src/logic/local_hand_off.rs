@@ -1,4 +1,4 @@
-//! Cohorts: claims of one process that hold a lock one after the other, without a request to the
+//! Local hand-offs: claims of one process hold a lock one after the other, without a request to the
 //! engine in between.
 //!
 //! The engine has recorded that the first claim holds and until when, which claims wait behind it,
@@ -8,8 +8,8 @@
 //!
 //! - No other client can acquire the lock: for the engine, the first claim still holds.
 //! - No waiter is skipped: only the claims that are next in the queue follow.
-//! - No token is used twice: the next grant after the cohort starts above all reserved tokens, and
-//!   so does the fence of a force release.
+//! - No token is used twice: the next grant by the engine starts above all reserved tokens, and so
+//!   does the fence of a force release.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -41,13 +41,13 @@ pub struct ReservedTokens {
     to: u64,
 }
 
-/// What happened to a cohort, according to the engine's state.
+/// What happened to the local hand-offs, according to the engine's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOffState {
     /// It still has the lock.
     Intact,
-    /// A force release removed the current holder or a waiter of the cohort. The current token may
-    /// be rejected, so the holder must be notified. It stays recorded until it releases.
+    /// A force release removed the current holder or a local waiter. The current token may be
+    /// rejected, so the holder must be notified. It stays recorded until it releases.
     TokenRefused,
     /// The lock is no longer its own: its first claim was force-released, or the lease expired.
     Lost,
@@ -55,14 +55,14 @@ pub enum HandOffState {
 
 impl ReservedTokens {
     /// Reserves one token per follower above `last`, and raises `last` to the highest. The tokens
-    /// that `hand_off` has left are used first, if no other client has taken tokens since.
+    /// that `hand_off` left over are used first, if no other client has used tokens since.
     pub fn reserve<N>(
         hand_off: Option<&LocalHandOff>,
         table: &LockTable<N>,
-        ours: impl Fn(&Contender<N>) -> bool,
+        is_ours: impl Fn(&Contender<N>) -> bool,
         last: &mut u64,
     ) -> Self {
-        let wanted = next_claims(table, ours).count() as u64;
+        let wanted = next_claims(table, is_ours).count() as u64;
         let left = hand_off
             .map(|hand_off| hand_off.reserved_tokens)
             .filter(|tokens| tokens.to == *last && tokens.from <= *last);
@@ -79,36 +79,36 @@ impl ReservedTokens {
 }
 
 impl LocalHandOff {
-    /// The cohort after a write or a read, if there is one. `table` is the engine's state, and
-    /// `expires_at` maps the end of a lease to the time until which this process may rely on it.
-    /// `before` may have handed the lock off meanwhile.
+    /// The local hand-offs after a write or a read, if there is one. `table` is the engine's state,
+    /// and `expires_at` maps the end of a lease to the time until which this process may rely on
+    /// it. `before` may have handed the lock off meanwhile.
     pub fn rebuild<N>(
         before: Option<Self>,
         table: &LockTable<N>,
-        ours: impl Fn(&Contender<N>) -> bool,
+        is_ours: impl Fn(&Contender<N>) -> bool,
         tokens: ReservedTokens,
         until: impl Fn(Instant) -> Instant,
     ) -> Option<Self> {
         let [holder] = table.holders.as_slice() else { return None };
-        if !is_eligible(holder) || !ours(holder) {
+        if !is_eligible(holder) || !is_ours(holder) {
             return None;
         }
         let head = (holder.claim, holder.token);
-        let mut passed = before.map(|before| before.holders_since_write).unwrap_or_default();
-        match passed.iter().position(|had| *had == head) {
-            Some(place) => passed.drain(..place).for_each(drop),
-            None => passed = vec![head],
+        let mut handed_off = before.map(|before| before.holders_since_write).unwrap_or_default();
+        match handed_off.iter().position(|previous| *previous == head) {
+            Some(index) => handed_off.drain(..index).for_each(drop),
+            None => handed_off = vec![head],
         }
-        let has_had = |claim: &ClaimId| passed.iter().any(|(had, _)| had == claim);
-        let followers = next_claims(table, &ours).filter(|claim| !has_had(claim)).collect();
-        let above = passed.last().map_or(0, |(_, token)| token.0) + 1;
+        let has_had = |claim: &ClaimId| handed_off.iter().any(|(previous, _)| previous == claim);
+        let followers = next_claims(table, &is_ours).filter(|claim| !has_had(claim)).collect();
+        let above = handed_off.last().map_or(0, |(_, token)| token.0) + 1;
         Some(Self {
             next_claims: followers,
             reserved_tokens: ReservedTokens { from: tokens.from.max(above), to: tokens.to },
             ttl: holder.ttl,
             expires_at: until(holder.expires_at),
             is_frozen: false,
-            holders_since_write: passed,
+            holders_since_write: handed_off,
         })
     }
 
@@ -146,7 +146,7 @@ impl LocalHandOff {
 
     /// Whether this claim got the lock by a local hand-off; it may have released it since.
     pub fn was_handed_to(&self, claim: ClaimId) -> bool {
-        self.holders_since_write.iter().skip(1).any(|(had, _)| *had == claim)
+        self.holders_since_write.iter().skip(1).any(|(previous, _)| *previous == claim)
     }
 
     /// The claim that has the lock.
@@ -174,64 +174,66 @@ impl LocalHandOff {
         sent: u64,
         now: Instant,
     ) -> HandOffState {
-        let Some((&(current, token), had)) = self.holders_since_write.split_last() else { return HandOffState::Lost };
-        let stands = |contender: &Contender<N>| {
+        let Some((&(current, token), previous)) = self.holders_since_write.split_last() else {
+            return HandOffState::Lost;
+        };
+        let still_holds = |contender: &Contender<N>| {
             self.holders_since_write.contains(&(contender.claim, contender.token)) && contender.expires_at > now
         };
         let head = match table.holders.as_slice() {
-            [holder] if stands(holder) => Some(holder.claim),
+            [holder] if still_holds(holder) => Some(holder.claim),
             _ => None,
         };
-        if had.is_empty() {
+        if previous.is_empty() {
             return if head.is_some() { HandOffState::Intact } else { HandOffState::Lost };
         }
-        let fate =
+        let state =
             if last > sent.max(self.reserved_tokens.to) { HandOffState::TokenRefused } else { HandOffState::Intact };
         if head == Some(current) {
             // The write succeeded after all; only claims before it may be left in the queue.
-            table.waiters.retain(|contender| !had.iter().any(|(claim, _)| *claim == contender.claim));
-            return fate;
+            table.waiters.retain(|contender| !previous.iter().any(|(claim, _)| *claim == contender.claim));
+            return state;
         }
         let contender = table.waiters.iter().find(|contender| contender.claim == current).cloned();
-        let place = table.next_order();
-        let passed =
+        let index = table.next_order();
+        let was_handed_off =
             |contender: &Contender<N>| self.holders_since_write.iter().any(|(claim, _)| *claim == contender.claim);
         // A claim that another client granted meanwhile holds by that grant until it releases: no
         // claim is granted beside it.
         table
             .holders
-            .retain(|contender| !passed(contender) || (contender.claim == current && contender.token != token));
-        table.waiters.retain(|contender| !passed(contender));
+            .retain(|contender| !was_handed_off(contender) || (contender.claim == current && contender.token != token));
+        table.waiters.retain(|contender| !was_handed_off(contender));
         match (head, contender) {
             (Some(_), Some(mut contender)) => {
                 (contender.token, contender.expires_at, contender.order) =
-                    (token, now.saturating_add(contender.ttl), place);
+                    (token, now.saturating_add(contender.ttl), index);
                 table.holders.push(contender);
-                fate
+                state
             }
             _ => HandOffState::Lost,
         }
     }
 }
 
-/// Whether a claim may lead or follow in a cohort: it must be exclusive and not re-entrant.
+/// Whether a claim may take part in local hand-offs: it must be exclusive and not re-entrant.
 fn is_eligible<N>(contender: &Contender<N>) -> bool {
     contender.mode == Mode::Exclusive && contender.owner.is_none()
 }
 
 /// The claims that may follow the holder, in queue order.
-fn next_claims<N>(table: &LockTable<N>, ours: impl Fn(&Contender<N>) -> bool) -> impl Iterator<Item = ClaimId> {
+fn next_claims<N>(table: &LockTable<N>, is_ours: impl Fn(&Contender<N>) -> bool) -> impl Iterator<Item = ClaimId> {
     let holder = match table.holders.as_slice() {
-        [holder] if is_eligible(holder) && ours(holder) => Some(holder),
+        [holder] if is_eligible(holder) && is_ours(holder) => Some(holder),
         _ => None,
     };
     let options = holder.map(|holder| (holder.ttl, holder.expires_at));
-    // The queue position must last as long as the lease. If the position is gone before that, the
+    // The queue position must last as long as the lease. If the position ends before that, the
     // claim was force-released.
     let lasts = move |contender: &Contender<N>| {
         options.is_some_and(|(ttl, until)| contender.ttl == ttl && contender.expires_at >= until)
     };
-    let like = move |contender: &&Contender<N>| is_eligible(contender) && ours(contender) && lasts(contender);
+    let like = move |contender: &&Contender<N>| is_eligible(contender) && is_ours(contender) && lasts(contender);
     table.waiters.iter().take_while(like).take(MAX_HAND_OFFS).map(|contender| contender.claim)
 }
 

@@ -49,9 +49,9 @@ fn hand_off(table: &LockTable<u8>, last: &mut u64) -> Option<LocalHandOff> {
 }
 
 #[test]
-fn the_lock_is_handed_down_the_queue_only_to_our_claims() {
+fn the_lock_is_handed_off_only_to_our_claims() {
     let (table, mut last) = written(&[2, 3, 10, 4]);
-    let mut hand_off = hand_off(&table, &mut last).expect("a cohort");
+    let mut hand_off = hand_off(&table, &mut last).expect("local hand-offs");
     assert_eq!(last, 3);
     let id = ClaimId::from_bits;
     assert_eq!(hand_off.hand_off(id(2), at(1), |_| true), None, "it is not 2 who has it");
@@ -68,7 +68,7 @@ fn the_lock_is_handed_down_the_queue_only_to_our_claims() {
 #[test]
 fn no_waiter_is_overtaken_and_no_hand_off_is_late_or_uncertain() {
     let (table, mut last) = written(&[2, 3]);
-    let hand_off = hand_off(&table, &mut last).expect("a cohort");
+    let hand_off = hand_off(&table, &mut last).expect("local hand-offs");
     let id = ClaimId::from_bits;
     assert_eq!(hand_off.clone().hand_off(id(1), at(1), |claim| claim != id(2)), None);
     assert_eq!(hand_off.clone().hand_off(id(1), at(5), |_| true), None, "too little is left");
@@ -77,7 +77,7 @@ fn no_waiter_is_overtaken_and_no_hand_off_is_late_or_uncertain() {
     assert_eq!(frozen.hand_off(id(1), at(1), |_| true), None);
     let (free, mut none) = (LockTable::<u8>::default(), 7);
     assert_eq!(super::tests::hand_off(&free, &mut none), None);
-    assert_eq!(none, 7, "no token is taken where nobody follows");
+    assert_eq!(none, 7, "no token is used when no waiter follows");
 }
 
 #[test]
@@ -94,11 +94,12 @@ fn a_shared_or_re_entrant_holder_hands_off_to_no_claim() {
     }
     let (mut table, mut last) = written(&[2, 3]);
     table.waiters[0].ttl = TTL * 2;
-    let mut hand_off = hand_off(&table, &mut last).expect("a cohort");
+    let mut hand_off = hand_off(&table, &mut last).expect("local hand-offs");
     assert_eq!(hand_off.hand_off(ClaimId::from_bits(1), at(1), |_| true), None, "another TTL");
 }
 
-/// The store, our process with its cohort, and another process that works on the store directly.
+/// The store, our process with its local hand-offs, and another process that works on the store
+/// directly.
 #[derive(Debug, Default)]
 struct World {
     now: u64,
@@ -158,7 +159,7 @@ fn actions() -> impl Strategy<Value = Action> {
         6 => Just(Action::Join),
         8 => Just(Action::Leave),
         6 => Just(Action::Send),
-        6 => prop::bool::weighted(0.85).prop_map(|told| Action::Arrive { reply_arrives: told }),
+        6 => prop::bool::weighted(0.85).prop_map(|reply_arrives| Action::Arrive { reply_arrives }),
         2 => Just(Action::OthersJoin),
         2 => Just(Action::OthersLeave),
         1 => prop::bool::ANY.prop_map(|waiter| Action::OthersForceRelease { waiter }),
@@ -228,7 +229,7 @@ impl World {
                 }
             }
             Action::Send => self.send_write(now),
-            Action::Arrive { reply_arrives: told } => self.write_ends(told),
+            Action::Arrive { reply_arrives } => self.write_ends(reply_arrives),
             Action::OthersJoin => {
                 let claim = self.claim();
                 self.apply_for_others(|table, mut token| {
@@ -251,8 +252,8 @@ impl World {
             Action::OthersForceRelease { waiter } => {
                 let of = if waiter { self.table.waiters.front() } else { self.table.holders.first() };
                 let Some(claim) = of.map(|contender| contender.claim) else { return };
-                // The current holder is notified sooner or later, and its token is rejected at
-                // once: it counts as gone.
+                // The current holder is notified later, and its token is rejected at once: it
+                // counts as ended.
                 self.holding = None;
                 if let Some(hand_off) = &mut self.cohort {
                     hand_off.freeze();
@@ -290,24 +291,24 @@ impl World {
             return;
         }
         let (mut table, mut last) = (self.table.clone(), self.last);
-        let fate =
+        let state =
             self.cohort.as_ref().map(|hand_off| hand_off.apply_to_table(&mut table, last, self.highest_sent, now));
         let behind = self.cohort.as_ref().is_some_and(LocalHandOff::has_unwritten_hand_off);
-        let lost = behind && fate.is_some_and(|fate| fate != HandOffState::Intact);
-        if fate == Some(HandOffState::Lost) {
+        let lost = behind && state.is_some_and(|state| state != HandOffState::Intact);
+        if state == Some(HandOffState::Lost) {
             self.cohort = None;
         }
         if lost {
             self.holding = None;
         }
-        let asked = std::mem::take(&mut self.pending_requests);
+        let requests = std::mem::take(&mut self.pending_requests);
         let mut token = || {
             last += 1;
             Token(last)
         };
         let mut granted = table.expire_and_grant(now, &mut token);
-        for ask in &asked {
-            match ask {
+        for request in &requests {
+            match request {
                 Request::Join(claim) => {
                     let (verdict, others) = table.attempt(contender(claim.bits(), US), true, now, &mut token);
                     granted.extend(others);
@@ -320,46 +321,46 @@ impl World {
             contender.expires_at = now.saturating_add(TTL);
         }
         if let Some(hand_off) =
-            self.cohort.as_mut().filter(|_| asked.iter().any(|ask| matches!(ask, Request::Leave(_))))
+            self.cohort.as_mut().filter(|_| requests.iter().any(|request| matches!(request, Request::Leave(_))))
         {
             hand_off.freeze();
         }
         let tokens = ReservedTokens::reserve(self.cohort.as_ref(), &table, ours, &mut last);
         self.highest_sent = self.highest_sent.max(last);
         self.write_in_flight =
-            Some(WriteInFlight { expected_version: self.version, table, last, tokens, granted, requests: asked });
+            Some(WriteInFlight { expected_version: self.version, table, last, tokens, granted, requests });
     }
 
-    fn write_ends(&mut self, told: bool) {
-        let Some(flight) = self.write_in_flight.take() else { return };
-        let wins = flight.expected_version == self.version;
+    fn write_ends(&mut self, reply_arrives: bool) {
+        let Some(write) = self.write_in_flight.take() else { return };
+        let wins = write.expected_version == self.version;
         if wins {
-            self.last = flight.last;
-            self.write_succeeded(flight.table.clone(), &flight.granted);
+            self.last = write.last;
+            self.write_succeeded(write.table.clone(), &write.granted);
         }
-        if !wins || !told {
+        if !wins || !reply_arrives {
             // Repeat the requests on the present state; until a write succeeds, no local hand-offs.
             if let Some(hand_off) = &mut self.cohort {
                 hand_off.freeze();
             }
-            self.pending_requests = [flight.requests, std::mem::take(&mut self.pending_requests)].concat();
+            self.pending_requests = [write.requests, std::mem::take(&mut self.pending_requests)].concat();
             return;
         }
-        for ask in flight.requests {
-            if let Request::Join(claim) = ask {
+        for request in write.requests {
+            if let Request::Join(claim) = request {
                 self.waiting.insert(claim);
             }
         }
-        if let Some(held) = flight.table.holders.first().filter(|contender| ours(contender))
+        if let Some(held) = write.table.holders.first().filter(|contender| ours(contender))
             && self.waiting.remove(&held.claim)
         {
             self.holding = Some((held.claim, held.token, held.expires_at));
         }
         let before = self.cohort.take();
-        let had =
+        let holder =
             before.as_ref().filter(|hand_off| hand_off.has_unwritten_hand_off()).and_then(LocalHandOff::current_holder);
-        self.cohort = LocalHandOff::rebuild(before, &flight.table, ours, flight.tokens, |until| until);
-        if had.is_some() && self.cohort.as_ref().and_then(LocalHandOff::current_holder) != had {
+        self.cohort = LocalHandOff::rebuild(before, &write.table, ours, write.tokens, |until| until);
+        if holder.is_some() && self.cohort.as_ref().and_then(LocalHandOff::current_holder) != holder {
             self.holding = None;
         }
     }

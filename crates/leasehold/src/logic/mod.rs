@@ -8,8 +8,8 @@
 //! - [`local_hand_off`]: local hand-offs of a lock between claims of one process.
 //! - [`wait_queue`]: which claim a waiter watches.
 //! - [`mod@node_queue`]: holders and waiters, computed by every client from the same ordered list.
-//! - [`session_lifetime`]: a lower bound on how long a session lives; [`session_sharing`]: which session serves
-//!   which TTL.
+//! - [`session_lifetime`]: a lower bound on how long a session lives; [`session_sharing`]: which
+//!   session serves which TTL.
 //! - [`connections`]: how a client waits when a server runs short of connections.
 //! - [`fence`]: which tokens a resource accepts.
 //! - [`evictions`]: the latest evictions at a lock, for clients that could not be notified.

@@ -1,12 +1,12 @@
 //! The queue of a lock, computed by every client from the same list: which claims hold, which wait,
 //! and which claim each waiter watches.
 //!
-//! For engines that keep one ordered list of claims and nothing else. Every client that reads the
+//! For engines that keep only one ordered list of claims. Every client that reads the
 //! list reaches the same result:
 //! 1. The longest prefix of compatible claims holds. New claims join at the end, and departures
 //!    only shorten the list, so a holder stays a holder.
-//! 2. A re-entrant claim shares the position of its owner's first claim, as a *rider*, whatever
-//!    waits behind that claim.
+//! 2. A re-entrant claim shares the position of its owner's first claim, ahead of all claims that
+//! wait behind that claim.
 //! 3. A waiter watches one claim ahead of it. When that claim leaves, the waiter knows without a
 //!    request whether it is next: the list ahead of it can only have become shorter.
 
@@ -50,7 +50,7 @@ impl QueueNode {
 
     /// Its position: its own, or that of the claim it rides on.
     pub fn position(&self) -> i32 {
-        self.reentry.map_or(self.sequence, |ride| ride.parent_position)
+        self.reentry.map_or(self.sequence, |reentry| reentry.parent_position)
     }
 }
 
@@ -93,8 +93,8 @@ impl NodeQueue {
     /// order holds across the wrap-around.
     pub fn new(mut nodes: Vec<QueueNode>) -> Self {
         let base = nodes.first().map_or(0, QueueNode::position);
-        let after = |place: i32| place.wrapping_sub(base);
-        nodes.sort_by_key(|stand| (after(stand.position()), stand.reentry.is_some(), after(stand.sequence)));
+        let after = |position: i32| position.wrapping_sub(base);
+        nodes.sort_by_key(|node| (after(node.position()), node.reentry.is_some(), after(node.sequence)));
         Self(nodes)
     }
 
@@ -110,12 +110,12 @@ impl NodeQueue {
 
     /// One claim.
     pub fn find(&self, id: NodeId) -> Option<&QueueNode> {
-        self.0.iter().find(|stand| stand.id() == id)
+        self.0.iter().find(|node| node.id() == id)
     }
 
     /// Removes a claim that left.
     pub fn remove(&mut self, id: NodeId) {
-        self.0.retain(|stand| stand.id() != id);
+        self.0.retain(|node| node.id() != id);
     }
 
     /// Whether there is a claim behind this one.
@@ -126,11 +126,11 @@ impl NodeQueue {
     /// How many claims hold, counted from the first.
     pub fn holder_count(&self) -> usize {
         let mut count = 0;
-        for stand in &self.0 {
+        for node in &self.0 {
             let held = &self.0[..count];
-            let holds_already = stand.owner.is_some() && held.iter().any(|other| other.owner == stand.owner);
-            let enters = stand.reentry.is_some()
-                || (!holds_already && fits_owned(stand.mode, held.iter().map(|held| (held.owner, held.mode))));
+            let holds_already = node.owner.is_some() && held.iter().any(|other| other.owner == node.owner);
+            let enters = node.reentry.is_some()
+                || (!holds_already && fits_owned(node.mode, held.iter().map(|held| (held.owner, held.mode))));
             if !enters {
                 break;
             }
@@ -149,7 +149,7 @@ impl NodeQueue {
 
     /// The state of a claim; `has_just_joined` if it has just joined.
     pub fn state_of(&self, id: NodeId, has_just_joined: bool) -> ClaimState {
-        let Some(at) = self.0.iter().position(|stand| stand.id() == id) else { return ClaimState::Absent };
+        let Some(at) = self.0.iter().position(|node| node.id() == id) else { return ClaimState::Absent };
         let (me, ahead) = (&self.0[at], &self.0[..at]);
         if me.reentry.is_some() {
             return ClaimState::Held;
@@ -181,15 +181,14 @@ impl NodeQueue {
 /// What a claim in this mode watches, given the claims ahead of it, the first `holder_count` of which
 /// hold.
 fn watch_target(mode: Mode, ahead: &[QueueNode], holders: usize) -> WatchTarget {
-    let last =
-        |stands: &[QueueNode]| stands.last().map_or(WatchTarget::AllHolders, |stand| WatchTarget::Node(stand.id()));
-    let kin = |stand: &&QueueNode| match mode {
+    let last = |nodes: &[QueueNode]| nodes.last().map_or(WatchTarget::AllHolders, |node| WatchTarget::Node(node.id()));
+    let is_compatible = |node: &&QueueNode| match mode {
         Mode::Exclusive => false,
-        Mode::Shared => stand.mode == Mode::Shared,
-        Mode::Permits { .. } => matches!(stand.mode, Mode::Permits { .. }),
+        Mode::Shared => node.mode == Mode::Shared,
+        Mode::Permits { .. } => matches!(node.mode, Mode::Permits { .. }),
     };
-    match ahead.iter().rev().find(|stand| !kin(stand)) {
-        Some(stranger) => WatchTarget::Node(stranger.id()),
+    match ahead.iter().rev().find(|node| !is_compatible(node)) {
+        Some(conflicting) => WatchTarget::Node(conflicting.id()),
         // Permits only: wait for the grant of the waiter just ahead, or, as the first waiter, for
         // any holder.
         None if ahead.len() > holders => last(ahead),

@@ -36,16 +36,16 @@ enum NodeEvent {
 #[derive(Clone, Debug)]
 enum Message {
     List(Vec<QueueNode>),
-    /// The version of the node that was to be watched; `None`: that node is gone, or the client's
-    /// own.
+    /// The version of the node that was to be watched; `None`: that node does not exist any more,
+    /// or is the client's own.
     WatchSet(Option<u32>),
     /// The version and token of the host to ride on.
     ParentRead(Option<(u32, u64)>),
-    /// The rider's sequence number.
+    /// The re-entrant claim's sequence number.
     ChildCreated(Option<i32>),
     /// A watch has fired.
     Event(u32, NodeEvent),
-    /// The client's own node is gone.
+    /// The client's own node does not exist any more.
     ForceReleased,
 }
 
@@ -118,30 +118,30 @@ impl World {
         }
     }
 
-    fn queue_of(&self, mut stands: Vec<QueueNode>) -> NodeQueue {
+    fn queue_of(&self, mut nodes: Vec<QueueNode>) -> NodeQueue {
         if self.omitted == OmittedRule::WrappedOrder {
-            stands.sort_by_key(|stand| (stand.position(), stand.reentry.is_some(), stand.sequence));
-            return NodeQueue(stands);
+            nodes.sort_by_key(|node| (node.position(), node.reentry.is_some(), node.sequence));
+            return NodeQueue(nodes);
         }
-        NodeQueue::new(stands)
+        NodeQueue::new(nodes)
     }
 
     /// The true state, by the order in which the nodes were created.
     fn true_queue(&self) -> NodeQueue {
         let mut nodes: Vec<&Node> = self.nodes.iter().collect();
         nodes.sort_by_key(|node| {
-            (node.node.reentry.map_or(node.czxid, |ride| ride.token), node.node.reentry.is_some(), node.czxid)
+            (node.node.reentry.map_or(node.czxid, |reentry| reentry.token), node.node.reentry.is_some(), node.czxid)
         });
         NodeQueue(nodes.into_iter().map(|node| node.node.clone()).collect())
     }
 
-    fn create(&mut self, client: usize, mut stand: QueueNode) -> QueueNode {
-        stand.sequence = self.next;
+    fn create(&mut self, client: usize, mut node: QueueNode) -> QueueNode {
+        node.sequence = self.next;
         self.next = self.next.wrapping_add(1);
         self.zxid += 1;
-        self.nodes.push(Node { node: stand.clone(), version: 0, czxid: self.zxid, client });
+        self.nodes.push(Node { node: node.clone(), version: 0, czxid: self.zxid, client });
         self.children_changed();
-        stand
+        node
     }
 
     fn children_changed(&mut self) {
@@ -150,12 +150,12 @@ impl World {
         }
     }
 
-    fn fire(&mut self, seq: i32, what: NodeEvent) {
+    fn fire(&mut self, seq: i32, event: NodeEvent) {
         let (fired, kept) = std::mem::take(&mut self.watches).into_iter().partition(|(_, node, _)| *node == seq);
         self.watches = kept;
         let fired: Vec<(usize, i32, u32)> = fired;
         for (client, _, watch) in fired {
-            self.clients[client].inbox.push_back(Message::Event(watch, what));
+            self.clients[client].inbox.push_back(Message::Event(watch, event));
         }
     }
 
@@ -184,10 +184,10 @@ impl World {
 
     fn join(&mut self, owner: Option<u64>, mode: Mode, queue: bool) {
         let client = self.clients.len();
-        let stand = QueueNode { claim: ClaimId::from_bits(client as u128), mode, owner, reentry: None, sequence: 0 };
-        let stand = self.create(client, stand);
+        let node = QueueNode { claim: ClaimId::from_bits(client as u128), mode, owner, reentry: None, sequence: 0 };
+        let node = self.create(client, node);
         self.clients.push(Client {
-            node: stand,
+            node,
             queue,
             is_new: true,
             state: State::Waits,
@@ -202,13 +202,13 @@ impl World {
     }
 
     fn list(&mut self, client: usize, all: bool) {
-        let stands = self.nodes.iter().map(|node| node.node.clone()).collect();
+        let nodes = self.nodes.iter().map(|node| node.node.clone()).collect();
         if all {
             self.watch += 1;
             self.children.push((client, self.watch));
             self.clients[client].watch_set = Some((WatchTarget::AllHolders, self.watch, None));
         }
-        self.clients[client].inbox.push_back(Message::List(stands));
+        self.clients[client].inbox.push_back(Message::List(nodes));
         self.clients[client].state = State::Listing { all };
     }
 
@@ -229,22 +229,22 @@ impl World {
                 version = None;
             }
         }
-        let me = &mut self.clients[client];
-        me.watch_set = version.map(|_| (watch, self.watch, None));
-        me.inbox.push_back(Message::WatchSet(version));
-        me.state = State::SettingWatch { and_list };
+        let this = &mut self.clients[client];
+        this.watch_set = version.map(|_| (watch, self.watch, None));
+        this.inbox.push_back(Message::WatchSet(version));
+        this.state = State::SettingWatch { and_list };
     }
 
     fn hold(&mut self, client: usize, seen: bool) {
-        let me = &mut self.clients[client];
-        me.state = State::Holds;
-        me.watch_set = None;
-        me.must_notify = seen && self.omitted != OmittedRule::GrantNotification;
+        let this = &mut self.clients[client];
+        this.state = State::Holds;
+        this.watch_set = None;
+        this.must_notify = seen && self.omitted != OmittedRule::GrantNotification;
     }
 
     fn leave(&mut self, client: usize) {
         self.clients[client].state = State::Gone;
-        self.own_watches.retain(|(whose, _)| *whose != client);
+        self.own_watches.retain(|(watcher, _)| *watcher != client);
         let own: Vec<i32> =
             self.nodes.iter().filter(|node| node.client == client).map(|node| node.node.sequence).collect();
         own.into_iter().for_each(|seq| self.delete(seq));
@@ -258,20 +258,20 @@ impl World {
 
     /// A client handles its oldest message. `false`: there was none.
     fn step(&mut self, client: usize) -> bool {
-        let me = &mut self.clients[client];
-        let Some(word) = me.inbox.pop_front() else { return false };
-        match (me.state, word) {
+        let this = &mut self.clients[client];
+        let Some(word) = this.inbox.pop_front() else { return false };
+        match (this.state, word) {
             (State::Gone, _) => {}
             (_, Message::ForceReleased) => self.leave(client),
-            (_, Message::Event(watch, what)) => {
-                if let Some((_, armed, fired)) = &mut me.watch_set
+            (_, Message::Event(watch, event)) => {
+                if let Some((_, armed, fired)) = &mut this.watch_set
                     && *armed == watch
                 {
-                    *fired = Some(what);
+                    *fired = Some(event);
                 }
                 self.handle_fired_watch(client);
             }
-            (State::Listing { all }, Message::List(stands)) => self.listed(client, stands, all),
+            (State::Listing { all }, Message::List(nodes)) => self.listed(client, nodes, all),
             (State::SettingWatch { and_list }, Message::WatchSet(version)) => {
                 let enough = version == Some(0) || (version.is_some() && self.omitted == OmittedRule::RelistOnChange);
                 if enough && !and_list {
@@ -293,22 +293,22 @@ impl World {
         true
     }
 
-    fn listed(&mut self, client: usize, stands: Vec<QueueNode>, all: bool) {
-        let line = self.queue_of(stands);
-        let me = &mut self.clients[client];
-        me.queue_view = line;
-        let (id, queue) = (me.node.id(), me.queue);
-        match me.queue_view.state_of(id, me.is_new) {
+    fn listed(&mut self, client: usize, nodes: Vec<QueueNode>, all: bool) {
+        let parsed_queue = self.queue_of(nodes);
+        let this = &mut self.clients[client];
+        this.queue_view = parsed_queue;
+        let (id, queue) = (this.node.id(), this.queue);
+        match this.queue_view.state_of(id, this.is_new) {
             ClaimState::Held => {
-                let first = me.is_new && self.omitted == OmittedRule::FirstListNotification;
-                let seen = if me.is_new { me.queue_view.has_node_behind(id) && !first } else { true };
+                let first = this.is_new && self.omitted == OmittedRule::FirstListNotification;
+                let seen = if this.is_new { this.queue_view.has_node_behind(id) && !first } else { true };
                 self.hold(client, seen);
             }
             ClaimState::Refused(_) | ClaimState::Absent => self.leave(client),
             ClaimState::MayReenter(host) => {
                 let found = self
                     .node(host.1)
-                    .map(|node| (node.version, node.node.reentry.map_or(node.czxid, |ride| ride.token)));
+                    .map(|node| (node.version, node.node.reentry.map_or(node.czxid, |reentry| reentry.token)));
                 self.clients[client].inbox.push_back(Message::ParentRead(found));
                 self.clients[client].state = State::ReadingParent(host);
             }
@@ -316,7 +316,7 @@ impl World {
             ClaimState::Waiting { watch: WatchTarget::AllHolders, .. } if all => self.wait(client),
             ClaimState::Waiting { watch: WatchTarget::AllHolders, .. } => self.list(client, true),
             ClaimState::Waiting { watch, .. } => {
-                if me.watch_set.is_some_and(|(armed, ..)| armed == watch) {
+                if this.watch_set.is_some_and(|(armed, ..)| armed == watch) {
                     self.wait(client);
                 } else {
                     self.set_watch(client, watch, false);
@@ -326,34 +326,34 @@ impl World {
     }
 
     fn reenter(&mut self, client: usize, host: NodeId, found: Option<(u32, u64)>) {
-        let me = &self.clients[client];
-        let (own, under) = (me.node.sequence, me.queue_view.find(host).map(QueueNode::position));
+        let this = &self.clients[client];
+        let (own, under) = (this.node.sequence, this.queue_view.find(host).map(QueueNode::position));
         let fits = self.node(host.1).map(|node| node.version) == found.map(|(version, _)| version);
         let (Some((_, token)), Some(under), true, true) = (found, under, fits, self.node(own).is_some()) else {
             self.clients[client].inbox.push_back(Message::ChildCreated(None));
             self.clients[client].state = State::CreatingChild;
             return;
         };
-        let stand = QueueNode { reentry: Some(ReentryLink { parent_position: under, token }), ..me.node.clone() };
+        let own_node = QueueNode { reentry: Some(ReentryLink { parent_position: under, token }), ..this.node.clone() };
         // One transaction.
         self.set_data(host.1);
-        self.own_watches.retain(|(whose, _)| *whose != client);
+        self.own_watches.retain(|(watcher, _)| *watcher != client);
         self.delete(own);
-        let stand = self.create(client, stand);
-        let me = &mut self.clients[client];
-        (me.watch_set, me.own_watched, me.token) = (None, false, token);
-        me.inbox.push_back(Message::ChildCreated(Some(stand.sequence)));
-        me.state = State::CreatingChild;
+        let own_node = self.create(client, own_node);
+        let this = &mut self.clients[client];
+        (this.watch_set, this.own_watched, this.token) = (None, false, token);
+        this.inbox.push_back(Message::ChildCreated(Some(own_node.sequence)));
+        this.state = State::CreatingChild;
     }
 
     fn wait(&mut self, client: usize) {
         self.clients[client].state = State::Waits;
         self.clients[client].is_new = false;
-        let me = &mut self.clients[client];
-        let next = me.watch_set.is_some_and(|(watch, ..)| me.queue_view.is_next_after(me.node.id(), watch));
-        if next && !me.own_watched {
+        let this = &mut self.clients[client];
+        let next = this.watch_set.is_some_and(|(watch, ..)| this.queue_view.is_next_after(this.node.id(), watch));
+        if next && !this.own_watched {
             // The reply carries no other information.
-            let seq = me.node.sequence;
+            let seq = this.node.sequence;
             if self.node(seq).is_none() {
                 return self.leave(client);
             }
@@ -365,11 +365,11 @@ impl World {
 
     /// A waiter whose watch has fired.
     fn handle_fired_watch(&mut self, client: usize) {
-        let me = &mut self.clients[client];
-        let (State::Waits, Some((watch, _, Some(what)))) = (me.state, me.watch_set) else { return };
-        me.watch_set = None;
-        match what {
-            NodeEvent::Deleted if me.own_watched && me.queue_view.is_next_after(me.node.id(), watch) => {
+        let this = &mut self.clients[client];
+        let (State::Waits, Some((watch, _, Some(event)))) = (this.state, this.watch_set) else { return };
+        this.watch_set = None;
+        match event {
+            NodeEvent::Deleted if this.own_watched && this.queue_view.is_next_after(this.node.id(), watch) => {
                 self.hold(client, true)
             }
             NodeEvent::Changed => self.set_watch(client, watch, true),
@@ -379,34 +379,39 @@ impl World {
 
     /// The clients that believe to hold and were not force-released.
     fn believed_holders(&self) -> Vec<&Client> {
-        let there = |client: &&Client| client.state == State::Holds && self.node(client.node.sequence).is_some();
-        self.clients.iter().filter(there).collect()
+        let really_holds = |client: &&Client| client.state == State::Holds && self.node(client.node.sequence).is_some();
+        self.clients.iter().filter(really_holds).collect()
     }
 
     fn check(&mut self) -> Result<(), TestCaseError> {
-        let believers = self.believed_holders();
-        for (at, one) in believers.iter().enumerate() {
-            let others = believers.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, other)| *other);
+        let believed = self.believed_holders();
+        for (at, one) in believed.iter().enumerate() {
+            let others = believed.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, other)| *other);
             let strangers =
                 others.clone().filter(|other| other.node.owner.is_none() || other.node.owner != one.node.owner);
-            let beside = strangers.map(|other| (other.node.owner, other.node.mode));
-            prop_assert!(fits_owned(one.node.mode, beside), "{:?} beside {believers:?}", one.node);
+            let holders_beside = strangers.map(|other| (other.node.owner, other.node.mode));
+            prop_assert!(fits_owned(one.node.mode, holders_beside), "{:?} beside {believed:?}", one.node);
             for other in others.filter(|other| one.node.owner.is_some() && other.node.owner == one.node.owner) {
                 prop_assert_eq!(one.token, other.token, "an owner has one token");
             }
         }
-        let truth = self.true_queue();
-        let holders = &truth.nodes()[..truth.holder_count()];
-        for one in &believers {
-            prop_assert!(holders.contains(&one.node), "{:?} believes to hold; the list: {truth:?}", one.node);
+        let true_queue = self.true_queue();
+        let holders = &true_queue.nodes()[..true_queue.holder_count()];
+        for one in &believed {
+            prop_assert!(holders.contains(&one.node), "{:?} believes to hold; the list: {true_queue:?}", one.node);
         }
         // Tokens rise with the grants.
-        for stand in holders {
-            if !self.granted.contains(&stand.sequence) {
-                self.granted.push(stand.sequence);
-                let token =
-                    self.node(stand.sequence).map_or(0, |node| stand.reentry.map_or(node.czxid, |ride| ride.token));
-                prop_assert!(stand.reentry.is_some() || token > self.highest, "token {token} after {}", self.highest);
+        for own_node in holders {
+            if !self.granted.contains(&own_node.sequence) {
+                self.granted.push(own_node.sequence);
+                let token = self
+                    .node(own_node.sequence)
+                    .map_or(0, |node| own_node.reentry.map_or(node.czxid, |reentry| reentry.token));
+                prop_assert!(
+                    own_node.reentry.is_some() || token > self.highest,
+                    "token {token} after {}",
+                    self.highest
+                );
                 self.highest = self.highest.max(token);
             }
         }
@@ -429,15 +434,13 @@ impl World {
             }
         }
         prop_assert!(!busy, "they never rest");
-        let truth = self.true_queue();
-        for (at, stand) in truth.nodes().iter().enumerate() {
-            let client = self
-                .clients
-                .iter()
-                .find(|client| client.node.sequence == stand.sequence && client.state != State::Gone);
+        let true_queue = self.true_queue();
+        for (at, node) in true_queue.nodes().iter().enumerate() {
+            let client =
+                self.clients.iter().find(|client| client.node.sequence == node.sequence && client.state != State::Gone);
             let state = client.map(|client| client.state);
-            let should = if at < truth.holder_count() { State::Holds } else { State::Waits };
-            prop_assert_eq!(state, Some(should), "{:?} in {:?}", stand, truth);
+            let should = if at < true_queue.holder_count() { State::Holds } else { State::Waits };
+            prop_assert_eq!(state, Some(should), "{:?} in {:?}", node, true_queue);
         }
         Ok(())
     }
@@ -491,7 +494,7 @@ fn simulate(without: OmittedRule, first: i32, ops: &[Op]) -> Result<(), TestCase
             Op::Deliver(at) => pick(*at).into_iter().for_each(|client| world.deliver_next(client)),
             Op::Leave(at) => pick(*at).into_iter().for_each(|client| world.leave(client)),
             Op::ForceRelease(at) => {
-                // A holder learns of it by other means; a waiter by its own watch or its next list.
+                // A holder learns of it in another way; a waiter by its own watch or its next list.
                 if let Some(client) = pick(*at).filter(|client| world.clients[*client].state == State::Holds) {
                     world.leave(client);
                 } else if let Some(client) = pick(*at).filter(|client| world.clients[*client].own_watched) {
@@ -504,7 +507,7 @@ fn simulate(without: OmittedRule, first: i32, ops: &[Op]) -> Result<(), TestCase
     }
     world.drain()?;
     // Every claim is granted in the end.
-    while let Some(first) = world.true_queue().nodes().first().map(|stand| stand.sequence) {
+    while let Some(first) = world.true_queue().nodes().first().map(|own_node| own_node.sequence) {
         let client = world.node(first).map_or(0, |node| node.client);
         world.leave(client);
         world.drain()?;
@@ -515,8 +518,8 @@ fn simulate(without: OmittedRule, first: i32, ops: &[Op]) -> Result<(), TestCase
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 3_000 } else { 500 }))]
 
-    /// However late messages are: no client believes to hold beside another, and once all messages
-    /// are delivered, every holder knows that it holds.
+    /// However late messages are: no client believes that it holds together with another, and once
+    /// all messages are delivered, every holder knows that it holds.
     #[test]
     fn clients_with_late_messages_agree_with_the_list(first in first(), ops in prop::collection::vec(op(), 0..120)) {
         simulate(OmittedRule::None, first, &ops)?;
@@ -538,11 +541,11 @@ fn finds_the_flaw(without: OmittedRule, consequence: &[&str]) {
             None => Ok(()),
         }
     });
-    assert!(matches!(found, Err(TestError::Fail(..))), "without {without:?} nothing was found: {found:?}");
+    assert!(matches!(found, Err(TestError::Fail(..))), "without {without:?} no flaw was found: {found:?}");
 }
 
 #[test]
-fn without_relisting_a_re_entrant_child_is_overlooked() {
+fn without_relisting_a_re_entrant_child_is_missed() {
     finds_the_flaw(OmittedRule::RelistOnChange, &EXCLUSION);
 }
 
@@ -563,33 +566,33 @@ fn without_first_list_notifications_a_grantable_waiter_is_not_woken() {
 
 #[test]
 fn a_claim_with_two_nodes_holds_only_by_its_own_sequence_number() {
-    let stand = |claim, seq| QueueNode {
+    let node = |claim, seq| QueueNode {
         claim: ClaimId::from_bits(claim),
         mode: Mode::Exclusive,
         owner: None,
         reentry: None,
         sequence: seq,
     };
-    let line = NodeQueue::new(vec![stand(1, 7), stand(2, 8), stand(1, 9)]);
-    assert_eq!(line.state_of((ClaimId::from_bits(1), 7), false), ClaimState::Held);
+    let queue = NodeQueue::new(vec![node(1, 7), node(2, 8), node(1, 9)]);
+    assert_eq!(queue.state_of((ClaimId::from_bits(1), 7), false), ClaimState::Held);
     assert_eq!(
-        line.state_of((ClaimId::from_bits(1), 9), false),
+        queue.state_of((ClaimId::from_bits(1), 9), false),
         ClaimState::Waiting { ahead: 1, watch: WatchTarget::Node((ClaimId::from_bits(2), 8)) }
     );
 }
 
 #[test]
 fn a_claim_that_will_be_refused_does_not_cause_others_to_be_refused() {
-    let stand = |claim, seq, limit| QueueNode {
+    let node = |claim, seq, limit| QueueNode {
         claim: ClaimId::from_bits(claim),
         mode: Mode::Permits { n: 1, limit },
         owner: None,
         reentry: None,
         sequence: seq,
     };
-    let line = NodeQueue::new(vec![stand(1, 7, 2), stand(2, 8, 3), stand(3, 9, 2)]);
-    assert_eq!(line.state_of((ClaimId::from_bits(2), 8), true), ClaimState::Refused(Refusal::LimitMismatch(2)));
-    assert!(matches!(line.state_of((ClaimId::from_bits(3), 9), true), ClaimState::Waiting { .. }));
+    let queue = NodeQueue::new(vec![node(1, 7, 2), node(2, 8, 3), node(3, 9, 2)]);
+    assert_eq!(queue.state_of((ClaimId::from_bits(2), 8), true), ClaimState::Refused(Refusal::LimitMismatch(2)));
+    assert!(matches!(queue.state_of((ClaimId::from_bits(3), 9), true), ClaimState::Waiting { .. }));
 }
 
 /// The list, with all clients informed at once.
@@ -599,42 +602,42 @@ struct InformedQueue(Vec<QueueNode>);
 impl InformedQueue {
     fn handle_all(&mut self) {
         loop {
-            let line = NodeQueue::new(self.0.clone());
-            let riding = line.nodes().iter().find_map(|stand| match line.state_of(stand.id(), false) {
-                ClaimState::MayReenter(host) => Some((stand.sequence, host)),
+            let queue = NodeQueue::new(self.0.clone());
+            let reentrant = queue.nodes().iter().find_map(|node| match queue.state_of(node.id(), false) {
+                ClaimState::MayReenter(host) => Some((node.sequence, host)),
                 _ => None,
             });
-            let Some((seq, host)) = riding else { return };
-            self.reenter(&line, seq, host);
+            let Some((seq, host)) = reentrant else { return };
+            self.reenter(&queue, seq, host);
         }
     }
 
-    fn reenter(&mut self, line: &NodeQueue, seq: i32, host: NodeId) {
-        let under = line.find(host).map_or(0, QueueNode::position);
+    fn reenter(&mut self, queue: &NodeQueue, seq: i32, host: NodeId) {
+        let under = queue.find(host).map_or(0, QueueNode::position);
         self.0
             .iter_mut()
-            .filter(|stand| stand.sequence == seq)
-            .for_each(|stand| stand.reentry = Some(ReentryLink { parent_position: under, token: 0 }));
+            .filter(|node| node.sequence == seq)
+            .for_each(|node| node.reentry = Some(ReentryLink { parent_position: under, token: 0 }));
     }
 
     /// The answer to a claim that has just joined.
-    fn attempt(&mut self, stand: QueueNode, queue: bool) -> &'static str {
-        let (seq, id) = (stand.sequence, stand.id());
-        self.0.push(stand);
-        let line = NodeQueue::new(self.0.clone());
-        match line.state_of(id, true) {
+    fn attempt(&mut self, node: QueueNode, queue: bool) -> &'static str {
+        let (seq, id) = (node.sequence, node.id());
+        self.0.push(node);
+        let parsed_queue = NodeQueue::new(self.0.clone());
+        match parsed_queue.state_of(id, true) {
             ClaimState::Held => "granted",
             ClaimState::MayReenter(host) => {
-                self.reenter(&line, seq, host);
+                self.reenter(&parsed_queue, seq, host);
                 "granted"
             }
             ClaimState::Waiting { .. } if queue => "queued",
             ClaimState::Waiting { .. } => {
-                self.0.retain(|stand| stand.sequence != seq);
+                self.0.retain(|node| node.sequence != seq);
                 "busy"
             }
             ClaimState::Refused(_) | ClaimState::Absent => {
-                self.0.retain(|stand| stand.sequence != seq);
+                self.0.retain(|node| node.sequence != seq);
                 "refused"
             }
         }
@@ -644,7 +647,7 @@ impl InformedQueue {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 2_000 } else { 400 }))]
 
-    /// Where no message is late and nothing expires, the list behaves as the specification.
+    /// Without late messages and expiries, the list behaves as the specification.
     #[test]
     fn the_list_and_the_table_have_the_same_holders(
         first in first(),
@@ -677,30 +680,30 @@ proptest! {
                         order: 0,
                         details: (),
                     };
-                    let says = match table.attempt(contender, queue, now, &mut token).0 {
+                    let expected = match table.attempt(contender, queue, now, &mut token).0 {
                         Verdict::Granted(..) => "granted",
                         Verdict::Queued(_) => "queued",
                         Verdict::Busy => "busy",
                         Verdict::Refused(_) => "refused",
                     };
-                    prop_assert_eq!(list.attempt(QueueNode { claim, mode, owner, reentry: None, sequence: seq }, queue), says);
+                    prop_assert_eq!(list.attempt(QueueNode { claim, mode, owner, reentry: None, sequence: seq }, queue), expected);
                     seq = seq.wrapping_add(1);
                 }
                 Err(at) if !list.0.is_empty() => {
-                    let gone = list.0.remove(at % list.0.len());
-                    table.release(gone.claim, now, &mut token);
+                    let removed = list.0.remove(at % list.0.len());
+                    table.release(removed.claim, now, &mut token);
                 }
                 Err(_) => {}
             }
             list.handle_all();
-            let line = NodeQueue::new(list.0.clone());
-            let (holders, waiters) = line.nodes().split_at(line.holder_count());
-            let mut held: Vec<ClaimId> = holders.iter().map(|stand| stand.claim).collect();
+            let parsed_queue = NodeQueue::new(list.0.clone());
+            let (holders, waiters) = parsed_queue.nodes().split_at(parsed_queue.holder_count());
+            let mut held: Vec<ClaimId> = holders.iter().map(|node| node.claim).collect();
             let mut should: Vec<ClaimId> = table.holders.iter().map(|contender| contender.claim).collect();
             held.sort();
             should.sort();
             prop_assert_eq!(held, should);
-            prop_assert!(waiters.iter().map(|stand| stand.claim).eq(table.waiters.iter().map(|contender| contender.claim)));
+            prop_assert!(waiters.iter().map(|node| node.claim).eq(table.waiters.iter().map(|contender| contender.claim)));
         }
     }
 }

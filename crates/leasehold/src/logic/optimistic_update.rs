@@ -34,9 +34,9 @@ impl Default for RetryLimits {
 pub enum AttemptResult {
     /// The row has the new values.
     Written,
-    /// Another client wrote first: this attempt changed nothing.
+    /// Another client wrote first: this attempt had no effect.
     Conflict,
-    /// It failed and changed nothing.
+    /// It failed and had no effect.
     Failed,
     /// It failed, and it is unknown whether it took effect.
     Unknown,
@@ -49,7 +49,7 @@ pub enum NextStep {
     Done,
     /// Read and try again after this pause.
     Retry(Duration),
-    /// Give up: there is too much contention.
+    /// There is too much contention: stop retrying.
     TooContended,
     /// Report the failure.
     Fail,
@@ -57,8 +57,8 @@ pub enum NextStep {
     Unknown,
 }
 
-/// What to do after attempt number `tries` (from 1) ended with `result`, `elapsed` after the first
-/// attempt began.
+/// The next step after attempt number `attempt` (from 1) ended with `result`, `elapsed` after the
+/// first attempt began.
 pub fn next_step(
     result: AttemptResult,
     attempt: u32,
@@ -72,8 +72,8 @@ pub fn next_step(
         AttemptResult::Unknown => NextStep::Unknown,
         AttemptResult::Conflict => {
             let rest = pause(attempt.saturating_sub(1), limits.first_pause, limits.max_pause, random);
-            let late = elapsed.saturating_add(rest) > limits.time_limit;
-            if attempt >= limits.max_attempts || late { NextStep::TooContended } else { NextStep::Retry(rest) }
+            let exceeds_limit = elapsed.saturating_add(rest) > limits.time_limit;
+            if attempt >= limits.max_attempts || exceeds_limit { NextStep::TooContended } else { NextStep::Retry(rest) }
         }
     }
 }
@@ -107,7 +107,7 @@ mod tests {
         /// However long each attempt takes: never more attempts than allowed, none begins too late,
         /// and the loop always ends.
         #[test]
-        fn a_permanently_contended_row_is_given_up_in_time(
+        fn retries_on_a_permanently_contended_row_stop_in_time(
             tries in 0u32..30, within in 0u64..500, first in 0u64..20, most in 0u64..100,
             costs in prop::collection::vec(0u64..50, 40), random: u32,
         ) {

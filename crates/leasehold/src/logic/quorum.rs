@@ -57,8 +57,8 @@ pub fn node_timeout(ttl: Duration, max: Duration) -> Duration {
     max.min(ttl / 10).max(Duration::from_millis(1))
 }
 
-/// The rest of a lease whose first request was sent at `sent`: `ttl - elapsed - drift`. `None`:
-/// nothing is left.
+/// The rest of a lease whose first request was sent at `sent`: `ttl - elapsed - drift`. `None`: no
+/// time is left.
 pub fn validity(sent: Instant, now: Instant, ttl: Duration, drift: Drift) -> Option<Duration> {
     let left = ttl.checked_sub(now.duration_since(sent))?.checked_sub(drift.margin_for(ttl))?;
     (!left.is_zero()).then_some(left)
@@ -131,7 +131,7 @@ pub enum AttemptAction {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct QuorumAttempt {
     quorum: Quorum,
-    /// What is known of each node: its vote, updated by its later answers.
+    /// The vote of each node, updated by its later answers.
     votes: Vec<Option<Vote>>,
     /// The nodes' answers to the token that is being written.
     write_replies: Vec<Option<WriteReply>>,
@@ -176,8 +176,8 @@ impl QuorumAttempt {
 
     /// Records a node's answer to the claim. Only the first answer of a node counts.
     pub fn vote(&mut self, node: usize, vote: Vote) -> AttemptAction {
-        if let Some(place @ None) = self.votes.get_mut(node) {
-            *place = Some(vote);
+        if let Some(slot @ None) = self.votes.get_mut(node) {
+            *slot = Some(vote);
             self.highest = match vote {
                 Vote::Yes { last_token: last, own_token: own, owner_token: bound } => {
                     self.highest.max(last).max(own).max(bound)
@@ -195,8 +195,8 @@ impl QuorumAttempt {
         if self.pending_token() != Some(token) {
             return AttemptAction::Wait;
         }
-        if let (Some(place @ None), Some(Some(vote))) = (self.write_replies.get_mut(node), self.votes.get_mut(node)) {
-            *place = Some(written);
+        if let (Some(slot @ None), Some(Some(vote))) = (self.write_replies.get_mut(node), self.votes.get_mut(node)) {
+            *slot = Some(written);
             if let Vote::Yes { last_token: last, own_token: own, owner_token: bound } = vote {
                 match written {
                     WriteReply::Stored => *own = token,
@@ -223,9 +223,9 @@ impl QuorumAttempt {
             return AttemptAction::Held(token);
         }
         let open = self.votes.iter().filter(|vote| vote.is_none()).count();
-        let yes = self.count(|_, vote| matches!(vote, Vote::Yes { .. }));
-        if yes + open < needed {
-            // The remaining nodes may show whether the lock is taken or too few nodes are left.
+        let yes_votes = self.count(|_, vote| matches!(vote, Vote::Yes { .. }));
+        if yes_votes + open < needed {
+            // The remaining nodes may show whether the lock is held or too few nodes are left.
             return if open == 0 || self.is_failure_known() {
                 AttemptAction::Failed(self.failure_reason())
             } else {
@@ -233,16 +233,16 @@ impl QuorumAttempt {
             };
         }
         match self.token {
-            _ if yes < needed => AttemptAction::Wait,
+            _ if yes_votes < needed => AttemptAction::Wait,
             None => self.start_write(open, 0),
             Some((token, before)) => {
-                let hopeful = |node: usize, vote| match vote {
+                let may_store = |node: usize, vote| match vote {
                     Vote::Yes { own_token: own, .. } => {
                         own == token || matches!(self.write_replies.get(node), Some(None))
                     }
                     _ => false,
                 };
-                match self.count(hopeful) + open >= needed {
+                match self.count(may_store) + open >= needed {
                     true => AttemptAction::Wait,
                     false => self.start_write(open, before + 1),
                 }
@@ -291,14 +291,14 @@ impl QuorumAttempt {
     /// messages of this one would replace it.
     fn start_write(&mut self, open: usize, before: u32) -> AttemptAction {
         let token = self.choose_token(open);
-        let could = self.possible_stores(token);
+        let possible = self.possible_stores(token);
         if before >= MAX_WRITE_ROUNDS
-            || could + open < self.quorum.majority
+            || possible + open < self.quorum.majority
             || self.pending_token().is_some_and(|old| token <= old)
         {
             return AttemptAction::Failed(self.failure_reason());
         }
-        if could < self.quorum.majority {
+        if possible < self.quorum.majority {
             return AttemptAction::Wait;
         }
         self.token = Some((token, before));
@@ -306,18 +306,21 @@ impl QuorumAttempt {
         AttemptAction::Write(token)
     }
 
-    /// Whether the reason why there is no majority is known, whatever the others answer.
+    /// Whether the reason for the missing majority is known, for any answers of the other nodes.
     fn is_failure_known(&self) -> bool {
-        let spare = self.quorum.tolerated_failures();
+        let tolerated = self.quorum.tolerated_failures();
         let refused = self.count(|_, vote| matches!(vote, Vote::No { .. }));
-        refused > spare || self.count(|_, vote| vote == Vote::NoResponse) > spare
+        refused > tolerated || self.count(|_, vote| vote == Vote::NoResponse) > tolerated
     }
 
     fn failure_reason(&self) -> Failure {
         let lost = |node: usize| matches!(self.write_replies.get(node), Some(Some(WriteReply::NoResponse)));
-        let silent = self.count(|node, vote| vote == Vote::NoResponse || lost(node));
+        let unresponsive = self.count(|node, vote| vote == Vote::NoResponse || lost(node));
         let abstaining = self.count(|_, vote| vote == Vote::CoolingDown);
-        match (silent > self.quorum.tolerated_failures(), silent + abstaining > self.quorum.tolerated_failures()) {
+        match (
+            unresponsive > self.quorum.tolerated_failures(),
+            unresponsive + abstaining > self.quorum.tolerated_failures(),
+        ) {
             (true, _) => Failure::Unreachable,
             (_, true) => Failure::CoolingDown,
             _ => Failure::Busy,
@@ -354,8 +357,8 @@ impl QuorumTally {
     /// Records that a node did it, refused, or did not answer. Only the first answer of a node
     /// counts.
     pub fn record_answer(&mut self, node: usize, answer: Option<bool>) -> QuorumOutcome {
-        if let Some(place @ None) = self.answers.get_mut(node) {
-            *place = Some(answer);
+        if let Some(slot @ None) = self.answers.get_mut(node) {
+            *slot = Some(answer);
         }
         self.outcome()
     }

@@ -14,58 +14,61 @@ fn three() -> QuorumAttempt {
 
 #[test]
 fn a_majority_of_guesses_is_held_in_one_round() {
-    let mut taking = three();
-    assert_eq!(taking.vote(0, yes(9, 9, 0)), AttemptAction::Wait);
-    assert_eq!(taking.vote(1, yes(9, 9, 0)), AttemptAction::Held(Token(9)));
-    assert_eq!(taking.pending_token(), None);
+    let mut attempt = three();
+    assert_eq!(attempt.vote(0, yes(9, 9, 0)), AttemptAction::Wait);
+    assert_eq!(attempt.vote(1, yes(9, 9, 0)), AttemptAction::Held(Token(9)));
+    assert_eq!(attempt.pending_token(), None);
 }
 
 #[test]
 fn a_majority_that_stored_is_enough_though_another_node_has_another_token_of_the_owner() {
-    let mut taking = three();
+    let mut attempt = three();
     for node in 0..2 {
-        taking.vote(node, yes(0, 0, 0));
+        attempt.vote(node, yes(0, 0, 0));
     }
-    assert_eq!(taking.vote(2, yes(0, 0, 0)), AttemptAction::Wait);
-    assert_eq!(taking.write_reply(0, Token(1), WriteReply::Stored), AttemptAction::Wait);
-    assert_eq!(taking.write_reply(1, Token(1), WriteReply::OwnerToken(Token(7))), AttemptAction::Wait);
-    assert_eq!(taking.write_reply(2, Token(1), WriteReply::Stored), AttemptAction::Held(Token(1)));
+    assert_eq!(attempt.vote(2, yes(0, 0, 0)), AttemptAction::Wait);
+    assert_eq!(attempt.write_reply(0, Token(1), WriteReply::Stored), AttemptAction::Wait);
+    assert_eq!(attempt.write_reply(1, Token(1), WriteReply::OwnerToken(Token(7))), AttemptAction::Wait);
+    assert_eq!(attempt.write_reply(2, Token(1), WriteReply::Stored), AttemptAction::Held(Token(1)));
 }
 
 #[test]
 fn an_earlier_stored_token_does_not_count_while_another_replaces_it() {
-    let mut taking = three();
-    taking.vote(0, yes(5, 5, 0));
-    assert_eq!(taking.vote(1, yes(3, 0, 0)), AttemptAction::Write(Token(6)));
-    assert_eq!(taking.vote(2, yes(5, 5, 0)), AttemptAction::Wait, "node 0 may have stored 6 meanwhile");
-    assert_eq!(taking.write_reply(0, Token(6), WriteReply::Stored), AttemptAction::Wait);
-    assert_eq!(taking.write_reply(2, Token(6), WriteReply::Stored), AttemptAction::Held(Token(6)));
+    let mut attempt = three();
+    attempt.vote(0, yes(5, 5, 0));
+    assert_eq!(attempt.vote(1, yes(3, 0, 0)), AttemptAction::Write(Token(6)));
+    assert_eq!(attempt.vote(2, yes(5, 5, 0)), AttemptAction::Wait, "node 0 may have stored 6 meanwhile");
+    assert_eq!(attempt.write_reply(0, Token(6), WriteReply::Stored), AttemptAction::Wait);
+    assert_eq!(attempt.write_reply(2, Token(6), WriteReply::Stored), AttemptAction::Held(Token(6)));
 }
 
 #[test]
 fn the_owners_token_that_a_majority_can_store_is_shared() {
-    let mut taking = three();
-    assert_eq!(taking.vote(2, yes(9, 9, 9)), AttemptAction::Wait);
-    assert_eq!(taking.vote(0, yes(4, 4, 4)), AttemptAction::Wait);
-    assert_eq!(taking.vote(1, yes(4, 4, 4)), AttemptAction::Held(Token(4)));
+    let mut attempt = three();
+    assert_eq!(attempt.vote(2, yes(9, 9, 9)), AttemptAction::Wait);
+    assert_eq!(attempt.vote(0, yes(4, 4, 4)), AttemptAction::Wait);
+    assert_eq!(attempt.vote(1, yes(4, 4, 4)), AttemptAction::Held(Token(4)));
 }
 
 #[test]
 fn an_owners_token_that_no_majority_can_store_is_not_shared() {
-    let mut taking = three();
-    taking.vote(0, yes(4, 4, 4));
-    taking.vote(1, yes(8, 0, 0));
-    assert_eq!(taking.vote(2, yes(8, 0, 0)), AttemptAction::Write(Token(9)));
+    let mut attempt = three();
+    attempt.vote(0, yes(4, 4, 4));
+    attempt.vote(1, yes(8, 0, 0));
+    assert_eq!(attempt.vote(2, yes(8, 0, 0)), AttemptAction::Write(Token(9)));
 }
 
 #[test]
 fn a_lower_token_needs_another_attempt() {
-    let mut taking = three();
-    taking.vote(0, yes(6, 0, 0));
-    assert_eq!(taking.vote(1, yes(0, 0, 0)), AttemptAction::Write(Token(7)));
-    taking.vote(2, yes(0, 0, 5));
-    taking.write_reply(1, Token(7), WriteReply::OwnerToken(Token(5)));
-    assert_eq!(taking.write_reply(2, Token(7), WriteReply::OwnerToken(Token(5))), AttemptAction::Failed(Failure::Busy));
+    let mut attempt = three();
+    attempt.vote(0, yes(6, 0, 0));
+    assert_eq!(attempt.vote(1, yes(0, 0, 0)), AttemptAction::Write(Token(7)));
+    attempt.vote(2, yes(0, 0, 5));
+    attempt.write_reply(1, Token(7), WriteReply::OwnerToken(Token(5)));
+    assert_eq!(
+        attempt.write_reply(2, Token(7), WriteReply::OwnerToken(Token(5))),
+        AttemptAction::Failed(Failure::Busy)
+    );
 }
 
 fn vote() -> impl Strategy<Value = Vote> {
@@ -93,7 +96,7 @@ fn written() -> impl Strategy<Value = WriteReply> {
 /// Plays an attempt to its end: every node votes and answers every write, in any order. Returns the
 /// result, the token that each node stored, and the tokens that were written.
 fn play(votes: &[Vote], order: &[u16], answers: &[WriteReply]) -> (AttemptAction, Vec<Token>, Vec<Token>) {
-    let mut taking = QuorumAttempt::new(Quorum::from_node_count(votes.len()));
+    let mut attempt = QuorumAttempt::new(Quorum::from_node_count(votes.len()));
     let mut stored = vec![NONE; votes.len()];
     let mut asked = vec![NONE; votes.len()];
     let mut todo: Vec<(usize, Option<Token>)> = (0..votes.len()).map(|node| (node, None)).collect();
@@ -107,7 +110,7 @@ fn play(votes: &[Vote], order: &[u16], answers: &[WriteReply]) -> (AttemptAction
                 if let Vote::Yes { own_token: own, .. } = votes[node] {
                     stored[node] = own;
                 }
-                taking.vote(node, votes[node])
+                attempt.vote(node, votes[node])
             }
             Some(token) => {
                 // A node reports that it is behind only if it is.
@@ -122,7 +125,7 @@ fn play(votes: &[Vote], order: &[u16], answers: &[WriteReply]) -> (AttemptAction
                 if answer == WriteReply::Stored {
                     stored[node] = token;
                 }
-                taking.write_reply(node, token, answer)
+                attempt.write_reply(node, token, answer)
             }
         };
         match last {
@@ -130,8 +133,8 @@ fn play(votes: &[Vote], order: &[u16], answers: &[WriteReply]) -> (AttemptAction
             AttemptAction::Write(token) => tokens.push(token),
             AttemptAction::Wait => {}
         }
-        if let Some(token) = taking.pending_token() {
-            for (node, asked) in asked.iter_mut().enumerate().filter(|(node, _)| taking.has_yes_vote(*node)) {
+        if let Some(token) = attempt.pending_token() {
+            for (node, asked) in asked.iter_mut().enumerate().filter(|(node, _)| attempt.has_yes_vote(*node)) {
                 if *asked != token {
                     *asked = token;
                     todo.push((node, Some(token)));
@@ -176,10 +179,10 @@ proptest! {
     ) {
         let quorum = Quorum::from_node_count(votes.len());
         let (end, stored, tokens) = play(&votes, &order, &answers);
-        let yes = votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
+        let yes_votes = votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
         match end {
             AttemptAction::Held(token) => {
-                prop_assert!(token > NONE && yes >= quorum.majority);
+                prop_assert!(token > NONE && yes_votes >= quorum.majority);
                 prop_assert!(stored.iter().filter(|stored| **stored == token).count() >= quorum.majority);
                 prop_assert!(tokens.last().is_none_or(|last| *last == token), "only what is written counts");
             }
@@ -226,7 +229,7 @@ proptest! {
 
 /// Found by the property above, when a late message could still replace a higher token.
 #[test]
-fn a_late_message_of_an_earlier_round_changes_nothing() {
+fn a_late_message_of_an_earlier_round_has_no_effect() {
     let votes = [yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), Vote::No { last_token: NONE }];
     let order = [15186, 0, 0, 14130, 41603, 296, 50746, 20953];
     let mut answers = [WriteReply::Stored; 8];

@@ -2,8 +2,8 @@
 //!
 //! | event | consequence |
 //! |---|---|
-//! | two clients write over the same version | the second write finds another version and changes nothing |
-//! | a write arrives late, after the record was removed and created again | the new version is higher than all before: the write changes nothing |
+//! | two clients write over the same version | the second write finds another version and has no effect |
+//! | a write arrives late, after the record was removed and created again | the new version is higher than all before: the write has no effect |
 //! | the engine no longer remembers a record that was removed long ago | versions start at the engine's clock in microseconds, above all versions it gave out before |
 //! | the engine's clock was set back | versions continue one by one from the highest that the engine remembers |
 
@@ -26,7 +26,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn versions_rise_whatever_the_clock_does(clocks in prop::collection::vec(0u64..1 << 53, 1..50)) {
+        fn versions_rise_for_any_clock(clocks in prop::collection::vec(0u64..1 << 53, 1..50)) {
             let mut last = 0;
             for clock in clocks {
                 let next = next_version(last, Duration::from_micros(clock));

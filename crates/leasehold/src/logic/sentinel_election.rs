@@ -73,7 +73,7 @@ impl<M: Clone + PartialEq> FollowedMaster<M> {
 
     /// Whether the answers so far are enough to decide: most Sentinels have answered, and name the
     /// present election or a newer one. A client that follows no election waits for all Sentinels:
-    /// most of them may know only an old election, and nothing would reveal that.
+    /// most of them may know only an old election, and no answer would reveal that.
     pub fn has_enough_answers(&self, reports: &[MasterReport<M>]) -> bool {
         match &self.current {
             Some(current) => {
@@ -108,19 +108,19 @@ impl<M: Clone + PartialEq> FollowedMaster<M> {
             self.older_candidate = None;
             return MasterChoice::Keep;
         }
-        let most = reports.iter().find(|one| count_reports(reports, one) > self.sentinels / 2);
-        match (most, &self.older_candidate) {
+        let majority = reports.iter().find(|one| count_reports(reports, one) > self.sentinels / 2);
+        match (majority, &self.older_candidate) {
             (None, _) => self.older_candidate = None,
-            (Some(most), Some((known, since))) if known == most => {
+            (Some(majority), Some((known, since))) if known == majority => {
                 if now.duration_since(*since) >= OLDER_ELECTION_TIMEOUT {
-                    return self.return_to_older(most.clone());
+                    return self.return_to_older(majority.clone());
                 }
             }
             // Without epochs no election is older or newer.
-            (Some(most), _) if most.epoch.is_none() && current.epoch.is_none() => {
-                return self.return_to_older(most.clone());
+            (Some(majority), _) if majority.epoch.is_none() && current.epoch.is_none() => {
+                return self.return_to_older(majority.clone());
             }
-            (Some(most), _) => self.older_candidate = Some((most.clone(), now)),
+            (Some(majority), _) => self.older_candidate = Some((majority.clone(), now)),
         }
         MasterChoice::WaitForMajority
     }
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(
             followed.choose(at(3), &[blind('A'), blind('A')]),
             MasterChoice::WaitForMajority,
-            "those that tell count more"
+            "those that report it count more"
         );
     }
 
@@ -239,11 +239,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_epoch_falls_only_by_a_majority_over_time(heard in prop::collection::vec((0u64..12, answers()), 1..40)) {
+        fn the_epoch_falls_only_by_a_majority_over_time(reports in prop::collection::vec((0u64..12, answers()), 1..40)) {
             let mut followed = FollowedMaster::new(3);
             let (mut now, mut last, mut number) = (0, None, 0);
             let mut below: Vec<(u64, Vec<MasterReport<char>>)> = Vec::new();
-            for (passed, answers) in heard {
+            for (passed, answers) in reports {
                 now += passed;
                 let choice = followed.choose(at(now), &answers);
                 let epoch = followed.current().and_then(|current| current.epoch);

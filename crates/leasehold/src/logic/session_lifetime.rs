@@ -1,44 +1,44 @@
-//! A lower bound on how long a session lives, for engines whose locks end with a session.
+//! A lower bound on the life of a session, for engines whose locks end with a session.
 //!
-//! The leader of an ensemble expires a session that it has not heard from for the session's
-//! timeout. A client usually talks to a follower, which reports to the leader only now and then
-//! which sessions were active. An answered request therefore does not prove that the leader knows
-//! of it. A follower that is cut off from its leader answers reads for many more seconds.
+//! The leader of an ensemble expires a session that shows no activity for the session's timeout. A
+//! client usually talks to a follower, which reports the active sessions to the leader only now and
+//! then. An answered request therefore does not prove that the leader knows of it. A follower that
+//! is partitioned from its leader answers reads for many more seconds.
 //!
 //! An answered *write* does prove it: the leader has processed it, on the same ordered connection
-//! on which the follower reported before. Every request that was answered at least `report_interval` before
-//! that write was sent is known to the leader by then.
+//! on which the follower reported before. Every request that was answered at least
+//! `report_interval` before that write was sent is known to the leader by then.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::types::Instant;
 
-/// What is known about a session's life, on our own clock.
+/// The proven life of a session, on our own clock.
 #[derive(Clone, Debug)]
 pub struct SessionLifetime {
     timeout: Duration,
     report_interval: Duration,
-    /// Requests that were answered but are not yet proven to be known to the leader: send time and
-    /// answer time.
+    /// Requests that were answered, but that the leader may not know yet: send time and answer
+    /// time.
     unproven_answers: VecDeque<(Instant, Instant)>,
     /// The leader knew of our activity at this time or later.
     proven_at: Instant,
 }
 
 impl SessionLifetime {
-    /// A session with this timeout, which the leader opened after `requested_at`. A follower's reports are
-    /// at most `report_interval` apart.
+    /// A session with this timeout, which the leader opened after `requested_at`. A follower's
+    /// reports are at most `report_interval` apart.
     pub fn new(requested_at: Instant, timeout: Duration, lag: Duration) -> Self {
         Self { timeout, report_interval: lag, unproven_answers: VecDeque::new(), proven_at: requested_at }
     }
 
     /// A server answered, at `now`, a request that was sent at `sent`.
     pub fn record_answer(&mut self, sent: Instant, now: Instant) {
-        // A few samples per lag are enough.
-        let apart =
+        // A few samples per report interval are enough.
+        let is_apart =
             self.unproven_answers.back().is_none_or(|(last, _)| sent.duration_since(*last) >= self.report_interval / 8);
-        if sent > self.proven_at && apart {
+        if sent > self.proven_at && is_apart {
             // A request older than the session timeout no longer proves anything.
             while self.unproven_answers.front().is_some_and(|(first, _)| now.duration_since(*first) > self.timeout) {
                 self.unproven_answers.pop_front();
@@ -118,7 +118,7 @@ mod tests {
         }
     }
 
-    /// What the client takes as proof that the leader knows of it.
+    /// What the client accepts as proof that the leader knows of the session's activity.
     #[derive(Clone, Copy, Debug)]
     enum ProofRule {
         /// A write, for everything answered at least `report_interval` before it.
@@ -130,7 +130,7 @@ mod tests {
     fn simulate(rule: ProofRule, events: &[Event], tick: u64, offset: u64) -> Result<(), TestCaseError> {
         let mut now = 10_000;
         let lag = if let ProofRule::Writes { lag } = rule { lag } else { 0 };
-        let mut proof = SessionLifetime::new(at(now), Duration::from_millis(T), Duration::from_millis(lag));
+        let mut lifetime = SessionLifetime::new(at(now), Duration::from_millis(T), Duration::from_millis(lag));
         let mut servers = ServerModel { tick, reported: now - offset.min(tick), heard: false, last: now, cut: false };
         for event in events {
             let alive = match *event {
@@ -151,16 +151,20 @@ mod tests {
                     let answered = arrives && servers.advance_to(now) && !(write && servers.cut);
                     match (answered, rule) {
                         (false, _) => {}
-                        (true, ProofRule::Reads) => proof.proven_at = proof.proven_at.max(at(sent)),
-                        (true, ProofRule::Writes { .. }) if write => proof.record_commit(at(sent), at(now)),
-                        (true, ProofRule::Writes { .. }) => proof.record_answer(at(sent), at(now)),
+                        (true, ProofRule::Reads) => lifetime.proven_at = lifetime.proven_at.max(at(sent)),
+                        (true, ProofRule::Writes { .. }) if write => lifetime.record_commit(at(sent), at(now)),
+                        (true, ProofRule::Writes { .. }) => lifetime.record_answer(at(sent), at(now)),
                     }
                     servers.advance_to(now)
                 }
             };
             if !alive {
                 let ended = servers.last + T;
-                prop_assert!(at(ended) >= proof.lives_until(), "ended at {ended} before {:?}", proof.lives_until());
+                prop_assert!(
+                    at(ended) >= lifetime.lives_until(),
+                    "ended at {ended} before {:?}",
+                    lifetime.lives_until()
+                );
                 return Ok(());
             }
         }
@@ -188,13 +192,13 @@ mod tests {
 
     #[test]
     fn an_idle_session_stores_few_answers() {
-        let mut proof = SessionLifetime::new(at(0), Duration::from_millis(T), Duration::from_millis(T / 4));
-        for beat in 1..10_000 {
-            proof.record_answer(at(beat * T / 6), at(beat * T / 6 + 1));
+        let mut lifetime = SessionLifetime::new(at(0), Duration::from_millis(T), Duration::from_millis(T / 4));
+        for tick in 1..10_000 {
+            lifetime.record_answer(at(tick * T / 6), at(tick * T / 6 + 1));
         }
-        assert!(proof.unproven_answers.len() < 10, "{} answers", proof.unproven_answers.len());
-        proof.record_commit(at(10_000 * T / 6), at(10_000 * T / 6 + 1));
-        assert!(proof.lives_until() > at(10_000 * T / 6 + T / 2), "and enough");
+        assert!(lifetime.unproven_answers.len() < 10, "{} answers", lifetime.unproven_answers.len());
+        lifetime.record_commit(at(10_000 * T / 6), at(10_000 * T / 6 + 1));
+        assert!(lifetime.lives_until() > at(10_000 * T / 6 + T / 2), "and enough");
     }
 
     fn at(ms: u64) -> Instant {
@@ -204,8 +208,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 2_000 } else { 500 }))]
 
-        /// Whatever requests are sent and whenever the follower is cut off: the leader never
-        /// expires the session before `lives_until`.
+        /// For any requests, and any partition of the follower: the leader never expires the
+        /// session before `lives_until`.
         #[test]
         fn the_leader_never_expires_a_session_within_its_proven_lifetime(events in prop::collection::vec(event(), 0..60), tick in 1u64..T / 4, offset in 0u64..T / 4) {
             simulate(ProofRule::Writes { lag: T / 4 }, &events, tick, offset)?;
@@ -215,25 +219,25 @@ mod tests {
         /// timeout is left after each write.
         #[test]
         fn a_regularly_renewed_session_keeps_half_of_its_timeout(rounds in 3u64..30, jitter in 0u64..100) {
-            let mut proof = SessionLifetime::new(at(0), Duration::from_millis(T), Duration::from_millis(T / 4));
+            let mut lifetime = SessionLifetime::new(at(0), Duration::from_millis(T), Duration::from_millis(T / 4));
             for round in 1..=rounds {
                 let sent = round * T / 6 + jitter;
                 if round % 2 == 1 {
-                    proof.record_answer(at(sent), at(sent + 1));
+                    lifetime.record_answer(at(sent), at(sent + 1));
                 } else {
-                    proof.record_commit(at(sent), at(sent + 1));
-                    prop_assert!(proof.lives_until() >= at(sent + T / 2));
+                    lifetime.record_commit(at(sent), at(sent + 1));
+                    prop_assert!(lifetime.lives_until() >= at(sent + T / 2));
                 }
             }
         }
     }
 
     #[test]
-    fn a_write_alone_proves_nothing_new() {
-        let mut proof = SessionLifetime::new(at(0), Duration::from_secs(8), Duration::from_secs(2));
-        proof.record_commit(at(7_000), at(7_001));
-        assert_eq!(proof.lives_until(), at(8_000), "the follower may die before it reports");
-        proof.record_commit(at(9_001), at(9_002));
-        assert_eq!(proof.lives_until(), at(15_000));
+    fn a_write_alone_proves_no_further_life() {
+        let mut lifetime = SessionLifetime::new(at(0), Duration::from_secs(8), Duration::from_secs(2));
+        lifetime.record_commit(at(7_000), at(7_001));
+        assert_eq!(lifetime.lives_until(), at(8_000), "the follower may die before it reports");
+        lifetime.record_commit(at(9_001), at(9_002));
+        assert_eq!(lifetime.lives_until(), at(15_000));
     }
 }

@@ -5,7 +5,7 @@
 //! session whose timeout is at most `t`. The first few TTLs get sessions with exactly that timeout.
 //! Every later claim shares the longest session that is short enough, if its timeout is at least
 //! half of the TTL. Otherwise a session is opened whose timeout is a power of two seconds. The
-//! number of sessions is therefore bounded, in whatever order TTLs come.
+//! number of sessions is therefore bounded, for any order of TTLs.
 
 use std::time::Duration;
 
@@ -40,19 +40,19 @@ pub enum SessionChoice {
 /// only where the server grants no shorter one: the claim cannot be served then.
 pub fn choose_session(open: &[OpenSession], ttl: Duration) -> SessionChoice {
     // The server grants no longer timeouts, or no shorter ones.
-    let at_bound = |one: &&OpenSession| match one.granted_timeout {
-        Some(given) if given < one.requested_timeout => ttl >= given,
-        Some(given) if given > one.requested_timeout => ttl < given,
+    let at_bound = |session: &&OpenSession| match session.granted_timeout {
+        Some(granted) if granted < session.requested_timeout => ttl >= granted,
+        Some(granted) if granted > session.requested_timeout => ttl < granted,
         _ => false,
     };
-    if let Some(one) = open.iter().find(at_bound) {
-        return SessionChoice::Share(one.requested_timeout);
+    if let Some(session) = open.iter().find(at_bound) {
+        return SessionChoice::Share(session.requested_timeout);
     }
-    let longest = open.iter().filter(|one| one.timeout() <= ttl).max_by_key(|one| one.timeout());
+    let longest = open.iter().filter(|session| session.timeout() <= ttl).max_by_key(|session| session.timeout());
     match longest {
-        Some(one) if one.timeout() == ttl => SessionChoice::Share(one.requested_timeout),
+        Some(session) if session.timeout() == ttl => SessionChoice::Share(session.requested_timeout),
         _ if open.len() < MAX_EXACT_SESSIONS => SessionChoice::Open(ttl),
-        Some(one) if one.timeout() >= ttl / 2 => SessionChoice::Share(one.requested_timeout),
+        Some(session) if session.timeout() >= ttl / 2 => SessionChoice::Share(session.requested_timeout),
         _ => SessionChoice::Open(timeout_class(ttl)),
     }
 }
@@ -76,22 +76,25 @@ mod tests {
 
     /// The timeout that a server with these bounds grants.
     fn serve(open: &mut Vec<OpenSession>, ttl: Duration, bounds: (Duration, Duration)) -> Duration {
-        let asked = match choose_session(open, ttl) {
-            SessionChoice::Share(asked) => asked,
-            SessionChoice::Open(asked) => {
-                assert!(open.iter().all(|one| one.requested_timeout != asked), "{asked:?} is open already: {open:?}");
+        let timeout = match choose_session(open, ttl) {
+            SessionChoice::Share(timeout) => timeout,
+            SessionChoice::Open(timeout) => {
+                assert!(
+                    open.iter().all(|session| session.requested_timeout != timeout),
+                    "{timeout:?} is open already: {open:?}"
+                );
                 open.push(OpenSession {
-                    requested_timeout: asked,
-                    granted_timeout: Some(asked.clamp(bounds.0, bounds.1)),
+                    requested_timeout: timeout,
+                    granted_timeout: Some(timeout.clamp(bounds.0, bounds.1)),
                 });
-                asked
+                timeout
             }
         };
-        open.iter().find(|one| one.requested_timeout == asked).map(OpenSession::timeout).unwrap()
+        open.iter().find(|session| session.requested_timeout == timeout).map(OpenSession::timeout).unwrap()
     }
 
     proptest! {
-        /// In whatever order TTLs come:
+        /// For any order of TTLs:
         /// - no session outlives its claim's TTL, unless the server grants no shorter one;
         /// - none is shorter than half of the TTL, unless the server grants no longer one;
         /// - there are few sessions.

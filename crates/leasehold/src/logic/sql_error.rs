@@ -3,11 +3,11 @@
 /// The meaning of an error for the statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SqlErrorClass {
-    /// Another transaction conflicted: the statement changed nothing, and a retry may succeed.
+    /// Another transaction conflicted: the statement had no effect, and a retry may succeed.
     Retry,
     /// The table does not exist.
     NoTable,
-    /// The server rejected the statement and changed nothing; a retry would fail, too.
+    /// The server rejected the statement, which had no effect; a retry would fail, too.
     Refused,
     /// It is unknown whether the statement took effect.
     Unknown,

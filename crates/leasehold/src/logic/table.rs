@@ -9,8 +9,8 @@
 //! 3. Skip a waiter that sent no heartbeat for its TTL.
 //! 4. A repeated claim is the same request: it gets the same answer.
 //! 5. An owner whose hold already covers the request enters at once with the same token, whatever
-//!    waits.
-//! 6. Every other grant has a higher token than all before.
+//! 5. An owner whose hold already covers the request enters at once with the same token, ahead of
+//! all waiters.
 //! 7. A force-released claim leaves at once. Its fence is above its own token and rejects no other
 //!    holder ([`fence::force_release_token`]).
 
@@ -145,7 +145,7 @@ impl<N> LockTable<N> {
         granted
     }
 
-    /// A claim arrives, or is repeated. This sets `contender.next_token`, `expires_at` and `order`.
+    /// A claim arrives, or is repeated. This sets `contender.token`, `expires_at` and `order`.
     pub fn attempt(
         &mut self,
         contender: Contender<N>,
@@ -193,8 +193,8 @@ impl<N> LockTable<N> {
         Verdict::Queued(self.waiters.len() - 1)
     }
 
-    /// The state of a claim; extends its lease or its queue position. A claim that is absent is not
-    /// added: its client may have given up meanwhile.
+    /// The state of a claim; extends its lease or its queue position. An absent claim is not added:
+    /// its client may have stopped waiting.
     pub fn refresh(
         &mut self,
         claim: ClaimId,
@@ -211,9 +211,9 @@ impl<N> LockTable<N> {
             held.expires_at = held.expires_at.max(now.saturating_add(held.ttl));
             return Some(Verdict::Granted(held.token, held.expires_at));
         }
-        let place = self.position(claim)?;
-        self.waiters[place].expires_at = now.saturating_add(self.waiters[place].ttl);
-        Some(Verdict::Queued(place))
+        let position = self.position(claim)?;
+        self.waiters[position].expires_at = now.saturating_add(self.waiters[position].ttl);
+        Some(Verdict::Queued(position))
     }
 
     /// Extends the lease of a claim. `None`: it does not hold, or not any more.
@@ -240,19 +240,19 @@ impl<N> LockTable<N> {
         next_token: &mut impl FnMut() -> Token,
     ) -> (ReleaseEffect, Granted) {
         let mut granted = self.expire_and_grant(now, next_token);
-        let departure = if let Some(index) = self.holders.iter().position(|contender| contender.claim == claim) {
+        let effect = if let Some(index) = self.holders.iter().position(|contender| contender.claim == claim) {
             self.holders.remove(index);
             ReleaseEffect::Released
-        } else if let Some(place) = self.position(claim) {
-            self.waiters.remove(place);
+        } else if let Some(position) = self.position(claim) {
+            self.waiters.remove(position);
             ReleaseEffect::LeftQueue
         } else {
             ReleaseEffect::Absent
         };
-        if departure != ReleaseEffect::Absent && !self.waiters.is_empty() {
+        if effect != ReleaseEffect::Absent && !self.waiters.is_empty() {
             granted.extend(self.expire_and_grant(now, next_token));
         }
-        (departure, granted)
+        (effect, granted)
     }
 
     /// Force-releases a claim. If it was the only holder, the token rises *before* the next waiter
@@ -277,7 +277,7 @@ impl<N> LockTable<N> {
                 })
             }
             None => {
-                let waited = self.position(claim).and_then(|place| self.waiters.remove(place));
+                let waited = self.position(claim).and_then(|position| self.waiters.remove(position));
                 waited.map(|contender| ForceReleased { contender, fence_token: None })
             }
         };

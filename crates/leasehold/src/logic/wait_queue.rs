@@ -79,20 +79,20 @@ mod tests {
             leave in prop::collection::vec(any::<bool>(), 0..20), holder in 100u128..102, come in 0u128..3,
         ) {
             let before = wait_queue(100, 0..leave.len() as u128);
-            let stay = (0..leave.len() as u128).filter(|claim| !leave[*claim as usize]);
-            let after = wait_queue(holder, stay.chain(200..200 + come));
-            let told = waiters_with_new_target(&before, &after);
+            let staying = (0..leave.len() as u128).filter(|claim| !leave[*claim as usize]);
+            let after = wait_queue(holder, staying.chain(200..200 + come));
+            let notified = waiters_with_new_target(&before, &after);
             for waiter in &after.waiters {
                 let waited = before.waiters.contains(waiter);
                 let changed = before.watched_by(*waiter) != after.watched_by(*waiter);
-                prop_assert_eq!(told.contains(waiter), waited && changed);
+                prop_assert_eq!(notified.contains(waiter), waited && changed);
             }
         }
 
         #[test]
         fn every_waiter_watches_one_claim_and_no_two_the_same(waiting in 0u128..20) {
-            let line = wait_queue(0, 1..=waiting);
-            let mut targets: Vec<_> = line.waiters.iter().map(|waiter| line.watched_by(*waiter).unwrap()).collect();
+            let queue = wait_queue(0, 1..=waiting);
+            let mut targets: Vec<_> = queue.waiters.iter().map(|waiter| queue.watched_by(*waiter).unwrap()).collect();
             targets.sort();
             targets.dedup();
             prop_assert_eq!(targets.len() as u128, waiting);

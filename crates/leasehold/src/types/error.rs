@@ -72,9 +72,9 @@ impl ErrorKind {
 /// Whether the failed step may have changed something at the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Nothing was changed.
+    /// The state is unchanged.
     None,
-    /// The step may have been taken: its reply was lost. Repeat it with the same claim, or clean
+    /// The step may have taken effect: its reply was lost. Repeat it with the same claim, or clean
     /// up; never guess.
     Unknown,
 }
@@ -119,7 +119,7 @@ impl Error {
         self
     }
 
-    /// The same error, with an unknown effect: the step may or may not have been taken.
+    /// The same error, with an unknown effect: the step may have taken effect.
     #[must_use]
     pub fn effect_unknown(mut self) -> Self {
         self.0.effect = Effect::Unknown;
@@ -203,15 +203,15 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said = self.message_without_location();
-        let place = location(self.0.engine, self.0.url.as_deref(), &said);
-        match (&self.0.name, place) {
-            (Some((what, name)), Some(place)) => write!(f, "{what} {name:?} on {place}: ")?,
+        let message = self.message_without_location();
+        let place_text = location(self.0.engine, self.0.url.as_deref(), &message);
+        match (&self.0.name, place_text) {
+            (Some((what, name)), Some(place_text)) => write!(f, "{what} {name:?} on {place_text}: ")?,
             (Some((what, name)), None) => write!(f, "{what} {name:?}: ")?,
-            (None, Some(place)) => write!(f, "{place}: ")?,
+            (None, Some(place_text)) => write!(f, "{place_text}: ")?,
             (None, None) => {}
         }
-        f.write_str(&said)
+        f.write_str(&message)
     }
 }
 
@@ -238,11 +238,11 @@ fn address(url: &str) -> &str {
 
 /// Whether a text contains this address as a whole word: a host may be called `a`.
 fn contains_address(text: &str, address: &str) -> bool {
-    let inside = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let is_name_char = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     text.match_indices(address).any(|(at, _)| {
         let (before, after) = (&text[..at], &text[at + address.len()..]);
         // A full stop may end a sentence.
-        !before.ends_with(inside) && !after.trim_start_matches('.').starts_with(inside)
+        !before.ends_with(is_name_char) && !after.trim_start_matches('.').starts_with(is_name_char)
     })
 }
 

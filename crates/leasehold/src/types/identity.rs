@@ -174,8 +174,8 @@ impl Holder {
 
     /// Explains which field is too long for an engine to store, if one is.
     pub(crate) fn over_long_field(&self) -> Option<String> {
-        let (what, text, most) = self.fields().into_iter().find(|(_, text, most)| text.len() > *most)?;
-        Some(format!("a holder's {what} is at most {most} bytes, and this has {}", text.len()))
+        let (field, text, max_len) = self.fields().into_iter().find(|(_, text, max_len)| text.len() > *max_len)?;
+        Some(format!("a holder's {field} is at most {max_len} bytes, and this has {}", text.len()))
     }
 
     /// The same holder, with those fields cut off that are longer than an engine stores.

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A point in time on a [`Clock`](crate::clock::Clock). Unlike a [`std::time::Instant`], it belongs to a
-/// clock that a test can control, and can be stored as a number. Moments of two machines, or of two
-/// clocks, cannot be compared.
+/// A point in time on a [`Clock`](crate::clock::Clock). Unlike a [`std::time::Instant`], it belongs
+/// to a clock that a test can control, and can be stored as a number. Moments of two machines, or
+/// of two clocks, cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub(crate) u64);
 

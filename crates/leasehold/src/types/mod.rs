@@ -1,5 +1,5 @@
-//! The words of the whole library: names, ids, modes, tokens, points in time and errors. They
-//! depend on nothing else.
+//! The vocabulary of the whole library: names, ids, modes, tokens, points in time and errors. This
+//! module depends on no other.
 
 mod error;
 mod identity;

@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn an_invalid_name_is_refused_with_the_broken_rule() {
-        for (name, says) in [
+        for (name, expected) in [
             ("", "at least one"),
             ("a\nb", "U+000A at byte 1"),
             ("a\u{85}", "U+0085"),
@@ -120,7 +120,7 @@ mod tests {
         ] {
             let error = LockName::new(name).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidName);
-            assert!(error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 }

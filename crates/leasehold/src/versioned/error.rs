@@ -6,7 +6,7 @@ use std::fmt;
 use crate::database::Cause;
 use crate::types::Error;
 
-/// Why an update was not done, or is not known to be done.
+/// Why an update failed, or whether its effect is unknown.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UpdateError {
@@ -31,11 +31,11 @@ pub enum UpdateError {
     /// The row's version is NULL.
     NoVersion,
     /// The name of a table or column is invalid, or a change sets the column of the key or the
-    /// version. Nothing was sent.
+    /// version. No statement was sent.
     Invalid(Error),
     /// The error that the caller's function returned.
     Rejected(Cause),
-    /// The error of the database or of the connection; nothing was written.
+    /// The error of the database or of the connection; the row is unchanged.
     Failed(Cause),
 }
 
@@ -43,15 +43,15 @@ impl fmt::Display for UpdateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooContended { attempts: tries } => {
-                write!(f, "the row was changed by others during each of {tries} tries: wait, or take a lock")
+                write!(f, "the row was changed by other clients during each of {tries} tries: wait, or take a lock")
             }
-            Self::Conflict(None) => f.write_str("the row was changed by somebody else: run the transaction again"),
+            Self::Conflict(None) => f.write_str("the row was changed by another client: run the transaction again"),
             Self::Conflict(Some(cause)) => {
-                write!(f, "another transaction was in the way: roll back and run the transaction again: {cause}")
+                write!(f, "another transaction conflicted: roll back and run the transaction again: {cause}")
             }
             Self::Unknown(cause) => write!(
                 f,
-                "nobody knows whether the row was changed; read it before you try again, or it may be changed twice: {cause}"
+                "it is unknown whether the row was changed; read it before you try again, or it may be changed twice: {cause}"
             ),
             Self::NoRow => f.write_str("no row has this key"),
             Self::NotUnique { rows } => write!(f, "{rows} rows have this key: it must be unique"),

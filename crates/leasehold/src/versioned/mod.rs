@@ -25,7 +25,7 @@
 //! With `mysql_async::Conn` it is the same, except for how its rows are read: `row.get("units")`.
 //!
 //! # When to use it, and when to use a lock
-//! An update protects one row, not a section of work, and holds nothing in between. It is the
+//! An update protects one row, not a section of work, and holds no lock in between. It is the
 //! fastest way if conflicts are rare. If many clients write the same row, most tries are wasted,
 //! and a slow client may starve; it gets [`UpdateError::TooContended`]. Every writer of the row
 //! must raise its version: a plain `UPDATE` goes unnoticed.
@@ -34,8 +34,8 @@
 //! If the connection is lost while the new values are sent, their effect is unknown:
 //! [`UpdateError::Unknown`]. A retry could make the same change twice (two units sold to one
 //! buyer), so there is none. Read the row and decide, or make the change recognisable: a buyer's id
-//! in a table with a unique key, in [the same transaction](VersionedTable::update_in). The same applies
-//! if a future of `update` is dropped before it completes.
+//! in a table with a unique key, in [the same transaction](VersionedTable::update_in). The same
+//! applies if a future of `update` is dropped before it completes.
 
 mod change;
 mod error;
@@ -128,7 +128,7 @@ impl VersionedTable {
     /// # Errors
     /// [`UpdateError::TooContended`] after the last try, [`UpdateError::Unknown`] if the change may
     /// or may not have been written, and the others of [`UpdateError`]. After all but `Unknown`,
-    /// nothing was written.
+    /// the row is unchanged.
     pub async fn update<C: Connection, T>(
         &self,
         conn: &mut C,
@@ -170,7 +170,7 @@ impl VersionedTable {
     /// locked until the transaction ends.
     ///
     /// # Errors
-    /// As `update`, but never `TooContended` or `Unknown`: without a commit, nothing was done.
+    /// As `update`, but never `TooContended` or `Unknown`: without a commit, the row is unchanged.
     pub async fn update_in<X: Transaction, T>(
         &self,
         tx: &mut X,

@@ -7,8 +7,8 @@ use crate::database::Dialect;
 use crate::logic::sql_identifier;
 use crate::types::{Error, ErrorKind};
 
-fn invalid_name(why: String) -> Error {
-    Error::new(ErrorKind::InvalidOption, why)
+fn invalid_name(message: String) -> Error {
+    Error::new(ErrorKind::InvalidOption, message)
 }
 
 /// A column's name, quoted.
@@ -41,9 +41,9 @@ impl VersionedTable {
         let columns = self.columns.iter().map(|name| quote_column(name, dialect)).collect::<Result<Vec<_>, _>>()?;
         let columns = if columns.is_empty() { "*".to_owned() } else { columns.join(", ") };
         let number = if dialect == Dialect::Postgres { "BIGINT" } else { "SIGNED" };
-        let place = placeholder(1, dialect);
+        let parameter = placeholder(1, dialect);
         Ok(format!(
-            "SELECT {columns}, CAST({version} AS {number}) AS leasehold_version FROM {table} WHERE {key} = {place}"
+            "SELECT {columns}, CAST({version} AS {number}) AS leasehold_version FROM {table} WHERE {key} = {parameter}"
         ))
     }
 
@@ -62,7 +62,7 @@ impl VersionedTable {
             sets += &format!("{} = {}, ", quote_column(name, dialect)?, placeholder(index + 1, dialect));
         }
         let (at_key, at_version) = (placeholder(columns.len() + 1, dialect), placeholder(columns.len() + 2, dialect));
-        // The version has the type with which it was read, whatever the column's type is.
+        // The version keeps the type with which it was read, for any type of its column.
         let cast = if dialect == Dialect::Postgres { "::BIGINT" } else { "" };
         Ok(format!(
             "UPDATE {table} SET {sets}{version} = {version} + 1 WHERE {key} = {at_key} AND {version} = {at_version}{cast}"
@@ -76,33 +76,33 @@ mod tests {
 
     #[test]
     fn the_statements_are_as_expected() {
-        let stock = VersionedTable::new("shop.stock").key("sku");
+        let table = VersionedTable::new("shop.stock").key("sku");
         assert_eq!(
-            stock.select(Dialect::Postgres).unwrap(),
+            table.select(Dialect::Postgres).unwrap(),
             r#"SELECT *, CAST("version" AS BIGINT) AS leasehold_version FROM "shop"."stock" WHERE "sku" = $1"#
         );
         assert_eq!(
-            stock.write(&["units".into(), "sold".into()], Dialect::Postgres).unwrap(),
+            table.write(&["units".into(), "sold".into()], Dialect::Postgres).unwrap(),
             r#"UPDATE "shop"."stock" SET "units" = $1, "sold" = $2, "version" = "version" + 1 WHERE "sku" = $3 AND "version" = $4::BIGINT"#
         );
         assert_eq!(
-            stock.clone().columns(["units"]).select(Dialect::Mysql).unwrap(),
+            table.clone().columns(["units"]).select(Dialect::Mysql).unwrap(),
             "SELECT `units`, CAST(`version` AS SIGNED) AS leasehold_version FROM `shop`.`stock` WHERE `sku` = ?"
         );
         assert_eq!(
-            stock.write(&["units".into()], Dialect::Mysql).unwrap(),
+            table.write(&["units".into()], Dialect::Mysql).unwrap(),
             "UPDATE `shop`.`stock` SET `units` = ?, `version` = `version` + 1 WHERE `sku` = ? AND `version` = ?"
         );
     }
 
     #[test]
     fn a_change_sets_each_column_once_and_neither_key_nor_version() {
-        let stock = VersionedTable::new("stock");
+        let table = VersionedTable::new("stock");
         for columns in [vec!["id"], vec!["Version"], vec!["a", "b", "a"], vec!["a.b"], vec![""]] {
             let columns: Vec<Cow<'static, str>> = columns.into_iter().map(Into::into).collect();
-            assert!(stock.write(&columns, Dialect::Mysql).is_err(), "{columns:?}");
+            assert!(table.write(&columns, Dialect::Mysql).is_err(), "{columns:?}");
         }
         assert!(VersionedTable::new("a.b.c").select(Dialect::Mysql).is_err());
-        assert!(stock.key("i.d").select(Dialect::Mysql).is_err());
+        assert!(table.key("i.d").select(Dialect::Mysql).is_err());
     }
 }

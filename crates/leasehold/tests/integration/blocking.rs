@@ -19,12 +19,12 @@ fn open() -> Locks {
 }
 
 /// Waits until `condition` holds.
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+fn eventually(description: &str, mut condition: impl FnMut() -> bool) {
     let clock = leasehold::clock::Clock::system();
     let start = clock.now();
     while !condition() {
         if clock.now().duration_since(start) >= TEST_TIMEOUT {
-            panic!("not within {TEST_TIMEOUT:?}: {what}");
+            panic!("not within {TEST_TIMEOUT:?}: {description}");
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -195,15 +195,15 @@ fn eight_threads_exclude_each_other_in_turn() {
 fn a_waiting_thread_gets_the_lock_when_another_drops_it() {
     let locks = open();
     let guard = locks.mutex("a").lock().unwrap();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let waiter = std::thread::spawn({
         let mutex = locks.mutex("a");
-        move || tell.send(mutex.lock().unwrap().token().0).unwrap()
+        move || sender.send(mutex.lock().unwrap().token().0).unwrap()
     });
     eventually("it waits", || locks.inspect("a").unwrap().waiters.len() == 1);
-    assert!(told.try_recv().is_err());
+    assert!(receiver.try_recv().is_err());
     drop(guard);
-    assert_eq!(told.recv_timeout(TEST_TIMEOUT).unwrap(), 2);
+    assert_eq!(receiver.recv_timeout(TEST_TIMEOUT).unwrap(), 2);
     waiter.join().unwrap();
 }
 
@@ -223,44 +223,44 @@ fn a_panic_while_holding_a_guard_releases_the_lock() {
 
 #[test]
 fn protect_fails_if_the_lock_was_lost_during_the_work() {
-    let hand = ManualClock::new();
-    let locks = Locks::builder().clock(hand.clock()).ttl(TTL).open("memory:").unwrap();
+    let manual_clock = ManualClock::new();
+    let locks = Locks::builder().clock(manual_clock.clock()).ttl(TTL).open("memory:").unwrap();
     let guard = locks.mutex("a").max_hold(TTL / 2).lock().unwrap();
     let done = AtomicBool::new(false);
     let error = guard
         .protect(|| {
-            hand.advance(TTL / 2);
+            manual_clock.advance(TTL / 2);
             done.store(true, Ordering::SeqCst);
         })
         .unwrap_err();
-    assert!(done.load(Ordering::SeqCst), "nobody stops a thread half-way");
+    assert!(done.load(Ordering::SeqCst), "a blocking thread runs to its end");
     assert_eq!((error.kind(), error.engine()), (ErrorKind::Lost, Some("memory")));
     assert_eq!(error.name().map(|name| name.as_str()), Some("a"));
 }
 
 #[test]
 fn waiting_for_a_loss_ends_at_the_deadline_of_the_injected_clock() {
-    let hand = ManualClock::new();
-    let locks = Locks::builder().clock(hand.clock()).ttl(TTL).open("memory:").unwrap();
+    let manual_clock = ManualClock::new();
+    let locks = Locks::builder().clock(manual_clock.clock()).ttl(TTL).open("memory:").unwrap();
     let guard = Arc::new(locks.mutex("a").max_hold(TTL / 2).lock().unwrap());
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let waiter = std::thread::spawn({
         let guard = Arc::clone(&guard);
-        move || tell.send((guard.wait_for_loss(TTL / 4), guard.lost())).unwrap()
+        move || sender.send((guard.wait_for_loss(TTL / 4), guard.lost())).unwrap()
     });
     // The waiter may not have started yet. So the test advances time until the waiter is satisfied;
     // up to the deadline, the lock stays held.
     let mut passed = Duration::ZERO;
     while passed < TTL / 2 - Duration::from_secs(1) {
-        hand.advance(Duration::from_secs(1));
+        manual_clock.advance(Duration::from_secs(1));
         passed += Duration::from_secs(1);
-        assert!(told.try_recv().is_err(), "still held");
+        assert!(receiver.try_recv().is_err(), "still held");
     }
-    hand.advance(Duration::from_secs(1));
+    manual_clock.advance(Duration::from_secs(1));
     let (first, then) = loop {
-        match told.recv_timeout(Duration::from_millis(5)) {
-            Ok(heard) => break heard,
-            Err(_) => hand.advance(Duration::from_secs(1)),
+        match receiver.recv_timeout(Duration::from_millis(5)) {
+            Ok(received) => break received,
+            Err(_) => manual_clock.advance(Duration::from_secs(1)),
         }
     };
     assert!(matches!(first, None | Some(LostReason::MaxHold)));

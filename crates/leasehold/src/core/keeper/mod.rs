@@ -27,8 +27,8 @@ pub(crate) use self::tasks::{NO_RESPONSE, call, call_unmetered, release};
 /// The shortest time between two reports of the metrics of all leases.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many losses of claims outside the book are kept. Above that the older half is dropped;
-/// evictions are rare.
+/// How many events of untracked claims are kept. Above that the older half is dropped; evictions
+/// are rare.
 const MAX_EARLY_EVENTS: usize = 4096;
 
 /// The engine has not reported so far that any claim may be lost.
@@ -55,23 +55,23 @@ pub(crate) struct LeaseManager {
     /// The number of abandoned claims that are not released yet.
     pending_releases: AtomicUsize,
     all_released: Notify,
-    /// Losses of claims that are not in the book, and when the engine reported each. They are
-    /// claims of other clients, or ours whose caller has not taken its grant yet. A caller that is
-    /// not polled may take any time for that.
+    /// Events of claims that the keeper does not track, and when the engine reported each. Such a
+    /// claim belongs to another client, or its caller has not accepted its grant yet. A caller that
+    /// is not polled may take any time for that.
     early_events: std::sync::Mutex<HashMap<ClaimId, ReportedEvents>>,
     /// The number of entries in `early_events`.
     early_event_count: AtomicUsize,
-    /// When the engine last reported that any claim may be lost. A claim that was requested before
-    /// and granted after it was not in the book then. In nanoseconds.
+    /// When the engine last reported that any claim may be lost, in nanoseconds. The keeper did not
+    /// track a claim then that was requested before and granted after.
     last_resync: AtomicU64,
-    /// Dropped with the desk, which shows that the keeper has ended.
+    /// Dropped with the manager, which shows that the keeper has ended.
     ended: watch::Sender<()>,
 }
 
 /// What an engine reports about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimEvent {
-    /// An operator asks for its release.
+    /// An operator requests its release.
     ReleaseRequested,
     /// It may be lost: a renewal finds out.
     MaybeLost,
@@ -114,13 +114,13 @@ impl std::fmt::Debug for AbandonedClaim {
 }
 
 impl LeaseManager {
-    pub(crate) fn new(engine: Arc<dyn Engine>, clock: Clock, gauges: OptionalMetrics) -> Self {
-        let can = engine.capabilities().clone();
+    pub(crate) fn new(engine: Arc<dyn Engine>, clock: Clock, metrics: OptionalMetrics) -> Self {
+        let capabilities = engine.capabilities().clone();
         Self {
             engine,
             clock,
-            metrics: gauges,
-            capabilities: can,
+            metrics,
+            capabilities,
             renewals: RenewalQueue::default(),
             abandoned: std::sync::Mutex::default(),
             wakeup: Notify::new(),
@@ -142,30 +142,30 @@ impl LeaseManager {
         error.at_engine(self.capabilities.engine).at_url(self.engine.url())
     }
 
-    /// Starts to keep a lease: adds it to the book.
+    /// Starts to renew a lease.
     pub(crate) fn track(&self, claim: &Arc<Claim>, due: Instant) {
         if self.renewals.add(claim, due) {
             self.wakeup.notify_one();
         }
-        // The claim enters the book before these checks, and a loss is remembered before the book is
-        // searched: one of the two finds it.
-        let doubted = self.last_resync.load(Ordering::SeqCst);
-        let under_way = doubted != NO_RESYNC && doubted >= claim.lease.granted_at().as_nanos();
-        if under_way && self.renewals.mark_maybe_lost(claim, Instant::from_nanos(doubted)) {
+        // The claim is tracked before these checks, and an event is stored before the search for
+        // its claim. So one of the two finds it.
+        let resync_at = self.last_resync.load(Ordering::SeqCst);
+        let requested_before = resync_at != NO_RESYNC && resync_at >= claim.lease.granted_at().as_nanos();
+        if requested_before && self.renewals.mark_maybe_lost(claim, Instant::from_nanos(resync_at)) {
             self.wakeup.notify_one();
         }
-        if let Some(told) = self.take_early_events(claim.id) {
-            self.apply_events(claim, told);
+        if let Some(events) = self.take_early_events(claim.id) {
+            self.apply_events(claim, events);
         }
         self.report_held();
     }
 
-    /// Remembers a loss until its claim is in the book.
+    /// Stores an event until its claim is tracked.
     fn remember_early(&self, claim: ClaimId, event: ClaimEvent, at: Instant) {
         let mut lost = self.early_events();
         lost.entry(claim).or_default().note(event, at);
         if lost.len() > MAX_EARLY_EVENTS {
-            let mut oldest: Vec<_> = lost.iter().map(|(claim, told)| (told.latest(), *claim)).collect();
+            let mut oldest: Vec<_> = lost.iter().map(|(claim, events)| (events.latest(), *claim)).collect();
             oldest.sort_unstable_by_key(|(at, _)| *at);
             // Many losses may have the same time; the newest one stays in any case.
             for (_, other) in oldest.iter().filter(|(_, other)| *other != claim).take(MAX_EARLY_EVENTS / 2) {
@@ -181,26 +181,26 @@ impl LeaseManager {
             return None;
         }
         let mut lost = self.early_events();
-        let told = lost.remove(&claim);
+        let events = lost.remove(&claim);
         self.early_event_count.store(lost.len(), Ordering::SeqCst);
-        told
+        events
     }
 
-    /// Applies an event to a claim in the book. It does not apply if the present grant was
-    /// requested after the event: the claim has asked again since.
-    fn apply_events(&self, claim: &Claim, told: ReportedEvents) {
-        let meant = |at: Option<Instant>| at.filter(|at| *at >= claim.lease.granted_at());
-        if meant(told.lost).is_some() {
+    /// Applies events to a tracked claim. An event older than the present grant's request does not
+    /// apply: the claim was requested again since.
+    fn apply_events(&self, claim: &Claim, events: ReportedEvents) {
+        let applicable = |at: Option<Instant>| at.filter(|at| *at >= claim.lease.granted_at());
+        if applicable(events.lost).is_some() {
             claim.lease.revoke();
             tasks::remove_lost(self, claim);
             return;
         }
-        if meant(told.release_requested).is_some() && claim.lease.request_release() {
+        if applicable(events.release_requested).is_some() && claim.lease.request_release() {
             let token = claim.lease.token().0;
             tracing::warn!(name = %claim.name(), token, "an operator asks for the release of this lock");
             self.metrics.increment("leasehold_release_requested_total", None);
         }
-        if meant(told.maybe_lost).is_some_and(|at| self.renewals.mark_maybe_lost(claim, at)) {
+        if applicable(events.maybe_lost).is_some_and(|at| self.renewals.mark_maybe_lost(claim, at)) {
             self.wakeup.notify_one();
         }
     }
@@ -212,7 +212,7 @@ impl LeaseManager {
     /// Handles what the engine reports on its own.
     fn handle_events(&self, reported: &[LossEvent]) {
         let now = self.clock.now();
-        let mut meant = Vec::new();
+        let mut claims = Vec::new();
         for loss in reported {
             let (claim, event) = match loss {
                 LossEvent::Lost(claim) => (*claim, ClaimEvent::Lost),
@@ -225,9 +225,9 @@ impl LeaseManager {
                 }
             };
             self.remember_early(claim, event, now);
-            meant.push(claim);
+            claims.push(claim);
         }
-        for claim in self.renewals.find(&meant) {
+        for claim in self.renewals.find(&claims) {
             if let Some(events) = self.take_early_events(claim.id) {
                 self.apply_events(&claim, events);
             }
@@ -246,14 +246,14 @@ impl LeaseManager {
 
     /// Releases a claim in the background, after the call that may still grant it.
     pub(crate) fn abandon(&self, claim: Arc<Claim>, inflight: Option<Step<AcquireReply>>) {
-        // No caller takes its grant any more.
+        // No caller accepts its grant any more.
         self.take_early_events(claim.id);
         self.pending_releases.fetch_add(1, Ordering::AcqRel);
         self.abandoned().push(AbandonedClaim { claim, inflight });
         self.wakeup.notify_one();
     }
 
-    /// Counts an abandoned claim that was released, or whose time is over.
+    /// Counts an abandoned claim that was released, or whose TTL has passed.
     fn count_abandoned_released(&self) {
         if self.pending_releases.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.all_released.notify_waiters();
@@ -284,7 +284,7 @@ impl LeaseManager {
         self.wakeup.notify_one();
     }
 
-    /// A channel that closes when the keeper has ended and the desk is dropped.
+    /// A channel that closes when the keeper has ended and the manager is dropped.
     pub(crate) fn subscribe_end(&self) -> watch::Receiver<()> {
         self.ended.subscribe()
     }
@@ -310,51 +310,52 @@ impl LeaseManager {
     }
 }
 
-/// Runs until the manager is closed and nothing is left to release.
+/// Runs until the manager is closed and no release is pending.
 pub(crate) async fn run(manager: Arc<LeaseManager>, mut losses: LossEvents) {
-    let mut chores: FuturesUnordered<Task> = FuturesUnordered::new();
+    let mut running: FuturesUnordered<Task> = FuturesUnordered::new();
     let mut reported = Instant::default();
     loop {
         // Read before the list: everything abandoned before the close is then found below.
         let closed = manager.is_closed();
         for abandoned in std::mem::take(&mut *manager.abandoned()) {
-            chores.push(tasks::release_abandoned(Arc::clone(&manager), abandoned.claim, abandoned.inflight).boxed());
+            running.push(tasks::release_abandoned(Arc::clone(&manager), abandoned.claim, abandoned.inflight).boxed());
         }
         let now = manager.clock.now();
         let round = manager.renewals.take_due(now);
         for claim in round.expired {
-            chores.extend(expire_lease(&manager, &claim));
+            running.extend(expire_lease(&manager, &claim));
         }
         for batch in group_into_batches(&*manager.engine, round.renew) {
-            chores.push(tasks::renew(Arc::clone(&manager), batch).boxed());
+            running.push(tasks::renew(Arc::clone(&manager), batch).boxed());
         }
         if manager.metrics.is_enabled() && now.duration_since(reported) >= REPORT_INTERVAL {
             manager.report_metrics(now);
             reported = now;
         }
-        if chores.is_empty() && closed {
+        if running.is_empty() && closed {
             return;
         }
         tokio::select! {
             biased;
-            Some(()) = chores.next(), if !chores.is_empty() => {}
-            told = losses.next() => manager.handle_events(&told),
+            Some(()) = running.next(), if !running.is_empty() => {}
+            events = losses.next() => manager.handle_events(&events),
             () = manager.wakeup.notified() => {}
             () = manager.clock.sleep_until_despite_suspend(round.next_check), if round.next_check != Instant::NEVER => {}
         }
     }
 }
 
-/// Groups leases into batches, one engine call each. A batch has leases of one place only, so that
+/// Groups leases into batches, one engine call each. A batch has leases of one server only, so that
 /// a call to a hanging server delays no others.
 fn group_into_batches(engine: &dyn Engine, due: Vec<Arc<Claim>>) -> Vec<Vec<Arc<Claim>>> {
-    let mut placed: Vec<_> = due.into_iter().map(|claim| (engine.server_id(claim.name()), claim)).collect();
-    placed.sort_by_key(|(place, _)| *place);
+    let mut by_server: Vec<_> = due.into_iter().map(|claim| (engine.server_id(claim.name()), claim)).collect();
+    by_server.sort_by_key(|(server, _)| *server);
     let mut batches = Vec::new();
-    for there in placed.chunk_by(|(one, _), (other, _)| one == other) {
-        // Batches of equal size: a small remainder would cost a call of its own each time.
-        let size = there.len().div_ceil(there.len().div_ceil(MAX_BATCH));
-        batches.extend(there.chunks(size).map(|batch| batch.iter().map(|(_, claim)| Arc::clone(claim)).collect()));
+    for same_server in by_server.chunk_by(|(first, _), (second, _)| first == second) {
+        // Batches of equal size: a small remainder would cost a call each time.
+        let size = same_server.len().div_ceil(same_server.len().div_ceil(MAX_BATCH));
+        batches
+            .extend(same_server.chunks(size).map(|batch| batch.iter().map(|(_, claim)| Arc::clone(claim)).collect()));
     }
     batches
 }
@@ -381,11 +382,12 @@ mod tests {
         let name = LockName::new("a").expect("a name");
         let ttl = Duration::from_secs(10);
         let options = Arc::new(LockOptions::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
-        for (again, lost) in [(true, false), (false, true)] {
+        for (requested_again, lost) in [(true, false), (false, true)] {
             let claim = Arc::new(Claim::with_clock(clock.clone(), Arc::clone(&options)));
-            let told = clock.now();
-            manager.remember_early(claim.id, ClaimEvent::Lost, told);
-            let granted = if again { told.saturating_add(Duration::from_millis(1)) } else { told };
+            let reported_at = clock.now();
+            manager.remember_early(claim.id, ClaimEvent::Lost, reported_at);
+            let granted =
+                if requested_again { reported_at.saturating_add(Duration::from_millis(1)) } else { reported_at };
             claim.lease.begin(Token(1), granted, granted.saturating_add(ttl), Instant::NEVER);
             manager.track(&claim, granted.saturating_add(ttl));
             assert_eq!(claim.lease.lost_reason().is_some(), lost);
@@ -393,7 +395,8 @@ mod tests {
         assert_eq!(manager.early_event_count.load(Ordering::SeqCst), 0);
     }
 
-    /// A loss of an earlier hold does not end the present one, though a request to release came later.
+    /// A loss of an earlier hold does not end the present one, even if a release request is
+    /// reported later.
     #[tokio::test]
     async fn each_event_of_a_claim_counts_from_the_time_it_was_reported() {
         let clock = Clock::system();
@@ -403,9 +406,9 @@ mod tests {
         let ttl = Duration::from_secs(10);
         let options = Arc::new(LockOptions::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
         let claim = Arc::new(Claim::with_clock(clock.clone(), options));
-        let told = clock.now();
-        let granted = told.saturating_add(Duration::from_millis(1));
-        manager.remember_early(claim.id, ClaimEvent::Lost, told);
+        let reported_at = clock.now();
+        let granted = reported_at.saturating_add(Duration::from_millis(1));
+        manager.remember_early(claim.id, ClaimEvent::Lost, reported_at);
         manager.remember_early(
             claim.id,
             ClaimEvent::ReleaseRequested,
@@ -420,8 +423,8 @@ mod tests {
     /// granted. A claim that was requested after that is not.
     #[tokio::test]
     async fn a_resync_while_a_claim_is_in_flight_renews_it_at_its_grant() {
-        let hand = crate::clock::ManualClock::new();
-        let clock = hand.clock();
+        let manual_clock = crate::clock::ManualClock::new();
+        let clock = manual_clock.clock();
         let engine = crate::registry::open("memory:", &clock).await.expect("an engine");
         let manager = LeaseManager::new(engine, clock.clone(), OptionalMetrics::default());
         let name = LockName::new("a").expect("a name");
@@ -429,9 +432,9 @@ mod tests {
         let options = Arc::new(LockOptions::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
         let [before, after] = [(); 2].map(|()| Arc::new(Claim::with_clock(clock.clone(), Arc::clone(&options))));
         let requested = clock.now();
-        hand.advance(Duration::from_millis(1));
+        manual_clock.advance(Duration::from_millis(1));
         manager.handle_events(&[LossEvent::Resync]);
-        hand.advance(Duration::from_millis(1));
+        manual_clock.advance(Duration::from_millis(1));
         for (claim, granted) in [(&before, requested), (&after, clock.now())] {
             claim.lease.begin(Token(1), granted, granted.saturating_add(ttl), Instant::NEVER);
             manager.track(claim, granted.saturating_add(ttl / 3));
@@ -440,12 +443,12 @@ mod tests {
         assert_eq!(due, [before.id]);
     }
 
-    /// A caller takes its grant late, after the claim's eviction was reported: its lease is lost
-    /// then, however many other losses were reported.
+    /// A caller accepts its grant after the claim's eviction was reported: the lease is lost, no
+    /// matter how many other losses were reported.
     #[tokio::test]
     async fn an_early_loss_is_remembered_until_its_grant_is_taken_within_a_bound() {
-        let hand = crate::clock::ManualClock::new();
-        let clock = hand.clock();
+        let manual_clock = crate::clock::ManualClock::new();
+        let clock = manual_clock.clock();
         let engine = crate::registry::open("memory:", &clock).await.expect("an engine");
         let manager = LeaseManager::new(engine, clock.clone(), OptionalMetrics::default());
         let ttl = Duration::from_secs(600);
@@ -454,12 +457,12 @@ mod tests {
         let claim = Arc::new(Claim::with_clock(clock.clone(), options));
         let granted = clock.now();
         for _ in 0..3 * MAX_EARLY_EVENTS {
-            hand.advance(Duration::from_millis(1));
+            manual_clock.advance(Duration::from_millis(1));
             manager.handle_events(&[LossEvent::Lost(ClaimId::random())]);
             assert!(manager.early_event_count.load(Ordering::SeqCst) <= MAX_EARLY_EVENTS);
         }
         manager.handle_events(&[LossEvent::Lost(claim.id)]);
-        hand.advance(Duration::from_secs(60));
+        manual_clock.advance(Duration::from_secs(60));
         claim.lease.begin(Token(1), granted, granted.saturating_add(ttl), Instant::NEVER);
         manager.track(&claim, granted.saturating_add(ttl));
         assert!(claim.lease.lost_reason().is_some());

@@ -29,7 +29,7 @@ struct QueueEntry {
     maybe_lost: bool,
 }
 
-/// What is due now, and when to check next.
+/// The leases that are due now, and when to check next.
 pub(super) struct DueLeases {
     pub(super) expired: Vec<Arc<Claim>>,
     pub(super) renew: Vec<Arc<Claim>>,
@@ -48,108 +48,108 @@ impl RenewalQueue {
     }
 
     pub(super) fn len(&self) -> usize {
-        let pages = self.state();
-        pages.entries.len() - pages.free_slots.len()
+        let queue = self.state();
+        queue.entries.len() - queue.free_slots.len()
     }
 
     /// Adds a lease. `true`: it is due before the keeper checks next.
     pub(super) fn add(&self, claim: &Arc<Claim>, due: Instant) -> bool {
-        let mut pages = self.state();
-        let row = QueueEntry { due_at: due, claim: Some(Arc::clone(claim)), maybe_lost: false };
-        let slot = if let Some(slot) = pages.free_slots.pop() {
-            pages.entries[slot as usize] = row;
+        let mut queue = self.state();
+        let entry = QueueEntry { due_at: due, claim: Some(Arc::clone(claim)), maybe_lost: false };
+        let slot = if let Some(slot) = queue.free_slots.pop() {
+            queue.entries[slot as usize] = entry;
             slot
         } else {
-            pages.entries.push(row);
-            u32::try_from(pages.entries.len() - 1).unwrap_or(u32::MAX)
+            queue.entries.push(entry);
+            u32::try_from(queue.entries.len() - 1).unwrap_or(u32::MAX)
         };
         claim.lease.slot.store(slot, Ordering::Relaxed);
-        pages.advance_next_check(due)
+        queue.advance_next_check(due)
     }
 
-    /// Removes a lease. `false`: it was not in the book any more.
+    /// Removes a lease. `false`: it was not tracked.
     pub(super) fn remove(&self, claim: &Claim) -> bool {
-        let mut pages = self.state();
-        let Some((slot, row)) = pages.entry_of(claim) else { return false };
-        row.due_at = Instant::NEVER;
-        let kept = row.claim.take();
-        pages.free_slots.push(slot);
-        drop(pages);
-        kept.is_some()
+        let mut queue = self.state();
+        let Some((slot, entry)) = queue.entry_of(claim) else { return false };
+        entry.due_at = Instant::NEVER;
+        let removed = entry.claim.take();
+        queue.free_slots.push(slot);
+        drop(queue);
+        removed.is_some()
     }
 
     /// Sets when a lease is due next. `true`: before the keeper checks next.
     pub(super) fn set_due(&self, claim: &Claim, due: Instant) -> bool {
-        let mut pages = self.state();
-        match pages.entry_of(claim) {
+        let mut queue = self.state();
+        match queue.entry_of(claim) {
             Some((_, row)) => row.due_at = due,
             None => return false,
         }
-        pages.advance_next_check(due)
+        queue.advance_next_check(due)
     }
 
     /// Marks a lease that may be lost as due now, even if it is not to be renewed any more. `true`:
     /// before the keeper checks next.
     pub(super) fn mark_maybe_lost(&self, claim: &Claim, now: Instant) -> bool {
-        let mut pages = self.state();
-        match pages.entry_of(claim) {
+        let mut queue = self.state();
+        match queue.entry_of(claim) {
             Some((_, row)) => (row.due_at, row.maybe_lost) = (now, true),
             None => return false,
         }
-        pages.advance_next_check(now)
+        queue.advance_next_check(now)
     }
 
     /// Marks all leases as due, because any of them may be lost.
     pub(super) fn mark_all_due(&self, now: Instant) {
-        let mut pages = self.state();
-        for row in pages.entries.iter_mut().filter(|row| row.claim.is_some()) {
-            (row.due_at, row.maybe_lost) = (row.due_at.min(now), true);
+        let mut queue = self.state();
+        for entry in queue.entries.iter_mut().filter(|entry| entry.claim.is_some()) {
+            (entry.due_at, entry.maybe_lost) = (entry.due_at.min(now), true);
         }
-        pages.next_check = pages.next_check.min(now);
+        queue.next_check = queue.next_check.min(now);
     }
 
     /// Takes everything that is due now. A lease that is handed out for renewal stays due at its
     /// deadline, in case no answer comes.
     pub(super) fn take_due(&self, now: Instant) -> DueLeases {
         let mut round = DueLeases { expired: Vec::new(), renew: Vec::new(), next_check: Instant::NEVER };
-        let mut pages = self.state();
-        if now < pages.next_check {
-            round.next_check = pages.next_check;
+        let mut queue = self.state();
+        if now < queue.next_check {
+            round.next_check = queue.next_check;
             return round;
         }
-        for row in &mut pages.entries {
-            if row.due_at <= now
-                && let Some(claim) = &row.claim
+        for entry in &mut queue.entries {
+            if entry.due_at <= now
+                && let Some(claim) = &entry.claim
             {
                 let deadline = claim.lease.deadline();
                 if deadline <= now || claim.lease.lost_reason().is_some() {
                     round.expired.push(Arc::clone(claim));
-                    row.due_at = Instant::NEVER;
+                    entry.due_at = Instant::NEVER;
                 } else {
-                    // At its cap a lease is left to expire. If it may be lost, it is renewed, so
-                    // that its holder learns of the loss.
-                    if std::mem::take(&mut row.maybe_lost) || deadline < claim.lease.max_deadline() {
+                    // At its cap a lease expires. One that may be lost is renewed, so that its
+                    // holder learns of the loss.
+                    if std::mem::take(&mut entry.maybe_lost) || deadline < claim.lease.max_deadline() {
                         round.renew.push(Arc::clone(claim));
                     }
-                    row.due_at = deadline;
+                    entry.due_at = deadline;
                 }
             }
-            round.next_check = round.next_check.min(row.due_at);
+            round.next_check = round.next_check.min(entry.due_at);
         }
-        pages.next_check = round.next_check;
+        queue.next_check = round.next_check;
         round
     }
 
     pub(super) fn find(&self, claims: &[ClaimId]) -> Vec<Arc<Claim>> {
-        let pages = self.state();
-        let kept = pages.entries.iter().filter_map(|row| row.claim.as_ref());
-        kept.filter(|claim| claims.contains(&claim.id)).cloned().collect()
+        let queue = self.state();
+        let tracked = queue.entries.iter().filter_map(|entry| entry.claim.as_ref());
+        tracked.filter(|claim| claims.contains(&claim.id)).cloned().collect()
     }
 
     /// The age of the oldest lease, and the time left of the one that ends first.
     pub(super) fn oldest_age_and_shortest_remaining(&self, now: Instant) -> Option<(Duration, Duration)> {
-        let pages = self.state();
-        let leases = || pages.entries.iter().filter_map(|row| row.claim.as_ref()).map(|claim| &claim.lease);
+        let queue = self.state();
+        let leases = || queue.entries.iter().filter_map(|entry| entry.claim.as_ref()).map(|claim| &claim.lease);
         let oldest = leases().map(|lease| now.duration_since(lease.granted_at())).max()?;
         let shortest = leases().map(|lease| lease.deadline().duration_since(now)).min()?;
         Some((oldest, shortest))
@@ -159,9 +159,9 @@ impl RenewalQueue {
 impl QueueState {
     fn entry_of(&mut self, claim: &Claim) -> Option<(u32, &mut QueueEntry)> {
         let slot = claim.lease.slot.load(Ordering::Relaxed);
-        let row = self.entries.get_mut(slot as usize)?;
-        let same = row.claim.as_ref().is_some_and(|kept| std::ptr::eq(&raw const **kept, claim));
-        same.then_some((slot, row))
+        let entry = self.entries.get_mut(slot as usize)?;
+        let same = entry.claim.as_ref().is_some_and(|tracked| std::ptr::eq(&raw const **tracked, claim));
+        same.then_some((slot, entry))
     }
 
     fn advance_next_check(&mut self, due: Instant) -> bool {

@@ -47,8 +47,8 @@ pub(crate) async fn call_unmetered<T>(
     })
     .await;
     if manager.metrics.is_enabled() {
-        let away = matches!(&result, Err(error) if error.kind() == ErrorKind::Unavailable);
-        manager.metrics.set_gauge("leasehold_engine_up", if away { 0.0 } else { 1.0 });
+        let is_unavailable = matches!(&result, Err(error) if error.kind() == ErrorKind::Unavailable);
+        manager.metrics.set_gauge("leasehold_engine_up", if is_unavailable { 0.0 } else { 1.0 });
     }
     result.map_err(|error| manager.add_location(error))
 }
@@ -64,9 +64,9 @@ fn timeout_error() -> Error {
 pub(super) async fn renew(manager: Arc<LeaseManager>, batch: Vec<Arc<Claim>>) {
     let sent = manager.clock.now();
     let last = batch.iter().map(|claim| claim.lease.deadline()).max().unwrap_or(sent);
-    let patience = batch.iter().map(|claim| rules::call_timeout(claim.options.ttl)).min().unwrap_or_default();
+    let timeout = batch.iter().map(|claim| rules::call_timeout(claim.options.ttl)).min().unwrap_or_default();
     let mut step = Arc::clone(&manager.engine).renew(batch.clone());
-    let answers = call(&manager, &mut step, || patience.min(last.duration_since(sent))).await;
+    let answers = call(&manager, &mut step, || timeout.min(last.duration_since(sent))).await;
     manager.metrics.record_duration("leasehold_renew_seconds", manager.clock.now().duration_since(sent));
     let answers = answers.unwrap_or_else(|error| {
         tracing::warn!(%error, leases = batch.len(), "leases could not be renewed; trying again");
@@ -82,7 +82,7 @@ pub(super) async fn renew(manager: Arc<LeaseManager>, batch: Vec<Arc<Claim>>) {
     join_all(lost).await;
 }
 
-/// Applies the engine's answer to a lease. `true`: the lease is lost and was removed from the book.
+/// Applies the engine's answer to a lease. `true`: the lease is lost and is not tracked any more.
 fn apply_renewal(manager: &Arc<LeaseManager>, claim: &Arc<Claim>, answer: RenewReply, sent: Instant) -> bool {
     let label = match answer {
         RenewReply::Renewed(_) => "renewed",
@@ -116,11 +116,10 @@ fn apply_renewal(manager: &Arc<LeaseManager>, claim: &Arc<Claim>, answer: RenewR
     false
 }
 
-/// Removes a lost lease from the book and reports the loss, once. `false`: its guard released it
-/// meanwhile.
+/// Stops tracking a lost lease and reports the loss, once. `false`: its guard has released it.
 pub(super) fn remove_lost(manager: &LeaseManager, claim: &Claim) -> bool {
-    let (kept, lease) = (manager.renewals.remove(claim), &claim.lease);
-    let Some(reason) = lease.lost_reason().filter(|_| kept) else { return false };
+    let (was_tracked, lease) = (manager.renewals.remove(claim), &claim.lease);
+    let Some(reason) = lease.lost_reason().filter(|_| was_tracked) else { return false };
     let (name, engine) = (claim.name(), manager.engine.url());
     tracing::warn!(%name, engine, token = lease.token().0, reason = reason.as_str(), "lock lost");
     manager.metrics.increment("leasehold_lost_total", Some(("reason", reason.as_str())));
@@ -132,9 +131,9 @@ pub(super) fn remove_lost(manager: &LeaseManager, claim: &Claim) -> bool {
     true
 }
 
-/// Releases a lost claim, so that no waiter waits for what the engine still has of it (on some of
-/// several servers, say). It first waits for the drift allowance, in which the holder learns of the
-/// loss.
+/// Releases a lost claim, so that no waiter waits for what the engine still stores of it (on some
+/// of several servers, for example). It first waits for the drift allowance, in which the holder
+/// learns of the loss.
 pub(super) async fn release_lost(manager: Arc<LeaseManager>, claim: Arc<Claim>) {
     manager
         .clock
@@ -163,15 +162,15 @@ pub(super) async fn release_within_ttl(
     let start = manager.clock.now();
     let ttl = claim.options.ttl;
     if let Some(mut step) = inflight {
-        // Whatever the answer is, the claim is released next.
+        // The claim is released next, with any answer.
         let _ = call(&manager, &mut step, || rules::call_timeout(ttl)).await;
     }
-    // Retries even errors that look final (too many open files, say), because no other task
-    // releases this claim.
+    // Retries even errors that look permanent (too many open files, for example), because no other
+    // task releases this claim.
     while let Err(error) = release(&manager, &claim, || start.saturating_add(ttl)).await {
         let next = manager.clock.now().saturating_add(rules::call_timeout(ttl) / 10);
         if next >= start.saturating_add(ttl) {
-            tracing::warn!(%error, name = %claim.name(), "a claim could not be given back; it ends with its TTL");
+            tracing::warn!(%error, name = %claim.name(), "a claim could not be released; it expires at its TTL");
             return;
         }
         manager.clock.sleep_until(next).await;
@@ -195,8 +194,8 @@ pub(crate) async fn release(
             Err(error) => error.about_lock(claim.name()),
         };
         maybe_done |= error.effect() == Effect::Unknown;
-        let patience = rules::call_timeout(claim.options.ttl);
-        let pause = backoff::pause(attempt, patience / 50, patience / 2, claim.id.bits() as u32);
+        let timeout = rules::call_timeout(claim.options.ttl);
+        let pause = backoff::pause(attempt, timeout / 50, timeout / 2, claim.id.bits() as u32);
         let next = manager.clock.now().saturating_add(pause);
         if !(error.is_retryable() || error.effect() == Effect::Unknown) || next >= give_up_at() {
             return Err(error);

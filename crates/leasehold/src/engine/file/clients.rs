@@ -72,7 +72,7 @@ impl Client {
     pub(super) fn is_registered(&self) -> bool {
         match stat(&self.path) {
             Ok(found) => (found.st_dev, found.st_ino) == self.device_and_inode,
-            // A file that cannot be seen is not necessarily gone.
+            // A file that cannot be seen may still exist.
             Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR),
         }
     }
@@ -91,12 +91,12 @@ impl Client {
 pub(super) fn is_alive(folder: &Folder, client: u128) -> bool {
     match folder.clients.open(&client_file(client), OFlags::RDONLY) {
         Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_err(),
-        // A client that cannot be checked (too many open files, say) is not necessarily dead.
+        // A client that cannot be checked (too many open files, for example) may still be alive.
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 
-/// Describes a client to people.
+/// Describes a client for an error message.
 pub(super) fn read_holder(folder: &Folder, client: u128, text: &str) -> Holder {
     let info = folder.clients.read(&client_file(client), MAX_CLIENT_FILE).ok().flatten().unwrap_or_default();
     let info = String::from_utf8_lossy(&info);
@@ -109,13 +109,13 @@ pub(super) fn read_holder(folder: &Folder, client: u128, text: &str) -> Holder {
 /// Removes a client's files.
 pub(super) fn remove_files(folder: &Folder, client: u128) {
     for name in [client_file(client), socket_file(client)] {
-        // Another process may have been faster; a later start removes what is left.
+        // Another process may have been faster; a later start removes the remaining files.
         let _ = folder.clients.remove(&name);
     }
 }
 
-/// Removes a dead client's files, under the lock that a living client holds. A client that is just
-/// registering then finds its file gone.
+/// Removes a dead client's files, under the lock that a living client holds. A client that is
+/// registering at that moment then finds its file missing.
 fn remove_if_dead(folder: &Folder, client: u128) {
     match folder.clients.open(&client_file(client), OFlags::RDONLY) {
         Ok(file) if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() => remove_files(folder, client),

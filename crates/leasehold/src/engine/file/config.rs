@@ -13,7 +13,7 @@ pub struct Config {
     pub mode: Option<u32>,
     /// The group with which the folder is shared; `None`: the group that it has.
     pub group: Option<u32>,
-    /// Whether to make a folder that does not exist.
+    /// Whether to create a folder that does not exist.
     pub create: bool,
 }
 
@@ -30,20 +30,16 @@ impl Config {
         let dir = if url.path.is_empty() { default_dir()? } else { PathBuf::from(&url.path) };
         let mode = url.option("mode").map(|text| {
             let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
-            mode.ok_or_else(|| {
-                invalid_option(format!("{text:?} is no mode for a folder; 0770 shares it with the group"))
-            })
+            mode.ok_or_else(|| invalid_option(format!("{text:?} is not a folder mode; 0770 shares it with the group")))
         });
         let group = url.option("group").map(group).transpose()?;
         let mode = match (mode.transpose()?, group) {
             (None, Some(_)) => {
-                return Err(invalid_option(
-                    "group= shares the folder, which needs mode=, too: ?mode=0770&group=NAME".into(),
-                ));
+                return Err(invalid_option("group= needs mode=, too: ?mode=0770&group=NAME".into()));
             }
             (Some(mode), Some(_)) if mode & 0o070 == 0 => {
                 return Err(invalid_option(format!(
-                    "mode={mode:04o} gives the group nothing; ?mode=0770&group=NAME does"
+                    "mode={mode:04o} gives the group no rights; ?mode=0770&group=NAME does"
                 )));
             }
             (mode, _) => mode,
@@ -59,15 +55,13 @@ fn group(text: &str) -> Result<u32> {
     }
     let all = std::fs::read_to_string("/etc/group").unwrap_or_default();
     find_group(&all, text).ok_or_else(|| {
-        invalid_option(format!(
-            "no group {text:?} is in /etc/group; give its number, which `getent group {text}` shows"
-        ))
+        invalid_option(format!("/etc/group has no group {text:?}; give its number, which `getent group {text}` shows"))
     })
 }
 
 /// Columns: name, password, number, members.
-fn find_group(all: &str, name: &str) -> Option<u32> {
-    let mut lines = all.lines().map(|line| line.split(':'));
+fn find_group(text: &str, name: &str) -> Option<u32> {
+    let mut lines = text.lines().map(|line| line.split(':'));
     lines.find_map(|mut columns| (columns.next() == Some(name)).then(|| columns.nth(1)?.parse().ok()).flatten())
 }
 
@@ -81,7 +75,7 @@ pub struct FolderLocation {
     pub is_default: bool,
 }
 
-/// Where a URL keeps its locks; `None` if it is not a `file:` URL. It opens and makes nothing.
+/// Where a URL keeps its locks; `None` if it is not a `file:` URL. Opens and creates no file.
 ///
 /// # Errors
 /// `InvalidUrl`, as from [`Locks::open`](crate::Locks::open).
@@ -128,11 +122,11 @@ pub fn default_dirs() -> Vec<PathBuf> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let states =
         home_dirs(&users).chain(env_path("HOME")).map(|home| state_dir_in(&home)).chain(env_path("XDG_STATE_HOME"));
-    let mut all: Vec<_> =
+    let mut folders: Vec<_> =
         states.map(|state| state.join("leasehold")).chain([PathBuf::from(ROOT_DEFAULT_DIR)]).collect();
-    all.sort();
-    all.dedup();
-    all
+    folders.sort();
+    folders.dedup();
+    folders
 }
 
 /// Columns: name, password, number, group, comment, home, shell.
@@ -167,32 +161,35 @@ mod tests {
 
     #[test]
     fn a_location_is_returned_without_creating_the_folder() {
-        let place = |url| super::folder_location(url).unwrap();
-        assert_eq!(place("redis://h"), None);
+        let location = |url| super::folder_location(url).unwrap();
+        assert_eq!(location("redis://h"), None);
         let named = FolderLocation { folder: PathBuf::from("/no/such/folder"), is_default: false };
-        assert_eq!(place("file:///no/such/folder"), Some(named));
-        assert!(place("file:?mode=0770").unwrap().is_default);
+        assert_eq!(location("file:///no/such/folder"), Some(named));
+        assert!(location("file:?mode=0770").unwrap().is_default);
     }
 
     #[test]
     fn a_group_is_found_by_its_whole_name() {
-        let all = "staffers:x:7:\nstaff:x:50:ann,bob\nbad:x\n";
-        assert_eq!((find_group(all, "staff"), find_group(all, "sta"), find_group(all, "bad")), (Some(50), None, None));
+        let text = "staffers:x:7:\nstaff:x:50:ann,bob\nbad:x\n";
+        assert_eq!(
+            (find_group(text, "staff"), find_group(text, "sta"), find_group(text, "bad")),
+            (Some(50), None, None)
+        );
     }
 
     #[test]
     fn unknown_options_are_refused() {
-        for (url, says) in [
+        for (url, expected) in [
             ("file://a/b", "three slashes"),
             ("file:///a?mode=99", "no mode"),
             ("file:///a?mode=0077", "no mode"),
             ("file:///a?group=root", "needs mode="),
-            ("file:///a?mode=0700&group=root", "gives the group nothing"),
+            ("file:///a?mode=0700&group=root", "gives the group no rights"),
             ("file:///a?mode=0770&group=no-such-group", "getent group"),
             ("file:///a?colour=red", "it has mode"),
         ] {
             let error = read(url).unwrap_err();
-            assert!(error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct Dir {
 
 impl Dir {
     /// Opens a directory by a path that an administrator chose and the caller has resolved. If a
-    /// link has taken its place since then, it is refused.
+    /// link has replaced it since then, it is refused.
     pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
         Ok(openat(CWD, path, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())?)
     }
@@ -49,7 +49,7 @@ impl Dir {
         Self { fd, path, permissions: sharing }
     }
 
-    /// Opens a directory in this one; makes it if it does not exist.
+    /// Opens a directory in this one; creates it if it does not exist.
     pub(super) fn open_subfolder(&self, name: &str) -> Result<Self> {
         let path = self.path(name);
         let fd = match open_folder(&self.fd, name) {
@@ -92,7 +92,7 @@ impl Dir {
         let file = File::from(openat(&self.fd, name, flags | SAFE_OPEN_FLAGS, Mode::empty())?);
         let mut found = fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(permission_denied("it is not a file, and was not made by us: remove it"));
+            return Err(permission_denied("it is not a file, and leasehold did not create it: remove it"));
         }
         // If the file system has no atomic rename to a free name, a new file has two names for a
         // moment.
@@ -103,8 +103,8 @@ impl Dir {
             }
         }
         if found.st_nlink > 1 {
-            let why = format!("it has {} names, so it may be another's file: remove this one", found.st_nlink);
-            return Err(permission_denied(why));
+            let reason = format!("it has {} names, so it may be another's file: remove this one", found.st_nlink);
+            return Err(permission_denied(reason));
         }
         if self.permissions.mode.is_none() && found.st_uid != rustix::process::geteuid().as_raw() {
             return Err(permission_denied(format!("it belongs to user {}, and the folder is private", found.st_uid)));
@@ -112,16 +112,16 @@ impl Dir {
         Ok(file)
     }
 
-    /// Makes a file that must not exist yet, with the folder's group and permissions.
+    /// Creates a file that must not exist yet, with the folder's group and permissions.
     pub(super) fn create(&self, name: &str) -> io::Result<File> {
-        let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFE_OPEN_FLAGS;
-        let file = File::from(openat(&self.fd, name, how, Mode::RUSR | Mode::WUSR)?);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFE_OPEN_FLAGS;
+        let file = File::from(openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?);
         self.permissions.share_file(&file)?;
         Ok(file)
     }
 
-    /// Makes a file under a temporary name that only one process uses at a time; first removes what
-    /// a dead process left.
+    /// Creates a file under a temporary name that only one process uses at a time; first removes
+    /// one that a dead process left.
     pub(super) fn recreate(&self, name: &str) -> io::Result<File> {
         match self.remove(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -130,7 +130,7 @@ impl Dir {
         self.create(name)
     }
 
-    /// The content of a file of at most `most` bytes; `None` if it does not exist.
+    /// The content of a file of at most `max_bytes` bytes; `None` if it does not exist.
     pub(super) fn read(&self, name: &str, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
         let file = match self.open(name, OFlags::RDONLY) {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -172,7 +172,7 @@ impl Dir {
         });
         match replaced {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && self.exists(name) => {
-                // The draft is ours, if it was made at all.
+                // The temporary file is ours, if it was created at all.
                 let _ = self.remove(temporary_name);
                 let file = self.open(name, OFlags::WRONLY)?;
                 file.write_all_at(content.as_bytes(), 0)?;
@@ -197,13 +197,13 @@ impl Dir {
         }
     }
 
-    /// A handle to the socket itself, not to an entry that took its place.
+    /// A handle to the socket itself, not to an entry that replaced it.
     pub(super) fn open_socket(&self, name: &str) -> io::Result<OwnedFd> {
         let fd = openat(&self.fd, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let found = fstat(&fd)?;
         match FileType::from_raw_mode(found.st_mode) {
             FileType::Socket if found.st_nlink <= 1 => Ok(fd),
-            _ => Err(permission_denied("it is not a socket of its own")),
+            _ => Err(permission_denied("it is not the client's own socket")),
         }
     }
 
@@ -211,12 +211,12 @@ impl Dir {
     pub(super) fn share_socket(&self, name: &str) -> io::Result<()> {
         let socket = self.open_socket(name)?;
         if fstat(&socket)?.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(permission_denied("it is not the socket that we made"));
+            return Err(permission_denied("it is not the socket that leasehold created"));
         }
         self.permissions.share_socket(&socket)
     }
 
-    /// The names of at most `most` entries.
+    /// The names of at most `limit` entries.
     pub(super) fn entry_names(&self, limit: usize) -> io::Result<Vec<OsString>> {
         let entries = rustix::fs::Dir::read_from(&self.fd)?;
         let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
@@ -246,26 +246,26 @@ fn open_folder(parent: &impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
     openat(parent, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())
 }
 
-/// Makes a directory under a temporary name, and renames it once its group and mode are right, so
-/// that no process finds it half-made. If another process was faster, opens the existing one.
+/// Creates a directory under a temporary name, and renames it once its group and mode are right, so
+/// that no process finds it incomplete. If another process was faster, opens the existing one.
 pub(super) fn create_folder(parent: &impl AsFd, name: &str, sharing: &Permissions) -> io::Result<OwnedFd> {
-    let draft = format!(".new-{:032x}", crate::random::random_bits());
-    mkdirat(parent, &*draft, Mode::RWXU)?;
-    let made = || -> io::Result<OwnedFd> {
-        let fd = open_folder(parent, &draft)?;
+    let temp_name = format!(".new-{:032x}", crate::random::random_bits());
+    mkdirat(parent, &*temp_name, Mode::RWXU)?;
+    let created = || -> io::Result<OwnedFd> {
+        let fd = open_folder(parent, &temp_name)?;
         set_folder_permissions(&fd, sharing)?;
-        match renameat_with(parent, &*draft, parent, name, RenameFlags::NOREPLACE) {
+        match renameat_with(parent, &*temp_name, parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(fd),
             Err(Errno::EXIST) => Ok(open_folder(parent, name)?),
-            // On a file system without such a rename, the folder is made in place.
+            // On a file system without such a rename, the folder is created in place.
             Err(Errno::INVAL | Errno::NOSYS) => create_folder_in_place(parent, name, sharing),
             Err(other) => Err(other.into()),
         }
     };
-    let made = made();
-    // Gone already if it was renamed.
-    let _ = unlinkat(parent, &*draft, AtFlags::REMOVEDIR);
-    made
+    let created = created();
+    // Does not exist any more if it was renamed.
+    let _ = unlinkat(parent, &*temp_name, AtFlags::REMOVEDIR);
+    created
 }
 
 fn create_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Permissions) -> io::Result<OwnedFd> {
@@ -280,14 +280,14 @@ fn create_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Permissions)
     }
 }
 
-/// Shares a directory that we have just made. One that took its place meanwhile is not ours, or not
+/// Shares a directory that we have just created. One that replaced it since is not ours, or not
 /// empty.
 fn set_folder_permissions(fd: &OwnedFd, sharing: &Permissions) -> io::Result<()> {
     let Some(mode) = sharing.folder_mode() else { return Ok(()) };
     let found = fstat(fd)?;
     let entries = rustix::fs::Dir::read_from(fd)?.take(3).count();
     if found.st_uid != rustix::process::geteuid().as_raw() || entries > 2 {
-        return Err(permission_denied("it is not the folder that we made"));
+        return Err(permission_denied("it is not the folder that leasehold created"));
     }
     if let Some(group) = sharing.group_to_set(found.st_gid) {
         fchown(fd, None, Some(group))?;
@@ -295,13 +295,13 @@ fn set_folder_permissions(fd: &OwnedFd, sharing: &Permissions) -> io::Result<()>
     Ok(fchmod(fd, mode)?)
 }
 
-pub(super) fn permission_denied(why: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, why.into())
+pub(super) fn permission_denied(reason: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, reason.into())
 }
 
 fn not_a_folder_error(path: &Path) -> Error {
     let message = format!(
-        "{} is a link or a file, where a folder of ours must be; it is not followed. Remove it, and find out who put it there",
+        "{} is a link or a file, where leasehold needs its own folder; it is not followed. Remove it, and find out who put it there",
         path.display()
     );
     Error::new(ErrorKind::Denied, message)

@@ -29,7 +29,7 @@ use crate::types::{ClaimId, Error, ErrorKind, LockName, Result};
 /// stays longer is stopped.
 pub(super) const BUSY_FILE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a waiter polls if nothing can be watched.
+/// How often a waiter polls if it cannot watch files.
 const UNWATCHED_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The engine that keeps locks in a folder.
@@ -52,13 +52,13 @@ impl FileEngine {
         let config = Config::parse(url)?;
         let opened = tokio::task::spawn_blocking(move || Ok::<_, Error>((Session::open(&config)?, config)));
         let (session, config) = opened.await.map_err(task_error)?.map_err(|error| error.at_engine("file"))?;
-        let bells = Arc::new(Wakeups::new(&session.folder)?);
-        session.start_receiving(&bells).map_err(|error| error.at_engine("file"))?;
+        let wakeups = Arc::new(Wakeups::new(&session.folder)?);
+        session.start_receiving(&wakeups).map_err(|error| error.at_engine("file"))?;
         let watches = FileWatcher::new().inspect_err(|error| {
-            tracing::debug!(%error, "no inotify: waiters look every {UNWATCHED_POLL_INTERVAL:?} whether those ahead live");
+            tracing::debug!(%error, "no inotify: waiters check every {UNWATCHED_POLL_INTERVAL:?} whether the clients ahead are alive");
         });
         let watches = watches.ok();
-        let attendant = watches.as_ref().map(|watches| tokio::spawn(Arc::clone(watches).forward_events()));
+        let receive_task = watches.as_ref().map(|watches| tokio::spawn(Arc::clone(watches).forward_events()));
         let url = format!("file://{}", session.root().display());
         let (clock, session) = (clock.clone(), RwLock::new(Arc::new(session)));
         Ok(Arc::new(Self {
@@ -66,9 +66,9 @@ impl FileEngine {
             session,
             reopening: Mutex::default(),
             clock,
-            wakeups: bells,
+            wakeups,
             watcher: watches,
-            watch_task: attendant,
+            watch_task: receive_task,
             url,
         }))
     }
@@ -85,13 +85,13 @@ impl FileEngine {
     }
 
     /// Opens the folder that is at the path now. All locks that were held are lost.
-    fn reopen(&self, gone: &Arc<Session>) -> Result<Arc<Session>> {
+    fn reopen(&self, stale: &Arc<Session>) -> Result<Arc<Session>> {
         let _one = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
         let session = self.session();
-        if !Arc::ptr_eq(&session, gone) {
+        if !Arc::ptr_eq(&session, stale) {
             return Ok(session);
         }
-        let next = Arc::new(gone.open_next(&self.config, &self.wakeups).map_err(|error| error.at_engine("file"))?);
+        let next = Arc::new(stale.open_next(&self.config, &self.wakeups).map_err(|error| error.at_engine("file"))?);
         tracing::error!(
             folder = %next.root().display(),
             tokens_above = next.min_token,
@@ -114,7 +114,7 @@ impl FileEngine {
         }
     }
 
-    /// Removes files of free locks in the background, if this process has made many files.
+    /// Removes files of free locks in the background, if this process has created many files.
     fn sweep_if_due(self: &Arc<Self>) {
         let session = self.session();
         if session.store.sweep_is_due() {
@@ -130,7 +130,7 @@ impl FileEngine {
     async fn run(self: &Arc<Self>, name: LockName, operation: Operation) -> Result<StepOutput> {
         for _ in 0..4 {
             match self.step(&name, &operation, None) {
-                Ok(out) => return Ok(out),
+                Ok(output) => return Ok(output),
                 Err(StepAborted::Failed(error)) => return Err(error),
                 Err(StepAborted::NeedsSync | StepAborted::FolderGone) => break,
                 Err(StepAborted::Busy) => tokio::task::yield_now().await,
@@ -139,10 +139,10 @@ impl FileEngine {
         let (engine, caller) = (Arc::clone(self), CallerGuard::default());
         let dropped = Arc::clone(&caller.is_dropped);
         let step = tokio::task::spawn_blocking(move || engine.step_blocking(&name, &operation, &dropped));
-        let out = step.await.map_err(task_error)?;
+        let output = step.await.map_err(task_error)?;
         drop(caller);
         self.sweep_if_due();
-        out
+        output
     }
 
     fn step_blocking(&self, name: &LockName, op: &Operation, dropped: &AtomicBool) -> Result<StepOutput> {
@@ -150,7 +150,7 @@ impl FileEngine {
         let mut pause = Duration::from_micros(20);
         loop {
             match self.step(name, op, Some(dropped)) {
-                Ok(out) => return Ok(out),
+                Ok(output) => return Ok(output),
                 Err(StepAborted::Failed(error)) => return Err(error),
                 Err(StepAborted::FolderGone) => drop(self.current_session()?),
                 Err(StepAborted::NeedsSync | StepAborted::Busy) => {}
@@ -184,7 +184,7 @@ impl FileEngine {
         } else {
             until.min(self.clock.now().saturating_add(UNWATCHED_POLL_INTERVAL))
         };
-        let death = async {
+        let client_watch = async {
             match seen.is_empty() {
                 true => std::future::pending().await,
                 false => futures_util::future::select_all(seen).await,
@@ -195,7 +195,7 @@ impl FileEngine {
             tokio::select! {
                 () = subscriber.notified() => return Ok(()),
                 () = self.clock.sleep_until(until) => {}
-                _ = death => self.wait_for_death(&session, &ahead).await,
+                _ = client_watch => self.wait_for_death(&session, &ahead).await,
             }
         }
         for client in ahead.into_iter().filter(|client| !session.is_alive(*client)) {
@@ -270,8 +270,8 @@ fn task_error(error: tokio::task::JoinError) -> Error {
     Error::new(ErrorKind::Unavailable, "the runtime ended during a step").effect_unknown().caused_by(error)
 }
 
-fn unexpected_output(out: &StepOutput) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {out:?}")).effect_unknown()
+fn unexpected_output(output: &StepOutput) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {output:?}")).effect_unknown()
 }
 
 impl Engine for FileEngine {
@@ -293,12 +293,12 @@ impl Engine for FileEngine {
         Step::ready(Ok(None))
     }
 
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, timeout: Duration) -> Step<AcquireReply> {
         Step::new(async move {
-            let until = self.clock.now().saturating_add(patience);
-            if let Some(ear) = self.wakeups.subscriber(claim.id) {
-                self.wait_for_change(&claim, &ear, until).await?;
-                if ear.is_force_released() {
+            let until = self.clock.now().saturating_add(timeout);
+            if let Some(subscriber) = self.wakeups.subscriber(claim.id) {
+                self.wait_for_change(&claim, &subscriber, until).await?;
+                if subscriber.is_force_released() {
                     self.wakeups.unsubscribe(claim.id);
                     return Ok(AcquireReply::ForceReleased);
                 }
@@ -310,7 +310,9 @@ impl Engine for FileEngine {
             let evicted = match self.wakeups.subscriber(claim.id) {
                 // The claim lost its position or was evicted; the notification of an eviction comes
                 // a moment after it.
-                Some(ear) if matches!(answer, AcquireReply::Busy { .. }) => self.was_just_force_released(&ear).await,
+                Some(subscriber) if matches!(answer, AcquireReply::Busy { .. }) => {
+                    self.was_just_force_released(&subscriber).await
+                }
                 _ => false,
             };
             self.wakeups.unsubscribe(claim.id);
@@ -324,11 +326,11 @@ impl Engine for FileEngine {
                 // Other clients consider this one dead.
                 return Ok(vec![RenewReply::Lost; claims.len()]);
             }
-            // A busy file must not delay the others: after half of the caller's patience the answer
+            // A busy file must not delay the others: after half of the caller's timeout the answer
             // is `Unknown`.
-            let patience =
+            let timeout =
                 claims.iter().map(|claim| rules::call_timeout(claim.options.ttl)).min().unwrap_or_default() / 2;
-            let until = self.clock.now().saturating_add(patience);
+            let until = self.clock.now().saturating_add(timeout);
             let renew = |claim: Arc<Claim>| {
                 let engine = Arc::clone(&self);
                 async move {
@@ -348,10 +350,10 @@ impl Engine for FileEngine {
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         Step::new(async move {
-            let out = self.run(claim.name().clone(), Operation::Release(claim.id)).await;
+            let output = self.run(claim.name().clone(), Operation::Release(claim.id)).await;
             self.wakeups.unsubscribe(claim.id);
-            match out? {
-                StepOutput::Released(departure) => Ok(departure.into()),
+            match output? {
+                StepOutput::Released(effect) => Ok(effect.into()),
                 other => Err(unexpected_output(&other)),
             }
         })
@@ -361,9 +363,9 @@ impl Engine for FileEngine {
         self.wakeups.loss_events.subscribe()
     }
 
-    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
-        // The watch is set by the call itself, not by the first poll. The lock's file is made if it
-        // does not exist yet.
+    fn watch(self: Arc<Self>, name: LockName, timeout: Duration) -> Step<Step<()>> {
+        // The watch is set by the call itself, not by the first poll. The lock's file is created if
+        // it does not exist yet.
         let session = self.session();
         if let Err(StepAborted::Failed(error)) = session.store.file(&session.folder, &name, true) {
             return Step::ready(Err(error));
@@ -372,8 +374,8 @@ impl Engine for FileEngine {
         let watch = self.watcher.as_ref().and_then(|watches| watches.watch_write(&path).ok());
         let seen = watch.as_ref().map(FileWatch::notified);
         Step::ready(Ok(Step::new(async move {
-            let patience = if seen.is_some() { patience } else { patience.min(UNWATCHED_POLL_INTERVAL) };
-            let until = self.clock.now().saturating_add(patience);
+            let timeout = if seen.is_some() { timeout } else { timeout.min(UNWATCHED_POLL_INTERVAL) };
+            let until = self.clock.now().saturating_add(timeout);
             tokio::select! {
                 () = async { match seen { Some(seen) => seen.await, None => std::future::pending().await } } => {}
                 () = self.clock.sleep_until(until) => {}
@@ -385,7 +387,7 @@ impl Engine for FileEngine {
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
         Step::new(async move {
-            // A lock that was never acquired has no file, and inspection does not make one.
+            // A lock that was never acquired has no file, and inspection does not create one.
             let session = self.session();
             if session.client.is_registered() && !session.folder.locks.exists(&layout::file_name(&name)) {
                 return Ok(LockView::free(name));
@@ -422,13 +424,13 @@ impl Engine for FileEngine {
             match self.run(name.clone(), Operation::ForceRelease(claim)).await? {
                 StepOutput::ForceReleased(contender, token) => {
                     if let Some(contender) = &contender {
-                        // The eviction is done, whether or not it can be logged.
+                        // The eviction has happened, whether or not it can be logged.
                         if let Err(error) = self
                             .session()
                             .folder
                             .append_audit_line(&inspect::audit_line(&name, contender, token, &reason))
                         {
-                            tracing::error!(%error, %name, "an eviction is not on record");
+                            tracing::error!(%error, %name, "an eviction could not be written to the audit log");
                         }
                     }
                     Ok(ForceReleaseOutcome { contender, fence_token: token })
@@ -470,11 +472,11 @@ impl RecordStore for FileEngine {
         )
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
         Step::new(async move {
             let caller = CallerGuard::default();
             let dropped = Arc::clone(&caller.is_dropped);
-            let step = tokio::task::spawn_blocking(move || self.write_record(&name, over, value, &dropped));
+            let step = tokio::task::spawn_blocking(move || self.write_record(&name, expected_version, value, &dropped));
             let written = step.await.map_err(task_error)?;
             drop(caller);
             written

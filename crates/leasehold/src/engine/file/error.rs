@@ -6,29 +6,29 @@ use std::path::Path;
 use crate::types::{Error, ErrorKind};
 
 /// The error of a system call on `path`.
-pub(super) fn io_error_at(path: &Path, what: &str, error: impl Into<io::Error>) -> Error {
+pub(super) fn io_error_at(path: &Path, action: &str, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     let path = path.display();
     let (kind, advice) = match error.kind() {
         // Our own error, which has the reason.
         io::ErrorKind::PermissionDenied if error.get_ref().is_some() => (ErrorKind::Denied, ""),
         _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
-            (ErrorKind::Denied, "; it is a link, which was not made by us and is not followed: remove it")
+            (ErrorKind::Denied, "; it is a link that leasehold did not create and does not follow: remove it")
         }
-        io::ErrorKind::PermissionDenied => (ErrorKind::Denied, "; its folder must be ours and writable"),
+        io::ErrorKind::PermissionDenied => (ErrorKind::Denied, "; its folder must belong to this user and be writable"),
         io::ErrorKind::ReadOnlyFilesystem => (ErrorKind::Denied, "; name a folder that can be written: file:///dir"),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => (ErrorKind::Full, "; make room and try again"),
         io::ErrorKind::NotADirectory => (ErrorKind::InvalidUrl, "; name a folder"),
         _ => (ErrorKind::Unavailable, ""),
     };
-    Error::new(kind, format!("cannot {what} {path}{advice}")).caused_by(error)
+    Error::new(kind, format!("cannot {action} {path}{advice}")).caused_by(error)
 }
 
 /// The error of a damaged lock file.
-pub(super) fn damaged_file_error(path: &Path, why: &str) -> Error {
+pub(super) fn damaged_file_error(path: &Path, reason: &str) -> Error {
     let message = format!(
-        "{} is damaged ({why}); nothing is granted, and nothing was changed. Put the file back from a copy, or move it away to \
-         start anew: then also reset whatever compares this lock's tokens, for they start low again",
+        "{} is damaged ({reason}); the lock cannot be acquired, and the file is unchanged. Restore the file from a copy, or move it away to \
+         start anew: then also reset the resources that compare this lock's tokens, which start low again",
         path.display()
     );
     Error::new(ErrorKind::Corrupt, message)

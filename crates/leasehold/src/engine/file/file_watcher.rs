@@ -46,9 +46,9 @@ impl FileWatcher {
         self.add(path, WatchFlags::MODIFY | WatchFlags::DELETE_SELF | WatchFlags::DONT_FOLLOW)
     }
 
-    fn add(self: &Arc<Self>, path: &Path, what: WatchFlags) -> io::Result<FileWatch> {
+    fn add(self: &Arc<Self>, path: &Path, flags: WatchFlags) -> io::Result<FileWatch> {
         let mut by_wd = self.watches_by_descriptor();
-        let wd = inotify::add_watch(self.inotify.get_ref(), path, what)?;
+        let wd = inotify::add_watch(self.inotify.get_ref(), path, flags)?;
         let watched = by_wd.entry(wd).or_insert_with(|| WatchEntry { event: Arc::default(), watchers: 0 });
         watched.watchers += 1;
         let event = Arc::clone(&watched.event);

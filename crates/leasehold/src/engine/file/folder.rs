@@ -44,10 +44,10 @@ impl Folder {
     fn check_clock(&self) -> Result<()> {
         let namespace = fs::metadata("/proc/self/ns/time").map_or(0, |found| found.ino());
         let (boot, path) = (format!("{:032x} ", self.boot_id), self.root.path("clock"));
-        let ours = format!("{boot}{namespace}\n");
+        let identity = format!("{boot}{namespace}\n");
         let found = self.root.read("clock", MAX_LINE_FILE).map_err(|e| error::io_error_at(&path, "read", e))?;
         match found.and_then(|found| String::from_utf8(found).ok()) {
-            Some(found) if found == ours => return Ok(()),
+            Some(found) if found == identity => return Ok(()),
             Some(found) if found.starts_with(&boot) => {
                 let message = format!(
                     "{} is in use from another time namespace, whose clock is not ours; use it from one side only",
@@ -58,7 +58,7 @@ impl Folder {
             _ => {}
         }
         let new = format!("clock.{:032x}", crate::random::random_bits());
-        self.root.replace(&new, "clock", &ours).map_err(|e| error::io_error_at(&path, "write", e))
+        self.root.replace(&new, "clock", &identity).map_err(|e| error::io_error_at(&path, "write", e))
     }
 
     pub fn root(&self) -> &Path {
@@ -81,7 +81,7 @@ impl Folder {
             return Ok(0);
         };
         let number = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
-        number.ok_or_else(|| error::damaged_file_error(&path, "it is no number"))
+        number.ok_or_else(|| error::damaged_file_error(&path, "it is not a number"))
     }
 
     /// Raises the floor, durably, before a lock file whose tokens reached `token` is removed.
@@ -104,7 +104,7 @@ impl Folder {
         let write = || -> io::Result<()> {
             let file = match append() {
                 Err(missing) if missing.kind() == io::ErrorKind::NotFound => match self.root.create(LOG) {
-                    // Another process was faster, or the file is made now.
+                    // Another process was faster, or the file is created now.
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
                     _ => append(),
                 },
@@ -136,12 +136,12 @@ pub(super) fn sample_files(dir: &Dir, limit: usize) -> (Vec<String>, usize) {
     (names.iter().cycle().skip(from).take(limit.min(names.len())).cloned().collect(), names.len())
 }
 
-/// Checks whether the folder itself can be used; makes nothing in it.
+/// Checks whether the folder itself can be used; creates no files in it.
 pub fn check_root(config: &Config) -> Result<()> {
     open_root(&Config { create: false, ..config.clone() }).map(drop)
 }
 
-/// Opens the folder itself; makes it if it does not exist and `create` is set.
+/// Opens the folder itself; creates it if it does not exist and `create` is set.
 fn open_root(config: &Config) -> Result<Dir> {
     let dir = &config.dir;
     let sharing = Permissions::requested(config);
@@ -165,16 +165,16 @@ fn open_root(config: &Config) -> Result<Dir> {
     Ok(Dir::new(fd, path, Permissions::of_folder(config, &found)))
 }
 
-/// Explains what to do about a refused folder that the URL names through a link and that belongs to
-/// another user: we cannot change its mode.
+/// Advice about a refused folder that the URL names through a link and that belongs to another
+/// user: we cannot change its mode.
 fn add_link_hint(dir: &Path, real: &Path, refused: Error) -> Error {
     let direct = std::path::absolute(dir).is_ok_and(|dir| dir == real);
     let owner = fs::metadata(real).map(|found| found.uid()).ok().filter(|owner| *owner != geteuid().as_raw());
     let Some(owner) = owner.filter(|_| !direct && refused.kind() == ErrorKind::Denied) else { return refused };
-    let (dir, shown, owner) = (dir.display(), real.display(), user_label(owner));
+    let (dir, display, owner) = (dir.display(), real.display(), user_label(owner));
     let message = format!(
-        "{dir} leads through a link to {shown}, which belongs to user {owner}, and we are user {us}. Name a folder of our own (file:///dir), \
-         or have user {owner} share {shown} with a group of both users, and name it without the link: file://{shown}?mode=0770",
+        "{dir} leads through a link to {display}, which belongs to user {owner}, and we are user {us}. Name a folder of our own (file:///dir), \
+         or have user {owner} share {display} with a group of both users, and name it without the link: file://{display}?mode=0770",
         us = user_label(geteuid().as_raw())
     );
     Error::new(ErrorKind::Denied, message)
@@ -185,27 +185,27 @@ fn dangling_link_error(dir: &Path, cause: io::Error) -> Error {
     let target = fs::read_link(dir).unwrap_or_default();
     let target = dir.parent().unwrap_or(Path::new("/")).join(target);
     let nearest = target.ancestors().find_map(|above| Some((above, fs::metadata(above).ok()?.uid())));
-    let (dir, shown) = (dir.display(), target.display());
+    let (dir, display) = (dir.display(), target.display());
     match cause.kind() {
         io::ErrorKind::PermissionDenied => {
             let owner = nearest.map_or_else(String::new, |(above, owner)| {
                 format!("; {} belongs to user {}", above.display(), user_label(owner))
             });
             let message = format!(
-                "{dir} is a link to {shown}, where we (user {}) may not look{owner}. Name a folder of our own: file:///dir",
+                "{dir} is a link to {display}, which we (user {}) may not access{owner}. Name a folder of our own: file:///dir",
                 user_label(geteuid().as_raw())
             );
             Error::new(ErrorKind::Denied, message).caused_by(cause)
         }
         _ => {
             let message =
-                format!("{dir} is a link to {shown}, which cannot be used: make that folder, or name another");
+                format!("{dir} is a link to {display}, which cannot be used: make that folder, or name another");
             Error::new(ErrorKind::InvalidUrl, message).caused_by(cause)
         }
     }
 }
 
-/// Makes the folder and its ancestors.
+/// Creates the folder and its ancestors.
 fn create_with_ancestors(dir: &Path, sharing: &Permissions) -> io::Result<()> {
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if fs::metadata(above).is_ok_and(|found| !found.is_dir()) {
@@ -222,10 +222,11 @@ fn create_with_ancestors(dir: &Path, sharing: &Permissions) -> io::Result<()> {
     Ok(())
 }
 
-/// The folder is gone, and the engine does not make a new one: it may be put back at any time.
+/// The folder does not exist any more, and the engine does not create a new one: it may be put back
+/// at any time.
 fn folder_removed_error(dir: &Path) -> Error {
     let message = format!(
-        "cannot make a lock in {}: the folder was removed while it was in use. Put it back, or make an empty one, and it is used again; tokens go on above those that this process has seen",
+        "cannot make a lock in {}: the folder was removed while it was in use. Put it back, or make an empty one, and it is used again; tokens continue above those that this process has seen",
         dir.display()
     );
     Error::new(ErrorKind::Unavailable, message)
@@ -237,7 +238,7 @@ fn stat_folder(fd: &OwnedFd, path: &Path) -> Result<Stat> {
 
 /// Refuses a folder that other users could tamper with, or that is not on a local file system.
 fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
-    let (found, shown) = (stat_folder(fd, path)?, path.display());
+    let (found, display) = (stat_folder(fd, path)?, path.display());
     let sharing = Permissions::of_folder(config, &found);
     sharing.check_owner(&found, path)?;
     match config.mode {
@@ -250,7 +251,7 @@ fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
         }
         None if found.st_mode & 0o022 != 0 => {
             let message = format!(
-                "{shown} can be written by others (mode {:04o}); take that away (chmod go-w), or share it knowingly with ?mode=0770",
+                "{display} can be written by others (mode {:04o}); remove that permission (chmod go-w), or share it knowingly with ?mode=0770",
                 found.st_mode & 0o7777
             );
             return Err(Error::new(ErrorKind::Denied, message));
@@ -258,7 +259,7 @@ fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
         None => {}
     }
     if check_local(path)? == FileSystemKind::Fuse {
-        tracing::warn!(dir = %shown, "a FUSE file system: if it is shared with another host, locks are not");
+        tracing::warn!(dir = %display, "a FUSE file system: if another host shares it, the locks do not exclude that host");
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::engine::{ContenderView, LockView};
 use crate::logic::table::{Contender, LockTable};
 use crate::types::{Holder, LockName, Result, Token};
 
-/// A lock, as its table stands.
+/// A lock, as its table describes it.
 pub(super) fn lock_view(
     folder: &Folder,
     name: &LockName,
@@ -43,17 +43,24 @@ pub(super) fn lock_view(
 #[allow(clippy::disallowed_methods, reason = "for people to read; nothing is decided by it")]
 pub(super) fn audit_line(name: &LockName, contender: &ContenderView, fence: Option<Token>, reason: &str) -> String {
     let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (out, by) = (&contender.holder, Holder::this_process());
+    let (evicted, operator) = (&contender.holder, Holder::this_process());
     let token = contender.token.map_or_else(|| "waiting".to_owned(), |token| format!("token {token}"));
     let fence = fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string());
     format!(
         "{seconds} lock {name:?}: {}:{} ({:?} {:?}, {}, {token}) evicted by {}:{} ({:?}), reason {reason:?}; fence {fence}\n",
-        out.host, out.pid, out.program, out.description, contender.mode, by.host, by.pid, by.program
+        evicted.host,
+        evicted.pid,
+        evicted.program,
+        evicted.description,
+        contender.mode,
+        operator.host,
+        operator.pid,
+        operator.program
     )
 }
 
-/// The names of all locks that have a file and start with `prefix`, in order. The name of a damaged
-/// file is taken from its file name.
+/// The names of all locks that have a file and start with `prefix`, in order. For a damaged file,
+/// the name comes from its file name.
 pub(super) fn lock_names(locks: &Dir, prefix: &str) -> Result<Vec<LockName>> {
     let mut names = Vec::new();
     for file in locks.entry_names(usize::MAX).map_err(|e| error::io_error_at(locks.as_path(), "list", e))? {

@@ -32,7 +32,7 @@ pub(super) const MAX_SLOTS: u64 = 16_000;
 /// How many tokens are put on disk at a time.
 pub(super) const TOKEN_BLOCK: u64 = 4096;
 
-/// The client of a party, and where the party's record is.
+/// The client of a contender, and where the contender's record is.
 #[derive(Clone, Debug)]
 pub(super) struct ContenderDetails {
     pub(super) client: u128,
@@ -40,7 +40,7 @@ pub(super) struct ContenderDetails {
     pub(super) slot: SlotRef,
 }
 
-/// A party's record: in a slot of the file already, or still to be written.
+/// A contender's record: in a slot of the file already, or still to be written.
 #[derive(Clone, Debug)]
 pub(super) enum SlotRef {
     Slot(usize),
@@ -127,7 +127,7 @@ pub(super) fn read_counters(page: &[u8]) -> Result<Counters, &'static str> {
         intent: u64_at(area, 40),
     };
     if counters.last > counters.reserved || counters.reserved > counters.intent || counters.slots > MAX_SLOTS {
-        return Err("its counters make no sense");
+        return Err("its counters are inconsistent");
     }
     Ok(counters)
 }
@@ -194,7 +194,7 @@ fn read_contender(slot: &[u8], index: usize) -> Result<Contender<ContenderDetail
         0 => Mode::Exclusive,
         1 => Mode::Shared,
         2 => Mode::Permits { n: u32_at(slot, 4), limit: u32_at(slot, 8) },
-        _ => return Err("a slot has a mode that there is not"),
+        _ => return Err("a slot has an unknown mode"),
     };
     Ok(Contender {
         claim: ClaimId::from_bits(u128_at(slot, 16)),
@@ -219,61 +219,61 @@ pub(super) struct TableChanges {
     pub(super) slots: usize,
     /// Slots that became free.
     pub(super) freed: Vec<usize>,
-    /// Slots that were taken, or whose party changed.
+    /// Slots that were filled, or whose contender changed.
     pub(super) taken: Vec<usize>,
-    /// The taken slots that have a text.
+    /// The filled slots that have a text.
     pub(super) texts: Vec<usize>,
 }
 
-/// Writes a table over `image`: each known party in its slot, new ones in free slots. `slots` were
-/// in use before.
+/// Writes a table over `image`: each known contender in its slot, new ones in free slots. `slots`
+/// were in use before.
 pub(super) fn write_table(image: &mut Vec<u8>, slots: usize, table: &LockTable<ContenderDetails>) -> TableChanges {
-    let parties = || table.holders.iter().map(|p| (HELD, p)).chain(table.waiters.iter().map(|p| (WAITING, p)));
-    let mut put = TableChanges::default();
-    let mut kept = vec![false; slots];
-    for (state, contender) in parties() {
+    let contenders = || table.holders.iter().map(|p| (HELD, p)).chain(table.waiters.iter().map(|p| (WAITING, p)));
+    let mut changes = TableChanges::default();
+    let mut is_kept = vec![false; slots];
+    for (state, contender) in contenders() {
         if let SlotRef::Slot(index) = contender.details.slot {
-            kept[index] = true;
+            is_kept[index] = true;
             let slot = &mut image[slot_offset(index)..slot_offset(index + 1)];
             if !is_up_to_date(slot, state, contender) {
                 write_contender(slot, state, contender);
-                put.taken.push(index);
+                changes.taken.push(index);
             }
         }
     }
-    for index in (0..slots).filter(|index| !kept[*index] && is_in_use(image, *index)) {
-        put.freed.push(index);
+    for index in (0..slots).filter(|index| !is_kept[*index] && is_in_use(image, *index)) {
+        changes.freed.push(index);
     }
-    for (state, contender) in parties() {
+    for (state, contender) in contenders() {
         if let SlotRef::New(claim) = &contender.details.slot {
-            let index = kept.iter().position(|kept| !kept).unwrap_or(kept.len());
-            if index == kept.len() {
-                kept.push(true);
+            let index = is_kept.iter().position(|is_kept| !is_kept).unwrap_or(is_kept.len());
+            if index == is_kept.len() {
+                is_kept.push(true);
                 image.resize(slot_offset(index + 1).max(image.len()), 0);
             }
-            kept[index] = true;
+            is_kept[index] = true;
             let slot = &mut image[slot_offset(index)..slot_offset(index + 1)];
             slot.fill(0);
             let text = claim.options.holder.description.len().min(MAX_DESCRIPTION);
             slot[104..106].copy_from_slice(&(text as u16).to_le_bytes());
             write_contender(slot, state, contender);
-            put.taken.push(index);
+            changes.taken.push(index);
             if text > 0 {
-                put.texts.push(index);
+                changes.texts.push(index);
             }
         }
     }
-    // A slot that was left and taken again in one step was not freed.
-    put.freed.retain(|index| !kept[*index]);
-    for index in &put.freed {
+    // A slot that was left and filled again in one step was not freed.
+    changes.freed.retain(|index| !is_kept[*index]);
+    for index in &changes.freed {
         image[slot_offset(*index)..slot_offset(*index + 1)].fill(0);
     }
-    put.slots = kept.iter().rposition(|kept| *kept).map_or(0, |last| last + 1);
-    put
+    changes.slots = is_kept.iter().rposition(|is_kept| *is_kept).map_or(0, |last| last + 1);
+    changes
 }
 
-/// Whether a party's record is up to date. These are the only fields that change while a party has
-/// a slot.
+/// Whether a contender's record is up to date. These are the only fields that change while a
+/// contender has a slot.
 fn is_up_to_date(slot: &[u8], state: u8, contender: &Contender<ContenderDetails>) -> bool {
     slot[0] == state
         && u64_at(slot, 64) == contender.token.0
@@ -282,7 +282,7 @@ fn is_up_to_date(slot: &[u8], state: u8, contender: &Contender<ContenderDetails>
         && u64_at(slot, 96) == contender.details.since.as_nanos()
 }
 
-/// Writes a party's record; its text's length is there already.
+/// Writes a contender's record; the length of its text is written already.
 fn write_contender(slot: &mut [u8], state: u8, contender: &Contender<ContenderDetails>) {
     let (mode, n, limit) = match contender.mode {
         Mode::Exclusive => (0, 0, 0),

@@ -92,35 +92,35 @@ proptest! {
 
     #[test]
     fn a_table_is_read_back_as_it_was_written(
-        parties in prop::collection::vec((0u8..3, prop::option::of(any::<u128>()), any::<bool>(), "\\PC{0,40}"), 0..20),
+        contenders in prop::collection::vec((0u8..3, prop::option::of(any::<u128>()), any::<bool>(), "\\PC{0,40}"), 0..20),
         drop_every in 2usize..5,
     ) {
         let mut table = LockTable::default();
-        for (id, (mode, owner, held, text)) in parties.iter().enumerate() {
+        for (id, (mode, owner, held, text)) in contenders.iter().enumerate() {
             let mode = [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, limit: 3 }][usize::from(*mode)];
             let contender = contender(id as u128 + 1, mode, *owner, text);
             if *held { table.holders.push(contender) } else { table.waiters.push_back(contender) }
         }
         let mut image = first_page(&name("n"), 0);
-        let put = write_table(&mut image, 0, &table);
-        let slots = put.slots;
+        let changes = write_table(&mut image, 0, &table);
+        let slots = changes.slots;
         let mut read = super::read_table(&image, slots).unwrap();
         prop_assert_eq!(comparable(&read), comparable(&table));
-        for (id, (.., written)) in parties.iter().enumerate() {
+        for (id, (.., written)) in contenders.iter().enumerate() {
             let all = read.holders.iter().chain(&read.waiters);
             let contender = all.into_iter().find(|p| p.claim.bits() == id as u128 + 1).unwrap();
             let SlotRef::Slot(slot) = contender.details.slot else { panic!("read from a slot") };
-            prop_assert_eq!(put.texts.contains(&slot), !written.is_empty());
+            prop_assert_eq!(changes.texts.contains(&slot), !written.is_empty());
             prop_assert_eq!(text_position(&image, slot).1, written.len());
         }
         // Some leave and one comes: the others stay as they are.
         read.holders.retain(|p| !(p.claim.bits() as usize).is_multiple_of(drop_every));
         read.waiters.push_back(contender(1000, Mode::Exclusive, None, "new"));
-        let put = write_table(&mut image, slots, &read);
-        let left = parties.iter().enumerate().filter(|(id, contender)| contender.2 && (id + 1).is_multiple_of(drop_every)).count();
-        prop_assert_eq!(put.taken.len(), 1, "nobody else is written again");
-        prop_assert_eq!(put.freed.len(), left.saturating_sub(1), "one place was taken again");
-        let slots = put.slots;
+        let changes = write_table(&mut image, slots, &read);
+        let left = contenders.iter().enumerate().filter(|(id, contender)| contender.2 && (id + 1).is_multiple_of(drop_every)).count();
+        prop_assert_eq!(changes.taken.len(), 1, "no other contender is written again");
+        prop_assert_eq!(changes.freed.len(), left.saturating_sub(1), "one slot was filled again");
+        let slots = changes.slots;
         prop_assert_eq!(comparable(&super::read_table(&image, slots).unwrap()), comparable(&read));
     }
 }

@@ -22,7 +22,7 @@ use crate::types::{Error, LockName, Result};
 /// How many unused lock files are kept open.
 const MAX_OPEN_FILES: usize = 256;
 
-/// Why a step was not taken; nothing was changed.
+/// Why a step was not taken; the lock is unchanged.
 #[derive(Debug)]
 pub(super) enum StepAborted {
     /// Another process is in the file right now.
@@ -46,12 +46,12 @@ impl From<Error> for StepAborted {
 #[derive(Debug, Default)]
 pub(super) struct LockFiles {
     open: Mutex<HashMap<LockName, Arc<Mutex<LockFile>>>>,
-    /// How many files were made since the last sweep.
+    /// How many files were created since the last sweep.
     created_since_sweep: AtomicUsize,
 }
 
 impl LockFiles {
-    /// The file of a lock; makes it if it does not exist, which needs the disk.
+    /// The file of a lock; creates it if it does not exist, which needs the disk.
     pub(super) fn file(
         &self,
         folder: &Folder,
@@ -65,16 +65,16 @@ impl LockFiles {
         if open.len() >= MAX_OPEN_FILES {
             open.retain(|_, file| Arc::strong_count(file) > 1);
         }
-        let (file, made) = LockFile::open(folder, name, may_block)?;
-        self.created_since_sweep.fetch_add(usize::from(made), Ordering::Relaxed);
+        let (file, created) = LockFile::open(folder, name, may_block)?;
+        self.created_since_sweep.fetch_add(usize::from(created), Ordering::Relaxed);
         let file = Arc::new(Mutex::new(file));
         open.insert(name.clone(), Arc::clone(&file));
         Ok(file)
     }
 
-    /// Whether enough files were made for a sweep; resets the count if so.
+    /// Whether enough files were created for a sweep; resets the count if so.
     pub(super) fn sweep_is_due(&self) -> bool {
-        let due = |made: usize| (made >= SWEEP_AFTER_CREATED).then_some(0);
+        let due = |created: usize| (created >= SWEEP_AFTER_CREATED).then_some(0);
         self.created_since_sweep.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 
@@ -95,7 +95,7 @@ pub(super) struct LockFile {
 }
 
 impl LockFile {
-    /// Opens a lock's file; `true` if it was made.
+    /// Opens a lock's file; `true` if it was created.
     fn open(folder: &Folder, name: &LockName, may_block: bool) -> Result<(Self, bool), StepAborted> {
         let file = layout::file_name(name);
         match Self::existing(folder, &file) {
@@ -103,9 +103,9 @@ impl LockFile {
             Ok(None) if !may_block => Err(StepAborted::NeedsSync),
             Ok(None) => {
                 create_lock_file(folder, name, &file)?;
-                let made = Self::existing(folder, &file)?;
+                let created = Self::existing(folder, &file)?;
                 // Another process may remove it in a sweep before we use it: then start over.
-                made.map(|made| (made, true)).ok_or(StepAborted::Busy)
+                created.map(|created| (created, true)).ok_or(StepAborted::Busy)
             }
             Err(error) => Err(error.into()),
         }
@@ -135,10 +135,10 @@ impl LockFile {
     }
 }
 
-/// After making this many files, a process sweeps.
+/// After creating this many files, a process sweeps.
 const SWEEP_AFTER_CREATED: usize = 128;
 
-/// This many files of free locks stay, because making one waits for the disk. Above that, the
+/// This many files of free locks stay, because creating one waits for the disk. Above that, the
 /// oldest are removed.
 const MAX_FREE_FILES: usize = 256;
 
@@ -168,8 +168,8 @@ pub(super) fn sweep(folder: &Folder, now: Duration, limit: usize) {
     let mut idle = Vec::new();
     for (age, name) in aged {
         if name.starts_with('.') {
-            // A draft whose maker died. If it is a lock's second name, that lock cannot be used.
-            // Another process may be faster.
+            // A temporary file whose creator died. If it is a lock's second name, that lock cannot
+            // be used. Another process may be faster.
             let named = folder.locks.stat(&name).is_ok_and(|found| found.st_nlink > 1);
             if age >= MAX_IDLE_TIME || (named && age >= NAMING_GRACE) {
                 let _ = folder.locks.remove(&name);
@@ -181,7 +181,7 @@ pub(super) fn sweep(folder: &Folder, now: Duration, limit: usize) {
                     surplus = surplus.saturating_sub(1);
                 }
                 Ok(None) => {}
-                Err(error) => tracing::debug!(%error, "a lock's file was not looked at"),
+                Err(error) => tracing::debug!(%error, "a lock's file was not checked"),
             }
         }
         if idle.len() >= limit {
@@ -189,13 +189,13 @@ pub(super) fn sweep(folder: &Folder, now: Duration, limit: usize) {
         }
     }
     if let Err(error) = remove_idle_files(folder, &idle) {
-        tracing::debug!(%error, "files of free locks stay");
+        tracing::debug!(%error, "files of free locks could not be removed");
     }
 }
 
 fn age(folder: &Folder, name: &str, now: Duration) -> Option<Duration> {
-    let then = u64::try_from(folder.locks.stat(name).ok()?.st_mtime).ok()?;
-    Some(now.saturating_sub(Duration::from_secs(then)))
+    let changed_at = u64::try_from(folder.locks.stat(name).ok()?.st_mtime).ok()?;
+    Some(now.saturating_sub(Duration::from_secs(changed_at)))
 }
 
 /// The highest token that a lock's file may have used, if the lock is free.
@@ -206,7 +206,7 @@ fn highest_token_if_idle(folder: &Folder, file: &str) -> Result<Option<u64>> {
 }
 
 /// Removes the files of locks that are still free. Raising the floor waits for the disk, so it is
-/// raised once for all, with no lock kept busy meanwhile. A process that has a file open finds it
+/// raised once for all, while no lock is kept busy. A process that has a file open finds it
 /// unlinked when it enters it, and opens the new one.
 fn remove_idle_files(folder: &Folder, idle: &[(String, u64)]) -> Result<()> {
     let Some(floor) = idle.iter().map(|(_, intent)| *intent).max() else { return Ok(()) };
@@ -221,25 +221,26 @@ fn remove_idle_files(folder: &Folder, idle: &[(String, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Makes a lock's file. It is complete before it has its name, so no process sees a half-made one.
+/// Creates a lock's file. It is complete before it has its name, so no process sees an incomplete
+/// one.
 fn create_lock_file(folder: &Folder, name: &LockName, file: &str) -> Result<()> {
-    let draft = format!(".new-{:032x}", crate::random::random_bits());
+    let temp_name = format!(".new-{:032x}", crate::random::random_bits());
     let page = layout::first_page(name, folder.token_floor()?);
     let write = || -> io::Result<()> {
-        let made = folder.locks.create(&draft)?;
-        made.write_all_at(&page, 0)?;
+        let created = folder.locks.create(&temp_name)?;
+        created.write_all_at(&page, 0)?;
         // A name without its content would be a damaged file after a loss of power.
-        made.sync_all()?;
-        match folder.locks.rename_to_free_name(&draft, file) {
+        created.sync_all()?;
+        match folder.locks.rename_to_free_name(&temp_name, file) {
             // Another process was faster: use its file.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other,
         }
     };
-    let made = write().map_err(|e| error::io_error_at(&folder.locks.path(file), "make", e));
-    // The draft was renamed, was never made, or is in the way.
-    let _ = folder.locks.remove(&draft);
-    made
+    let created = write().map_err(|e| error::io_error_at(&folder.locks.path(file), "make", e));
+    // The temporary file was renamed, was never created, or is in the way.
+    let _ = folder.locks.remove(&temp_name);
+    created
 }
 
 /// The exclusive right to change a lock's file.
@@ -262,11 +263,11 @@ impl Latch<'_> {
         }
     }
 
-    /// Reads the file of whichever lock it belongs to.
+    /// Reads the file, which may belong to any lock.
     fn read_any(&mut self, boot: u128) -> Result<LockName> {
         self.load(boot)?;
         let name = layout::lock_name_in(&self.0.content).ok().and_then(|name| LockName::new(name).ok());
-        name.ok_or_else(|| error::damaged_file_error(&self.0.path, "its name is no lock name"))
+        name.ok_or_else(|| error::damaged_file_error(&self.0.path, "its name is not a valid lock name"))
     }
 
     /// Whether the lock has no holders and waiters, and the file is the one that others open.
@@ -280,15 +281,15 @@ impl Latch<'_> {
     /// Reads the file into `content`. The data of an earlier boot is void.
     fn load(&mut self, boot: u128) -> Result<()> {
         let file = &mut *self.0;
-        let damaged = |why: &str| error::damaged_file_error(&file.path, why);
+        let damage_error = |reason: &str| error::damaged_file_error(&file.path, reason);
         file.content.resize(file.content.len().max(PAGE_SIZE), 0);
         let first = read_at(&file.file, &mut file.content[..PAGE_SIZE], 0)
             .map_err(|e| error::io_error_at(&file.path, "read", e))?;
         if first < PAGE_SIZE {
-            return Err(damaged("it is too short"));
+            return Err(damage_error("it is too short"));
         }
-        layout::lock_name_in(&file.content).map_err(damaged)?;
-        let mut counters = layout::read_counters(&file.content).map_err(damaged)?;
+        layout::lock_name_in(&file.content).map_err(damage_error)?;
+        let mut counters = layout::read_counters(&file.content).map_err(damage_error)?;
         let size = layout::slot_offset(counters.slots as usize).max(PAGE_SIZE);
         file.content.resize(file.content.len().max(size), 0);
         if size > PAGE_SIZE {
@@ -306,9 +307,9 @@ impl Latch<'_> {
     /// Puts further tokens on disk before any of them is granted.
     pub(super) fn reserve_tokens(&mut self, folder: &Folder, above: u64) -> Result<()> {
         let file = &mut *self.0;
-        let made = file.counters.reserved == 0 || file.counters.last == file.counters.reserved;
-        if made {
-            // Another process may have made, used and removed a file of this name since ours was
+        let created = file.counters.reserved == 0 || file.counters.last == file.counters.reserved;
+        if created {
+            // Another process may have created, used and removed a file of this name since ours was
             // started.
             let floor = folder.token_floor()?;
             file.counters.last = file.counters.last.max(floor);
@@ -319,7 +320,7 @@ impl Latch<'_> {
         let sync = || -> io::Result<()> {
             file.file.write_all_at(&file.content[COUNTERS_OFFSET..SLOTS_OFFSET], COUNTERS_OFFSET as u64)?;
             file.file.sync_data()?;
-            if made { folder.locks.sync() } else { Ok(()) }
+            if created { folder.locks.sync() } else { Ok(()) }
         };
         sync().map_err(|e| error::io_error_at(&file.path, "write", e))?;
         // Only now may a process rely on it; it is written with the present step.
@@ -333,30 +334,30 @@ impl Latch<'_> {
         let mut text = vec![0; length];
         match read_at(&self.0.file, &mut text, at) {
             Ok(read) if read == length => String::from_utf8_lossy(&text).into_owned(),
-            // It is only shown to people.
+            // It is only displayed.
             _ => String::new(),
         }
     }
 
     /// Writes a table that differs from the file's. If all differences are in one page, it uses one
-    /// call; otherwise it writes freed slots, counters and taken slots, in this order.
+    /// call; otherwise it writes freed slots, counters and filled slots, in this order.
     pub(super) fn write(&mut self, table: &LockTable<ContenderDetails>) -> Result<()> {
         let file = &mut *self.0;
-        let put = layout::write_table(&mut file.content, file.counters.slots as usize, table);
-        file.counters.slots = put.slots as u64;
+        let changes = layout::write_table(&mut file.content, file.counters.slots as usize, table);
+        file.counters.slots = changes.slots as u64;
         let counters = layout::read_counters(&file.content) != Ok(file.counters);
         layout::write_counters(&mut file.content, file.counters);
-        let parties = table.holders.iter().chain(&table.waiters);
-        let new = parties.filter_map(|contender| match &contender.details.slot {
+        let contenders = table.holders.iter().chain(&table.waiters);
+        let new = contenders.filter_map(|contender| match &contender.details.slot {
             SlotRef::New(claim) => Some(&claim.options.holder.description),
             SlotRef::Slot(_) => None,
         });
-        for (index, text) in put.texts.iter().zip(new.filter(|text| !text.is_empty())) {
+        for (index, text) in changes.texts.iter().zip(new.filter(|text| !text.is_empty())) {
             let (at, length) = layout::text_position(&file.content, *index);
             let written = file.file.write_all_at(&text.as_bytes()[..length], at);
             written.map_err(|e| error::io_error_at(&file.path, "write", e))?;
         }
-        let plan = WritePlan::new(&put, counters);
+        let plan = WritePlan::new(&changes, counters);
         let written =
             plan.spans().try_for_each(|(from, to)| file.file.write_all_at(&file.content[from..to], from as u64));
         // A write that failed half-way leaves one of the states that the order allows.
@@ -377,7 +378,7 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(read)
 }
 
-/// What to write, and in which order.
+/// The parts to write, and their order.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct WritePlan {
     freed: Vec<(usize, usize)>,
@@ -386,12 +387,12 @@ struct WritePlan {
 }
 
 impl WritePlan {
-    fn new(put: &TableChanges, counters: bool) -> Self {
+    fn new(changes: &TableChanges, counters: bool) -> Self {
         let spans = |slots: &[usize]| {
             slots.iter().map(|slot| (layout::slot_offset(*slot), layout::slot_offset(slot + 1))).collect()
         };
         let counters = counters.then_some((COUNTERS_OFFSET, SLOTS_OFFSET));
-        Self { freed: spans(&put.freed), counters, taken: spans(&put.taken) }.merge_if_one_page()
+        Self { freed: spans(&changes.freed), counters, taken: spans(&changes.taken) }.merge_if_one_page()
     }
 
     /// A single span, if everything is in one page.
@@ -415,8 +416,8 @@ mod tests {
     use super::*;
 
     fn plan(freed: &[usize], counters: bool, taken: &[usize]) -> Vec<(usize, usize)> {
-        let put = TableChanges { freed: freed.to_vec(), taken: taken.to_vec(), ..TableChanges::default() };
-        WritePlan::new(&put, counters).spans().collect()
+        let changes = TableChanges { freed: freed.to_vec(), taken: taken.to_vec(), ..TableChanges::default() };
+        WritePlan::new(&changes, counters).spans().collect()
     }
 
     #[test]

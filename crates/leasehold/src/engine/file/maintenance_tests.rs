@@ -10,25 +10,25 @@ use crate::{ErrorKind, Locks, LostReason, ReleaseOutcome};
 /// The tokens of a swept name, and of a new name, are above all that were granted before.
 #[tokio::test]
 async fn many_names_leave_few_files_in_a_long_running_process() {
-    let home = TestFolder::new();
-    let locks = home.open().await;
+    let test_folder = TestFolder::new();
+    let locks = test_folder.open().await;
     let held = locks.mutex("held").lock().await.unwrap();
     let first = acquire(&locks, "name-0").await;
     let names = if cfg!(feature = "nightly") { 3000 } else { 1000 };
     for number in 1..names {
         acquire(&locks, &format!("name-{number}")).await;
     }
-    let files = || fs::read_dir(home.dir.join("locks")).unwrap().count();
+    let files = || fs::read_dir(test_folder.dir.join("locks")).unwrap().count();
     until(async || files() <= 500).await;
-    assert!(held.is_held() && home.file("held").exists());
+    assert!(held.is_held() && test_folder.file("held").exists());
     assert!(locks.mutex("held").try_lock().await.unwrap().is_none());
     assert!(acquire(&locks, "name-0").await > first);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sweeping_beside_lock_traffic_repeats_no_token_and_keeps_exclusion() {
-    let home = TestFolder::new();
-    let clients: Vec<Locks> = vec![home.open().await, home.open().await, home.open().await];
+    let test_folder = TestFolder::new();
+    let clients: Vec<Locks> = vec![test_folder.open().await, test_folder.open().await, test_folder.open().await];
     let workers = clients.iter().enumerate().map(|(worker, locks)| {
         let locks = locks.clone();
         tokio::spawn(async move {
@@ -53,31 +53,31 @@ async fn sweeping_beside_lock_traffic_repeats_no_token_and_keeps_exclusion() {
     let all = tokens.len();
     tokens.sort_unstable();
     tokens.dedup();
-    assert_eq!(tokens.len(), all, "no token came twice");
+    assert_eq!(tokens.len(), all, "no token repeats");
 }
 
 #[tokio::test]
 async fn a_removed_and_restored_folder_is_used_again() {
-    let home = TestFolder::new();
-    let hand = ManualClock::running();
-    let locks = home.timed(&hand).await;
+    let test_folder = TestFolder::new();
+    let manual_clock = ManualClock::running();
+    let locks = test_folder.timed(&manual_clock).await;
     let guard = locks.mutex("a").lock().await.unwrap();
     let records = locks.records().unwrap();
     records.compare_and_set("r", 0, "one").await.unwrap().unwrap();
-    fs::remove_dir_all(&home.dir).unwrap();
+    fs::remove_dir_all(&test_folder.dir).unwrap();
     // Its renewal is due.
-    hand.advance(LONG_TTL / 3);
+    manual_clock.advance(LONG_TTL / 3);
     assert_eq!(guard.lost().await, LostReason::Revoked);
     assert_eq!(locks.mutex("a").try_lock().await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(records.get("r").await.unwrap_err().kind(), ErrorKind::Unavailable);
     // Another process puts it back; we find its locks held.
-    let other = home.open().await;
+    let other = test_folder.open().await;
     let held = other.mutex("a").lock().await.unwrap();
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
     drop(held);
     let again = locks.mutex("a").lock().await.unwrap();
     assert!(other.mutex("a").try_lock().await.unwrap().is_none());
-    assert!(again.token() > guard.token(), "as far as this process knows them, tokens go on");
+    assert!(again.token() > guard.token(), "tokens continue above those that this process knows");
     assert_eq!(records.get("r").await.unwrap().version, 0);
     records.compare_and_set("r", 0, "two").await.unwrap().unwrap();
     assert_eq!(other.records().unwrap().get("r").await.unwrap().value, "two");
@@ -85,35 +85,35 @@ async fn a_removed_and_restored_folder_is_used_again() {
 
 #[tokio::test]
 async fn a_moved_folder_is_not_used_beside_its_replacement() {
-    let home = TestFolder::new();
-    let locks = home.open().await;
+    let test_folder = TestFolder::new();
+    let locks = test_folder.open().await;
     acquire(&locks, "a").await;
-    fs::rename(&home.dir, home.dir.with_file_name("moved")).unwrap();
-    let other = home.open().await;
+    fs::rename(&test_folder.dir, test_folder.dir.with_file_name("moved")).unwrap();
+    let other = test_folder.open().await;
     let _held = other.mutex("a").lock().await.unwrap();
     assert_eq!(locks.inspect("a").await.unwrap().holders.len(), 1);
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
 }
 
 /// A holder whose folder was replaced has excluded no other client since: its release reports that,
-/// also before the next renewal.
+/// even before the next renewal.
 #[tokio::test]
 async fn releasing_a_lock_in_a_moved_folder_reports_its_loss() {
-    let home = TestFolder::new();
-    let locks = home.open().await;
+    let test_folder = TestFolder::new();
+    let locks = test_folder.open().await;
     let guard = locks.mutex("a").lock().await.unwrap();
-    fs::rename(&home.dir, home.dir.with_file_name("moved")).unwrap();
-    let _held = home.open().await.mutex("a").lock().await.unwrap();
+    fs::rename(&test_folder.dir, test_folder.dir.with_file_name("moved")).unwrap();
+    let _held = test_folder.open().await.mutex("a").lock().await.unwrap();
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost(LostReason::Revoked));
 }
 
 #[tokio::test]
 async fn a_client_whose_file_was_removed_registers_again() {
-    let home = TestFolder::new();
-    let locks = home.open().await;
-    for file in fs::read_dir(home.dir.join("clients")).unwrap() {
+    let test_folder = TestFolder::new();
+    let locks = test_folder.open().await;
+    for file in fs::read_dir(test_folder.dir.join("clients")).unwrap() {
         fs::remove_file(file.unwrap().path()).unwrap();
     }
     let _guard = locks.mutex("a").lock().await.unwrap();
-    assert!(home.open().await.mutex("a").try_lock().await.unwrap().is_none(), "others see that it lives");
+    assert!(test_folder.open().await.mutex("a").try_lock().await.unwrap().is_none(), "others see that it lives");
 }

@@ -1,5 +1,5 @@
-//! `file:` — locks between the processes of one host, kept in a folder. Nothing to install, and no
-//! server.
+//! `file:` — locks between the processes of one host, kept in a folder. It needs no server and no
+//! installation.
 //!
 //! `file:` is the user's own folder (`/var/lib/leasehold` for root, else
 //! `$XDG_STATE_HOME/leasehold` or `~/.local/state/leasehold`); `file:///dir` names one.
@@ -27,15 +27,15 @@
 //! # A step
 //! Every step on a lock is one critical section under `flock` on the lock's file (the *latch*, held
 //! for microseconds). The process reads the file and applies one step of the same
-//! [`LockTable`](crate::logic::table::LockTable) that the memory engine uses. Then it writes the changes,
-//! unlocks the file, and notifies the clients of the claims that were granted. A holder does not
-//! keep the latch: its claim has a slot in the file, and its client's locked file proves that its
-//! process is alive.
+//! [`LockTable`](crate::logic::table::LockTable) that the memory engine uses. Then it writes the
+//! changes, unlocks the file, and notifies the clients of the claims that were granted. A holder
+//! does not keep the latch: its claim has a slot in the file, and its client's locked file proves
+//! that its process is alive.
 //!
 //! A client that dies loses its `flock`. A client that is blocked by one of its claims detects that
 //! and removes the claim. Each waiter watches the one client ahead of it with inotify
-//! ([`queue`](crate::logic::wait_queue)); the first waiter for permits watches all holders. The kernel
-//! reports the close of the client's file, also after SIGKILL.
+//! ([`wait_queue`](crate::logic::wait_queue)); the first waiter for permits watches all holders.
+//! The kernel reports the close of the client's file, also after SIGKILL.
 //!
 //! A notification only means "check again": its sender may have been stopped after it left the
 //! lock's file, and a grant that it made may be over. If a notification or an inotify event is
@@ -45,14 +45,14 @@
 //! # The order of writes
 //! If all changes of a step are in one page, the engine writes them with one `pwrite`, which a kill
 //! cannot split. Otherwise it writes first the slots that become free, then the counter, then the
-//! slots that are taken. So, wherever the process dies:
+//! slots that are filled. So, wherever the process dies:
 //!
 //! | dies after | state found by others |
 //! |---|---|
 //! | no write | the lock as before; the dead client's claims are removed |
 //! | freed slots | free places without a holder; the death itself triggers the next step, which serves the queue |
 //! | raised counter | a token without a grant: skipped |
-//! | taken slots | the step is complete; a granted waiter without a notification finds its grant by its own check |
+//! | filled slots | the step is complete; a granted waiter without a notification finds its grant by its own check |
 //!
 //! # Tokens
 //! The counter is raised in the file before a slot shows the token. It is in the page cache, which
@@ -79,7 +79,7 @@
 //! | process stopped after a step, before it notifies | the waiter finds its grant by its own check; a late notification makes it check once more |
 //! | reply lost | impossible: the step is a function call |
 //! | disk full | an error before any grant; held locks can still be renewed and released in place |
-//! | file damaged | refused, with the file's name; nothing is overwritten |
+//! | file damaged | refused, with the file's name; the file stays as it is |
 //! | folder removed or replaced while in use | holders learn of it at their next renewal; the next other step opens the folder now at the path (`session.rs`) |
 //! | reboot | all claims are void; tokens continue above the reservation |
 

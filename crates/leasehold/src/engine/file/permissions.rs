@@ -27,7 +27,7 @@ pub(super) struct Permissions {
 }
 
 impl Permissions {
-    /// For a folder that is about to be made.
+    /// For a folder that is about to be created.
     pub(super) fn requested(config: &Config) -> Self {
         Self { mode: config.mode, group: config.group }
     }
@@ -53,7 +53,7 @@ impl Permissions {
         self.group.filter(|group| *group != found).map(Gid::from_raw)
     }
 
-    /// Shares a file that we have just made.
+    /// Shares a file that we have just created.
     pub(super) fn share_file(&self, file: &File) -> io::Result<()> {
         let Some(mode) = self.file_mode() else { return Ok(()) };
         if let Some(group) = self.group_to_set(fstat(file)?.st_gid) {
@@ -62,8 +62,8 @@ impl Permissions {
         Ok(fchmod(file, mode)?)
     }
 
-    /// Shares a socket of ours. A handle that only names it can be changed through /proc, where
-    /// nothing else can take its place.
+    /// Shares a socket of ours. A handle that only names it can be changed through /proc, where no
+    /// other entry can replace it.
     pub(super) fn share_socket(&self, socket: &OwnedFd) -> io::Result<()> {
         if let Some(group) = self.group_to_set(fstat(socket)?.st_gid) {
             chownat(socket, "", None, Some(group), AtFlags::EMPTY_PATH)?;
@@ -74,12 +74,12 @@ impl Permissions {
 
     /// Checks that the content of a private folder belongs to this user.
     pub(super) fn check_owner(&self, found: &Stat, path: &Path) -> Result<()> {
-        let us = geteuid().as_raw();
-        if self.mode.is_some() || found.st_uid == us {
+        let own_uid = geteuid().as_raw();
+        if self.mode.is_some() || found.st_uid == own_uid {
             return Ok(());
         }
         let message = format!(
-            "{} belongs to user {}, and we are user {us}; name a folder of our own (file:///dir), or share this one knowingly \
+            "{} belongs to user {}, and we are user {own_uid}; name a folder of our own (file:///dir), or share this one knowingly \
              with ?mode=0770",
             path.display(),
             found.st_uid
@@ -87,9 +87,9 @@ impl Permissions {
         Err(Error::new(ErrorKind::Denied, message))
     }
 
-    /// Explains what to do about a folder that we may not enter.
+    /// Advice about a folder that we may not enter.
     pub(super) fn access_denied_error(&self, path: &Path, cause: io::Error) -> Error {
-        let shown = path.display();
+        let display = path.display();
         let Ok(found) = rustix::fs::stat(path) else { return error::io_error_at(path, "open", cause) };
         if self.mode.is_none() {
             return match self.check_owner(&found, path) {
@@ -98,8 +98,8 @@ impl Permissions {
             };
         }
         let message = format!(
-            "cannot open {shown}: it belongs to user {} and group {} (mode {:04o}), and we are user {} in the groups {}. Share it with a \
-             group that all its users are in: chgrp -R GROUP {shown} && chmod -R g+rwX {shown}; or let the first user make it with \
+            "cannot open {display}: it belongs to user {} and group {} (mode {:04o}), and we are user {} in the groups {}. Share it with a \
+             group that all its users are in: chgrp -R GROUP {display} && chmod -R g+rwX {display}; or let the first user make it with \
              &group=GROUP in the URL",
             found.st_uid,
             found.st_gid,
@@ -110,26 +110,26 @@ impl Permissions {
         Error::new(ErrorKind::Denied, message).caused_by(cause)
     }
 
-    /// Refuses an existing folder that is not shared as the URL asks. Its mode is up to its
-    /// administrator.
+    /// Refuses an existing folder that is not shared as the URL requests. Its administrator sets
+    /// its mode.
     pub(super) fn check_folder(config: &Config, mode: u32, found: &Stat, path: &Path) -> Result<()> {
-        let (shown, has) = (path.display(), found.st_mode & 0o7777);
-        if has & 0o007 == 0o007 {
+        let (display, found_mode) = (path.display(), found.st_mode & 0o7777);
+        if found_mode & 0o007 == 0o007 {
             return Ok(());
         }
         if let Some(group) = config.group.filter(|group| *group != found.st_gid) {
             let message = format!(
-                "{shown} belongs to group {}, and the URL asks for group {group}: chgrp {group} {shown} && chmod {:04o} {shown}",
+                "{display} belongs to group {}, and the URL requires group {group}: chgrp {group} {display} && chmod {:04o} {display}",
                 found.st_gid,
                 mode | 0o2000
             );
             return Err(Error::new(ErrorKind::Denied, message));
         }
         let wanted = mode & 0o077;
-        if has & wanted != wanted {
+        if found_mode & wanted != wanted {
             let message = format!(
-                "{shown} has mode {has:04o}, and the URL asks for {mode:04o}. The mode of a folder that was there before is not changed; \
-                 do it: chgrp GROUP {shown} && chmod {:o} {shown}",
+                "{display} has mode {found_mode:04o}, and the URL requires {mode:04o}. The mode of an existing folder is not changed; \
+                 do it: chgrp GROUP {display} && chmod {:o} {display}",
                 mode | 0o2000
             );
             return Err(Error::new(ErrorKind::Denied, message));
@@ -137,15 +137,15 @@ impl Permissions {
         Ok(())
     }
 
-    /// Shares a folder that this engine made as private, so that no other user could put anything
+    /// Shares a folder that this engine created as private, so that no other user could put a file
     /// into it. It changes no other folder, and none behind a link, which another user may have put
     /// there.
     pub(super) fn share_private_folder(&self, config: &Config, root: &OwnedFd, path: &Path) -> Result<bool> {
         let (private, shared) = (Permissions { mode: None, group: None }, *self);
         let found = fstat(root).map_err(|e| error::io_error_at(path, "look at", e))?;
         let same = |other: OwnedFd| fstat(other).is_ok_and(|o| (o.st_dev, o.st_ino) == (found.st_dev, found.st_ino));
-        let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let direct = rustix::fs::openat2(rustix::fs::CWD, &config.dir, how, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let direct = rustix::fs::openat2(rustix::fs::CWD, &config.dir, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
             .is_ok_and(same);
         let is_private = found.st_uid == geteuid().as_raw() && found.st_mode & 0o077 == 0;
         let again = root.try_clone().map_err(|e| error::io_error_at(path, "open", e))?;
@@ -170,7 +170,7 @@ impl Permissions {
         for name in folder.entry_names(usize::MAX)? {
             let Some(name) = name.to_str() else { continue };
             let is_file =
-                folder.stat(name).is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::RegularFile);
+                folder.stat(name).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::RegularFile);
             if is_file && let Ok(file) = folder.open(name, OFlags::RDONLY) {
                 self.share_file(&file)?;
             }

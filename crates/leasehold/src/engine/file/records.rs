@@ -47,11 +47,11 @@ impl FileEngine {
         Ok(found.map_or_else(|| Record::absent(now), |(version, value)| Record { version, value, engine_time: now }))
     }
 
-    /// Writes a record, unless the caller is gone by the time the write could start.
+    /// Writes a record, unless the caller has stopped waiting by the time the write could start.
     pub(super) fn write_record(
         &self,
         name: &LockName,
-        over: u64,
+        expected_version: u64,
         value: String,
         dropped: &AtomicBool,
     ) -> Result<Option<Record>> {
@@ -59,13 +59,13 @@ impl FileEngine {
         let folder = &session.folder;
         let latch = self.lock_records(folder)?;
         if dropped.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Closed, "whoever asked has gone"));
+            return Err(Error::new(ErrorKind::Closed, "the caller has stopped waiting"));
         }
         let now = session.file_system_time()?;
         let file = layout::file_name(name);
         let path = folder.records.path(&file);
         let last = read_version_and_value(folder, name)?.map_or(0, |(version, _)| version);
-        if last != over {
+        if last != expected_version {
             return Ok(None);
         }
         match (last, value.is_empty()) {
@@ -115,18 +115,18 @@ pub(super) fn record_names(folder: &Folder, prefix: &str) -> Result<Vec<LockName
     Ok(names)
 }
 
-/// The name of the record in a file; `None` if it was removed meanwhile.
+/// The name of the record in a file; `None` if it was removed since.
 fn record_name_in(folder: &Folder, file: &str) -> Result<Option<LockName>> {
     let Some(text) = read_text(folder, file)? else { return Ok(None) };
     let name = text.split('\n').nth(2).and_then(|name| LockName::new(name).ok());
-    name.map(Some).ok_or_else(|| damaged_record_error(&folder.records.path(file), "it does not say whose it is"))
+    name.map(Some).ok_or_else(|| damaged_record_error(&folder.records.path(file), "it has no record name"))
 }
 
 /// The version and the value; `None` if the record does not exist.
 fn read_version_and_value(folder: &Folder, name: &LockName) -> Result<Option<(u64, String)>> {
     let file = layout::file_name(name);
     let Some(text) = read_text(folder, &file)? else { return Ok(None) };
-    decode(&text, name).map(Some).map_err(|why| damaged_record_error(&folder.records.path(&file), why))
+    decode(&text, name).map(Some).map_err(|reason| damaged_record_error(&folder.records.path(&file), reason))
 }
 
 fn read_text(folder: &Folder, file: &str) -> Result<Option<String>> {
@@ -152,7 +152,7 @@ fn decode(text: &str, name: &LockName) -> Result<(u64, String), &'static str> {
     else {
         return Err("it does not begin like a record");
     };
-    let version = version.parse().map_err(|_| "its version is no number")?;
+    let version = version.parse().map_err(|_| "its version is not a number")?;
     if found != name.as_str() {
         return Err("it belongs to another record");
     }
@@ -190,7 +190,7 @@ fn sync_folder(latch: &File, path: &Path) -> Result<()> {
 fn version_floor(folder: &Folder) -> Result<u64> {
     let path = folder.records.path(FLOOR_FILE);
     read_text(folder, FLOOR_FILE)?
-        .map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged_record_error(&path, "it is no number")))
+        .map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged_record_error(&path, "it is not a number")))
 }
 
 fn raise_version_floor(folder: &Folder, version: u64) -> Result<()> {
@@ -202,9 +202,9 @@ fn raise_version_floor(folder: &Folder, version: u64) -> Result<()> {
     folder.records.sync().map_err(|e| error::io_error_at(&folder.records.path(FLOOR_FILE), "sync", e))
 }
 
-fn damaged_record_error(path: &Path, why: &str) -> Error {
+fn damaged_record_error(path: &Path, reason: &str) -> Error {
     let message = format!(
-        "{} is damaged ({why}); nothing was changed. Put the file back from a copy, or move it away to start without it",
+        "{} is damaged ({reason}); the file is unchanged. Restore it from a copy, or move it away to start without it",
         path.display()
     );
     Error::new(ErrorKind::Corrupt, message)
@@ -225,13 +225,13 @@ mod tests {
         #[test]
         fn damage_is_noticed(at in 0usize..60, byte in 0u8..128) {
             let name = LockName::new("a").unwrap();
-            let whole = encode(&name, 7, "every minute");
-            let mut bytes = whole.clone().into_bytes();
+            let contents = encode(&name, 7, "every minute");
+            let mut bytes = contents.clone().into_bytes();
             let at = at % bytes.len();
             prop_assume!(bytes[at] != byte);
             bytes[at] = byte;
             prop_assert!(decode(std::str::from_utf8(&bytes).unwrap(), &name).is_err(), "{:?}", bytes);
-            prop_assert!(decode(&whole[..at], &name).is_err());
+            prop_assert!(decode(&contents[..at], &name).is_err());
         }
     }
 }

@@ -23,8 +23,8 @@ pub(super) struct Session {
     pub(super) folder: Folder,
     pub(super) client: Client,
     pub(super) store: LockFiles,
-    /// The highest token granted in an earlier folder that is gone. No token up to it is granted
-    /// again.
+    /// The highest token granted in an earlier folder that was removed. No token up to it is
+    /// granted again.
     pub(super) min_token: u64,
     /// The highest token seen.
     highest_token: AtomicU64,
@@ -40,14 +40,14 @@ impl Session {
     fn open_with_min_token(config: &Config, least: u64) -> Result<Self> {
         let folder = Folder::open(config)?;
         let client = Client::register(&folder, &Holder::this_process())?;
-        let (highest, attendant) = (AtomicU64::new(least), OnceLock::new());
+        let (highest, receive_task) = (AtomicU64::new(least), OnceLock::new());
         let session = Self {
             folder,
             client,
             store: LockFiles::default(),
             min_token: least,
             highest_token: highest,
-            receive_task: attendant,
+            receive_task,
         };
         if let Ok(now) = session.client.touch_and_read_time() {
             lock_files::sweep(&session.folder, now, lock_files::MAX_REMOVED_AT_START);
@@ -56,20 +56,20 @@ impl Session {
     }
 
     /// Starts to receive notifications from other clients.
-    pub(super) fn start_receiving(&self, bells: &Arc<Wakeups>) -> Result<()> {
-        let bell = Wakeups::open_socket(&self.folder, self.client.id)?;
-        self.receive_task.get_or_init(|| tokio::spawn(Arc::clone(bells).forward_notifications(bell)));
+    pub(super) fn start_receiving(&self, wakeups: &Arc<Wakeups>) -> Result<()> {
+        let socket = Wakeups::open_socket(&self.folder, self.client.id)?;
+        self.receive_task.get_or_init(|| tokio::spawn(Arc::clone(wakeups).forward_notifications(socket)));
         Ok(())
     }
 
-    /// The next session, after the folder of this one is gone. It does not make the folder itself:
-    /// see [`Config::create`].
-    pub(super) fn open_next(&self, config: &Config, bells: &Arc<Wakeups>) -> Result<Self> {
+    /// The next session, after the folder of this one was removed. It does not create the folder
+    /// itself: see [`Config::create`].
+    pub(super) fn open_next(&self, config: &Config, wakeups: &Arc<Wakeups>) -> Result<Self> {
         let next = Self::open_with_min_token(
             &Config { create: false, ..config.clone() },
             self.highest_token.load(Ordering::SeqCst),
         )?;
-        next.start_receiving(bells)?;
+        next.start_receiving(wakeups)?;
         if next.min_token > 0 {
             next.folder.raise_token_floor(next.min_token)?;
         }
@@ -96,8 +96,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Some(attendant) = self.receive_task.get() {
-            attendant.abort();
+        if let Some(receive_task) = self.receive_task.get() {
+            receive_task.abort();
         }
         clients::remove_files(&self.folder, self.client.id);
     }

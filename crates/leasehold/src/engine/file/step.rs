@@ -16,7 +16,7 @@ use crate::logic::table::{Contender, Granted, LockTable, ReleaseEffect, Verdict}
 use crate::logic::wait_queue::{WaitQueue, waiters_with_new_target};
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Mode, Token};
 
-/// What to do. Plain data, so that a step that cannot be taken immediately can be taken later.
+/// The operation of a step. Plain data, so that a step that cannot run immediately can run later.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     Attempt {
@@ -35,7 +35,7 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// The claim whose state is asked for.
+    /// The claim whose state is queried.
     fn queried_claim(&self) -> Option<ClaimId> {
         match self {
             Self::Attempt { claim, .. } => Some(claim.id),
@@ -61,8 +61,8 @@ pub(super) enum StepOutput {
 }
 
 impl FileEngine {
-    /// Takes a step. With `is_dropped` it may wait for the disk, and does nothing if the caller is
-    /// dropped meanwhile; otherwise it takes microseconds.
+    /// Takes a step. With `is_dropped` it may wait for the disk, and has no effect if the caller is
+    /// dropped before it starts; otherwise it takes microseconds.
     pub(super) fn step(
         &self,
         name: &LockName,
@@ -71,8 +71,8 @@ impl FileEngine {
     ) -> Result<StepOutput, StepAborted> {
         let (may_block, session) = (is_dropped.is_some(), self.session());
         loop {
-            let there = session.client.is_registered();
-            if !matches!(operation, Operation::Release(_) | Operation::Renew(_)) && !there {
+            let is_registered = session.client.is_registered();
+            if !matches!(operation, Operation::Release(_) | Operation::Renew(_)) && !is_registered {
                 return Err(StepAborted::FolderGone);
             }
             let shared_file = session.store.file(&session.folder, name, may_block)?;
@@ -96,19 +96,20 @@ impl FileEngine {
             if is_dropped.is_some_and(|dropped| dropped.load(Ordering::SeqCst)) {
                 // Inside the latch: the clean-up after the caller runs later, and no grant can
                 // follow it.
-                return Err(StepAborted::Failed(Error::new(ErrorKind::Closed, "whoever asked has gone")));
+                return Err(StepAborted::Failed(Error::new(ErrorKind::Closed, "the caller has stopped waiting")));
             }
-            let (out, rings) = self.step_latched(&session, name, operation, &mut latch, may_block, &shared_file)?;
+            let (output, notifications) =
+                self.step_latched(&session, name, operation, &mut latch, may_block, &shared_file)?;
             drop(latch);
             drop(file);
-            for (client, claim, ring) in rings {
-                self.notify(&session, client, claim, ring);
+            for (client, claim, notification) in notifications {
+                self.notify(&session, client, claim, notification);
             }
             // A lock in a folder or file that others do not find any more did not exclude them: it
             // was lost before this release.
-            return Ok(match out {
-                StepOutput::Released(_) if !there || !linked => StepOutput::Released(ReleaseEffect::Absent),
-                out => out,
+            return Ok(match output {
+                StepOutput::Released(_) if !is_registered || !linked => StepOutput::Released(ReleaseEffect::Absent),
+                output => output,
             });
         }
     }
@@ -125,52 +126,52 @@ impl FileEngine {
         latch.read(name, session.folder.boot_id)?;
         let slots = latch.0.counters.slots as usize;
         let mut table = layout::read_table(&latch.0.content, slots)
-            .map_err(|why| super::error::damaged_file_error(&session.folder.lock_path(name), why))?;
+            .map_err(|reason| super::error::damaged_file_error(&session.folder.lock_path(name), reason))?;
         let counters = latch.0.counters;
-        let most = counters.last.max(session.min_token) + 2 + table.waiters.len() as u64;
+        let max_token = counters.last.max(session.min_token) + 2 + table.waiters.len() as u64;
         let may_grant =
             matches!(op, Operation::Attempt { .. } | Operation::ForceRelease(_)) || !table.waiters.is_empty();
-        if may_grant && most > counters.reserved {
+        if may_grant && max_token > counters.reserved {
             if !may_block {
                 return Err(StepAborted::NeedsSync);
             }
-            latch.reserve_tokens(&session.folder, most)?;
+            latch.reserve_tokens(&session.folder, max_token)?;
         }
         if may_grant {
             latch.0.counters.last = latch.0.counters.last.max(session.min_token);
         }
-        let before = wait_queue(&table);
+        let wait_queue_before = wait_queue(&table);
         let end = table.next_expiry();
-        let crowd = permit_holder_clients(&table);
+        let permit_holders = permit_holder_clients(&table);
         let mut last = latch.0.counters.last;
         let mut token = || {
             last += 1;
             Token(last)
         };
         let now = self.clock.now();
-        let mut stage = StepContext { session, name, latch, now, next_token: &mut token };
-        let AppliedStep { output: out, granted, notification: ring } = stage.apply(op, &mut table);
-        let mut rings: Notifications = ring.into_iter().collect();
+        let mut context = StepContext { session, name, latch, now, next_token: &mut token };
+        let AppliedStep { output, granted, notification } = context.apply(op, &mut table);
+        let mut notifications: Notifications = notification.into_iter().collect();
         for holder in table.holders.iter_mut().filter(|contender| granted.contains(&contender.claim)) {
             holder.details.since = now;
-            rings.push((holder.details.client, holder.claim, Notification::CheckState));
+            notifications.push((holder.details.client, holder.claim, Notification::CheckState));
         }
-        let relinked = waiters_with_new_target(&before, &wait_queue(&table));
+        let relinked = waiters_with_new_target(&wait_queue_before, &wait_queue(&table));
         if !relinked.is_empty() {
             let relinked = table.waiters.iter().filter(|contender| relinked.contains(&contender.claim));
-            rings.extend(
+            notifications.extend(
                 relinked.map(|contender| (contender.details.client, contender.claim, Notification::CheckState)),
             );
         }
         // After a hand-off to a shorter lease, the first waiter must check again sooner than its
         // last recheck time.
-        let sooner = table.next_expiry().zip(end).is_some_and(|(now, before)| now < before);
-        if sooner || (!table.waiters.is_empty() && crowd != self::permit_holder_clients(&table)) {
-            rings.extend(
+        let ends_sooner = table.next_expiry().zip(end).is_some_and(|(now, before)| now < before);
+        if ends_sooner || (!table.waiters.is_empty() && permit_holders != self::permit_holder_clients(&table)) {
+            notifications.extend(
                 table.waiters.front().map(|first| (first.details.client, first.claim, Notification::CheckState)),
             );
         }
-        match (op, &out) {
+        match (op, &output) {
             // Inside the latch, so that no notification can come before we listen.
             (_, StepOutput::Verdict(Verdict::Queued(_), _, ahead)) => {
                 let claim = op.queried_claim();
@@ -186,13 +187,13 @@ impl FileEngine {
             _ => {}
         }
         if contenders(&table).count() as u64 > layout::MAX_SLOTS {
-            let message = format!("{} hold or wait already, and there is no room for more", layout::MAX_SLOTS);
+            let message = format!("{} claims hold or wait already, and there is no room for more", layout::MAX_SLOTS);
             return Err(StepAborted::Failed(Error::new(ErrorKind::Full, message)));
         }
         latch.0.counters.last = last;
         session.note_token(last);
         latch.write(&table)?;
-        Ok((out, rings))
+        Ok((output, notifications))
     }
 }
 
@@ -208,8 +209,8 @@ struct AppliedStep {
 }
 
 impl AppliedStep {
-    fn new(out: StepOutput, granted: Granted) -> Self {
-        Self { output: out, granted, notification: None }
+    fn new(output: StepOutput, granted: Granted) -> Self {
+        Self { output, granted, notification: None }
     }
 }
 
@@ -222,7 +223,7 @@ fn wait_queue(table: &LockTable<ContenderDetails>) -> WaitQueue {
     WaitQueue { last_granted, waiters: table.waiters.iter().map(|contender| contender.claim).collect() }
 }
 
-/// Everything that a step needs besides the table.
+/// The environment of a step besides the table.
 struct StepContext<'a, 'f, T: FnMut() -> Token> {
     session: &'a Session,
     name: &'a LockName,
@@ -251,8 +252,8 @@ impl<T: FnMut() -> Token> StepContext<'_, '_, T> {
                 AppliedStep::new(StepOutput::Renewed(until), granted)
             }
             Operation::Release(claim) => {
-                let (departure, granted) = table.release(*claim, self.now, self.next_token);
-                AppliedStep::new(StepOutput::Released(departure), granted)
+                let (effect, granted) = table.release(*claim, self.now, self.next_token);
+                AppliedStep::new(StepOutput::Released(effect), granted)
             }
             Operation::RemoveDead(client) => {
                 if !self.session.is_alive(*client) {
@@ -284,22 +285,23 @@ impl<T: FnMut() -> Token> StepContext<'_, '_, T> {
         let (evicted, mut granted) = table.force_release(claim, self.now, self.next_token);
         granted.extend(before);
         let Some(evicted) = evicted else { return AppliedStep::new(StepOutput::ForceReleased(None, None), granted) };
-        let ring = (evicted.contender.details.client, claim, Notification::ForceReleased);
+        let notification = (evicted.contender.details.client, claim, Notification::ForceReleased);
         AppliedStep {
             output: StepOutput::ForceReleased(contender, evicted.fence_token),
             granted,
-            notification: Some(ring),
+            notification: Some(notification),
         }
     }
 
-    /// Asks a holder to release its claim. The request is only a notification; nothing is written.
+    /// Requests that a holder releases its claim. The request is only a notification; the file does
+    /// not change.
     fn request_release(&mut self, claim: ClaimId, table: &mut LockTable<ContenderDetails>) -> AppliedStep {
         self.remove_dead(table, true);
         let granted = table.expire_and_grant(self.now, self.next_token);
-        let ring =
+        let notification =
             table.holder(claim).map(|contender| (contender.details.client, claim, Notification::ReleaseRequested));
         let contender = self.view(table).holders.into_iter().find(|contender| contender.claim == claim);
-        AppliedStep { output: StepOutput::ReleaseRequested(contender), granted, notification: ring }
+        AppliedStep { output: StepOutput::ReleaseRequested(contender), granted, notification }
     }
 
     /// Tries to acquire; if other claims are in the way, first checks that their clients are alive,
@@ -351,8 +353,8 @@ impl<T: FnMut() -> Token> StepContext<'_, '_, T> {
         (verdict, granted)
     }
 
-    /// Removes the claims of dead clients, of the holders or of all parties. `true` if there were
-    /// any.
+    /// Removes the claims of dead clients, of the holders or of all contenders. `true` if there
+    /// were any.
     fn remove_dead(&self, table: &mut LockTable<ContenderDetails>, all: bool) -> bool {
         let waiters = table.waiters.iter().filter(|_| all);
         let mut clients: Vec<u128> =
@@ -400,19 +402,19 @@ fn remove_claims_of(table: &mut LockTable<ContenderDetails>, client: u128) {
     table.waiters.retain(|contender| contender.details.client != client);
 }
 
-/// The clients whose death concerns a queued claim: that of the one party ahead which it watches.
-/// The first waiter for permits watches all holders of permits, because each may free enough of
-/// them.
+/// The clients whose death concerns a queued claim: that of the one contender ahead that it
+/// watches. The first waiter for permits watches all holders of permits, because each may free
+/// enough of them.
 fn watched_clients(table: &LockTable<ContenderDetails>, claim: ClaimId, verdict: Verdict) -> Vec<u128> {
     if !matches!(verdict, Verdict::Queued(_)) {
         return Vec::new();
     }
     let next = table.waiters.front().is_some_and(|first| first.claim == claim);
-    let mut crowd = if next { permit_holder_clients(table) } else { Vec::new() };
-    if !crowd.is_empty() {
-        crowd.sort_unstable();
-        crowd.dedup();
-        return crowd;
+    let mut permit_holders = if next { permit_holder_clients(table) } else { Vec::new() };
+    if !permit_holders.is_empty() {
+        permit_holders.sort_unstable();
+        permit_holders.dedup();
+        return permit_holders;
     }
     let ahead = wait_queue(table).watched_by(claim);
     contenders(table)

@@ -21,12 +21,12 @@ use crate::types::{ClaimId, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notification {
     /// The state changed, and the claim may hold the lock now: check it. A notification is never
-    /// proof of a grant. It may come late, from a process that was stopped after it had left the
+    /// proof of a grant. It may arrive late, from a process that was stopped after it had left the
     /// lock's file, when the grant is long over.
     CheckState,
     /// The claim was evicted.
     ForceReleased,
-    /// An operator asks the claim's holder to release it.
+    /// An operator requests that the claim's holder releases it.
     ReleaseRequested,
 }
 
@@ -52,14 +52,14 @@ impl Notification {
     fn decode(message: &[u8]) -> Option<(ClaimId, Self)> {
         let message: &[u8; MESSAGE_LEN] = message.try_into().ok()?;
         let claim = u128::from_le_bytes(message[1..17].try_into().ok()?);
-        let ring = match message[0] {
+        let notification = match message[0] {
             // Earlier versions report a grant with the second one, with its token and end.
             1 | 2 => Self::CheckState,
             3 => Self::ForceReleased,
             4 => Self::ReleaseRequested,
             _ => return None,
         };
-        Some((ClaimId::from_bits(claim), ring))
+        Some((ClaimId::from_bits(claim), notification))
     }
 }
 
@@ -92,7 +92,7 @@ impl Subscriber {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a notification, including one that came before the call.
+    /// Waits for a notification, including one that arrived before the call.
     pub(super) async fn notified(&self) {
         self.notified.notified().await;
     }
@@ -120,12 +120,12 @@ pub(super) struct Wakeups {
 
 impl Wakeups {
     pub(super) fn new(folder: &Folder) -> Result<Self> {
-        let out = StdDatagram::unbound().and_then(|out| out.set_nonblocking(true).map(|()| out));
-        let out = out.map_err(|e| error::io_error_at(folder.clients.as_path(), "make a socket for", e))?;
+        let output = StdDatagram::unbound().and_then(|output| output.set_nonblocking(true).map(|()| output));
+        let output = output.map_err(|e| error::io_error_at(folder.clients.as_path(), "make a socket for", e))?;
         Ok(Self {
             subscribers: Mutex::default(),
             loss_events: LossBroadcaster::default(),
-            socket: out,
+            socket: output,
             #[cfg(test)]
             notified_count: Default::default(),
         })
@@ -163,17 +163,17 @@ impl Wakeups {
     }
 
     /// Notifies a claim of this process.
-    pub(super) fn notify_local(&self, claim: ClaimId, ring: Notification) {
-        if ring == Notification::ReleaseRequested {
+    pub(super) fn notify_local(&self, claim: ClaimId, notification: Notification) {
+        if notification == Notification::ReleaseRequested {
             return self.loss_events.report_release_request(claim);
         }
-        if let Some(ear) = self.subscriber(claim) {
-            if ring == Notification::ForceReleased {
-                ear.state().is_force_released = true;
+        if let Some(subscriber) = self.subscriber(claim) {
+            if notification == Notification::ForceReleased {
+                subscriber.state().is_force_released = true;
             }
-            ear.notified.notify_one();
+            subscriber.notified.notify_one();
         }
-        if ring == Notification::ForceReleased {
+        if notification == Notification::ForceReleased {
             self.loss_events.report_lost(claim);
         }
     }
@@ -185,11 +185,11 @@ impl Wakeups {
     }
 
     /// Notifies a claim of another process.
-    pub(super) fn notify_remote(&self, folder: &Folder, client: u128, claim: ClaimId, ring: Notification) {
+    pub(super) fn notify_remote(&self, folder: &Folder, client: u128, claim: ClaimId, notification: Notification) {
         #[cfg(test)]
         self.notified_count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        if let Err(error) = self.send(folder, client, &ring.encode(claim)) {
-            tracing::debug!(%error, "a bell was not heard; its client looks by itself");
+        if let Err(error) = self.send(folder, client, &notification.encode(claim)) {
+            tracing::debug!(%error, "a notification was not delivered; its client finds the change at its next check");
         }
     }
 
@@ -207,9 +207,9 @@ impl Wakeups {
     /// Opens this client's own socket.
     pub(super) fn open_socket(folder: &Folder, client: u128) -> Result<UnixDatagram> {
         let (clients, name) = (&folder.clients, socket_file(client));
-        let bell = UnixDatagram::bind(clients.path_by_handle(&name));
-        let bell = bell.and_then(|bell| clients.share_socket(&name).map(|()| bell));
-        bell.map_err(|e| error::io_error_at(clients.as_path(), "make a socket in", e))
+        let socket = UnixDatagram::bind(clients.path_by_handle(&name));
+        let socket = socket.and_then(|socket| clients.share_socket(&name).map(|()| socket));
+        socket.map_err(|e| error::io_error_at(clients.as_path(), "make a socket in", e))
     }
 
     /// Forwards arriving notifications until it is dropped.
@@ -217,7 +217,7 @@ impl Wakeups {
         let mut message = [0; 64];
         let mut burst = 0;
         loop {
-            let heard = match socket.try_recv(&mut message) {
+            let received = match socket.try_recv(&mut message) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if burst >= OVERFLOW_THRESHOLD {
                         self.notify_all();
@@ -228,14 +228,14 @@ impl Wakeups {
                 other => other,
             };
             burst += 1;
-            match heard {
+            match received {
                 Ok(length) => match Notification::decode(&message[..length]) {
                     Some((claim, ring)) => self.notify_local(claim, ring),
-                    None => tracing::debug!("a ring that is none of ours"),
+                    None => tracing::debug!("a notification in an unknown format"),
                 },
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "our bell is broken; waiters look by themselves");
+                    tracing::warn!(%error, "the notification socket failed; waiters poll instead");
                     return;
                 }
             }

@@ -22,10 +22,10 @@ use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 /// The number of shards that the map of names has, so that cores do not contend for one mutex.
 const SHARDS: usize = 16;
 
-/// The engines that were opened by name.
+/// The engines that were opened with a name.
 static NAMED_ENGINES: LazyLock<Mutex<HashMap<String, Weak<MemoryEngine>>>> = LazyLock::new(Mutex::default);
 
-/// What the engine stores about a party besides its entry in the table.
+/// What the engine stores about a contender besides its entry in the table.
 #[derive(Clone, Debug)]
 struct ContenderDetails {
     claim: Arc<Claim>,
@@ -48,7 +48,7 @@ impl<T, F: FnOnce(&mut LockTable<ContenderDetails>, Instant, &mut dyn FnMut() ->
 }
 
 impl LockState {
-    /// Takes a step and notifies the claims that it affects. `empty_count` counts the rooms without
+    /// Takes a step and notifies the claims that it affects. `empty_count` counts the locks without
     /// holders and waiters.
     fn step<T>(
         &mut self,
@@ -67,9 +67,9 @@ impl LockState {
         // After a hand-off to a shorter lease, the first waiter must check again sooner than its
         // last recheck time.
         if self.table.next_expiry().zip(end).is_some_and(|(now, before)| now < before)
-            && let Some(bell) = self.table.waiters.front().and_then(|first| first.details.wakeup.as_ref())
+            && let Some(wakeup) = self.table.waiters.front().and_then(|first| first.details.wakeup.as_ref())
         {
-            bell.notify_one();
+            wakeup.notify_one();
         }
         if let Some(changed) = &self.changed
             && before != Some(holders_fingerprint(&self.table))
@@ -86,24 +86,24 @@ impl LockState {
     }
 }
 
-/// One shard of the rooms. It keeps a few empty rooms, so that a lock that is acquired repeatedly
-/// does not rebuild its room each time.
+/// One shard of the locks. It keeps a few empty entries, so that a lock that is acquired repeatedly
+/// does not rebuild its entry each time.
 #[derive(Debug, Default)]
 struct Shard {
     locks: HashMap<LockName, LockState, BuildHasherDefault<NameHasher>>,
     empty_count: usize,
-    /// The number of empty rooms that the last clean-up kept because tasks watch them.
+    /// The number of empty entries that the last clean-up kept because tasks watch them.
     watched_empty_count: usize,
 }
 
-/// How many empty rooms a shard keeps.
+/// How many empty entries a shard keeps.
 const MAX_EMPTY_LOCKS: usize = 8;
 
 impl Shard {
-    /// Removes the empty rooms, except those that tasks watch.
+    /// Removes the empty entries, except those that tasks watch.
     fn remove_empty(&mut self) {
-        self.locks.retain(|_, room| !room.table.is_empty() || room.is_watched());
-        self.empty_count = self.locks.values().filter(|room| room.table.is_empty()).count();
+        self.locks.retain(|_, entry| !entry.table.is_empty() || entry.is_watched());
+        self.empty_count = self.locks.values().filter(|entry| entry.table.is_empty()).count();
         self.watched_empty_count = self.empty_count;
     }
 }
@@ -132,7 +132,7 @@ pub struct MemoryEngine {
     clock: Clock,
     url: String,
     shards: [Mutex<Shard>; SHARDS],
-    /// One counter for all names: the tokens of each name rise, and empty rooms can be dropped.
+    /// One counter for all names: the tokens of each name rise, and empty entries can be dropped.
     last_token: AtomicU64,
     loss_events: LossBroadcaster,
     /// Evicted claims, until they are released or requested again. A waiter reads its eviction from
@@ -188,18 +188,18 @@ impl MemoryEngine {
         Token(self.last_token.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Takes one step on a lock's table, notifies the claims that it granted, and drops empty rooms
-    /// from time to time.
+    /// Takes one step on a lock's table, notifies the claims that it granted, and drops empty
+    /// entries from time to time.
     fn step<T>(&self, name: &LockName, act: impl TableStep<T>) -> T {
         let now = self.clock.now();
         let mut token = || self.next_token();
         let mut shard = self.shard(name);
-        let Shard { locks: rooms, empty_count: empty, watched_empty_count: watched } = &mut *shard;
-        let result = match rooms.get_mut(name) {
-            Some(room) => room.step(empty, now, &mut token, act),
+        let Shard { locks: entries, empty_count: empty, watched_empty_count: watched } = &mut *shard;
+        let result = match entries.get_mut(name) {
+            Some(entry) => entry.step(empty, now, &mut token, act),
             None => {
                 *empty += 1;
-                rooms.entry(name.clone()).or_default().step(empty, now, &mut token, act)
+                entries.entry(name.clone()).or_default().step(empty, now, &mut token, act)
             }
         };
         if *empty > *watched + MAX_EMPTY_LOCKS {
@@ -248,8 +248,8 @@ impl MemoryEngine {
     fn wakeup(&self, claim: &Claim) -> Option<Arc<Notify>> {
         let mut shard = self.shard(claim.name());
         let table = &mut shard.locks.get_mut(claim.name())?.table;
-        let place = table.position(claim.id)?;
-        Some(Arc::clone(table.waiters[place].details.wakeup.get_or_insert_default()))
+        let position = table.position(claim.id)?;
+        Some(Arc::clone(table.waiters[position].details.wakeup.get_or_insert_default()))
     }
 
     fn view(&self, name: &LockName, table: &LockTable<ContenderDetails>, now: Instant) -> LockView {
@@ -263,7 +263,7 @@ impl MemoryEngine {
     }
 }
 
-/// A party, for inspection.
+/// A contender, for inspection.
 fn contender_view(contender: &Contender<ContenderDetails>, now: Instant) -> ContenderView {
     ContenderView::from_contender(
         contender,
@@ -277,8 +277,8 @@ fn contender_view(contender: &Contender<ContenderDetails>, now: Instant) -> Cont
 fn wake_granted(table: &mut LockTable<ContenderDetails>, granted: &Granted, now: Instant) {
     for holder in table.holders.iter_mut().filter(|contender| granted.contains(&contender.claim)) {
         holder.details.since = now;
-        if let Some(bell) = holder.details.wakeup.take() {
-            bell.notify_one();
+        if let Some(wakeup) = holder.details.wakeup.take() {
+            wakeup.notify_one();
         }
     }
 }
@@ -314,12 +314,12 @@ impl Engine for MemoryEngine {
         Step::ready(Ok(None))
     }
 
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, timeout: Duration) -> Step<AcquireReply> {
         Step::new(async move {
-            let until = self.clock.now().saturating_add(patience);
-            if let Some(bell) = self.wakeup(&claim) {
+            let until = self.clock.now().saturating_add(timeout);
+            if let Some(wakeup) = self.wakeup(&claim) {
                 tokio::select! {
-                    () = bell.notified() => {}
+                    () = wakeup.notified() => {}
                     () = self.clock.sleep_until(until) => {}
                 }
             }
@@ -341,30 +341,30 @@ impl Engine for MemoryEngine {
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         self.take_force_released(claim.id);
-        let departure = self.step(claim.name(), |table, now, mut token| table.release(claim.id, now, &mut token));
-        ready(departure.into())
+        let effect = self.step(claim.name(), |table, now, mut token| table.release(claim.id, now, &mut token));
+        ready(effect.into())
     }
 
     fn loss_events(&self) -> LossEvents {
         self.loss_events.subscribe()
     }
 
-    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
+    fn watch(self: Arc<Self>, name: LockName, timeout: Duration) -> Step<Step<()>> {
         let changed = {
             let mut shard = self.shard(&name);
-            let Shard { locks: rooms, empty_count: empty, .. } = &mut *shard;
-            let room = rooms.entry(name.clone()).or_insert_with(|| {
+            let Shard { locks: entries, empty_count: empty, .. } = &mut *shard;
+            let entry = entries.entry(name.clone()).or_insert_with(|| {
                 *empty += 1;
                 LockState::default()
             });
-            Arc::clone(room.changed.get_or_insert_default())
+            Arc::clone(entry.changed.get_or_insert_default())
         };
         // Starts to listen now, not at the first poll.
-        let heard = Arc::clone(&changed).notified_owned();
+        let notified = Arc::clone(&changed).notified_owned();
         Step::ready(Ok(Step::new(async move {
-            let until = self.clock.now().saturating_add(patience);
+            let until = self.clock.now().saturating_add(timeout);
             tokio::select! {
-                () = heard => {}
+                () = notified => {}
                 () = self.clock.sleep_until(until) => {}
             }
             drop(changed);
@@ -397,9 +397,9 @@ impl Engine for MemoryEngine {
     }
 
     fn force_release(self: Arc<Self>, name: LockName, claim: ClaimId, _reason: String) -> Step<ForceReleaseOutcome> {
-        let (evicted, bell) = self.step(&name, |table, now, mut token| {
-            let (evicted, granted) = table.force_release(claim, now, &mut token);
-            let Some(table::ForceReleased { contender, fence_token: advice }) = evicted else {
+        let (force_released, wakeup) = self.step(&name, |table, now, mut token| {
+            let (force_released, granted) = table.force_release(claim, now, &mut token);
+            let Some(table::ForceReleased { contender, fence_token: advice }) = force_released else {
                 return ((ForceReleaseOutcome::new(None, None), None), granted);
             };
             // Before the table is unlocked, so that every later check finds it.
@@ -407,13 +407,13 @@ impl Engine for MemoryEngine {
             let view = contender_view(&contender, now);
             ((ForceReleaseOutcome::new(Some(view), advice), contender.details.wakeup), granted)
         });
-        if let Some(bell) = bell {
-            bell.notify_one();
+        if let Some(wakeup) = wakeup {
+            wakeup.notify_one();
         }
-        if evicted.contender.is_some() {
+        if force_released.contender.is_some() {
             self.loss_events.report_lost(claim);
         }
-        ready(evicted)
+        ready(force_released)
     }
 
     fn request_release(
@@ -446,8 +446,8 @@ impl RecordStore for MemoryEngine {
         ready(lock(&self.records).read(&name, self.calendar.now(&self.clock)))
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        ready(lock(&self.records).write(name, over, value, self.calendar.now(&self.clock)))
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
+        ready(lock(&self.records).write(name, expected_version, value, self.calendar.now(&self.clock)))
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | a holder stops renewing | its lease expires on the injected clock; the next step on that name serves the queue |
 //! | a waiter is dropped | the acquire loop gives up its position; failing that, the position expires after a TTL |
-//! | the process dies | nothing is left |
+//! | the process dies | its locks end with it |
 
 mod engine;
 mod records;

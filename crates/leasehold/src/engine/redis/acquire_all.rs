@@ -24,7 +24,7 @@ pub(super) async fn attempt_all(
         return Ok(None);
     }
     let longest = claims.iter().map(|claim| claim.options.ttl).max().unwrap_or_default();
-    let fill = |command: &mut Cmd, live: &LiveConnection| {
+    let fill_command = |command: &mut Cmd, live: &LiveConnection| {
         for key in &keys {
             command.arg(key);
         }
@@ -40,11 +40,14 @@ pub(super) async fn attempt_all(
         engine.add_run_arguments(command, live);
     };
     let sent = clock.now();
-    let (answer, live) =
-        match engine.nodes.run_script(slot, &engine.scripts.acquire_all, engine.key_count(keys.len()), &fill).await {
-            Err(error) if error::is_slot_moving(&error) => return Ok(None),
-            other => other?,
-        };
+    let (answer, live) = match engine
+        .nodes
+        .run_script(slot, &engine.scripts.acquire_all, engine.key_count(keys.len()), &fill_command)
+        .await
+    {
+        Err(error) if error::is_slot_moving(&error) => return Ok(None),
+        other => other?,
+    };
     let tokens = match &answer {
         Value::Nil => return Ok(None),
         Value::Array(tokens) => tokens.iter().map(|token| wire::integer(token)?.try_into().ok()).collect(),

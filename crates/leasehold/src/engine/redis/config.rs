@@ -172,7 +172,7 @@ impl Config {
         if self.connect_timeout < Duration::from_millis(10) {
             return Err(invalid_url("connect-timeout is 10 ms at least".into()));
         }
-        if self.strict.is_some_and(|most| most < Duration::from_millis(100) || most > MAX_LEASE) {
+        if self.strict.is_some_and(|max_lease| max_lease < Duration::from_millis(100) || max_lease > MAX_LEASE) {
             return Err(invalid_url("strict names the longest lease, between 100 ms and one day".into()));
         }
         if self.retention < Duration::from_secs(1) || self.retention > Duration::from_secs(366 * 24 * 3600) {
@@ -201,7 +201,7 @@ fn topology(url: &EngineUrl) -> Result<Topology> {
         "redis+cluster" => {
             if url.hosts.is_empty() || !name.is_empty() {
                 return Err(invalid_url(
-                    "name some of the cluster's nodes, and nothing behind them: redis+cluster://h1,h2".into(),
+                    "name some of the cluster's nodes, without a path: redis+cluster://h1,h2".into(),
                 ));
             }
             Ok(Topology::Cluster(addresses(PORT)?))
@@ -231,7 +231,7 @@ fn database(url: &EngineUrl, topology: &Topology) -> Result<u32> {
         }
         Topology::Single(_) if !path.is_empty() => Some(
             path.parse()
-                .map_err(|_| invalid_url(format!("{path:?} is no database; it is a number: redis://host/2")))?,
+                .map_err(|_| invalid_url(format!("{path:?} is not a database; it must be a number: redis://host/2")))?,
         ),
         _ => None,
     };
@@ -279,7 +279,7 @@ fn tls(url: &EngineUrl) -> Result<Option<Tls>> {
         (None, None) => None,
         _ => {
             return Err(invalid_url(
-                "cert and cert-key come together: our certificate and its key, both PEM files".into(),
+                "cert and cert-key belong together: our certificate and its key, both PEM files".into(),
             ));
         }
     };
@@ -322,8 +322,8 @@ mod tests {
         assert_eq!(config.login.password.as_deref(), Some("p@ss"));
         let config = read("redis+sentinel://h1,h2:7,[::1]:8/mymaster?db=2&tls=on&sentinel-password=s").unwrap();
         let Topology::Sentinel(addresses, name) = &config.topology else { panic!("{config:?}") };
-        let shown: Vec<_> = addresses.iter().map(Address::to_string).collect();
-        assert_eq!((shown.join(" ").as_str(), name.as_str()), ("h1:26379 h2:7 [::1]:8", "mymaster"));
+        let text: Vec<_> = addresses.iter().map(Address::to_string).collect();
+        assert_eq!((text.join(" ").as_str(), name.as_str()), ("h1:26379 h2:7 [::1]:8", "mymaster"));
         assert_eq!((config.db, config.tls.is_some()), (2, true));
         assert!(
             matches!(read("redis+cluster://h1,h2").unwrap().topology, Topology::Cluster(nodes) if nodes.len() == 2)
@@ -336,12 +336,12 @@ mod tests {
 
     #[test]
     fn errors_name_the_problem() {
-        for (url, says) in [
+        for (url, expected) in [
             ("redis://h1,h2", "one server"),
             ("redis://h/x", "no database"),
             ("redis://h:port", "no host with a port"),
             ("redis+sentinel://h1", "their master"),
-            ("redis+cluster://h1/0", "nothing behind"),
+            ("redis+cluster://h1/0", "without a path"),
             ("redis+cluster://h1?db=1", "only database 0"),
             ("redis://u@h", "no password"),
             ("redis://h?tls=maybe", "`on` or `off`"),
@@ -358,7 +358,7 @@ mod tests {
             ("redis://h?colour=red", "it has prefix"),
         ] {
             let error = read(url).expect_err(url);
-            assert!(error.to_string().contains(says), "{url}: {error}");
+            assert!(error.to_string().contains(expected), "{url}: {error}");
         }
     }
 
@@ -366,7 +366,7 @@ mod tests {
     fn never_shows_a_secret() {
         let config =
             read("redis+sentinel://u:hunter2@h/m?sentinel-password=hunter3&tls=on&cert=/c&cert-key=/k").unwrap();
-        let shown = format!("{config:?} {config:#?} {}", config.redacted_url);
-        assert!(!shown.contains("hunter"), "{shown}");
+        let text = format!("{config:?} {config:#?} {}", config.redacted_url);
+        assert!(!text.contains("hunter"), "{text}");
     }
 }

@@ -54,18 +54,19 @@ async fn open(
         .set_connection_timeout(Some(config.connect_timeout))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(1024);
-    if let Some(hear) = on_push {
+    if let Some(handler) = on_push {
         options = options.set_push_sender(move |message: PushInfo| {
-            hear(message);
+            handler(message);
             Ok::<(), std::convert::Infallible>(())
         });
     }
     let connecting = config.transport.connect(&client, address, options);
     // The connection timeout of redis-rs does not cover the handshakes of TLS and of the protocol.
-    let most = config.connect_timeout + Duration::from_secs(1);
-    let connected = config.clock.timeout(most, connecting).await;
+    let timeout = config.connect_timeout + Duration::from_secs(1);
+    let connected = config.clock.timeout(timeout, connecting).await;
     let tls = if config.tls.is_some() { "; does it speak TLS?" } else { "" };
-    let connected = connected.map_err(|_| error::unreachable(address, &format!("no answer within {most:?}{tls}")))?;
+    let connected =
+        connected.map_err(|_| error::unreachable(address, &format!("no answer within {timeout:?}{tls}")))?;
     connected.map_err(|cause| match cause.is_timeout() {
         true => error::unreachable(address, &format!("no answer within {:?}{tls}", config.connect_timeout)),
         false => error::connect_error(address, cause),
@@ -74,7 +75,7 @@ async fn open(
 
 fn client(config: &Config, address: &Address, login: &Login, db: u32) -> Result<Client> {
     let (host, port) = (address.host.clone(), address.port);
-    let place = match config.tls {
+    let address_with_tls = match config.tls {
         Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
         None => ConnectionAddr::Tcp(host, port),
     };
@@ -86,13 +87,15 @@ fn client(config: &Config, address: &Address, login: &Login, db: u32) -> Result<
     if let Some(password) = &login.password {
         settings = settings.set_password(password);
     }
-    let info = place.into_connection_info().map_err(|cause| error::connect_error(address, cause))?;
+    let info = address_with_tls.into_connection_info().map_err(|cause| error::connect_error(address, cause))?;
     let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
     match &config.tls {
         None => Client::open(info).map_err(|cause| error::connect_error(address, cause)),
         Some(tls) => Client::build_with_tls(info, certificates(tls)?).map_err(|cause| {
-            let message =
-                format!("ca, cert and cert-key must be PEM files with what they say ({})", error::one_line(&cause));
+            let message = format!(
+                "ca, cert and cert-key must be PEM files with a CA certificate, a certificate and its key ({})",
+                error::one_line(&cause)
+            );
             Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
         }),
     }

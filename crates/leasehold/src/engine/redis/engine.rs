@@ -61,7 +61,7 @@ enum ScriptAnswer {
         cooling: Option<Duration>,
     },
     Refused(Refusal),
-    /// It was force released, and nothing is left of it.
+    /// It was force released, and no trace of it is left.
     ForceReleased,
     /// Too many claims hold the lock or wait for it.
     Full,
@@ -78,7 +78,7 @@ impl RedisEngine {
         let (sender, reached) = unbounded_channel();
         let listener = Arc::new(Subscriber::new(clock, &channel, config.strict.is_some().then_some(sender)));
         let records = StoredRecords::new(config.prefix.clone());
-        let maker = LinkFactory {
+        let link_factory = LinkFactory {
             config: Arc::clone(&config),
             scripts: scripts.all_scripts().into_iter().chain(records.scripts()).collect(),
             inbox: channel,
@@ -86,17 +86,17 @@ impl RedisEngine {
             listener: Arc::clone(&listener) as _,
             map_stale: Arc::clone(&listener.map_stale),
         };
-        let nodes = Nodes::open(maker).await?;
-        let mut can = CAPABILITIES;
-        if let Some(most) = config.strict {
-            can.max_ttl = can.max_ttl.min(most);
+        let nodes = Nodes::open(link_factory).await?;
+        let mut capabilities = CAPABILITIES;
+        if let Some(max_lease) = config.strict {
+            capabilities.max_ttl = capabilities.max_ttl.min(max_lease);
         }
         let replicas = ReplicaAcks::new(&config);
         let retention = config.retention.as_secs();
         let engine = Arc::new(Self {
             config,
             clock: clock.clone(),
-            capabilities: can,
+            capabilities,
             nodes,
             subscriber: listener,
             scripts,
@@ -120,7 +120,7 @@ impl RedisEngine {
         wire::lock_key(&self.config.prefix, name.as_str())
     }
 
-    /// Whether leases are bundled: a bundle and its leases must be on one server.
+    /// Whether leases are renewed as groups: a group and its leases must be on one server.
     pub(super) fn can_group_renewals(&self) -> bool {
         self.nodes.slot("").is_none()
     }
@@ -145,13 +145,13 @@ impl RedisEngine {
     /// Adds the server's run, and in strict mode the longest lease, after all other arguments.
     pub(super) fn add_run_arguments(&self, command: &mut Cmd, live: &LiveConnection) {
         match self.config.strict {
-            Some(most) => command.arg(&*live.run_id).arg(most.as_micros() as u64),
+            Some(max_lease) => command.arg(&*live.run_id).arg(max_lease.as_micros() as u64),
             None => command.arg(wire::short_run(&live.run_id)),
         };
     }
 
-    /// Runs one of our scripts on locks of one slot; `fill` adds their keys, and `add_arguments` the
-    /// arguments before the run's.
+    /// Runs one of our scripts on locks of one slot; `fill_command` adds their keys, and
+    /// `add_arguments` the arguments before the run's.
     ///
     /// Strict mode has one more key. While the slot moves, that key and the locks may be on
     /// different nodes. The server refuses a script that names both (`TRYAGAIN`). A step that does
@@ -163,21 +163,22 @@ impl RedisEngine {
         keys: &[&str],
         add_arguments: &(dyn Fn(&mut Cmd) + Send + Sync),
     ) -> Result<(Value, LiveConnection)> {
-        let fill = |command: &mut Cmd, live: &LiveConnection, beside: bool| {
+        let fill_command = |command: &mut Cmd, live: &LiveConnection, with_epoch_key: bool| {
             for key in keys {
                 command.arg(key);
             }
-            if beside {
+            if with_epoch_key {
                 self.add_epoch_key(command, slot);
             }
             add_arguments(command);
             self.add_run_arguments(command, live);
         };
-        let whole = |command: &mut Cmd, live: &LiveConnection| fill(command, live, true);
-        let answer = self.nodes.run_script(slot, script_of(&self.scripts), self.key_count(keys.len()), &whole).await;
+        let with_epoch = |command: &mut Cmd, live: &LiveConnection| fill_command(command, live, true);
+        let answer =
+            self.nodes.run_script(slot, script_of(&self.scripts), self.key_count(keys.len()), &with_epoch).await;
         match (&answer, &self.migrating_scripts) {
             (Err(error), Some(split)) if error::is_slot_moving(error) => {
-                let alone = |command: &mut Cmd, live: &LiveConnection| fill(command, live, false);
+                let alone = |command: &mut Cmd, live: &LiveConnection| fill_command(command, live, false);
                 self.nodes.run_script(slot, script_of(split), keys.len(), &alone).await
             }
             _ => answer,
@@ -200,36 +201,39 @@ impl RedisEngine {
             None => {}
         }
         self.subscriber.pending_grants.begin_attempt(claim.id);
-        let party = wire::encode_contender(&claim.options, &self.config.prefix, &self.inbox);
+        let contender = wire::encode_contender(&claim.options, &self.config.prefix, &self.inbox);
         let key = self.key(claim.name());
         let slot = self.nodes.slot(&key);
-        let fill = |command: &mut Cmd, live: &LiveConnection| {
+        let fill_command = |command: &mut Cmd, live: &LiveConnection| {
             command.arg(&key);
             self.add_epoch_key(command, slot);
-            self.add_arguments(command, claim, queue, &party);
+            self.add_arguments(command, claim, queue, &contender);
             self.add_run_arguments(command, live);
         };
-        self.query_claim_state(claim, self.nodes.run_script(slot, &self.scripts.attempt, self.key_count(1), &fill))
-            .await
+        self.query_claim_state(
+            claim,
+            self.nodes.run_script(slot, &self.scripts.attempt, self.key_count(1), &fill_command),
+        )
+        .await
     }
 
-    /// Asks for the state of a claim that may be waiting.
+    /// Requests the state of a claim that may be waiting.
     async fn heartbeat(&self, claim: &Claim) -> Result<AcquireReply> {
         let key = self.key(claim.name());
         let then = |command: &mut Cmd| self.add_arguments(command, claim, true, b"");
         let keys = [key.as_str()];
-        let asking = self.run_script(self.nodes.slot(&key), |scripts| &scripts.heartbeat, &keys, &then);
-        self.query_claim_state(claim, asking).await
+        let reply = self.run_script(self.nodes.slot(&key), |scripts| &scripts.heartbeat, &keys, &then);
+        self.query_claim_state(claim, reply).await
     }
 
     /// Adds the arguments of the scripts `attempt` and `heartbeat`.
-    fn add_arguments(&self, command: &mut Cmd, claim: &Claim, queue: bool, party: &[u8]) {
+    fn add_arguments(&self, command: &mut Cmd, claim: &Claim, queue: bool, contender: &[u8]) {
         command.arg(&claim.id.bits().to_be_bytes()).arg(u8::from(queue)).arg(self.retention_secs);
-        command.arg(secs_rounded_up(claim.options.ttl)).arg(party);
+        command.arg(secs_rounded_up(claim.options.ttl)).arg(contender);
     }
 
-    /// Runs a script that returns a claim's state. If the claim waits, the mailbox keeps its
-    /// messages from now on.
+    /// Runs a script that returns a claim's state. If the claim waits, its messages are kept from
+    /// now on.
     async fn query_claim_state(
         &self,
         claim: &Claim,
@@ -247,8 +251,8 @@ impl RedisEngine {
                 expected.discard();
                 Ok(if evicted { AcquireReply::ForceReleased } else { granted_answer(token, sent, claim.options.ttl) })
             }
-            ScriptAnswer::Queued { ahead, recheck, cooling, position: place } => {
-                self.subscriber.pending_grants.set_waiting(claim.id, sent, place);
+            ScriptAnswer::Queued { ahead, recheck, cooling, position } => {
+                self.subscriber.pending_grants.set_waiting(claim.id, sent, position);
                 expected.keep();
                 Ok(AcquireReply::Queued { ahead, recheck_after: recheck, cool_down: cooling })
             }
@@ -271,18 +275,18 @@ impl RedisEngine {
                 Ok(AcquireReply::Refused(refusal))
             }
             ScriptAnswer::Full => {
-                let message = "999,999 claims hold this lock or wait for it, and that is the most";
+                let message = "999,999 claims hold this lock or wait for it, and that is the limit";
                 Err(Error::new(ErrorKind::Full, message).retryable())
             }
         }
     }
 
-    /// Waits for the replicas, if the URL asks for that.
+    /// Waits for the replicas, if the URL requires that.
     pub(super) async fn wait_for_replicas(&self, address: &Address) -> Result<()> {
         self.wait_for_replicas_or(address, "the lock does not count as held").await
     }
 
-    /// The same; `consequence` states what it means if they do not have it.
+    /// As above; `consequence` states what it means if they do not have the write.
     async fn wait_for_replicas_or(&self, address: &Address, consequence: &'static str) -> Result<()> {
         match &self.replicas {
             Some(replicas) => replicas.wait_acknowledged(address, consequence).await,
@@ -290,7 +294,7 @@ impl RedisEngine {
         }
     }
 
-    /// Asks the server to report the next change of the key. `false`: it cannot, since the key is
+    /// Makes the server report the next change of the key. `false`: it cannot, since the key is
     /// moving to another server.
     async fn arm_watch(&self, key: &str, changes: u64) -> Result<bool> {
         let link = self.nodes.link(self.nodes.slot(key))?;
@@ -326,13 +330,13 @@ fn granted_answer(token: Token, sent: Instant, ttl: Duration) -> AcquireReply {
 
 /// Reads the answer of the scripts `attempt` and `heartbeat`.
 fn parse_answer(answer: &Value, address: &Address) -> Result<ScriptAnswer> {
-    let said = match answer {
+    let parsed = match answer {
         Value::Array(parts) => parse_answer_parts(parts),
         token => wire::integer(token)
             .and_then(|token| u64::try_from(token).ok())
             .map(|token| ScriptAnswer::Granted(Token(token))),
     };
-    said.ok_or_else(|| error::unexpected_answer(address, answer))
+    parsed.ok_or_else(|| error::unexpected_answer(address, answer))
 }
 
 fn parse_answer_parts(parts: &[Value]) -> Option<ScriptAnswer> {
@@ -378,11 +382,11 @@ impl Engine for RedisEngine {
         Step::new(async move { super::acquire_all::attempt_all(&self, &self.clock, &claims).await })
     }
 
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, timeout: Duration) -> Step<AcquireReply> {
         Step::new(async move {
-            let until = self.clock.now().saturating_add(patience);
+            let until = self.clock.now().saturating_add(timeout);
             loop {
-                let bell = match self.subscriber.pending_grants.take_notification(claim.id) {
+                let wakeup = match self.subscriber.pending_grants.take_notification(claim.id) {
                     Some(Ok(Notification::ForceReleased)) => return Ok(AcquireReply::ForceReleased),
                     None | Some(Ok(Notification::Recheck)) => return self.heartbeat(&claim).await,
                     // Only an answer shows which server's replicas must have the grant.
@@ -393,11 +397,11 @@ impl Engine for RedisEngine {
                         self.subscriber.pending_grants.remove(claim.id);
                         return Ok(granted_answer(token, asked, claim.options.ttl));
                     }
-                    Some(Err(bell)) => bell,
+                    Some(Err(wakeup)) => wakeup,
                 };
                 tokio::select! {
                     biased;
-                    () = bell.notified() => {}
+                    () = wakeup.notified() => {}
                     () = self.clock.sleep_until(until) => return self.heartbeat(&claim).await,
                 }
             }
@@ -431,7 +435,7 @@ impl Engine for RedisEngine {
                 Value::Int(0) => Ok(ReleaseReply::Absent),
                 Value::Int(1) => Ok(ReleaseReply::Released),
                 Value::Int(2) => Ok(ReleaseReply::LeftQueue),
-                odd => Err(error::unexpected_answer(&live.address, &odd)),
+                unexpected => Err(error::unexpected_answer(&live.address, &unexpected)),
             }
         })
     }
@@ -440,23 +444,23 @@ impl Engine for RedisEngine {
         self.subscriber.losses.subscribe()
     }
 
-    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
+    fn watch(self: Arc<Self>, name: LockName, timeout: Duration) -> Step<Step<()>> {
         let key = self.key(&name);
         Step::new(async move {
-            let (bell, unarmed) = self.subscriber.key_watches.watch(&key);
+            let (wakeup, unarmed) = self.subscriber.key_watches.watch(&key);
             // Receives every change that the server reports from here on, even before the inner
             // step is polled.
-            let heard = bell.notified_owned();
-            let told = match unarmed {
+            let notified = wakeup.notified_owned();
+            let is_armed = match unarmed {
                 None => true,
                 Some(changes) => self.arm_watch(&key, changes).await?,
             };
             // Without notifications the caller polls.
-            let patience = if told { patience } else { patience.min(POLL_INTERVAL) };
+            let timeout = if is_armed { timeout } else { timeout.min(POLL_INTERVAL) };
             Ok(Step::new(async move {
                 tokio::select! {
-                    () = heard => {}
-                    () = self.clock.sleep_until(self.clock.now().saturating_add(patience)) => {}
+                    () = notified => {}
+                    () = self.clock.sleep_until(self.clock.now().saturating_add(timeout)) => {}
                 }
                 Ok(())
             }))
@@ -502,9 +506,9 @@ impl RecordStore for RedisEngine {
         })
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
         Step::new(async move {
-            let (record, live) = self.records.compare_and_set(&self.nodes, &name, over, value).await?;
+            let (record, live) = self.records.compare_and_set(&self.nodes, &name, expected_version, value).await?;
             if record.is_some() {
                 self.wait_for_replicas_or(&live.address, "the record does not count as written").await?;
             }
@@ -515,12 +519,13 @@ impl RecordStore for RedisEngine {
     fn compare_and_set_in_run(
         self: Arc<Self>,
         name: LockName,
-        over: u64,
+        expected_version: u64,
         value: String,
         run: ServerRun,
     ) -> Step<Option<Record>> {
         Step::new(async move {
-            let (record, live) = self.records.compare_and_set_in_run(&self, &name, (over, value), &run).await?;
+            let (record, live) =
+                self.records.compare_and_set_in_run(&self, &name, (expected_version, value), &run).await?;
             if record.is_some() {
                 self.wait_for_replicas_or(&live.address, "the record does not count as written").await?;
             }

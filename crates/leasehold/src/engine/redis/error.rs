@@ -9,8 +9,8 @@ use crate::types::{Error, ErrorKind};
 pub const NAME: &str = "redis";
 
 /// The server cannot be reached.
-pub fn unreachable(address: &Address, why: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("{address} cannot be reached: {why}")).retryable().at_engine(NAME)
+pub fn unreachable(address: &Address, reason: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{address} cannot be reached: {reason}")).retryable().at_engine(NAME)
 }
 
 /// The server refuses writes.
@@ -50,13 +50,13 @@ pub fn connect_error(address: &Address, cause: RedisError) -> Error {
         return Error::new(ErrorKind::Unavailable, message).retryable().at_engine(NAME);
     }
     if cause.is_connection_dropped() && !cause.is_connection_refusal() {
-        let why = format!("it closed the connection before it answered ({}); is it Redis?", one_line(&cause));
-        return unreachable(address, &why);
+        let reason = format!("it closed the connection before it answered ({}); is it Redis?", one_line(&cause));
+        return unreachable(address, &reason);
     }
     let hint = if text.contains("invalid peer certificate") {
-        "; name the authority that it is to be trusted by: ca=/path/to/ca.pem"
+        "; name the authority that signs its certificate: ca=/path/to/ca.pem"
     } else if text.contains("CertificateRequired") {
-        "; it wants to see a certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
+        "; it requires a client certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
     } else {
         ""
     };
@@ -65,20 +65,20 @@ pub fn connect_error(address: &Address, cause: RedisError) -> Error {
 
 /// A step failed. If the connection broke, the server may have done the step before.
 pub fn step_error(address: &Address, cause: RedisError) -> Error {
-    let said = one_line(&cause);
+    let cause_text = one_line(&cause);
     match cause.kind() {
         // redis-rs calls codes that it does not know "extensions".
-        Native::Server(_) | Native::Extension => refusal_error(address, code(&cause, &said), &said),
+        Native::Server(_) | Native::Extension => refusal_error(address, code(&cause, &cause_text), &cause_text),
         Native::AuthenticationFailed => {
-            let message = format!("{address} refuses the user or the password ({said})");
+            let message = format!("{address} refuses the user or the password ({cause_text})");
             Error::new(ErrorKind::Denied, message)
         }
         Native::Parse | Native::UnexpectedReturnType => {
-            let message = format!("{address} answered something that is not understood ({said})");
+            let message = format!("{address} sent an answer in an unknown format ({cause_text})");
             Error::new(ErrorKind::Corrupt, message).effect_unknown()
         }
         _ => {
-            let message = format!("the connection to {address} was lost ({said})");
+            let message = format!("the connection to {address} was lost ({cause_text})");
             Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown()
         }
     }
@@ -86,28 +86,31 @@ pub fn step_error(address: &Address, cause: RedisError) -> Error {
 
 /// The code of a server's refusal. Before Redis 7, a code from within a script is somewhere in the
 /// text.
-fn code<'a>(cause: &'a RedisError, said: &str) -> &'a str {
+fn code<'a>(cause: &'a RedisError, message: &str) -> &'a str {
     const CODES_IN_SCRIPTS: [&str; 6] = ["WRONGTYPE", "OOM", "NOREPLICAS", "MISCONF", "READONLY", "NOPERM"];
     let code = cause.code().unwrap_or_default();
-    let inside = CODES_IN_SCRIPTS.into_iter().find(|inside| code == "ERR" && said.contains(&format!("-{inside} ")));
-    inside.unwrap_or(code)
+    let inner_code =
+        CODES_IN_SCRIPTS.into_iter().find(|inner_code| code == "ERR" && message.contains(&format!("-{inner_code} ")));
+    inner_code.unwrap_or(code)
 }
 
 /// Redis 7.0 does not name the command that a script may not run, only its line: this finds the
 /// command.
 pub fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
-    let said = one_line(&cause);
-    let Some((what, place)) = said.split_once(" script: ").filter(|(what, _)| what.contains(FORBIDDEN)) else {
+    let message = one_line(&cause);
+    let Some((error_text, location)) =
+        message.split_once(" script: ").filter(|(error_text, _)| error_text.contains(FORBIDDEN))
+    else {
         return cause;
     };
-    let line = place.rsplit(':').next().and_then(|line| line.trim_end_matches('.').parse::<usize>().ok());
+    let line = location.rsplit(':').next().and_then(|line| line.trim_end_matches('.').parse::<usize>().ok());
     let text = match script.args_iter().last() {
         Some(Arg::Simple(text)) => String::from_utf8_lossy(text),
         _ => return cause,
     };
     let line = line.and_then(|line| text.lines().nth(line.checked_sub(1)?)).unwrap_or_default();
     let commands: Vec<_> = line.split("call('").skip(1).filter_map(|rest| rest.split('\'').next()).collect();
-    let detail = format!("{}: {}", what.trim_start_matches("ERR "), commands.join(" or "));
+    let detail = format!("{}: {}", error_text.trim_start_matches("ERR "), commands.join(" or "));
     redis::make_extension_error("NOPERM".to_owned(), Some(detail))
 }
 
@@ -115,36 +118,37 @@ pub fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
 const FORBIDDEN: &str = "The user executing the script can't";
 
 /// The server refuses the step. A refusal before the script's first write had no effect.
-fn refusal_error(address: &Address, code: &str, said: &str) -> Error {
+fn refusal_error(address: &Address, code: &str, cause_text: &str) -> Error {
     use ErrorKind::{Corrupt, Denied, Full, Unavailable};
     let later = |kind, message: String| Error::new(kind, message).retryable();
     match code {
         "READONLY" => read_only(address),
         "LOADING" => later(Unavailable, format!("{address} is still loading its data")),
         "MASTERDOWN" => later(Unavailable, format!("{address} is a replica that has lost its master")),
-        "TRYAGAIN" | "CLUSTERDOWN" => later(Unavailable, format!("the cluster cannot answer now ({said})")),
-        "NOREPLICAS" => later(Unavailable, format!("{address} has too few replicas at present ({said})")),
-        "BUSY" => later(Unavailable, format!("{address} is busy with somebody's script ({said})")),
-        "OOM" => later(Full, format!("{address} has no memory left ({said})")),
-        "MISCONF" => later(Full, format!("{address} cannot save its data and takes no writes ({said})")),
+        "TRYAGAIN" | "CLUSTERDOWN" => later(Unavailable, format!("the cluster cannot answer now ({cause_text})")),
+        "NOREPLICAS" => later(Unavailable, format!("{address} has too few replicas at present ({cause_text})")),
+        "BUSY" => later(Unavailable, format!("{address} is busy with another program's script ({cause_text})")),
+        "OOM" => later(Full, format!("{address} has no memory left ({cause_text})")),
+        "MISCONF" => later(Full, format!("{address} cannot save its data and refuses writes ({cause_text})")),
         "NOPERM" | "NOAUTH" | "WRONGPASS" => {
             let hint = "`leasehold doctor` lists the permissions that are needed";
-            let error = Error::new(Denied, format!("{address} does not let us ({said}); {hint}"));
+            let error = Error::new(Denied, format!("{address} does not let us ({cause_text}); {hint}"));
             // Our scripts have written before they run these.
-            let late = ["expire", "ttl"].iter().any(|command| said.to_lowercase().contains(command));
+            let late = ["expire", "ttl"].iter().any(|command| cause_text.to_lowercase().contains(command));
             if late { error.effect_unknown() } else { error }
         }
         "WRONGTYPE" => {
-            let message = "another program keeps something else under this lock's key; choose another `prefix`";
+            let message = "another program uses this lock's key; choose another `prefix`";
             Error::new(Corrupt, message)
         }
         // A server that shuts down may have done the step.
-        "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, said.to_owned()).effect_unknown(),
+        "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, cause_text.to_owned()).effect_unknown(),
         // Our scripts fail only on data that they did not write.
-        "ERR" if said.contains("user_script:") => {
-            Error::new(Corrupt, format!("the lock's record is not what leasehold writes ({said})")).effect_unknown()
+        "ERR" if cause_text.contains("user_script:") => {
+            Error::new(Corrupt, format!("the lock's record is not what leasehold writes ({cause_text})"))
+                .effect_unknown()
         }
-        _ => Error::new(Unavailable, format!("{address} refuses the step ({said})")).effect_unknown(),
+        _ => Error::new(Unavailable, format!("{address} refuses the step ({cause_text})")).effect_unknown(),
     }
 }
 
@@ -169,7 +173,7 @@ pub fn unexpected_answer(address: &Address, answer: &redis::Value) -> Error {
         redis::Value::Nil => "nothing".to_owned(),
         _ => "something else".to_owned(),
     };
-    Error::new(ErrorKind::Corrupt, format!("{address} answered with {kind}, which no script of ours does"))
+    Error::new(ErrorKind::Corrupt, format!("{address} answered with {kind}, which is no answer to leasehold's scripts"))
         .effect_unknown()
 }
 

@@ -37,18 +37,18 @@ pub(super) async fn inspect_lock(engine: &RedisEngine, name: &LockName) -> Resul
 /// What the server has stored of a lock, and its time. `Corrupt` if leasehold did not write it.
 async fn read_lock(engine: &RedisEngine, name: &LockName) -> Result<(u64, StoredLock, LiveConnection)> {
     let key = engine.key(name);
-    let fill = |command: &mut Cmd, _: &LiveConnection| {
+    let fill_command = |command: &mut Cmd, _: &LiveConnection| {
         command.arg(&key);
     };
-    let shown = engine.nodes.run_script(engine.nodes.slot(&key), &engine.scripts.inspect, 1, &fill).await;
-    let (answer, live) = shown?;
+    let reply = engine.nodes.run_script(engine.nodes.slot(&key), &engine.scripts.inspect, 1, &fill_command).await;
+    let (answer, live) = reply?;
     let (now, fields, group) = parse_answer(&answer).ok_or_else(|| error::unexpected_answer(&live.address, &answer))?;
-    let stock = StoredLock::read(&fields, group, now, wire::short_run(&live.run_id));
-    let stock = stock.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))?;
-    Ok((now, stock, live))
+    let stored = StoredLock::read(&fields, group, now, wire::short_run(&live.run_id));
+    let stored = stored.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))?;
+    Ok((now, stored, live))
 }
 
-/// The server's time, the lock's fields, and its bundle.
+/// The server's time, the lock's fields, and its group.
 type InspectAnswer<'a> = (u64, Vec<HashField>, Option<&'a [u8]>);
 
 fn parse_answer(answer: &Value) -> Option<InspectAnswer<'_>> {
@@ -82,8 +82,8 @@ fn party_view(record: ClaimRecord, now: u64) -> ContenderView {
 pub(super) async fn list(engine: &RedisEngine, prefix: &str) -> Result<Vec<LockView>> {
     let names = scan_names(&engine.nodes, &engine.config.prefix, wire::LOCK_LETTER, prefix).await?;
     let mut views = Vec::new();
-    for some in names.chunks(MAX_CONCURRENT_READS) {
-        views.extend(try_join_all(some.iter().map(|name| inspect_lock(engine, name))).await?);
+    for chunk in names.chunks(MAX_CONCURRENT_READS) {
+        views.extend(try_join_all(chunk.iter().map(|name| inspect_lock(engine, name))).await?);
     }
     views.retain(|view| !view.holders.is_empty() || !view.waiters.is_empty() || view.damage.is_some());
     Ok(views)
@@ -125,7 +125,7 @@ pub(crate) fn parse_scan(answer: &Value, address: &Address) -> Result<(String, V
     read().ok_or_else(|| error::unexpected_answer(address, answer))
 }
 
-/// Asks a holder to release its claim, by a message to its client.
+/// Requests that a holder releases its claim, by a message to its client.
 pub(super) async fn request_release(
     engine: &RedisEngine,
     name: &LockName,
@@ -133,10 +133,10 @@ pub(super) async fn request_release(
     reason: &str,
 ) -> Result<Option<ContenderView>> {
     let key = engine.key(name);
-    let (now, stock, _) = read_lock(engine, name).await?;
+    let (now, stored, _) = read_lock(engine, name).await?;
     let holds =
         |record: &ClaimRecord| record.claim == claim && record.token > Token::default() && record.expires_at > now;
-    let Some(record) = stock.records.into_iter().find(holds) else { return Ok(None) };
+    let Some(record) = stored.records.into_iter().find(holds) else { return Ok(None) };
     if let Some(channel) = record.contender.channel(&key) {
         let link = engine.nodes.link(engine.nodes.slot(&key))?;
         let live = link.connection().await?;
@@ -170,8 +170,8 @@ pub(super) async fn force_release(
         };
         let token = |value| wire::integer(value).and_then(|token| token.try_into().ok()).map(Token);
         let others = Some(token(lowest)?).filter(|lowest| *lowest > Token::default());
-        let advised = fence::force_release_token(record.token, others, token(fresh)?);
-        Some(ForceReleaseOutcome::new(Some(record), advised))
+        let force_release_token = fence::force_release_token(record.token, others, token(fresh)?);
+        Some(ForceReleaseOutcome::new(Some(record), force_release_token))
     };
     read().ok_or_else(|| error::unexpected_answer(&live.address, &answer))
 }

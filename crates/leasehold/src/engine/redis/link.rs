@@ -1,8 +1,8 @@
 //! One connection to one server, for commands and messages alike, that is kept up.
 //!
-//! A task of its own connects, watches the connection and reconnects with growing pauses. A request
-//! that comes while the connection is known to be down fails at once, with the reason. A request
-//! that comes just after a break waits for the first attempt to reconnect.
+//! A background task connects, watches the connection and reconnects with growing pauses. A request
+//! that starts while the connection is known to be down fails at once, with the reason. A request
+//! that starts just after a break waits for the first attempt to reconnect.
 
 use std::fmt;
 use std::pin::pin;
@@ -23,7 +23,7 @@ use crate::clock::Instant;
 use crate::logic::backoff::{self, RenewalUrgency};
 use crate::types::{Error, ErrorKind, Result};
 
-/// A connection that lasted this long counts as a success, however it ended.
+/// A connection that lasted this long counts as a success, whatever ended it.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// The longest pause between two attempts to connect, if no lease waits for the next one.
@@ -71,8 +71,8 @@ impl LinkState {
         match self {
             Self::Connecting => None,
             Self::Up(live) => Some(Ok(Arc::clone(live))),
-            Self::Down(kind, why, retryable) => {
-                let error = Error::new(*kind, &**why);
+            Self::Down(kind, reason, retryable) => {
+                let error = Error::new(*kind, &**reason);
                 Some(Err(if *retryable { error.retryable() } else { error }))
             }
         }
@@ -114,7 +114,7 @@ struct Inner {
     needs_run_id: bool,
     listener: Arc<dyn LinkListener>,
     state: Mutex<LinkState>,
-    /// Notified when the state changes. Requests that wait go on in the order in which they came.
+    /// Notified when the state changes. Waiting requests continue in the order of their arrival.
     state_changed: Notify,
     /// The number of the last connection on which a step succeeded.
     last_useful: AtomicU64,
@@ -188,21 +188,21 @@ impl Link {
         matches!(*self.inner.state(), LinkState::Up(_))
     }
 
-    /// Runs a script; sends its text if the server has dropped it. `fill` adds the keys and the
-    /// arguments.
+    /// Runs a script; sends its text if the server has dropped it. `fill_command` adds the keys and
+    /// the arguments.
     pub async fn run_script(
         &self,
         live: &LiveConnection,
         script: &CachedScript,
         keys: usize,
-        fill: &(dyn Fn(&mut Cmd) + Send + Sync),
+        fill_command: &(dyn Fn(&mut Cmd) + Send + Sync),
     ) -> RedisResult<Value> {
         let mut command = script.evalsha(keys);
-        fill(&mut command);
+        fill_command(&mut command);
         let result = match self.send_command(live, &command).await {
             Err(cause) if cause.kind() == Native::Server(ServerErrorKind::NoScript) => {
                 let mut command = script.eval(keys);
-                fill(&mut command);
+                fill_command(&mut command);
                 self.send_command(live, &command).await
             }
             other => other,
@@ -218,7 +218,7 @@ impl Link {
         self.record_answer(live, waiting, result)
     }
 
-    /// Sends several commands in a row, with nothing between them.
+    /// Sends several commands in one message, without others between them.
     pub async fn send_commands(&self, live: &LiveConnection, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
         let mut connection = live.connection.clone();
         let waiting = UnansweredRequest(self);
@@ -242,7 +242,7 @@ impl Link {
             Err(cause) if is_broken(cause) => self.inner.mark_broken(live.number),
             // A refusal does not prove that the server is of use.
             Err(_) => {}
-            // A server that hung and continues answers requests that are no longer wanted.
+            // A server that hung and continues would answer requests that no caller waits for.
             Ok(_) if self.inner.is_broken(live.number) => return Err(abandoned_error()),
             Ok(_) => self.inner.mark_useful(live.number),
         }
@@ -280,14 +280,14 @@ fn is_broken(cause: &RedisError) -> bool {
     !matches!(cause.kind(), Native::Server(_)) && (cause.is_io_error() || cause.is_unrecoverable_error())
 }
 
-/// Keeps the connection up, for ever.
+/// Keeps the connection up until the link is dropped.
 async fn keep_connected(inner: Arc<Inner>) {
     let (mut number, mut failures, mut again) = (0, 0_u32, false);
     loop {
         number += 1;
         match inner.connect(number).await {
             Ok(live) => {
-                let made = inner.config.clock.now();
+                let created_at = inner.config.clock.now();
                 inner.set_state(LinkState::Up(Arc::clone(&live)));
                 inner.listener.on_connected(&live, again);
                 again = true;
@@ -302,14 +302,14 @@ async fn keep_connected(inner: Arc<Inner>) {
                 // Two kinds of server must not be reconnected to without a pause: one that accepts
                 // a connection and closes it before a step succeeds, and one that answers but
                 // refuses writes.
-                failures = if inner.is_useful(number, made) { 0 } else { failures.saturating_add(1) };
+                failures = if inner.is_useful(number, created_at) { 0 } else { failures.saturating_add(1) };
                 inner.set_state(match failures {
                     0..=1 => LinkState::Connecting,
                     _ => LinkState::from_error(&inner.useless_error(&live)),
                 });
                 inner.listener.on_disconnected();
                 drop(live);
-                inner.config.clock.sleep_until(made.saturating_add(inner.pause(failures))).await;
+                inner.config.clock.sleep_until(created_at.saturating_add(inner.pause(failures))).await;
             }
             Err(error) => {
                 tracing::debug!(%error, failures, "no connection");
@@ -354,8 +354,8 @@ impl Inner {
 
     /// Whether the connection was of use: it lasted, or a step succeeded. A read does not count on
     /// a server that refuses writes.
-    fn is_useful(&self, number: u64, made: Instant) -> bool {
-        let lasted = self.config.clock.now().duration_since(made) >= STABLE_AFTER;
+    fn is_useful(&self, number: u64, created_at: Instant) -> bool {
+        let lasted = self.config.clock.now().duration_since(created_at) >= STABLE_AFTER;
         lasted || self.last_useful.load(Ordering::Relaxed) >= number && !self.is_read_only(number)
     }
 
@@ -384,19 +384,19 @@ impl Inner {
                 (elected.master.clone(), Some(elected))
             }
         };
-        let weak = Arc::downgrade(self);
-        let hear: connect::PushHandler = Arc::new(move |info: PushInfo| {
-            let Some(inner) = weak.upgrade() else { return };
+        let link = Arc::downgrade(self);
+        let on_push: connect::PushHandler = Arc::new(move |info: PushInfo| {
+            let Some(inner) = link.upgrade() else { return };
             if info.kind == PushKind::Disconnection {
                 inner.mark_broken(number);
             } else if !inner.is_broken(number) {
                 inner.listener.on_message(info);
             }
         });
-        let mut connection = connect::to_node(&self.config, &address, Some(hear)).await?;
-        let most = self.config.connect_timeout;
-        let set_up = self.config.clock.timeout(most, self.set_up(&mut connection, &address)).await;
-        let run = set_up.map_err(|_| error::unreachable(&address, &format!("no answer within {most:?}")))??;
+        let mut connection = connect::to_node(&self.config, &address, Some(on_push)).await?;
+        let timeout = self.config.connect_timeout;
+        let set_up = self.config.clock.timeout(timeout, self.set_up(&mut connection, &address)).await;
+        let run = set_up.map_err(|_| error::unreachable(&address, &format!("no answer within {timeout:?}")))??;
         // A master that was replaced and is then restored is in the same run, but has missed the
         // writes in between.
         let run = match &elected {
@@ -417,7 +417,7 @@ impl Inner {
                 Err(cause) if self.listener.needs_inbox() || cause.code() != Some("NOPERM") => {
                     return Err(failed(cause));
                 }
-                Err(cause) => tracing::debug!(%cause, "no messages reach us from this server"),
+                Err(cause) => tracing::debug!(%cause, "cannot subscribe to messages from this server"),
                 Ok(()) => {}
             }
         }
@@ -435,7 +435,7 @@ impl Inner {
         let info: String = redis::cmd("INFO").arg("server").query_async(connection).await.map_err(failed)?;
         let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::trim);
         run.filter(|run| run.len() >= RUN_DIGITS).map(Into::into).ok_or_else(|| {
-            let message = format!("{address}: leases need the server's run_id, and INFO does not tell it");
+            let message = format!("{address}: leases need the server's run_id, and INFO does not report it");
             Error::new(ErrorKind::Unsupported, message).at_engine(error::NAME)
         })
     }
@@ -451,7 +451,7 @@ impl Inner {
     /// Returns when the connection ends. Checks its liveness when it is idle, or when a request had
     /// no answer.
     async fn until_broken(&self, live: &LiveConnection) {
-        let patience = self.config.connect_timeout;
+        let timeout = self.config.connect_timeout;
         loop {
             let quiet = tokio::select! {
                 biased;
@@ -470,7 +470,7 @@ impl Inner {
             let alive = connection.send_packed_command(&ping);
             tokio::select! {
                 biased;
-                answer = self.config.clock.timeout(patience, alive) => {
+                answer = self.config.clock.timeout(timeout, alive) => {
                     if !matches!(answer, Ok(Ok(_))) {
                         return;
                     }

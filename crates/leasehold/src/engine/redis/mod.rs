@@ -33,9 +33,9 @@
 //! of its own with a random name. No lock has a channel.
 //!
 //! **Tokens.** A token is `max(last + 1, TIME in microseconds)`. While the lock's record exists,
-//! tokens rise whatever the clock does. Without a record (after a `DEL`, a restart without data, a
-//! fail-over that lost writes) they continue from the clock. If that clock was also set back,
-//! tokens are lower than before. They fit 53 bits until 2255.
+//! tokens rise for any change of the clock. Without a record (after a `DEL`, a restart without
+//! data, a fail-over that lost writes) they continue from the clock. If that clock was also set
+//! back, tokens are lower than before. They fit 53 bits until 2255.
 //!
 //! **Deadlines.** A grant in an answer lasts a TTL, counted from before the client sent the
 //! request. A grant in a message was made after the last request that was answered with "queued".
@@ -54,7 +54,7 @@
 //! | old message arrives late | ignored: it names a queue position that the claim no longer has |
 //! | grant and force release arrive before the request is polled again | the force release counts: the request ends with an error |
 //! | message of a force release is lost | found by the next `look`, see below |
-//! | request to release is lost with a connection | no change: the holder keeps the lock, and the operator asks again |
+//! | request to release is lost with a connection | no change: the holder keeps the lock, and the operator repeats it |
 //! | waiter dies | its inbox has no subscriber: skipped; with a half-open connection, its grant ends with its TTL |
 //! | holder dies | the first waiter sends a `look` at the end of the lease; the heartbeats of the other waiters are the backup |
 //! | connection breaks | back-off and reconnect; then all waiters send a `look`, and all leases are renewed at once |
@@ -62,24 +62,24 @@
 //! | server has dropped the scripts | `NOSCRIPT`: the client sends the script as text |
 //! | fail-over or restart loses a grant | the next renewal (at once, after the reconnect) reports the guard as lost; until then two may hold, the first with the lower token |
 //! | the same, in strict mode | cool-down for the longest lease, see below |
-//! | partitioned master goes on | as with every asynchronous replication; `min-replicas-to-write` bounds it, `replicas=N` waits for replicas |
+//! | partitioned master continues | as with every asynchronous replication; `min-replicas-to-write` bounds it, `replicas=N` waits for replicas |
 //! | slot moves | the client follows `MOVED` and `ASK`; a lock is one key, so it is never in two places |
 //! | slot is half moved, in strict mode (whose own key may be on the other node: `TRYAGAIN`) | held locks are renewed and released without that key; no new grants |
 //! | slot moves to a node that a waiter's client does not know yet | the waiter counts as inherited, and is not skipped for want of a subscriber there; it receives its grant over the cluster bus, or at its next `look` |
 //! | new server's clock is ahead or behind (promoted, restarted, new node of a slot) | another run: what other runs wrote counts from when the new run first sees it |
-//! | Sentinels name different masters | the newest election counts: [`election`](crate::logic::sentinel_election) |
-//! | one master of a cluster hangs | each node's leases are renewed by calls of their own: the other nodes' renewals go on |
+//! | Sentinels name different masters | the newest election counts: [`sentinel_election`](crate::logic::sentinel_election) |
+//! | one master of a cluster hangs | each node's leases are renewed by calls of their own: the other nodes' renewals continue |
 //! | server refuses writes (`READONLY`) | its connection is replaced, after growing pauses, see below |
 //! | server's clock is set back | a timestamp in the future counts as now: leases last one TTL from then; tokens still rise for locks whose record exists |
-//! | server's clock jumps forward | leases end early: two may hold, and their tokens tell them apart |
-//! | a key is deleted by hand, or evicted by the server | the lock is free; the holder learns it at its next renewal; in a bundle, at the fourth at the latest |
+//! | server's clock jumps forward | leases end early: two may hold, and their tokens differ |
+//! | a key is deleted by hand, or evicted by the server | the lock is free; the holder learns it at its next renewal; in a group, at the fourth at the latest |
 //!
 //! - *The message of a force release is lost* only if the connection broke, too. After a break the
 //!   client trusts no grant that its caller has not received. All waiters send a `look`, and all
 //!   leases are renewed. The lock keeps the last hundred claims that were force released, each for
 //!   its TTL. From this list the `look` reports that the claim is gone.
 //! - *A fail-over or restart loses a grant, in strict mode.* The server's `run_id` is not the
-//!   stored one, or none is stored. For the longest lease, the server grants nothing new. An owner
+//!   stored one, or none is stored. For the longest lease, the server makes no new grants. An owner
 //!   does not re-enter on a hold that it has not renewed since: the server may have lost that
 //!   hold's release.
 //! - *A server refuses writes.* A successful read does not reset the pauses. No pause is longer
@@ -134,7 +134,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     force_release: true,
     records: true,
     tolerates: "any client's crash, cut or pause; a restart of the server with its data; lost messages and replies",
-    fails_when: "a fail-over or restart that forgets a grant (strict mode waits it out), a server clock that jumps forward",
+    fails_when: "a fail-over or restart that loses a grant (strict mode waits it out), a server clock that jumps forward",
     ..Capabilities::exclusive_only("redis")
 };
 

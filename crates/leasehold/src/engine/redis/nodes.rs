@@ -39,7 +39,7 @@ enum Routing {
     Cluster(Arc<ClusterMap>, JoinHandle<()>),
 }
 
-/// What is needed to open a link.
+/// The data needed to open a link.
 #[derive(Clone)]
 pub struct LinkFactory {
     pub config: Arc<Config>,
@@ -136,9 +136,9 @@ impl Nodes {
     /// Identifies the server that has this slot.
     pub fn server_id(&self, slot: Option<u16>) -> u64 {
         let Routing::Cluster(map, _) = &self.routing else { return 0 };
-        let mut place = DefaultHasher::new();
-        map.slot_table().slots.get(usize::from(slot.unwrap_or_default())).hash(&mut place);
-        place.finish()
+        let mut hasher = DefaultHasher::new();
+        map.slot_table().slots.get(usize::from(slot.unwrap_or_default())).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// A link to every server that has locks.
@@ -164,17 +164,17 @@ impl Nodes {
         }
     }
 
-    /// Runs a script on the server that has the slot. `fill` adds the keys and the arguments, for
-    /// this connection.
+    /// Runs a script on the server that has the slot. `fill_command` adds the keys and the
+    /// arguments, for this connection.
     pub async fn run_script(
         &self,
         slot: Option<u16>,
         script: &CachedScript,
         keys: usize,
-        fill: &(dyn Fn(&mut Cmd, &LiveConnection) + Send + Sync),
+        fill_command: &(dyn Fn(&mut Cmd, &LiveConnection) + Send + Sync),
     ) -> Result<(Value, LiveConnection)> {
         let mut link = self.link(slot)?;
-        let mut asking = false;
+        let mut is_asking = false;
         for _ in 0..MAX_REDIRECTS {
             let live = match link.connection().await {
                 Ok(live) => live,
@@ -183,8 +183,8 @@ impl Nodes {
                     return Err(error);
                 }
             };
-            let filled = |command: &mut Cmd| fill(command, &live);
-            let result = if asking {
+            let filled = |command: &mut Cmd| fill_command(command, &live);
+            let result = if is_asking {
                 run_script_asking(&link, &live, script, keys, &filled).await
             } else {
                 link.run_script(&live, script, keys, &filled).await
@@ -194,11 +194,11 @@ impl Nodes {
                 Err(cause) => cause,
             };
             match self.redirect_target(&cause, &live.address) {
-                Some((next, only_once)) => (link, asking) = (next, only_once),
+                Some((next, only_once)) => (link, is_asking) = (next, only_once),
                 None => return Err(error::step_error(&live.address, cause)),
             }
         }
-        let message = "the cluster sends us in circles: its nodes do not agree who has the slot";
+        let message = "the cluster redirects in circles: its nodes disagree on who has the slot";
         Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME))
     }
 
@@ -218,8 +218,8 @@ impl Nodes {
                 return None;
             }
         };
-        let (place, slot) = cause.redirect_node()?;
-        let (host, port) = place.rsplit_once(':')?;
+        let (location, slot) = cause.redirect_node()?;
+        let (host, port) = location.rsplit_once(':')?;
         let address = Address { host: host_or_asked(host, asked), port: port.parse().ok()? };
         let mut places = map.slot_table();
         if !only_once {
@@ -246,14 +246,14 @@ async fn run_script_asking(
     live: &LiveConnection,
     script: &CachedScript,
     keys: usize,
-    fill: &(dyn Fn(&mut Cmd) + Send + Sync),
+    fill_command: &(dyn Fn(&mut Cmd) + Send + Sync),
 ) -> redis::RedisResult<Value> {
     let mut command = script.eval(keys);
-    fill(&mut command);
-    let mut both = Pipeline::new();
-    both.cmd("ASKING").add_command(command);
+    fill_command(&mut command);
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("ASKING").add_command(command);
     let mut last = Value::Nil;
-    for answer in link.send_commands(live, &both).await? {
+    for answer in link.send_commands(live, &pipeline).await? {
         last = answer.extract_error().map_err(|cause| error::name_forbidden_command(cause, &script.script_load()))?;
     }
     Ok(last)
@@ -273,7 +273,7 @@ async fn refresh_when_stale(map: Arc<ClusterMap>) {
     loop {
         map.link_factory.map_stale.notified().await;
         if let Err(error) = map.refresh().await {
-            tracing::debug!(%error, "the cluster's map is not to be had");
+            tracing::debug!(%error, "the cluster's map could not be read");
         }
         map.link_factory.config.clock.sleep(MAP_PAUSE).await;
     }
@@ -281,8 +281,10 @@ async fn refresh_when_stale(map: Arc<ClusterMap>) {
 
 impl SlotTable {
     fn set(&mut self, slot: u16, address: &Address) {
-        if let Some(place) = self.slots.get_mut(usize::from(slot)).filter(|place| place.as_ref() != Some(address)) {
-            *place = Some(address.clone());
+        if let Some(slot_address) =
+            self.slots.get_mut(usize::from(slot)).filter(|slot_address| slot_address.as_ref() != Some(address))
+        {
+            *slot_address = Some(address.clone());
             self.has_moved = true;
         }
     }
@@ -311,20 +313,20 @@ impl ClusterMap {
         Ok(Arc::clone(link))
     }
 
-    /// Asks the nodes that we know, and then the seeds, for the map; the first answer counts. A
-    /// node that has lost contact with the others may have an old map. Its answer counts only if no
-    /// other node has a better one.
+    /// Requests the map from the nodes that we know, and then from the seeds; the first answer
+    /// counts. A node that has lost contact with the others may have an old map. Its answer counts
+    /// only if no other node has a better one.
     async fn refresh(&self) -> Result<()> {
         let mut known: Vec<Address> =
             self.slot_table().links.iter().filter(|(_, link)| link.is_up()).map(|(at, _)| at.clone()).collect();
         known.extend(self.seeds.iter().filter(|seed| !known.contains(seed)).cloned().collect::<Vec<_>>());
-        let (mut failed, mut doubtful) = (None, None);
+        let (mut failed, mut uncertain) = (None, None);
         let (mut next, mut asked) = (known.iter(), FuturesUnordered::new());
         loop {
             let more = next.next().map(|address| asked.push(self.fetch_map(address))).is_some();
             // A node that hangs does not delay the answers of the others.
-            let most = if more { HEAD_START } else { Duration::MAX };
-            let answer = match self.link_factory.config.clock.timeout(most, asked.next()).await {
+            let timeout = if more { HEAD_START } else { Duration::MAX };
+            let answer = match self.link_factory.config.clock.timeout(timeout, asked.next()).await {
                 Ok(Some(answer)) => answer,
                 Ok(None) => break,
                 Err(_) => continue,
@@ -334,40 +336,40 @@ impl ClusterMap {
                     self.adopt(slots);
                     return Ok(());
                 }
-                Ok((slots, false)) => doubtful = doubtful.or(Some(slots)),
+                Ok((slots, false)) => uncertain = uncertain.or(Some(slots)),
                 Err(error) => failed = Some(error),
             }
         }
-        match (doubtful, failed) {
-            // The map that we have is as good.
+        match (uncertain, failed) {
+            // The present map is as good.
             (Some(slots), _) if self.slot_table().slots.is_empty() => {
                 self.adopt(slots);
                 Ok(())
             }
             (None, Some(error)) => Err(error),
-            _ => Err(Error::new(ErrorKind::Unavailable, "no node of the cluster sees the others").retryable()),
+            _ => Err(Error::new(ErrorKind::Unavailable, "no node of the cluster can reach the others").retryable()),
         }
     }
 
     /// A node's map, and whether the node reports the cluster's state as good.
     async fn fetch_map(&self, address: &Address) -> Result<(Vec<Option<Address>>, bool)> {
-        let most = self.link_factory.config.connect_timeout;
-        let asking = async {
+        let timeout = self.link_factory.config.connect_timeout;
+        let reply = async {
             let mut connection = super::connect::to_node(&self.link_factory.config, address, None).await?;
-            let mut both = Pipeline::new();
-            both.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
-            let answers = connection.send_packed_commands(&both, 0, 2).await;
+            let mut pipeline = Pipeline::new();
+            pipeline.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
+            let answers = connection.send_packed_commands(&pipeline, 0, 2).await;
             let mut answers = answers.map_err(|cause| cluster_error(address, cause))?.into_iter();
             let slots = answers.next().unwrap_or(Value::Nil).extract_error();
             let slots = slots.map_err(|cause| cluster_error(address, cause))?;
             Ok((slots, answers.next().unwrap_or(Value::Nil)))
         };
-        let answer = self.link_factory.config.clock.timeout(most, asking).await;
+        let answer = self.link_factory.config.clock.timeout(timeout, reply).await;
         let (slots, info) =
-            answer.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))?;
+            answer.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {timeout:?}"))))?;
         let slots = parse_slots(&slots, address).ok_or_else(|| error::unexpected_answer(address, &slots))?;
         if slots.iter().all(Option::is_none) {
-            let message = format!("{address} serves no slots, and knows nobody who does");
+            let message = format!("{address} serves no slots, and knows no node that does");
             return Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME));
         }
         // A node that may not report its state is trusted.

@@ -40,8 +40,8 @@ struct WaiterEntry {
 
 impl WaiterEntry {
     fn notify(&self) {
-        if let Some(bell) = &self.wakeup {
-            bell.notify_one();
+        if let Some(wakeup) = &self.wakeup {
+            wakeup.notify_one();
         }
     }
 }
@@ -88,7 +88,7 @@ impl PendingGrants {
         slots.get(&claim).filter(|slot| slot.is_unanswered).map(|slot| slot.force_released_at.is_some())
     }
 
-    /// The claim was known to wait, at this position, by the answer to a request sent at `sent`.
+    /// An answer to a request sent at `sent` showed that the claim waits, at this position.
     pub(crate) fn set_waiting(&self, claim: ClaimId, sent: Instant, position: u64) {
         if let Some(slot) = self.entries().get_mut(&claim) {
             (slot.position, slot.is_unanswered) = (Some(position), false);
@@ -109,8 +109,8 @@ impl PendingGrants {
         if slot.force_released_at.is_some() {
             return Some(Ok(Notification::ForceReleased));
         }
-        if let Some((token, place)) = slot.grant.take()
-            && slot.position == Some(place)
+        if let Some((token, position)) = slot.grant.take()
+            && slot.position == Some(position)
         {
             return Some(Ok(Notification::Granted(token, slot.last_known_waiting)));
         }
@@ -207,63 +207,63 @@ mod tests {
     const CLAIM: ClaimId = ClaimId::from_bits(1);
 
     fn pending_grants_with_waiter() -> PendingGrants {
-        let mailbox = PendingGrants::default();
-        mailbox.begin_request(CLAIM, Instant::default()).keep();
-        mailbox.set_waiting(CLAIM, Instant::default(), 7);
-        mailbox
+        let pending_grants = PendingGrants::default();
+        pending_grants.begin_request(CLAIM, Instant::default()).keep();
+        pending_grants.set_waiting(CLAIM, Instant::default(), 7);
+        pending_grants
     }
 
-    fn taken_notification(mailbox: &PendingGrants) -> Option<Notification> {
-        mailbox.take_notification(CLAIM).and_then(Result::ok)
+    fn taken_notification(pending_grants: &PendingGrants) -> Option<Notification> {
+        pending_grants.take_notification(CLAIM).and_then(Result::ok)
     }
 
     #[test]
     fn a_force_release_voids_an_unread_grant_and_every_late_one() {
-        let mailbox = pending_grants_with_waiter();
-        mailbox.add_grant(CLAIM, Token(3), 7);
-        mailbox.set_force_released(CLAIM, 9);
-        assert_eq!(taken_notification(&mailbox), Some(Notification::ForceReleased));
+        let pending_grants = pending_grants_with_waiter();
+        pending_grants.add_grant(CLAIM, Token(3), 7);
+        pending_grants.set_force_released(CLAIM, 9);
+        assert_eq!(taken_notification(&pending_grants), Some(Notification::ForceReleased));
         // A cluster forwards messages: the same grant may arrive again over another connection.
-        mailbox.add_grant(CLAIM, Token(3), 7);
-        assert_eq!(taken_notification(&mailbox), Some(Notification::ForceReleased));
+        pending_grants.add_grant(CLAIM, Token(3), 7);
+        assert_eq!(taken_notification(&pending_grants), Some(Notification::ForceReleased));
     }
 
     /// A cluster forwards messages: a force release may arrive again after the claim's next
     /// attempt.
     #[test]
     fn an_old_force_release_does_not_void_a_new_position() {
-        let mailbox = pending_grants_with_waiter();
-        mailbox.set_force_released(CLAIM, 7);
-        mailbox.begin_attempt(CLAIM);
-        mailbox.set_force_released(CLAIM, 7);
-        mailbox.set_waiting(CLAIM, Instant::default(), 12);
-        mailbox.set_force_released(CLAIM, 7);
-        mailbox.add_grant(CLAIM, Token(13), 12);
-        assert_eq!(taken_notification(&mailbox), Some(Notification::Granted(Token(13), Instant::default())));
+        let pending_grants = pending_grants_with_waiter();
+        pending_grants.set_force_released(CLAIM, 7);
+        pending_grants.begin_attempt(CLAIM);
+        pending_grants.set_force_released(CLAIM, 7);
+        pending_grants.set_waiting(CLAIM, Instant::default(), 12);
+        pending_grants.set_force_released(CLAIM, 7);
+        pending_grants.add_grant(CLAIM, Token(13), 12);
+        assert_eq!(taken_notification(&pending_grants), Some(Notification::Granted(Token(13), Instant::default())));
     }
 
-    /// After an unanswered request it is open whether the claim still waits; a claim that was never
-    /// known to wait is forgotten.
+    /// After an unanswered request it is unknown whether the claim still waits; a claim that was
+    /// never known to wait is forgotten.
     #[test]
     fn a_request_without_an_answer_interrupts_a_wait() {
-        let mailbox = pending_grants_with_waiter();
-        assert_eq!(mailbox.unanswered_wait(CLAIM), None);
-        drop(mailbox.begin_request(CLAIM, Instant::default()));
-        assert_eq!(mailbox.unanswered_wait(CLAIM), Some(false));
-        mailbox.set_force_released(CLAIM, 7);
-        assert_eq!(mailbox.unanswered_wait(CLAIM), Some(true));
-        mailbox.begin_request(CLAIM, Instant::default()).discard();
-        assert_eq!(mailbox.unanswered_wait(CLAIM), None);
-        drop(mailbox.begin_request(CLAIM, Instant::default()));
-        assert!(mailbox.entries().is_empty());
+        let pending_grants = pending_grants_with_waiter();
+        assert_eq!(pending_grants.unanswered_wait(CLAIM), None);
+        drop(pending_grants.begin_request(CLAIM, Instant::default()));
+        assert_eq!(pending_grants.unanswered_wait(CLAIM), Some(false));
+        pending_grants.set_force_released(CLAIM, 7);
+        assert_eq!(pending_grants.unanswered_wait(CLAIM), Some(true));
+        pending_grants.begin_request(CLAIM, Instant::default()).discard();
+        assert_eq!(pending_grants.unanswered_wait(CLAIM), None);
+        drop(pending_grants.begin_request(CLAIM, Instant::default()));
+        assert!(pending_grants.entries().is_empty());
     }
 
     #[test]
     fn an_unread_grant_is_checked_again_after_a_reconnect() {
-        let mailbox = pending_grants_with_waiter();
-        mailbox.add_grant(CLAIM, Token(3), 7);
-        mailbox.request_recheck_all();
-        assert_eq!(taken_notification(&mailbox), Some(Notification::Recheck));
-        assert_eq!(taken_notification(&mailbox), None);
+        let pending_grants = pending_grants_with_waiter();
+        pending_grants.add_grant(CLAIM, Token(3), 7);
+        pending_grants.request_recheck_all();
+        assert_eq!(taken_notification(&pending_grants), Some(Notification::Recheck));
+        assert_eq!(taken_notification(&pending_grants), None);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | event | consequence |
 //! |---|---|
-//! | reply to a write is lost | outcome unknown until the next read; the same write over the same version does nothing the second time |
+//! | reply to a write is lost | outcome unknown until the next read; the same write over the same version has no effect the second time |
 //! | two writes at once | the scripts run one after the other; the second finds another version |
 //! | record is removed and created again | its version stays for a day, and then the clock is beyond it |
 //! | server's clock is set back | versions continue one by one; the time that a read returns goes back with the clock |
@@ -69,22 +69,23 @@ impl StoredRecords {
     ) -> Result<(Record, Option<ServerRun>)> {
         let key = wire::record_key(&self.prefix, name.as_str());
         let slot = engine.nodes.slot(&key);
-        let fill = |command: &mut Cmd, live: &LiveConnection| {
+        let fill_command = |command: &mut Cmd, live: &LiveConnection| {
             command.arg(&key);
             engine.add_epoch_key(command, slot);
             engine.add_run_arguments(command, live);
         };
-        let (answer, live) = engine.nodes.run_script(slot, &self.get_in_run, engine.key_count(1), &fill).await?;
-        let odd = || error::unexpected_answer(&live.address, &answer);
-        Ok((parse_record(&answer).ok_or_else(odd)?, Some(parse_run(&answer).ok_or_else(odd)?)))
+        let (answer, live) =
+            engine.nodes.run_script(slot, &self.get_in_run, engine.key_count(1), &fill_command).await?;
+        let unexpected = || error::unexpected_answer(&live.address, &answer);
+        Ok((parse_record(&answer).ok_or_else(unexpected)?, Some(parse_run(&answer).ok_or_else(unexpected)?)))
     }
 
     pub(super) async fn get(&self, nodes: &Nodes, name: &LockName) -> Result<Record> {
         let key = wire::record_key(&self.prefix, name.as_str());
-        let fill = |command: &mut Cmd, _: &LiveConnection| {
+        let fill_command = |command: &mut Cmd, _: &LiveConnection| {
             command.arg(&key);
         };
-        let (answer, live) = nodes.run_script(nodes.slot(&key), &self.get, 1, &fill).await?;
+        let (answer, live) = nodes.run_script(nodes.slot(&key), &self.get, 1, &fill_command).await?;
         parse_record(&answer).ok_or_else(|| error::unexpected_answer(&live.address, &answer))
     }
 
@@ -97,10 +98,10 @@ impl StoredRecords {
         value: String,
     ) -> Result<(Option<Record>, LiveConnection)> {
         let key = wire::record_key(&self.prefix, name.as_str());
-        let fill = |command: &mut Cmd, _: &LiveConnection| {
+        let fill_command = |command: &mut Cmd, _: &LiveConnection| {
             command.arg(&key).arg(format!("{expected_version:016}")).arg(&value);
         };
-        let (answer, live) = nodes.run_script(nodes.slot(&key), &self.compare_and_set, 1, &fill).await?;
+        let (answer, live) = nodes.run_script(nodes.slot(&key), &self.compare_and_set, 1, &fill_command).await?;
         let Some((now, version)) = parse_write(&answer) else {
             return Err(error::unexpected_answer(&live.address, &answer));
         };
@@ -112,19 +113,23 @@ impl StoredRecords {
         &self,
         engine: &RedisEngine,
         name: &LockName,
-        (over, value): (u64, String),
+        (expected_version, value): (u64, String),
         run: &ServerRun,
     ) -> Result<(Option<Record>, LiveConnection)> {
         let key = wire::record_key(&self.prefix, name.as_str());
         let slot = engine.nodes.slot(&key);
-        let fill = |command: &mut Cmd, live: &LiveConnection| {
+        let fill_command = |command: &mut Cmd, live: &LiveConnection| {
             command.arg(&key);
             engine.add_epoch_key(command, slot);
-            command.arg(format!("{over:016}")).arg(&value).arg(&run.id).arg(run.began_at.as_micros() as u64);
+            command
+                .arg(format!("{expected_version:016}"))
+                .arg(&value)
+                .arg(&run.id)
+                .arg(run.began_at.as_micros() as u64);
             engine.add_run_arguments(command, live);
         };
         let (answer, live) =
-            engine.nodes.run_script(slot, &self.compare_and_set_in_run, engine.key_count(1), &fill).await?;
+            engine.nodes.run_script(slot, &self.compare_and_set_in_run, engine.key_count(1), &fill_command).await?;
         let Some((now, version)) = parse_write(&answer) else {
             return Err(error::unexpected_answer(&live.address, &answer));
         };
@@ -132,16 +137,16 @@ impl StoredRecords {
     }
 
     pub(super) async fn list(&self, nodes: &Nodes, name_prefix: &str) -> Result<Vec<LockName>> {
-        let mut there = Vec::new();
-        for some in inspect::scan_names(nodes, &self.prefix, wire::RECORD_LETTER, name_prefix)
+        let mut existing = Vec::new();
+        for chunk in inspect::scan_names(nodes, &self.prefix, wire::RECORD_LETTER, name_prefix)
             .await?
             .chunks(inspect::MAX_CONCURRENT_READS)
         {
-            let found = try_join_all(some.iter().map(|name| self.get(nodes, name))).await?;
-            let kept = some.iter().zip(found).filter(|(_, record)| record.version > 0);
-            there.extend(kept.map(|(name, _)| name.clone()));
+            let found = try_join_all(chunk.iter().map(|name| self.get(nodes, name))).await?;
+            let kept = chunk.iter().zip(found).filter(|(_, record)| record.version > 0);
+            existing.extend(kept.map(|(name, _)| name.clone()));
         }
-        Ok(there)
+        Ok(existing)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Renews leases: on their own, or in bundles.
+//! Renews leases: on their own, or in groups.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ struct LeaseToRenew {
     key: String,
 }
 
-/// Leases that one script can renew; with a `ttl` they may become a bundle.
+/// Leases that one script can renew; with a `ttl` they may become a group.
 struct LeaseBatch {
     slot: Option<u16>,
     ttl: Option<Duration>,
@@ -38,29 +38,29 @@ pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Resu
         LeaseToRenew { at, key, claim }
     });
     let leases = if engine.can_group_renewals() {
-        let (loose, failed) = renew_grouped(engine, leases.collect(), &mut answers).await;
+        let (ungrouped, failed) = renew_grouped(engine, leases.collect(), &mut answers).await;
         match failed {
-            Some(error) if loose.is_empty() && are_all_unknown(&answers) => return Err(error),
+            Some(error) if ungrouped.is_empty() && are_all_unknown(&answers) => return Err(error),
             Some(error) => tracing::warn!(%error, "some leases could not be renewed; trying again"),
             None => {}
         }
-        loose
+        ungrouped
     } else {
         leases.collect()
     };
     let groups = split_into_batches(engine, leases);
     let only_one = groups.len() == 1;
     // A slot may be moving to a server that hangs: it must not delay the answers of the others.
-    let most =
+    let timeout =
         rules::renewal_timeout(groups.iter().flat_map(|group| &group.leases).map(|lease| lease.claim.options.ttl));
     let bounded = |group| async move {
         match only_one {
             true => renew_batch(engine, group).await,
             false => engine
                 .clock
-                .timeout(most, renew_batch(engine, group))
+                .timeout(timeout, renew_batch(engine, group))
                 .await
-                .unwrap_or_else(|_| Err(timeout_error(most))),
+                .unwrap_or_else(|_| Err(timeout_error(timeout))),
         }
     };
     let extended = join_all(groups.iter().map(bounded)).await;
@@ -74,121 +74,122 @@ pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Resu
     Ok(answers)
 }
 
-fn timeout_error(most: Duration) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("no answer within {most:?}")).retryable().effect_unknown()
+fn timeout_error(timeout: Duration) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("no answer within {timeout:?}")).retryable().effect_unknown()
 }
 
 fn are_all_unknown(answers: &[RenewReply]) -> bool {
     answers.iter().all(|answer| *answer == RenewReply::Unknown)
 }
 
-/// Renews the leases that are in bundles; returns those that are not, or not any more.
+/// Renews the leases that are in groups; returns those that are not, or not any more.
 async fn renew_grouped(
     engine: &RedisEngine,
     leases: Vec<LeaseToRenew>,
     answers: &mut [RenewReply],
 ) -> (Vec<LeaseToRenew>, Option<Error>) {
     let now = engine.clock.now();
-    let (mut loose, mut tied, mut due) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ungrouped, mut grouped, mut due) = (Vec::new(), Vec::new(), Vec::new());
     let mut stale: Vec<Arc<RenewalGroup>> = Vec::new();
     for lease in leases {
         match engine.subscriber.renewal_groups.find(&lease.claim, now) {
-            None => loose.push(lease),
-            Some((bundle, turn)) => {
-                if (turn == LeaseCheck::Resync || !bundle.is_fresh(now))
-                    && !stale.iter().any(|known| Arc::ptr_eq(known, &bundle))
+            None => ungrouped.push(lease),
+            Some((group, turn)) => {
+                if (turn == LeaseCheck::Resync || !group.is_fresh(now))
+                    && !stale.iter().any(|known| Arc::ptr_eq(known, &group))
                 {
-                    stale.push(Arc::clone(&bundle));
+                    stale.push(Arc::clone(&group));
                 }
                 if turn != LeaseCheck::NotDue {
-                    due.push(tied.len());
+                    due.push(grouped.len());
                 }
-                tied.push((lease, bundle));
+                grouped.push((lease, group));
             }
         }
     }
-    let asked: Vec<_> = due.iter().map(|at| &tied[*at]).collect();
-    let (beaten, found) =
-        futures_util::future::join(renew_groups(engine, &stale), check_group_members(engine, &asked)).await;
-    let failed = beaten
+    let due_leases: Vec<_> = due.iter().map(|at| &grouped[*at]).collect();
+    let (renewed, found) =
+        futures_util::future::join(renew_groups(engine, &stale), check_group_members(engine, &due_leases)).await;
+    let failed = renewed
         .err()
         .or(found.as_ref().err().map(|error| Error::new(error.kind(), error.message_without_location()).retryable()));
     // A lease that was due for its own check, and was not checked after all, must not be renewed by
-    // its bundle alone.
-    let unasked = if found.is_err() { due.clone() } else { Vec::new() };
+    // its group alone.
+    let unchecked = if found.is_err() { due.clone() } else { Vec::new() };
     let found = found.unwrap_or_default();
     let mut marks = due.into_iter().zip(found).peekable();
-    for (at, (lease, bundle)) in tied.into_iter().enumerate() {
+    for (at, (lease, group)) in grouped.into_iter().enumerate() {
         let mark = marks.next_if(|(of, _)| *of == at).map(|(_, mark)| mark);
         match mark {
-            // The lease is not in its bundle as expected: it is renewed on its own.
+            // The lease is not in its group as expected: it is renewed on its own.
             Some(b'0') => {
                 engine.subscriber.renewal_groups.remove(lease.claim.id);
-                bundle.mark_broken();
-                loose.push(lease);
+                group.mark_broken();
+                ungrouped.push(lease);
             }
-            _ if bundle.is_broken() => {
+            _ if group.is_broken() => {
                 engine.subscriber.renewal_groups.remove(lease.claim.id);
-                loose.push(lease);
+                ungrouped.push(lease);
             }
             mark => {
                 if mark.is_some() {
                     engine.subscriber.renewal_groups.record_check(lease.claim.id, now);
                 }
-                if bundle.is_fresh(now) && unasked.binary_search(&at).is_err() {
-                    answers[lease.at] = RenewReply::Renewed(bundle.renewed_at().saturating_add(bundle.ttl));
+                if group.is_fresh(now) && unchecked.binary_search(&at).is_err() {
+                    answers[lease.at] = RenewReply::Renewed(group.renewed_at().saturating_add(group.ttl));
                 }
             }
         }
     }
-    (loose, failed)
+    (ungrouped, failed)
 }
 
-/// Renews bundles.
+/// Renews groups.
 async fn renew_groups(engine: &RedisEngine, groups: &[Arc<RenewalGroup>]) -> Result<()> {
     if groups.is_empty() {
         return Ok(());
     }
-    let fill = |command: &mut Cmd, live: &LiveConnection| {
-        for bundle in groups {
-            command.arg(&bundle.key);
+    let fill_command = |command: &mut Cmd, live: &LiveConnection| {
+        for group in groups {
+            command.arg(&group.key);
         }
-        for bundle in groups {
-            command.arg(bundle.ttl.as_micros() as u64).arg(format!("{:010}", bundle.lease_count()));
-            command.arg(secs_rounded_up(bundle.ttl) + engine.retention_secs);
+        for group in groups {
+            command.arg(group.ttl.as_micros() as u64).arg(format!("{:010}", group.lease_count()));
+            command.arg(secs_rounded_up(group.ttl) + engine.retention_secs);
         }
         command.arg(wire::short_run(&live.run_id));
     };
     let sent = engine.clock.now();
-    let (answer, live) = engine.nodes.run_script(None, &engine.scripts.renew_groups, groups.len(), &fill).await?;
+    let (answer, live) =
+        engine.nodes.run_script(None, &engine.scripts.renew_groups, groups.len(), &fill_command).await?;
     let marks = wire::bytes(&answer).filter(|marks| marks.len() == groups.len());
     let marks = marks.ok_or_else(|| error::unexpected_answer(&live.address, &answer))?;
     engine.wait_for_replicas(&live.address).await?;
-    for (bundle, mark) in groups.iter().zip(marks) {
-        if *mark == b'1' { bundle.record_renewal(sent) } else { bundle.mark_broken() }
+    for (group, mark) in groups.iter().zip(marks) {
+        if *mark == b'1' { group.record_renewal(sent) } else { group.mark_broken() }
     }
     Ok(())
 }
 
-/// Checks whether leases are in their bundles.
+/// Checks whether leases are in their groups.
 async fn check_group_members(engine: &RedisEngine, leases: &[&(LeaseToRenew, Arc<RenewalGroup>)]) -> Result<Vec<u8>> {
     if leases.is_empty() {
         return Ok(Vec::new());
     }
     let longest = leases.iter().map(|(lease, _)| secs_rounded_up(lease.claim.options.ttl)).max().unwrap_or_default();
-    let fill = |command: &mut Cmd, _: &LiveConnection| {
+    let fill_command = |command: &mut Cmd, _: &LiveConnection| {
         for (lease, _) in leases {
             command.arg(&lease.key);
         }
         // The next check is more than a TTL away, and by then the lease may have been renewed for
         // one more TTL.
         command.arg(longest * 3);
-        for (lease, bundle) in leases {
-            command.arg(wire::group_membership(lease.claim.id, &bundle.key));
+        for (lease, group) in leases {
+            command.arg(wire::group_membership(lease.claim.id, &group.key));
         }
     };
     let (answer, live) =
-        engine.nodes.run_script(None, &engine.scripts.check_group_members, leases.len(), &fill).await?;
+        engine.nodes.run_script(None, &engine.scripts.check_group_members, leases.len(), &fill_command).await?;
     let marks = wire::bytes(&answer).filter(|marks| marks.len() == leases.len());
     Ok(marks.ok_or_else(|| error::unexpected_answer(&live.address, &answer))?.to_vec())
 }
@@ -225,18 +226,18 @@ async fn renew_batch(engine: &RedisEngine, batch: &LeaseBatch) -> Result<Vec<Ren
     }
 }
 
-/// Renews leases with one script; many of one kind become a bundle.
+/// Renews leases with one script; many of one kind become a group.
 async fn renew_in_one_script(
     engine: &RedisEngine,
     leases: &[&LeaseToRenew],
     slot: Option<u16>,
     ttl: Option<Duration>,
 ) -> Result<Vec<RenewReply>> {
-    let bundle = match ttl {
+    let group = match ttl {
         Some(ttl) if leases.len() >= MIN_GROUP_SIZE => Some(engine.new_renewal_group(ttl)),
         _ => None,
     };
-    let key = bundle.as_ref().map_or("", |bundle| &bundle.key);
+    let key = group.as_ref().map_or("", |group| &group.key);
     let sent = engine.clock.now();
     let (marks, live) = run_renew_script(engine, leases, slot, key).await?;
     let replicated = match engine.wait_for_replicas(&live.address).await {
@@ -246,12 +247,12 @@ async fn renew_in_one_script(
             false
         }
     };
-    if let Some(bundle) = &bundle {
+    if let Some(group) = &group {
         let joined = leases.iter().zip(&marks).filter(|(_, mark)| **mark == b'2');
-        engine.subscriber.renewal_groups.join(bundle, joined.map(|(lease, _)| &lease.claim), sent);
+        engine.subscriber.renewal_groups.join(group, joined.map(|(lease, _)| &lease.claim), sent);
         // Without the replicas the renewal does not count: the next round repeats it.
         if replicated {
-            bundle.record_renewal(sent);
+            group.record_renewal(sent);
         }
     }
     let renewal = |(mark, lease): (&u8, &&LeaseToRenew)| match mark {

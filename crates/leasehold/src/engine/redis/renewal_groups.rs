@@ -1,11 +1,11 @@
 //! Leases that are renewed together.
 //!
 //! Renewing 100,000 leases one by one costs the server more than most of its other work. So leases
-//! of one TTL that are due at once join a bundle. The bundle stores the time of their last renewal
+//! of one TTL that are due at once join a group. The group stores the time of their last renewal
 //! once, and one write renews them all.
 //!
-//! A lease leaves its bundle when it is released, contended for or force released; the same script
-//! decrements the bundle's count. The server renews a bundle only if it has as many leases as its
+//! A lease leaves its group when it is released, contended for or force released; the same script
+//! decrements the group's count. The server renews a group only if it has as many leases as its
 //! owner expects; if not, the owner renews each lease on its own. Every fourth renewal checks each
 //! lease on its own in any case: a lock's key may have been deleted by hand.
 
@@ -18,19 +18,19 @@ use crate::clock::Instant;
 use crate::engine::Claim;
 use crate::types::ClaimId;
 
-/// The fewest leases that make a bundle.
+/// The fewest leases that make a group.
 pub(crate) const MIN_GROUP_SIZE: usize = 16;
 
-/// The bundles of one client.
+/// The groups of one client.
 #[derive(Debug, Default)]
 pub(crate) struct RenewalGroups(Mutex<GroupTable>);
 
 #[derive(Debug, Default)]
 struct GroupTable {
     memberships: HashMap<ClaimId, Membership>,
-    /// Above this number of places, those of forgotten claims are removed.
+    /// Above this number of memberships, those of forgotten claims are removed.
     prune_threshold: usize,
-    /// What was learned before this moment may be wrong.
+    /// Facts from before this moment may be wrong.
     resync_since: Instant,
 }
 
@@ -42,7 +42,7 @@ struct Membership {
     claim: Weak<Claim>,
 }
 
-/// One bundle.
+/// One group.
 #[derive(Debug)]
 pub(crate) struct RenewalGroup {
     pub(crate) key: String,
@@ -50,12 +50,12 @@ pub(crate) struct RenewalGroup {
     lease_count: AtomicU32,
     /// When the last successful renewal was sent.
     renewed_at: AtomicU64,
-    /// The server's count may differ from ours: the bundle is no longer used.
+    /// The server's count may differ from ours: the group is no longer used.
     is_broken: AtomicBool,
 }
 
 impl RenewalGroup {
-    /// A bundle that has not been renewed yet.
+    /// A group that has not been renewed yet.
     pub(crate) fn new(key: String, ttl: Duration) -> Arc<Self> {
         Arc::new(Self {
             key,
@@ -78,7 +78,7 @@ impl RenewalGroup {
         self.renewed_at.fetch_max(sent.as_nanos(), Ordering::SeqCst);
     }
 
-    /// Whether it was renewed so recently that its leases need nothing more in this round.
+    /// Whether it was renewed so recently that its leases need no renewal in this round.
     pub(crate) fn is_fresh(&self, now: Instant) -> bool {
         now.duration_since(self.renewed_at()) < self.ttl / 6
     }
@@ -99,7 +99,7 @@ pub(crate) enum LeaseCheck {
     NotDue,
     /// It is due.
     Due,
-    /// What we know of the lease and its bundle may come from another server.
+    /// The stored facts about the lease and its group may come from another server.
     Resync,
 }
 
@@ -108,25 +108,25 @@ impl RenewalGroups {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bundle of a claim, and whether the claim should be checked on its own now.
+    /// The group of a claim, and whether the claim should be checked on its own now.
     pub(crate) fn find(&self, claim: &Claim, now: Instant) -> Option<(Arc<RenewalGroup>, LeaseCheck)> {
         let mut state = self.state();
-        let place = state.memberships.get(&claim.id)?;
-        if place.group.is_broken() {
+        let membership = state.memberships.get(&claim.id)?;
+        if membership.group.is_broken() {
             state.memberships.remove(&claim.id);
             return None;
         }
-        let turn = if place.checked_at <= state.resync_since {
+        let turn = if membership.checked_at <= state.resync_since {
             LeaseCheck::Resync
-        } else if now.duration_since(place.checked_at) >= claim.options.ttl {
+        } else if now.duration_since(membership.checked_at) >= claim.options.ttl {
             LeaseCheck::Due
         } else {
             LeaseCheck::NotDue
         };
-        Some((Arc::clone(&place.group), turn))
+        Some((Arc::clone(&membership.group), turn))
     }
 
-    /// Adds claims that joined a bundle by a request sent at `sent`.
+    /// Adds claims that joined a group by a request sent at `sent`.
     pub(crate) fn join<'a>(
         &self,
         group: &Arc<RenewalGroup>,
@@ -136,40 +136,40 @@ impl RenewalGroups {
         let mut state = self.state();
         for claim in claims {
             group.lease_count.fetch_add(1, Ordering::SeqCst);
-            let place = Membership { group: Arc::clone(group), checked_at: sent, claim: Arc::downgrade(claim) };
-            state.memberships.insert(claim.id, place);
+            let membership = Membership { group: Arc::clone(group), checked_at: sent, claim: Arc::downgrade(claim) };
+            state.memberships.insert(claim.id, membership);
         }
-        // A claim may have been released meanwhile.
+        // A claim may have been released since.
         if state.memberships.len() > state.prune_threshold {
-            state.memberships.retain(|_, place| place.claim.strong_count() > 0);
+            state.memberships.retain(|_, membership| membership.claim.strong_count() > 0);
             state.prune_threshold = state.memberships.len() * 2;
         }
     }
 
-    /// A request sent at `sent` found the claim in its bundle.
+    /// A request sent at `sent` found the claim in its group.
     pub(crate) fn record_check(&self, claim: ClaimId, sent: Instant) {
-        if let Some(place) = self.state().memberships.get_mut(&claim) {
-            place.checked_at = sent;
+        if let Some(membership) = self.state().memberships.get_mut(&claim) {
+            membership.checked_at = sent;
         }
     }
 
-    /// The claim is no longer in its bundle.
+    /// The claim is no longer in its group.
     pub(crate) fn remove(&self, claim: ClaimId) {
         self.state().memberships.remove(&claim);
     }
 
-    /// All that we know may be wrong: each claim is checked on its own.
+    /// All stored facts may be wrong: each claim is checked on its own.
     pub(crate) fn require_resync(&self, now: Instant) {
         self.state().resync_since = now;
     }
 
-    /// A claim is about to leave its bundle: call [`PendingLeave::complete`] when it has.
+    /// A claim is about to leave its group: call [`PendingLeave::complete`] when it has.
     pub(crate) fn begin_leave(&self, claim: ClaimId) -> PendingLeave {
-        PendingLeave(self.state().memberships.remove(&claim).map(|place| place.group))
+        PendingLeave(self.state().memberships.remove(&claim).map(|membership| membership.group))
     }
 }
 
-/// A claim that is about to leave its bundle. If it is dropped before `complete`, the bundle is no
+/// A claim that is about to leave its group. If it is dropped before `complete`, the group is no
 /// longer used.
 pub(crate) struct PendingLeave(Option<Arc<RenewalGroup>>);
 

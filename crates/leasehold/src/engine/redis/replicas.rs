@@ -1,4 +1,4 @@
-//! Waits until replicas have what was written. It uses connections of its own, since `WAIT` blocks
+//! Waits until replicas have the latest writes. It uses connections of its own, since `WAIT` blocks
 //! the one on which it is sent.
 //!
 //! A server replicates in order. So once a replica has a small write that followed a grant, it also
@@ -65,32 +65,32 @@ impl ReplicaAcks {
     /// Waits until enough replicas have everything that this server has answered so far.
     ///
     /// # Errors
-    /// `Unavailable` if they do not in time: the write stands, but may be lost with the server.
+    /// `Unavailable` if they do not in time: the write is stored, but may be lost with the server.
     pub(crate) async fn wait_acknowledged(&self, address: &Address, consequence: &str) -> Result<()> {
-        let line = self.server(address);
-        let (told, heard) = oneshot::channel();
+        let server = self.server(address);
+        let (reply_sender, reply_receiver) = oneshot::channel();
         let start = {
-            let mut queue = line.pending();
-            queue.waiting.push(told);
+            let mut queue = server.pending();
+            queue.waiting.push(reply_sender);
             !std::mem::replace(&mut queue.is_running, true)
         };
         if start {
-            tokio::spawn(serve_waits(Arc::clone(&self.config), Arc::clone(&line)));
+            tokio::spawn(serve_waits(Arc::clone(&self.config), Arc::clone(&server)));
         }
         let wanted = self.config.replicas;
-        let unsure = |no: AckError| {
-            let message = format!("{address}: {}; with replicas={wanted} {consequence}", no.message);
-            let error = Error::new(no.kind, message).effect_unknown().at_engine(error::NAME);
-            if no.retryable { error.retryable() } else { error }
+        let to_error = |failure: AckError| {
+            let message = format!("{address}: {}; with replicas={wanted} {consequence}", failure.message);
+            let error = Error::new(failure.kind, message).effect_unknown().at_engine(error::NAME);
+            if failure.retryable { error.retryable() } else { error }
         };
-        let too_few = |why| AckError { kind: ErrorKind::Unavailable, message: why, retryable: true };
-        match heard.await {
-            Ok(Ok(have)) if have >= i64::from(wanted) => Ok(()),
-            Ok(Ok(have)) => {
-                Err(unsure(too_few(format!("{have} of {wanted} replicas acknowledged it within {ACK_TIMEOUT:?}"))))
-            }
-            Ok(Err(no)) => Err(unsure(no)),
-            Err(_) => Err(unsure(too_few("nobody asked the replicas".to_owned()))),
+        let too_few = |reason| AckError { kind: ErrorKind::Unavailable, message: reason, retryable: true };
+        match reply_receiver.await {
+            Ok(Ok(acknowledged)) if acknowledged >= i64::from(wanted) => Ok(()),
+            Ok(Ok(acknowledged)) => Err(to_error(too_few(format!(
+                "{acknowledged} of {wanted} replicas acknowledged it within {ACK_TIMEOUT:?}"
+            )))),
+            Ok(Err(failure)) => Err(to_error(failure)),
+            Err(_) => Err(to_error(too_few("the replicas were not queried".to_owned()))),
         }
     }
 
@@ -111,11 +111,11 @@ impl AckServer {
     }
 }
 
-/// Serves all requests that wait, again and again until there are none.
-async fn serve_waits(config: Arc<Config>, line: Arc<AckServer>) {
+/// Serves all waiting requests until there are none left.
+async fn serve_waits(config: Arc<Config>, server: Arc<AckServer>) {
     loop {
         let waiting = {
-            let mut queue = line.pending();
+            let mut queue = server.pending();
             queue.is_running = !queue.waiting.is_empty();
             std::mem::take(&mut queue.waiting)
         };
@@ -124,38 +124,39 @@ async fn serve_waits(config: Arc<Config>, line: Arc<AckServer>) {
         }
         // All failures but a missing permission may be temporary.
         let retryable = |error: &Error| error.kind() != ErrorKind::Denied;
-        let no = |error: Error| AckError {
+        let to_ack_error = |error: Error| AckError {
             kind: error.kind(),
             retryable: retryable(&error),
             message: error.message_without_location(),
         };
-        let answer = count_acknowledged(&config, &line).await.map_err(no);
-        for told in waiting {
+        let answer = count_acknowledged(&config, &server).await.map_err(to_ack_error);
+        for reply_sender in waiting {
             // The request may have timed out.
-            let _ = told.send(answer.clone());
+            let _ = reply_sender.send(answer.clone());
         }
     }
 }
 
 /// How many replicas have the present state.
-async fn count_acknowledged(config: &Config, line: &AckServer) -> Result<i64> {
-    let mut kept = line.wait_connection.lock().await;
-    let mut pen = match kept.take() {
-        Some(pen) => pen,
-        None => open_wait_connection(config, &line.address).await?,
+async fn count_acknowledged(config: &Config, server: &AckServer) -> Result<i64> {
+    let mut wait_connection = server.wait_connection.lock().await;
+    let mut connection = match wait_connection.take() {
+        Some(connection) => connection,
+        None => open_wait_connection(config, &server.address).await?,
     };
-    let mut both = Pipeline::new();
-    both.cmd("SET").arg(&pen.key).arg(1).arg("PX").arg(60_000);
-    both.cmd("WAIT").arg(config.replicas).arg(ACK_TIMEOUT.as_millis() as u64);
-    let answers = config.clock.timeout(ACK_TIMEOUT * 2, pen.connection.send_packed_commands(&both, 0, 2)).await;
-    let answers = answers.map_err(|_| error::unreachable(&line.address, "no answer to WAIT"))?;
-    let answers = answers.map_err(|cause| error::step_error(&line.address, cause))?;
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("SET").arg(&connection.key).arg(1).arg("PX").arg(60_000);
+    pipeline.cmd("WAIT").arg(config.replicas).arg(ACK_TIMEOUT.as_millis() as u64);
+    let answers =
+        config.clock.timeout(ACK_TIMEOUT * 2, connection.connection.send_packed_commands(&pipeline, 0, 2)).await;
+    let answers = answers.map_err(|_| error::unreachable(&server.address, "no answer to WAIT"))?;
+    let answers = answers.map_err(|cause| error::step_error(&server.address, cause))?;
     let answers = answers.into_iter().map(Value::extract_error).collect::<redis::RedisResult<Vec<_>>>();
     // If the key's slot has moved to another node, the next call chooses another slot.
-    let answers = answers.map_err(|cause| error::step_error(&line.address, cause))?;
-    *kept = Some(pen);
-    let have = answers.last().and_then(wire::integer);
-    have.ok_or_else(|| Error::new(ErrorKind::Corrupt, "WAIT answered no number"))
+    let answers = answers.map_err(|cause| error::step_error(&server.address, cause))?;
+    *wait_connection = Some(connection);
+    let acknowledged = answers.last().and_then(wire::integer);
+    acknowledged.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the reply to WAIT is not a number"))
 }
 
 async fn open_wait_connection(config: &Config, address: &Address) -> Result<WaitConnection> {

@@ -1,6 +1,6 @@
-//! Which server is the master, according to the Sentinels. [`election`](crate::logic::sentinel_election)
-//! describes which Sentinel counts if they disagree, and what happens if one hangs, dies, answers
-//! wrongly or is deployed again.
+//! Which server is the master, according to the Sentinels.
+//! [`sentinel_election`](crate::logic::sentinel_election) describes which Sentinel counts if they
+//! disagree, and what happens if one hangs, dies, answers wrongly or is deployed again.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use crate::types::{Error, ErrorKind, Result};
 /// Events that Sentinels publish when a master is replaced: at the end of the fail-over, and as
 /// soon as the new server is the master.
 const MASTER_CHANGE_CHANNELS: [&str; 2] = ["+switch-master", "+promoted-slave"];
-/// How often a Sentinel that publishes nothing is asked, and how long to wait before a failed one
+/// How often to query a Sentinel that publishes nothing, and how long to wait before a failed one
 /// is tried again.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// How much longer to wait for the other Sentinels once most have answered.
@@ -35,7 +35,8 @@ pub struct Sentinels {
     followed: Mutex<FollowedMaster<Address>>,
 }
 
-/// The master, and the number of the election that made it so; see [`FollowedMaster::election_number`].
+/// The master, and the number of the election that made it so; see
+/// [`FollowedMaster::election_number`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ElectedMaster {
     pub(crate) master: Address,
@@ -52,15 +53,16 @@ impl Sentinels {
         lock(&self.followed)
     }
 
-    /// Asks all Sentinels at once. It waits for most of them and a moment longer.
+    /// Queries all Sentinels at once. It waits for most of them and a moment longer.
     ///
     /// - If those that answered know only older elections, it waits for all, or for the connect
     ///   timeout.
     /// - If no election was followed so far, it waits for all, too: a client that knows no election
-    ///   cannot tell an old one from the newest. Once most have answered, it waits for a quarter of
-    ///   the connect timeout at most, because one Sentinel that hangs must not keep the client out.
+    ///   cannot distinguish an old one from the newest. Once most have answered, it waits for a
+    ///   quarter of the connect timeout at most, because one Sentinel that hangs must not keep the
+    ///   client out.
     ///
-    /// [`election`](crate::logic::sentinel_election) describes which one counts.
+    /// [`sentinel_election`](crate::logic::sentinel_election) describes which one counts.
     ///
     /// # Errors
     /// `Unavailable` if no Sentinel responds, or if those that do name an older election than the
@@ -78,19 +80,19 @@ impl Sentinels {
             if first && named.len() > self.addresses.len() / 2 {
                 most_have_answered.get_or_insert_with(|| config.clock.now());
             }
-            let patience = match most_have_answered {
+            let timeout = match most_have_answered {
                 _ if enough => Some(GRACE),
                 Some(since) => {
                     Some((since.saturating_add(config.connect_timeout / 4)).duration_since(config.clock.now()))
                 }
                 None => None,
             };
-            let next = match patience {
-                Some(patience) => config.clock.timeout(patience, asked.next()).await.unwrap_or(None),
+            let next = match timeout {
+                Some(timeout) => config.clock.timeout(timeout, asked.next()).await.unwrap_or(None),
                 None => asked.next().await,
             };
             match next {
-                Some(Ok(one)) => named.push(one),
+                Some(Ok(report)) => named.push(report),
                 Some(Err(error)) => failed = Some(error),
                 None => break,
             }
@@ -111,7 +113,7 @@ impl Sentinels {
     fn no_answer_error(&self, failed: Option<Error>) -> Error {
         let (kind, cause) = failed
             .map_or((ErrorKind::Unavailable, String::new()), |error| (error.kind(), error.message_without_location()));
-        let message = format!("no Sentinel could say which server is the master {:?} ({cause})", self.name);
+        let message = format!("no Sentinel names the master {:?} ({cause})", self.name);
         match kind {
             ErrorKind::Denied => Error::new(kind, message),
             _ => Error::new(ErrorKind::Unavailable, message).retryable(),
@@ -120,9 +122,9 @@ impl Sentinels {
     }
 
     fn older_election_error(&self, current: Option<&MasterReport<Address>>, named: &[MasterReport<Address>]) -> Error {
-        let epoch = |one: &MasterReport<Address>| one.epoch.map_or("?".to_owned(), |epoch| epoch.to_string());
-        let said: Vec<_> = named.iter().map(|one| format!("{} (epoch {})", one.master, epoch(one))).collect();
-        let known = current.map(|one| format!("{} (epoch {})", one.master, epoch(one))).unwrap_or_default();
+        let epoch = |report: &MasterReport<Address>| report.epoch.map_or("?".to_owned(), |epoch| epoch.to_string());
+        let said: Vec<_> = named.iter().map(|report| format!("{} (epoch {})", report.master, epoch(report))).collect();
+        let known = current.map(|report| format!("{} (epoch {})", report.master, epoch(report))).unwrap_or_default();
         let message = format!(
             "the Sentinels that answer name an older master of {:?}, {}, than the last one, {known}; waiting until they \
              agree",
@@ -133,9 +135,9 @@ impl Sentinels {
     }
 
     async fn connect_and_ask(&self, config: &Config, address: &Address) -> Result<MasterReport<Address>> {
-        let asking =
+        let reply =
             async { query_master(&mut connect::to_sentinel(config, address).await?, address, &self.name).await };
-        with_timeout(config, address, asking).await
+        with_timeout(config, address, reply).await
     }
 
     /// Returns when the Sentinels have held a new election. The old master may still be alive, and
@@ -162,7 +164,7 @@ impl Sentinels {
         }
     }
 
-    /// Keeps the last answer of this Sentinel up to date, for ever.
+    /// Keeps the last answer of this Sentinel up to date.
     async fn watch_sentinel(
         &self,
         config: &Config,
@@ -174,7 +176,7 @@ impl Sentinels {
             let Err(error) = self.watch_sentinel_once(config, at, last_answers, change).await;
             // Its last answer may be long out of date.
             lock(last_answers)[at] = None;
-            tracing::debug!(%error, "a Sentinel cannot be listened to");
+            tracing::debug!(%error, "cannot subscribe to a Sentinel");
             config.clock.sleep(POLL_INTERVAL).await;
         }
     }
@@ -187,11 +189,11 @@ impl Sentinels {
         change: &Notify,
     ) -> Result<Infallible> {
         let address = &self.addresses[at];
-        let news = Arc::new(Notify::new());
-        let told = Arc::clone(&news);
-        let hear: connect::PushHandler = Arc::new(move |_: PushInfo| told.notify_one());
+        let changed = Arc::new(Notify::new());
+        let notify = Arc::clone(&changed);
+        let on_push: connect::PushHandler = Arc::new(move |_: PushInfo| notify.notify_one());
         let mut connection = with_timeout(config, address, async {
-            let mut connection = connect::to_sentinel_with_pushes(config, address, hear).await?;
+            let mut connection = connect::to_sentinel_with_pushes(config, address, on_push).await?;
             for channel in MASTER_CHANGE_CHANNELS {
                 connection.subscribe(channel).await.map_err(|cause| error::step_error(address, cause))?;
             }
@@ -202,8 +204,8 @@ impl Sentinels {
             let named = with_timeout(config, address, query_master(&mut connection, address, &self.name)).await?;
             lock(last_answers)[at] = Some(named);
             change.notify_one();
-            // Any message, and the end of the connection as well, is a reason to ask again.
-            let _ = config.clock.timeout(POLL_INTERVAL, news.notified()).await;
+            // Any message, and the end of the connection as well, is a reason to query again.
+            let _ = config.clock.timeout(POLL_INTERVAL, changed.notified()).await;
         }
     }
 }
@@ -216,9 +218,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 async fn with_timeout<T>(config: &Config, address: &Address, request: impl Future<Output = Result<T>>) -> Result<T> {
-    let most = config.connect_timeout;
-    let asked = config.clock.timeout(most, request).await;
-    asked.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))
+    let timeout = config.connect_timeout;
+    let asked = config.clock.timeout(timeout, request).await;
+    asked.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {timeout:?}"))))
 }
 
 async fn query_master(
@@ -226,19 +228,19 @@ async fn query_master(
     address: &Address,
     name: &str,
 ) -> Result<MasterReport<Address>> {
-    let mut both = Pipeline::new();
-    both.cmd("SENTINEL").arg("get-master-addr-by-name").arg(name);
-    both.cmd("SENTINEL").arg("MASTER").arg(name);
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("SENTINEL").arg("get-master-addr-by-name").arg(name);
+    pipeline.cmd("SENTINEL").arg("MASTER").arg(name);
     let failed = |cause| error::step_error(address, cause);
-    let answers = connection.send_packed_commands(&both, 0, 2).await.map_err(failed)?;
+    let answers = connection.send_packed_commands(&pipeline, 0, 2).await.map_err(failed)?;
     let mut answers = answers.into_iter();
     let named = answers.next().unwrap_or(Value::Nil).extract_error().map_err(failed)?;
     let named: Option<(String, u16)> = redis::from_redis_value(named).map_err(|cause| failed(cause.into()))?;
     let (host, port) = named
         .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{address} knows no such master")).retryable())?;
     // A Sentinel that does not report its epoch counts less than those that do.
-    let facts = answers.next().and_then(|facts| redis::from_redis_value::<HashMap<String, String>>(facts).ok());
-    let epoch = facts.and_then(|facts| facts.get("config-epoch")?.parse().ok());
+    let fields = answers.next().and_then(|fields| redis::from_redis_value::<HashMap<String, String>>(fields).ok());
+    let epoch = fields.and_then(|fields| fields.get("config-epoch")?.parse().ok());
     Ok(MasterReport { master: Address { host, port }, epoch })
 }
 
@@ -251,6 +253,6 @@ pub(crate) async fn ensure_master(connection: &mut MultiplexedConnection, addres
     if master {
         return Ok(());
     }
-    let message = format!("{address} is said to be the master, and is not (yet)");
+    let message = format!("{address} is not the master (yet), although Sentinels name it");
     Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME))
 }

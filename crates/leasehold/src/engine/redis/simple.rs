@@ -30,7 +30,7 @@ use crate::types::{LockName, Result, Token};
 pub const CAPABILITIES: Capabilities = Capabilities {
     records: true,
     tolerates: "any client's crash, cut or pause; a restart of the server with its data",
-    fails_when: "a fail-over or restart that forgets a grant, a server clock that jumps, a program that deletes what is not its own",
+    fails_when: "a fail-over or restart that loses a grant, a server clock that jumps, a program that deletes what is not its own",
     ..Capabilities::exclusive_only("redis-simple")
 };
 
@@ -62,7 +62,7 @@ impl SimpleEngine {
         let listener = Arc::new(Subscriber::new(clock, "", None));
         let records = StoredRecords::new(format!("{}{RECORD_SEPARATOR}", config.prefix));
         let locks = [&take, &keep, &give].map(Arc::clone);
-        let maker = LinkFactory {
+        let link_factory = LinkFactory {
             config: Arc::clone(&config),
             scripts: locks.into_iter().chain(records.scripts()).collect(),
             inbox: String::new(),
@@ -70,7 +70,7 @@ impl SimpleEngine {
             listener: Arc::clone(&listener) as _,
             map_stale: Arc::clone(&listener.map_stale),
         };
-        let nodes = Nodes::open(maker).await?;
+        let nodes = Nodes::open(link_factory).await?;
         Ok(Arc::new(Self {
             config,
             clock: clock.clone(),
@@ -90,17 +90,17 @@ impl SimpleEngine {
     /// Runs a script on a claim's lock.
     async fn run_script(&self, script: &CachedScript, claim: &Claim) -> Result<(Value, LiveConnection)> {
         let key = self.key(claim);
-        let fill = |command: &mut Cmd, _: &LiveConnection| {
+        let fill_command = |command: &mut Cmd, _: &LiveConnection| {
             command.arg(&key).arg(format!("{:032x}", claim.id.bits())).arg(claim.options.ttl.as_millis() as u64);
         };
-        self.nodes.run_script(self.nodes.slot(&key), script, 1, &fill).await
+        self.nodes.run_script(self.nodes.slot(&key), script, 1, &fill_command).await
     }
 
     async fn run_and_test(&self, script: &CachedScript, claim: &Claim) -> Result<bool> {
         let (answer, live) = self.run_script(script, claim).await?;
         match answer {
             Value::Int(done @ 0..=1) => Ok(done == 1),
-            odd => Err(error::unexpected_answer(&live.address, &odd)),
+            unexpected => Err(error::unexpected_answer(&live.address, &unexpected)),
         }
     }
 }
@@ -152,8 +152,8 @@ impl Engine for SimpleEngine {
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         Step::new(async move {
-            let ours = self.run_and_test(&self.release, &claim).await?;
-            Ok(if ours { ReleaseReply::Released } else { ReleaseReply::Absent })
+            let was_held = self.run_and_test(&self.release, &claim).await?;
+            Ok(if was_held { ReleaseReply::Released } else { ReleaseReply::Absent })
         })
     }
 
@@ -175,8 +175,8 @@ impl RecordStore for SimpleEngine {
         Step::new(async move { self.records.get(&self.nodes, &name).await })
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { Ok(self.records.compare_and_set(&self.nodes, &name, over, value).await?.0) })
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { Ok(self.records.compare_and_set(&self.nodes, &name, expected_version, value).await?.0) })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {

@@ -41,14 +41,14 @@ pub(super) async fn keep_epochs_fresh(
         for some in slots.chunks(MAX_CONCURRENT_SLOTS) {
             for touched in join_all(some.iter().map(|slot| refresh_epoch(&engine, *slot))).await {
                 if let Err(error) = touched {
-                    tracing::debug!(%error, ?address, "strict mode could not begin to wait");
+                    tracing::debug!(%error, ?address, "strict mode's key could not be refreshed");
                 }
             }
         }
     }
 }
 
-/// How long the server's cool-down lasts: it grants nothing new until the longest lease that an
+/// How long the server's cool-down lasts: it makes no new grants until the longest lease that an
 /// earlier run may have granted is over. `None`: there is no cool-down.
 pub(super) async fn cool_down_left(
     engine: &RedisEngine,
@@ -76,11 +76,11 @@ fn remaining_cool_down(record: Option<&[u8]>, run: &str, longest: u64, now: u64)
 }
 
 async fn refresh_epoch(engine: &RedisEngine, slot: Option<u16>) -> crate::types::Result<()> {
-    let fill = |command: &mut Cmd, live: &LiveConnection| {
+    let fill_command = |command: &mut Cmd, live: &LiveConnection| {
         engine.add_epoch_key(command, slot);
         engine.add_run_arguments(command, live);
     };
-    engine.nodes.run_script(slot, &engine.scripts.refresh_epoch, 1, &fill).await.map(drop)
+    engine.nodes.run_script(slot, &engine.scripts.refresh_epoch, 1, &fill_command).await.map(drop)
 }
 
 #[cfg(test)]

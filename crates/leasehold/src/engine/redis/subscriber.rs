@@ -61,18 +61,20 @@ impl LinkListener for Subscriber {
                     return;
                 }
                 match wire::bytes(text).and_then(Message::read) {
-                    Some(Message::Granted(claim, token, place)) => self.pending_grants.add_grant(claim, token, place),
+                    Some(Message::Granted(claim, token, position)) => {
+                        self.pending_grants.add_grant(claim, token, position)
+                    }
                     Some(Message::Recheck(claim)) => self.pending_grants.request_recheck(claim),
-                    Some(Message::ForceReleased(claim, place, reason)) => {
+                    Some(Message::ForceReleased(claim, position, reason)) => {
                         tracing::warn!(?claim, reason, "evicted");
-                        self.pending_grants.set_force_released(claim, place);
+                        self.pending_grants.set_force_released(claim, position);
                         self.losses.report_lost(claim);
                     }
                     Some(Message::ReleaseRequested(claim, reason)) => {
                         tracing::info!(?claim, reason, "asked to release");
                         self.losses.report_release_request(claim);
                     }
-                    None => tracing::warn!("a message that is not understood came to our inbox"),
+                    None => tracing::warn!("our inbox received a message in an unknown format"),
                 }
             }
             (PushKind::Invalidate, [Value::Array(keys)]) => {
@@ -90,7 +92,7 @@ impl LinkListener for Subscriber {
             self.resync();
         }
         if let Some(reached) = &self.reached_servers {
-            // The receiver is gone only while the engine shuts down.
+            // The receiver is dropped only while the engine shuts down.
             let _ = reached.send(live.address.clone());
         }
     }
@@ -126,7 +128,7 @@ impl KeyWatches {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is notified when the key changes; and `None` if the server will report the change,
+    /// The notification for a change of the key; and `None` if the server will report the change,
     /// otherwise the number of changes so far, for [`mark_armed`](Self::mark_armed).
     pub(crate) fn watch(&self, key: &str) -> (Arc<Notify>, Option<u64>) {
         let mut all = self.entries();

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `<prefix>l{name}` | hash | one lock, see `scripts/table.lua` |
 //! | `<prefix>r{name}` | string | one record: its version in 16 digits, then its value. Without a value it is removed, and kept for a day for its version |
-//! | `<prefix>b<number>` | string | a bundle of leases that are renewed together: time of the last renewal, number of leases, and the run of the server that wrote it |
+//! | `<prefix>b<number>` | string | a group of leases that are renewed together: time of the last renewal, number of leases, and the run of the server that wrote it |
 //! | `<prefix>e` | string | strict mode: the server's run |
 //! | `<prefix>s` | string | with `replicas`: written to find out how far the replicas are |
 //! | `<prefix>i<number>` | channel | a client's inbox: the only place to which messages about its claims are sent |
@@ -58,7 +58,7 @@ pub fn name_of(prefix: &str, letter: char, found: &str) -> Option<LockName> {
     LockName::new(name).ok().filter(|name| named_key(prefix, letter, name.as_str()) == found)
 }
 
-/// A pattern that matches all keys that begin with `eval_command`.
+/// A pattern that matches all keys that begin with `start`.
 pub fn pattern(start: &str) -> String {
     let mut pattern = String::new();
     for letter in start.chars() {
@@ -105,9 +105,9 @@ fn hash_tag_of_slot(slot: u16) -> u32 {
         let mut tags = vec![u32::MAX; SLOTS.into()];
         let mut found = 0;
         for number in 0.. {
-            let place = &mut tags[usize::from(self::slot(&number.to_string()))];
-            if *place == u32::MAX {
-                *place = number;
+            let tag = &mut tags[usize::from(self::slot(&number.to_string()))];
+            if *tag == u32::MAX {
+                *tag = number;
                 found += 1;
             }
             if found == SLOTS {
@@ -171,9 +171,9 @@ impl CachedScript {
     }
 }
 
-fn eval_command(how: &str, script: &str, keys: usize) -> Cmd {
+fn eval_command(command: &str, script: &str, keys: usize) -> Cmd {
     let mut cmd = Cmd::with_capacity(12, script.len() + 320);
-    cmd.arg(how).arg(script).arg(keys);
+    cmd.arg(command).arg(script).arg(keys);
     cmd
 }
 
@@ -266,21 +266,23 @@ pub fn inbox_channel(prefix: &str, inbox: &str) -> String {
 }
 
 /// Describes a claim for the scripts, see `scripts/table.lua`.
-pub fn encode_contender(terms: &LockOptions, prefix: &str, inbox: &str) -> Vec<u8> {
-    let mode = match terms.mode {
+pub fn encode_contender(options: &LockOptions, prefix: &str, inbox: &str) -> Vec<u8> {
+    let mode = match options.mode {
         Mode::Exclusive => b'E',
         Mode::Shared => b'S',
         Mode::Permits { .. } => b'P',
     };
-    let holder = &terms.holder;
+    let holder = &options.holder;
     let mut text = Vec::with_capacity(96 + holder.host.len() + holder.program.len() + holder.description.len());
     text.push(mode);
-    push_digits(&mut text, terms.ttl.as_micros() as u64, 12);
+    push_digits(&mut text, options.ttl.as_micros() as u64, 12);
     // Zero means no owner; an owner whose bits are zero gets another number.
-    text.extend(terms.owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() }).to_be_bytes());
+    text.extend(
+        options.owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() }).to_be_bytes(),
+    );
     push_digits(&mut text, prefix.len() as u64, 3);
     text.extend(inbox.as_bytes());
-    if let Mode::Permits { n, limit } = terms.mode {
+    if let Mode::Permits { n, limit } = options.mode {
         push_digits(&mut text, n.into(), 10);
         push_digits(&mut text, limit.into(), 10);
     }
@@ -297,8 +299,8 @@ pub fn encode_contender(terms: &LockOptions, prefix: &str, inbox: &str) -> Vec<u
 fn push_digits(text: &mut Vec<u8>, mut number: u64, count: usize) {
     let start = text.len();
     text.resize(start + count, b'0');
-    for place in text[start..].iter_mut().rev() {
-        *place = b'0' + (number % 10) as u8;
+    for digit in text[start..].iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
         number /= 10;
     }
 }
@@ -366,7 +368,7 @@ impl Contender {
     }
 }
 
-/// A claim's stored record: its party, and what changes while it holds or waits.
+/// A claim's stored record: its contender, and the fields that change while it holds or waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRecord {
     pub claim: ClaimId,
@@ -383,20 +385,20 @@ impl ClaimRecord {
     /// Reads a claim's own field.
     pub fn read(claim: &[u8], text: &[u8]) -> Option<Self> {
         let mut reader = Reader(text);
-        let (token, since, place) = (reader.number(16)?, reader.number(16)?, reader.number(16)?);
+        let (token, since, position) = (reader.number(16)?, reader.number(16)?, reader.number(16)?);
         reader.bytes(32)?;
-        Self::new(claim, token, since, place, reader.0)
+        Self::new(claim, token, since, position, reader.0)
     }
 
-    fn new(claim: &[u8], token: u64, since: u64, place: u64, party: &[u8]) -> Option<Self> {
-        let party = Contender::read(party)?;
+    fn new(claim: &[u8], token: u64, since: u64, position: u64, contender: &[u8]) -> Option<Self> {
+        let contender = Contender::read(contender)?;
         let claim = ClaimId::from_bits(u128::from_be_bytes(claim.try_into().ok()?));
         Some(Self {
             claim,
             token: Token(token),
-            expires_at: since + party.ttl.as_micros() as u64,
-            position: place,
-            contender: party,
+            expires_at: since + contender.ttl.as_micros() as u64,
+            position,
+            contender,
         })
     }
 
@@ -433,38 +435,38 @@ impl StoredLock {
         let mut reader = Reader(main);
         let (kind, token) = (reader.bytes(1)?[0], reader.number(16)?);
         reader.number(10)?;
-        let ours = |written: &[u8]| written == run.as_bytes();
-        let (records, ours) = match kind {
+        let is_ours = |written: &[u8]| written == run.as_bytes();
+        let (records, is_ours) = match kind {
             b'F' => (Vec::new(), true),
             b'H' => {
                 let since = reader.number(16)?;
                 let claim = reader.bytes(16)?;
-                let (party, written) = reader.0.split_at_checked(reader.0.len().checked_sub(RUN_DIGITS)?)?;
-                (vec![ClaimRecord::new(claim, token, since, token, party)?], ours(written))
+                let (contender, written) = reader.0.split_at_checked(reader.0.len().checked_sub(RUN_DIGITS)?)?;
+                (vec![ClaimRecord::new(claim, token, since, token, contender)?], is_ours(written))
             }
             b'B' => {
                 let size = reader.number(16)?;
                 let claim = reader.bytes(16)?;
                 reader.bytes(size as usize)?;
-                // Without its bundle the lease has expired.
+                // Without its group the lease has expired.
                 let since = group.map_or(Some(0), |group| Reader(group).number(16))?;
-                let written = group.is_none_or(|group| group.get(26..).is_some_and(ours));
+                let written = group.is_none_or(|group| group.get(26..).is_some_and(is_ours));
                 (vec![ClaimRecord::new(claim, token, since, token, reader.0)?], written)
             }
             b'R' => {
-                let parties = fields.iter().filter(|(field, _)| field != b"m" && field != b"x");
-                let records = parties.map(|(claim, text)| ClaimRecord::read(claim, text)).collect::<Option<_>>()?;
-                (records, main.get(195..).is_some_and(ours))
+                let contenders = fields.iter().filter(|(field, _)| field != b"m" && field != b"x");
+                let records = contenders.map(|(claim, text)| ClaimRecord::read(claim, text)).collect::<Option<_>>()?;
+                (records, main.get(195..).is_some_and(is_ours))
             }
             _ => return None,
         };
         // What another run wrote, or a clock that was ahead, counts from now on.
-        let since = |record: ClaimRecord| if ours { record.cap_ttl_start(now) } else { record.restart_ttl(now) };
+        let since = |record: ClaimRecord| if is_ours { record.cap_ttl_start(now) } else { record.restart_ttl(now) };
         Some(Self { last_token: Some(Token(token)), records: records.into_iter().map(since).collect() })
     }
 }
 
-/// What the field of a lease in a bundle contains from its 28th byte on.
+/// What the field of a lease in a group contains from its 28th byte on.
 pub fn group_membership(claim: ClaimId, group: &str) -> Vec<u8> {
     let mut text = Vec::with_capacity(32 + group.len());
     push_digits(&mut text, group.len() as u64, 16);
@@ -482,7 +484,7 @@ pub enum Message {
     Recheck(ClaimId),
     /// The claim, which had this position, was force released for this reason.
     ForceReleased(ClaimId, u64, String),
-    /// An operator asks the claim's holder to release it, for this reason.
+    /// An operator requests that the claim's holder releases it, for this reason.
     ReleaseRequested(ClaimId, String),
 }
 
@@ -495,15 +497,15 @@ impl Message {
             b'G' => Some(Self::Granted(claim, Token(reader.number(16)?), reader.number(16)?)),
             b'L' => Some(Self::Recheck(claim)),
             b'X' => {
-                let place = reader.number(16)?;
-                Some(Self::ForceReleased(claim, place, String::from_utf8_lossy(reader.0).into_owned()))
+                let position = reader.number(16)?;
+                Some(Self::ForceReleased(claim, position, String::from_utf8_lossy(reader.0).into_owned()))
             }
             b'R' => Some(Self::ReleaseRequested(claim, String::from_utf8_lossy(reader.0).into_owned())),
             _ => None,
         }
     }
 
-    /// The message that asks a claim's holder to release it.
+    /// The message that requests a release from a claim's holder.
     pub fn request_release(claim: ClaimId, reason: &str) -> Vec<u8> {
         [b"R", &claim.bits().to_be_bytes()[..], reason.as_bytes()].concat()
     }
@@ -583,8 +585,8 @@ mod tests {
             let holder = Arc::new(Holder::new(&host, pid, &program, &text));
             let ttl = Duration::from_millis(ms);
             let name = LockName::new("a").unwrap();
-            let terms = LockOptions::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder));
-            let written = encode_contender(&terms, "p:", &inbox);
+            let options = LockOptions::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder));
+            let written = encode_contender(&options, "p:", &inbox);
             let read = Contender::read(&written).unwrap();
             prop_assert_eq!(read.channel("p:qlock").unwrap(), format!("p:i{inbox}"));
             prop_assert_eq!(&read, &Contender { mode, ttl, holder: (*holder).clone(), inbox: (2, inbox.clone()) });

@@ -19,7 +19,7 @@ const TLS_OPTIONS: [&str; 3] = ["ca", "cert", "cert-key"];
 const QUORUM_OPTIONS: [&str; 5] = ["node-timeout", "drift", "drift-fixed", "even", "second-round"];
 /// The default for how long to wait for a node's answer.
 const NODE_TIMEOUT: Duration = Duration::from_millis(250);
-/// More nodes than this make everything slower and nothing safer.
+/// More nodes than this make everything slower and no lock safer.
 const MAX_NODES: usize = 15;
 
 /// All settings of the URL.
@@ -41,7 +41,7 @@ impl Config {
         let count = config.nodes.len();
         if count.is_multiple_of(2) && !even_allowed {
             return Err(invalid_url(&format!(
-                "{count} nodes survive no more failures than {}: name one more or one less, or say even=allowed",
+                "{count} nodes survive no more failures than {}: name one more or one less, or set even=allowed",
                 count - 1
             )));
         }
@@ -132,8 +132,8 @@ fn parse_node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node
     };
     // If only some parts use TLS, its files are for those parts.
     let secure = |part: &str| part.starts_with("rediss://");
-    let plain = !secure(&text) && url.option("tls").is_none() && url.hosts.iter().any(|part| secure(part));
-    let wanted = |key: &str| NODE_OPTIONS.contains(&key) && !(plain && TLS_OPTIONS.contains(&key));
+    let is_unencrypted = !secure(&text) && url.option("tls").is_none() && url.hosts.iter().any(|part| secure(part));
+    let wanted = |key: &str| NODE_OPTIONS.contains(&key) && !(is_unencrypted && TLS_OPTIONS.contains(&key));
     let mut node = EngineUrl::parse(&text)?;
     if node.hosts.is_empty() {
         return Err(invalid_url("one of the nodes has no host: redlock://h1,h2,h3"));
@@ -166,8 +166,8 @@ mod tests {
         let config =
             read("redlock://u:p%2C1@h1:1/2,rediss://:s%40x@h2,[::1]:7?prefix=x:&drift=0.02&drift-fixed=5ms").unwrap();
         let nodes = &config.nodes;
-        let shown: Vec<_> = config.addresses().map(ToString::to_string).collect();
-        assert_eq!(shown, ["h1:1", "h2:6379", "[::1]:7"]);
+        let text: Vec<_> = config.addresses().map(ToString::to_string).collect();
+        assert_eq!(text, ["h1:1", "h2:6379", "[::1]:7"]);
         assert_eq!((nodes[0].db, nodes[0].login.password.as_deref()), (2, Some("p,1")));
         assert_eq!((nodes[1].tls.is_some(), nodes[1].login.password.as_deref()), (true, Some("s@x")));
         assert_eq!((nodes[2].login.password.as_deref(), nodes[2].prefix.as_str()), (None, "x:"));
@@ -190,12 +190,12 @@ mod tests {
         let config = read("redlock://h1,rediss://h2,h3?ca=/a.pem").unwrap();
         let secure: Vec<_> = config.nodes.iter().map(|node| node.tls.is_some()).collect();
         assert_eq!(secure, [false, true, false]);
-        read("redlock://h1,h2,h3?ca=/a.pem").expect_err("nobody speaks TLS");
+        read("redlock://h1,h2,h3?ca=/a.pem").expect_err("no node uses TLS");
     }
 
     #[test]
     fn errors_name_the_problem() {
-        for (url, says) in [
+        for (url, expected) in [
             ("redlock:", "name the servers"),
             ("redlock://h1,h2", "even=allowed"),
             ("redlock://h1,h2,h3,h4", "no more failures than 3"),
@@ -206,17 +206,17 @@ mod tests {
             ("redlock://h1,h2,h3?even=yes", "`allowed` or `refused`"),
             ("redlock://h1,h2,h3?replicas=1", "it has prefix"),
             ("redlock://h1,h2,h3?second-round=no", "`needed` or `always`"),
-            ("redlock://h1/x,h2,h3", "no database"),
+            ("redlock://h1/x,h2,h3", "not a database"),
             ("redlock://u:pa,ss@h1,h2,h3", "written as %2C"),
         ] {
             let error = read(url).expect_err(url);
-            assert!(error.to_string().contains(says), "{url}: {error}");
+            assert!(error.to_string().contains(expected), "{url}: {error}");
         }
         assert_eq!(read("redlock://h1,h2?even=allowed").unwrap().quorum.majority, 2);
     }
 
     #[test]
-    fn an_even_number_can_be_looked_at() {
+    fn an_even_number_of_nodes_can_be_inspected() {
         let any = |url: &str| Config::read_any_count(&EngineUrl::parse(url).unwrap());
         let (config, allowed) = any("redlock://h1,h2,h3,h4").unwrap();
         assert_eq!((config.quorum, allowed), (Quorum { node_count: 4, majority: 3 }, false));
@@ -228,8 +228,8 @@ mod tests {
     fn never_shows_a_secret() {
         for url in ["redlock://u:hunter2@h1,rediss://:hunter3@h2,h3", "redlock://u:hunter2@h1,h2?even=allowed"] {
             let config = read(url).unwrap();
-            let shown = format!("{config:?} {config:#?} {} {:?}", config.redacted_url, EngineUrl::parse(url));
-            assert!(!shown.contains("hunter") && shown.contains("u:***@h1"), "{shown}");
+            let text = format!("{config:?} {config:#?} {} {:?}", config.redacted_url, EngineUrl::parse(url));
+            assert!(!text.contains("hunter") && text.contains("u:***@h1"), "{text}");
         }
     }
 }

@@ -58,11 +58,12 @@ impl TokenGuesser {
         self.0.fetch_max(token.0.min(LAST_ATTEMPT / 2), Ordering::SeqCst);
     }
 
-    /// The next guess, if `fastest_clock` is the fastest of the nodes' clocks; zero if nothing is known yet.
-    fn guess(&self, time: Token) -> Token {
-        let next = |last: u64| (last > 0 || time.0 > 0).then(|| time.0.max(last + 1));
-        let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
-        Token(before.ok().and_then(next).unwrap_or_default())
+    /// The next guess, if `fastest_clock` is the fastest of the nodes' clocks; zero if no clock is
+    /// known yet.
+    fn guess(&self, fastest_clock: Token) -> Token {
+        let next = |last: u64| (last > 0 || fastest_clock.0 > 0).then(|| fastest_clock.0.max(last + 1));
+        let previous = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+        Token(previous.ok().and_then(next).unwrap_or_default())
     }
 }
 
@@ -72,7 +73,7 @@ pub(super) type NodeCall<T> = BoxFuture<'static, (usize, T, Result<Value>)>;
 /// Requests under way.
 pub(super) type NodeCalls<T> = FuturesUnordered<NodeCall<T>>;
 
-/// What a node was asked in an attempt.
+/// The round of an attempt to which a request belongs.
 #[derive(Clone, Copy)]
 enum AttemptRound {
     Acquire,
@@ -99,19 +100,19 @@ impl RedlockEngine {
         inbox: &str,
         connect: impl Fn(&Arc<NodeConfig>, Arc<NodeListener>) -> Box<dyn Server>,
     ) -> Result<Arc<Self>> {
-        let strict = longest_lease(&config);
+        let longest = longest_lease(&config);
         let losses = Arc::new(LossBroadcaster::default());
         let nodes: Vec<_> = config.nodes.iter().map(|node| Node::new(node, clock, &losses, &connect)).collect();
-        let mut can = Capabilities { drift: config.drift, ..CAPABILITIES };
+        let mut capabilities = Capabilities { drift: config.drift, ..CAPABILITIES };
         if config.quorum.node_count < 3 {
-            can.warning = "fewer than three nodes: the failure of one ends all; five are usual";
-            tracing::warn!(nodes = config.quorum.node_count, "{}", can.warning);
+            capabilities.warning = "fewer than three nodes: the failure of one ends all; five are usual";
+            tracing::warn!(nodes = config.quorum.node_count, "{}", capabilities.warning);
         }
-        if let Some(most) = strict {
-            can.max_ttl = can.max_ttl.min(most);
+        if let Some(max_lease) = longest {
+            capabilities.max_ttl = capabilities.max_ttl.min(max_lease);
         }
         let (clock, inbox, tokens) = (clock.clone(), inbox.to_owned(), TokenGuesser::default());
-        let engine = Arc::new(Self { config, clock, inbox, capabilities: can, nodes, losses, token_guesser: tokens });
+        let engine = Arc::new(Self { config, clock, inbox, capabilities, nodes, losses, token_guesser: tokens });
         super::open::connect_majority(&engine).await?;
         Ok(engine)
     }
@@ -167,7 +168,7 @@ impl RedlockEngine {
 
     /// Acquires the lock on a majority.
     async fn acquire_on_majority(&self, claim: &Claim) -> Result<AcquireReply> {
-        let (sent, most) = (self.clock.now(), self.node_timeout(claim.options.ttl));
+        let (sent, timeout) = (self.clock.now(), self.node_timeout(claim.options.ttl));
         let attempt = sent.as_nanos() / 1000;
         // Claims of one owner share a token: it cannot be guessed.
         let guess = match claim.options.owner.is_none() && !self.config.always_two_rounds {
@@ -176,52 +177,52 @@ impl RedlockEngine {
         };
         let rest = vec![self.retention(), wire::digits(guess.0).into_bytes(), self.encode_contender(claim)];
         let request = self.claim_request(RequestKind::Acquire, claim, attempt, rest);
-        let mut flights = Vec::new();
-        let mut troubles = AttemptErrors::default();
-        let mut taking = QuorumAttempt::new(self.config.quorum);
-        for (at, worth) in self.nodes_to_ask().into_iter().enumerate() {
-            match worth {
-                true => flights.push(self.call_node(at, AttemptRound::Acquire, &request, most)),
+        let mut calls = Vec::new();
+        let mut errors = AttemptErrors::default();
+        let mut quorum_attempt = QuorumAttempt::new(self.config.quorum);
+        for (at, is_useful) in self.nodes_to_ask().into_iter().enumerate() {
+            match is_useful {
+                true => calls.push(self.call_node(at, AttemptRound::Acquire, &request, timeout)),
                 false => {
-                    taking.vote(at, Vote::NoResponse);
-                    troubles.add_unresponsive(&self.nodes[at]);
+                    quorum_attempt.vote(at, Vote::NoResponse);
+                    errors.add_unresponsive(&self.nodes[at]);
                 }
             }
         }
-        let mut flights = start_calls(flights).await;
+        let mut calls = start_calls(calls).await;
         let outcome = loop {
-            let Some((at, asked, answer)) = flights.next().await else {
+            let Some((at, asked, answer)) = calls.next().await else {
                 break AttemptAction::Failed(Failure::Unreachable);
             };
             let next = match asked {
                 AttemptRound::Acquire => {
-                    let vote = self.read_vote(at, answer, guess, &mut troubles);
-                    taking.observe_clock(self.fastest_clock());
-                    taking.vote(at, vote)
+                    let vote = self.read_vote(at, answer, guess, &mut errors);
+                    quorum_attempt.observe_clock(self.fastest_clock());
+                    quorum_attempt.vote(at, vote)
                 }
                 AttemptRound::StoreToken(token) => {
-                    taking.write_reply(at, token, self.read_written(at, answer, &mut troubles))
+                    quorum_attempt.write_reply(at, token, self.read_written(at, answer, &mut errors))
                 }
             };
             let to = match (next, asked) {
                 (AttemptAction::Write(_), _) => {
-                    (0..self.nodes.len()).filter(|node| taking.has_yes_vote(*node)).collect()
+                    (0..self.nodes.len()).filter(|node| quorum_attempt.has_yes_vote(*node)).collect()
                 }
                 // A node that votes yes during the second round gets the token, too.
-                (AttemptAction::Wait, AttemptRound::Acquire) if taking.has_yes_vote(at) => vec![at],
+                (AttemptAction::Wait, AttemptRound::Acquire) if quorum_attempt.has_yes_vote(at) => vec![at],
                 (AttemptAction::Wait, _) => Vec::new(),
                 (outcome, _) => break outcome,
             };
-            if let Some(token) = taking.pending_token() {
+            if let Some(token) = quorum_attempt.pending_token() {
                 let request = self.store_token_request(claim, attempt, token);
                 let writes =
-                    to.into_iter().map(|at| self.call_node(at, AttemptRound::StoreToken(token), &request, most));
-                flights.extend(start_calls(writes.collect()).await);
+                    to.into_iter().map(|at| self.call_node(at, AttemptRound::StoreToken(token), &request, timeout));
+                calls.extend(start_calls(writes.collect()).await);
             }
         };
         request.is_decided.store(true, Ordering::SeqCst);
-        self.token_guesser.observe(taking.highest());
-        drain_calls(flights);
+        self.token_guesser.observe(quorum_attempt.highest());
+        drain_calls(calls);
         let in_time = quorum::validity(sent, self.clock.now(), claim.options.ttl, self.config.drift).is_some();
         match outcome {
             AttemptAction::Held(token) if in_time => {
@@ -230,9 +231,9 @@ impl RedlockEngine {
             _ => self.withdraw(claim, attempt).await,
         }
         match outcome {
-            AttemptAction::Failed(Failure::Unreachable) => Err(error::no_majority(&self.config, &troubles.errors)),
+            AttemptAction::Failed(Failure::Unreachable) => Err(error::no_majority(&self.config, &errors.errors)),
             AttemptAction::Failed(Failure::CoolingDown) => {
-                Ok(AcquireReply::CoolingDown { left: troubles.cooling_down.unwrap_or_default() })
+                Ok(AcquireReply::CoolingDown { left: errors.cooling_down.unwrap_or_default() })
             }
             _ => Ok(AcquireReply::Busy { recheck_after: None }),
         }
@@ -288,55 +289,55 @@ impl RedlockEngine {
     /// for those that respond.
     async fn withdraw(&self, claim: &Claim, attempt: u64) {
         let request = self.claim_request(RequestKind::Release, claim, attempt, vec![self.retention(), b"0".to_vec()]);
-        let (mut flights, mut late) = (Vec::new(), Vec::new());
+        let (mut calls, mut late) = (Vec::new(), Vec::new());
         for at in 0..self.nodes.len() {
-            let silent = self.nodes[at].is_unresponsive();
+            let unresponsive = self.nodes[at].is_unresponsive();
             let ending = self.call_release(at, &request, claim.options.ttl);
-            if silent { late.push(ending) } else { flights.push(ending) }
+            if unresponsive { late.push(ending) } else { calls.push(ending) }
         }
         drain_calls(start_calls(late).await);
-        let mut flights = start_calls(flights).await;
-        while flights.next().await.is_some() {}
+        let mut calls = start_calls(calls).await;
+        while calls.next().await.is_some() {}
     }
 
     fn call_release(&self, at: usize, request: &Arc<Request>, ttl: Duration) -> NodeCall<()> {
-        let (node, request, most) = (Arc::clone(&self.nodes[at]), Arc::clone(request), self.node_timeout(ttl));
-        async move { (at, (), node.send_release(request, most, ttl).await) }.boxed()
+        let (node, request, timeout) = (Arc::clone(&self.nodes[at]), Arc::clone(request), self.node_timeout(ttl));
+        async move { (at, (), node.send_release(request, timeout, ttl).await) }.boxed()
     }
 
     async fn release_on_majority(&self, claim: &Claim) -> Result<ReleaseReply> {
         let request =
             self.claim_request(RequestKind::Release, claim, LAST_ATTEMPT, vec![self.retention(), b"1".to_vec()]);
         let mut tally = QuorumTally::new(self.config.quorum);
-        let mut flights = Vec::new();
-        let (mut silent, mut said, mut found) = (Vec::new(), Vec::new(), false);
+        let mut calls = Vec::new();
+        let (mut unresponsive, mut errors, mut found) = (Vec::new(), Vec::new(), false);
         let worth_asking = self.nodes_to_ask();
-        // An owner may acquire again at once. What is left of its claims, of each on other nodes,
-        // must not add up to a majority.
+        // An owner may acquire again at once. The rests of its claims, of each on other nodes, must
+        // not add up to a majority.
         let mut awaited =
-            if claim.options.owner.is_some() { worth_asking.iter().filter(|worth| **worth).count() } else { 0 };
-        for (at, worth) in worth_asking.iter().copied().enumerate() {
-            flights.push(self.call_release(at, &request, claim.options.ttl));
-            if !worth {
-                silent.push(at);
+            if claim.options.owner.is_some() { worth_asking.iter().filter(|is_useful| **is_useful).count() } else { 0 };
+        for (at, is_useful) in worth_asking.iter().copied().enumerate() {
+            calls.push(self.call_release(at, &request, claim.options.ttl));
+            if !is_useful {
+                unresponsive.push(at);
             }
         }
-        let mut flights = start_calls(flights).await;
+        let mut calls = start_calls(calls).await;
         let mut outcome = QuorumOutcome::Pending;
-        for at in silent {
+        for at in unresponsive {
             outcome = tally.record_answer(at, None);
         }
         while outcome == QuorumOutcome::Pending || awaited > 0 {
-            let Some((at, (), answer)) = flights.next().await else { break };
+            let Some((at, (), answer)) = calls.next().await else { break };
             awaited = awaited.saturating_sub(usize::from(worth_asking[at]));
             let answer = match answer {
                 Ok(Value::Int(there @ 0..=1)) => Some(there == 1),
-                Ok(strange) => {
-                    said.push(unexpected_answer(&self.nodes[at].address, &strange));
+                Ok(unexpected) => {
+                    errors.push(unexpected_answer(&self.nodes[at].address, &unexpected));
                     None
                 }
                 Err(error) => {
-                    said.push(error);
+                    errors.push(error);
                     None
                 }
             };
@@ -345,10 +346,10 @@ impl RedlockEngine {
                 outcome = tally.record_answer(at, answer);
             }
         }
-        drain_calls(flights);
+        drain_calls(calls);
         match outcome {
             QuorumOutcome::Done => Ok(ReleaseReply::Released),
-            _ if tally.answer_count() < self.config.quorum.majority => Err(error::no_majority(&self.config, &said)),
+            _ if tally.answer_count() < self.config.quorum.majority => Err(error::no_majority(&self.config, &errors)),
             _ => Ok(if found { ReleaseReply::Released } else { ReleaseReply::Absent }),
         }
     }
@@ -369,11 +370,11 @@ impl RedlockEngine {
         let request = Request::new(RequestKind::Renew, keys, arguments);
         let ttl = claims.iter().map(|claim| claim.options.ttl).min().unwrap_or_default();
         let mut tallies = vec![QuorumTally::new(self.config.quorum); claims.len()];
-        let mut flights = Vec::new();
-        let mut said = Vec::new();
-        for (at, worth) in self.nodes_to_ask().into_iter().enumerate() {
-            match worth {
-                true => flights.push(self.call_node(at, (), &request, self.node_timeout(ttl))),
+        let mut calls = Vec::new();
+        let mut errors = Vec::new();
+        for (at, is_useful) in self.nodes_to_ask().into_iter().enumerate() {
+            match is_useful {
+                true => calls.push(self.call_node(at, (), &request, self.node_timeout(ttl))),
                 false => {
                     for tally in &mut tallies {
                         tally.record_answer(at, None);
@@ -381,14 +382,14 @@ impl RedlockEngine {
                 }
             }
         }
-        let mut flights = start_calls(flights).await;
+        let mut calls = start_calls(calls).await;
         while tallies.iter().any(|tally| tally.outcome() == QuorumOutcome::Pending) {
-            let Some((at, (), answer)) = flights.next().await else { break };
+            let Some((at, (), answer)) = calls.next().await else { break };
             let address = &self.nodes[at].address;
             let read =
                 |answer| wire::parse_renewed(&answer, claims.len()).ok_or_else(|| unexpected_answer(address, &answer));
             let answers = answer.and_then(read).unwrap_or_else(|error| {
-                said.push(error);
+                errors.push(error);
                 vec![None; claims.len()]
             });
             for (tally, answer) in tallies.iter_mut().zip(answers) {
@@ -396,7 +397,7 @@ impl RedlockEngine {
             }
         }
         request.is_decided.store(true, Ordering::SeqCst);
-        drain_calls(flights);
+        drain_calls(calls);
         let renewal = |(tally, claim): (&QuorumTally, &Arc<Claim>)| match tally.outcome() {
             QuorumOutcome::Done => RenewReply::Renewed(sent.saturating_add(claim.options.ttl)),
             QuorumOutcome::Refused => RenewReply::Lost,
@@ -404,28 +405,28 @@ impl RedlockEngine {
         };
         let answers: Vec<_> = tallies.iter().zip(claims).map(renewal).collect();
         if answers.iter().all(|answer| *answer == RenewReply::Unknown)
-            && said.len() > self.config.quorum.tolerated_failures()
+            && errors.len() > self.config.quorum.tolerated_failures()
         {
-            return Err(error::no_majority(&self.config, &said));
+            return Err(error::no_majority(&self.config, &errors));
         }
         Ok(answers)
     }
 
     /// Sends a request to all nodes, and waits for each.
-    pub(super) async fn ask_all<T, F>(&self, ask: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
+    pub(super) async fn ask_all<T, F>(&self, call: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
     where
         F: Future<Output = Result<T>>,
     {
-        join_all(self.nodes.iter().map(|node| ask(Arc::clone(node)))).await
+        join_all(self.nodes.iter().map(|node| call(Arc::clone(node)))).await
     }
 
-    /// The same, without waiting for nodes that are not worth asking.
-    pub(super) async fn ask_responsive<T, F>(&self, ask: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
+    /// As above, without waiting for unresponsive nodes.
+    pub(super) async fn ask_responsive<T, F>(&self, call: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
     where
         F: Future<Output = Result<T>>,
     {
-        let one = |(node, worth): (&Arc<Node>, bool)| match worth {
-            true => ask(Arc::clone(node)).left_future(),
+        let one = |(node, is_useful): (&Arc<Node>, bool)| match is_useful {
+            true => call(Arc::clone(node)).left_future(),
             false => ready(Err(unresponsive_error(node))).right_future(),
         };
         join_all(self.nodes.iter().zip(self.nodes_to_ask()).map(one)).await
@@ -459,25 +460,25 @@ fn unresponsive_error(node: &Node) -> Error {
     crate::engine::redis::error::unreachable(&node.address, "no answer lately")
 }
 
-/// Sends all requests before it looks at any answer: no node is left out because others answered at
+/// Sends all requests before it reads any answer: no node is left out because others answered at
 /// once.
-async fn start_calls<T: Send + 'static>(mut flights: Vec<NodeCall<T>>) -> NodeCalls<T> {
+async fn start_calls<T: Send + 'static>(mut calls: Vec<NodeCall<T>>) -> NodeCalls<T> {
     poll_fn(|context| {
-        for flight in &mut flights {
-            if let Poll::Ready(answer) = flight.as_mut().poll(context) {
-                *flight = ready(answer).boxed();
+        for call in &mut calls {
+            if let Poll::Ready(answer) = call.as_mut().poll(context) {
+                *call = ready(answer).boxed();
             }
         }
         Poll::Ready(())
     })
     .await;
-    flights.into_iter().collect()
+    calls.into_iter().collect()
 }
 
 /// Receives answers that are no longer awaited, in the background.
-pub(super) fn drain_calls<T: Send + 'static>(mut flights: NodeCalls<T>) {
-    if !flights.is_empty() {
-        tokio::spawn(async move { while flights.next().await.is_some() {} });
+pub(super) fn drain_calls<T: Send + 'static>(mut calls: NodeCalls<T>) {
+    if !calls.is_empty() {
+        tokio::spawn(async move { while calls.next().await.is_some() {} });
     }
 }
 
@@ -506,9 +507,9 @@ impl Engine for RedlockEngine {
         self.losses.subscribe()
     }
 
-    fn watch(self: Arc<Self>, _name: LockName, patience: Duration) -> Step<Step<()>> {
+    fn watch(self: Arc<Self>, _name: LockName, timeout: Duration) -> Step<Step<()>> {
         Step::ready(Ok(Step::new(async move {
-            self.clock.sleep_until(self.clock.now().saturating_add(patience.min(POLL_INTERVAL))).await;
+            self.clock.sleep_until(self.clock.now().saturating_add(timeout.min(POLL_INTERVAL))).await;
             Ok(())
         })))
     }

@@ -27,17 +27,17 @@ const MAX_CONCURRENT_READS: usize = 128;
 /// One lock, as a majority reports it, or all nodes that respond.
 pub(super) async fn inspect_lock(engine: &RedlockEngine, name: &LockName) -> Result<LockView> {
     let answers = engine.ask_responsive(|node| async move { read_lock(engine, name, &node).await });
-    let (stocks, said) = partition_results(answers.await);
-    let damaged = said.iter().find(|error| error.kind() == ErrorKind::Corrupt);
-    if stocks.len() < engine.config.quorum.majority {
+    let (stored, errors) = partition_results(answers.await);
+    let damaged = errors.iter().find(|error| error.kind() == ErrorKind::Corrupt);
+    if stored.len() < engine.config.quorum.majority {
         return match damaged {
             Some(error) => {
                 Ok(LockView { damage: Some(error.message_without_location()), ..LockView::free(name.clone()) })
             }
-            None => Err(error::no_majority(&engine.config, &said)),
+            None => Err(error::no_majority(&engine.config, &errors)),
         };
     }
-    Ok(merge(engine, name, &stocks))
+    Ok(merge(engine, name, &stored))
 }
 
 /// What one node has stored of a lock.
@@ -47,12 +47,12 @@ async fn read_lock(engine: &RedlockEngine, name: &LockName, node: &Node) -> Resu
     let mut answers = node.send_commands(&commands, node_timeout(engine)).await?;
     let text = answers.pop().unwrap_or(Value::Nil);
     let text = text.extract_error().map_err(|cause| crate::engine::redis::error::step_error(&node.address, cause))?;
-    let stock = answers.first().and_then(|time| StoredLock::read(time, &text));
-    stock.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))
+    let stored = answers.first().and_then(|time| StoredLock::read(time, &text));
+    stored.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))
 }
 
-/// Asks a holder to release its claim, by a message from each node that has it. A client that may
-/// not subscribe does not receive it.
+/// Requests that a holder releases its claim, by a message from each node that has it. A client
+/// that may not subscribe does not receive it.
 pub(super) async fn request_release(
     engine: &RedlockEngine,
     name: &LockName,
@@ -66,8 +66,8 @@ pub(super) async fn request_release(
     let (key, message) = (engine.key(name), Message::request_release(claim, reason));
     let (key, message) = (&key, &message);
     let answers = engine.ask_responsive(|node| async move {
-        let stock = read_lock(engine, name, &node).await?;
-        let record = stock.records.iter().find(|record| record.claim == claim);
+        let stored = read_lock(engine, name, &node).await?;
+        let record = stored.records.iter().find(|record| record.claim == claim);
         if let Some(channel) = record.and_then(|record| record.contender.channel(key)) {
             let mut publish = Pipeline::new();
             publish.cmd("PUBLISH").arg(channel).arg(message);
@@ -75,8 +75,8 @@ pub(super) async fn request_release(
         }
         Ok(())
     });
-    let (asked, said) = partition_results(answers.await);
-    if asked.is_empty() { Err(error::no_majority(&engine.config, &said)) } else { Ok(holder) }
+    let (asked, errors) = partition_results(answers.await);
+    if asked.is_empty() { Err(error::no_majority(&engine.config, &errors)) } else { Ok(holder) }
 }
 
 /// Shows every claim that may hold: one that could have a majority if the nodes that did not
@@ -85,13 +85,13 @@ fn merge(engine: &RedlockEngine, name: &LockName, stocks: &[StoredLock]) -> Lock
     let quorum = engine.config.quorum;
     let unknown = quorum.node_count - stocks.len();
     let mut found: BTreeMap<ClaimId, Vec<(&ClaimRecord, Duration)>> = BTreeMap::new();
-    for stock in stocks {
-        for record in &stock.records {
-            let left = Duration::from_micros(record.expires_at - stock.now);
+    for stored in stocks {
+        for record in &stored.records {
+            let left = Duration::from_micros(record.expires_at - stored.now);
             found.entry(record.claim).or_default().push((record, left));
         }
     }
-    let now = stocks.iter().map(|stock| stock.now).max().unwrap_or_default();
+    let now = stocks.iter().map(|stored| stored.now).max().unwrap_or_default();
     let mut holders = Vec::new();
     for (claim, mut records) in found {
         let token = records.iter().map(|(record, _)| record.token).max().unwrap_or_default();
@@ -106,7 +106,7 @@ fn merge(engine: &RedlockEngine, name: &LockName, stocks: &[StoredLock]) -> Lock
         holders.push(ContenderView::new(claim, record.contender.mode, Some(token), holder, age, *left));
     }
     holders.sort_by_key(|holder| holder.token);
-    let last = stocks.iter().map(|stock| stock.last_token).max().filter(|last| *last > Token::default());
+    let last = stocks.iter().map(|stored| stored.last_token).max().filter(|last| *last > Token::default());
     LockView { holders, last_token: last, ..LockView::free(name.clone()) }
 }
 
@@ -127,17 +127,17 @@ fn partition_results<T>(answers: Vec<Result<T>>) -> (Vec<T>, Vec<Error>) {
 
 /// All locks that are held.
 pub(super) async fn list(engine: &RedlockEngine, prefix: &str) -> Result<Vec<LockView>> {
-    let (names, said) =
+    let (names, errors) =
         partition_results(engine.ask_responsive(|node| async move { scan_names(engine, &node).await }).await);
     if names.len() < engine.config.quorum.majority {
-        return Err(error::no_majority(&engine.config, &said));
+        return Err(error::no_majority(&engine.config, &errors));
     }
     let mut names: Vec<_> = names.into_iter().flatten().filter(|name| name.as_str().starts_with(prefix)).collect();
     names.sort();
     names.dedup();
     let mut views = Vec::new();
-    for some in names.chunks(MAX_CONCURRENT_READS) {
-        views.extend(try_join_all(some.iter().map(|name| inspect_lock(engine, name))).await?);
+    for chunk in names.chunks(MAX_CONCURRENT_READS) {
+        views.extend(try_join_all(chunk.iter().map(|name| inspect_lock(engine, name))).await?);
     }
     views.retain(|view| !view.holders.is_empty() || view.damage.is_some());
     Ok(views)
@@ -176,8 +176,8 @@ struct NodeForceRelease {
 }
 
 /// Force releases a claim on a majority, and stores a token there that is higher than any before.
-/// If no node has the claim, nothing changes: the first round stores the token only on nodes that
-/// have it.
+/// If no node has the claim, the nodes stay as they are: the first round stores the token only on
+/// nodes that have it.
 pub(super) async fn force_release(
     engine: &RedlockEngine,
     name: &LockName,
@@ -185,34 +185,37 @@ pub(super) async fn force_release(
     reason: &str,
 ) -> Result<ForceReleaseOutcome> {
     let mut token = Token(engine.guess().0.max(1));
-    let (mut party, mut there, mut others) = (None, false, false);
+    let (mut contender, mut was_present, mut others) = (None, false, false);
     for _ in 0..MAX_TOKEN_ATTEMPTS {
-        let (answers, said) = partition_results(ask_force_release(engine, name, claim, token, there).await);
+        let (answers, errors) = partition_results(ask_force_release(engine, name, claim, token, was_present).await);
         if answers.len() < engine.config.quorum.majority {
-            return Err(error::no_majority(&engine.config, &said));
+            return Err(error::no_majority(&engine.config, &errors));
         }
         let stored = answers.iter().filter(|answer| answer.is_token_stored).count();
         let highest = answers.iter().map(|answer| answer.last_token).fold(token, Token::max);
-        there |= answers.iter().any(|answer| answer.was_present);
+        was_present |= answers.iter().any(|answer| answer.was_present);
         others |= answers.iter().any(|answer| answer.has_others);
-        party = party.or_else(|| answers.into_iter().find_map(|answer| answer.view));
-        if !there {
+        contender = contender.or_else(|| answers.into_iter().find_map(|answer| answer.view));
+        if !was_present {
             return Ok(ForceReleaseOutcome::new(None, None));
         }
         if stored >= engine.config.quorum.majority {
             tracing::warn!(%name, ?claim, reason, "evicted");
-            let held = party.as_ref().map_or(Token::default(), |party: &ContenderView| party.token.unwrap_or_default());
+            let held = contender
+                .as_ref()
+                .map_or(Token::default(), |contender: &ContenderView| contender.token.unwrap_or_default());
             // Other holders have the same owner, and so the same token.
-            let advised = fence::force_release_token(Some(held), others.then_some(held), token);
-            return Ok(ForceReleaseOutcome::new(party, advised));
+            let force_release_token = fence::force_release_token(Some(held), others.then_some(held), token);
+            return Ok(ForceReleaseOutcome::new(contender, force_release_token));
         }
         token = token.max(Token(highest.0 + 1));
     }
-    let message = "others took the lock again and again meanwhile; look at it, and try again";
+    let message = "other clients acquired the lock between the rounds; inspect it, and try again";
     Err(Error::new(ErrorKind::Unavailable, message).at_engine(error::NAME).retryable())
 }
 
-/// Asks all nodes to force release a claim. `store_always`: store the token also where the claim is not.
+/// Requests that all nodes force release a claim. `store_always`: store the token also on nodes
+/// without the claim.
 async fn ask_force_release(
     engine: &RedlockEngine,
     name: &LockName,
@@ -228,9 +231,9 @@ async fn ask_force_release(
         vec![if store_always { b'1' } else { b'0' }],
     ];
     let request = Request::new(RequestKind::ForceRelease, vec![engine.key(name)], arguments);
-    let (request, most) = (&request, node_timeout(engine));
+    let (request, timeout) = (&request, node_timeout(engine));
     let answers = engine.ask_all(|node| async move {
-        let answer = node.send(request, most).await?;
+        let answer = node.send(request, timeout).await?;
         parse_force_release(&answer, claim).ok_or_else(|| unexpected_answer(&node.address, &answer))
     });
     answers.await
@@ -240,7 +243,7 @@ fn parse_force_release(answer: &Value, claim: ClaimId) -> Option<NodeForceReleas
     let Value::Array(parts) = answer else { return None };
     let [stored, last, now, record, there, others] = &parts[..] else { return None };
     let now = u64::try_from(integer(now)?).ok()?;
-    let party = match bytes(record)? {
+    let contender = match bytes(record)? {
         b"" => None,
         record => {
             let record = ClaimRecord::read(&mut Reader(record), now)?;
@@ -256,13 +259,13 @@ fn parse_force_release(answer: &Value, claim: ClaimId) -> Option<NodeForceReleas
             ))
         }
     };
-    let yes = |value| integer(value).map(|number| number == 1);
+    let flag = |value| integer(value).map(|number| number == 1);
     let last = Token(u64::try_from(integer(last)?).ok()?);
     Some(NodeForceRelease {
-        is_token_stored: yes(stored)?,
+        is_token_stored: flag(stored)?,
         last_token: last,
-        was_present: yes(there)?,
-        has_others: yes(others)?,
-        view: party,
+        was_present: flag(there)?,
+        has_others: flag(others)?,
+        view: contender,
     })
 }

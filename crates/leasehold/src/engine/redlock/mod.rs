@@ -3,16 +3,16 @@
 //! # The protocol
 //! N servers (five, as a rule) do not know each other: no replication, no cluster. On each of them
 //! a lock is one string, and every step is one script. A node grants the lock to one owner at a
-//! time, by its own clock ([`AcceptorState`](crate::logic::acceptor::AcceptorState) specifies it). Only the
-//! answer of a majority counts ([`quorum`](crate::logic::quorum)).
+//! time, by its own clock ([`AcceptorState`](crate::logic::acceptor::AcceptorState) specifies it).
+//! Only the answer of a majority counts ([`quorum`](crate::logic::quorum)).
 //!
-//! - **Acquire.** The client asks all nodes at once. Each has a timeout that is much smaller than
-//!   the TTL (`node-timeout`, 250 ms, and never more than a tenth of the TTL). The lock is held if
-//!   a majority has stored the claim *and its token*, and `validity = ttl - elapsed - drift` is
-//!   above zero, where `elapsed` counts from before the first request. Otherwise the client
-//!   withdraws the claim from *all* nodes, also from those that never answered, and retries after a
-//!   random, growing pause. Nodes that answer after the majority get the claim, too; unreachable
-//!   nodes get it with a later renewal.
+//! - **Acquire.** The client sends the request to all nodes at once. Each has a timeout that is
+//!   much smaller than the TTL (`node-timeout`, 250 ms, and never more than a tenth of the TTL).
+//!   The lock is held if a majority has stored the claim *and its token*, and `validity = ttl -
+//!   elapsed - drift` is above zero, where `elapsed` counts from before the first request.
+//!   Otherwise the client withdraws the claim from *all* nodes, also from those that never
+//!   answered, and retries after a random, growing pause. Nodes that answer after the majority get
+//!   the claim, too; unreachable nodes get it with a later renewal.
 //! - **Token.** A node stores a token only if it is higher than all tokens it stored before, and
 //!   only under a live claim. Two majorities share a node. There the later token was stored after
 //!   the earlier one, so it is higher. This needs no clock. The first round carries a *guess* of
@@ -33,10 +33,10 @@
 //!   for such a node until the node has answered a probe, unless there is no majority without it.
 //!
 //! # What is refused, and why
-//! - **Semaphores.** A claim takes a majority of the nodes, not all of them. Five nodes that admit
+//! - **Semaphores.** A claim needs a majority of the nodes, not all of them. Five nodes that admit
 //!   n each would together admit up to 5n/3 claims. Counting on each node is not counting.
 //! - **Shared locks.** A majority keeps readers and writers apart. But without an order over the
-//!   nodes nothing stops new readers while a writer waits, and the writer may wait for ever. Our
+//!   nodes, new readers may enter while a writer waits, and the writer may wait for ever. Our
 //!   read/write locks guarantee that it does not, so there are none here.
 //! - **A queue.** Each node would have an order of its own. The first waiter here could wait for
 //!   the first waiter there, for ever. So waiters retry after random pauses, and no waiter is
@@ -62,12 +62,12 @@
 //! |---|---|
 //! | reply to an acquire is lost | the node counts as not responding; a majority without it is enough, otherwise the claim is withdrawn |
 //! | acquire arrives after its withdrawal | a later attempt has a higher number; what the late one leaves ends with its TTL |
-//! | withdrawal arrives late, during the next attempt | it ends nothing of a later attempt |
+//! | withdrawal arrives late, during the next attempt | it does not affect a later attempt |
 //! | acquire or renewal arrives twice, or late, after the release | its token was released here: refused; where the claim never was, or with an owner, it ends with its TTL |
 //! | client stops between two rounds | the validity is computed afterwards: too late is not held |
 //! | client stops while it holds | its deadline is over before a majority grants the lock again; its token is lower than the next |
 //! | two clients get half of the nodes each | both withdraw, and retry at different times |
-//! | node dies | nothing, while a majority lives; its claims are stored there again when it returns |
+//! | node dies | no effect while a majority lives; its claims are stored there again when it returns |
 //! | node restarts empty | see above: `strict`, or keep the data |
 //! | node hangs | one timeout; then the client does not wait for it until it answers again |
 //! | majority is unreachable | an error names the nodes; leases run out; no new holder |
@@ -76,11 +76,11 @@
 //! | clock jumps forward | the node grants earlier, see below |
 //! | record has expired, an hour after its last use | tokens continue from the clock; a record is kept until the node's clock has passed its token |
 //! | claim is force released (`evict`) | it is removed, and a majority stores a higher token, see below |
-//! | claim to force release is gone already | no node has it, and none stores anything |
-//! | operator asks for a release | each node that has the claim publishes that to its client; the first message counts, see below |
+//! | claim to force release has ended already | no node has it, and none stores a token |
+//! | operator requests a release | each node that has the claim publishes that to its client; the first message counts, see below |
 //!
 //! - *A clock jumps forward.* Count the nodes whose clocks jumped, and those that had not voted for
-//!   the holder. As soon as they are a majority, two may hold, and their tokens tell them apart.
+//!   the holder. As soon as they are a majority, two may hold, and their tokens differ.
 //!   With all votes, three of five clocks must jump; with a bare majority of votes, one is enough.
 //! - *A claim is force released.* Each node that had it publishes that to its client. The client
 //!   renews at once, and is refused.
@@ -115,7 +115,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     inspection: true,
     force_release: true,
     tolerates: "any client's crash, cut or pause; the death, hang or cut of any minority of its servers",
-    fails_when: "servers that restart without their data (strict makes them abstain), clocks that jump forward on nodes that, with those that had not voted, are a majority",
+    fails_when: "servers that restart without their data (strict makes them cool down), clocks that jump forward on nodes that, with those that had not voted, are a majority",
     ..Capabilities::exclusive_only("redlock")
 };
 

@@ -22,7 +22,7 @@ use crate::types::{ClaimId, Result};
 /// How many undelivered releases are kept for a node: claims beyond that end with their TTL.
 const MAX_PENDING_RELEASES: usize = 10_000;
 
-/// How often a node is touched that stays reached: its clock drifts from ours, and the key of
+/// How often to probe a node that stays reachable: its clock drifts from ours, and the key of
 /// strict mode expires after a day.
 const PROBE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -33,7 +33,7 @@ pub(super) struct Node {
     clock: Clock,
     server: Box<dyn Server>,
     listener: Arc<NodeListener>,
-    /// By how many us its clock is ahead of ours; zero if it is unknown.
+    /// How far its clock is ahead of ours, in us; zero if unknown.
     clock_ahead_us: AtomicU64,
     pending_releases: Mutex<VecDeque<PendingRelease>>,
     probe_task: Mutex<Option<JoinHandle<()>>>,
@@ -61,13 +61,13 @@ impl NodeListener {
         self.losses.report_maybe_lost(claim);
     }
 
-    /// An operator asks for the release of a claim of ours. Each node that has the claim sends
+    /// An operator requests the release of a claim of ours. Each node that has the claim sends
     /// this; once is enough.
     pub(super) fn on_release_requested(&self, claim: ClaimId) {
         self.losses.report_release_request(claim);
     }
 
-    /// The node is reached. It may have lost our claims, or not have been asked for them so far.
+    /// The node is reached. It may have lost our claims, or not have received them so far.
     pub(super) fn on_reached(&self) {
         self.is_unresponsive.store(false, Ordering::SeqCst);
         self.changed.notify_one();
@@ -99,8 +99,8 @@ impl Node {
             probe_task: Mutex::default(),
         });
         let touch = Request::new(RequestKind::Probe, Vec::new(), Vec::new());
-        let tender = tokio::spawn(keep_probing(Arc::downgrade(&node), clock.clone(), listener, touch));
-        *node.probe_task.lock().unwrap_or_else(PoisonError::into_inner) = Some(tender);
+        let probe_task = tokio::spawn(keep_probing(Arc::downgrade(&node), clock.clone(), listener, touch));
+        *node.probe_task.lock().unwrap_or_else(PoisonError::into_inner) = Some(probe_task);
         node
     }
 
@@ -158,7 +158,7 @@ impl Node {
         let answer = self.send(&request, timeout).await;
         if answer.is_err() {
             self.keep_release(request, ttl);
-            // The node may have answered other requests meanwhile: then no other notification would
+            // The node may have answered other requests since: then no other notification would
             // deliver this release.
             if self.server.is_up() && !self.is_unresponsive() {
                 self.listener.changed.notify_one();
@@ -169,24 +169,24 @@ impl Node {
 
     fn keep_release(&self, request: Arc<Request>, ttl: Duration) {
         let now = self.clock.now();
-        let mut debts = self.pending_releases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.pending_releases.lock().unwrap_or_else(PoisonError::into_inner);
         // Releases of one TTL are in the order of their ends: to scan all of them each time would
         // cost more than the rest.
-        while debts.front().is_some_and(|debt| debt.expires_at <= now) {
-            debts.pop_front();
+        while pending.front().is_some_and(|release| release.expires_at <= now) {
+            pending.pop_front();
         }
-        if debts.len() < MAX_PENDING_RELEASES {
-            debts.push_back(PendingRelease { request, expires_at: now.saturating_add(ttl) });
+        if pending.len() < MAX_PENDING_RELEASES {
+            pending.push_back(PendingRelease { request, expires_at: now.saturating_add(ttl) });
         }
     }
 
     /// Sends the releases that the node has not received yet.
     async fn deliver_releases(&self) {
-        let debts = std::mem::take(&mut *self.pending_releases.lock().unwrap_or_else(PoisonError::into_inner));
-        for debt in debts {
+        let pending = std::mem::take(&mut *self.pending_releases.lock().unwrap_or_else(PoisonError::into_inner));
+        for release in pending {
             let now = self.clock.now();
-            if debt.expires_at > now && self.send(&debt.request, self.config.connect_timeout).await.is_err() {
-                self.keep_release(debt.request, debt.expires_at.duration_since(now));
+            if release.expires_at > now && self.send(&release.request, self.config.connect_timeout).await.is_err() {
+                self.keep_release(release.request, release.expires_at.duration_since(now));
             }
         }
     }
@@ -194,8 +194,8 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if let Some(tender) = self.probe_task.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            tender.abort();
+        if let Some(probe_task) = self.probe_task.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            probe_task.abort();
         }
     }
 }

@@ -23,16 +23,16 @@ pub(super) async fn connect_majority(engine: &RedlockEngine) -> Result<()> {
     let quorum = engine.config.quorum;
     let reach = |node| async move { (node, Node::wait_reached(node).await) };
     let mut reaching: FuturesUnordered<_> = engine.nodes.iter().map(|node| reach(&**node)).collect();
-    let (mut reached, mut said) = (Vec::new(), Vec::new());
-    while reached.len() < quorum.majority && said.len() <= quorum.tolerated_failures() {
+    let (mut reached, mut errors) = (Vec::new(), Vec::new());
+    while reached.len() < quorum.majority && errors.len() <= quorum.tolerated_failures() {
         match reaching.next().await {
             Some((node, Ok(()))) => reached.push(node),
-            Some((_, Err(error))) => said.push(error),
+            Some((_, Err(error))) => errors.push(error),
             None => break,
         }
     }
     if reached.len() < quorum.majority {
-        return Err(error::no_majority(&engine.config, &said));
+        return Err(error::no_majority(&engine.config, &errors));
     }
     // Most often the others follow at once.
     let rest = async {
@@ -49,11 +49,11 @@ pub(super) async fn connect_majority(engine: &RedlockEngine) -> Result<()> {
 /// Refuses two addresses of one server, which would vote twice. It does not wait again for nodes
 /// that were not reached.
 async fn check_independent(reached: &[&Node]) -> Result<()> {
-    let mut both = Pipeline::new();
-    both.cmd("TIME").cmd("INFO").arg("server");
-    let both = &both;
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("TIME").cmd("INFO").arg("server");
+    let pipeline = &pipeline;
     let answers = join_all(reached.iter().map(|node| async move {
-        let answers = node.send_commands(both, STRAGGLER_TIMEOUT).await?;
+        let answers = node.send_commands(pipeline, STRAGGLER_TIMEOUT).await?;
         if let Some(time) = answers.first().and_then(parse_time) {
             node.observe_clock(time);
         }
@@ -78,5 +78,5 @@ fn parse_run_id(answer: &Value) -> Option<String> {
         Value::VerbatimString { text, .. } => text.clone(),
         other => String::from_utf8_lossy(bytes(other)?).into_owned(),
     };
-    text.lines().find_map(|line| line.strip_prefix("run_id:")).map(|run| run.trim().to_owned())
+    text.lines().find_map(|connection| connection.strip_prefix("run_id:")).map(|run| run.trim().to_owned())
 }

@@ -62,8 +62,8 @@ impl Request {
         for argument in &self.arguments {
             command.arg(argument);
         }
-        if let Some(most) = config.strict {
-            command.arg(&*live.run_id).arg(most.as_micros() as u64);
+        if let Some(max_lease) = config.strict {
+            command.arg(&*live.run_id).arg(max_lease.as_micros() as u64);
         }
     }
 }
@@ -135,7 +135,7 @@ impl RedisServer {
     /// Begins to connect.
     pub(super) fn new(config: &Arc<Config>, scripts: &Arc<Scripts>, inbox: &str, listener: Arc<NodeListener>) -> Self {
         let (address, config) = (address_of(config), Arc::clone(config));
-        // The servers inherit nothing from each other, so only strict mode needs their runs.
+        // The servers do not inherit leases from each other, so only strict mode needs their runs.
         let strict = config.strict.is_some();
         let link = Link::new(&config, Target::Fixed(address.clone()), &scripts.all_scripts(), inbox, strict, listener);
         Self { address, config, scripts: Arc::clone(scripts), link }
@@ -159,9 +159,9 @@ impl Server for RedisServer {
         async {
             let live = self.link.connection().await?;
             request.ensure_undecided()?;
-            let fill = |command: &mut Cmd| request.add_arguments(command, &live, &self.config);
+            let fill_command = |command: &mut Cmd| request.add_arguments(command, &live, &self.config);
             let keys = request.keys.len() + usize::from(self.config.strict.is_some());
-            let answer = self.link.run_script(&live, self.scripts.for_kind(request.kind), keys, &fill).await;
+            let answer = self.link.run_script(&live, self.scripts.for_kind(request.kind), keys, &fill_command).await;
             answer.map_err(|cause| error::step_error(&self.address, cause))
         }
         .boxed()

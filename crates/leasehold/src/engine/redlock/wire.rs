@@ -144,14 +144,14 @@ pub(super) fn parse_written(answer: &Value) -> Option<WriteReply> {
 
 /// Reads the answer of `renew` for `count` leases.
 pub(super) fn parse_renewed(answer: &Value, count: usize) -> Option<Vec<Option<bool>>> {
-    let letters = bytes(answer)?;
-    let letter = |letter: &u8| match letter {
+    let codes = bytes(answer)?;
+    let code = |code: &u8| match code {
         b'1' => Some(Some(true)),
         b'0' => Some(Some(false)),
         b'A' => Some(None),
         _ => None,
     };
-    (letters.len() == count).then(|| letters.iter().map(letter).collect()).flatten()
+    (codes.len() == count).then(|| codes.iter().map(code).collect()).flatten()
 }
 
 /// A claim, as a node stores it.
@@ -170,9 +170,9 @@ impl ClaimRecord {
         let claim = ClaimId::from_bits(u128::from_be_bytes(reader.bytes(16)?.try_into().ok()?));
         reader.number(16)?;
         let (token, since, length) = (Token(reader.number(16)?), reader.number(16)?, reader.number(4)?);
-        let party = Contender::read(reader.bytes(length as usize)?)?;
+        let contender = Contender::read(reader.bytes(length as usize)?)?;
         // A time in the future counts as now: the clock was set back.
-        Some(Self { claim, token, expires_at: since.min(now) + party.ttl.as_micros() as u64, contender: party })
+        Some(Self { claim, token, expires_at: since.min(now) + contender.ttl.as_micros() as u64, contender })
     }
 }
 
@@ -188,20 +188,20 @@ pub(super) struct StoredLock {
 impl StoredLock {
     /// Reads the answers of `TIME` and `GET`; `None` if a script did not write them.
     pub(super) fn read(time: &Value, text: &Value) -> Option<Self> {
-        let mut stock = Self { now: parse_time(time)?, ..Self::default() };
+        let mut stored = Self { now: parse_time(time)?, ..Self::default() };
         if *text == Value::Nil {
-            return Some(stock);
+            return Some(stored);
         }
         let mut reader = Reader(bytes(text)?);
-        stock.last_token = Token(reader.number(16)?);
+        stored.last_token = Token(reader.number(16)?);
         reader.bytes(32)?;
         while !reader.0.is_empty() {
-            let record = ClaimRecord::read(&mut reader, stock.now)?;
-            stock.last_token = stock.last_token.max(record.token);
-            stock.records.push(record);
+            let record = ClaimRecord::read(&mut reader, stored.now)?;
+            stored.last_token = stored.last_token.max(record.token);
+            stored.records.push(record);
         }
-        stock.records.retain(|record| record.expires_at > stock.now);
-        Some(stock)
+        stored.records.retain(|record| record.expires_at > stored.now);
+        Some(stored)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The engine's URL: the servers, our login, and how the lock is kept there.
+//! The engine's URL: the servers, our login, and the technique of the locks.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ const OPTIONS: [&str; 13] = [
     "cert-key",
 ];
 
-/// How the lock is kept.
+/// The technique of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Technique {
     /// A row of the lease table.
@@ -63,7 +63,7 @@ impl Technique {
 pub enum WakeMode {
     /// A notification or a wake-up lock, where the server has them.
     Auto,
-    /// Nothing: the waiter polls.
+    /// No wake-ups: the waiter polls.
     Poll,
 }
 
@@ -104,11 +104,11 @@ pub struct Config {
     pub connections: usize,
     pub wake: WakeMode,
     pub poll: Duration,
-    /// Whether a pooler between us and the server gives each transaction another session: then
-    /// nothing is kept in one.
+    /// Whether a pooler between us and the server gives each transaction another session. Then the
+    /// client keeps no state in a session.
     pub has_transaction_pooler: bool,
     pub connect_timeout: Duration,
-    /// Whether nothing will be locked, so that a server that accepts no writes is enough.
+    /// Whether no lock will be acquired, so that a server that refuses writes is enough.
     pub allows_read_only: bool,
     /// The allowed difference between the clocks of servers that all accept writes.
     pub clock_skew: Duration,
@@ -123,7 +123,7 @@ impl Config {
     pub fn from_url(dialect: Dialect, url: &EngineUrl) -> Result<Self> {
         if url.option("sslmode").is_some() || url.option("ssl-mode").is_some() {
             return Err(invalid_url(
-                "TLS is spoken with tls=on&ca=/path/to/ca.pem, and the server's name is always checked".into(),
+                "TLS needs tls=on&ca=/path/to/ca.pem, and the server's name is always checked".into(),
             ));
         }
         url.refuse_unknown_options(&OPTIONS)?;
@@ -249,11 +249,14 @@ fn identifier(url: &EngineUrl, key: &str) -> Result<Option<String>> {
     url.option(key).map(|text| check_identifier(key, text)).transpose()
 }
 
-/// A name that needs no quoting anywhere.
+/// Checks a name that needs no quoting anywhere.
 pub fn check_identifier(key: &str, text: &str) -> Result<String> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     // Our other tables add a suffix, and PostgreSQL's names end at 63 bytes.
-    if text.is_empty() || text.len() > 40 || !text.chars().all(plain) || text.starts_with(|c: char| c.is_ascii_digit())
+    if text.is_empty()
+        || text.len() > 40
+        || !text.chars().all(is_plain)
+        || text.starts_with(|c: char| c.is_ascii_digit())
     {
         return Err(invalid_url(format!("{key} is up to 40 lower-case letters, digits and `_`, and not {text:?}")));
     }
@@ -320,7 +323,7 @@ mod tests {
 
     #[test]
     fn an_invalid_url_is_refused() {
-        for (url, says) in [
+        for (url, expected) in [
             ("mysql://h/d", "user:password@host"),
             ("mysql://u@h", "name the database"),
             ("mysql://u@h/a/b", "name the database"),
@@ -347,7 +350,7 @@ mod tests {
         ] {
             let error = read(url).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{url}");
-            assert!(error.to_string().contains(says), "{url}: {error}");
+            assert!(error.to_string().contains(expected), "{url}: {error}");
         }
     }
 }

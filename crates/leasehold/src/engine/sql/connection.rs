@@ -8,7 +8,8 @@ use crate::clock::Clock;
 
 /// How long a statement waits at the server for a row that another transaction keeps locked. It is
 /// less than the client's own time limit, so that the server reports the reason. If the TTL leaves
-/// less, PostgreSQL's statements set a shorter time ([`row_lock_timeout`]); MySQL counts whole seconds.
+/// less, PostgreSQL's statements set a shorter time ([`row_lock_timeout`]); MySQL counts whole
+/// seconds.
 pub const ROW_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The row-lock timeout of a step that may take `within`: half of that. In milliseconds, as
@@ -124,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Notes that the session belongs to this connection alone: what it keeps (prepared statements)
+    /// Notes that the session belongs to this connection alone: its state (prepared statements)
     /// stays there.
     pub fn mark_own_session(&mut self) {
         match self {
@@ -156,7 +157,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is known to be gone.
+    /// Whether the connection is known to be closed.
     pub fn is_closed(&self) -> bool {
         match self {
             #[cfg(feature = "mysql")]
@@ -187,7 +188,7 @@ impl Connection {
         }
     }
 
-    /// Cuts the connection at once, even during a statement.
+    /// Aborts the connection at once, even during a statement.
     pub fn abort(self) {
         match self {
             #[cfg(feature = "mysql")]
@@ -197,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Gives the connection up during a statement, and returns when the server has certainly ended
+    /// Aborts the connection during a statement, and returns when the server has certainly ended
     /// the statement, too.
     pub async fn abandon(self, clock: &Clock) {
         match self {
@@ -214,7 +215,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection in order.
+    /// Closes the connection cleanly.
     pub async fn close(self) {
         match self {
             #[cfg(feature = "mysql")]

@@ -33,14 +33,14 @@ pub(super) async fn query_postgres(link: &mut Connection) -> Result<ConnectionUs
 /// Queries MySQL or MariaDB.
 pub(super) async fn query_mysql(link: &mut PooledConnection) -> Result<ConnectionUsage, Failure> {
     let used = link.run("SHOW GLOBAL STATUS LIKE 'Threads_connected'", &[]).await?;
-    let most = link.run("SELECT @@max_connections", &[]).await?;
-    parse_load(used.row().and_then(|row| row.get(1)), most.value())
+    let limit = link.run("SELECT @@max_connections", &[]).await?;
+    parse_load(used.row().and_then(|row| row.get(1)), limit.value())
 }
 
-fn parse_load(used: Option<&Value>, most: Option<&Value>) -> Result<ConnectionUsage, Failure> {
+fn parse_load(used: Option<&Value>, limit: Option<&Value>) -> Result<ConnectionUsage, Failure> {
     let number = |value: Option<&Value>| value.and_then(Value::int).and_then(|number| u64::try_from(number).ok());
-    match (number(used), number(most)) {
-        (Some(used), Some(most)) => Ok(ConnectionUsage { used, limit: most }),
+    match (number(used), number(limit)) {
+        (Some(used), Some(limit)) => Ok(ConnectionUsage { used, limit }),
         _ => Err(Failure::UnexpectedReply("no number of connections".into())),
     }
 }

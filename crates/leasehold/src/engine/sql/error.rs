@@ -15,11 +15,11 @@ pub enum Failure {
     ConnectionLost(String),
     /// The server refuses: the statement had no effect.
     Refused { code: String, message: String },
-    /// The answer is not one that the statement can have.
+    /// The answer is impossible for this statement.
     UnexpectedReply(String),
     /// The stored state of a lock cannot be parsed.
     CorruptRow(String),
-    /// There is no room for more.
+    /// The lock or the table is full.
     Full(String),
     /// Other clients wrote first each time.
     Contended(String),
@@ -53,8 +53,8 @@ pub enum ErrorClass {
 }
 
 impl Failure {
-    pub fn refused(code: impl ToString, said: impl Into<String>) -> Self {
-        Self::Refused { code: code.to_string(), message: said.into() }
+    pub fn refused(code: impl ToString, message: impl Into<String>) -> Self {
+        Self::Refused { code: code.to_string(), message: message.into() }
     }
 
     /// No answer within this time: the connection counts as broken.
@@ -103,29 +103,28 @@ impl Failure {
         use ErrorKind::{Corrupt, Full, Unavailable};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         let error = match self {
-            Self::Unreachable(why) => {
-                later(Unavailable, format!("{server} cannot be reached: {why}{}", hint(dialect, why)))
+            Self::Unreachable(reason) => {
+                later(Unavailable, format!("{server} cannot be reached: {reason}{}", hint(dialect, reason)))
             }
             // Retrying does not turn it into one.
-            Self::WrongProtocol(why) => {
+            Self::WrongProtocol(reason) => {
                 let message =
-                    format!("{server} answered, but is not {}: check host and port ({why})", dialect.product());
+                    format!("{server} answered, but is not {}: check host and port ({reason})", dialect.product());
                 Error::new(Unavailable, message)
             }
-            Self::ConnectionLost(why) => {
-                later(Unavailable, format!("the connection to {server} was lost ({why})")).effect_unknown()
+            Self::ConnectionLost(reason) => {
+                later(Unavailable, format!("the connection to {server} was lost ({reason})")).effect_unknown()
             }
-            Self::CorruptRow(what) => Error::new(Corrupt, what.clone()),
-            Self::Full(what) => Error::new(Full, what.clone()),
-            Self::Contended(what) => later(Unavailable, what.clone()),
+            Self::CorruptRow(detail) => Error::new(Corrupt, detail.clone()),
+            Self::Full(detail) => Error::new(Full, detail.clone()),
+            Self::Contended(detail) => later(Unavailable, detail.clone()),
             Self::Closed => Error::new(ErrorKind::Closed, "this engine was closed"),
-            Self::UnexpectedReply(what) => {
-                Error::new(Corrupt, format!("{server} answered something that is not understood ({what})"))
-                    .effect_unknown()
+            Self::UnexpectedReply(detail) => {
+                Error::new(Corrupt, format!("{server} sent an answer in an unknown format ({detail})")).effect_unknown()
             }
-            Self::Refused { code, message: said } => {
+            Self::Refused { code, message: cause_text } => {
                 let meaning = self.class(dialect).unwrap_or(ErrorClass::Other);
-                meaning.to_error(dialect, server, &format!("{code}: {said}"))
+                meaning.to_error(dialect, server, &format!("{code}: {cause_text}"))
             }
         };
         error.at_engine(dialect.name())
@@ -134,66 +133,69 @@ impl Failure {
 
 impl ErrorClass {
     /// Converts a refusal to the library's error.
-    fn to_error(self, dialect: Dialect, server: &str, said: &str) -> Error {
+    fn to_error(self, dialect: Dialect, server: &str, cause_text: &str) -> Error {
         use ErrorKind::{Corrupt, Denied, Full, InvalidUrl, Unavailable, Unsupported};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         match self {
-            Self::Conflict => later(Unavailable, format!("{server} ended a statement for another's sake ({said})")),
+            Self::Conflict => {
+                later(Unavailable, format!("{server} aborted a statement because of a conflict ({cause_text})"))
+            }
             Self::RowLocked => later(
                 Unavailable,
-                format!("somebody keeps our row locked at {server}: is a transaction open on our table? ({said})"),
+                format!("somebody keeps our row locked at {server}: is a transaction open on our table? ({cause_text})"),
             ),
             Self::ReadOnly => later(
                 Unavailable,
-                format!("{server} takes no writes: name its primary, or all servers with commas ({said})"),
+                format!("{server} takes no writes: name its primary, or all servers with commas ({cause_text})"),
             ),
-            Self::Denied => Error::new(Denied, format!("{server} does not let us ({said})")),
+            Self::Denied => Error::new(Denied, format!("{server} does not let us ({cause_text})")),
             Self::NoDatabase => {
                 // MySQL gives the same answer to a user that may not use the database.
                 let or = if dialect == Dialect::MySql { ", or this user may not use it" } else { "" };
-                Error::new(InvalidUrl, format!("{server} has no such database{or} ({said})"))
+                Error::new(InvalidUrl, format!("{server} has no such database{or} ({cause_text})"))
             }
             Self::NoTable => Error::new(
                 Corrupt,
                 format!(
-                    "our table is gone; `leasehold engines --ddl {}` shows how it is made ({said})",
+                    "our table does not exist any more; `leasehold engines --ddl {}` shows how to create it ({cause_text})",
                     dialect.name()
                 ),
             )
             .retryable(),
-            Self::WrongTable => {
-                Error::new(Corrupt, format!("a table of our name is not ours; choose another with table= ({said})"))
-            }
+            Self::WrongTable => Error::new(
+                Corrupt,
+                format!("the table was not created by leasehold; choose another name with table= ({cause_text})"),
+            ),
             Self::TooManyConnections => later(
                 Unavailable,
                 format!(
-                    "{server} has no connection to spare: lower connections=, or raise the server's limit ({said})"
+                    "{server} has no connection to spare: lower connections=, or raise the server's limit ({cause_text})"
                 ),
             ),
             Self::TemporarilyUnavailable => {
-                later(Unavailable, format!("{server} does not answer at present ({said})")).effect_unknown()
+                later(Unavailable, format!("{server} does not answer at present ({cause_text})")).effect_unknown()
             }
-            Self::Terminated => later(Unavailable, format!("{server} ended our statement ({said})")).effect_unknown(),
-            Self::Full => later(Full, format!("{server} has no room left ({said})")),
+            Self::Terminated => later(Unavailable, format!("{server} ended our statement ({cause_text})")).effect_unknown(),
+            Self::Full => later(Full, format!("{server} has no space left ({cause_text})")),
             Self::TransactionPooler => Error::new(
                 Unsupported,
-                format!("a pooler stands before {server} and changes sessions under us: pooler=transaction ({said})"),
+                format!("a pooler before {server} changes sessions between statements: pooler=transaction ({cause_text})"),
             ),
             Self::NoNamedLocks => {
-                Error::new(Unsupported, format!("{server} has no named locks here: wake=poll ({said})"))
+                Error::new(Unsupported, format!("{server} has no named locks here: wake=poll ({cause_text})"))
             }
-            Self::Other => Error::new(Unavailable, format!("{server} refuses a statement ({said})")),
+            Self::Other => Error::new(Unavailable, format!("{server} refuses a statement ({cause_text})")),
         }
     }
 }
 
-/// What to do if a connection cannot be opened.
-fn hint(dialect: Dialect, why: &str) -> String {
-    let hint = if why.contains("UnknownIssuer") || why.contains("invalid peer certificate") {
-        "; name the authority that it is to be trusted by: ca=/path/to/ca.pem"
-    } else if why.contains("CertificateRequired") {
-        "; it wants to see a certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
-    } else if why.starts_with("no answer within") {
+/// Advice if a connection cannot be opened.
+fn hint(dialect: Dialect, reason: &str) -> String {
+    let hint = if reason.contains("UnknownIssuer") || reason.contains("invalid peer certificate") {
+        "; name the authority that signs its certificate: ca=/path/to/ca.pem"
+    } else if reason.contains("CertificateRequired") {
+        "; it requires a client certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
+    } else if reason.starts_with("no answer within") {
         return format!("; {}", stranger::hint(dialect.product()));
     } else {
         ""
@@ -211,7 +213,7 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
 }
 
 /// Whether the client library could not parse the answer, because the server uses another protocol.
-pub fn is_wrong_protocol(why: &str) -> bool {
+pub fn is_wrong_protocol(reason: &str) -> bool {
     const SIGNS: [&str; 10] = [
         "bytes remaining on stream",
         "unknown message tag",
@@ -224,15 +226,15 @@ pub fn is_wrong_protocol(why: &str) -> bool {
         "unknown protocol",
         "unknown authentication",
     ];
-    let why = why.to_ascii_lowercase();
-    SIGNS.iter().any(|sign| why.contains(sign))
+    let reason = reason.to_ascii_lowercase();
+    SIGNS.iter().any(|sign| reason.contains(sign))
 }
 
-fn mysql_class(code: &str, said: &str) -> ErrorClass {
+fn mysql_class(code: &str, message: &str) -> ErrorClass {
     match code {
         "1213" | "1020" | "1613" => ErrorClass::Conflict,
         "1205" => ErrorClass::RowLocked,
-        "1290" if said.contains("read-only") || said.contains("read_only") => ErrorClass::ReadOnly,
+        "1290" if message.contains("read-only") || message.contains("read_only") => ErrorClass::ReadOnly,
         "1836" | "1792" | "3100" => ErrorClass::ReadOnly,
         "1045" | "1142" | "1143" | "1227" | "1370" | "1698" | "3118" | "4151" => ErrorClass::Denied,
         "1044" | "1049" => ErrorClass::NoDatabase,
@@ -242,7 +244,7 @@ fn mysql_class(code: &str, said: &str) -> ErrorClass {
         "1047" | "1053" | "1077" | "1079" | "3169" => ErrorClass::TemporarilyUnavailable,
         "1317" | "1927" | "1969" | "1152" | "1184" | "4031" | "3024" => ErrorClass::Terminated,
         "1021" | "1041" | "1037" | "1114" => ErrorClass::Full,
-        "1235" if said.contains("GET_LOCK") || said.contains("wsrep") => ErrorClass::NoNamedLocks,
+        "1235" if message.contains("GET_LOCK") || message.contains("wsrep") => ErrorClass::NoNamedLocks,
         _ => ErrorClass::Other,
     }
 }

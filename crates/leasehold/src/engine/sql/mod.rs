@@ -1,8 +1,8 @@
 //! Locks between machines, in a database that you already run: MySQL or MariaDB, or PostgreSQL.
 //!
-//! `lease/` is the default, a table of leases. `held/` has the two techniques that keep the lock in
-//! an open session. Both use either database through `connection` and `pool`. Every statement is in a
-//! `wire.rs`; those on `records` are beside their code. Users read docs/sql.md.
+//! `lease/` is the default, a table of leases. `session_locks/` has the two techniques that keep
+//! the lock in an open session. Both use either database through `connection` and `pool`. Every
+//! statement is in a `wire.rs`; those on `records` are beside their code. Users read docs/sql.md.
 
 #[doc(hidden)]
 pub mod config;
@@ -65,9 +65,9 @@ const fn lease_table_capabilities(engine: &'static str) -> Capabilities {
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let dialect = if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres };
     let config = Config { clock: clock.clone(), ..Config::from_url(dialect, url)? };
-    let can = if dialect == Dialect::MySql { MYSQL } else { POSTGRES };
+    let capabilities = if dialect == Dialect::MySql { MYSQL } else { POSTGRES };
     match config.technique {
-        Technique::Row => Ok(lease::LeaseEngine::open(config, can, clock).await?),
+        Technique::Row => Ok(lease::LeaseEngine::open(config, capabilities, clock).await?),
         Technique::ForUpdate | Technique::Session => session_locks::open(config, clock).await,
     }
 }
@@ -102,10 +102,10 @@ async fn create_table(
     table: &str,
     statement: &str,
 ) -> Result<(), Failure> {
-    let there = format!("SELECT 1 FROM {table} WHERE name = 'none'");
+    let exists_query = format!("SELECT 1 FROM {table} WHERE name = 'none'");
     let mut refused = None;
     for _ in 0..3 {
-        match link.script(&there).await {
+        match link.script(&exists_query).await {
             Err(failure) if failure.class(config.dialect) == Some(ErrorClass::NoTable) => {}
             found => return found,
         }
@@ -117,17 +117,18 @@ async fn create_table(
             made => made.map(|()| None)?,
         };
     }
-    match (link.script(&there).await, refused) {
-        (Err(_), Some(why)) => Err(why),
+    match (link.script(&exists_query).await, refused) {
+        (Err(_), Some(reason)) => Err(reason),
         (found, _) => found,
     }
 }
 
-/// Asks whether several servers accept writes here, each with sessions and named locks of its own.
+/// Queries whether several servers accept writes here, each with sessions and named locks of its
+/// own.
 const IS_GALERA_QUERY: &str = "SELECT @@wsrep_on";
 
-/// The answer to [`IS_GALERA_QUERY`]. Only some servers have the variable. A connection that ends before
-/// the answer is an error: the server may have it.
+/// The answer to [`IS_GALERA_QUERY`]. Only some servers have the variable. A connection that ends
+/// before the answer is an error: the server may have it.
 fn parse_is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
     match asked {
         Ok(reply) => Ok(reply.value().and_then(Value::int) == Some(1)),
@@ -136,13 +137,12 @@ fn parse_is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
     }
 }
 
-/// Adds to the failure what to do if our table is missing or closed to us, and we may not create
-/// it.
+/// Adds advice to the failure if our table is missing or closed to us, and we may not create it.
 fn with_hint(failure: Failure, config: &Config) -> Failure {
     match (failure.class(config.dialect), failure) {
         (Some(ErrorClass::Denied), Failure::Refused { code, message: said }) => {
             let command = ddl::command(config);
-            let hint = "our table must be made, and we must be let use it: have an administrator run what";
+            let hint = "leasehold needs its table and the rights to use it: have an administrator run what";
             Failure::refused(code, format!("{said}; {hint} `{command}` prints, and grant the rights named there"))
         }
         (_, failure) => failure,
@@ -180,7 +180,7 @@ impl Dialect {
         }
     }
 
-    /// The product's name, as people know it.
+    /// The product's display name.
     pub(crate) const fn product(self) -> &'static str {
         match self {
             Self::MySql => "MySQL or MariaDB",

@@ -66,7 +66,7 @@ impl MySqlConnection {
     async fn is_read_only(&mut self) -> Result<bool, Failure> {
         let reply = self.run("SELECT @@global.read_only", &[]).await?;
         let value = reply.value();
-        // A number; in newer versions a word.
+        // A number; in newer versions a text.
         Ok(value.and_then(Value::int) != Some(0) && value.and_then(Value::text) != Some("OFF"))
     }
 
@@ -133,7 +133,7 @@ impl MySqlConnection {
 
     pub(super) async fn close(self) {
         if let Err(error) = self.conn.disconnect().await {
-            tracing::debug!(%error, "a connection did not end well");
+            tracing::debug!(%error, "a connection could not be closed cleanly");
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::clock::{Clock, Instant};
 use crate::logic::backoff;
 use crate::types::{Error, Result};
 
-/// A statement that is given up sooner had a caller that did not wait for the answer; later, the
+/// A statement that is abandoned sooner had a caller that did not wait for the answer; later, the
 /// connection may be dead. Shorter than the shortest time limit of a step.
 const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(200);
 
@@ -34,7 +34,7 @@ pub(super) struct Pool {
     read_only: Mutex<ReadOnlyBackoff>,
 }
 
-/// What is known of a server that takes no writes. Each refusal ends its connection, so that without
+/// The back-off for a server that refuses writes. Each refusal ends its connection, so that without
 /// pauses every statement would open another one.
 #[derive(Debug, Default)]
 struct ReadOnlyBackoff {
@@ -45,11 +45,11 @@ struct ReadOnlyBackoff {
     until: Instant,
 }
 
-/// The first and the longest pause before the next connection to a server that takes no writes. The
+/// The first and the longest pause before the next connection to a server that refuses writes. The
 /// shortest TTL is longer than a few of them.
 const READ_ONLY_BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
-/// After this time without a refusal the pauses begin small again.
+/// After this time without a refusal the pauses start small again.
 const BACKOFF_RESET: Duration = Duration::from_secs(1);
 
 impl ReadOnlyBackoff {
@@ -57,14 +57,14 @@ impl ReadOnlyBackoff {
         if self.last.as_ref().is_none_or(|(at, _)| now.duration_since(*at) >= BACKOFF_RESET) {
             self.refusals = 0;
         }
-        let (first, most) = READ_ONLY_BACKOFF;
-        self.until = now.saturating_add(backoff::pause(self.refusals, first, most, 0));
+        let (first, max_pause) = READ_ONLY_BACKOFF;
+        self.until = now.saturating_add(backoff::pause(self.refusals, first, max_pause, 0));
         self.refusals += 1;
         self.last = Some((now, failure.clone()));
     }
 }
 
-/// What is known of a server that has too few connections.
+/// The back-off for a server that has too few connections.
 #[derive(Debug, Default)]
 struct Shortage {
     /// Until when it counts as short of them.
@@ -90,8 +90,8 @@ impl IdleConnections {
     fn pop(&mut self) -> Option<(IdleConnection, bool)> {
         self.connections.retain(|idle| !idle.connection.is_closed());
         let idle = self.connections.pop()?;
-        let good = self.suspect_before.is_none_or(|since| idle.last_reply >= since);
-        Some((idle, good))
+        let is_usable = self.suspect_before.is_none_or(|since| idle.last_reply >= since);
+        Some((idle, is_usable))
     }
 }
 
@@ -112,12 +112,12 @@ impl Pool {
     /// An empty pool with this limit.
     pub(super) fn with_limit(config: &Arc<Config>, connections: usize) -> Arc<Self> {
         let hosts: Vec<String> = config.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
-        let room = Arc::new(Semaphore::new(connections));
+        let permits = Arc::new(Semaphore::new(connections));
         Arc::new(Self {
             config: Arc::clone(config),
             server: hosts.join(","),
             idle: Mutex::default(),
-            permits: room,
+            permits,
             has_own_sessions: AtomicBool::new(false),
             shortage: Shortage::default(),
             read_only: Mutex::default(),
@@ -137,7 +137,7 @@ impl Pool {
             Some((idle, true)) => Ok(PooledConnection::new(idle, self, permit)),
             Some((idle, false)) => {
                 self.ensure_can_open()?;
-                // Until it has ended it counts as ours, and takes the place of the next one.
+                // Counts as ours until it has ended, and delays the next one.
                 let _ = self.config.clock.timeout(ROW_LOCK_TIMEOUT, idle.connection.close()).await;
                 self.open(permit).await
             }
@@ -157,9 +157,9 @@ impl Pool {
         }
     }
 
-    /// Opens a connection in a task of its own. If the caller gives up meanwhile, the connection
-    /// goes to the next caller instead of being left to the server. If it does not open soon after
-    /// that, its place becomes free: the network may be down, and the next try may work.
+    /// Opens a connection in the background. If the caller stops waiting, the connection goes to
+    /// the next caller instead of being left to the server. If it does not open soon after that,
+    /// its permit is returned: the network may be down, and the next try may work.
     async fn open(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Result<PooledConnection, Failure> {
         let (pool, (wanted, unwanted)) = (Arc::clone(self), oneshot::channel::<()>());
         let opening = tokio::spawn(async move {
@@ -202,7 +202,7 @@ impl Pool {
         }
     }
 
-    /// Notes a refusal by a server that takes no writes: its next connection waits.
+    /// Notes a refusal by a server that refuses writes: its next connection waits.
     fn note_read_only(&self, failure: &Failure) {
         if failure.class(self.config.dialect) == Some(ErrorClass::ReadOnly) {
             lock(&self.read_only).record_refusal(failure, self.config.clock.now());
@@ -225,8 +225,8 @@ impl Pool {
         self.close_idle();
     }
 
-    /// Notes that the server is short of connections until further notice, or no longer is. If so,
-    /// idle ones are closed.
+    /// Notes whether the server is short of connections until further notice. If so, idle ones are
+    /// closed.
     pub(super) fn set_shortage(&self, short: bool) {
         *lock(&self.shortage.until) = if short { Instant::NEVER } else { Instant::default() };
         self.close_idle();
@@ -258,8 +258,8 @@ impl Pool {
         if self.has_own_sessions.load(Ordering::SeqCst) {
             link.mark_own_session();
         }
-        let heard = self.config.clock.now();
-        self.lock_idle().connections.push(IdleConnection { connection: link, last_reply: heard });
+        let received_at = self.config.clock.now();
+        self.lock_idle().connections.push(IdleConnection { connection: link, last_reply: received_at });
     }
 
     /// Runs one statement on any connection. Its time limit is that of connecting.
@@ -282,9 +282,9 @@ impl Pool {
     /// others may be, too. If one has answered, a locked row or a busy server may be the reason,
     /// and the connection used last is alive.
     fn discard_unresponsive(&self, since: Instant) {
-        let mut rest = self.lock_idle();
-        if rest.last_reply < Some(since) {
-            rest.suspect_before = rest.suspect_before.max(Some(since));
+        let mut idle = self.lock_idle();
+        if idle.last_reply < Some(since) {
+            idle.suspect_before = idle.suspect_before.max(Some(since));
         }
     }
 
@@ -320,9 +320,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns some time after the caller gave up.
+/// Returns some time after the caller has stopped waiting.
 async fn caller_gone(unwanted: oneshot::Receiver<()>, clock: &Clock) {
-    // The channel only ever closes: nothing is sent.
+    // The channel only closes; no value is sent.
     let _ = unwanted.await;
     clock.sleep(ROW_LOCK_TIMEOUT).await;
 }
@@ -344,13 +344,13 @@ pub(super) struct PooledConnection {
 
 impl PooledConnection {
     fn new(idle: IdleConnection, pool: &Arc<Pool>, permit: OwnedSemaphorePermit) -> Self {
-        let IdleConnection { connection: link, last_reply: heard } = idle;
+        let IdleConnection { connection: link, last_reply } = idle;
         Self {
             connection: Some(link),
             pool: Arc::clone(pool),
             permit: Some(permit),
             statement_sent: None,
-            last_reply: heard,
+            last_reply,
             is_reusable: true,
         }
     }
@@ -369,7 +369,7 @@ impl PooledConnection {
 
     fn begin_statement(&mut self) -> Result<&mut Connection, Failure> {
         self.statement_sent = Some(self.pool.config.clock.now());
-        self.connection.as_mut().ok_or_else(|| Failure::ConnectionLost("the connection is gone".into()))
+        self.connection.as_mut().ok_or_else(|| Failure::ConnectionLost("the connection is closed".into()))
     }
 
     fn end_statement<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {

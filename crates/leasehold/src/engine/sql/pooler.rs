@@ -13,14 +13,14 @@ const ROUNDS: usize = 3;
 #[derive(Debug)]
 pub(super) struct PoolerProbe {
     pub(super) first: Connection,
-    /// `None`: the server had no second connection to spare, and nothing is known.
+    /// `None`: the server had no second connection to spare, and the result is unknown.
     pub(super) second: Option<Connection>,
     /// Whether a pooler gives each transaction another session.
     pub(super) has_transaction_pooler: bool,
 }
 
 /// Opens two connections and finds out whether they share a session, or whether one gets another
-/// session while its own is in use. Nothing is set, prepared or listened to on either.
+/// session while its own is in use. It sets, prepares and listens on neither.
 pub(super) async fn probe(config: &Config) -> Result<PoolerProbe, Failure> {
     probe_with(Connection::open(config).await?, config).await
 }
@@ -53,7 +53,7 @@ pub(super) async fn probe_with(mut first: Connection, config: &Config) -> Result
 
 /// The same as [`probe`], and closes both connections.
 pub(super) async fn has_transaction_pooler(config: &Config) -> Result<bool, Failure> {
-    // Treated as pooled: otherwise what is set in a session would stay there for the next program.
+    // Treated as pooled: otherwise a setting would stay in the session for the next program.
     let config = Config { has_transaction_pooler: true, ..config.clone() };
     let PoolerProbe { first, second, has_transaction_pooler: pooled } = probe(&config).await?;
     let known = second.is_some();
@@ -61,7 +61,7 @@ pub(super) async fn has_transaction_pooler(config: &Config) -> Result<bool, Fail
     if let Some(second) = second {
         second.close().await;
     }
-    if known { Ok(pooled) } else { Err(Failure::refused("53300", "it takes two to look for a pooler")) }
+    if known { Ok(pooled) } else { Err(Failure::refused("53300", "detecting a pooler needs two connections")) }
 }
 
 async fn share_or_change_session(one: &mut Connection, other: &mut Connection) -> Result<bool, Failure> {

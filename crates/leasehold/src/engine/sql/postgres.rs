@@ -30,8 +30,9 @@ pub struct PostgresConnection {
 }
 
 /// The start of a session: statements that end before the client stops waiting for them
-/// ([`ROW_LOCK_TIMEOUT`]), each a transaction of its own. It is part of the login, so nothing is ever
-/// *set* in a session. A pooler refuses or ignores it, and no other program inherits it.
+/// ([`ROW_LOCK_TIMEOUT`]), each a transaction of its own. These settings are part of the login, so
+/// no session is ever *changed* later. A pooler refuses or ignores them, and no other program
+/// inherits them.
 ///
 /// `default_transaction_read_only` is left alone: an administrator may have set it on a former
 /// primary.
@@ -42,7 +43,7 @@ const STARTUP_OPTIONS: &str = "-c lock_timeout=1s -c default_transaction_isolati
 const SETUP: &str = "SET SESSION lock_timeout = '1s'; SET SESSION default_transaction_isolation = 'read committed'";
 
 /// How long a connection is idle before the kernel probes it. The lease table's connections are
-/// given up after twice that.
+/// closed after twice that.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 impl PostgresConnection {
@@ -72,18 +73,19 @@ impl PostgresConnection {
             options.options(STARTUP_OPTIONS);
         }
         let tls = Tls::new(config.tls.as_ref()).map_err(Failure::Unreachable)?;
-        let most = config.connect_timeout * u32::try_from(config.servers.len()).unwrap_or(1);
-        let connected = config.clock.timeout(most, options.connect(tls)).await;
-        let late = || Failure::Unreachable(format!("no answer within {most:?}"));
+        let timeout = config.connect_timeout * u32::try_from(config.servers.len()).unwrap_or(1);
+        let connected = config.clock.timeout(timeout, options.connect(tls)).await;
+        let late = || Failure::Unreachable(format!("no answer within {timeout:?}"));
         let (client, mut connection) = connected.map_err(|_| late())?.map_err(connect_failure)?;
-        let (sender, news) = unbounded_channel();
+        let (sender, notifications) = unbounded_channel();
         let driver = tokio::spawn(async move {
             let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
             drive(&mut messages, &sender).await;
         });
         // The lease table first finds out whether the session is its own.
         let prepared = (!config.has_transaction_pooler && config.technique != Technique::Row).then(HashMap::new);
-        let mut link = Self { client, id: 0, prepared, driver, notifications: Some(news), clock: config.clock.clone() };
+        let mut link =
+            Self { client, id: 0, prepared, driver, notifications: Some(notifications), clock: config.clock.clone() };
         let within = config.connect_timeout;
         // A pooler accepts a login even if it has no connection to give.
         let mute = format!(
@@ -112,7 +114,7 @@ impl PostgresConnection {
     }
 
     pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
-        let cells: Vec<(&(dyn ToSql + Sync), Type)> = values
+        let parameters: Vec<(&(dyn ToSql + Sync), Type)> = values
             .iter()
             .map(|value| match value {
                 Value::Null => (&None::<&str> as &(dyn ToSql + Sync), Type::TEXT),
@@ -121,19 +123,19 @@ impl PostgresConnection {
             })
             .collect();
         let Some(prepared) = &mut self.prepared else {
-            return collect_reply(self.client.query_typed_raw(sql, cells).await.map_err(statement_failure)?).await;
+            return collect_reply(self.client.query_typed_raw(sql, parameters).await.map_err(statement_failure)?).await;
         };
         let statement = match prepared.get(sql) {
             Some(statement) => statement.clone(),
             None => {
-                let types: Vec<Type> = cells.iter().map(|(_, of)| of.clone()).collect();
+                let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
                 let statement = self.client.prepare_typed(sql, &types).await.map_err(statement_failure)?;
                 prepared.insert(sql.to_owned(), statement.clone());
                 statement
             }
         };
-        let cells = cells.into_iter().map(|(cell, _)| cell);
-        collect_reply(self.client.query_raw(&statement, cells).await.map_err(statement_failure)?).await
+        let parameters = parameters.into_iter().map(|(cell, _)| cell);
+        collect_reply(self.client.query_raw(&statement, parameters).await.map_err(statement_failure)?).await
     }
 
     pub(super) async fn execute_batch(&mut self, sql: &str) -> Result<(), Failure> {
@@ -166,14 +168,14 @@ impl PostgresConnection {
         self.client.cancel_token()
     }
 
-    /// Cuts the connection at once, even during a statement.
+    /// Aborts the connection at once, even during a statement.
     pub(super) fn abort(self) {
         self.driver.abort();
     }
 
     pub(super) async fn close(mut self) {
-        // Dropping the client ends the session in order, and then the driver. A server that does
-        // not respond is not waited for.
+        // Dropping the client ends the session cleanly, and then the driver. A server that does not
+        // respond is not waited for.
         let (client, driver) = (self.client, &mut self.driver);
         drop(client);
         let _ = self.clock.timeout(ROW_LOCK_TIMEOUT, driver).await;
@@ -207,17 +209,17 @@ fn options(config: &Config) -> Options {
 }
 
 /// Moves messages until the connection ends.
-async fn drive<S>(messages: &mut S, news: &UnboundedSender<String>)
+async fn drive<S>(messages: &mut S, notifications: &UnboundedSender<String>)
 where
     S: futures_util::Stream<Item = Result<AsyncMessage, Native>> + Unpin,
 {
-    while let Some(message) = messages.next().await {
-        match message {
+    while let Some(db_error) = messages.next().await {
+        match db_error {
             Ok(AsyncMessage::Notification(note)) => {
                 // Most connections have no listener.
-                let _ = news.send(note.payload().to_owned());
+                let _ = notifications.send(note.payload().to_owned());
             }
-            Ok(AsyncMessage::Notice(notice)) => tracing::debug!(%notice, "PostgreSQL says"),
+            Ok(AsyncMessage::Notice(notice)) => tracing::debug!(%notice, "notice from PostgreSQL"),
             Ok(_) => {}
             Err(error) => {
                 tracing::debug!(%error, "a connection to PostgreSQL ended");
@@ -237,34 +239,35 @@ async fn collect_reply(answer: RowStream) -> Result<Reply, Failure> {
 }
 
 fn row(row: &Row) -> Result<Vec<Value>, Failure> {
-    let cell = |(index, column): (usize, &tokio_postgres::Column)| {
-        let strange = |error: Native| Failure::UnexpectedReply(error.to_string());
+    let value = |(index, column): (usize, &tokio_postgres::Column)| {
+        let unexpected = |error: Native| Failure::UnexpectedReply(error.to_string());
         Ok(match *column.type_() {
-            Type::INT8 => row.try_get::<_, Option<i64>>(index).map_err(strange)?.map_or(Value::Null, Value::Int),
-            Type::INT4 => {
-                row.try_get::<_, Option<i32>>(index).map_err(strange)?.map_or(Value::Null, |int| Value::Int(int.into()))
-            }
+            Type::INT8 => row.try_get::<_, Option<i64>>(index).map_err(unexpected)?.map_or(Value::Null, Value::Int),
+            Type::INT4 => row
+                .try_get::<_, Option<i32>>(index)
+                .map_err(unexpected)?
+                .map_or(Value::Null, |int| Value::Int(int.into())),
             Type::BOOL => row
                 .try_get::<_, Option<bool>>(index)
-                .map_err(strange)?
-                .map_or(Value::Null, |yes| Value::Int(yes.into())),
+                .map_err(unexpected)?
+                .map_or(Value::Null, |flag| Value::Int(flag.into())),
             Type::VOID => Value::Null,
-            _ => row.try_get::<_, Option<String>>(index).map_err(strange)?.map_or(Value::Null, Value::Text),
+            _ => row.try_get::<_, Option<String>>(index).map_err(unexpected)?.map_or(Value::Null, Value::Text),
         })
     };
-    row.columns().iter().enumerate().map(cell).collect()
+    row.columns().iter().enumerate().map(value).collect()
 }
 
 fn statement_failure(error: Native) -> Failure {
     match error.as_db_error() {
-        Some(said) => Failure::refused(said.code().code(), said.message()),
+        Some(db_error) => Failure::refused(db_error.code().code(), db_error.message()),
         None => Failure::ConnectionLost(root_cause(&error)),
     }
 }
 
 fn connect_failure(error: Native) -> Failure {
     match error.as_db_error() {
-        Some(said) => Failure::refused(said.code().code(), said.message()),
+        Some(db_error) => Failure::refused(db_error.code().code(), db_error.message()),
         None if is_wrong_protocol(&error.to_string()) || is_wrong_protocol(&root_cause(&error)) => {
             Failure::WrongProtocol(root_cause(&error))
         }

@@ -54,12 +54,17 @@ impl StoredRecords {
         }
     }
 
-    pub(super) async fn compare_and_set(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
-        let Ok(over) = i64::try_from(over) else { return Ok(None) };
+    pub(super) async fn compare_and_set(
+        &self,
+        name: &LockName,
+        expected_version: u64,
+        value: String,
+    ) -> Result<Option<Record>> {
+        let Ok(expected_version) = i64::try_from(expected_version) else { return Ok(None) };
         let mut tries = 0;
         loop {
             let mut link = self.pool.borrow_or_error().await?;
-            match self.sql.compare_and_set(&mut link, name, over, &value).await {
+            match self.sql.compare_and_set(&mut link, name, expected_version, &value).await {
                 Ok(written) => return Ok(written),
                 Err(failure) => self.retry_or_fail(link, failure, &mut tries, false).await?,
             }
@@ -88,17 +93,17 @@ impl StoredRecords {
     ) -> Result<()> {
         let config = &self.pool.config;
         *tries += 1;
-        let tell = |failure| self.pool.to_error(&super::with_hint(failure, config));
+        let to_error = |failure| self.pool.to_error(&super::with_hint(failure, config));
         match failure.class(config.dialect) {
-            _ if *tries >= MAX_TRIES => Err(tell(failure)),
+            _ if *tries >= MAX_TRIES => Err(to_error(failure)),
             Some(ErrorClass::Conflict) => Ok(()),
-            Some(ErrorClass::NoTable) => super::create_records_table(config, &mut link).await.map_err(tell),
+            Some(ErrorClass::NoTable) => super::create_records_table(config, &mut link).await.map_err(to_error),
             // An idle connection had ended; the others may have, too.
             _ if reads && *tries == 1 && failure.is_connection_lost(config.dialect) => {
                 self.pool.discard_idle();
                 Ok(())
             }
-            _ => Err(tell(failure)),
+            _ => Err(to_error(failure)),
         }
     }
 }
@@ -148,17 +153,17 @@ impl RecordStatements {
         &self,
         link: &mut PooledConnection,
         name: &LockName,
-        over: i64,
+        expected_version: i64,
         value: &str,
     ) -> Result<Option<Record>, Failure> {
-        if over == 0 && value.is_empty() {
+        if expected_version == 0 && value.is_empty() {
             return Ok(Some(self.get(link, name).await?).filter(|found| found.version == 0));
         }
         let (name, stored) = (name.as_str(), self.encode(value));
-        let reply = if over == 0 {
+        let reply = if expected_version == 0 {
             link.run(&self.insert, &[name.into(), stored]).await?
         } else {
-            link.run(&self.update, &[stored, name.into(), over.into()]).await?
+            link.run(&self.update, &[stored, name.into(), expected_version.into()]).await?
         };
         if reply.rows_changed == 0 {
             return Ok(None);
@@ -174,9 +179,9 @@ impl RecordStatements {
     async fn written_version(&self, link: &mut PooledConnection, reply: &Reply) -> Result<(u64, Duration), Failure> {
         match self.dialect {
             Dialect::MySql => {
-                // Whatever goes wrong here, the write was made.
+                // After any error here, the write is stored.
                 let clock = link.run(&self.clock, &[]).await.map_err(|failure| match failure {
-                    Failure::Refused { code, message: said } => Failure::ConnectionLost(format!("{code}: {said}")),
+                    Failure::Refused { code, message } => Failure::ConnectionLost(format!("{code}: {message}")),
                     failure => failure,
                 })?;
                 Ok((reply.insert_id, duration_from_micros(clock.value().and_then(Value::int))?))
@@ -229,7 +234,7 @@ fn duration_from_micros(micros: Option<i64>) -> Result<Duration, Failure> {
 }
 
 fn unexpected_reply() -> Failure {
-    Failure::UnexpectedReply("a record that none of our statements gives".into())
+    Failure::UnexpectedReply("a record in an unknown format".into())
 }
 
 fn mysql(table: &str) -> RecordStatements {

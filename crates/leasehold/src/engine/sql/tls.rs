@@ -1,4 +1,4 @@
-//! TLS for the PostgreSQL client, which has none of its own.
+//! TLS for the PostgreSQL client, which does not provide it.
 
 use std::io;
 use std::path::Path;

@@ -23,8 +23,8 @@ struct All {
 }
 
 impl All {
-    fn note_unresolved(&mut self, seat: &ClaimEntry) {
-        self.unresolved.insert(seat.claim, Arc::downgrade(&seat.claim_ref));
+    fn note_unresolved(&mut self, entry: &ClaimEntry) {
+        self.unresolved.insert(entry.claim, Arc::downgrade(&entry.claim_ref));
     }
 }
 
@@ -78,7 +78,7 @@ impl RemoteState {
         }
     }
 
-    /// Its node, if that has a position of its own.
+    /// Its node, if that has its own position.
     pub(super) fn id(&self) -> Option<NodeId> {
         match &self.stage {
             NodeStage::Created(own) if own.entry.reentry.is_none() => Some(own.entry.id()),
@@ -90,11 +90,11 @@ impl RemoteState {
 /// What the servers have of a claim.
 #[derive(Debug, Default)]
 pub(super) enum NodeStage {
-    /// Nothing.
+    /// No node.
     #[default]
     New,
-    /// No node that counts: another client deleted it, or its session ended. An eviction left a
-    /// mark, which is looked for before the claim gets another node.
+    /// No valid node: another client deleted it, or its session ended. An eviction left a mark,
+    /// which is checked before the claim gets another node.
     Gone,
     /// An operator evicted the claim. It stays so until it is released.
     Evicted,
@@ -117,7 +117,7 @@ pub(super) struct ClaimNode {
 impl ClaimNode {
     /// Its own token, or that of the claim with which it re-entered.
     pub(super) fn token(&self) -> Token {
-        Token(self.entry.reentry.map_or(self.czxid, |ride| ride.token))
+        Token(self.entry.reentry.map_or(self.czxid, |reentry| reentry.token))
     }
 }
 
@@ -158,7 +158,7 @@ impl std::fmt::Debug for RemoteState {
 
 impl ClaimEntry {
     fn new(claim: &Arc<Claim>, folder: String, session: Arc<Session>, stage: NodeStage) -> Self {
-        let seat = Self {
+        let entry = Self {
             claim: claim.id,
             session,
             folder,
@@ -173,8 +173,8 @@ impl ClaimEntry {
             has_unconfirmed_create: AtomicBool::new(false),
             claim_ref: Arc::clone(claim),
         };
-        seat.mark_wanted();
-        seat
+        entry.mark_wanted();
+        entry
     }
 
     /// Notes that a caller still wants it.
@@ -275,40 +275,41 @@ impl ClaimRegistry {
     /// The claim's entry; a new one is on `session`.
     pub(super) fn get_or_insert(&self, claim: &Arc<Claim>, folder: String, session: &Arc<Session>) -> Arc<ClaimEntry> {
         let mut all = self.lock();
-        let All { seats, unresolved } = &mut *all;
+        let All { seats: registry, unresolved } = &mut *all;
         let new = || {
             let stage = if unresolved.remove(&claim.id).is_some() { NodeStage::Gone } else { NodeStage::New };
             Arc::new(ClaimEntry::new(claim, folder, Arc::clone(session), stage))
         };
-        Arc::clone(seats.entry(claim.id).or_insert_with(new))
+        Arc::clone(registry.entry(claim.id).or_insert_with(new))
     }
 
     /// Whether this is still the entry of its claim: it may have been removed while a step waited
     /// for its mutex.
-    pub(super) fn is_current(&self, seat: &Arc<ClaimEntry>) -> bool {
-        self.lock().seats.get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat))
+    pub(super) fn is_current(&self, entry: &Arc<ClaimEntry>) -> bool {
+        self.lock().seats.get(&entry.claim).is_some_and(|current| Arc::ptr_eq(current, entry))
     }
 
     /// The claims of a session that no caller wants any more.
     pub(super) fn unwanted_on(&self, session: &Weak<Session>) -> Vec<Arc<ClaimEntry>> {
-        let here =
-            |seat: &&Arc<ClaimEntry>| std::ptr::eq(Arc::as_ptr(&seat.session), session.as_ptr()) && seat.is_unwanted();
-        self.lock().seats.values().filter(here).cloned().collect()
+        let is_unwanted = |entry: &&Arc<ClaimEntry>| {
+            std::ptr::eq(Arc::as_ptr(&entry.session), session.as_ptr()) && entry.is_unwanted()
+        };
+        self.lock().seats.values().filter(is_unwanted).cloned().collect()
     }
 
-    pub(super) fn remove(&self, seat: &Arc<ClaimEntry>) {
+    pub(super) fn remove(&self, entry: &Arc<ClaimEntry>) {
         let mut all = self.lock();
-        if all.seats.get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat)) {
-            all.seats.remove(&seat.claim);
+        if all.seats.get(&entry.claim).is_some_and(|current| Arc::ptr_eq(current, entry)) {
+            all.seats.remove(&entry.claim);
         }
     }
 
     /// Notes that a claim may have been evicted when its entry is removed: its next entry begins
     /// with [`NodeStage::Gone`].
-    pub(super) fn note_unresolved(&self, seat: &ClaimEntry) {
+    pub(super) fn note_unresolved(&self, entry: &ClaimEntry) {
         let mut all = self.lock();
         all.unresolved.retain(|_, claim| claim.strong_count() > 0);
-        all.note_unresolved(seat);
+        all.note_unresolved(entry);
     }
 
     /// Drops that note: the claim is over, or its own client has deleted its node.
@@ -318,7 +319,7 @@ impl ClaimRegistry {
 
     /// Whether a claim holds by this node.
     pub(super) fn is_held_by(&self, claim: ClaimId, path: &str) -> bool {
-        self.find(claim).is_some_and(|seat| seat.lock_held_path().as_deref() == Some(path))
+        self.find(claim).is_some_and(|entry| entry.lock_held_path().as_deref() == Some(path))
     }
 
     /// Removes the claims of a session that is over, and returns those that held.
@@ -326,11 +327,11 @@ impl ClaimRegistry {
         let mut held = Vec::new();
         let mut all = self.lock();
         all.unresolved.retain(|_, claim| claim.strong_count() > 0);
-        let here: Vec<_> = all.seats.extract_if(|_, seat| Arc::ptr_eq(&seat.session, session)).collect();
-        for (claim, seat) in here {
-            seat.is_gone.store(true, Ordering::Release);
-            all.note_unresolved(&seat);
-            if seat.is_held() {
+        let removed: Vec<_> = all.seats.extract_if(|_, entry| Arc::ptr_eq(&entry.session, session)).collect();
+        for (claim, entry) in removed {
+            entry.is_gone.store(true, Ordering::Release);
+            all.note_unresolved(&entry);
+            if entry.is_held() {
                 held.push(claim);
             }
         }

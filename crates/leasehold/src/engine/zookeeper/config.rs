@@ -51,7 +51,7 @@ pub struct TlsConfig {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Who may do what with our nodes.
+/// Who may access our nodes, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Every client everything.
@@ -168,14 +168,14 @@ fn base(path: &str) -> Result<String> {
         return Ok(DEFAULT_BASE.to_owned());
     }
     let path = path.trim_end_matches('/');
-    let wrong = |part: &str| {
+    let is_invalid = |part: &str| {
         part.is_empty()
             || part == "."
             || part == ".."
             || part.chars().any(|c| c.is_control() || ('\u{e000}'..='\u{f8ff}').contains(&c) || c >= '\u{fff0}')
     };
     let parts: Vec<&str> = path.split('/').skip(1).collect();
-    if parts.iter().any(|part| wrong(part)) || parts.first() == Some(&"zookeeper") {
+    if parts.iter().any(|part| is_invalid(part)) || parts.first() == Some(&"zookeeper") {
         return Err(invalid_url(format!("{path:?} is no path for our nodes; it is like /locks or /apps/billing")));
     }
     Ok(path.to_owned())
@@ -236,7 +236,7 @@ mod tests {
             config.login.as_ref().map(|login| (login.scheme, login.password.as_str())),
             Some((Scheme::Sasl, "p@"))
         );
-        assert_eq!(config.access, Access::Creator, "who logs in does not leave locks to everybody");
+        assert_eq!(config.access, Access::Creator, "a login restricts the locks to its creator");
         assert!(!format!("{config:?}").contains("p@"));
         let config = read("zookeeper:").unwrap();
         assert_eq!(
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn an_invalid_url_is_refused() {
-        for (url, says) in [
+        for (url, expected) in [
             ("zookeeper://h?sesion=own", "session-timeout"),
             ("zookeeper://h?session=mine", "`own`"),
             ("zookeeper://h?session-timeout=soon", "30s"),
@@ -274,7 +274,7 @@ mod tests {
         ] {
             let error = read(url).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{url}");
-            assert!(error.to_string().contains(says), "{url}: {error}");
+            assert!(error.to_string().contains(expected), "{url}: {error}");
         }
     }
 }

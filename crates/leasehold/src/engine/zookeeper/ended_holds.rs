@@ -1,5 +1,5 @@
 //! Ended holds of ours whose nodes the servers still have. Their owner must not re-enter with them:
-//! it would get the token of a hold that is over.
+//! it would get the token of a hold that has ended.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -30,7 +30,8 @@ impl PastSessions {
         all.push_back((session.client.session_id().0, Arc::downgrade(session)));
     }
 
-    /// Whether this was a session of ours and is over for us: only the servers may still have it.
+    /// Whether this was a session of ours that has ended for us: only the servers may still have
+    /// it.
     fn has_ended(&self, number: i64) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().any(|(one, session)| *one == number && is_session_over(session))
@@ -47,7 +48,7 @@ fn is_session_over(session: &Weak<Session>) -> bool {
 /// `true`: it had, and is deleted.
 pub(super) async fn delete_ended_hold(
     engine: &ZookeeperEngine,
-    seat: &ClaimEntry,
+    entry: &ClaimEntry,
     (claim, number): (ClaimId, i64),
     path: &str,
 ) -> Result<bool> {
@@ -58,68 +59,68 @@ pub(super) async fn delete_ended_hold(
     // Noted before the deletion: a release that runs at this moment then reports that the node
     // existed.
     ending.iter().for_each(|other| other.mark_node_deleted());
-    steps::delete(&seat.session, path).await.map_err(|cause| engine.request_error(cause))?;
+    steps::delete(&entry.session, path).await.map_err(|cause| engine.request_error(cause))?;
     Ok(true)
 }
 
 /// Deletes the nodes of the same owner's ended holds. `true`: there was one.
 pub(super) async fn delete_ended_holds(
     engine: &ZookeeperEngine,
-    seat: &ClaimEntry,
-    line: &NodeQueue,
+    entry: &ClaimEntry,
+    queue: &NodeQueue,
     id: NodeId,
 ) -> Result<bool> {
-    let owner = line.find(id).and_then(|stand| stand.owner);
+    let owner = queue.find(id).and_then(|node| node.owner);
     let mut swept = false;
-    for stand in line.nodes().iter().filter(|stand| owner.is_some() && stand.owner == owner && stand.id() != id) {
-        let path = format!("{}/{}", seat.folder, wire::node_name(stand));
-        let stat = seat.session.client.check_stat(&path).await.map_err(|cause| engine.request_error(cause))?;
+    for node in queue.nodes().iter().filter(|node| owner.is_some() && node.owner == owner && node.id() != id) {
+        let path = format!("{}/{}", entry.folder, wire::node_name(node));
+        let stat = entry.session.client.check_stat(&path).await.map_err(|cause| engine.request_error(cause))?;
         if let Some(stat) = stat {
-            swept |= delete_ended_hold(engine, seat, (stand.claim, stat.ephemeral_owner), &path).await?;
+            swept |= delete_ended_hold(engine, entry, (node.claim, stat.ephemeral_owner), &path).await?;
         }
     }
     Ok(swept)
 }
 
-/// How many times a claim's late nodes are looked for, a quarter of the session's timeout apart.
+/// How many times a claim's late nodes are searched for, a quarter of the session's timeout apart.
 const LATE_NODE_CHECKS: u32 = 8;
 
 /// Deletes late nodes of a claim that has left. A create that was never answered may have been
 /// delayed, and arrive after the claim was found to have no node and got another one. Its session
 /// lives, so no other client would ever delete that node.
-pub(super) fn delete_late_nodes(seats: &Arc<ClaimRegistry>, seat: &ClaimEntry) {
-    let (seats, session) = (Arc::downgrade(seats), Arc::downgrade(&seat.session));
-    let (claim, folder) = (seat.claim, seat.folder.clone());
+pub(super) fn delete_late_nodes(registry: &Arc<ClaimRegistry>, entry: &ClaimEntry) {
+    let (registry, session) = (Arc::downgrade(registry), Arc::downgrade(&entry.session));
+    let (claim, folder) = (entry.claim, entry.folder.clone());
     tokio::spawn(async move {
         for _ in 0..LATE_NODE_CHECKS {
-            let (Some(seats), Some(session)) = (seats.upgrade(), session.upgrade()) else { return };
+            let (Some(registry), Some(session)) = (registry.upgrade(), session.upgrade()) else { return };
             if session.is_over() {
                 return;
             }
             let (until, clock) = (session.now().saturating_add(session.timeout / 4), session.clock().clone());
-            if let Err(cause) = delete_late_nodes_once(&seats, &session, &folder, claim).await {
-                tracing::debug!(%cause, "what a claim may have left behind could not be looked for");
+            if let Err(cause) = delete_late_nodes_once(&registry, &session, &folder, claim).await {
+                tracing::debug!(%cause, "could not search for late nodes of a released claim");
             }
-            // Dropped, so that the session can end meanwhile.
-            drop((seats, session));
+            // Dropped, so that the session can end in between.
+            drop((registry, session));
             clock.sleep_until(until).await;
         }
     });
 }
 
 async fn delete_late_nodes_once(
-    seats: &ClaimRegistry,
+    registry: &ClaimRegistry,
     session: &Session,
     folder: &str,
     claim: ClaimId,
 ) -> std::result::Result<(), leasehold_zookeeper::Error> {
     for node in steps::list_claim_nodes(session, folder, claim).await? {
         // The claim exists again: it has a node that may not be in this list.
-        if seats.find(claim).is_some() {
+        if registry.find(claim).is_some() {
             return Ok(());
         }
         if steps::delete(session, &format!("{folder}/{node}")).await? {
-            tracing::debug!(node, "came when its claim had left");
+            tracing::debug!(node, "deleted a node that was created after its claim was released");
         }
     }
     Ok(())

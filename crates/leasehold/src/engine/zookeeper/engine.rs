@@ -43,8 +43,8 @@ pub struct ZookeeperEngine {
     known_folders: Mutex<HashSet<LockName>>,
 }
 
-/// Runs a call that goes on while it is not polled, and ends when it is dropped. It blocks other
-/// steps of the claim, including the one that removes the claim when its TTL is over.
+/// Runs a call that continues while it is not polled, and ends when it is dropped. It blocks other
+/// steps of the claim, including the one that removes the claim when its TTL has passed.
 async fn run_on<T: Send + 'static>(
     runtime: tokio::runtime::Handle,
     call: impl Future<Output = Result<T>> + Send + 'static,
@@ -96,18 +96,18 @@ impl ZookeeperEngine {
             Ok(session) => session.timeout,
             Err(timeout) => timeout,
         };
-        let whose =
+        let limit_source =
             if self.config.session_timeout.is_some() { "session-timeout" } else { "the server's shortest session" };
         let message = format!(
-            "{whose} is {longer:?}, and a dead holder's lock is free only then: a TTL of {ttl:?} cannot be kept; ask for {longer:?} or more"
+            "{limit_source} is {longer:?}, and a dead holder's lock is free only after that: a TTL of {ttl:?} is not possible; use {longer:?} or more"
         );
         Err(Error::new(ErrorKind::InvalidOption, message).at_engine(error::NAME))
     }
 
     pub(super) async fn new_session(&self, timeout: Duration) -> Result<Arc<Session>> {
         let (config, clock) = (self.config.clone(), self.clock.clone());
-        let (board, seats) = (Arc::clone(&self.losses), Arc::clone(&self.claims));
-        let opening = async move { Session::open(&config, timeout, &clock, &board, &seats).await };
+        let (losses, registry) = (Arc::clone(&self.losses), Arc::clone(&self.claims));
+        let opening = async move { Session::open(&config, timeout, &clock, &losses, &registry).await };
         let session = run_on(self.runtime.clone(), opening).await?;
         self.past_sessions.add(&session);
         Ok(session)
@@ -148,9 +148,9 @@ impl ZookeeperEngine {
         self.known_folders.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
-    pub(super) fn set_folder_known(&self, name: &LockName, there: bool) {
+    pub(super) fn set_folder_known(&self, name: &LockName, is_known: bool) {
         let mut folders = self.known_folders.lock().unwrap_or_else(PoisonError::into_inner);
-        if !there {
+        if !is_known {
             folders.remove(name);
         } else if !folders.contains(name) {
             if folders.len() >= MAX_KNOWN_FOLDERS {
@@ -166,45 +166,44 @@ impl ZookeeperEngine {
 
     /// The claim's entry, on a session that lives.
     async fn claim_entry(&self, claim: &Arc<Claim>) -> Result<Arc<ClaimEntry>> {
-        if let Some(seat) = self.claims.find(claim.id) {
-            if !seat.session.is_over() {
-                return Ok(seat);
+        if let Some(entry) = self.claims.find(claim.id) {
+            if !entry.session.is_over() {
+                return Ok(entry);
             }
-            self.claims.note_unresolved(&seat);
-            self.claims.remove(&seat);
+            self.claims.note_unresolved(&entry);
+            self.claims.remove(&entry);
         }
         let session = self.session_for(claim).await?;
         Ok(self.claims.get_or_insert(claim, self.folder(claim.name()), &session))
     }
 
     async fn do_attempt(&self, claim: &Arc<Claim>, queue: bool, sent: Instant) -> Result<AcquireReply> {
-        let seat = self.claim_entry(claim).await?;
-        let mut place = seat.remote.lock().await;
-        if !self.claims.is_current(&seat) {
-            // The claim was removed meanwhile, because no caller wanted it for a TTL: the caller
-            // tries again.
+        let entry = self.claim_entry(claim).await?;
+        let mut remote = entry.remote.lock().await;
+        if !self.claims.is_current(&entry) {
+            // The claim was removed, because no caller wanted it for a TTL: the caller retries.
             return Ok(AcquireReply::Busy { recheck_after: None });
         }
-        let known = place.node().map(str::to_owned);
-        seat.mark_wanted();
-        seat.set_releasing(false);
-        let look = match steps::request_lock(self, &seat, claim, &mut place).await {
-            Ok(look) => look,
+        let known = remote.node().map(str::to_owned);
+        entry.mark_wanted();
+        entry.set_releasing(false);
+        let status = match steps::request_lock(self, &entry, claim, &mut remote).await {
+            Ok(status) => status,
             Err(error) => {
                 // Refused for good: it has no node, and needs no session.
-                if matches!(place.stage, NodeStage::New) && !error.is_retryable() {
-                    self.claims.remove(&seat);
+                if matches!(remote.stage, NodeStage::New) && !error.is_retryable() {
+                    self.claims.remove(&entry);
                 }
                 return Err(error);
             }
         };
         // A claim that is queued already stays in the queue.
-        let queued = queue || (known.is_some() && known.as_deref() == place.node());
-        let answer = match look {
+        let queued = queue || (known.is_some() && known.as_deref() == remote.node());
+        let answer = match status {
             ClaimStatus::Held => {
                 // Other clients may have seen it wait.
-                let seen = known.is_some() || place.id().is_some_and(|id| place.queue.has_node_behind(id));
-                match self.grant(claim, &seat, &mut place, sent, seen) {
+                let seen = known.is_some() || remote.id().is_some_and(|id| remote.queue.has_node_behind(id));
+                match self.grant(claim, &entry, &mut remote, sent, seen) {
                     busy @ AcquireReply::Busy { .. } if !queued => busy,
                     answer => return Ok(answer),
                 }
@@ -217,7 +216,7 @@ impl ZookeeperEngine {
             // It stays so until the claim is released: this answer may be lost.
             ClaimStatus::Evicted => return Ok(AcquireReply::ForceReleased),
         };
-        steps::remove_claim(&self.claims, &seat, &mut place).await.map_err(|cause| self.request_error(cause))?;
+        steps::remove_claim(&self.claims, &entry, &mut remote).await.map_err(|cause| self.request_error(cause))?;
         Ok(answer)
     }
 
@@ -237,27 +236,27 @@ impl ZookeeperEngine {
         Ok(grants)
     }
 
-    async fn do_wait(&self, claim: &Claim, patience: Duration, sent: Instant) -> Result<AcquireReply> {
+    async fn do_wait(&self, claim: &Claim, timeout: Duration, sent: Instant) -> Result<AcquireReply> {
         // A claim that is not in the queue cannot be granted: the caller tries again.
         let absent = AcquireReply::Busy { recheck_after: None };
-        let Some(seat) = self.claims.find(claim.id).filter(|seat| !seat.is_gone()) else { return Ok(absent) };
-        let mut place = seat.remote.lock().await;
-        if !self.claims.is_current(&seat) {
+        let Some(entry) = self.claims.find(claim.id).filter(|entry| !entry.is_gone()) else { return Ok(absent) };
+        let mut remote = entry.remote.lock().await;
+        if !self.claims.is_current(&entry) {
             return Ok(absent);
         }
-        seat.mark_wanted();
-        if seat.is_held() {
-            return Ok(self.grant(claim, &seat, &mut place, sent, false));
+        entry.mark_wanted();
+        if entry.is_held() {
+            return Ok(self.grant(claim, &entry, &mut remote, sent, false));
         }
         // A session may be shorter than the TTL: the leader must confirm it often enough.
-        let patience = patience.min(seat.session.timeout / 3);
-        let mut found = steps::wait_for_grant(self, &seat, claim, &mut place, sent.saturating_add(patience)).await?;
-        seat.mark_wanted();
-        if matches!(found, Some(ClaimStatus::Held)) && seat.session.is_running_low() {
-            found = Some(steps::request_lock(self, &seat, claim, &mut place).await?);
+        let timeout = timeout.min(entry.session.timeout / 3);
+        let mut found = steps::wait_for_grant(self, &entry, claim, &mut remote, sent.saturating_add(timeout)).await?;
+        entry.mark_wanted();
+        if matches!(found, Some(ClaimStatus::Held)) && entry.session.is_running_low() {
+            found = Some(steps::request_lock(self, &entry, claim, &mut remote).await?);
         }
         match found {
-            Some(ClaimStatus::Held) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
+            Some(ClaimStatus::Held) => Ok(self.grant(claim, &entry, &mut remote, sent, true)),
             Some(ClaimStatus::Waiting(ahead)) => {
                 Ok(AcquireReply::Queued { ahead, recheck_after: None, cool_down: None })
             }
@@ -270,32 +269,32 @@ impl ZookeeperEngine {
     fn grant(
         &self,
         claim: &Claim,
-        seat: &Arc<ClaimEntry>,
-        place: &mut super::claim_registry::RemoteState,
+        entry: &Arc<ClaimEntry>,
+        remote: &mut super::claim_registry::RemoteState,
         sent: Instant,
         waited: bool,
     ) -> AcquireReply {
-        let NodeStage::Created(own) = &place.stage else { return AcquireReply::Busy { recheck_after: None } };
+        let NodeStage::Created(own) = &remote.stage else { return AcquireReply::Busy { recheck_after: None } };
         let own: ClaimNode = own.clone();
-        let path = seat.path(&own);
-        place.armed_watch = None;
-        let event = place.own_watch.take();
-        let session = &seat.session;
-        seat.mark_granted();
-        if !seat.set_held(Some(path.clone())) {
-            let news = waited.then(|| super::wire::holder_data(&claim.options.holder, claim.options.ttl));
+        let path = entry.path(&own);
+        remote.armed_watch = None;
+        let event = remote.own_watch.take();
+        let session = &entry.session;
+        entry.mark_granted();
+        if !entry.set_held(Some(path.clone())) {
+            let grant_data = waited.then(|| super::wire::holder_data(&claim.options.holder, claim.options.ttl));
             // A waiter behind it may be compatible: it is notified at once.
             let soon = own.entry.owner.is_some() || matches!(own.entry.mode, crate::types::Mode::Permits { .. });
             session.watch_node(GuardedNode {
                 claim: claim.id,
                 path,
                 watch: event,
-                grant_data: news,
+                grant_data,
                 is_urgent: waited && soon,
             });
         }
         if session.is_running_low() {
-            // The last proof of the session is too old: the caller asks again when there is a newer
+            // The last proof of the session is too old: the caller retries when there is a newer
             // one.
             return AcquireReply::Busy { recheck_after: Some(session.timeout / 8) };
         }
@@ -306,12 +305,12 @@ impl ZookeeperEngine {
         let mut answers = vec![RenewReply::Lost; claims.len()];
         let mut by_session: Vec<(Arc<Session>, HeldNodes)> = Vec::new();
         for (index, claim) in claims.iter().enumerate() {
-            let Some(seat) = self.claims.find(claim.id).filter(|seat| !seat.is_gone()) else { continue };
-            let Some(path) = seat.held_path() else { continue };
-            seat.mark_wanted();
-            match by_session.iter_mut().find(|(session, _)| Arc::ptr_eq(session, &seat.session)) {
+            let Some(entry) = self.claims.find(claim.id).filter(|entry| !entry.is_gone()) else { continue };
+            let Some(path) = entry.held_path() else { continue };
+            entry.mark_wanted();
+            match by_session.iter_mut().find(|(session, _)| Arc::ptr_eq(session, &entry.session)) {
                 Some((_, held)) => held.push((index, path)),
-                None => by_session.push((Arc::clone(&seat.session), vec![(index, path)])),
+                None => by_session.push((Arc::clone(&entry.session), vec![(index, path)])),
             }
         }
         let checks = by_session.iter().map(|(session, held)| self.check(session, held));
@@ -336,25 +335,25 @@ impl ZookeeperEngine {
         }
     }
 
-    /// Checks all nodes in one transaction, and repeats it without those that are gone.
+    /// Checks all nodes in one transaction, and repeats it without the missing ones.
     async fn check(&self, session: &Arc<Session>, held: &HeldNodes) -> Result<Vec<RenewReply>> {
-        let mut there: Vec<usize> = (0..held.len()).collect();
+        let mut remaining: Vec<usize> = (0..held.len()).collect();
         let mut answers = vec![RenewReply::Lost; held.len()];
-        while !there.is_empty() {
-            let asked = session.now();
+        while !remaining.is_empty() {
+            let requested_at = session.now();
             let mut checks = session.client.new_multi_writer();
-            for index in &there {
+            for index in &remaining {
                 checks.add_check_version(&held[*index].1, -1).map_err(|cause| self.request_error(cause))?;
             }
             let result = checks.commit().await;
-            session.note_write(asked, &result);
+            session.note_write(requested_at, &result);
             match result {
                 Ok(_) => {
                     let expires_at = session.deadline();
-                    there.drain(..).for_each(|index| answers[index] = RenewReply::Renewed(expires_at));
+                    remaining.drain(..).for_each(|index| answers[index] = RenewReply::Renewed(expires_at));
                 }
                 Err(MultiWriteError::OperationFailed { index, source: leasehold_zookeeper::Error::NoNode }) => {
-                    there.remove(index);
+                    remaining.remove(index);
                 }
                 Err(other) => return Err(self.request_error(error::into_cause(other))),
             }
@@ -363,28 +362,28 @@ impl ZookeeperEngine {
     }
 
     async fn do_release(&self, claim: &Claim) -> Result<ReleaseReply> {
-        let Some(seat) = self.claims.find(claim.id) else {
+        let Some(entry) = self.claims.find(claim.id) else {
             self.claims.resolve(claim.id);
             return Ok(ReleaseReply::Absent);
         };
-        // Set whatever the outcome: no claim may re-enter with it any more.
-        seat.set_releasing(true);
-        let mut place = seat.remote.lock().await;
-        let noted = matches!(place.stage, NodeStage::Created(_)) && claim.is_released_on_request();
+        // Set for any outcome: no claim may re-enter with it any more.
+        entry.set_releasing(true);
+        let mut remote = entry.remote.lock().await;
+        let noted = matches!(remote.stage, NodeStage::Created(_)) && claim.is_released_on_request();
         if noted {
             // Before its node is deleted: an operator waits for that, and then reads the note.
-            inspect::note_release(self, &seat.session, claim.id).await;
-        } else if matches!(place.stage, NodeStage::Evicted) {
-            inspect::delete_mark(self, &seat.session, claim.id).await;
+            inspect::note_release(self, &entry.session, claim.id).await;
+        } else if matches!(remote.stage, NodeStage::Evicted) {
+            inspect::delete_mark(self, &entry.session, claim.id).await;
         }
-        let held = seat.was_granted();
-        let there =
-            steps::remove_claim(&self.claims, &seat, &mut place).await.map_err(|cause| self.request_error(cause))?;
+        let held = entry.was_granted();
+        let exists =
+            steps::remove_claim(&self.claims, &entry, &mut remote).await.map_err(|cause| self.request_error(cause))?;
         self.claims.resolve(claim.id);
         if noted {
-            inspect::delete_old_marks(self, &seat.session, &self.release_note(claim.id)).await;
+            inspect::delete_old_marks(self, &entry.session, &self.release_note(claim.id)).await;
         }
-        Ok(match (there, held) {
+        Ok(match (exists, held) {
             (false, _) => ReleaseReply::Absent,
             (true, true) => ReleaseReply::Released,
             (true, false) => ReleaseReply::LeftQueue,
@@ -412,10 +411,10 @@ impl Engine for ZookeeperEngine {
         Step::new(async move { self.do_attempt_all(&claims, sent).await })
     }
 
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, timeout: Duration) -> Step<AcquireReply> {
         let sent = self.clock.now();
         let runtime = self.runtime.clone();
-        Step::new(run_on(runtime, async move { self.do_wait(&claim, patience, sent).await }))
+        Step::new(run_on(runtime, async move { self.do_wait(&claim, timeout, sent).await }))
     }
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
@@ -430,8 +429,8 @@ impl Engine for ZookeeperEngine {
         self.losses.subscribe()
     }
 
-    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
-        Step::new(async move { inspect::watch(&self, &name, patience).await })
+    fn watch(self: Arc<Self>, name: LockName, timeout: Duration) -> Step<Step<()>> {
+        Step::new(async move { inspect::watch(&self, &name, timeout).await })
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
@@ -473,8 +472,8 @@ impl RecordStore for ZookeeperEngine {
         Step::new(async move { records::get(&self, &name).await })
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { records::compare_and_set(&self, &name, over, value).await })
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { records::compare_and_set(&self, &name, expected_version, value).await })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {

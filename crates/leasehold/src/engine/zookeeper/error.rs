@@ -11,7 +11,7 @@ pub const NAME: &str = "zookeeper";
 /// Converts a failed request. Unless it was certainly refused, it may have taken effect.
 pub fn request_error(config: &Config, cause: Cause) -> Error {
     let hosts = &config.shown_hosts;
-    let (kind, said) = match &cause {
+    let (kind, message) = match &cause {
         Cause::NoAuth => (
             ErrorKind::Denied,
             format!("{hosts} does not let us do that below {}: {}", shown_base(config), no_auth_hint(config)),
@@ -20,7 +20,7 @@ pub fn request_error(config: &Config, cause: Cause) -> Error {
         Cause::InvalidAcl => (ErrorKind::Denied, format!("{hosts} refused the ACL: {INVALID_ACL}")),
         Cause::QuotaExceeded => (ErrorKind::Full, format!("the quota of {} at {hosts} is used up", shown_base(config))),
         Cause::NotReadOnly => (ErrorKind::Unavailable, format!("{hosts} is read-only: it has lost its majority")),
-        Cause::BadArguments(what) => (ErrorKind::InvalidUrl, format!("{hosts}: {what}")),
+        Cause::BadArguments(detail) => (ErrorKind::InvalidUrl, format!("{hosts}: {detail}")),
         Cause::Malformed(_) | Cause::MarshallingError | Cause::Unimplemented => {
             (ErrorKind::Unavailable, format!("{hosts} does not speak as ZooKeeper 3.5 or later does: {cause}"))
         }
@@ -43,7 +43,7 @@ pub fn request_error(config: &Config, cause: Cause) -> Error {
             | Cause::NodeExists
             | Cause::BadVersion
     );
-    let error = Error::new(kind, said).at_engine(NAME).caused_by(cause);
+    let error = Error::new(kind, message).at_engine(NAME).caused_by(cause);
     let error = if refused { error } else { error.effect_unknown() };
     if kind == ErrorKind::Unavailable { error.retryable() } else { error }
 }
@@ -52,17 +52,17 @@ fn shown_base(config: &Config) -> &str {
     if config.base.is_empty() { "/" } else { &config.base }
 }
 
-/// What to do if a request is not allowed.
+/// Advice if a request is not allowed.
 fn no_auth_hint(config: &Config) -> &'static str {
     match config.login.as_ref().map(|login| login.scheme) {
         None => "log in as user:password@, or have its ACL changed; `leasehold doctor` shows it",
         // The server accepts any user and password, and compares them only with the ACL.
         Some(Scheme::Digest) => {
-            "another user or password than that of user:password@ made it (with digest, a wrong password is noticed only here); or have its \
+            "it was created with another user or password than that of user:password@ (with digest, a wrong password is noticed only here); or have its \
              ACL changed; `leasehold doctor` shows it"
         }
         Some(Scheme::Sasl) => {
-            "another user than that of user:password@ made it; or have its ACL changed; `leasehold doctor` shows it"
+            "it was created by another user than that of user:password@; or have its ACL changed; `leasehold doctor` shows it"
         }
     }
 }
@@ -74,12 +74,12 @@ pub fn into_cause(error: MultiWriteError) -> Cause {
     error.into()
 }
 
-/// What to do if the login is refused.
+/// Advice if the login is refused.
 fn refused_login_message(config: &Config) -> String {
     let hosts = &config.shown_hosts;
     match config.login.as_ref().map(|login| login.scheme) {
         None => {
-            format!("{hosts} lets in only who logs in: user:password@, and auth=sasl if it knows its users by SASL")
+            format!("{hosts} requires a login: user:password@, and auth=sasl if it knows its users by SASL")
         }
         Some(Scheme::Digest) => {
             format!(
@@ -109,7 +109,7 @@ pub fn open_error(config: &Config, cause: Cause) -> Error {
         let message = format!("{} answered, but is not ZooKeeper: check host and port{hint}", config.shown_hosts);
         return Error::new(ErrorKind::Unavailable, message).at_engine(NAME).caused_by(cause);
     }
-    let said = match &cause {
+    let cause_text = match &cause {
         Cause::NoHosts | Cause::Timeout | Cause::ConnectionLoss => {
             format!(
                 "no server of {} could be reached, none has a majority, all refuse more connections of this host (maxClientCnxns), or it is \
@@ -120,6 +120,6 @@ pub fn open_error(config: &Config, cause: Cause) -> Error {
         other => format!("no session with {}: {other}{hint}", config.shown_hosts),
     };
     let kind = if matches!(cause, Cause::BadArguments(_)) { ErrorKind::InvalidUrl } else { ErrorKind::Unavailable };
-    let error = Error::new(kind, said).at_engine(NAME).caused_by(cause);
+    let error = Error::new(kind, cause_text).at_engine(NAME).caused_by(cause);
     if kind == ErrorKind::Unavailable { error.retryable() } else { error }
 }

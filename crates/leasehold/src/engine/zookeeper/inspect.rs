@@ -27,40 +27,40 @@ pub(super) async fn inspect_lock(engine: &ZookeeperEngine, name: &LockName) -> R
 
 async fn view(engine: &ZookeeperEngine, session: &Session, name: &LockName) -> Result<LockView> {
     let folder = engine.folder(name);
-    let line = steps::read_queue(engine, session, &folder).await?;
-    let found = line.nodes().iter().map(|stand| async {
-        match session.client.get_data(&format!("{folder}/{}", wire::node_name(stand))).await {
+    let queue = steps::read_queue(engine, session, &folder).await?;
+    let found = queue.nodes().iter().map(|node| async {
+        match session.client.get_data(&format!("{folder}/{}", wire::node_name(node))).await {
             Ok((data, stat)) => Ok(Some((data, stat))),
-            // It has left meanwhile.
+            // It has left since the list was read.
             Err(Cause::NoNode) => Ok(None),
             Err(cause) => Err(engine.request_error(cause)),
         }
     });
     let found = try_join_all(found).await?;
-    let holders = line.holder_count();
+    let holders = queue.holder_count();
     let mut view = LockView::free(name.clone());
-    for (at, (stand, found)) in line.nodes().iter().zip(found).enumerate() {
+    for (at, (node, found)) in queue.nodes().iter().zip(found).enumerate() {
         let Some((data, stat)) = found else { continue };
-        let party = to_contender_view(stand, &data, &stat, at < holders);
-        view.last_token = view.last_token.max(party.token);
-        if at < holders { view.holders.push(party) } else { view.waiters.push(party) }
+        let contender_view = to_contender_view(node, &data, &stat, at < holders);
+        view.last_token = view.last_token.max(contender_view.token);
+        if at < holders { view.holders.push(contender_view) } else { view.waiters.push(contender_view) }
     }
     Ok(view)
 }
 
-fn token(stand: &QueueNode, stat: &Stat) -> Token {
-    Token(stand.reentry.map_or(stat.czxid.cast_unsigned(), |ride| ride.token))
+fn token(node: &QueueNode, stat: &Stat) -> Token {
+    Token(node.reentry.map_or(stat.czxid.cast_unsigned(), |reentry| reentry.token))
 }
 
 #[allow(
     clippy::disallowed_methods,
-    reason = "the server's clock against ours, only for people to read: nothing is decided by it"
+    reason = "the server's clock against ours, only displayed, never used for a decision"
 )]
-fn to_contender_view(stand: &QueueNode, data: &[u8], stat: &Stat, holds: bool) -> ContenderView {
+fn to_contender_view(node: &QueueNode, data: &[u8], stat: &Stat, holds: bool) -> ContenderView {
     let (holder, ttl) = wire::parse_holder_data(data);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let age = now.saturating_sub(Duration::from_millis(stat.ctime.max(0).cast_unsigned()));
-    ContenderView::new(stand.claim, stand.mode, holds.then(|| token(stand, stat)), holder, age, ttl)
+    ContenderView::new(node.claim, node.mode, holds.then(|| token(node, stat)), holder, age, ttl)
 }
 
 /// The names in a folder that begin with `prefix`, in order.
@@ -76,8 +76,8 @@ pub(super) async fn list_names(
         Err(Cause::NoNode) => return Ok(Vec::new()),
         Err(cause) => return Err(engine.request_error(cause)),
     };
-    let ours = |node: &String| wire::unescape_name(node).filter(|name| name.as_str().starts_with(prefix));
-    let mut names: Vec<LockName> = nodes.iter().filter_map(ours).collect();
+    let is_match = |node: &String| wire::unescape_name(node).filter(|name| name.as_str().starts_with(prefix));
+    let mut names: Vec<LockName> = nodes.iter().filter_map(is_match).collect();
     names.sort();
     Ok(names)
 }
@@ -110,27 +110,27 @@ async fn find_nodes(
     engine: &ZookeeperEngine,
     session: &Session,
     folder: &str,
-    line: &NodeQueue,
+    queue: &NodeQueue,
     id: ClaimId,
 ) -> Result<ForceReleaseNodes> {
     let mut found = ForceReleaseNodes { nodes: Vec::new(), party: None, others: Vec::new() };
-    let (holders, mut waits) = (line.holder_count(), false);
-    for (at, stand) in line.nodes().iter().enumerate() {
+    let (holders, mut waits) = (queue.holder_count(), false);
+    for (at, node) in queue.nodes().iter().enumerate() {
         let holds = at < holders;
-        if waits && stand.claim != id {
+        if waits && node.claim != id {
             continue;
         }
-        let path = format!("{folder}/{}", wire::node_name(stand));
+        let path = format!("{folder}/{}", wire::node_name(node));
         match session.client.get_data(&path).await {
-            Ok((data, stat)) if stand.claim == id => {
+            Ok((data, stat)) if node.claim == id => {
                 found.nodes.push((path, stat.version));
-                found.party.get_or_insert_with(|| to_contender_view(stand, &data, &stat, holds));
+                found.party.get_or_insert_with(|| to_contender_view(node, &data, &stat, holds));
             }
             Ok((_, stat)) => {
-                found.others.push(token(stand, &stat));
+                found.others.push(token(node, &stat));
                 waits |= !holds;
             }
-            // It has left meanwhile.
+            // It has left since the list was read.
             Err(Cause::NoNode) => {}
             Err(cause) => return Err(engine.request_error(cause)),
         }
@@ -138,7 +138,7 @@ async fn find_nodes(
     Ok(found)
 }
 
-/// Force releases a claim: deletes its nodes. If the claim does not exist, nothing changes.
+/// Force releases a claim: deletes its nodes. Has no effect if the claim does not exist.
 ///
 /// **The token.** A waiter has its token from the moment when it joined the queue, so a fresh
 /// number would refuse that waiter later. The advised token lies strictly between the released
@@ -146,11 +146,12 @@ async fn find_nodes(
 /// refuses a token that it has seen without an owner, or with another's, so the first waiter's own
 /// number would refuse that waiter. Tokens are numbers of transactions, each used once. So the
 /// number before the first waiter's is free, unless it is the released holder's. In that case no
-/// number lies between, and none is advised ([`fence::force_release_token`]). Without other claims, the token is
-/// the number of the transaction that force releases: every later claim has a higher one.
+/// number lies between, and none is advised ([`fence::force_release_token`]). Without other claims,
+/// the token is the number of the transaction that force releases: every later claim has a higher
+/// one.
 ///
-/// The deletion names the versions of the nodes that were read: an owner that re-enters meanwhile
-/// changes it, and stays with the same token.
+/// The deletion names the versions of the nodes that were read: an owner that re-enters in between
+/// changes the version, and keeps the lock with the same token.
 pub(super) async fn force_release(
     engine: &ZookeeperEngine,
     name: &LockName,
@@ -168,9 +169,10 @@ pub(super) async fn force_release(
             Err(Cause::NoNode) => return Ok(ForceReleaseOutcome::new(None, None)),
             Err(cause) => return Err(engine.request_error(cause)),
         };
-        let line = steps::build_queue(&session, &folder, &nodes).await.map_err(|cause| engine.request_error(cause))?;
-        let ForceReleaseNodes { nodes, party, others } = find_nodes(engine, &session, &folder, &line, claim).await?;
-        let Some(party) = party else { return Ok(ForceReleaseOutcome::new(None, None)) };
+        let queue = steps::build_queue(&session, &folder, &nodes).await.map_err(|cause| engine.request_error(cause))?;
+        let ForceReleaseNodes { nodes, party: contender_view, others } =
+            find_nodes(engine, &session, &folder, &queue, claim).await?;
+        let Some(contender_view) = contender_view else { return Ok(ForceReleaseOutcome::new(None, None)) };
         let mut all = client.new_multi_writer();
         let mut added = nodes.iter().try_for_each(|(path, version)| all.add_delete(path, Some(*version)));
         if !marked {
@@ -200,8 +202,8 @@ pub(super) async fn force_release(
         };
         tracing::info!(%name, ?claim, reason, "evicted");
         delete_old_marks(engine, &session, &engine.mark_path(claim)).await;
-        let advised = fence::force_release_token(party.token, others, fresh);
-        return Ok(ForceReleaseOutcome::new(Some(party), advised));
+        let force_release_token = fence::force_release_token(contender_view.token, others, fresh);
+        return Ok(ForceReleaseOutcome::new(Some(contender_view), force_release_token));
     }
 }
 
@@ -215,22 +217,22 @@ pub(super) async fn request_release(
     let session = engine.any_session().await?;
     let (client, folder) = (&session.client, engine.folder(name));
     loop {
-        let line = steps::read_queue(engine, &session, &folder).await?;
-        let holders = line.nodes().iter().take(line.holder_count());
-        let Some(stand) = holders.into_iter().find(|stand| stand.claim == claim) else { return Ok(None) };
-        let path = format!("{folder}/{}", wire::node_name(stand));
+        let queue = steps::read_queue(engine, &session, &folder).await?;
+        let holders = queue.nodes().iter().take(queue.holder_count());
+        let Some(node) = holders.into_iter().find(|node| node.claim == claim) else { return Ok(None) };
+        let path = format!("{folder}/{}", wire::node_name(node));
         let (mut data, stat) = match client.get_data(&path).await {
             Ok(found) => found,
             Err(Cause::NoNode) => return Ok(None),
             Err(cause) => return Err(engine.request_error(cause)),
         };
-        let holder = to_contender_view(stand, &data, &stat, true);
+        let holder = to_contender_view(node, &data, &stat, true);
         if !wire::is_release_requested(&data) {
             data.extend_from_slice(wire::RELEASE_REQUESTED_LINE.as_bytes());
             match client.set_data(&path, &data, Some(stat.version)).await {
                 Ok(_) => {}
                 Err(Cause::NoNode) => return Ok(None),
-                // Its client has written to the node meanwhile: try again over the new version.
+                // Its client has written to the node in between: try again over the new version.
                 Err(Cause::BadVersion) => continue,
                 Err(cause) => return Err(engine.request_error(cause)),
             }
@@ -240,8 +242,8 @@ pub(super) async fn request_release(
     }
 }
 
-/// Whether a claim whose node is gone was force released: the same transaction created a mark, so
-/// the session that saw the one sees the other. The mark stays until the claim is released: the
+/// Whether a claim whose node was deleted was force released: the same transaction created a mark,
+/// so the session that saw the one sees the other. The mark stays until the claim is released: the
 /// answer may be lost.
 pub(super) async fn was_force_released(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) -> Result<bool> {
     let mark = session.client.check_stat(&engine.mark_path(claim)).await;
@@ -251,12 +253,13 @@ pub(super) async fn was_force_released(engine: &ZookeeperEngine, session: &Sessi
 /// Deletes a claim's mark. A later force release deletes what this leaves.
 pub(super) async fn delete_mark(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
     if let Err(cause) = session.client.delete(&engine.mark_path(claim), None).await {
-        tracing::debug!(%cause, ?claim, "the mark of an eviction stays");
+        tracing::debug!(%cause, ?claim, "the mark of an eviction could not be deleted");
     }
 }
 
-/// Notes that a claim is released because an operator asked for it: its node's end does not tell a
-/// release from the end of its session. If that fails, no release is known, and nothing else.
+/// Notes that a claim is released because an operator requested it: the end of its node does not
+/// show whether it was released or its session ended. If that fails, the release stays unknown,
+/// with no other effect.
 pub(super) async fn note_release(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
     let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
     let path = engine.release_note(claim);
@@ -278,29 +281,30 @@ pub(super) async fn was_released(engine: &ZookeeperEngine, claim: ClaimId) -> Re
     let (synced, found) = join(client.sync(&note), client.check_stat(&note)).await;
     let noted = synced.and(found).map_err(|cause| engine.request_error(cause))?.is_some();
     if noted && let Err(cause) = client.delete(&note, None).await {
-        tracing::debug!(%cause, ?claim, "the note of a release stays");
+        tracing::debug!(%cause, ?claim, "the note of a release could not be deleted");
     }
     Ok(noted)
 }
 
-/// Deletes marks and notes that are much older than this one: their waiters and operators are gone.
-/// The next one retries what fails here.
+/// Deletes marks and notes that are much older than this one: their waiters and operators have
+/// left. The next one retries after a failure here.
 pub(super) async fn delete_old_marks(engine: &ZookeeperEngine, session: &Session, latest: &str) {
     let client = &session.client;
-    let made = async |path: &str| client.check_stat(path).await.ok().flatten().map(|stat| stat.ctime);
-    let (Some(latest), Ok(marks)) = (made(latest).await, client.list_children(&engine.marks_folder()).await) else {
+    let created_at = async |path: &str| client.check_stat(path).await.ok().flatten().map(|stat| stat.ctime);
+    let (Some(latest), Ok(marks)) = (created_at(latest).await, client.list_children(&engine.marks_folder()).await)
+    else {
         return;
     };
     for mark in marks.iter().take(MAX_CONCURRENT) {
         let path = format!("{}/{mark}", engine.marks_folder());
-        if made(&path).await.is_some_and(|at| latest - at > MARK_RETENTION_MILLIS) {
+        if created_at(&path).await.is_some_and(|at| latest - at > MARK_RETENTION_MILLIS) {
             let _ = client.delete(&path, None).await;
         }
     }
 }
 
 /// Watches the lock's folder: a claim that comes or goes changes its list of children.
-pub(super) async fn watch(engine: &ZookeeperEngine, name: &LockName, patience: Duration) -> Result<Step<()>> {
+pub(super) async fn watch(engine: &ZookeeperEngine, name: &LockName, timeout: Duration) -> Result<Step<()>> {
     let session = engine.any_session().await?;
     let folder = engine.folder(name);
     let event = match session.client.list_and_watch_children(&folder).await {
@@ -315,7 +319,7 @@ pub(super) async fn watch(engine: &ZookeeperEngine, name: &LockName, patience: D
     };
     let clock = engine.clock.clone();
     Ok(Step::new(async move {
-        let _ = clock.timeout(patience, event.changed()).await;
+        let _ = clock.timeout(timeout, event.changed()).await;
         Ok(())
     }))
 }

@@ -2,8 +2,8 @@
 //!
 //! # The protocol
 //! A lock is a folder; a claim is an ephemeral, sequential node in it. Every client reads the
-//! holders from the names alone, and all read the same ([`line`](crate::logic::node_queue)): the longest
-//! prefix of the sorted list whose claims can hold together.
+//! holders from the names alone, and all read the same ([`node_queue`](crate::logic::node_queue)):
+//! the longest prefix of the sorted list whose claims can hold together.
 //!
 //! - **Acquire.** One transaction creates the node *and* touches the folder. Its answer has the
 //!   number of nodes in the folder. If ours is the only one, the lock is held: one request, one
@@ -18,11 +18,11 @@
 //!   that it is next long before it is woken.
 //! - **Release.** The node is deleted: one request. One waiter is woken.
 //! - **Token.** The number of the transaction that created the node (czxid). It rises in the order
-//!   of the queue, and over all locks. It goes on rising past the end of the folder and of the
+//!   of the queue, and over all locks. It keeps rising past the end of the folder and of the
 //!   sequence, as long as the ensemble keeps its data.
 //! - **Re-entry.** A further claim of an owner shares the position of the first one (a re-entrant
 //!   child node). One transaction creates its node, named after the position and the token of the
-//!   first. It also changes the first one's data, so that the waiter behind it looks again.
+//!   first. It also changes the first one's data, so that the waiter behind it reads the list again.
 //! - **Permits and owners.** When a claim that others may have seen waiting is granted the lock, it
 //!   changes its own node's data; at once if it has permits or an owner. That notifies the waiter
 //!   behind it, which may be compatible, too.
@@ -36,14 +36,14 @@
 //! by a **write** (a transaction that checks the nodes of all claims), which only the leader can
 //! commit. The deadline does not count from that write, but from the last request that was answered
 //! a quarter of the timeout before it: the leader knew of that one by then
-//! ([`SessionLifetime`](crate::logic::session_lifetime::SessionLifetime)). Between renewals, a read every sixth of the timeout
-//! keeps that recent.
+//! ([`SessionLifetime`](crate::logic::session_lifetime::SessionLifetime)). Between renewals, a read
+//! every sixth of the timeout keeps that recent.
 //!
 //! A claim's TTL limits the timeout of its session:
 //! - The first three TTLs of a client have sessions of exactly that timeout.
 //! - Claims of further TTLs share the longest session that is not too long and has at least half of
 //!   their TTL. If there is none, they share one of a power of two seconds
-//!   ([`sharing`](crate::logic::session_sharing)).
+//!   ([`session_sharing`](crate::logic::session_sharing)).
 //! - With `session=own`, each claim has its own session.
 //! - A session that no claim has needed for half a minute is closed, except the one used last.
 //! - A server that allows only shorter sessions gives shorter ones, which are renewed more often.
@@ -54,26 +54,26 @@
 //! | event | consequence |
 //! |---|---|
 //! | the answer to an acquire is lost | the claim's own number is in the node's name: the retry finds it, after a `sync` |
-//! | ... because the request itself was delayed, and arrives when the claim has another node | harmless while the claim exists; after the claim has left, its nodes are looked for and deleted for two more timeouts |
-//! | ... and the caller has given up | the node is looked for and deleted until that is confirmed or the session is over |
+//! | ... because the request itself was delayed, and arrives when the claim has another node | harmless while the claim exists; after the claim has left, its nodes are searched for and deleted for two more timeouts |
+//! | ... and the caller has stopped waiting | the node is searched for and deleted until that is confirmed or the session is over |
 //! | the answer to a release is lost | deleted again; another claim's node has another name |
 //! | the connection breaks | leases run down; the library connects to another server; a write checks all claims before they count again |
-//! | the session ends | all its claims are lost at once (their deadlines passed before); nothing is acquired again automatically |
+//! | the session ends | all its claims are lost at once (their deadlines passed before); no lock is acquired again automatically |
 //! | ... only for its client: answers were lost, or all servers were unreachable and restart its full timeout | the claim's old node counts as another client's: the claim waits behind it; with an owner, it deletes the old node and does not re-enter with it |
 //! | an owner acquires again while a node of its ended hold still exists | no re-entry: the client knows its past sessions, and what it has lost or is releasing; it deletes the node and gets a new token |
 //! | ... which was another client's | only that client knows that the hold has ended: until the servers end its session, this is a re-entry |
 //! | a waiter's call is not polled, or dropped | the claim leaves the queue after its TTL |
 //! | the client stops | its deadline passes before the leader ends the session; later the token shows it |
 //! | the leader dies | no answers until there is a new one, which restarts the full timeout of all sessions |
-//! | a follower is partitioned | its reads prove nothing; without writes the lease runs down before the leader ends the session |
+//! | a follower is partitioned | its reads are no proof; without writes the lease runs down before the leader ends the session |
 //! | a claim is force released | one transaction deletes its node and creates a mark. A holder's own watch fires: lost; a waiter finds the mark, and ends with an error |
 //! | an operator requests a release | a line in the node's data, written over the version that was read; its holder's watch fires. If its client writes to the node at that moment, the line is written again |
 //! | our node is deleted by hand | our own watch fires: lost; a waiter goes to the end of the queue |
 //! | an event arrives after a broken connection | not trusted: the list is read again |
-//! | the folder vanishes | created again; tokens go on |
+//! | the folder vanishes | created again; tokens keep rising |
 //! | the sequence ends | the server uses its last number again and again: the transactions that created the nodes give the order, and the claim that leaves the folder empty deletes it |
 //! | another claim re-enters while we wait | the data of the node that we watch, or will watch, changes: the list is read again |
-//! | a clock jumps | nothing: only our own monotonic clock and the leader's count |
+//! | a clock jumps | no effect: only our own monotonic clock and the leader's count |
 //!
 //! # What is assumed
 //! - The leader's clock does not run faster than ours by more than 1 %.

@@ -11,7 +11,7 @@
 //! | event | consequence |
 //! |---|---|
 //! | the answer to a write is lost | outcome unknown; a read shows it. Sent again over the same version, the write has no second effect |
-//! | two clients write at once | the second finds another count, or a node where there was none: nothing is written |
+//! | two clients write at once | the second finds another count, or a node where there was none: no write |
 //! | the server that we ask lags behind | a different version is not trusted before the server has caught up; the leader refuses an old count |
 //! | the leader changes | the time is the new one's; versions rise all the same |
 //! | the node is deleted by hand | the record is gone, and recreated with a higher version. Only a client that has just read the count, and not yet written, may then write over the new one |
@@ -59,24 +59,24 @@ pub(super) async fn get(engine: &ZookeeperEngine, name: &LockName) -> Result<Rec
 pub(super) async fn compare_and_set(
     engine: &ZookeeperEngine,
     name: &LockName,
-    over: u64,
+    expected_version: u64,
     value: String,
 ) -> Result<Option<Record>> {
     let session = engine.any_session().await?;
     let path = engine.record_path(name);
-    let mut there = stat(engine, &session, &path).await?;
-    if version(there.as_ref()) != over {
+    let mut current = stat(engine, &session, &path).await?;
+    if version(current.as_ref()) != expected_version {
         // The server may lag behind: `sync` makes it catch up first.
         let (synced, looked) = join(session.client.sync(&path), session.client.check_stat(&path)).await;
-        there = synced.and(looked).map_err(|cause| engine.request_error(cause))?;
-        if version(there.as_ref()) != over {
+        current = synced.and(looked).map_err(|cause| engine.request_error(cause))?;
+        if version(current.as_ref()) != expected_version {
             return Ok(None);
         }
     }
-    if over == 0 && value.is_empty() {
+    if expected_version == 0 && value.is_empty() {
         return Ok(Some(Record::absent(leader_time(engine, &session).await?)));
     }
-    let written = match there {
+    let written = match current {
         Some(stat) => session.client.set_data(&path, value.as_bytes(), Some(stat.version)).await,
         None => create(engine, &session, &path, &value).await?,
     };
@@ -92,14 +92,14 @@ pub(super) async fn compare_and_set(
 pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<LockName>> {
     let session = engine.any_session().await?;
     let names = inspect::list_names(engine, &session, &engine.records_folder(), prefix).await?;
-    let mut there = Vec::new();
+    let mut listed = Vec::new();
     for some in names.chunks(inspect::MAX_CONCURRENT) {
         let paths: Vec<String> = some.iter().map(|name| engine.record_path(name)).collect();
         let stats = try_join_all(paths.iter().map(|path| stat(engine, &session, path))).await?;
-        let kept = some.iter().zip(stats).filter(|(_, stat)| version(stat.as_ref()) > 0);
-        there.extend(kept.map(|(name, _)| name.clone()));
+        let existing = some.iter().zip(stats).filter(|(_, stat)| version(stat.as_ref()) > 0);
+        listed.extend(existing.map(|(name, _)| name.clone()));
     }
-    Ok(there)
+    Ok(listed)
 }
 
 async fn stat(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result<Option<Stat>> {
@@ -123,18 +123,18 @@ async fn create(
     value: &str,
 ) -> Result<std::result::Result<Stat, Cause>> {
     let options = CreateMode::Persistent.with_acls(engine.config.access.acls());
-    let made = session.client.create(path, value.as_bytes(), &options).await;
-    let made = match made {
+    let created = session.client.create(path, value.as_bytes(), &options).await;
+    let created = match created {
         Err(Cause::NoNode) => {
             steps::create_persistent(engine, session, &engine.records_folder()).await?;
             session.client.create(path, value.as_bytes(), &options).await
         }
-        made => made,
+        created => created,
     };
-    Ok(made.map(|(stat, _)| stat))
+    Ok(created.map(|(stat, _)| stat))
 }
 
-/// The leader's time, if nothing else is written. Creates the folder if it is missing.
+/// The leader's time, without another write. Creates the folder if it is missing.
 async fn leader_time(engine: &ZookeeperEngine, session: &Session) -> Result<Duration> {
     let folder = engine.records_folder();
     let touched = match session.client.set_data(&folder, b"", None).await {

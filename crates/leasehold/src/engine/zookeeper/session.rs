@@ -71,31 +71,34 @@ impl Session {
         config: &Config,
         timeout: Duration,
         clock: &Clock,
-        board: &Arc<LossBroadcaster>,
-        seats: &Arc<ClaimRegistry>,
+        losses: &Arc<LossBroadcaster>,
+        registry: &Arc<ClaimRegistry>,
     ) -> Result<Arc<Self>> {
-        let asked = clock.now();
+        let requested_at = clock.now();
         let connecting = connect(config, timeout);
         let client = clock.timeout(config.connect_timeout, connecting).await;
         let client = client.unwrap_or(Err(Cause::Timeout).map_err(|cause| error::open_error(config, cause)))?;
         let timeout = client.session_timeout();
         // By default a session is at least two ticks long, and a follower reports twice a tick.
-        let proof = SessionLifetime::new(asked, timeout, timeout / 4);
+        let lifetime = SessionLifetime::new(requested_at, timeout, timeout / 4);
         let (guarded, requests) = unbounded_channel();
-        let (proof, over) = (Mutex::new(proof), AtomicBool::new(false));
+        let (lifetime, over) = (Mutex::new(lifetime), AtomicBool::new(false));
         let breaks = client.state_changes();
         let session = Arc::new(Self {
             client,
             timeout,
             clock: clock.clone(),
-            proof,
+            proof: lifetime,
             is_over: over,
             connection_changes: breaks,
             guard_requests: guarded,
         });
-        let care =
-            SessionTask { session: Arc::downgrade(&session), seats: Arc::downgrade(seats), losses: Arc::clone(board) };
-        tokio::spawn(care.run(clock.clone(), requests, session.client.state_watcher(), timeout));
+        let task = SessionTask {
+            session: Arc::downgrade(&session),
+            seats: Arc::downgrade(registry),
+            losses: Arc::clone(losses),
+        };
+        tokio::spawn(task.run(clock.clone(), requests, session.client.state_watcher(), timeout));
         Ok(session)
     }
 
@@ -192,7 +195,7 @@ async fn connect(config: &Config, timeout: Duration) -> Result<Client> {
     connector.connect(&config.hosts).await.map_err(|cause| error::open_error(config, cause))
 }
 
-/// Looks after a session as long as it is in use.
+/// Watches over a session as long as it is in use.
 struct SessionTask {
     session: Weak<Session>,
     seats: Weak<ClaimRegistry>,
@@ -203,7 +206,7 @@ struct SessionTask {
 type NodeResult = (GuardedNode, NodeStatus);
 
 enum NodeStatus {
-    /// It is gone.
+    /// The session was dropped.
     Gone,
     /// It exists, and this is the watch on it.
     Watched(WatchFuture),
@@ -223,16 +226,16 @@ impl SessionTask {
     ) {
         let mut watched: FuturesUnordered<BoxFuture<'static, NodeResult>> = FuturesUnordered::new();
         let mut waiting: VecDeque<(Instant, GuardedNode)> = VecDeque::new();
-        let mut beat: Option<BoxFuture<'static, ()>> = None;
+        let mut heartbeat: Option<BoxFuture<'static, ()>> = None;
         let mut next_beat = clock.now().saturating_add(timeout / 6);
         loop {
-            let alarm = waiting.front().map_or(next_beat, |(at, _)| (*at).min(next_beat));
+            let next_wake = waiting.front().map_or(next_beat, |(at, _)| (*at).min(next_beat));
             tokio::select! {
                 biased;
                 state = states.changed() => match state {
                     SessionState::Disconnected => {}
                     state if state.is_terminated() => break,
-                    // Whatever happened meanwhile: check that all claims are still ours.
+                    // After any event: check that all claims are still ours.
                     _ => self.losses.report_resync(),
                 },
                 request = requests.recv() => match request {
@@ -252,8 +255,8 @@ impl SessionTask {
                     }
                     NodeStatus::Watched(event) => watched.push(wait_for_change(guarded, event).boxed()),
                 },
-                () = async { if let Some(beat) = &mut beat { beat.await } }, if beat.is_some() => beat = None,
-                () = clock.sleep_until(alarm) => {
+                () = async { if let Some(heartbeat) = &mut heartbeat { heartbeat.await } }, if heartbeat.is_some() => heartbeat = None,
+                () = clock.sleep_until(next_wake) => {
                     let now = clock.now();
                     while waiting.front().is_some_and(|(at, _)| *at <= now) {
                         let Some((_, guarded)) = waiting.pop_front() else { break };
@@ -264,7 +267,7 @@ impl SessionTask {
                     if now >= next_beat {
                         self.remove_unwanted();
                         next_beat = now.saturating_add(timeout / 6);
-                        beat.get_or_insert_with(|| send_heartbeat(self.session.clone()).boxed());
+                        heartbeat.get_or_insert_with(|| send_heartbeat(self.session.clone()).boxed());
                     }
                 }
             }
@@ -273,7 +276,7 @@ impl SessionTask {
     }
 
     fn holds(&self, guarded: &GuardedNode) -> bool {
-        self.seats.upgrade().is_some_and(|seats| seats.is_held_by(guarded.claim, &guarded.path))
+        self.seats.upgrade().is_some_and(|registry| registry.is_held_by(guarded.claim, &guarded.path))
     }
 
     fn report_loss(&self, guarded: &GuardedNode) {
@@ -284,24 +287,24 @@ impl SessionTask {
 
     /// Removes claims that no caller wants any more: their TTL is over, though the session lives.
     fn remove_unwanted(&self) {
-        let Some(seats) = self.seats.upgrade() else { return };
-        for seat in seats.unwanted_on(&self.session) {
-            let (seats, board) = (Arc::clone(&seats), Arc::clone(&self.losses));
+        let Some(registry) = self.seats.upgrade() else { return };
+        for entry in registry.unwanted_on(&self.session) {
+            let (registry, losses) = (Arc::clone(&registry), Arc::clone(&self.losses));
             tokio::spawn(async move {
-                let mut place = seat.remote.lock().await;
-                if !seat.is_unwanted() {
+                let mut remote = entry.remote.lock().await;
+                if !entry.is_unwanted() {
                     return;
                 }
-                if seat.is_held() {
-                    board.report_lost(seat.claim);
+                if entry.is_held() {
+                    losses.report_lost(entry.claim);
                 }
-                seats.note_unresolved(&seat);
-                match steps::remove_claim(&seats, &seat, &mut place).await {
+                registry.note_unresolved(&entry);
+                match steps::remove_claim(&registry, &entry, &mut remote).await {
                     // No other client deleted its node before, so it was not evicted.
-                    Ok(true) => seats.resolve(seat.claim),
+                    Ok(true) => registry.resolve(entry.claim),
                     Ok(false) => {}
                     // Tried again with the next beat.
-                    Err(cause) => tracing::debug!(%cause, "a claim whose time is over could not be deleted yet"),
+                    Err(cause) => tracing::debug!(%cause, "an expired claim could not be deleted yet"),
                 }
             });
         }
@@ -311,8 +314,8 @@ impl SessionTask {
     fn end_claims(&self) {
         let Some(session) = self.session.upgrade() else { return };
         session.is_over.store(true, Ordering::Release);
-        let Some(seats) = self.seats.upgrade() else { return };
-        for claim in seats.remove_session(&session) {
+        let Some(registry) = self.seats.upgrade() else { return };
+        for claim in registry.remove_session(&session) {
             self.losses.report_lost(claim);
         }
     }
@@ -320,13 +323,13 @@ impl SessionTask {
 
 /// Waits for an event on a holding claim's own node.
 async fn wait_for_change(guarded: GuardedNode, event: WatchFuture) -> NodeResult {
-    let fate = match event.await.event_type {
+    let event_type = match event.await.event_type {
         EventType::NodeDeleted => NodeStatus::Gone,
         // The watcher of the session's state reports its end.
         EventType::Session => NodeStatus::Watched(futures_util::future::pending().boxed()),
         _ => NodeStatus::Changed,
     };
-    (guarded, fate)
+    (guarded, event_type)
 }
 
 /// Notifies the waiter behind a holder, if required, and watches the holder's own node from now on.
@@ -334,10 +337,11 @@ async fn arm_watch(session: Weak<Session>, mut guarded: GuardedNode) -> NodeResu
     let Some(session) = session.upgrade() else {
         return (guarded, NodeStatus::Watched(futures_util::future::pending().boxed()));
     };
-    if let Some(news) = &guarded.grant_data {
+    if let Some(grant_data) = &guarded.grant_data {
         let sent = session.now();
-        // Only over what was written when the node was made: whatever was written since has told the one behind, too, and must not be lost.
-        let result = session.client.set_data(&guarded.path, news.as_bytes(), Some(0)).await;
+        // Only over the data that the node had when it was created. Later data has notified the
+        // waiter behind it already, and must not be overwritten.
+        let result = session.client.set_data(&guarded.path, grant_data.as_bytes(), Some(0)).await;
         session.note_write(sent, &result);
         match result {
             Ok(_) | Err(Cause::BadVersion) => guarded.grant_data = None,

@@ -1,5 +1,5 @@
-//! The sessions that claims share: few for many TTLs ([`sharing`](crate::logic::session_sharing)), and none
-//! that is unused for long.
+//! The sessions that claims share: few for many TTLs
+//! ([`session_sharing`](crate::logic::session_sharing)), and none that is unused for long.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct SessionPool(Mutex<HashMap<Duration, Arc<Slot>>>);
 
-/// One session, or room for one.
+/// One session, or a slot for one.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
@@ -31,7 +31,7 @@ pub(super) struct Slot {
 
 impl Slot {
     fn granted_timeout(&self) -> Option<Duration> {
-        Some(Duration::from_nanos(self.granted_timeout.load(Ordering::Acquire))).filter(|given| !given.is_zero())
+        Some(Duration::from_nanos(self.granted_timeout.load(Ordering::Acquire))).filter(|granted| !granted.is_zero())
     }
 
     fn last_used(&self) -> Instant {
@@ -42,7 +42,7 @@ impl Slot {
         self.last_used.store(now.as_nanos(), Ordering::Release);
     }
 
-    /// Takes the session, if only this slot has it. `Err`: it is needed.
+    /// Removes the session, if only this slot has it. `Err`: it is needed.
     fn take_unneeded(self: &Arc<Self>) -> std::result::Result<Option<Arc<Session>>, ()> {
         // A user takes a reference to the slot first, under the mutex of all slots.
         if Arc::strong_count(self) > 1 {
@@ -71,10 +71,14 @@ impl SessionPool {
         let mut all = self.lock();
         let open: Vec<OpenSession> = all
             .iter()
-            .map(|(asked, slot)| OpenSession { requested_timeout: *asked, granted_timeout: slot.granted_timeout() })
+            .map(|(requested_timeout, slot)| OpenSession {
+                requested_timeout: *requested_timeout,
+                granted_timeout: slot.granted_timeout(),
+            })
             .collect();
-        let (SessionChoice::Share(asked) | SessionChoice::Open(asked)) = session_sharing::choose_session(&open, ttl);
-        (asked, Arc::clone(all.entry(asked).or_default()))
+        let (SessionChoice::Share(requested_timeout) | SessionChoice::Open(requested_timeout)) =
+            session_sharing::choose_session(&open, ttl);
+        (requested_timeout, Arc::clone(all.entry(requested_timeout).or_default()))
     }
 
     /// The slot of the session of exactly this timeout.
@@ -85,7 +89,9 @@ impl SessionPool {
     /// The slot that was used last.
     fn latest(&self) -> Option<(Duration, Arc<Slot>)> {
         let all = self.lock();
-        all.iter().max_by_key(|(_, slot)| slot.last_used()).map(|(asked, slot)| (*asked, Arc::clone(slot)))
+        all.iter()
+            .max_by_key(|(_, slot)| slot.last_used())
+            .map(|(requested_timeout, slot)| (*requested_timeout, Arc::clone(slot)))
     }
 
     /// Takes out the sessions that have been unused for long, except the one used last.
@@ -94,10 +100,11 @@ impl SessionPool {
         for slot in all.values().filter(|slot| slot.is_needed()) {
             slot.mark_used(now);
         }
-        let latest = all.iter().max_by_key(|(_, slot)| slot.last_used()).map(|(asked, _)| *asked);
+        let latest =
+            all.iter().max_by_key(|(_, slot)| slot.last_used()).map(|(requested_timeout, _)| *requested_timeout);
         let mut idle = Vec::new();
-        all.retain(|asked, slot| {
-            if Some(*asked) == latest || now.duration_since(slot.last_used()) < IDLE_TIMEOUT {
+        all.retain(|requested_timeout, slot| {
+            if Some(*requested_timeout) == latest || now.duration_since(slot.last_used()) < IDLE_TIMEOUT {
                 return true;
             }
             match slot.take_unneeded() {
@@ -160,7 +167,7 @@ pub(super) async fn close_idle_sessions(engine: Weak<ZookeeperEngine>, clock: Cl
         let idle = engine.sessions.take_idle(clock.now());
         drop(engine);
         for session in idle {
-            tracing::debug!(?session, "no claim needs it: closed");
+            tracing::debug!(?session, "closing a session that no claim needs");
             session.close().await;
         }
     }

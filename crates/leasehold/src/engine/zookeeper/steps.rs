@@ -16,7 +16,7 @@ use crate::logic::node_queue::{ClaimState, NodeId, NodeQueue, ReentryLink, Watch
 use crate::logic::table::Refusal;
 use crate::types::{ClaimId, Error, ErrorKind, Result};
 
-/// How many times a step is tried that other clients disturb.
+/// How many times a step is retried because of other clients' changes.
 const MAX_TRIES: usize = 64;
 /// The most nodes in a lock's folder: each claim that waits for permits reads the whole list.
 const MAX_CONTENDERS: i32 = 10_000;
@@ -32,72 +32,72 @@ pub(super) enum ClaimStatus {
 }
 
 fn contended_error() -> Error {
-    let message = "others change this lock so fast that it could not be read; try again";
+    let message = "other clients change this lock too fast to read it; try again";
     Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown().at_engine(error::NAME)
 }
 
 /// Requests the lock for a claim, for the first time or again.
 pub(super) async fn request_lock(
     engine: &ZookeeperEngine,
-    seat: &Arc<ClaimEntry>,
+    entry: &Arc<ClaimEntry>,
     claim: &Claim,
-    place: &mut RemoteState,
+    remote: &mut RemoteState,
 ) -> Result<ClaimStatus> {
     for _ in 0..MAX_TRIES {
         // A request that can never be granted is refused at once, but not when a waiting claim
         // tries again.
-        let new = !place.is_established;
-        let found = match &place.stage {
+        let new = !remote.is_established;
+        let found = match &remote.stage {
             NodeStage::New => {
-                if create_node(engine, seat, claim, place).await? {
+                if create_node(engine, entry, claim, remote).await? {
                     return Ok(ClaimStatus::Held);
                 }
-                read_position(engine, seat, claim, place, new).await?
+                read_position(engine, entry, claim, remote, new).await?
             }
             NodeStage::CreateSent | NodeStage::Gone => {
-                find_node(engine, seat, place).await?;
+                find_node(engine, entry, remote).await?;
                 continue;
             }
             NodeStage::Evicted => return Ok(ClaimStatus::Evicted),
             // A retry: the last answer may have been lost, and the node, too.
-            NodeStage::Created(own) => match confirm(engine, &seat.session, &seat.path(own)).await? {
-                true if seat.is_held() => Some(ClaimStatus::Held),
-                true => read_position(engine, seat, claim, place, new).await?,
+            NodeStage::Created(own) => match confirm(engine, &entry.session, &entry.path(own)).await? {
+                true if entry.is_held() => Some(ClaimStatus::Held),
+                true => read_position(engine, entry, claim, remote, new).await?,
                 false => None,
             },
         };
-        if let Some(look) = found {
-            place.is_established = !matches!(look, ClaimStatus::Refused(_));
-            return Ok(look);
+        if let Some(status) = found {
+            remote.is_established = !matches!(status, ClaimStatus::Refused(_));
+            return Ok(status);
         }
-        lose(seat, place);
+        lose(entry, remote);
     }
     Err(contended_error())
 }
 
-fn reset_state(seat: &ClaimEntry, place: &mut RemoteState) {
-    seat.reset();
-    *place = RemoteState::default();
+fn reset_state(entry: &ClaimEntry, remote: &mut RemoteState) {
+    entry.reset();
+    *remote = RemoteState::default();
 }
 
-/// Notes that the claim's node is gone, and not by its own client. The claim starts again, unless
+/// Notes that another client or the server deleted the claim's node. The claim starts again, unless
 /// it was evicted.
-fn lose(seat: &ClaimEntry, place: &mut RemoteState) {
-    reset_state(seat, place);
-    place.stage = NodeStage::Gone;
+fn lose(entry: &ClaimEntry, remote: &mut RemoteState) {
+    reset_state(entry, remote);
+    remote.stage = NodeStage::Gone;
 }
 
 /// Creates the claim's node. `true`: it is the only one.
 async fn create_node(
     engine: &ZookeeperEngine,
-    seat: &ClaimEntry,
+    entry: &ClaimEntry,
     claim: &Claim,
-    place: &mut RemoteState,
+    remote: &mut RemoteState,
 ) -> Result<bool> {
-    let (session, terms) = (&seat.session, &claim.options);
-    let (folder, name) = (&seat.folder, claim.name().as_str().as_bytes());
-    let prefix = wire::node_prefix(claim.id, terms.mode, wire::hash_owner(terms.owner), None);
-    let record = wire::holder_data(&terms.holder, terms.ttl);
+    let (session, options) = (&entry.session, &claim.options);
+    let (folder, name) = (&entry.folder, claim.name().as_str().as_bytes());
+    let prefix = wire::node_prefix(claim.id, options.mode, wire::hash_owner(options.owner), None);
+    let record = wire::holder_data(&options.holder, options.ttl);
     let acls = engine.config.access.acls();
     let (container, ephemeral) =
         (CreateMode::Container.with_acls(acls), CreateMode::EphemeralSequential.with_acls(acls));
@@ -109,7 +109,7 @@ async fn create_node(
         added = added.and_then(|()| all.add_create(&format!("{folder}/{prefix}"), record.as_bytes(), &ephemeral));
         added = added.and_then(|()| all.add_set_data(folder, name, None));
         added.map_err(|cause| engine.request_error(cause))?;
-        place.stage = NodeStage::CreateSent;
+        remote.stage = NodeStage::CreateSent;
         let result = all.commit().await;
         session.note_write(sent, &result);
         match result {
@@ -118,12 +118,12 @@ async fn create_node(
                 let [.., MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] = &done[..] else {
                     return Err(unexpected_reply(&format!("{done:?}")));
                 };
-                place.stage = NodeStage::Created(parse_node(path, stat.mzxid)?);
+                remote.stage = NodeStage::Created(parse_node(path, stat.mzxid)?);
                 if stat.num_children > MAX_CONTENDERS {
                     delete(session, path).await.map_err(|cause| engine.request_error(cause))?;
-                    place.stage = NodeStage::New;
+                    remote.stage = NodeStage::New;
                     let message =
-                        format!("{MAX_CONTENDERS} claims hold this lock or wait for it, and that is the most");
+                        format!("{MAX_CONTENDERS} claims hold this lock or wait for it, and that is the limit");
                     return Err(Error::new(ErrorKind::Full, message).at_engine(error::NAME));
                 }
                 return Ok(stat.num_children == 1);
@@ -132,31 +132,31 @@ async fn create_node(
                 engine.set_folder_known(claim.name(), true);
             }
             Err(MultiWriteError::OperationFailed { source: Cause::NoNode, .. }) if cold => {
-                place.stage = NodeStage::New;
+                remote.stage = NodeStage::New;
                 create_base(engine, session).await?;
             }
             Err(MultiWriteError::OperationFailed { source: Cause::NoNode, .. }) => {
                 engine.set_folder_known(claim.name(), false);
             }
             Err(MultiWriteError::OperationFailed { source, .. }) => {
-                place.stage = NodeStage::New;
+                remote.stage = NodeStage::New;
                 return Err(engine.request_error(source));
             }
             Err(other) => return Err(engine.request_error(error::into_cause(other))),
         }
-        place.stage = NodeStage::New;
+        remote.stage = NodeStage::New;
     }
     Err(contended_error())
 }
 
 fn parse_node(path: &str, zxid: i64) -> Result<ClaimNode> {
     let node = path.rsplit('/').next().unwrap_or_default();
-    let stand = wire::parse_node_name(node).ok_or_else(|| unexpected_reply(path))?;
-    Ok(ClaimNode { node: node.to_owned(), entry: stand, czxid: zxid.cast_unsigned() })
+    let parsed = wire::parse_node_name(node).ok_or_else(|| unexpected_reply(path))?;
+    Ok(ClaimNode { node: node.to_owned(), entry: parsed, czxid: zxid.cast_unsigned() })
 }
 
-fn unexpected_reply(what: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the server answered what nobody asked for: {what}")).at_engine(error::NAME)
+fn unexpected_reply(detail: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the server sent an unexpected answer: {detail}")).at_engine(error::NAME)
 }
 
 /// Creates the folder of all locks, and its parents.
@@ -173,22 +173,22 @@ pub(super) async fn create_persistent(engine: &ZookeeperEngine, session: &Sessio
     result.map_err(|cause| engine.request_error(cause))
 }
 
-/// Looks for a node whose creation was not confirmed, or which is gone. If there is none, the claim
-/// may have been evicted.
-async fn find_node(engine: &ZookeeperEngine, seat: &ClaimEntry, place: &mut RemoteState) -> Result<()> {
-    let session = &seat.session;
-    if matches!(place.stage, NodeStage::CreateSent) {
-        seat.mark_unconfirmed_create();
+/// Looks for a node whose creation was not confirmed, or which was deleted. If there is none, the
+/// claim may have been evicted.
+async fn find_node(engine: &ZookeeperEngine, entry: &ClaimEntry, remote: &mut RemoteState) -> Result<()> {
+    let session = &entry.session;
+    if matches!(remote.stage, NodeStage::CreateSent) {
+        entry.mark_unconfirmed_create();
     }
     let mut found = None;
     for node in
-        list_claim_nodes(session, &seat.folder, seat.claim).await.map_err(|cause| engine.request_error(cause))?
+        list_claim_nodes(session, &entry.folder, entry.claim).await.map_err(|cause| engine.request_error(cause))?
     {
-        let path = format!("{}/{node}", seat.folder);
+        let path = format!("{}/{node}", entry.folder);
         let stat = session.client.check_stat(&path).await.map_err(|cause| engine.request_error(cause))?;
         match stat {
             // Belongs to an earlier session of ours, and would end with it, but others wait for it
-            // meanwhile. Or it is a second node.
+            // until then. Or it is a second node.
             Some(stat) if stat.ephemeral_owner != session.client.session_id().0 || found.is_some() => {
                 delete(session, &path).await.map_err(|cause| engine.request_error(cause))?;
             }
@@ -199,12 +199,12 @@ async fn find_node(engine: &ZookeeperEngine, seat: &ClaimEntry, place: &mut Remo
     let stage = match found {
         Some(own) => NodeStage::Created(own),
         // No eviction finds the claim any more, until it has another node: only one before counts.
-        None if inspect::was_force_released(engine, session, seat.claim).await? => NodeStage::Evicted,
+        None if inspect::was_force_released(engine, session, entry.claim).await? => NodeStage::Evicted,
         None => NodeStage::New,
     };
-    // Not earlier: if this step breaks off, the remaining nodes must be looked for again. No other
-    // client can tell that they belong to no claim.
-    place.stage = stage;
+    // Not earlier: if this step fails half-way, the remaining nodes must be searched for again. No
+    // other client can see that they belong to no claim.
+    remote.stage = stage;
     Ok(())
 }
 
@@ -222,10 +222,10 @@ pub(super) async fn list_claim_nodes(
         Err(Cause::NoNode) => Vec::new(),
         Err(cause) => return Err(cause),
     };
-    let own = |node: &&String| wire::parse_node_name(node).is_some_and(|stand| stand.claim == claim);
-    let mut own: Vec<String> = nodes.iter().filter(own).cloned().collect();
-    own.sort_by_key(|node| wire::parse_node_name(node).map_or(0, |stand| stand.sequence));
-    Ok(own)
+    let own_nodes = |node: &&String| wire::parse_node_name(node).is_some_and(|parsed| parsed.claim == claim);
+    let mut own_nodes: Vec<String> = nodes.iter().filter(own_nodes).cloned().collect();
+    own_nodes.sort_by_key(|node| wire::parse_node_name(node).map_or(0, |parsed| parsed.sequence));
+    Ok(own_nodes)
 }
 
 /// Deletes a node. `true`: it existed.
@@ -255,22 +255,22 @@ async fn confirm(engine: &ZookeeperEngine, session: &Session, path: &str) -> Res
 }
 
 /// Reads the list, finds the claim's position in it, and sets watches if it waits. `None`: its node
-/// is gone.
+/// was deleted.
 async fn read_position(
     engine: &ZookeeperEngine,
-    seat: &Arc<ClaimEntry>,
+    entry: &Arc<ClaimEntry>,
     claim: &Claim,
-    place: &mut RemoteState,
+    remote: &mut RemoteState,
     new: bool,
 ) -> Result<Option<ClaimStatus>> {
-    let (session, folder) = (&seat.session, &seat.folder);
+    let (session, folder) = (&entry.session, &entry.folder);
     let mut all = false;
     // Until this step ends, the claim may already hold, or watch the wrong node.
-    if let Some(armed) = &mut place.armed_watch {
+    if let Some(armed) = &mut remote.armed_watch {
         armed.is_sufficient = false;
     }
     for _ in 0..MAX_TRIES {
-        let NodeStage::Created(own) = &place.stage else { return Ok(None) };
+        let NodeStage::Created(own) = &remote.stage else { return Ok(None) };
         let id = own.entry.id();
         let breaks = session.connection_changes();
         let sent = session.now();
@@ -294,34 +294,35 @@ async fn read_position(
         if !nodes.contains(&own.node) {
             return Ok(None);
         }
-        place.queue = build_queue(session, folder, &nodes).await.map_err(|cause| engine.request_error(cause))?;
-        match place.queue.state_of(id, new) {
+        remote.queue = build_queue(session, folder, &nodes).await.map_err(|cause| engine.request_error(cause))?;
+        match remote.queue.state_of(id, new) {
             ClaimState::Held => return Ok(Some(ClaimStatus::Held)),
             // A hold that has ended is no reason to refuse: it is deleted, and the list read again.
             ClaimState::Refused(Refusal::Upgrade(_))
-                if ended_holds::delete_ended_holds(engine, seat, &place.queue, id).await? => {}
+                if ended_holds::delete_ended_holds(engine, entry, &remote.queue, id).await? => {}
             ClaimState::Refused(refusal) => return Ok(Some(ClaimStatus::Refused(refusal))),
             ClaimState::Absent => return Ok(None),
             ClaimState::MayReenter(host) => {
-                if re_enter(engine, seat, claim, place, host).await? {
+                if re_enter(engine, entry, claim, remote, host).await? {
                     return Ok(Some(ClaimStatus::Held));
                 }
             }
             ClaimState::Waiting { ahead, watch: WatchTarget::AllHolders } => match event {
                 Some(event) => {
-                    place.armed_watch = Some(ArmedWatch::new(WatchTarget::AllHolders, event, breaks).mark_sufficient());
+                    remote.armed_watch =
+                        Some(ArmedWatch::new(WatchTarget::AllHolders, event, breaks).mark_sufficient());
                     return Ok(Some(ClaimStatus::Waiting(ahead)));
                 }
                 None => all = true,
             },
             ClaimState::Waiting { ahead, watch } => {
                 let armed =
-                    place.armed_watch.as_mut().is_some_and(|armed| armed.watch == watch && armed.is_uninterrupted());
+                    remote.armed_watch.as_mut().is_some_and(|armed| armed.watch == watch && armed.is_uninterrupted());
                 // If the list was read after the watch was set, no event can be missed.
-                if armed || arm_watch(engine, seat, place, watch).await? == TargetState::Untouched {
-                    let there = !place.queue.is_next_after(id, watch) || watch_own(engine, seat, place).await?;
-                    place.armed_watch.iter_mut().for_each(|armed| armed.is_sufficient = true);
-                    return Ok(there.then_some(ClaimStatus::Waiting(ahead)));
+                if armed || arm_watch(engine, entry, remote, watch).await? == TargetState::Untouched {
+                    let exists = !remote.queue.is_next_after(id, watch) || watch_own(engine, entry, remote).await?;
+                    remote.armed_watch.iter_mut().for_each(|armed| armed.is_sufficient = true);
+                    return Ok(exists.then_some(ClaimStatus::Waiting(ahead)));
                 }
             }
         }
@@ -344,45 +345,45 @@ enum TargetState {
 /// acquires the lock without another request.
 async fn arm_watch(
     engine: &ZookeeperEngine,
-    seat: &Arc<ClaimEntry>,
-    place: &mut RemoteState,
+    entry: &Arc<ClaimEntry>,
+    remote: &mut RemoteState,
     watch: WatchTarget,
 ) -> Result<TargetState> {
-    let session = &seat.session;
-    let (WatchTarget::Node(target), NodeStage::Created(own)) = (watch, &place.stage) else {
+    let session = &entry.session;
+    let (WatchTarget::Node(target), NodeStage::Created(own)) = (watch, &remote.stage) else {
         return Ok(TargetState::Gone);
     };
-    let Some(stand) = place.queue.find(target) else { return Ok(TargetState::Gone) };
-    let path = format!("{}/{}", seat.folder, wire::node_name(stand));
-    let next = place.queue.is_next_after(own.entry.id(), watch);
-    place.armed_watch = None;
+    let Some(node) = remote.queue.find(target) else { return Ok(TargetState::Gone) };
+    let path = format!("{}/{}", entry.folder, wire::node_name(node));
+    let next = remote.queue.is_next_after(own.entry.id(), watch);
+    remote.armed_watch = None;
     let breaks = session.connection_changes();
     let sent = session.now();
     // Unlike `exists`, this leaves no watch if the node does not exist.
     let watching = session.client.get_and_watch_data(&path);
     // Both requests are sent before either is answered.
     let (result, own) =
-        join(watching, async { if next { watch_own(engine, seat, place).await } else { Ok(true) } }).await;
+        join(watching, async { if next { watch_own(engine, entry, remote).await } else { Ok(true) } }).await;
     session.note_read(sent, &result);
     match (result, own?) {
         (_, false) | (Err(Cause::NoNode), _) => Ok(TargetState::Gone),
         (Ok((_, stat, watcher)), true) => {
-            place.armed_watch = Some(ArmedWatch::new(watch, watcher.changed().boxed(), breaks));
+            remote.armed_watch = Some(ArmedWatch::new(watch, watcher.changed().boxed(), breaks));
             Ok(if stat.version == 0 { TargetState::Untouched } else { TargetState::Changed })
         }
         (Err(cause), true) => Err(engine.request_error(cause)),
     }
 }
 
-/// Watches the claim's own node, unless it is watched already. `false`: it is gone.
-async fn watch_own(engine: &ZookeeperEngine, seat: &ClaimEntry, place: &mut RemoteState) -> Result<bool> {
-    let NodeStage::Created(own) = &place.stage else { return Ok(false) };
-    if place.own_watch.is_some() {
+/// Watches the claim's own node, unless it is watched already. `false`: it was deleted.
+async fn watch_own(engine: &ZookeeperEngine, entry: &ClaimEntry, remote: &mut RemoteState) -> Result<bool> {
+    let NodeStage::Created(own) = &remote.stage else { return Ok(false) };
+    if remote.own_watch.is_some() {
         return Ok(true);
     }
-    match seat.session.client.get_and_watch_data(&seat.path(own)).await {
+    match entry.session.client.get_and_watch_data(&entry.path(own)).await {
         Ok((_, _, watcher)) => {
-            place.own_watch = Some(watcher.changed().boxed());
+            remote.own_watch = Some(watcher.changed().boxed());
             Ok(true)
         }
         Err(Cause::NoNode) => Ok(false),
@@ -390,54 +391,54 @@ async fn watch_own(engine: &ZookeeperEngine, seat: &ClaimEntry, place: &mut Remo
     }
 }
 
-/// Re-enters with a holding claim of the same owner. `false`: that claim is gone, had ended and was
-/// deleted, or changed meanwhile.
+/// Re-enters with a holding claim of the same owner. `false`: that claim has left, had ended and
+/// was deleted, or has changed.
 async fn re_enter(
     engine: &ZookeeperEngine,
-    seat: &ClaimEntry,
+    entry: &ClaimEntry,
     claim: &Claim,
-    place: &mut RemoteState,
+    remote: &mut RemoteState,
     host: NodeId,
 ) -> Result<bool> {
-    let (NodeStage::Created(first), Some(stand)) = (&place.stage, place.queue.find(host)) else { return Ok(false) };
-    let (session, terms, folder, first) = (&seat.session, &claim.options, &seat.folder, first.clone());
-    let host = format!("{folder}/{}", wire::node_name(stand));
-    let (whose, under) = (stand.claim, stand.position());
-    let token = stand.reentry.map(|ride| ride.token);
+    let (NodeStage::Created(first), Some(node)) = (&remote.stage, remote.queue.find(host)) else { return Ok(false) };
+    let (session, options, folder, first) = (&entry.session, &claim.options, &entry.folder, first.clone());
+    let host = format!("{folder}/{}", wire::node_name(node));
+    let (host_claim, parent_position) = (node.claim, node.position());
+    let token = node.reentry.map(|reentry| reentry.token);
     let (data, stat) = match session.client.get_data(&host).await {
         Ok(found) => found,
         Err(Cause::NoNode) => return Ok(false),
         Err(cause) => return Err(engine.request_error(cause)),
     };
-    if ended_holds::delete_ended_hold(engine, seat, (whose, stat.ephemeral_owner), &host).await? {
+    if ended_holds::delete_ended_hold(engine, entry, (host_claim, stat.ephemeral_owner), &host).await? {
         return Ok(false);
     }
-    let ride = ReentryLink { parent_position: under, token: token.unwrap_or(stat.czxid.cast_unsigned()) };
-    let prefix = wire::node_prefix(claim.id, terms.mode, wire::hash_owner(terms.owner), Some(ride));
-    let record = wire::holder_data(&terms.holder, terms.ttl);
+    let reentry = ReentryLink { parent_position, token: token.unwrap_or(stat.czxid.cast_unsigned()) };
+    let prefix = wire::node_prefix(claim.id, options.mode, wire::hash_owner(options.owner), Some(reentry));
+    let record = wire::holder_data(&options.holder, options.ttl);
     let ephemeral = CreateMode::EphemeralSequential.with_acls(engine.config.access.acls());
     let sent = session.now();
     let mut all = session.client.new_multi_writer();
-    // The changed data makes the waiter that watches the host look again.
+    // The changed data makes the waiter that watches the host read the list again.
     let added = all
         .add_set_data(&host, &data, Some(stat.version))
-        .and_then(|()| all.add_delete(&seat.path(&first), None))
+        .and_then(|()| all.add_delete(&entry.path(&first), None))
         .and_then(|()| all.add_create(&format!("{folder}/{prefix}"), record.as_bytes(), &ephemeral));
     added.map_err(|cause| engine.request_error(cause))?;
-    place.armed_watch = None;
-    place.own_watch = None;
-    place.stage = NodeStage::CreateSent;
+    remote.armed_watch = None;
+    remote.own_watch = None;
+    remote.stage = NodeStage::CreateSent;
     let result = all.commit().await;
     session.note_write(sent, &result);
     if matches!(result, Err(MultiWriteError::OperationFailed { .. })) {
-        place.stage = NodeStage::Created(first);
+        remote.stage = NodeStage::Created(first);
     }
     match result {
         Ok(done) => {
             let [MultiWriteResult::SetData { stat }, _, MultiWriteResult::Create { path, .. }] = &done[..] else {
                 return Err(unexpected_reply(&format!("{done:?}")));
             };
-            place.stage = NodeStage::Created(parse_node(path, stat.mzxid)?);
+            remote.stage = NodeStage::Created(parse_node(path, stat.mzxid)?);
             Ok(true)
         }
         Err(MultiWriteError::OperationFailed { source: Cause::NoNode | Cause::BadVersion, .. }) => Ok(false),
@@ -445,35 +446,35 @@ async fn re_enter(
     }
 }
 
-/// Waits until the claim holds, or `until`. `None`: its node is gone.
+/// Waits until the claim holds, or `until`. `None`: its node was deleted.
 pub(super) async fn wait_for_grant(
     engine: &ZookeeperEngine,
-    seat: &Arc<ClaimEntry>,
+    entry: &Arc<ClaimEntry>,
     claim: &Claim,
-    place: &mut RemoteState,
+    remote: &mut RemoteState,
     until: Instant,
 ) -> Result<Option<ClaimStatus>> {
-    let found = wait_loop(engine, seat, claim, place, until).await?;
+    let found = wait_loop(engine, entry, claim, remote, until).await?;
     if found.is_some() {
         return Ok(found);
     }
-    if !matches!(place.stage, NodeStage::New) {
-        lose(seat, place);
-        if seat.session.is_over() {
+    if !matches!(remote.stage, NodeStage::New) {
+        lose(entry, remote);
+        if entry.session.is_over() {
             // The next attempt looks for its mark, on a new session.
             return Ok(None);
         }
-        find_node(engine, seat, place).await?;
+        find_node(engine, entry, remote).await?;
     }
-    match &place.stage {
+    match &remote.stage {
         NodeStage::Evicted => return Ok(Some(ClaimStatus::Evicted)),
-        NodeStage::New => engine.claims.remove(seat),
+        NodeStage::New => engine.claims.remove(entry),
         _ => {}
     }
     Ok(None)
 }
 
-/// The next event on a waiter's own node; never, if it is not watched.
+/// The next event on a waiter's own node; never completes if it is not watched.
 async fn next_own_event(own: &mut Option<WatchFuture>) -> WatchedEvent {
     match own {
         Some(own) => own.await,
@@ -488,25 +489,25 @@ fn ends(event: EventType) -> bool {
 
 async fn wait_loop(
     engine: &ZookeeperEngine,
-    seat: &Arc<ClaimEntry>,
+    entry: &Arc<ClaimEntry>,
     claim: &Claim,
-    place: &mut RemoteState,
+    remote: &mut RemoteState,
     until: Instant,
 ) -> Result<Option<ClaimStatus>> {
     loop {
-        let (node, id) = match &place.stage {
-            NodeStage::Created(own) => (seat.path(own), own.entry.id()),
+        let (node, id) = match &remote.stage {
+            NodeStage::Created(own) => (entry.path(own), own.entry.id()),
             NodeStage::New => return Ok(None),
             NodeStage::Evicted => return Ok(Some(ClaimStatus::Evicted)),
             // The last step broke off: find out which node the claim has.
             NodeStage::CreateSent | NodeStage::Gone => {
-                find_node(engine, seat, place).await?;
+                find_node(engine, entry, remote).await?;
                 continue;
             }
         };
-        let Some(armed) = place.armed_watch.as_mut().filter(|armed| armed.is_sufficient) else {
+        let Some(armed) = remote.armed_watch.as_mut().filter(|armed| armed.is_sufficient) else {
             // There is no sufficient watch yet, or the last step broke off.
-            match read_position(engine, seat, claim, place, false).await? {
+            match read_position(engine, entry, claim, remote, false).await? {
                 Some(ClaimStatus::Waiting(_)) => continue,
                 other => return Ok(other),
             }
@@ -514,28 +515,28 @@ async fn wait_loop(
         let event = tokio::select! {
             biased;
             // Events on our own node come first: a force-released waiter is not next.
-            event = next_own_event(&mut place.own_watch) => {
-                place.own_watch = None;
+            event = next_own_event(&mut remote.own_watch) => {
+                remote.own_watch = None;
                 if ends(event.event_type) {
                     return Ok(None);
                 }
-                place.armed_watch = None;
+                remote.armed_watch = None;
                 continue;
             }
             event = armed.event.as_mut() => event,
             () = engine.clock.sleep_until(until) => {
                 // A write shows that our session lives, and that the leader knows it.
-                if !confirm(engine, &seat.session, &node).await? {
+                if !confirm(engine, &entry.session, &node).await? {
                     return Ok(None);
                 }
-                return read_position(engine, seat, claim, place, false).await;
+                return read_position(engine, entry, claim, remote, false).await;
             }
         };
         let (steady, watch) = (armed.is_uninterrupted(), armed.watch);
-        place.armed_watch = None;
+        remote.armed_watch = None;
         // It may have come just after the first check, and before the other event.
-        if let Some(event) = place.own_watch.as_mut().and_then(FutureExt::now_or_never) {
-            place.own_watch = None;
+        if let Some(event) = remote.own_watch.as_mut().and_then(FutureExt::now_or_never) {
+            remote.own_watch = None;
             if ends(event.event_type) {
                 return Ok(None);
             }
@@ -545,18 +546,18 @@ async fn wait_loop(
             // All events since our list was read have arrived, in order: the claim ahead has left,
             // none has joined it, and our node exists.
             (EventType::NodeDeleted, WatchTarget::Node(_))
-                if steady && place.own_watch.is_some() && place.queue.is_next_after(id, watch) =>
+                if steady && remote.own_watch.is_some() && remote.queue.is_next_after(id, watch) =>
             {
                 return Ok(Some(ClaimStatus::Held));
             }
             // That claim was granted the lock, or another has joined it: set a new watch first,
             // then read the list.
             (EventType::NodeDataChanged, WatchTarget::Node(_)) => {
-                arm_watch(engine, seat, place, watch).await?;
+                arm_watch(engine, entry, remote, watch).await?;
             }
             _ => {}
         }
-        match read_position(engine, seat, claim, place, false).await? {
+        match read_position(engine, entry, claim, remote, false).await? {
             Some(ClaimStatus::Waiting(_)) => {}
             other => return Ok(other),
         }
@@ -565,43 +566,43 @@ async fn wait_loop(
 
 /// Removes the claim, whether it holds or waits. `true`: it had a node.
 pub(super) async fn remove_claim(
-    seats: &Arc<ClaimRegistry>,
-    seat: &Arc<ClaimEntry>,
-    place: &mut RemoteState,
+    registry: &Arc<ClaimRegistry>,
+    entry: &Arc<ClaimEntry>,
+    remote: &mut RemoteState,
 ) -> std::result::Result<bool, Cause> {
-    let there = match &place.stage {
-        _ if seat.is_gone() => false,
+    let exists = match &remote.stage {
+        _ if entry.is_gone() => false,
         NodeStage::New | NodeStage::Gone | NodeStage::Evicted => false,
         NodeStage::Created(own) => {
-            let path = seat.path(own);
-            // Not held any more, whatever the outcome: our own watch must not report a loss.
-            let held = seat.held_path();
-            seat.set_held(None);
-            let there = delete(&seat.session, &path).await.inspect_err(|_| {
-                seat.set_held(held);
+            let path = entry.path(own);
+            // Not held any more, for any outcome: our own watch must not report a loss.
+            let held = entry.held_path();
+            entry.set_held(None);
+            let exists = delete(&entry.session, &path).await.inspect_err(|_| {
+                entry.set_held(held);
             })?;
             if !wire::has_ordered_sequence(&own.entry) {
                 // The next claim recreates the folder, which counts from 0. If it has a node
                 // already, it stays.
-                let _ = delete(&seat.session, &seat.folder).await;
+                let _ = delete(&entry.session, &entry.folder).await;
             }
-            there || seat.was_node_deleted()
+            exists || entry.was_node_deleted()
         }
         NodeStage::CreateSent => {
-            let mut there = false;
-            seat.mark_unconfirmed_create();
-            for node in list_claim_nodes(&seat.session, &seat.folder, seat.claim).await? {
-                there |= delete(&seat.session, &format!("{}/{node}", seat.folder)).await?;
+            let mut exists = false;
+            entry.mark_unconfirmed_create();
+            for node in list_claim_nodes(&entry.session, &entry.folder, entry.claim).await? {
+                exists |= delete(&entry.session, &format!("{}/{node}", entry.folder)).await?;
             }
-            there
+            exists
         }
     };
-    reset_state(seat, place);
-    seats.remove(seat);
-    if seat.has_unconfirmed_create() && !seat.is_gone() {
-        ended_holds::delete_late_nodes(seats, seat);
+    reset_state(entry, remote);
+    registry.remove(entry);
+    if entry.has_unconfirmed_create() && !entry.is_gone() {
+        ended_holds::delete_late_nodes(registry, entry);
     }
-    Ok(there)
+    Ok(exists)
 }
 
 /// The queue of a lock, as of now.
@@ -615,20 +616,20 @@ pub(super) async fn read_queue(engine: &ZookeeperEngine, session: &Session, fold
     read.map_err(|cause| engine.request_error(cause))
 }
 
-/// The queue that a list of nodes makes.
+/// Builds the queue from a list of nodes.
 pub(super) async fn build_queue(
     session: &Session,
     folder: &str,
     nodes: &[String],
 ) -> std::result::Result<NodeQueue, Cause> {
-    let stands = wire::parse_node_names(nodes);
-    if stands.iter().all(wire::has_ordered_sequence) {
-        return Ok(NodeQueue::new(stands));
+    let parsed = wire::parse_node_names(nodes);
+    if parsed.iter().all(wire::has_ordered_sequence) {
+        return Ok(NodeQueue::new(parsed));
     }
-    let made = stands.into_iter().map(|stand| async move {
-        let stat = session.client.check_stat(&format!("{folder}/{}", wire::node_name(&stand))).await?;
-        Ok::<_, Cause>(stat.map(|stat| (stat.czxid, stand)))
+    let with_stats = parsed.into_iter().map(|node| async move {
+        let stat = session.client.check_stat(&format!("{folder}/{}", wire::node_name(&node))).await?;
+        Ok::<_, Cause>(stat.map(|stat| (stat.czxid, node)))
     });
-    // A claim that has left meanwhile is not in the queue.
-    Ok(wire::queue_by_transaction(try_join_all(made).await?.into_iter().flatten().collect()))
+    // A claim that has left in between is not in the queue.
+    Ok(wire::queue_by_transaction(try_join_all(with_stats).await?.into_iter().flatten().collect()))
 }

@@ -22,18 +22,18 @@ pub(super) fn client_config(tls: &TlsConfig) -> Result<Arc<ClientConfig>> {
     let verifier = verifier.with_crls(revoked).build().map_err(|cause| pem_error(&tls.ca, &cause))?;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|cause| invalid_url(format!("TLS cannot be spoken: {cause}")))?
+        .map_err(|cause| invalid_url(format!("TLS cannot be set up: {cause}")))?
         .with_webpki_verifier(verifier);
     let Some((cert, key)) = &tls.identity else { return Ok(Arc::new(builder.with_no_client_auth())) };
     let (cert_text, key_text) = (text(cert)?, text(key)?);
-    let apart = |cause: &dyn std::fmt::Display| {
+    let to_error = |cause: &dyn std::fmt::Display| {
         let files = format!("{} and {}", cert.display(), key.display());
         invalid_url(format!("{files} are no PEM files of a certificate and its key: {cause}"))
     };
     let certs: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert_text.as_bytes()).collect();
-    let certs = certs.map_err(|cause| apart(&cause))?;
-    let key = PrivateKeyDer::from_pem_slice(key_text.as_bytes()).map_err(|cause| apart(&cause))?;
-    Ok(Arc::new(builder.with_client_auth_cert(certs, key).map_err(|cause| apart(&cause))?))
+    let certs = certs.map_err(|cause| to_error(&cause))?;
+    let key = PrivateKeyDer::from_pem_slice(key_text.as_bytes()).map_err(|cause| to_error(&cause))?;
+    Ok(Arc::new(builder.with_client_auth_cert(certs, key).map_err(|cause| to_error(&cause))?))
 }
 
 /// The trusted authorities and their revocation lists: both are in one file.
@@ -45,7 +45,7 @@ fn authorities(path: &Path) -> Result<(RootCertStore, Vec<CertificateRevocationL
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(certs.map_err(|cause| pem_error(path, &cause))?);
     if added == 0 {
-        return Err(pem_error(path, &"there is no authority in it"));
+        return Err(pem_error(path, &"it has no CA certificate"));
     }
     Ok((roots, revoked.map_err(|cause| pem_error(path, &cause))?))
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::logic::node_queue::{NodeQueue, QueueNode, ReentryLink};
 use crate::types::{ClaimId, Holder, LockName, Mode, Owner};
 
-/// Stands for no owner, or no re-entry.
+/// Means no owner, or no re-entry.
 const NONE: &str = "0";
 
 /// The folder of the records.
@@ -32,8 +32,8 @@ pub const MARKS_FOLDER: &str = "%evicted";
 pub fn escape_name(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for (at, byte) in name.bytes().enumerate() {
-        let plain = byte.is_ascii_alphanumeric() || b"-_:@+=,~".contains(&byte) || (byte == b'.' && at > 0);
-        if plain && !(at == 0 && name == "zookeeper") {
+        let is_plain = byte.is_ascii_alphanumeric() || b"-_:@+=,~".contains(&byte) || (byte == b'.' && at > 0);
+        if is_plain && !(at == 0 && name == "zookeeper") {
             text.push(byte.into());
         } else {
             let _ = write!(text, "%{byte:02X}");
@@ -42,7 +42,7 @@ pub fn escape_name(name: &str) -> String {
     text
 }
 
-/// The lock of a node's name; `None` if it is not ours.
+/// The lock of a node's name; `None` if leasehold did not write it.
 pub fn unescape_name(node: &str) -> Option<LockName> {
     let (mut bytes, mut rest) = (Vec::with_capacity(node.len()), node.as_bytes());
     while let Some((&first, tail)) = rest.split_first() {
@@ -70,27 +70,28 @@ pub fn hash_owner(owner: Option<Owner>) -> Option<u64> {
 }
 
 /// The name of a claim's node, up to the number that the server adds.
-pub fn node_prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: Option<ReentryLink>) -> String {
+pub fn node_prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, reentry: Option<ReentryLink>) -> String {
     let mode = match mode {
         Mode::Exclusive => "x".to_owned(),
         Mode::Shared => "s".to_owned(),
         Mode::Permits { n, limit } => format!("p{n}.{limit}"),
     };
     let owner = owner.map_or(NONE.to_owned(), |owner| format!("{owner:016x}"));
-    let ride = ride.map_or(NONE.to_owned(), |ride| format!("{:08x}.{:x}", ride.parent_position, ride.token));
-    format!("{:032x}-{mode}-{owner}-{ride}-", claim.bits())
+    let reentry =
+        reentry.map_or(NONE.to_owned(), |reentry| format!("{:08x}.{:x}", reentry.parent_position, reentry.token));
+    format!("{:032x}-{mode}-{owner}-{reentry}-", claim.bits())
 }
 
 /// The name of a claim's node.
-pub fn node_name(stand: &QueueNode) -> String {
-    format!("{}{:010}", node_prefix(stand.claim, stand.mode, stand.owner, stand.reentry), stand.sequence)
+pub fn node_name(node: &QueueNode) -> String {
+    format!("{}{:010}", node_prefix(node.claim, node.mode, node.owner, node.reentry), node.sequence)
 }
 
-/// The claim of a node's name; `None` if it is not ours.
+/// The claim of a node's name; `None` if leasehold did not write it.
 pub fn parse_node_name(node: &str) -> Option<QueueNode> {
     let mut parts = node.splitn(5, '-');
     let mut part = || parts.next();
-    let (claim, mode, owner, ride, seq) = (part()?, part()?, part()?, part()?, part()?);
+    let (claim, mode, owner, reentry, seq) = (part()?, part()?, part()?, part()?, part()?);
     let mode = match mode {
         "x" => Mode::Exclusive,
         "s" => Mode::Shared,
@@ -100,17 +101,17 @@ pub fn parse_node_name(node: &str) -> Option<QueueNode> {
         }
     };
     let owner = if owner == NONE { None } else { Some(u64::from_str_radix(owner, 16).ok()?) };
-    let ride = if ride == NONE {
+    let reentry = if reentry == NONE {
         None
     } else {
-        let (under, token) = ride.split_once('.')?;
-        let under = u32::from_str_radix(under, 16).ok()?.cast_signed();
-        Some(ReentryLink { parent_position: under, token: u64::from_str_radix(token, 16).ok()? })
+        let (parent_position, token) = reentry.split_once('.')?;
+        let parent_position = u32::from_str_radix(parent_position, 16).ok()?.cast_signed();
+        Some(ReentryLink { parent_position, token: u64::from_str_radix(token, 16).ok()? })
     };
     let claim = ClaimId::from_bits(u128::from_str_radix(claim, 16).ok()?);
-    let stand = QueueNode { claim, mode, owner, reentry: ride, sequence: seq.parse().ok()? };
+    let parsed = QueueNode { claim, mode, owner, reentry, sequence: seq.parse().ok()? };
     // We would have written this name differently, so it is not ours.
-    (self::node_name(&stand) == node).then_some(stand)
+    (self::node_name(&parsed) == node).then_some(parsed)
 }
 
 /// The claims in a list of nodes.
@@ -121,18 +122,18 @@ pub fn parse_node_names(nodes: &[String]) -> Vec<QueueNode> {
 /// Whether a claim's number gives its position. A server counts with 31 bits. When they are used
 /// up, it repeats the last number. In between, a node that is created while another is still being
 /// written gets a negative one.
-pub fn has_ordered_sequence(stand: &QueueNode) -> bool {
-    (0..i32::MAX).contains(&stand.sequence)
+pub fn has_ordered_sequence(node: &QueueNode) -> bool {
+    (0..i32::MAX).contains(&node.sequence)
 }
 
 /// The queue of claims whose numbers do not give the order. Each comes with the transaction that
 /// created its node.
-pub fn queue_by_transaction(mut stands: Vec<(i64, QueueNode)>) -> NodeQueue {
-    stands.sort_by_key(|(made, stand)| {
-        let made = made.cast_unsigned();
-        (stand.reentry.map_or(made, |ride| ride.token), stand.reentry.is_some(), made)
+pub fn queue_by_transaction(mut nodes: Vec<(i64, QueueNode)>) -> NodeQueue {
+    nodes.sort_by_key(|(created_by, node)| {
+        let created_by = created_by.cast_unsigned();
+        (node.reentry.map_or(created_by, |reentry| reentry.token), node.reentry.is_some(), created_by)
     });
-    NodeQueue::from_sorted(stands.into_iter().map(|(_, stand)| stand).collect())
+    NodeQueue::from_sorted(nodes.into_iter().map(|(_, node)| node).collect())
 }
 
 /// The data of a claim's node.
@@ -187,14 +188,14 @@ mod tests {
 
         #[test]
         fn claims_round_trip(
-            claim: u128, seq: i32, owner: Option<u64>, ride: Option<(i32, u64)>, mode in 0u8..3, n: u32, limit: u32,
+            claim: u128, seq: i32, owner: Option<u64>, reentry: Option<(i32, u64)>, mode in 0u8..3, n: u32, limit: u32,
         ) {
             let mode = [Mode::Exclusive, Mode::Shared, Mode::Permits { n, limit }][usize::from(mode)];
-            let ride = ride.map(|(under, token)| ReentryLink { parent_position: under, token });
+            let reentry = reentry.map(|(parent_position, token)| ReentryLink { parent_position, token });
             let claim = ClaimId::from_bits(claim);
             // As the server writes it.
-            let node = format!("{}{seq:010}", node_prefix(claim, mode, owner, ride));
-            let found = QueueNode { claim, mode, owner, reentry: ride, sequence: seq };
+            let node = format!("{}{seq:010}", node_prefix(claim, mode, owner, reentry));
+            let found = QueueNode { claim, mode, owner, reentry, sequence: seq };
             prop_assert_eq!(&self::node_name(&found), &node);
             prop_assert_eq!(parse_node_name(&node), Some(found));
         }
@@ -209,22 +210,22 @@ mod tests {
 
     #[test]
     fn exhausted_sequence_numbers_do_not_give_the_order() {
-        let stand = |claim: u128, seq, ride: Option<ReentryLink>| {
+        let node = |claim: u128, seq, reentry: Option<ReentryLink>| {
             let (claim, mode) = (ClaimId::from_bits(claim), Mode::Exclusive);
-            QueueNode { claim, mode, owner: ride.map(|_| 7), reentry: ride, sequence: seq }
+            QueueNode { claim, mode, owner: reentry.map(|_| 7), reentry, sequence: seq }
         };
-        for (seq, tells) in [(0, true), (i32::MAX - 1, true), (i32::MAX, false), (i32::MIN, false), (-1, false)] {
-            assert_eq!(has_ordered_sequence(&stand(1, seq, None)), tells, "{seq}");
+        for (seq, is_ordered) in [(0, true), (i32::MAX - 1, true), (i32::MAX, false), (i32::MIN, false), (-1, false)] {
+            assert_eq!(has_ordered_sequence(&node(1, seq, None)), is_ordered, "{seq}");
         }
-        let ride = ReentryLink { parent_position: i32::MAX, token: 5 };
-        let line = queue_by_transaction(vec![
-            (9, stand(1, i32::MAX, None)),
-            (11, stand(2, i32::MAX, Some(ride))),
-            (7, stand(3, i32::MIN, None)),
-            (5, stand(4, i32::MAX, None)),
-            (12, stand(5, i32::MIN, Some(ride))),
+        let reentry = ReentryLink { parent_position: i32::MAX, token: 5 };
+        let queue = queue_by_transaction(vec![
+            (9, node(1, i32::MAX, None)),
+            (11, node(2, i32::MAX, Some(reentry))),
+            (7, node(3, i32::MIN, None)),
+            (5, node(4, i32::MAX, None)),
+            (12, node(5, i32::MIN, Some(reentry))),
         ]);
-        let order: Vec<u128> = line.nodes().iter().map(|stand| stand.claim.bits()).collect();
+        let order: Vec<u128> = queue.nodes().iter().map(|node| node.claim.bits()).collect();
         assert_eq!(order, [4, 2, 5, 3, 1]);
     }
 

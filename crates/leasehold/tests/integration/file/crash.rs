@@ -41,9 +41,9 @@ pub(crate) async fn hand_off(url: &str) {
 }
 
 fn print_token(token: u64) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "\ntoken {token}").unwrap();
-    out.flush().unwrap();
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "\ntoken {token}").unwrap();
+    stdout.flush().unwrap();
 }
 
 /// Runs a task and kills it on entry to the `nth` call of `syscall`.
@@ -59,8 +59,8 @@ fn run_killed_at(task: &str, url: &str, syscall: &str, nth: u32) -> Output {
 /// Every run, killed or not, must get tokens above all earlier ones, which also shows that it
 /// acquired the lock.
 fn assert_survives_every_kill(task: &str) {
-    let home = tempfile::tempdir().unwrap();
-    let url = format!("file://{}", home.path().join("locks").display());
+    let temp_dir = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", temp_dir.path().join("locks").display());
     let mut seen: BTreeSet<u64> = BTreeSet::new();
     let mut kills = 0;
     for syscall in ["pwrite64", "flock", "fdatasync", "fsync", "linkat,link", "unlink,unlinkat", "openat", "sendto"] {
@@ -81,7 +81,7 @@ fn assert_survives_every_kill(task: &str) {
         }
     }
     assert!(kills >= 30, "only {kills} kills: does strace kill at all?");
-    assert!(Path::new(home.path()).exists());
+    assert!(Path::new(temp_dir.path()).exists());
 }
 
 fn check_tokens(seen: &mut BTreeSet<u64>, output: &[u8], syscall: &str, nth: u32) {

@@ -14,7 +14,7 @@ mod waiting;
 
 use std::process::Command;
 
-/// The environment variables that tell a started process what to do.
+/// The environment variables with the instructions for a child process.
 const TASK: &str = "LEASEHOLD_TEST_TASK";
 const URL: &str = "LEASEHOLD_TEST_URL";
 
@@ -24,7 +24,7 @@ fn child_task_test_name() -> &'static str {
 }
 
 /// Waits until the condition returns a value.
-async fn wait_until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
+async fn wait_until<T>(description: &str, condition: impl AsyncFn() -> Option<T>) -> T {
     let waiting = async {
         loop {
             match condition().await {
@@ -35,7 +35,7 @@ async fn wait_until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T 
     };
     tokio::time::timeout(crate::TEST_TIMEOUT, waiting)
         .await
-        .unwrap_or_else(|_| panic!("not within {:?}: {what}", crate::TEST_TIMEOUT))
+        .unwrap_or_else(|_| panic!("not within {:?}: {description}", crate::TEST_TIMEOUT))
 }
 
 /// This test binary, to be started again for a task.
@@ -45,7 +45,7 @@ fn child_command(task: &str, url: &str) -> Command {
     command
 }
 
-/// The task of a started process; does nothing in an ordinary run.
+/// The task of a child process; returns at once in an ordinary run.
 #[test]
 fn child_task() {
     let (Ok(task), Ok(url)) = (std::env::var(TASK), std::env::var(URL)) else { return };

@@ -43,10 +43,10 @@ pub(crate) async fn fill_disk(url: &str) {
     let _ = guard.release().await.unwrap();
     let again = locks.mutex("held").lock().await.unwrap();
     assert!(again.token() > token);
-    let drafts = fs::read_dir(dir.join("locks"))
+    let temp_files = fs::read_dir(dir.join("locks"))
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().file_name().as_encoded_bytes().starts_with(b"."));
-    assert_eq!(drafts.count(), 0);
+    assert_eq!(temp_files.count(), 0);
     // With space again, the same name works.
     fs::remove_file(dir.join("ballast")).unwrap();
     let _ = locks.mutex(format!("name-{names}")).lock().await.unwrap();
@@ -59,10 +59,10 @@ fn is_root() -> bool {
 
 #[test]
 fn a_folder_of_another_user_is_refused() {
-    let home = tempfile::tempdir().unwrap();
-    let dir = home.path().join("theirs");
+    let temp_dir = tempfile::tempdir().unwrap();
+    let dir = temp_dir.path().join("theirs");
     fs::create_dir(&dir).unwrap();
-    // Root gives it away; any other user checks root's.
+    // Root changes the owner; any other user checks root's.
     let dir = if is_root() {
         chown(&dir, Some(65_534), None).unwrap();
         dir
@@ -76,16 +76,16 @@ fn a_folder_of_another_user_is_refused() {
 
 #[test]
 fn a_folder_that_cannot_be_written_is_refused() {
-    let home = tempfile::tempdir().unwrap();
-    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let dir = home.path().join("ours");
+    let temp_dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(temp_dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = temp_dir.path().join("ours");
     fs::create_dir(&dir).unwrap();
     let mut open = child_command("open", &format!("file://{}", dir.display()));
     if is_root() {
         // Root may write anywhere, so another user tries, with a copy of the program that it can
         // read.
         chown(&dir, Some(65_534), Some(65_534)).unwrap();
-        let exe = home.path().join("program");
+        let exe = temp_dir.path().join("program");
         // Another process copies it: we cannot start a file that we have open for writing.
         assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&exe).status().unwrap().success());
         open = Command::new(exe);
@@ -100,8 +100,8 @@ fn a_folder_that_cannot_be_written_is_refused() {
 
 #[test]
 fn a_file_in_place_of_the_folder_is_refused() {
-    let home = tempfile::tempdir().unwrap();
-    let file = home.path().join("file");
+    let temp_dir = tempfile::tempdir().unwrap();
+    let file = temp_dir.path().join("file");
     fs::write(&file, "mine").unwrap();
     let output = child_command("open", &format!("file://{}/below", file.display())).output().unwrap();
     let result = lines(&output.stdout, "result ");
@@ -113,11 +113,11 @@ fn a_file_in_place_of_the_folder_is_refused() {
 }
 
 #[test]
-fn a_full_disk_is_reported_and_loses_nothing() {
-    let home = tempfile::tempdir().unwrap();
-    let small = home.path().join("small");
+fn a_full_disk_is_reported_without_data_loss() {
+    let temp_dir = tempfile::tempdir().unwrap();
+    let small = temp_dir.path().join("small");
     fs::create_dir(&small).unwrap();
-    // A file system of 256 KiB in its own mount namespace: nothing is left when the process ends.
+    // A file system of 256 KiB in its own mount namespace, which ends with the process.
     let mut unshare = Command::new("unshare");
     if !is_root() {
         unshare.arg("--map-root-user");

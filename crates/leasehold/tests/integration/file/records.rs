@@ -14,15 +14,16 @@ async fn open_records(dir: &tempfile::TempDir) -> Records {
 async fn a_damaged_record_is_refused_and_kept() {
     let dir = tempfile::tempdir().unwrap();
     let records = open_records(&dir).await;
-    let made = records.compare_and_set("a", 0, "every minute").await.unwrap().unwrap();
+    let written = records.compare_and_set("a", 0, "every minute").await.unwrap().unwrap();
     let path = dir.path().join("records/a");
-    let whole = fs::read(&path).unwrap();
-    let damaged = [&whole[..whole.len() - 1], b"", &[&whole[..], b"x"].concat(), b"\xff\xfe"].map(<[u8]>::to_vec);
+    let contents = fs::read(&path).unwrap();
+    let damaged =
+        [&contents[..contents.len() - 1], b"", &[&contents[..], b"x"].concat(), b"\xff\xfe"].map(<[u8]>::to_vec);
     for (number, bytes) in damaged.into_iter().enumerate() {
         fs::write(&path, &bytes).unwrap();
         let errors = [
             records.get("a").await.map(drop),
-            records.compare_and_set("a", made.version, "x").await.map(drop),
+            records.compare_and_set("a", written.version, "x").await.map(drop),
             records.update("a", |_, _| Some("x".to_owned())).await.map(drop),
         ];
         for error in errors {
@@ -30,10 +31,10 @@ async fn a_damaged_record_is_refused_and_kept() {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
             assert!(error.to_string().contains("records/a is damaged"), "{error}");
         }
-        assert_eq!(fs::read(&path).unwrap(), bytes, "nothing was changed");
+        assert_eq!(fs::read(&path).unwrap(), bytes, "the file is unchanged");
         assert!(records.compare_and_set(format!("b{number}"), 0, "another").await.unwrap().is_some());
     }
-    fs::write(&path, whole).unwrap();
+    fs::write(&path, contents).unwrap();
     assert_eq!(records.get("a").await.unwrap().value, "every minute");
 }
 
@@ -42,10 +43,10 @@ async fn a_damaged_record_is_refused_and_kept() {
 async fn a_leftover_draft_is_not_a_record() {
     let dir = tempfile::tempdir().unwrap();
     let records = open_records(&dir).await;
-    let made = records.compare_and_set("a", 0, "first").await.unwrap().unwrap();
+    let written = records.compare_and_set("a", 0, "first").await.unwrap().unwrap();
     fs::write(dir.path().join("records/.new"), "half").unwrap();
     assert_eq!(records.list("").await.unwrap().len(), 1);
-    assert!(records.compare_and_set("a", made.version, "second").await.unwrap().is_some());
+    assert!(records.compare_and_set("a", written.version, "second").await.unwrap().is_some());
     assert_eq!(records.get("a").await.unwrap().value, "second");
     assert!(!dir.path().join("records/.new").exists());
 }
@@ -55,11 +56,11 @@ async fn a_leftover_draft_is_not_a_record() {
 async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     let dir = tempfile::tempdir().unwrap();
     let before = open_records(&dir).await;
-    let made = before.compare_and_set("a", 0, "first").await.unwrap().unwrap();
-    let future = made.version + 3_600_000_000;
-    before.compare_and_set("a", made.version, "").await.unwrap().unwrap();
+    let written = before.compare_and_set("a", 0, "first").await.unwrap().unwrap();
+    let future = written.version + 3_600_000_000;
+    before.compare_and_set("a", written.version, "").await.unwrap().unwrap();
     let floor = dir.path().join("records/.floor");
-    assert_eq!(fs::read_to_string(&floor).unwrap().trim(), made.version.to_string());
+    assert_eq!(fs::read_to_string(&floor).unwrap().trim(), written.version.to_string());
     // As if it was removed an hour from now.
     fs::write(&floor, future.to_string()).unwrap();
     let again = open_records(&dir).await.compare_and_set("a", 0, "second").await.unwrap().unwrap();
@@ -74,13 +75,13 @@ async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
 async fn a_stopped_writer_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let records = open_records(&dir).await;
-    let made = records.compare_and_set("a", 0, "first").await.unwrap().unwrap();
-    let latch = File::open(dir.path().join("records")).unwrap();
-    flock(&latch, FlockOperation::LockExclusive).unwrap();
-    let error = records.compare_and_set("a", made.version, "second").await.unwrap_err();
+    let written = records.compare_and_set("a", 0, "first").await.unwrap().unwrap();
+    let folder_lock = File::open(dir.path().join("records")).unwrap();
+    flock(&folder_lock, FlockOperation::LockExclusive).unwrap();
+    let error = records.compare_and_set("a", written.version, "second").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
     assert!(error.to_string().contains("is it stopped?"), "{error}");
     assert_eq!(records.get("a").await.unwrap().value, "first");
-    drop(latch);
-    assert!(records.compare_and_set("a", made.version, "second").await.unwrap().is_some());
+    drop(folder_lock);
+    assert!(records.compare_and_set("a", written.version, "second").await.unwrap().is_some());
 }

@@ -26,8 +26,8 @@ pub(crate) async fn hold_permit(url: &str) {
 #[tokio::test]
 async fn the_death_of_any_permit_holder_is_detected_at_once() {
     for killed in [0, 1] {
-        let home = tempfile::tempdir().unwrap();
-        let url = format!("file://{}", home.path().join("locks").display());
+        let temp_dir = tempfile::tempdir().unwrap();
+        let url = format!("file://{}", temp_dir.path().join("locks").display());
         let locks = Locks::open(&url).await.unwrap();
         let mut holders: Vec<Child> = Vec::new();
         for count in 1..=2 {
@@ -65,18 +65,18 @@ fn voluntary_switches(child: &Child) -> u64 {
 
 #[tokio::test]
 async fn a_waiter_sleeps_until_it_is_woken() {
-    let home = tempfile::tempdir().unwrap();
-    let url = format!("file://{}", home.path().join("locks").display());
+    let temp_dir = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", temp_dir.path().join("locks").display());
     let locks = Locks::builder().ttl(LONG_TTL).open(&url).await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     let mut waiters: Vec<Child> =
         (0..2).map(|_| child_command("wait", &url).stdout(Stdio::null()).spawn().unwrap()).collect();
     wait_until("two waiters", async || (locks.inspect("a").await.unwrap().waiters.len() == 2).then_some(())).await;
-    // Once the waiters are asleep, nothing wakes them. A poll every 100 ms would show as ten waits
-    // each per second, or more if it takes longer.
+    // Once the waiters sleep, no timer wakes them. A poll every 100 ms would show as ten waits each
+    // per second, or more if it takes longer.
     let all = || waiters.iter().map(voluntary_switches).collect::<Vec<u64>>();
     let second = Duration::from_secs(1);
-    wait_until("a second in which nobody wakes more than now and then", async || {
+    wait_until("a second in which each waiter wakes at most four times", async || {
         let before = all();
         tokio::time::sleep(second).await;
         all().iter().zip(&before).all(|(after, before)| after - before <= 4).then_some(())

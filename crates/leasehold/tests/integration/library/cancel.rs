@@ -38,13 +38,13 @@ async fn a_request_dropped_while_its_grant_is_in_flight_is_released() {
 
 #[tokio::test]
 async fn a_request_dropped_while_the_engine_does_not_respond_is_released_within_a_ttl() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_next(Call::Attempt, ScriptedReply::AfterGate(Arc::new(Semaphore::new(0))));
     let mutex = locks.mutex("a");
     let mut request = Box::pin(mutex.lock());
     assert!(is_pending(&mut request).await);
     drop(request);
-    advance_in_steps(&hand, TTL / 3, Duration::from_millis(100)).await;
+    advance_in_steps(&manual_clock, TTL / 3, Duration::from_millis(100)).await;
     assert!(is_free(&locks).await);
 }
 
@@ -117,16 +117,16 @@ async fn a_request_dropped_at_its_grant_hands_the_lock_off() {
 
 #[tokio::test]
 async fn a_request_that_waited_long_enough_leaves_the_queue() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let _guard = locks.mutex("a").lock().await.unwrap();
     let wait = Duration::from_secs(20);
     let request = tokio::spawn({
         let mutex = locks.mutex("a").timeout(wait);
         async move { mutex.lock().await }
     });
-    advance_in_steps(&hand, wait - Duration::from_millis(1), Duration::from_millis(500)).await;
+    advance_in_steps(&manual_clock, wait - Duration::from_millis(1), Duration::from_millis(500)).await;
     assert!(!request.is_finished(), "not before its time");
-    advance(&hand, Duration::from_millis(1)).await;
+    advance(&manual_clock, Duration::from_millis(1)).await;
     assert_eq!(request.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
     run_until_idle().await;
     assert!(locks.inspect("a").await.unwrap().waiters.is_empty());
@@ -134,13 +134,13 @@ async fn a_request_that_waited_long_enough_leaves_the_queue() {
 
 #[tokio::test]
 async fn a_bounded_wait_is_bounded_even_if_the_engine_does_not_respond() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_always(Call::Attempt, ScriptedReply::NoResponse);
     let request = tokio::spawn({
         let mutex = locks.mutex("a").timeout(Duration::from_secs(1));
         async move { mutex.lock().await }
     });
-    advance_in_steps(&hand, Duration::from_secs(2), Duration::from_millis(100)).await;
+    advance_in_steps(&manual_clock, Duration::from_secs(2), Duration::from_millis(100)).await;
     assert!(request.is_finished(), "twice the wait is over");
     let error = request.await.unwrap().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{error}");
@@ -148,13 +148,13 @@ async fn a_bounded_wait_is_bounded_even_if_the_engine_does_not_respond() {
 
 #[tokio::test]
 async fn an_attempt_with_a_lost_reply_is_repeated_with_the_same_claim() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_next(Call::Attempt, ScriptedReply::LoseReply);
     let request = tokio::spawn({
         let mutex = locks.mutex("a");
         async move { mutex.lock().await }
     });
-    advance_in_steps(&hand, Duration::from_secs(1), Duration::from_millis(10)).await;
+    advance_in_steps(&manual_clock, Duration::from_secs(1), Duration::from_millis(10)).await;
     let guard = request.await.unwrap().unwrap();
     assert_eq!((guard.token().0, spy.count(Call::Attempt)), (1, 2), "granted once");
     assert_eq!(locks.inspect("a").await.unwrap().holders.len(), 1);

@@ -38,14 +38,14 @@ async fn one_leads_and_the_next_follows_with_a_higher_term() {
 
 #[tokio::test]
 async fn a_lost_leadership_is_signalled() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let leadership = locks.election("boss").max_hold(TTL / 2).campaign().await.unwrap();
     let watch = leadership.guard().watcher();
-    let told = tokio::spawn(async move { leadership.lost().await });
-    advance(&hand, TTL / 2).await;
-    assert_eq!(within_timeout("lost", told).await.unwrap(), LostReason::MaxHold);
+    let loss = tokio::spawn(async move { leadership.lost().await });
+    advance(&manual_clock, TTL / 2).await;
+    assert_eq!(within_timeout("lost", loss).await.unwrap(), LostReason::MaxHold);
     assert!(!watch.is_held());
-    advance(&hand, DRIFT).await;
+    advance(&manual_clock, DRIFT).await;
     assert!(locks.election("boss").try_campaign().await.unwrap().is_some());
 }
 
@@ -54,44 +54,44 @@ async fn an_observer_sees_each_leader() {
     let (_hand, locks) = locks_on_manual_clock().await;
     let election = locks.election("boss");
     let mut observer = election.observe().unwrap();
-    assert_eq!(within_timeout("nobody", observer.next()).await.unwrap(), None);
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    assert_eq!(within_timeout("no leader", observer.next()).await.unwrap(), None);
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let watching = tokio::spawn(async move {
         loop {
-            tell.send(observer.next().await.unwrap().map(|leader| leader.token.0)).unwrap();
+            sender.send(observer.next().await.unwrap().map(|leader| leader.token.0)).unwrap();
         }
     });
     run_until_idle().await;
-    assert!(told.try_recv().is_err(), "nothing has changed");
+    assert!(receiver.try_recv().is_err(), "no change to report yet");
     let first = election.campaign().await.unwrap();
-    assert_eq!(within_timeout("first", told.recv()).await, Some(Some(first.token().0)));
+    assert_eq!(within_timeout("first", receiver.recv()).await, Some(Some(first.token().0)));
     assert_eq!(first.resign().await.unwrap(), ReleaseOutcome::Released);
-    assert_eq!(within_timeout("nobody", told.recv()).await, Some(None));
+    assert_eq!(within_timeout("no leader", receiver.recv()).await, Some(None));
     let second = election.campaign().await.unwrap();
-    assert_eq!(within_timeout("second", told.recv()).await, Some(Some(second.token().0)));
+    assert_eq!(within_timeout("second", receiver.recv()).await, Some(Some(second.token().0)));
     run_until_idle().await;
-    assert!(told.try_recv().is_err(), "each is told once");
+    assert!(receiver.try_recv().is_err(), "each leader is reported once");
     watching.abort();
 }
 
 #[tokio::test]
 async fn an_observer_sees_the_end_of_a_leader_whose_lease_expires() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     // As if its process had died: no renewal and no release.
     spy.reply_always(Call::Renew, ScriptedReply::NoResponse);
     spy.reply_always(Call::Release, ScriptedReply::NoResponse);
     let _leadership = locks.election("boss").campaign().await.unwrap();
     let mut observer = locks.election("boss").observe().unwrap();
     assert!(within_timeout("leader", observer.next()).await.unwrap().is_some());
-    let told = tokio::spawn(async move { observer.next().await });
-    advance_in_steps(&hand, TTL - Duration::from_millis(1), Duration::from_millis(500)).await;
-    assert!(!told.is_finished(), "the engine has not let it go yet");
-    advance(&hand, Duration::from_millis(1)).await;
-    assert!(within_timeout("nobody", told).await.unwrap().unwrap().is_none());
+    let next_leader = tokio::spawn(async move { observer.next().await });
+    advance_in_steps(&manual_clock, TTL - Duration::from_millis(1), Duration::from_millis(500)).await;
+    assert!(!next_leader.is_finished(), "the engine has not expired it yet");
+    advance(&manual_clock, Duration::from_millis(1)).await;
+    assert!(within_timeout("no leader", next_leader).await.unwrap().unwrap().is_none());
 }
 
 #[tokio::test]
-async fn an_observer_does_not_poll_while_nothing_changes() {
+async fn an_observer_does_not_poll_without_a_change() {
     let (_hand, spy, locks) = locks_with_spy().await;
     let _leadership = locks.election("boss").campaign().await.unwrap();
     let mut observer = locks.election("boss").observe().unwrap();
@@ -103,8 +103,8 @@ async fn an_observer_does_not_poll_while_nothing_changes() {
         assert!(is_pending(&mut next).await);
         tokio::task::yield_now().await;
     }
-    let asked = spy.count(Call::Inspect) - before;
-    assert!(asked <= 2, "asked {asked} times though nothing changed");
+    let inspections = spy.count(Call::Inspect) - before;
+    assert!(inspections <= 2, "inspected {inspections} times without a change");
 }
 
 #[tokio::test]

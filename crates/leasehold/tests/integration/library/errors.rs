@@ -65,22 +65,22 @@ async fn an_invalid_name_is_refused_everywhere() {
 
 #[tokio::test]
 async fn an_engine_that_does_not_respond_for_a_ttl_is_unavailable_with_an_unknown_effect() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_always(Call::Attempt, ScriptedReply::NoResponse);
     let request = tokio::spawn({
         let mutex = locks.mutex("a");
         async move { mutex.lock().await }
     });
-    advance_in_steps(&hand, TTL - Duration::from_secs(1), Duration::from_millis(200)).await;
+    advance_in_steps(&manual_clock, TTL - Duration::from_secs(1), Duration::from_millis(200)).await;
     assert!(!request.is_finished(), "it keeps trying for a TTL");
-    advance_in_steps(&hand, TTL, Duration::from_millis(200)).await;
+    advance_in_steps(&manual_clock, TTL, Duration::from_millis(200)).await;
     let error = request.await.unwrap().unwrap_err();
     assert_eq!(facts(&error), (ErrorKind::Unavailable, true, Effect::Unknown, Some("memory"), Some("a")));
     assert!(spy.count(Call::Attempt) > 2);
 }
 
 #[tokio::test]
-async fn a_permanent_refusal_comes_at_once_and_needs_no_release() {
+async fn a_permanent_refusal_is_immediate_and_needs_no_release() {
     let (_hand, spy, locks) = locks_with_spy().await;
     spy.reply_next(Call::Attempt, ScriptedReply::Fail(false));
     let error = locks.mutex("a").lock().await.unwrap_err();
@@ -90,7 +90,7 @@ async fn a_permanent_refusal_comes_at_once_and_needs_no_release() {
 }
 
 #[tokio::test]
-async fn a_try_with_an_unknown_effect_is_not_repeated_but_released() {
+async fn a_try_with_an_unknown_effect_is_released_and_not_repeated() {
     let (_hand, spy, locks) = locks_with_spy().await;
     spy.reply_next(Call::Attempt, ScriptedReply::LoseReply);
     let error = locks.mutex("a").try_lock().await.unwrap_err();
@@ -111,14 +111,14 @@ async fn a_failed_inspection_names_engine_and_lock() {
 /// Whichever call an error comes from, it names the engine's URL, and the lock if there is one.
 #[tokio::test]
 async fn every_call_names_engine_and_lock() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_next(Call::Attempt, ScriptedReply::Fail(false));
     let failed = locks.mutex("a").try_lock().await.unwrap_err();
     let guard = locks.mutex("a").max_hold(Duration::from_secs(1)).lock().await.unwrap();
     let late = locks.mutex("a").timeout(Duration::ZERO).lock().await.unwrap_err();
     spy.reply_next(Call::Inspect, ScriptedReply::Fail(false));
     let unseen = locks.inspect("a").await.unwrap_err();
-    hand.advance(Duration::from_secs(2));
+    manual_clock.advance(Duration::from_secs(2));
     let lost = guard.protect(async {}).await.unwrap_err();
     drop(guard);
     let records = locks.records().unwrap();
@@ -129,9 +129,9 @@ async fn every_call_names_engine_and_lock() {
     for (error, what) in
         [(failed, "lock"), (late, "lock"), (unseen, "lock"), (lost, "lock"), (record, "record"), (closed, "lock")]
     {
-        let said = error.to_string();
-        assert!(said.starts_with(&format!("{what} \"a\" on spy: ")), "{said}");
-        assert_eq!(error.url(), Some("spy:"), "{said}");
+        let message = error.to_string();
+        assert!(message.starts_with(&format!("{what} \"a\" on spy: ")), "{message}");
+        assert_eq!(error.url(), Some("spy:"), "{message}");
     }
 }
 

@@ -24,8 +24,8 @@ impl Visit for LogLine {
 }
 
 impl LogCapture {
-    fn record_line(&self, what: &str, metadata: &Metadata<'_>, fields: impl FnOnce(&mut LogLine)) {
-        let mut line = LogLine(format!("{what} {} {}", metadata.level(), metadata.name()));
+    fn record_line(&self, kind: &str, metadata: &Metadata<'_>, fields: impl FnOnce(&mut LogLine)) {
+        let mut line = LogLine(format!("{kind} {} {}", metadata.level(), metadata.name()));
         fields(&mut line);
         self.0.lock().unwrap().push(line.0);
     }
@@ -56,14 +56,14 @@ impl Subscriber for LogCapture {
 }
 
 /// Whether only the test at `path` runs in this process. If not, starts such a process, which must
-/// succeed. Beside tests without a subscriber, `tracing` may disable events for all threads.
+/// succeed. If other tests run without a subscriber, `tracing` may disable events for all threads.
 fn runs_alone(path: &'static str) -> bool {
     const ALONE: &str = "LEASEHOLD_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
-    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = again.args(["--exact", crate::test_name(path), "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", crate::test_name(path), "--nocapture"]).env(ALONE, "1").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "the test was run");
     false
@@ -74,34 +74,34 @@ async fn requests_losses_failures_and_force_releases_are_logged() {
     if !runs_alone(concat!(module_path!(), "::requests_losses_failures_and_force_releases_are_logged")) {
         return;
     }
-    let ear = LogCapture::default();
-    let _listening = tracing::subscriber::set_default(ear.clone());
-    let (hand, spy, locks) = locks_with_spy().await;
+    let log = LogCapture::default();
+    let _listening = tracing::subscriber::set_default(log.clone());
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     let guard = locks.mutex("stock:42").lock().await.unwrap();
     assert!(
-        ear.contains(&["span DEBUG acquire", "name=stock:42", "mode=exclusive", "engine=\"memory\""]),
+        log.contains(&["span DEBUG acquire", "name=stock:42", "mode=exclusive", "engine=\"memory\""]),
         "{:?}",
-        ear.0
+        log.0
     );
 
     spy.reply_next(Call::Renew, ScriptedReply::Fail(true));
-    advance_in_steps(&hand, TTL / 3, std::time::Duration::from_millis(100)).await;
-    assert!(ear.contains(&["event WARN", "could not be renewed", "leases=1"]), "{:?}", ear.0);
+    advance_in_steps(&manual_clock, TTL / 3, std::time::Duration::from_millis(100)).await;
+    assert!(log.contains(&["event WARN", "could not be renewed", "leases=1"]), "{:?}", log.0);
 
-    assert!(!ear.contains(&["lock lost"]));
-    hand.advance(TTL);
+    assert!(!log.contains(&["lock lost"]));
+    manual_clock.advance(TTL);
     run_until_idle().await;
     assert!(!guard.is_held());
     assert!(
-        ear.contains(&["event WARN", "lock lost", "name=stock:42", "token=1", "reason=\"expired\""]),
+        log.contains(&["event WARN", "lock lost", "name=stock:42", "token=1", "reason=\"expired\""]),
         "{:?}",
-        ear.0
+        log.0
     );
 
     let evicted = locks.mutex("b").lock().await.unwrap();
     let claim = locks.inspect("b").await.unwrap().holders[0].claim;
     locks.force_release("b", claim).await.unwrap();
-    assert!(ear.contains(&["event WARN", "claim evicted", "name=b"]), "{:?}", ear.0);
+    assert!(log.contains(&["event WARN", "claim evicted", "name=b"]), "{:?}", log.0);
     drop(evicted);
 }
 
@@ -110,16 +110,19 @@ async fn secrets_are_not_logged() {
     if !runs_alone(concat!(module_path!(), "::secrets_are_not_logged")) {
         return;
     }
-    let ear = LogCapture::default();
-    let _listening = tracing::subscriber::set_default(ear.clone());
+    let log = LogCapture::default();
+    let _listening = tracing::subscriber::set_default(log.clone());
     let (_hand, locks) = locks_on_manual_clock().await;
     let owner = leasehold::Owner::new();
     let guard = locks.mutex("a").owner(&owner).lock().await.unwrap();
     let claim = locks.inspect("a").await.unwrap().holders[0].claim;
     locks.force_release("a", claim).await.unwrap();
     run_until_idle().await;
-    assert!(ear.contains(&["claim evicted"]));
+    assert!(log.contains(&["claim evicted"]));
     let full = format!("{:032x}", claim.bits());
-    assert!(!ear.contains(&[&full]) && !ear.contains(&[&owner.to_string()]), "whoever knows these could take the lock");
+    assert!(
+        !log.contains(&[&full]) && !log.contains(&[&owner.to_string()]),
+        "a reader of the log could release or acquire the lock with these"
+    );
     drop(guard);
 }

@@ -13,16 +13,16 @@ use crate::library::time::{DRIFT, TTL, advance, advance_in_steps, is_pending, lo
 
 #[tokio::test]
 async fn a_guard_reports_name_token_and_deadline() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("stock:42").lock().await.unwrap();
     assert_eq!((guard.name().as_str(), guard.token().0), ("stock:42", 1));
     assert_eq!(guard.remaining(), TTL - DRIFT);
     assert_eq!(guard.deadline(), locks.clock().now().saturating_add(TTL - DRIFT));
     assert!(guard.is_held() && guard.lost_reason().is_none());
-    hand.advance(Duration::from_secs(1));
+    manual_clock.advance(Duration::from_secs(1));
     assert_eq!(guard.remaining(), TTL - DRIFT - Duration::from_secs(1));
-    let shown = format!("{guard:?}");
-    assert!(shown.contains("stock:42") && shown.contains("held: true"), "{shown}");
+    let text = format!("{guard:?}");
+    assert!(text.contains("stock:42") && text.contains("held: true"), "{text}");
 }
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn a_starved_runtime_does_not_make_a_guard_report_held() {
     let locks = Locks::builder().ttl(ttl).open("memory:").await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     let watch = guard.watcher();
-    // Meanwhile nothing else runs on this thread: neither the keeper nor any timer.
+    // Until then no other task runs on this thread: neither the keeper nor any timer.
     std::thread::sleep(ttl * 2);
     assert!(!guard.is_held(), "before any await");
     assert!(!watch.is_held());
@@ -68,7 +68,7 @@ impl Drop for DropFlag {
 
 #[tokio::test]
 async fn protect_drops_its_work_when_the_lock_is_lost() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").max_hold(TTL / 2).lock().await.unwrap();
     let dropped = Arc::new(AtomicBool::new(false));
     let task = tokio::spawn({
@@ -81,9 +81,9 @@ async fn protect_drops_its_work_when_the_lock_is_lost() {
             guard.protect(work).await
         }
     });
-    advance(&hand, TTL / 2 - Duration::from_nanos(1)).await;
+    advance(&manual_clock, TTL / 2 - Duration::from_nanos(1)).await;
     assert!(!dropped.load(Ordering::SeqCst) && !task.is_finished());
-    advance(&hand, Duration::from_nanos(1)).await;
+    advance(&manual_clock, Duration::from_nanos(1)).await;
     assert!(dropped.load(Ordering::SeqCst));
     let error = task.await.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.engine()), (ErrorKind::Lost, Some("memory")));
@@ -93,11 +93,11 @@ async fn protect_drops_its_work_when_the_lock_is_lost() {
 
 #[tokio::test]
 async fn protect_returns_the_output_unless_the_lock_was_lost() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     assert_eq!(guard.protect(async { 7 }).await.unwrap(), 7);
     // The work never yields, so it could not be dropped: its result must still be refused.
-    let starved = guard.protect(async { hand.advance(TTL) }).await;
+    let starved = guard.protect(async { manual_clock.advance(TTL) }).await;
     assert_eq!(starved.unwrap_err().kind(), ErrorKind::Lost);
     let mut begun = false;
     let error = guard.protect(async { begun = true }).await.unwrap_err();
@@ -106,46 +106,46 @@ async fn protect_returns_the_output_unless_the_lock_was_lost() {
 
 #[tokio::test]
 async fn release_reports_its_outcome() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     assert!(locks.inspect("a").await.unwrap().holders.is_empty());
 
     let guard = locks.mutex("a").lock().await.unwrap();
-    hand.advance(TTL);
+    manual_clock.advance(TTL);
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost(LostReason::Expired));
 
     let guard = locks.mutex("a").max_hold(TTL / 2).lock().await.unwrap();
-    hand.advance(TTL / 2);
+    manual_clock.advance(TTL / 2);
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost(LostReason::MaxHold));
 
     let guard = locks.mutex("a").lock().await.unwrap();
     let claim = locks.inspect("a").await.unwrap().holders[0].claim;
     locks.force_release("a", claim).await.unwrap();
-    // The keeper has not run since: only the engine knows of the eviction.
+    // The keeper has not run since: only the engine has recorded the eviction.
     assert_eq!(guard.release().now_or_never().unwrap().unwrap(), ReleaseOutcome::AlreadyLost(LostReason::Revoked));
 }
 
 #[tokio::test]
 async fn a_release_with_a_lost_reply_is_repeated_and_counts_as_released() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     spy.reply_next(Call::Release, ScriptedReply::LoseReply);
     let release = tokio::spawn(guard.release());
-    advance_in_steps(&hand, TTL / 3, Duration::from_millis(10)).await;
+    advance_in_steps(&manual_clock, TTL / 3, Duration::from_millis(10)).await;
     assert_eq!(release.await.unwrap().unwrap(), ReleaseOutcome::Released);
     assert_eq!(spy.count(Call::Release), 2);
 }
 
 #[tokio::test]
 async fn an_unconfirmed_release_fails_and_continues_in_the_background() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     let guard = locks.mutex("a").ttl(TTL * 2).lock().await.unwrap();
     let deadline = guard.deadline();
     spy.reply_always(Call::Release, ScriptedReply::NoResponse);
     let release = tokio::spawn(guard.release());
     while !release.is_finished() {
-        advance_in_steps(&hand, Duration::from_secs(1), Duration::from_millis(100)).await;
+        advance_in_steps(&manual_clock, Duration::from_secs(1), Duration::from_millis(100)).await;
         assert!(locks.clock().now() < deadline.saturating_add(TTL), "a release ends with the lease");
     }
     let error = release.await.unwrap().unwrap_err();
@@ -154,8 +154,8 @@ async fn an_unconfirmed_release_fails_and_continues_in_the_background() {
     assert_eq!((error.engine(), error.name().map(|name| name.as_str())), (Some("memory"), Some("a")));
     let tried = spy.count(Call::Release);
     spy.reply_always(Call::Release, ScriptedReply::Forward);
-    advance_in_steps(&hand, Duration::from_secs(10), Duration::from_millis(100)).await;
-    assert!(spy.count(Call::Release) > tried, "the keeper goes on with it");
+    advance_in_steps(&manual_clock, Duration::from_secs(10), Duration::from_millis(100)).await;
+    assert!(spy.count(Call::Release) > tried, "the keeper continues it");
 }
 
 #[tokio::test]
@@ -171,11 +171,11 @@ async fn a_dropped_guard_is_released_in_the_background() {
 
 #[tokio::test]
 async fn a_dropped_guard_is_released_once_the_engine_is_reachable_again() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_next(Call::Release, ScriptedReply::Fail(true));
     spy.reply_next(Call::Release, ScriptedReply::NoResponse);
     drop(locks.mutex("a").lock().await.unwrap());
-    advance_in_steps(&hand, TTL / 3, Duration::from_millis(100)).await;
+    advance_in_steps(&manual_clock, TTL / 3, Duration::from_millis(100)).await;
     assert_eq!(spy.count(Call::Release), 3);
     assert!(locks.mutex("a").try_lock().await.unwrap().is_some(), "long before its TTL");
 }
@@ -199,18 +199,18 @@ async fn a_dropped_release_future_still_releases() {
 
 #[tokio::test]
 async fn a_watcher_signals_the_loss_and_does_not_keep_the_lock() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").max_hold(TTL / 2).lock().await.unwrap();
     let watch = guard.watcher();
     assert!(watch.is_held() && watch.deadline() == guard.deadline());
-    let told = tokio::spawn({
+    let loss = tokio::spawn({
         let watch = watch.clone();
         async move { watch.lost().await }
     });
-    advance(&hand, TTL / 2).await;
-    assert_eq!(told.now_or_never().unwrap().unwrap(), LostReason::MaxHold);
+    advance(&manual_clock, TTL / 2).await;
+    assert_eq!(loss.now_or_never().unwrap().unwrap(), LostReason::MaxHold);
     drop(guard);
-    advance(&hand, DRIFT).await;
+    advance(&manual_clock, DRIFT).await;
 
     let guard = locks.mutex("a").lock().await.unwrap();
     let watch = guard.watcher();

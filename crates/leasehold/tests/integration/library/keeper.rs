@@ -13,45 +13,45 @@ use crate::library::time::{
 
 #[tokio::test]
 async fn max_hold_ends_the_renewals_and_then_the_hold() {
-    let (hand, spy, locks) = locks_with_spy().await;
-    let most = TTL * 2;
-    let guard = locks.mutex("a").max_hold(most).lock().await.unwrap();
-    advance_in_steps(&hand, most - Duration::from_nanos(1), Duration::from_millis(100)).await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
+    let max_hold = TTL * 2;
+    let guard = locks.mutex("a").max_hold(max_hold).lock().await.unwrap();
+    advance_in_steps(&manual_clock, max_hold - Duration::from_nanos(1), Duration::from_millis(100)).await;
     assert!(guard.is_held(), "held for as long as it may");
     let renewals = spy.calls(Call::Renew);
     let last = renewals.last().unwrap().at;
     assert!(locks.clock().now().duration_since(last) > TTL / 2, "not renewed once its lease reaches the maximum");
-    advance(&hand, Duration::from_nanos(1)).await;
+    advance(&manual_clock, Duration::from_nanos(1)).await;
     assert_eq!(guard.lost_reason(), Some(LostReason::MaxHold));
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none(), "the signal has its time to arrive");
-    advance(&hand, DRIFT).await;
+    advance(&manual_clock, DRIFT).await;
     assert!(locks.mutex("a").try_lock().await.unwrap().is_some(), "and then the lock is free");
 }
 
 #[tokio::test]
 async fn a_max_hold_below_the_ttl_is_never_renewed() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     let guard = locks.mutex("a").max_hold(TTL / 2).lock().await.unwrap();
-    advance_in_steps(&hand, TTL / 2, Duration::from_millis(100)).await;
+    advance_in_steps(&manual_clock, TTL / 2, Duration::from_millis(100)).await;
     assert_eq!((guard.lost_reason(), spy.count(Call::Renew)), (Some(LostReason::MaxHold), 0));
 }
 
 #[tokio::test]
 async fn max_hold_counts_from_the_grant_and_not_from_the_waiting() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let first = locks.mutex("a").lock().await.unwrap();
-    let most = Duration::from_secs(10);
+    let max_hold = Duration::from_secs(10);
     let waiter = tokio::spawn({
-        let next = locks.mutex("a").max_hold(most);
+        let next = locks.mutex("a").max_hold(max_hold);
         async move { next.lock().await }
     });
     run_until_idle().await;
     // Waited for nine seconds, within one heartbeat.
-    advance(&hand, Duration::from_secs(9)).await;
+    advance(&manual_clock, Duration::from_secs(9)).await;
     release_held(first).await;
     run_until_idle().await;
     let second = waiter.await.unwrap().unwrap();
-    assert!(second.remaining() >= most - Duration::from_millis(1), "only {:?} of {most:?}", second.remaining());
+    assert!(second.remaining() >= max_hold - Duration::from_millis(1), "only {:?} of {max_hold:?}", second.remaining());
 }
 
 #[tokio::test]
@@ -60,11 +60,11 @@ async fn an_eviction_is_signalled_at_once() {
     let guard = locks.mutex("a").lock().await.unwrap();
     run_until_idle().await;
     let claim = locks.inspect("a").await.unwrap().holders[0].claim;
-    let evicted = locks.force_release("a", claim).await.unwrap();
+    let outcome = locks.force_release("a", claim).await.unwrap();
     run_until_idle().await;
     assert_eq!(guard.lost_reason(), Some(LostReason::Revoked));
-    let fence = evicted.fence_token.unwrap();
-    assert!(fence > guard.token(), "the fence stands above the evicted holder");
+    let fence = outcome.fence_token.unwrap();
+    assert!(fence > guard.token(), "the fence is above the evicted holder's token");
     let next = locks.mutex("a").try_lock().await.unwrap().unwrap();
     assert!(next.token() > fence);
 }
@@ -87,16 +87,16 @@ async fn consecutive_evictions_right_after_opening_are_each_signalled_at_once() 
 
 #[tokio::test]
 async fn an_engine_without_a_queue_is_polled_with_growing_pauses() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_always(Call::Attempt, ScriptedReply::Busy);
     let waiter = tokio::spawn({
         let mutex = locks.mutex("a");
         async move { mutex.lock().await }
     });
-    advance_in_steps(&hand, Duration::from_secs(10), Duration::from_millis(5)).await;
-    let asked = spy.count(Call::Attempt);
+    advance_in_steps(&manual_clock, Duration::from_secs(10), Duration::from_millis(5)).await;
+    let attempts = spy.count(Call::Attempt);
     // The pauses soon grow to between an eighth and a quarter of a second.
-    assert!((40..=120).contains(&asked), "asked {asked} times in ten seconds");
+    assert!((40..=120).contains(&attempts), "{attempts} attempts in ten seconds");
     waiter.abort();
 }
 
@@ -120,5 +120,5 @@ async fn one_keeper_task_serves_all_leases_and_ends_with_the_last_user() {
     assert_eq!((tasks(), guards[0].is_held()), (1, true));
     guards.clear();
     run_until_idle().await;
-    assert_eq!(tasks(), 0, "nobody needs it any more");
+    assert_eq!(tasks(), 0, "the keeper has ended");
 }

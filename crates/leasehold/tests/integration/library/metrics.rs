@@ -28,21 +28,21 @@ struct MetricValues {
 
 impl Metrics for RecordedMetrics {
     fn increment(&self, name: &'static str, label: Option<(&'static str, &'static str)>) {
-        let mut pages = self.0.lock().unwrap();
-        pages.kinds.insert(name, "counter");
-        *pages.counts.entry((name, label.map_or("", |(_, value)| value))).or_default() += 1;
+        let mut recorded = self.0.lock().unwrap();
+        recorded.kinds.insert(name, "counter");
+        *recorded.counts.entry((name, label.map_or("", |(_, value)| value))).or_default() += 1;
     }
 
     fn set_gauge(&self, name: &'static str, value: f64) {
-        let mut pages = self.0.lock().unwrap();
-        pages.kinds.insert(name, "gauge");
-        pages.gauges.insert(name, value);
+        let mut recorded = self.0.lock().unwrap();
+        recorded.kinds.insert(name, "gauge");
+        recorded.gauges.insert(name, value);
     }
 
     fn record_seconds(&self, name: &'static str, seconds: f64) {
-        let mut pages = self.0.lock().unwrap();
-        pages.kinds.insert(name, "histogram");
-        pages.histograms.entry(name).or_default().push(seconds);
+        let mut recorded = self.0.lock().unwrap();
+        recorded.kinds.insert(name, "histogram");
+        recorded.histograms.entry(name).or_default().push(seconds);
     }
 }
 
@@ -74,16 +74,16 @@ fn documented_metrics() -> Vec<(&'static str, &'static str, Vec<&'static str>)> 
 }
 
 async fn metered_locks() -> (leasehold::clock::ManualClock, Arc<Spy>, Arc<RecordedMetrics>, Locks) {
-    let hand = leasehold::clock::ManualClock::new();
-    let (spy, book) = (Spy::new(&hand.clock()).await, Arc::new(RecordedMetrics::default()));
-    let locks = builder_with_clock(&hand).metrics(book.clone()).open_engine(spy.clone());
-    (hand, spy, book, locks)
+    let manual_clock = leasehold::clock::ManualClock::new();
+    let (spy, metrics) = (Spy::new(&manual_clock.clock()).await, Arc::new(RecordedMetrics::default()));
+    let locks = builder_with_clock(&manual_clock).metrics(metrics.clone()).open_engine(spy.clone());
+    (manual_clock, spy, metrics, locks)
 }
 
 /// Triggers every metric once.
 async fn trigger_every_metric() -> Arc<RecordedMetrics> {
-    let (hand, spy, book, locks) = metered_locks().await;
-    let fence = Fence::with_metrics(book.clone());
+    let (manual_clock, spy, metrics, locks) = metered_locks().await;
+    let fence = Fence::with_metrics(metrics.clone());
     let guard = locks.mutex("a").lock().await.unwrap();
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
     assert!(locks.mutex("a").timeout(Duration::ZERO).lock().await.is_err());
@@ -94,44 +94,44 @@ async fn trigger_every_metric() -> Arc<RecordedMetrics> {
     run_until_idle().await;
     cancelled.abort();
     run_until_idle().await;
-    advance_in_steps(&hand, TTL, Duration::from_millis(500)).await;
+    advance_in_steps(&manual_clock, TTL, Duration::from_millis(500)).await;
     let answers = [RenewReply::Held, RenewReply::Unknown];
     for answer in answers {
         spy.reply_next(Call::Renew, ScriptedReply::RenewAs(answer));
     }
-    advance_in_steps(&hand, TTL, Duration::from_millis(500)).await;
+    advance_in_steps(&manual_clock, TTL, Duration::from_millis(500)).await;
     fence.admit("a", Token(9)).unwrap();
     fence.admit("a", guard.token()).unwrap_err();
     let _ = guard.release().await.unwrap();
-    for (name, play) in [("taken", ScriptedReply::RenewAs(RenewReply::Lost)), ("expired", ScriptedReply::Fail(true))] {
-        spy.reply_always(Call::Renew, play);
+    for (name, reply) in [("taken", ScriptedReply::RenewAs(RenewReply::Lost)), ("expired", ScriptedReply::Fail(true))] {
+        spy.reply_always(Call::Renew, reply);
         let guard = locks.mutex(name).lock().await.unwrap();
-        advance_in_steps(&hand, TTL, Duration::from_millis(500)).await;
+        advance_in_steps(&manual_clock, TTL, Duration::from_millis(500)).await;
         let _ = guard.release().await.unwrap();
     }
     let guard = locks.mutex("max").max_hold(TTL / 2).lock().await.unwrap();
-    advance_in_steps(&hand, TTL / 2, Duration::from_millis(500)).await;
+    advance_in_steps(&manual_clock, TTL / 2, Duration::from_millis(500)).await;
     drop(guard);
     let guard = locks.mutex("asked").lock().await.unwrap();
     locks.request_release("asked", guard.claim_id(), "").await.unwrap().unwrap();
-    advance_in_steps(&hand, TTL, Duration::from_millis(500)).await;
+    advance_in_steps(&manual_clock, TTL, Duration::from_millis(500)).await;
     drop(guard);
     let guard = locks.mutex("b").lock().await.unwrap();
     spy.reply_always(Call::Release, ScriptedReply::Fail(false));
     assert!(guard.release().await.is_err());
-    book
+    metrics
 }
 
 #[tokio::test]
 async fn documented_and_reported_metrics_agree() {
-    let book = trigger_every_metric().await;
+    let metrics = trigger_every_metric().await;
     let table = documented_metrics();
     assert!(table.len() > 10, "the table was not found");
     let promised: BTreeMap<_, _> = table.iter().map(|(name, kind, _)| (*name, *kind)).collect();
-    let pages = book.0.lock().unwrap();
-    assert_eq!(promised, pages.kinds.clone().into_iter().collect());
+    let recorded = metrics.0.lock().unwrap();
+    assert_eq!(promised, recorded.kinds.clone().into_iter().collect());
     for (name, _, values) in &table {
-        let seen: BTreeSet<_> = pages.counts.keys().filter(|(n, _)| n == name).map(|(_, value)| *value).collect();
+        let seen: BTreeSet<_> = recorded.counts.keys().filter(|(n, _)| n == name).map(|(_, value)| *value).collect();
         for value in values {
             assert!(seen.contains(value), "{name} was never counted as {value}, only {seen:?}");
         }
@@ -140,7 +140,7 @@ async fn documented_and_reported_metrics_agree() {
 
 #[tokio::test]
 async fn counters_count_each_end_once() {
-    let book = trigger_every_metric().await;
+    let metrics = trigger_every_metric().await;
     for (name, value, times) in [
         ("leasehold_acquire_total", "granted", 6),
         ("leasehold_acquire_total", "busy", 1),
@@ -157,16 +157,16 @@ async fn counters_count_each_end_once() {
         ("leasehold_release_total", "error", 1),
         ("leasehold_fencing_rejected_total", "", 1),
     ] {
-        assert_eq!(book.count(name, value), times, "{name} {value}");
+        assert_eq!(metrics.count(name, value), times, "{name} {value}");
     }
-    assert!(book.count("leasehold_renew_total", "renewed") >= 3);
-    assert!(book.gauge("leasehold_waiters").abs() < f64::EPSILON, "all requests have ended");
+    assert!(metrics.count("leasehold_renew_total", "renewed") >= 3);
+    assert!(metrics.gauge("leasehold_waiters").abs() < f64::EPSILON, "all requests have ended");
 }
 
 #[tokio::test]
 async fn gauges_follow_the_held_locks_without_waiting_for_a_renewal() {
-    let (_hand, _spy, book, locks) = metered_locks().await;
-    let held = || book.gauge("leasehold_held") as u32;
+    let (_hand, _spy, metrics, locks) = metered_locks().await;
+    let held = || metrics.gauge("leasehold_held") as u32;
     let one = locks.mutex("a").lock().await.unwrap();
     run_until_idle().await;
     assert_eq!(held(), 1);
@@ -183,50 +183,51 @@ async fn gauges_follow_the_held_locks_without_waiting_for_a_renewal() {
 
 #[tokio::test]
 async fn gauges_report_the_oldest_lease_the_next_expiry_and_the_engine_state() {
-    let (hand, spy, book, locks) = metered_locks().await;
+    let (manual_clock, spy, metrics, locks) = metered_locks().await;
     let _old = locks.mutex("a").ttl(TTL * 10).lock().await.unwrap();
-    advance(&hand, Duration::from_secs(7)).await;
+    advance(&manual_clock, Duration::from_secs(7)).await;
     let _young = locks.mutex("b").lock().await.unwrap();
     run_until_idle().await;
     let close = |name, expected: f64| {
-        let value = book.gauge(name);
+        let value = metrics.gauge(name);
         assert!((value - expected).abs() < 0.01, "{name} is {value}, not {expected}");
     };
     close("leasehold_oldest_held_seconds", 7.0);
     close("leasehold_lease_remaining_seconds", 29.995);
     close("leasehold_engine_up", 1.0);
     spy.reply_always(Call::Renew, ScriptedReply::NoResponse);
-    advance(&hand, TTL / 3).await;
-    advance(&hand, Duration::from_secs(5)).await;
+    advance(&manual_clock, TTL / 3).await;
+    advance(&manual_clock, Duration::from_secs(5)).await;
     close("leasehold_engine_up", 0.0);
 }
 
 #[tokio::test]
 async fn histograms_report_the_documented_durations() {
-    let (hand, _spy, book, locks) = metered_locks().await;
+    let (manual_clock, _spy, metrics, locks) = metered_locks().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     run_until_idle().await;
     let waiter = tokio::spawn({
         let mutex = locks.mutex("a");
         async move { mutex.lock().await }
     });
-    advance(&hand, Duration::from_secs(3)).await;
+    advance(&manual_clock, Duration::from_secs(3)).await;
     let _ = guard.release().await.unwrap();
     let close = |name, expected: f64| {
-        let value = book.last(name);
+        let value = metrics.last(name);
         assert!((value - expected).abs() < 0.01, "{name} is {value}, not {expected}");
     };
     close("leasehold_hold_seconds", 3.0);
     let second = waiter.await.unwrap().unwrap();
     close("leasehold_acquire_wait_seconds", 3.0);
     run_until_idle().await;
-    advance(&hand, Duration::from_secs(2)).await;
+    advance(&manual_clock, Duration::from_secs(2)).await;
     let claim = locks.inspect("a").await.unwrap().holders[0].claim;
     locks.force_release("a", claim).await.unwrap();
     run_until_idle().await;
     assert!(!second.is_held());
     close("leasehold_hold_seconds", 2.0);
     // Waiting in the queue is no round trip.
-    let slowest = book.0.lock().unwrap().histograms["leasehold_engine_rtt_seconds"].iter().copied().fold(0.0, f64::max);
+    let slowest =
+        metrics.0.lock().unwrap().histograms["leasehold_engine_rtt_seconds"].iter().copied().fold(0.0, f64::max);
     assert!(slowest < 1.0, "a round trip of {slowest} s though the engine answers at once");
 }

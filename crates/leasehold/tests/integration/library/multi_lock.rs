@@ -47,7 +47,7 @@ async fn a_repeated_name_is_acquired_once_in_the_mode_that_covers_both() {
     let both = locks.rwlock("b");
     let wanted = [LockSpec::from("c"), both.read_spec(), "a".into(), both.write_spec(), "c".into()];
     let guard = locks.multi_lock(wanted).lock().await.unwrap();
-    assert_eq!(names(&guard), ["a", "b", "c"], "by name");
+    assert_eq!(names(&guard), ["a", "b", "c"], "ordered by name");
     let view = locks.inspect("b").await.unwrap();
     assert_eq!((view.holders.len(), view.holders[0].mode), (1, Mode::Exclusive));
     assert!(guard.token("b").is_some() && guard.token("x").is_none());
@@ -77,22 +77,22 @@ async fn an_invalid_name_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn all_share_one_deadline_and_a_timeout_leaves_nothing_held() {
-    let (hand, locks) = locks_on_manual_clock().await;
+async fn all_locks_share_one_deadline_and_a_timeout_releases_them() {
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let (b, c) = (locks.mutex("b").lock().await.unwrap(), locks.mutex("c").lock().await.unwrap());
     let wait = Duration::from_secs(10);
     let all = tokio::spawn({
         let all = locks.multi_lock(["c", "b", "a"]).timeout(wait);
         async move { all.lock().await }
     });
-    advance_in_steps(&hand, wait - Duration::from_secs(1), Duration::from_millis(500)).await;
+    advance_in_steps(&manual_clock, wait - Duration::from_secs(1), Duration::from_millis(500)).await;
     release_held(b).await;
     run_until_idle().await;
     let view = locks.inspect("b").await.unwrap();
-    assert_eq!(view.holders.len(), 1, "it has b by now and waits for c with what is left");
-    advance(&hand, Duration::from_millis(999)).await;
+    assert_eq!(view.holders.len(), 1, "it holds b by now and waits for c with the remaining time");
+    advance(&manual_clock, Duration::from_millis(999)).await;
     assert!(!all.is_finished());
-    advance(&hand, Duration::from_millis(1)).await;
+    advance(&manual_clock, Duration::from_millis(1)).await;
     let error = all.await.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.name().map(|name| name.as_str())), (ErrorKind::Timeout, Some("c")));
     run_until_idle().await;
@@ -114,7 +114,7 @@ async fn try_lock_acquires_all_or_nothing() {
 
 #[tokio::test]
 async fn all_are_lost_with_the_first() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.multi_lock(["a", "b"]).lock().await.unwrap();
     run_until_idle().await;
     let claim = locks.inspect("b").await.unwrap().holders[0].claim;
@@ -124,7 +124,7 @@ async fn all_are_lost_with_the_first() {
     assert!(!guard.is_held());
     let outcomes: Vec<_> = guard.release().await.unwrap().into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(outcomes, [ReleaseOutcome::Released, ReleaseOutcome::AlreadyLost(LostReason::Revoked)]);
-    drop(hand);
+    drop(manual_clock);
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ async fn a_scheme_whose_feature_is_off_names_the_feature() {
 
 #[tokio::test]
 async fn an_invalid_url_is_refused_with_the_reason() {
-    for (url, says) in [
+    for (url, expected) in [
         ("", "no scheme"),
         ("memory", "no scheme"),
         (":x", "no scheme"),
@@ -43,7 +43,7 @@ async fn an_invalid_url_is_refused_with_the_reason() {
     ] {
         let error = open_error(url).await;
         assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{url}: {error}");
-        assert!(error.to_string().contains(says), "{url}: {error}");
+        assert!(error.to_string().contains(expected), "{url}: {error}");
     }
 }
 
@@ -56,7 +56,8 @@ async fn an_option_that_the_engine_does_not_know_is_refused() {
 
 #[tokio::test]
 async fn a_memory_url_with_a_host_is_refused_rather_than_silently_private() {
-    // `memory://shared` looks like the shared `memory:shared`; two clients of it would not exclude each other.
+    // `memory://shared` looks like the shared `memory:shared`; two clients of it would not exclude
+    // each other.
     assert_eq!(open_error("memory://shared").await.kind(), ErrorKind::InvalidUrl);
 }
 

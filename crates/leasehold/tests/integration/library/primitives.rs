@@ -39,31 +39,31 @@ async fn many_tasks_exclude_each_other_and_tokens_rise() {
 async fn waiters_are_served_in_order() {
     let (_hand, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").lock().await.unwrap();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     for index in 0..10 {
-        let (mutex, tell) = (locks.mutex("a"), tell.clone());
+        let (mutex, sender) = (locks.mutex("a"), sender.clone());
         tokio::spawn(async move {
             let guard = mutex.lock().await.unwrap();
-            tell.send(index).unwrap();
+            sender.send(index).unwrap();
             release_held(guard).await;
         });
         run_until_idle().await;
     }
     release_held(guard).await;
     for index in 0..10 {
-        assert_eq!(within_timeout("the next", told.recv()).await, Some(index));
+        assert_eq!(within_timeout("the next", receiver.recv()).await, Some(index));
     }
 }
 
 #[tokio::test]
 async fn a_waiter_keeps_its_position_while_it_waits() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     let waiter = tokio::spawn({
         let mutex = locks.mutex("a");
         async move { mutex.lock().await }
     });
-    advance_in_steps(&hand, TTL * 4, Duration::from_millis(500)).await;
+    advance_in_steps(&manual_clock, TTL * 4, Duration::from_millis(500)).await;
     assert!(!waiter.is_finished());
     assert_eq!(locks.inspect("a").await.unwrap().waiters.len(), 1);
     release_held(guard).await;
@@ -127,12 +127,12 @@ async fn permits_that_can_never_be_granted_are_refused() {
 async fn the_same_owner_re_enters_with_the_same_token_until_its_last_release() {
     let (_hand, locks) = locks_on_manual_clock().await;
     let owner = Owner::new();
-    let mine = locks.mutex("a").owner(&owner);
-    let outer = mine.lock().await.unwrap();
-    let inner = mine.try_lock().await.unwrap().unwrap();
+    let mutex = locks.mutex("a").owner(&owner);
+    let outer = mutex.lock().await.unwrap();
+    let inner = mutex.try_lock().await.unwrap().unwrap();
     assert_eq!(outer.token(), inner.token());
     assert!(locks.mutex("a").owner(&Owner::new()).try_lock().await.unwrap().is_none(), "another owner");
-    assert!(locks.mutex("a").try_lock().await.unwrap().is_none(), "nobody in particular");
+    assert!(locks.mutex("a").try_lock().await.unwrap().is_none(), "a request without an owner");
     assert_eq!(outer.release().await.unwrap(), ReleaseOutcome::Released);
     assert!(inner.is_held() && locks.mutex("a").try_lock().await.unwrap().is_none(), "not free yet");
     assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Released);

@@ -8,29 +8,29 @@ use leasehold::{ErrorKind, Locks};
 /// The clock of `memory:` is the injected one, and starts at the time of day.
 #[tokio::test]
 async fn the_engine_time_follows_the_clock() {
-    let hand = ManualClock::new();
-    let records = Locks::builder().clock(hand.clock()).open("memory:").await.unwrap().records().unwrap();
+    let manual_clock = ManualClock::new();
+    let records = Locks::builder().clock(manual_clock.clock()).open("memory:").await.unwrap().records().unwrap();
     let start = records.get("a").await.unwrap().engine_time;
     assert!(start > Duration::from_secs(1_700_000_000), "{start:?}");
     let hour = Duration::from_secs(3600);
-    hand.advance(hour);
-    let made = records.update("a", |_, now| Some(format!("{now:?}"))).await.unwrap();
-    assert_eq!(made.engine_time, start + hour);
-    assert_eq!(made.value, format!("{:?}", start + hour));
-    hand.advance(hour);
+    manual_clock.advance(hour);
+    let written = records.update("a", |_, now| Some(format!("{now:?}"))).await.unwrap();
+    assert_eq!(written.engine_time, start + hour);
+    assert_eq!(written.value, format!("{:?}", start + hour));
+    manual_clock.advance(hour);
     assert_eq!(records.get("a").await.unwrap().engine_time, start + 2 * hour);
 }
 
 /// Versions rise even if records are written faster than the clock runs, also across removals.
 #[tokio::test]
 async fn versions_rise_while_the_clock_is_stopped() {
-    let hand = ManualClock::new();
-    let records = Locks::builder().clock(hand.clock()).open("memory:").await.unwrap().records().unwrap();
+    let manual_clock = ManualClock::new();
+    let records = Locks::builder().clock(manual_clock.clock()).open("memory:").await.unwrap().records().unwrap();
     let mut last = 0;
     for _ in 0..100 {
-        let made = records.compare_and_set("a", 0, "x").await.unwrap().unwrap();
-        let changed = records.compare_and_set("a", made.version, "y").await.unwrap().unwrap();
-        assert!(last < made.version && made.version < changed.version);
+        let written = records.compare_and_set("a", 0, "x").await.unwrap().unwrap();
+        let changed = records.compare_and_set("a", written.version, "y").await.unwrap().unwrap();
+        assert!(last < written.version && written.version < changed.version);
         last = changed.version;
         assert_eq!(records.compare_and_set("a", last, "").await.unwrap().unwrap().version, 0);
     }
@@ -39,9 +39,9 @@ async fn versions_rise_while_the_clock_is_stopped() {
 #[tokio::test]
 async fn an_update_may_leave_a_record_unchanged_or_remove_it() {
     let records = Locks::open("memory:").await.unwrap().records().unwrap();
-    let made = records.update("a", |value, _| Some(format!("{value}x"))).await.unwrap();
+    let written = records.update("a", |value, _| Some(format!("{value}x"))).await.unwrap();
     let kept = records.update("a", |_, _| None).await.unwrap();
-    assert_eq!((kept.version, kept.value.as_str()), (made.version, "x"));
+    assert_eq!((kept.version, kept.value.as_str()), (written.version, "x"));
     let removed = records.update("a", |_, _| Some(String::new())).await.unwrap();
     assert_eq!((removed.version, removed.value.as_str()), (0, ""));
     assert!(records.list("").await.unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! Settling and closing leave nothing behind.
+//! Flushing and closing release everything.
 
 use std::time::Duration;
 
@@ -30,27 +30,27 @@ async fn flush_waits_until_dropped_guards_are_released() {
 
 #[tokio::test]
 async fn flush_times_out_when_the_engine_does_not_respond() {
-    let (hand, spy, locks) = locks_with_spy().await;
+    let (manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_always(Call::Release, ScriptedReply::NoResponse);
     drop(locks.mutex("a").lock().await.unwrap());
     let settled = tokio::spawn({
         let locks = locks.clone();
         async move { locks.flush().await }
     });
-    advance_in_steps(&hand, Duration::from_secs(6), Duration::from_millis(100)).await;
+    advance_in_steps(&manual_clock, Duration::from_secs(6), Duration::from_millis(100)).await;
     let error = within_timeout("settle has a bound", settled).await.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.engine()), (ErrorKind::Unavailable, Some("memory")));
 }
 
 #[tokio::test]
 async fn a_closed_locks_refuses_further_requests_and_keeps_its_guards() {
-    let (hand, locks) = locks_on_manual_clock().await;
+    let (manual_clock, locks) = locks_on_manual_clock().await;
     let (clone, mutex) = (locks.clone(), locks.mutex("b"));
     let guard = locks.mutex("a").lock().await.unwrap();
     within_timeout("closed", locks.close()).await.unwrap();
     assert_eq!(clone.mutex("c").lock().await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(mutex.try_lock().await.unwrap_err().kind(), ErrorKind::Closed);
-    advance_in_steps(&hand, crate::library::time::TTL * 2, Duration::from_millis(500)).await;
+    advance_in_steps(&manual_clock, crate::library::time::TTL * 2, Duration::from_millis(500)).await;
     assert!(guard.is_held(), "still renewed");
     drop(guard);
     run_until_idle().await;

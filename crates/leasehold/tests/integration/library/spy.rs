@@ -80,20 +80,20 @@ impl Spy {
     }
 
     /// Sets the outcome of the next call of this kind.
-    pub(crate) fn reply_next(&self, call: Call, play: ScriptedReply) {
-        self.replies.lock().unwrap().next.push_back((call, play));
+    pub(crate) fn reply_next(&self, call: Call, reply: ScriptedReply) {
+        self.replies.lock().unwrap().next.push_back((call, reply));
     }
 
     /// Sets the outcome of all calls of this kind from now on.
-    pub(crate) fn reply_always(&self, call: Call, play: ScriptedReply) {
-        let mut plays = self.replies.lock().unwrap();
-        plays.always.retain(|(known, _)| *known != call);
-        plays.always.push((call, play));
+    pub(crate) fn reply_always(&self, call: Call, reply: ScriptedReply) {
+        let mut replies = self.replies.lock().unwrap();
+        replies.always.retain(|(known, _)| *known != call);
+        replies.always.push((call, reply));
     }
 
     /// The calls of this kind so far.
     pub(crate) fn calls(&self, call: Call) -> Vec<RecordedCall> {
-        self.calls.lock().unwrap().iter().filter(|note| note.call == call).cloned().collect()
+        self.calls.lock().unwrap().iter().filter(|recorded| recorded.call == call).cloned().collect()
     }
 
     /// How many calls of this kind there were so far.
@@ -103,43 +103,43 @@ impl Spy {
 
     fn record_call(&self, call: Call, claims: usize) -> ScriptedReply {
         self.calls.lock().unwrap().push(RecordedCall { call, at: self.clock.now(), claims });
-        let mut plays = self.replies.lock().unwrap();
-        if let Some(index) = plays.next.iter().position(|(planned, _)| *planned == call) {
-            return plays.next.remove(index).unwrap().1;
+        let mut replies = self.replies.lock().unwrap();
+        if let Some(index) = replies.next.iter().position(|(planned, _)| *planned == call) {
+            return replies.next.remove(index).unwrap().1;
         }
-        plays
+        replies
             .always
             .iter()
             .find(|(planned, _)| *planned == call)
-            .map_or(ScriptedReply::Forward, |(_, play)| play.clone())
+            .map_or(ScriptedReply::Forward, |(_, reply)| reply.clone())
     }
 
     fn reply<T: Send + 'static>(
         &self,
         call: Call,
         claims: usize,
-        told: impl FnOnce(&ScriptedReply) -> Option<T>,
-        ask: impl FnOnce() -> Step<T>,
+        scripted: impl FnOnce(&ScriptedReply) -> Option<T>,
+        forward: impl FnOnce() -> Step<T>,
     ) -> Step<T> {
-        let play = self.record_call(call, claims);
-        if let Some(answer) = told(&play) {
+        let reply = self.record_call(call, claims);
+        if let Some(answer) = scripted(&reply) {
             return Step::ready(Ok(answer));
         }
-        match play {
+        match reply {
             ScriptedReply::Forward | ScriptedReply::RenewAs(_) | ScriptedReply::TooFewAnswers | ScriptedReply::Busy => {
-                ask()
+                forward()
             }
             ScriptedReply::Fail(again) => Step::ready(Err(scripted_error(again))),
             ScriptedReply::NoResponse => Step::new(std::future::pending()),
             ScriptedReply::LoseReply => {
-                let step = ask();
+                let step = forward();
                 Step::new(async move {
                     step.await?;
                     Err(scripted_error(true).effect_unknown())
                 })
             }
             ScriptedReply::AfterGate(gate) => {
-                let step = ask();
+                let step = forward();
                 Step::new(async move {
                     let answer = step.await;
                     gate.acquire().await.unwrap().forget();
@@ -152,7 +152,7 @@ impl Spy {
 
 /// The error of a spy that has to fail.
 fn scripted_error(is_retryable: bool) -> Error {
-    let error = Error::new(ErrorKind::Unavailable, "the spy was told to fail");
+    let error = Error::new(ErrorKind::Unavailable, "a scripted failure");
     if is_retryable { error.retryable() } else { error }
 }
 
@@ -166,24 +166,24 @@ impl Engine for Spy {
     }
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply> {
-        let told = |play: &ScriptedReply| {
-            matches!(play, ScriptedReply::Busy).then_some(AcquireReply::Busy { recheck_after: None })
+        let scripted = |reply: &ScriptedReply| {
+            matches!(reply, ScriptedReply::Busy).then_some(AcquireReply::Busy { recheck_after: None })
         };
-        self.reply(Call::Attempt, 1, told, || Arc::clone(&self.inner).attempt(claim, queue))
+        self.reply(Call::Attempt, 1, scripted, || Arc::clone(&self.inner).attempt(claim, queue))
     }
 
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
-        self.reply(Call::Wait, 1, |_| None, || Arc::clone(&self.inner).wait(claim, patience))
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, timeout: Duration) -> Step<AcquireReply> {
+        self.reply(Call::Wait, 1, |_| None, || Arc::clone(&self.inner).wait(claim, timeout))
     }
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<RenewReply>> {
         let count = claims.len();
-        let told = |play: &ScriptedReply| match play {
+        let scripted = |reply: &ScriptedReply| match reply {
             ScriptedReply::RenewAs(answer) => Some(vec![*answer; count]),
             ScriptedReply::TooFewAnswers => Some(Vec::new()),
             _ => None,
         };
-        self.reply(Call::Renew, count, told, || Arc::clone(&self.inner).renew(claims))
+        self.reply(Call::Renew, count, scripted, || Arc::clone(&self.inner).renew(claims))
     }
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
@@ -194,8 +194,8 @@ impl Engine for Spy {
         self.inner.loss_events()
     }
 
-    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
-        Arc::clone(&self.inner).watch(name, patience)
+    fn watch(self: Arc<Self>, name: LockName, timeout: Duration) -> Step<Step<()>> {
+        Arc::clone(&self.inner).watch(name, timeout)
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {

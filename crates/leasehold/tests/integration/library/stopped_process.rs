@@ -14,7 +14,7 @@ use crate::TEST_TIMEOUT;
 const TTL: Duration = Duration::from_secs(1);
 const ROLE_VARIABLE: &str = "LEASEHOLD_TEST_STOPPED";
 
-/// The process to stop. Does nothing when it runs as a test.
+/// The process to stop. Returns at once when it runs as a test.
 #[test]
 fn holder_process() {
     if std::env::var_os(ROLE_VARIABLE).is_none() {
@@ -30,12 +30,12 @@ fn holder_process() {
 }
 
 fn print_line(line: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "@{line}").unwrap();
-    out.flush().unwrap();
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "@{line}").unwrap();
+    stdout.flush().unwrap();
 }
 
-/// Kills its process, whatever the outcome of the test.
+/// Kills its process, for any outcome of the test.
 struct HolderProcess(Child);
 
 impl Drop for HolderProcess {
@@ -63,14 +63,14 @@ fn a_resumed_holder_reports_at_once_that_the_lock_is_lost() {
     command.args([test, "--exact", "--nocapture"]).env(ROLE_VARIABLE, "yes").stdin(Stdio::piped());
     let mut holder = HolderProcess(command.stdout(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(holder.0.stdout.take().unwrap()).lines().map(|line| line.unwrap());
-    let mut said = lines.filter_map(|line| line.split_once('@').map(|(_, said)| said.to_owned()));
-    assert_eq!(said.next().as_deref(), Some("running"));
+    let mut messages = lines.filter_map(|line| line.split_once('@').map(|(_, message)| message.to_owned()));
+    assert_eq!(messages.next().as_deref(), Some("running"));
 
     holder.signal(Signal::STOP);
     let clock = Clock::system();
-    let asked = clock.now();
+    let checked_at = clock.now();
     while !holder.is_stopped() {
-        if clock.now().duration_since(asked) >= TEST_TIMEOUT {
+        if clock.now().duration_since(checked_at) >= TEST_TIMEOUT {
             panic!("not stopped");
         }
         std::thread::yield_now();
@@ -81,5 +81,5 @@ fn a_resumed_holder_reports_at_once_that_the_lock_is_lost() {
     }
     holder.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
     holder.signal(Signal::CONT);
-    assert_eq!(said.next().as_deref(), Some("resumed held=false reason=Some(Expired)"));
+    assert_eq!(messages.next().as_deref(), Some("resumed held=false reason=Some(Expired)"));
 }

@@ -1,5 +1,5 @@
-//! Waiting in tests: on a manual clock nothing happens without the test, on the real one every wait
-//! has a bound.
+//! Waiting in tests: a manual clock advances only by the test, and every wait on the real clock has
+//! a bound.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ pub(crate) async fn open_with_long_ttl(url: &str) -> Locks {
     Locks::builder().ttl(LONG_TTL).open(url).await.unwrap()
 }
 
-/// Locks on a clock that stands still.
+/// Locks on a frozen clock.
 pub(crate) fn builder_with_clock(clock: &ManualClock) -> Builder {
     Locks::builder().clock(clock.clock()).ttl(TTL)
 }
 
-/// `memory:` on a clock that stands still.
+/// `memory:` on a frozen clock.
 pub(crate) async fn locks_on_manual_clock() -> (ManualClock, Locks) {
-    let hand = ManualClock::new();
-    let locks = builder_with_clock(&hand).open("memory:").await.unwrap();
-    (hand, locks)
+    let manual_clock = ManualClock::new();
+    let locks = builder_with_clock(&manual_clock).open("memory:").await.unwrap();
+    (manual_clock, locks)
 }
 
 /// Lets every task of this (current-thread) runtime run until all are idle.
@@ -57,20 +57,20 @@ pub(crate) async fn advance_in_steps(clock: &ManualClock, by: Duration, step: Du
 
 /// Waits on the real clock until `condition` holds.
 #[cfg(feature = "nightly")]
-pub(crate) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     let waiting = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    assert!(tokio::time::timeout(TEST_TIMEOUT, waiting).await.is_ok(), "not within {TEST_TIMEOUT:?}: {what}");
+    assert!(tokio::time::timeout(TEST_TIMEOUT, waiting).await.is_ok(), "not within {TEST_TIMEOUT:?}: {description}");
 }
 
 /// Awaits an event that must happen, on the real clock.
-pub(crate) async fn within_timeout<F: Future>(what: &str, future: F) -> F::Output {
+pub(crate) async fn within_timeout<F: Future>(description: &str, future: F) -> F::Output {
     match tokio::time::timeout(TEST_TIMEOUT, future).await {
         Ok(output) => output,
-        Err(_) => panic!("not within {TEST_TIMEOUT:?}: {what}"),
+        Err(_) => panic!("not within {TEST_TIMEOUT:?}: {description}"),
     }
 }
 

@@ -37,17 +37,17 @@ pub(crate) enum Answer {
 
 /// Lets a node handle a message.
 pub(crate) fn handle_request(node: &mut AcceptorState, now: u64, request: &Request) -> Option<Answer> {
-    let ask = request.claim_request;
+    let claim_request = request.claim_request;
     match request.command {
-        NodeCommand::Acquire(guess) => Some(Answer::Vote(node.acquire(now, ask, guess))),
-        NodeCommand::Write(token) => Some(Answer::WriteReply(token, node.write_token(now, ask, token))),
-        NodeCommand::Renew(token) => Some(Answer::Renewed(node.renew(now, ask, token))),
+        NodeCommand::Acquire(guess) => Some(Answer::Vote(node.acquire(now, claim_request, guess))),
+        NodeCommand::Write(token) => Some(Answer::WriteReply(token, node.write_token(now, claim_request, token))),
+        NodeCommand::Renew(token) => Some(Answer::Renewed(node.renew(now, claim_request, token))),
         NodeCommand::Release => {
-            node.release(ask.claim, u64::MAX);
+            node.release(claim_request.claim, u64::MAX);
             None
         }
         NodeCommand::Withdraw => {
-            node.withdraw(ask.claim, ask.attempt);
+            node.withdraw(claim_request.claim, claim_request.attempt);
             None
         }
     }
@@ -123,22 +123,22 @@ impl Client {
         }
     }
 
-    fn requests_to_all(&self, options: &LeaseTimes, attempt: u64, order: NodeCommand) -> Vec<(usize, Request)> {
-        (0..self.quorum.node_count).map(|node| (node, self.request(options, attempt, order))).collect()
+    fn requests_to_all(&self, options: &LeaseTimes, attempt: u64, command: NodeCommand) -> Vec<(usize, Request)> {
+        (0..self.quorum.node_count).map(|node| (node, self.request(options, attempt, command))).collect()
     }
 
-    fn request(&self, options: &LeaseTimes, attempt: u64, order: NodeCommand) -> Request {
+    fn request(&self, options: &LeaseTimes, attempt: u64, command: NodeCommand) -> Request {
         Request {
             claim_request: ClaimRequest { claim: self.claim, attempt, owner: self.owner, ttl: options.node_ttl },
-            command: order,
+            command,
         }
     }
 
     /// Sends requests, and records which answers are open.
     fn send(&mut self, sends: Vec<(usize, Request)>, event: Option<ClaimOutcome>) -> Effects {
         for (node, request) in &sends {
-            self.unanswered[*node] =
-                Some(request.command).filter(|order| !matches!(order, NodeCommand::Release | NodeCommand::Withdraw));
+            self.unanswered[*node] = Some(request.command)
+                .filter(|command| !matches!(command, NodeCommand::Release | NodeCommand::Withdraw));
         }
         Effects { requests: sends, event }
     }
@@ -166,11 +166,11 @@ impl Client {
     pub(crate) fn renew(&mut self, options: &LeaseTimes, now: Instant, attempt: u64) -> Effects {
         let ClaimPhase::Held { token, renewal, .. } = &mut self.phase else { return Effects::default() };
         *renewal = Some(Renewal { attempt, sent: now, tally: QuorumTally::new(self.quorum) });
-        let order = NodeCommand::Renew(*token);
-        self.send(self.requests_to_all(options, attempt, order), None)
+        let command = NodeCommand::Renew(*token);
+        self.send(self.requests_to_all(options, attempt, command), None)
     }
 
-    /// Releases the lock, or gives up the attempt.
+    /// Releases the lock, or withdraws the attempt.
     pub(crate) fn release(&mut self, options: &LeaseTimes) -> Effects {
         self.phase = ClaimPhase::Idle;
         self.send(self.requests_to_all(options, u64::MAX, NodeCommand::Release), None)

@@ -101,12 +101,12 @@ fn lease_times() -> LeaseTimes {
 
 /// Lets a node with this flaw handle a message.
 fn serve_with(flaw: Flaw, node: &mut AcceptorState, now: u64, request: &Request) -> Option<Answer> {
-    let order = match request.command {
+    let command = match request.command {
         NodeCommand::Release if flaw == Flaw::LosesTokens => NodeCommand::Withdraw,
-        order => order,
+        command => command,
     };
-    let answer = handle_request(node, now, &Request { command: order, ..*request });
-    match (answer, order) {
+    let answer = handle_request(node, now, &Request { command, ..*request });
+    match (answer, command) {
         (
             Some(Answer::Vote(Vote::Yes { last_token: last, own_token: Token(0), owner_token: bound })),
             NodeCommand::Acquire(own),
@@ -285,7 +285,7 @@ impl Model for Bounds {
                 let effects = state.clients[client].start(&lease_times(), now, attempt, guess);
                 state.apply_effects(client, effects);
             }
-            Action::Deliver(place) => state.deliver(self, place),
+            Action::Deliver(index) => state.deliver(self, index),
             Action::TimeOut(client, node) => state.time_out(self.flaw, client, node),
             Action::Renew(client) => {
                 state.renewals += 1;
@@ -355,7 +355,7 @@ const TOGETHER: &str = "held by one owner twice";
 const SECOND_ROUND: &str = "held after a second round";
 const RENEWED: &str = "renewed";
 const RESTARTED: &str = "held after a restart";
-const NO_HANG: &str = "whoever waits, waits for something";
+const NO_HANG: &str = "every waiter waits for an event";
 
 impl Bounds {
     /// Whether two clients have the same owner.
@@ -376,7 +376,7 @@ impl Bounds {
     fn trace(&self, name: &'static str) -> String {
         let checker = self.clone().checker().threads(1).finish_when(stateright::HasDiscoveries::AnyOf([name].into()));
         let checker = checker.spawn_bfs().join();
-        let path = checker.discovery(name).unwrap_or_else(|| panic!("this flaw breaks nothing: {self:?}"));
+        let path = checker.discovery(name).unwrap_or_else(|| panic!("this flaw violates no property: {self:?}"));
         let mut lines = vec![format!("{name}: broken by")];
         for (state, action) in path.into_vec() {
             if let Some(action) = action {
@@ -402,7 +402,7 @@ impl Bounds {
     }
 }
 
-/// A step as people read it.
+/// A step, as text.
 struct ReadableStep<'a>(&'a State, Action);
 
 impl fmt::Display for ReadableStep<'_> {
@@ -411,12 +411,12 @@ impl fmt::Display for ReadableStep<'_> {
         write!(f, "at {:>2}: ", state.now)?;
         match action {
             Action::Start(client) => write!(f, "client {client} begins"),
-            Action::Deliver(place) => match &state.in_flight[*place] {
+            Action::Deliver(index) => match &state.in_flight[*index] {
                 Message::Request { client, node, request } => {
                     write!(f, "node {node} gets from client {client}: {:?}", request.command)
                 }
                 Message::Answer { client, node, answer, .. } => {
-                    write!(f, "client {client} hears from node {node}: {answer:?}")
+                    write!(f, "client {client} receives from node {node}: {answer:?}")
                 }
             },
             Action::TimeOut(client, node) => write!(f, "client {client} waits no longer for node {node}"),

@@ -22,31 +22,31 @@ impl ScriptedServer {
 
     /// Records a request, and returns what to do with it.
     pub(super) fn heard(&self, words: &[Vec<u8>]) -> (Reaction, &'static str) {
-        let what = self.name(words);
-        let claims = match what {
+        let kind = self.name(words);
+        let claims = match kind {
             "attempt" | "look" | "release" => vec![claim(&words[4])],
             // The last word is the server's run.
             "renew" => words[3 + keys(words) + 4..words.len() - 1].iter().map(|word| claim(word)).collect(),
             _ => Vec::new(),
         };
-        let seen = ReceivedRequest { at: self.clock.now(), kind: what, claims };
+        let seen = ReceivedRequest { at: self.clock.now(), kind, claims };
         let mut state = self.state();
         state.requests.push(seen.clone());
-        ((state.on_request)(seen), what)
+        ((state.on_request)(seen), kind)
     }
 
     /// Does it, and returns the answer.
-    pub(super) fn perform(&self, words: &[Vec<u8>], what: &str) -> Vec<u8> {
+    pub(super) fn perform(&self, words: &[Vec<u8>], kind: &str) -> Vec<u8> {
         let (now, mut state) = (self.clock.now(), self.state());
         state.locks.retain(|_, held| held.expires_at > now);
-        match what {
+        match kind {
             "hello" => resp::hello(),
             "subscribe" => resp::subscribed(&words[1]),
             "info" => resp::text(format!("# Server\r\nrun_id:{}\r\n", self.run).as_bytes()),
             "role" => b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec(),
             "attempt" => {
                 let (key, claim) = (&words[3], claim(&words[4]));
-                let ttl = Contender::read(&words[8]).expect("a party").ttl;
+                let ttl = Contender::read(&words[8]).expect("a contender").ttl;
                 if let Some(held) = state.locks.get(key).filter(|held| held.parse_claim != claim) {
                     let left = held.expires_at.duration_since(now).as_micros();
                     return format!("*2\r\n:0\r\n:{left}\r\n").into_bytes();
@@ -71,11 +71,11 @@ impl ScriptedServer {
                 resp::text(&keys.iter().zip(&claims[4..]).map(&mut renew).collect::<Vec<u8>>())
             }
             "release" => {
-                let mine = state.locks.get(&words[3]).is_some_and(|held| held.parse_claim == claim(&words[4]));
-                if mine {
+                let is_own = state.locks.get(&words[3]).is_some_and(|held| held.parse_claim == claim(&words[4]));
+                if is_own {
                     state.locks.remove(&words[3]);
                 }
-                resp::int(mine.into())
+                resp::int(is_own.into())
             }
             _ => b"+OK\r\n".to_vec(),
         }

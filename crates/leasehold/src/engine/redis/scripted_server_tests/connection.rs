@@ -42,9 +42,9 @@ fn reconnect_pauses_grow_to_a_second() {
         server.on_connect(|_| ConnectReaction::Refuse);
         server.disconnect_all();
         server.clock.sleep(Duration::from_secs(20)).await;
-        let dials = server.connect_times().split_off(before);
-        assert!((20..60).contains(&dials.len()), "{}", dials.len());
-        assert!(are_growing_pauses(&gaps(&dials), Duration::ZERO), "{:?}", gaps(&dials));
+        let connects = server.connect_times().split_off(before);
+        assert!((20..60).contains(&connects.len()), "{}", connects.len());
+        assert!(are_growing_pauses(&gaps(&connects), Duration::ZERO), "{:?}", gaps(&connects));
 
         server.on_connect(|_| ConnectReaction::Accept);
         server.clock.sleep(LONGEST_PAUSE * 2).await;
@@ -57,11 +57,11 @@ fn reconnect_pauses_grow_to_a_second() {
         server.on_connect(move |at| if at < before + 3 { ConnectReaction::Refuse } else { ConnectReaction::Accept });
         server.disconnect_all();
         server.clock.sleep(LONGEST_PAUSE).await;
-        let dials = server.connect_times().split_off(before);
+        let connects = server.connect_times().split_off(before);
         assert!(
-            dials.len() == 4 && are_growing_pauses(&gaps(&dials), Duration::ZERO),
+            connects.len() == 4 && are_growing_pauses(&gaps(&connects), Duration::ZERO),
             "from the start again: {:?}",
-            gaps(&dials)
+            gaps(&connects)
         );
     });
 }
@@ -81,9 +81,15 @@ fn the_pause_is_reset_by_an_answer_and_not_by_a_connection() {
         server.disconnect_all();
         server.clock.sleep(TTL * 2).await;
         assert!(!guard.is_held());
-        let dials = server.connect_times().split_off(before);
-        assert!((10..60).contains(&dials.len()), "{} connections in {:?}: {:?}", dials.len(), TTL * 2, gaps(&dials));
-        assert!(gaps(&dials).iter().rev().take(5).all(|gap| *gap >= LONGEST_PAUSE / 2), "{:?}", gaps(&dials));
+        let connects = server.connect_times().split_off(before);
+        assert!(
+            (10..60).contains(&connects.len()),
+            "{} connections in {:?}: {:?}",
+            connects.len(),
+            TTL * 2,
+            gaps(&connects)
+        );
+        assert!(gaps(&connects).iter().rev().take(5).all(|gap| *gap >= LONGEST_PAUSE / 2), "{:?}", gaps(&connects));
         let error = locks.mutex("a").try_lock().await.unwrap_err();
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
 
@@ -94,7 +100,7 @@ fn the_pause_is_reset_by_an_answer_and_not_by_a_connection() {
 }
 
 #[test]
-fn a_server_that_answers_once_per_connection_is_not_stormed() {
+fn a_server_that_answers_once_per_connection_is_not_flooded_with_connections() {
     with_server(async |server| {
         let locks = server.open(TTL).await.unwrap();
         let guard = locks.mutex("a").lock().await.unwrap();
@@ -114,8 +120,8 @@ fn a_server_that_answers_once_per_connection_is_not_stormed() {
         });
         server.disconnect_all();
         server.clock.sleep(TTL).await;
-        let dials = server.connect_times().len() - before;
-        assert!(dials <= TTL.as_millis() as usize / 10, "{dials} connections in {TTL:?}");
+        let connects = server.connect_times().len() - before;
+        assert!(connects <= TTL.as_millis() as usize / 10, "{connects} connections in {TTL:?}");
         drop(guard);
     });
 }
@@ -146,8 +152,8 @@ fn a_read_only_server_is_not_stormed() {
         server.clock.sleep(TTL * 2).await;
         reads.abort();
         assert!(!guard.is_held());
-        let dials = server.connect_times().split_off(before);
-        assert!(dials.len() < 40, "{} connections in {:?}: {:?}", dials.len(), TTL * 2, gaps(&dials));
+        let connects = server.connect_times().split_off(before);
+        assert!(connects.len() < 40, "{} connections in {:?}: {:?}", connects.len(), TTL * 2, gaps(&connects));
         let error = locks.mutex("a").try_lock().await.unwrap_err();
         assert!(error.to_string().contains("read-only"), "{error}");
 
@@ -179,8 +185,13 @@ fn a_server_read_only_for_half_a_ttl_loses_no_lock() {
                 });
                 server.clock.sleep(ttl / 2).await;
                 server.on_request(|_| Reaction::Answer);
-                let dials = server.connect_times().split_off(before);
-                assert!(dials.len() <= 20, "{ttl:?}: {} connections in half a TTL: {:?}", dials.len(), gaps(&dials));
+                let connects = server.connect_times().split_off(before);
+                assert!(
+                    connects.len() <= 20,
+                    "{ttl:?}: {} connections in half a TTL: {:?}",
+                    connects.len(),
+                    gaps(&connects)
+                );
                 server.clock.sleep(ttl).await;
                 if !guard.is_held() {
                     lost.push((ttl, part));

@@ -64,14 +64,14 @@ impl Deployment {
         self.until("connected to the new master", || self.connections() == (0, 1)).await;
     }
 
-    async fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+    async fn until(&self, description: &str, is_so: impl Fn() -> bool) {
         let waiting = async {
             while !is_so() {
                 self.clock.sleep(TRIP).await;
             }
         };
         let waited = self.clock.timeout(LONG, waiting).await;
-        assert!(waited.is_ok(), "not within {LONG:?}: {what}; connections: {:?}", self.connections());
+        assert!(waited.is_ok(), "not within {LONG:?}: {description}; connections: {:?}", self.connections());
     }
 }
 
@@ -95,7 +95,7 @@ fn a_client_never_follows_an_older_election() {
             deployment.newest.name(NEW, 5);
             deployment.until_followed().await;
             deployment.newest.answer(Answers::After(millis(400)));
-            let (asked, dials) =
+            let (asked, connects) =
                 (deployment.late.each_ref().map(|late| late.asked()), deployment.old.connect_times().len());
             deployment.new.disconnect_all();
             let again = || deployment.late.iter().zip(asked).all(|(late, before)| late.asked() >= before + 2);
@@ -104,7 +104,7 @@ fn a_client_never_follows_an_older_election() {
             deployment.clock.sleep(LONG).await;
             assert_eq!(
                 deployment.old.connect_times().len(),
-                dials,
+                connects,
                 "{strict}: the client did not connect to the old master"
             );
             assert!(deployment.new.connect_times().len() > 1, "{strict}: it connected to the new master again");

@@ -104,10 +104,10 @@ fn a_lease_ends_at_its_deadline_when_the_server_hangs() {
         let guard = locks.mutex("a").lock().await.unwrap();
         server.on_request(|_| Reaction::Hang);
         assert_eq!(guard.lost().await, LostReason::Expired);
-        let told = server.clock.now();
+        let lost_at = server.clock.now();
         assert!(
-            told.duration_since(guard.deadline()) <= millis(2)
-                && told < sent.saturating_add(TTL).saturating_sub(TTL / 100)
+            lost_at.duration_since(guard.deadline()) <= millis(2)
+                && lost_at < sent.saturating_add(TTL).saturating_sub(TTL / 100)
         );
         assert!(!server.holders().is_empty(), "the server lets others in later than that");
     });
@@ -124,7 +124,7 @@ fn a_lease_the_server_forgot_is_lost_at_the_next_renewal() {
     });
 }
 
-/// Any malformed answer is an error at most, and grants nothing.
+/// Any malformed answer is an error at most, and never a grant.
 #[test]
 fn nonsense_is_an_error() {
     const WORDS: [&[u8]; 14] = [
@@ -153,12 +153,12 @@ fn nonsense_is_an_error() {
             });
             let got = locks.mutex("a").timeout(millis(500)).lock().await;
             assert!(got.is_err(), "{at}: {got:?}");
-            let told = tokio::spawn({
+            let loss_task = tokio::spawn({
                 let watch = guard.watcher();
                 async move { watch.lost().await }
             });
             server.clock.sleep(TTL * 2).await;
-            assert!(!guard.is_held() && told.is_finished(), "{at}: nothing that renewed it was understood");
+            assert!(!guard.is_held() && loss_task.is_finished(), "{at}: no valid answer renewed it");
             assert!(
                 guard.release().await.is_ok_and(|outcome| matches!(outcome, ReleaseOutcome::AlreadyLost(_))),
                 "{at}"
@@ -168,7 +168,7 @@ fn nonsense_is_an_error() {
 }
 
 #[test]
-fn a_server_that_refuses_every_script_is_not_asked_without_pause() {
+fn a_server_that_refuses_every_script_is_retried_with_pauses() {
     with_server(async |server| {
         let locks = server.open(TTL).await.unwrap();
         server.on_request(

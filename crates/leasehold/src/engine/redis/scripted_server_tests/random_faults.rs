@@ -31,7 +31,7 @@ struct FaultPlan {
 
 impl FaultPlan {
     fn random(rng: &mut Rng) -> Self {
-        let mut share = |most| if rng.happens(500) { rng.between(0, most) } else { 0 };
+        let mut share = |max| if rng.happens(500) { rng.between(0, max) } else { 0 };
         let (late, refused, lost, cut, hung, away) =
             (share(200), share(150), share(100), share(100), share(40), share(500));
         let ttl = Duration::from_millis(rng.choose(&[500, 2000, 30_000]));
@@ -76,7 +76,7 @@ impl InvariantChecker {
         let late: Vec<_> = held.iter().filter(|(_, watch)| now >= watch.deadline()).map(|(at, _)| *at).collect();
         let two = held.len() > 1;
         if !late.is_empty() {
-            self.report.violations.push(format!("{now:?}: {late:?} say held after their deadline"));
+            self.report.violations.push(format!("{now:?}: {late:?} report a held lock after its deadline"));
         }
         if two {
             self.report.violations.push(format!("{now:?}: two hold the lock"));
@@ -93,7 +93,7 @@ async fn run_client(
     locks: Locks,
 ) {
     let clock = &server.clock;
-    let judge = || checker.lock().expect("one thread");
+    let locked_checker = || checker.lock().expect("one thread");
     let mut last = 0;
     for _ in 0..plan.rounds {
         clock.sleep(rng.duration(plan.ttl / 2)).await;
@@ -101,17 +101,17 @@ async fn run_client(
         let got = locks.mutex("a").timeout(wait).lock().await;
         let took = clock.now().duration_since(start);
         if took > wait + Duration::from_millis(250 + 5) {
-            judge().report.violations.push(format!("{client} waited for {took:?} instead of {wait:?}"));
+            locked_checker().report.violations.push(format!("{client} waited for {took:?} instead of {wait:?}"));
         }
         let Ok(guard) = got else {
-            judge().report.count("errors");
+            locked_checker().report.count("errors");
             continue;
         };
-        judge().report.count("grants");
-        judge().guards.push((client, guard.watcher()));
-        judge().check(clock.now());
+        locked_checker().report.count("grants");
+        locked_checker().guards.push((client, guard.watcher()));
+        locked_checker().check(clock.now());
         if guard.token().0 <= last {
-            judge().report.violations.push(format!("{client} was granted {:?} after {last}", guard.token()));
+            locked_checker().report.violations.push(format!("{client} was granted {:?} after {last}", guard.token()));
         }
         last = guard.token().0;
         let hold = rng.duration(plan.ttl * 2);
@@ -119,14 +119,14 @@ async fn run_client(
             biased;
             reason = guard.lost() => {
                 let late = clock.now().duration_since(guard.deadline());
-                judge().report.count(if reason == crate::LostReason::Expired { "expired" } else { "taken" });
+                locked_checker().report.count(if reason == crate::LostReason::Expired { "expired" } else { "taken" });
                 if late > Duration::from_millis(2) {
-                    judge().report.violations.push(format!("{client} was told of its loss {late:?} late"));
+                    locked_checker().report.violations.push(format!("{client} learned of its loss {late:?} late"));
                 }
             }
             () = clock.sleep(hold) => {}
         }
-        judge().guards.retain(|(of, _)| *of != client);
+        locked_checker().guards.retain(|(of, _)| *of != client);
         if rng.happens(300) {
             drop(guard);
         } else {
@@ -139,49 +139,49 @@ fn run(seed: u64, logs: bool) -> Report {
     let mut rng = Rng::new(seed);
     let plan = FaultPlan::random(&mut rng);
     virtual_time::run_seed(seed, async {
-        let (server, judge) = (ScriptedServer::new(1), Arc::new(Mutex::new(InvariantChecker::default())));
+        let (server, checker) = (ScriptedServer::new(1), Arc::new(Mutex::new(InvariantChecker::default())));
         let start = server.clock.now();
         let mut clients = Vec::new();
         for _ in 0..plan.clients {
             clients.push(server.open(plan.ttl).await.expect("it answers"));
         }
-        let (mut deeds, mut doors) = (Rng::new(seed ^ 1), Rng::new(seed ^ 2));
-        let looks = Arc::clone(&judge);
+        let (mut reaction_rng, mut connection_rng) = (Rng::new(seed ^ 1), Rng::new(seed ^ 2));
+        let looks = Arc::clone(&checker);
         server.on_request(move |seen| {
-            let mut judge = looks.lock().expect("one thread");
-            judge.check(seen.at);
-            judge.report.count("requests");
-            let deed = plan.choose_reaction(&mut deeds);
+            let mut checker = looks.lock().expect("one thread");
+            checker.check(seen.at);
+            checker.report.count("requests");
+            let reaction = plan.choose_reaction(&mut reaction_rng);
             if logs {
-                judge.report.log.push(format!("{:?} {} {:?}: {deed:?}", seen.at, seen.kind, seen.claims));
+                checker.report.log.push(format!("{:?} {} {:?}: {reaction:?}", seen.at, seen.kind, seen.claims));
             }
-            deed
+            reaction
         });
-        server.on_connect(move |_| match doors.happens(plan.unreachable) {
-            true if doors.happens(200) => ConnectReaction::NeverAnswer,
+        server.on_connect(move |_| match connection_rng.happens(plan.unreachable) {
+            true if connection_rng.happens(200) => ConnectReaction::NeverAnswer,
             true => ConnectReaction::Refuse,
             false => ConnectReaction::Accept,
         });
         let lives = clients.iter().enumerate().map(|(client, locks)| {
             let rng = Rng::new(seed.wrapping_mul(31) + 7 + client as u64);
-            tokio::spawn(run_client(Arc::clone(&server), Arc::clone(&judge), rng, plan, client, locks.clone()))
+            tokio::spawn(run_client(Arc::clone(&server), Arc::clone(&checker), rng, plan, client, locks.clone()))
         });
         join_all(lives).await.into_iter().for_each(|life| life.expect("no panic"));
-        let (passed, dials) = (server.clock.now().duration_since(start), server.connect_times().len());
+        let (passed, connects) = (server.clock.now().duration_since(start), server.connect_times().len());
         server.on_request(|_| Reaction::Answer);
         server.on_connect(|_| ConnectReaction::Accept);
         server.clock.sleep(plan.ttl * 2 + Duration::from_secs(10)).await;
         let fresh = clients[0].mutex("a").timeout(plan.ttl * 2).lock().await;
-        let mut judge = judge.lock().expect("one thread");
-        let mut report = std::mem::take(&mut judge.report);
+        let mut checker = checker.lock().expect("one thread");
+        let mut report = std::mem::take(&mut checker.report);
         if let Err(error) = fresh {
             report.violations.push(format!("the server answers, and the lock cannot be had: {error}"));
         }
-        let most = plan.clients * (2 + (passed.as_nanos() / MIN_RECONNECT_TIME.as_nanos()) as usize);
-        if dials > most {
-            report.violations.push(format!("{dials} connections in {passed:?}"));
+        let max = plan.clients * (2 + (passed.as_nanos() / MIN_RECONNECT_TIME.as_nanos()) as usize);
+        if connects > max {
+            report.violations.push(format!("{connects} connections in {passed:?}"));
         }
-        *report.counts.entry("connections").or_default() += dials as u64;
+        *report.counts.entry("connections").or_default() += connects as u64;
         report
     })
 }

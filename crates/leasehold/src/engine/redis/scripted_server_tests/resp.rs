@@ -17,9 +17,9 @@ pub(super) async fn request(stream: &mut (impl AsyncBufRead + Unpin)) -> Option<
 }
 
 async fn header(stream: &mut (impl AsyncBufRead + Unpin), kind: char) -> Option<usize> {
-    let mut line = String::new();
-    stream.read_line(&mut line).await.ok()?;
-    line.strip_prefix(kind)?.trim_end().parse().ok()
+    let mut text = String::new();
+    stream.read_line(&mut text).await.ok()?;
+    text.strip_prefix(kind)?.trim_end().parse().ok()
 }
 
 pub(super) fn text(text: &[u8]) -> Vec<u8> {

@@ -67,9 +67,9 @@ impl Sentinel {
 
 impl Host for Sentinel {
     fn accept(self: Arc<Self>) -> io::Result<DuplexStream> {
-        let (ours, theirs) = tokio::io::duplex(1 << 16);
-        tokio::spawn(serve(self, theirs));
-        Ok(ours)
+        let (client_side, server_side) = tokio::io::duplex(1 << 16);
+        tokio::spawn(serve(self, server_side));
+        Ok(client_side)
     }
 }
 

@@ -25,12 +25,12 @@ pub(super) enum Reaction {
     /// Does it, and answers after this time.
     AnswerAfter(Duration),
     Refuse(&'static str),
-    /// Does nothing, and sends this.
+    /// Sends this, without executing the command.
     SendRaw(&'static [u8]),
     /// Does it, and ends the connection instead of answering.
     LoseAnswer,
     Disconnect,
-    /// Reads, and sends nothing more.
+    /// Reads, and sends no more answers.
     Hang,
 }
 
@@ -144,8 +144,8 @@ impl ScriptedServer {
     }
 
     /// The requests of this kind so far.
-    pub(super) fn requests(&self, what: &str) -> Vec<ReceivedRequest> {
-        self.state().requests.iter().filter(|seen| seen.kind == what).cloned().collect()
+    pub(super) fn requests(&self, kind: &str) -> Vec<ReceivedRequest> {
+        self.state().requests.iter().filter(|seen| seen.kind == kind).cloned().collect()
     }
 
     /// The claims that hold a lock, by the server's state.
@@ -166,15 +166,15 @@ impl Host for ScriptedServer {
         if welcome == ConnectReaction::Refuse {
             return Err(std::io::ErrorKind::ConnectionRefused.into());
         }
-        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (client_side, server_side) = tokio::io::duplex(1 << 16);
         match welcome {
             ConnectReaction::NeverAnswer => drop(tokio::spawn(async move {
-                let _open = theirs;
+                let _open = server_side;
                 std::future::pending::<()>().await;
             })),
-            _ => drop(tokio::spawn(serve(self, theirs))),
+            _ => drop(tokio::spawn(serve(self, server_side))),
         }
-        Ok(ours)
+        Ok(client_side)
     }
 }
 
@@ -192,18 +192,18 @@ async fn serve(server: Arc<ScriptedServer>, stream: DuplexStream) {
                 None => return,
             },
         };
-        let (deed, what) = server.heard(&words);
-        let answer = match deed {
-            Reaction::Answer | Reaction::AnswerAfter(_) => server.perform(&words, what),
-            Reaction::Refuse(why) => format!("-{why}\r\n").into_bytes(),
+        let (reaction, kind) = server.heard(&words);
+        let answer = match reaction {
+            Reaction::Answer | Reaction::AnswerAfter(_) => server.perform(&words, kind),
+            Reaction::Refuse(reason) => format!("-{reason}\r\n").into_bytes(),
             Reaction::SendRaw(bytes) => bytes.to_vec(),
-            Reaction::LoseAnswer => return drop(server.perform(&words, what)),
+            Reaction::LoseAnswer => return drop(server.perform(&words, kind)),
             Reaction::Disconnect => return,
             Reaction::Hang => std::future::pending().await,
         };
-        let time = match deed {
+        let time = match reaction {
             Reaction::AnswerAfter(time) => time,
-            _ if matches!(what, "load" | "subscribe") => Duration::ZERO,
+            _ if matches!(kind, "load" | "subscribe") => Duration::ZERO,
             _ => TRIP,
         };
         tokio::select! {

@@ -1,5 +1,5 @@
 -- Acquires several locks, all or none. KEYS: the locks. ARGV: -, -, retention, longest TTL (s),
--- then for each lock claim and party. Returns the tokens, or nothing if a lock is not free.
+-- then for each lock claim and contender. Returns the tokens; false if a lock is not free.
 local tokens, count = {}, (#ARGV - 4 - extra) / 2
 local function each(act)
   for i = 1, count do

@@ -1,12 +1,12 @@
 -- Acquires a lock, or joins its queue. KEYS: the lock. ARGV: claim, whether to queue, retention
--- (s), TTL (s, rounded up), party.
-local key, claim, party = KEYS[1], ARGV[1], ARGV[5]
+-- (s), TTL (s, rounded up), contender.
+local key, claim, contender = KEYS[1], ARGV[1], ARGV[5]
 local main = call('HGET', key, 'm')
 local kind = main and byte(main)
 -- Most locks are mutexes without an owner. For them this part, up to the tables, does the same as
 -- what follows the tables, in fewer steps. First case: the lock is free or ours, and wanted
 -- exclusively.
-if frozen == 0 and byte(party) == 69 then
+if frozen == 0 and byte(contender) == 69 then
   local kept, mine, live, ours = '0', false, false, true
   if kind then kept = sub(main, 18, 27) end
   if kind == 72 then
@@ -30,11 +30,11 @@ if frozen == 0 and byte(party) == 69 then
         token = fmt('%016.0f', last + 1)
       end
     end
-    call('HSET', key, 'm', 'H' .. token .. kept .. clock .. claim .. party .. RUN)
+    call('HSET', key, 'm', 'H' .. token .. kept .. clock .. claim .. contender .. RUN)
     if old then call('EXPIRE', key, ARGV[4] + ARGV[3]) end
     return token
   end
-  if ours and ARGV[2] == '1' and sub(party, 14, 29) == NONE then
+  if ours and ARGV[2] == '1' and sub(contender, 14, 29) == NONE then
     -- Second case: the lock has one exclusive holder, and we wait, as the first or behind others.
     local before, at, ahead, till, fields
     if kind == 72 then
@@ -54,7 +54,7 @@ if frozen == 0 and byte(party) == 69 then
     end
     if fields then
       at = at < clock and clock or fmt('%016.0f', at + 1)
-      call('HSET', key, claim, ZERO .. clock .. at .. before .. NONE .. party, 'm', sub(main, 1, 17)
+      call('HSET', key, claim, ZERO .. clock .. at .. before .. NONE .. contender, 'm', sub(main, 1, 17)
         .. kept .. sub(main, 28, 59) .. (ahead == 0 and claim or sub(main, 60, 75)) .. claim .. at
         .. sub(main, 108, 141) .. fmt('%06d', ahead + 1) .. sub(main, 148, 179) .. clock .. RUN, unpack(fields))
       if old then call('EXPIRE', key, ARGV[4] + ARGV[3]) end

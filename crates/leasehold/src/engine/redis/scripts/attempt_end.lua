@@ -1,4 +1,4 @@
-local rec = string.rep('0', 80) .. party
+local rec = string.rep('0', 80) .. contender
 open(key, main)
 settle(claim)
 local answer = known(claim)
@@ -20,7 +20,7 @@ if not answer then
       answer = { 0, recheck(), cooling() }
     else
       present(rec, 1)
-      append(queue, claim, ZERO .. clock .. next_place() .. NONE .. NONE .. party)
+      append(queue, claim, ZERO .. clock .. next_place() .. NONE .. NONE .. contender)
       lasts(now + ttl_of(rec))
       answer = { 1, waiters, waiters == 0 and recheck() or -1, place, cooling() }
       waiters = waiters + 1

@@ -1,10 +1,10 @@
--- Renews bundles of leases. KEYS: the bundles. ARGV: for each its TTL (us), how many leases it must
+-- Renews groups of leases. KEYS: the groups. ARGV: for each its TTL (us), how many leases it must
 -- have, and how long the key is kept (s); then this server's run. Returns a 1 or a 0 for each.
 local answers, RUN = {}, ARGV[#ARGV]
 for i = 1, #KEYS do
-  local bundle, answer = call('GET', KEYS[i]), '0'
-  if bundle and sub(bundle, 17, 26) == ARGV[i * 3 - 1] then
-    local since, ours = sub(bundle, 1, 16), sub(bundle, 27, 34) == RUN
+  local group, answer = call('GET', KEYS[i]), '0'
+  if group and sub(group, 17, 26) == ARGV[i * 3 - 1] then
+    local since, ours = sub(group, 1, 16), sub(group, 27, 34) == RUN
     -- What another run wrote, or a clock that was ahead, counts from now on.
     if not ours or since > clock or since + ARGV[i * 3 - 2] > now then
       -- EXPIRE comes first: a server that is out of memory lets a script continue once it has

@@ -19,7 +19,7 @@ if rec then
     -- could refuse it. So none is advised.
     if frozen > 0 then lowest = token_of(rec) end
   end
-  tell(rec, 'X' .. ARGV[1] .. sub(rec, 33, 48) .. ARGV[5])
+  notify(rec, 'X' .. ARGV[1] .. sub(rec, 33, 48) .. ARGV[5])
   remove(ARGV[1], rec)
   settle()
 end
@@ -27,11 +27,11 @@ close()
 -- The client may miss the message: its next `look` reports the force release again. Only the last
 -- hundred are kept, each for the claim's TTL.
 if rec then
-  local told, kept_told = call('HGET', name, 'x') or '', {}
-  for at = math.max(#told - 99 * 32, 0) + 1, #told, 32 do
-    if sub(told, at + 16, at + 31) > clock then kept_told[#kept_told + 1] = sub(told, at, at + 31) end
+  local evictions, kept_evictions = call('HGET', name, 'x') or '', {}
+  for at = math.max(#evictions - 99 * 32, 0) + 1, #evictions, 32 do
+    if sub(evictions, at + 16, at + 31) > clock then kept_evictions[#kept_evictions + 1] = sub(evictions, at, at + 31) end
   end
-  kept_told[#kept_told + 1] = ARGV[1] .. n16(now + ttl_of(rec))
-  call('HSET', name, 'x', table.concat(kept_told))
+  kept_evictions[#kept_evictions + 1] = ARGV[1] .. n16(now + ttl_of(rec))
+  call('HSET', name, 'x', table.concat(kept_evictions))
 end
 return { fence, lowest, rec, now }

@@ -2,8 +2,8 @@
 local time = redis.call('TIME')
 local fields = redis.call('HGETALL', KEYS[1])
 local main = redis.call('HGET', KEYS[1], 'm')
-local bundle = false
+local group = false
 if main and string.byte(main) == 66 then
-  bundle = redis.call('GET', string.sub(main, 60, 59 + tonumber(string.sub(main, 28, 43))))
+  group = redis.call('GET', string.sub(main, 60, 59 + tonumber(string.sub(main, 28, 43))))
 end
-return { time[1] * 1000000 + time[2], fields, bundle }
+return { time[1] * 1000000 + time[2], fields, group }

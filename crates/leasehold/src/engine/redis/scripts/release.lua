@@ -1,5 +1,5 @@
 -- Releases a claim. KEYS: the lock. ARGV: claim, -, retention. Returns 1: it held; 2: it waited; 0:
--- it was not there.
+-- it did not exist.
 local key, claim = KEYS[1], ARGV[1]
 local main = call('HGET', key, 'm')
 if not main then return 0 end
@@ -14,8 +14,8 @@ if kind == 72 or kind == 66 then
   end
   if kind == 66 then
     local name = sub(main, 60, 59 + num(sub(main, 28, 43)))
-    local bundle = call('GET', name)
-    if bundle then call('SETRANGE', name, 16, fmt('%010.0f', sub(bundle, 17, 26) - 1)) end
+    local group = call('GET', name)
+    if group then call('SETRANGE', name, 16, fmt('%010.0f', sub(group, 17, 26) - 1)) end
   end
   return 1
 end

@@ -1,11 +1,11 @@
--- Renews leases. KEYS: the locks. ARGV: -, key of a bundle that they join (or nothing), retention,
+-- Renews leases. KEYS: the locks. ARGV: -, key of a group that they join (or empty), retention,
 -- longest TTL (s), and the claims. Returns for each claim 0: lost; 1: renewed; 2: renewed, in the
--- bundle.
-local answers, rich, bundles, joined = {}, {}, {}, 0
+-- group.
+local answers, rich, groups, joined = {}, {}, {}, 0
 -- A server that is out of memory lets a script continue once it has written. HDEL needs no memory:
 -- held leases stay held.
 redis.pcall('HDEL', KEYS[1], '')
--- The bundle exists before any lease points to it: if the script fails half-way, no lease ends
+-- The group exists before any lease points to it: if the script fails half-way, no lease ends
 -- because of that.
 if ARGV[2] ~= '' then call('SET', ARGV[2], clock .. '0000000000' .. RUN, 'EX', ARGV[4] + ARGV[3]) end
 for i = 1, #ARGV - 4 - extra do
@@ -20,13 +20,13 @@ for i = 1, #ARGV - 4 - extra do
     if kind == 66 then
       name = sub(main, 60, 59 + num(since))
       from, to = 60 + num(since), -1
-      if bundles[name] == nil then bundles[name] = call('GET', name) end
-      -- Without its bundle the lease has expired.
-      since, run = bundles[name] and sub(bundles[name], 1, 16) or ZERO, bundles[name] and sub(bundles[name], 27, 34) or RUN
+      if groups[name] == nil then groups[name] = call('GET', name) end
+      -- Without its group the lease has expired.
+      since, run = groups[name] and sub(groups[name], 1, 16) or ZERO, groups[name] and sub(groups[name], 27, 34) or RUN
     end
     if run ~= RUN or since > clock or since + sub(main, from + 1, from + 12) > now then
       local kept = sub(main, 18, 27)
-      -- In a bundle the lease is checked on its own only after more than a TTL. By then it may have
+      -- In a group the lease is checked on its own only after more than a TTL. By then it may have
       -- been renewed for one more TTL.
       local most = ARGV[2] ~= '' and ARGV[4] * 4 or ARGV[4]
       local old = time[1] + most + ARGV[3] / 2 > num(kept)
@@ -36,8 +36,8 @@ for i = 1, #ARGV - 4 - extra do
       end
       local start = sub(main, 2, 17) .. kept
       if name then
-        bundles[name] = sub(bundles[name], 1, 16) .. fmt('%010.0f', sub(bundles[name], 17, 26) - 1) .. sub(bundles[name], 27)
-        call('SETRANGE', name, 0, bundles[name])
+        groups[name] = sub(groups[name], 1, 16) .. fmt('%010.0f', sub(groups[name], 17, 26) - 1) .. sub(groups[name], 27)
+        call('SETRANGE', name, 0, groups[name])
       end
       if ARGV[2] ~= '' then
         call('HSET', KEYS[i], 'm', 'B' .. start .. fmt('%016d', #ARGV[2]) .. ARGV[i + 4] .. ARGV[2] .. sub(main, from, to))

@@ -1,4 +1,4 @@
--- Checks whether leases are in their bundles. KEYS: the locks. ARGV: for how many seconds each key
+-- Checks whether leases are in their groups. KEYS: the locks. ARGV: for how many seconds each key
 -- must be kept at least, then for each what its record has from the 28th byte on. Returns a 1 for
 -- each, or a 0: the client then renews that lease on its own.
 local pcall, find = redis.pcall, string.find

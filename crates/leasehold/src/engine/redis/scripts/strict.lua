@@ -1,9 +1,9 @@
 -- Strict mode. The last key stores the run of the server: its start, the longest lease, when it was
 -- last touched, the floor of tokens (16 digits each), and its run_id. The last two arguments are
 -- this server's run and our longest lease. If we have not seen a run from its start, the server may
--- have lost leases: it grants nothing new until the longest of them has ended.
+-- have lost leases: it makes no new grants until the longest of them has ended.
 --
--- What the other parts of the script read: `frozen`: the end of this cool-down, or zero; `extra`:
+-- The other parts of the script read: `frozen`: the end of this cool-down, or zero; `extra`:
 -- how many arguments are added here; `floor`: no lost token is above it; `born`: the start of the
 -- run, during a cool-down.
 local frozen, extra, floor, born = 0, 2, ZERO, 0

@@ -1,15 +1,15 @@
 -- One lock, as `logic/table.rs` defines it; "rule N" below refers to the rules there.
 --
 -- The lock is one hash. Its field `m` is one of:
---   F token kept                        free
---   H token kept since claim party run  one exclusive holder, no waiters
---   B token kept size claim key party   the same, but `since` and `run` are in the bundle `key`
---                                       (`size` bytes long) of leases that are renewed together
+--   F token kept                            free
+--   H token kept since claim contender run  one exclusive holder, no waiters
+--   B token kept size claim key contender   as H, but `since` and `run` are in the group `key`
+--                                           (`size` bytes long) of leases that are renewed together
 --   R token kept, the counters and list ends that are declared below, written, run
---                                       any other state; each claim has a field of its own:
---                                       token since place before behind party
+--                                           any other state; each claim has its own field:
+--                                           token since place before behind contender
 --
--- What the parts are:
+-- The parts:
 -- - Times are in us, with 16 digits, as a token has. `kept` is the second (10 digits) in which the
 --   key expires.
 -- - `since` is when the claim last renewed or sent a heartbeat. It expires a TTL later.
@@ -18,9 +18,9 @@
 --   restarted, a replica was promoted, a slot has moved. The same holds for a time that is ahead of
 --   the present clock.
 -- - `place` orders waiters by arrival and holders by grant. `before` and `behind` link the claims
---   of a list. The `before` of the first in a list may name a claim that is long gone.
+--   of a list. The `before` of the first in a list may name a claim that has ended.
 -- - A waiter's token is zero.
--- - A party describes the claim's client: mode, TTL (12 digits), owner (16 bytes), length of the
+-- - A contender describes the claim's client: mode, TTL (12 digits), owner (16 bytes), length of the
 --   prefix (3 digits) and number of its inbox (16 digits); for permits, the number wanted and the
 --   limit (10 digits each); then process id, host, program and text.
 -- - A mode in lower case is inherited: another run wrote the claim, and since then it has neither
@@ -55,7 +55,7 @@ local function inbox(rec) return sub(name, 1, num(sub(rec, 110, 112))) .. 'i' ..
 -- bus forwards to other nodes does not count. The client of an inherited claim may not know yet
 -- that it must subscribe here. It gets the message over the bus, or learns the same by its next
 -- `look`.
-local function tell(rec, message)
+local function notify(rec, message)
   if not is_inherited(rec) and call('PUBSUB', 'NUMSUB', inbox(rec))[2] == 0 then return false end
   -- A server that refuses writes now (too few replicas, a full disk) fails here, before it
   -- publishes what is not stored. A server that is out of memory lets a script continue once it has
@@ -118,16 +118,16 @@ local function lasts(till)
   if left > longest then longest = left end
 end
 
-local function hold(claim, since, main, party, run)
+local function hold(claim, since, main, contender, run)
   if run ~= RUN then
-    since, party = clock, string.lower(sub(party, 1, 1)) .. sub(party, 2)
+    since, contender = clock, string.lower(sub(contender, 1, 1)) .. sub(contender, 2)
   elseif since > clock then
     since = clock
   end
-  local till = since + sub(party, 2, 13)
+  local till = since + sub(contender, 2, 13)
   if till <= now then return end
   lasts(till)
-  append(held, claim, sub(main, 2, 17) .. since .. sub(main, 2, 17) .. NONE .. NONE .. party)
+  append(held, claim, sub(main, 2, 17) .. since .. sub(main, 2, 17) .. NONE .. NONE .. contender)
   place, alone, holders, soonest = last, 1, 1, till
 end
 
@@ -163,11 +163,11 @@ local function open(of, main)
   elseif kind == 66 then
     local size = num(sub(main, 28, 43))
     local tie = sub(main, 60, 59 + size)
-    local bundle = call('GET', tie)
-    if bundle then
-      hold(sub(main, 44, 59), sub(bundle, 1, 16), main, sub(main, 60 + size), sub(bundle, 27, 34))
-      -- The lease leaves its bundle. The bundle's owner finds one lease less there.
-      call('SETRANGE', tie, 16, fmt('%010.0f', sub(bundle, 17, 26) - 1))
+    local group = call('GET', tie)
+    if group then
+      hold(sub(main, 44, 59), sub(group, 1, 16), main, sub(main, 60 + size), sub(group, 27, 34))
+      -- The lease leaves its group. The group's owner finds one lease less there.
+      call('SETRANGE', tie, 16, fmt('%010.0f', sub(group, 17, 26) - 1))
     end
   elseif kind == 82 then
     held = { sub(main, 28, 43), sub(main, 44, 59) }
@@ -298,7 +298,7 @@ local function fits(mode, n, most)
   return alone == 0 and shared == 0 and used + n <= most
 end
 
--- The token that a party would get if it were granted now; nil if it does not fit. Rules 5 and 6.
+-- The token that a contender would get if it were granted now; nil if it does not fit. Rules 5 and 6.
 local function entry(rec)
   local mode, n, most = mode_of(rec), n_of(rec), limit_of(rec)
   local token, other = owned(owner_of(rec), mode, n, most)
@@ -312,7 +312,7 @@ local function next_place()
   return n16(place)
 end
 
--- Grants a claim that is in no list. Of `rec` only the party is used.
+-- Grants a claim that is in no list. Of `rec` only the contender is used.
 local function grant(claim, rec, token)
   if token > last then last = token end
   local till = now + ttl_of(rec)
@@ -352,11 +352,11 @@ local function settle(me)
       if not token then
         -- The claim has just become the first in the queue. An earlier answer may have put off its
         -- next `look` until after the end of a lease.
-        if claim ~= front and claim ~= me and holders > 0 and (soonest - now) * 3 < ttl_of(rec) then tell(rec, 'L' .. claim) end
+        if claim ~= front and claim ~= me and holders > 0 and (soonest - now) * 3 < ttl_of(rec) then notify(rec, 'L' .. claim) end
         front = claim
         return
       end
-      if claim == me or tell(rec, 'G' .. claim .. n16(token) .. sub(rec, 33, 48)) then
+      if claim == me or notify(rec, 'G' .. claim .. n16(token) .. sub(rec, 33, 48)) then
         cut(queue, claim, rec)
         waiters = waiters - 1
         grant(claim, rec, token)

@@ -8,7 +8,7 @@ local known = later(last, floor)
 if not record and ARGV[5] == '0' then return { 0, known, clock, '', 0, till and 1 or 0 } end
 local highest = later(last, token)
 local ends = math.max(now, num(highest), rest.ends)
--- The claim counts as given back, so that a renewal does not restore it beside another claim of its
+-- The claim counts as released, so that a renewal does not restore it beside another claim of its
 -- owner, which has the same token.
 local back, by = rest.back, rest.by
 if record and sub(record, 33, 48) ~= ZERO and sub(record, 33, 48) >= back then
@@ -16,7 +16,7 @@ if record and sub(record, 33, 48) ~= ZERO and sub(record, 33, 48) >= back then
 end
 call('SET', key, highest .. back .. by .. rest.records, 'EX', math.ceil((ends - now) / 1000000) + ARGV[3])
 -- Notifies the claim's client, if it subscribes. A caller that may not publish has force released
--- the claim all the same: then the client learns it by its next renewal.
+-- the claim all the same: then the client learns of it at its next renewal.
 if record and sub(record, 101, 116) ~= ZERO then
   redis.pcall('PUBLISH', sub(key, 1, num(sub(record, 98, 100))) .. 'i' .. sub(record, 101, 116), 'X' .. claim .. ZERO)
 end

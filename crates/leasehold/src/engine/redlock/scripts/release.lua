@@ -1,4 +1,4 @@
--- Ends what this attempt of a claim, or an earlier one, has left. KEYS: the lock. ARGV: claim,
+-- Removes the record of this attempt of a claim, or of an earlier one. KEYS: the lock. ARGV: claim,
 -- attempt, retention, whether its token was granted. Returns whether there was something.
 local key, claim = KEYS[1], ARGV[1]
 local text = call('GET', key)
@@ -21,7 +21,7 @@ local rest = gone .. back .. by .. sub(text, 49, at - 1) .. sub(text, at + size)
 local done = redis.pcall('SET', key, rest, 'KEEPTTL')
 if done.err and string.find(done.err, 'OOM') then
   -- A server that is out of memory lets a script continue once it has written. DEL needs no memory.
-  -- What is left lasts as long as before: until the last claim's end, and until the clock has
+  -- The other records last as long as before: until the last claim's end, and until the clock has
   -- passed the tokens.
   local time = call('TIME')
   local now = time[1] * 1000000 + time[2]

@@ -1,8 +1,8 @@
--- One lock on one node is one string. It begins with the highest token of the claims that are gone,
--- the highest token that was released (16 digits each), and the last claim that released it (16
--- bytes). Then comes for each claim: the claim (16 bytes); its attempt, its token and its last
--- renewal (16 digits each); the length of its party (4 digits); and its party, which begins with
--- its mode, its TTL (12 digits) and its owner (16 bytes, zeros for none).
+-- One lock on one node is one string. It begins with the highest token of the claims that have
+-- ended, the highest token that was released (16 digits each), and the last claim that released it
+-- (16 bytes). Then comes for each claim: the claim (16 bytes); its attempt, its token and its last
+-- renewal (16 digits each); the length of its contender (4 digits); and its contender, which begins
+-- with its mode, its TTL (12 digits) and its owner (16 bytes, zeros for none).
 local function later(a, b)
   return a > b and a or b
 end
@@ -27,7 +27,7 @@ local function see(key, text, claim, owner)
       local own = sub(text, at, at + 15) == claim
       last = later(last, token)
       if own or ends <= now then
-        -- Keeps the ranges between the records that go: an owner may have hundreds, and to join
+        -- Keeps the ranges between the removed records: an owner may have hundreds, and to join
         -- them one by one is slow.
         others[#others + 1], from = sub(text, from, at - 1), at + size
         if ends <= now then dead = true else mine = sub(text, at, at + size - 1) end
@@ -54,9 +54,9 @@ end
 
 -- Stores a claim. The key is kept until this server's clock has passed its tokens, and for the
 -- retention (s) after the last claim's end. After that the next token comes from the clock.
-local function store(key, rest, last, claim, attempt, token, party, retention)
-  local ends = math.max(now, num(last), num(token)) + sub(party, 2, 13)
+local function store(key, rest, last, claim, attempt, token, contender, retention)
+  local ends = math.max(now, num(last), num(token)) + sub(contender, 2, 13)
   if rest.ends > ends then ends = rest.ends end
   call('SET', key, rest.gone .. rest.back .. rest.by .. rest.records .. claim .. attempt .. token .. clock
-    .. fmt('%04d', #party) .. party, 'EX', math.ceil((ends - now) / 1000000) + retention)
+    .. fmt('%04d', #contender) .. contender, 'EX', math.ceil((ends - now) / 1000000) + retention)
 end

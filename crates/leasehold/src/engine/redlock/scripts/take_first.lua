@@ -1,7 +1,7 @@
 -- The common case: no claim is here, and the guess, if there is one, is higher than all known
 -- tokens. This does the same as the whole script, in fewer steps. It comes before the functions,
 -- which take longer to create than the rest to run. KEYS: the lock. ARGV: claim, attempt,
--- retention, guess, party.
+-- retention, guess, contender.
 local text = call('GET', KEYS[1])
 if frozen == 0 and (not text or #text == 48) then
   local guess, head, last = ARGV[4], text or ZERO .. ZERO .. NONE, floor

@@ -42,26 +42,26 @@ impl InvariantChecker {
         }
     }
 
-    pub(super) fn count(&mut self, what: &'static str) {
-        self.report.count(what);
+    pub(super) fn count(&mut self, label: &'static str) {
+        self.report.count(label);
     }
 
-    pub(super) fn record_breach(&mut self, what: String) {
-        let line = format!("{:>10.6} s  {what}", self.now.as_secs_f64());
-        self.report.log.push(line.clone());
-        self.report.violations.push(line);
+    pub(super) fn record_breach(&mut self, description: String) {
+        let entry = format!("{:>10.6} s  {description}", self.now.as_secs_f64());
+        self.report.log.push(entry.clone());
+        self.report.violations.push(entry);
     }
 
     /// Records an event, and checks the holders.
-    pub(super) fn record_event(&mut self, now: Duration, what: impl FnOnce() -> String) {
+    pub(super) fn record_event(&mut self, now: Duration, description: impl FnOnce() -> String) {
         self.now = now;
         self.count("events");
-        let what = if self.is_logging { what() } else { String::new() };
+        let description = if self.is_logging { description() } else { String::new() };
         self.event_hash = self.event_hash.wrapping_mul(0x0000_0100_0000_01B3) ^ now.as_nanos() as u64;
         if self.is_logging {
             let hash = |trace: u64, byte: u8| trace.wrapping_mul(0x0000_0100_0000_01B3) ^ u64::from(byte);
-            self.event_hash = what.bytes().fold(self.event_hash, hash);
-            self.report.log.push(format!("{:>10.6} s  {what}", now.as_secs_f64()));
+            self.event_hash = description.bytes().fold(self.event_hash, hash);
+            self.report.log.push(format!("{:>10.6} s  {description}", now.as_secs_f64()));
         }
         self.check_exclusion();
     }
@@ -72,8 +72,8 @@ impl InvariantChecker {
         let alone =
             |other: &&HeldGuard| other.owner.is_some() && other.owner == first.owner && other.token == first.token;
         if !rest.iter().all(alone) {
-            let who: Vec<_> = held.iter().map(|held| (held.client, held.token)).collect();
-            self.record_breach(format!("two hold the lock: {who:?}"));
+            let holders: Vec<_> = held.iter().map(|held| (held.client, held.token)).collect();
+            self.record_breach(format!("two hold the lock: {holders:?}"));
         }
     }
 
@@ -105,11 +105,11 @@ impl InvariantChecker {
     }
 
     /// Checks that a call took no longer than `max`.
-    pub(super) fn check_duration(&mut self, call: &'static str, took: Duration, max: Duration) {
+    pub(super) fn check_duration(&mut self, call: &'static str, elapsed: Duration, max: Duration) {
         self.count(call);
         // The timers count whole milliseconds, and round up.
-        if took > max + Duration::from_millis(5) {
-            self.record_breach(format!("{call} took {took:?}, and may take {max:?}"));
+        if elapsed > max + Duration::from_millis(5) {
+            self.record_breach(format!("{call} took {elapsed:?}, and may take {max:?}"));
         }
     }
 

@@ -26,18 +26,18 @@ pub(super) async fn run_client(world: Arc<World>, client: usize, locks: Locks) {
         }
         let Some(guard) = acquire(&world, client, &mutex, wait).await else { continue };
         let number = world.checker().record_grant(client, owner, guard.token(), guard.watcher());
-        let told = tokio::spawn(check_loss(Arc::clone(&world), client, guard.watcher()));
+        let loss_check = tokio::spawn(check_loss(Arc::clone(&world), client, guard.watcher()));
         world.record_event(|| format!("{client} holds {:?} until {:?}", guard.token(), guard.deadline()));
         if owner.is_some() && world.with_rng(|rng| rng.happens(500)) {
             reenter(&world, client, &mutex, owner).await;
         }
         let hold = world.with_rng(|rng| {
-            let most = world.plan.ttl * rng.choose(&[1, 1, 3]);
-            rng.duration(most)
+            let max_duration = world.plan.ttl * rng.choose(&[1, 1, 3]);
+            rng.duration(max_duration)
         });
         match world.clock.timeout(hold, guard.lost()).await {
-            Ok(_) => told.await.expect("no panic"),
-            Err(_) => told.abort(),
+            Ok(_) => loss_check.await.expect("no panic"),
+            Err(_) => loss_check.abort(),
         }
         world.checker().record_end(number);
         release(&world, client, guard).await;
@@ -45,26 +45,30 @@ pub(super) async fn run_client(world: Arc<World>, client: usize, locks: Locks) {
     // Dropped guards have been released, or have expired.
     let start = world.clock.now();
     let settled = locks.flush().await.is_ok();
-    let took = world.clock.now().duration_since(start);
-    world.checker().check_duration(if settled { "settled" } else { "not settled" }, took, call_timeout(world.plan.ttl));
+    let elapsed = world.clock.now().duration_since(start);
+    world.checker().check_duration(
+        if settled { "settled" } else { "not settled" },
+        elapsed,
+        call_timeout(world.plan.ttl),
+    );
 }
 
 /// Acquires the lock, by one of the calls there are.
 async fn acquire(world: &World, client: usize, mutex: &Mutex, wait: Duration) -> Option<Guard> {
-    let (way, start) = (world.with_rng(|rng| rng.between(0, 10)), world.clock.now());
-    world.record_event(|| format!("{client} asks, in way {way}, for {wait:?}"));
-    let (answer, most) = match way {
+    let (action, start) = (world.with_rng(|rng| rng.between(0, 10)), world.clock.now());
+    world.record_event(|| format!("{client} requests the lock, by method {action}, for {wait:?}"));
+    let (answer, max_duration) = match action {
         0..2 => (mutex.try_lock().await, call_timeout(world.plan.ttl)),
         2 => {
             // It drops its request.
-            let patience = world.with_rng(|rng| rng.duration(world.plan.ttl / 4));
+            let timeout = world.with_rng(|rng| rng.duration(world.plan.ttl / 4));
             world.checker().count("cancelled");
-            return world.clock.timeout(patience, mutex.lock()).await.ok().and_then(Result::ok);
+            return world.clock.timeout(timeout, mutex.lock()).await.ok().and_then(Result::ok);
         }
         _ => (mutex.lock().await.map(Some), wait + GRACE),
     };
-    let took = world.clock.now().duration_since(start);
-    world.record_event(|| format!("{client} is told {answer:?} after {took:?}"));
+    let elapsed = world.clock.now().duration_since(start);
+    world.record_event(|| format!("{client} receives {answer:?} after {elapsed:?}"));
     let call = match &answer {
         Ok(Some(_)) => "taken",
         Ok(None) => "busy",
@@ -72,7 +76,7 @@ async fn acquire(world: &World, client: usize, mutex: &Mutex, wait: Duration) ->
         Err(error) if error.kind() == ErrorKind::Unavailable => "unavailable",
         Err(_) => "other errors",
     };
-    world.checker().check_duration(call, took, most);
+    world.checker().check_duration(call, elapsed, max_duration);
     answer.ok().flatten()
 }
 
@@ -103,6 +107,6 @@ async fn release(world: &World, client: usize, guard: Guard) {
     let outcome = guard.release().await;
     world.record_event(|| format!("{client} has given it back: {outcome:?}"));
     // The last request is sent by the deadline.
-    let most = deadline.duration_since(start) + call_timeout(world.plan.ttl);
-    world.checker().check_duration("releases", world.clock.now().duration_since(start), most);
+    let max_duration = deadline.duration_since(start) + call_timeout(world.plan.ttl);
+    world.checker().check_duration("releases", world.clock.now().duration_since(start), max_duration);
 }

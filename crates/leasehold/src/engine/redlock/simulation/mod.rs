@@ -1,6 +1,6 @@
 //! The whole engine in virtual time: clients with the real acquire loop, keeper and engine, servers
-//! that follow [`AcceptorState`](crate::logic::acceptor::AcceptorState), and a network that loses, delays and
-//! duplicates messages.
+//! that follow [`AcceptorState`](crate::logic::acceptor::AcceptorState), and a network that loses,
+//! delays and duplicates messages.
 
 mod checker;
 mod client;
@@ -35,9 +35,9 @@ fn run(seed: u64, logs: bool) -> (Report, u64) {
         join_all(lives.map(tokio::spawn)).await.into_iter().for_each(|life| life.expect("no panic"));
         faults.await.expect("no panic");
         check_recovery(&world).await;
-        let mut judge = world.checker();
-        let trace = judge.event_hash;
-        (judge.take_report(), trace)
+        let mut checker = world.checker();
+        let trace = checker.event_hash;
+        (checker.take_report(), trace)
     })
 }
 
@@ -49,17 +49,17 @@ async fn check_recovery(world: &Arc<World>) {
     let plan = world.plan;
     // Nodes may hang, and their clocks may be slow; and a client retries a release for a TTL.
     world.clock.sleep(plan.late_delay * 2 + plan.ttl * 4).await;
-    for cell in 0..plan.nodes {
-        let left = world.server(cell).live_claims(world.clock.now());
+    for node in 0..plan.nodes {
+        let left = world.server(node).live_claims(world.clock.now());
         if !left.is_empty() {
-            world.checker().record_breach(format!("node {cell} still has {left:?}"));
+            world.checker().record_breach(format!("node {node} still has {left:?}"));
         }
     }
     let locks = world.client(plan.clients).await;
     let fresh = locks.mutex(LOCK).timeout(plan.ttl).lock().await;
     match fresh {
         Ok(guard) => drop(world.checker().record_grant(plan.clients, None, guard.token(), guard.watcher())),
-        Err(error) => world.checker().record_breach(format!("nobody holds it, and it cannot be had: {error}")),
+        Err(error) => world.checker().record_breach(format!("no client holds it, and it cannot be acquired: {error}")),
     }
 }
 

@@ -68,9 +68,9 @@ pub(super) struct SimulatedConnection {
 impl SimulatedConnection {
     /// Begins to connect.
     pub(super) fn new(world: &Arc<World>, client: usize, server: usize, listener: Arc<NodeListener>) -> Self {
-        let line = Arc::<ConnectionState>::default();
-        tokio::spawn(keep_connected(Arc::clone(world), client, server, Arc::clone(&line), listener));
-        Self { world: Arc::clone(world), client, server, state: line }
+        let connection = Arc::<ConnectionState>::default();
+        tokio::spawn(keep_connected(Arc::clone(world), client, server, Arc::clone(&connection), listener));
+        Self { world: Arc::clone(world), client, server, state: connection }
     }
 
     /// The number of the connection, as soon as there was one.
@@ -84,10 +84,10 @@ impl SimulatedConnection {
     }
 
     /// Waits for an answer on this connection, for ever if it is lost.
-    async fn receive<T>(&self, number: u64, heard: oneshot::Receiver<T>) -> Result<T> {
+    async fn receive<T>(&self, number: u64, receiver: oneshot::Receiver<T>) -> Result<T> {
         tokio::select! {
             biased;
-            Ok(answer) = heard => Ok(answer),
+            Ok(answer) = receiver => Ok(answer),
             _ = self.state.wait_until(|now| now != (true, number)) => Err(self.disconnected_error().effect_unknown()),
         }
     }
@@ -115,8 +115,8 @@ async fn keep_connected(
     }
 }
 
-/// Carries a request there and its answer back. Nothing cancels it: a message that was sent
-/// arrives.
+/// Carries a request to the server and its answer back. A message that was sent always arrives,
+/// even if the caller is dropped.
 async fn deliver(
     world: Arc<World>,
     client: usize,
@@ -124,9 +124,9 @@ async fn deliver(
     request: Arc<Request>,
     reply: oneshot::Sender<Value>,
 ) {
-    let Delivery { request_delay: there, reply_delay: back, duplicate_after: doubled } = world.choose_delivery();
-    let Some(there) = there else { return };
-    world.clock.sleep(there).await;
+    let Delivery { request_delay, reply_delay, duplicate_after: doubled } = world.choose_delivery();
+    let Some(request_delay) = request_delay else { return };
+    world.clock.sleep(request_delay).await;
     let Some(answer) = world.serve(client, server, &request).await else { return };
     if let Some(later) = doubled {
         let (world, request) = (Arc::clone(&world), Arc::clone(&request));
@@ -135,8 +135,8 @@ async fn deliver(
             world.serve(client, server, &request).await;
         });
     }
-    let Some(back) = back else { return };
-    world.clock.sleep(back).await;
+    let Some(reply_delay) = reply_delay else { return };
+    world.clock.sleep(reply_delay).await;
     let _ = reply.send(answer);
 }
 
@@ -153,9 +153,9 @@ impl Server for SimulatedConnection {
         async {
             let number = self.wait_connected().await?;
             request.ensure_undecided()?;
-            let (tell, heard) = oneshot::channel();
-            tokio::spawn(deliver(Arc::clone(&self.world), self.client, self.server, Arc::clone(request), tell));
-            self.receive(number, heard).await
+            let (sender, receiver) = oneshot::channel();
+            tokio::spawn(deliver(Arc::clone(&self.world), self.client, self.server, Arc::clone(request), sender));
+            self.receive(number, receiver).await
         }
         .boxed()
     }

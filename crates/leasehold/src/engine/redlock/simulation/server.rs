@@ -75,7 +75,7 @@ impl SimulatedServer {
     pub(super) fn serve(&mut self, now: Instant, request: &Request) -> Value {
         let (time, arguments) = (self.clock_us(now), &request.arguments[..]);
         let word = |at: usize| &arguments[at][..];
-        let count = |this: &mut Self, what| *this.request_counts.entry(what).or_default() += 1;
+        let count = |this: &mut Self, label| *this.request_counts.entry(label).or_default() += 1;
         match request.kind {
             RequestKind::Probe => text(&digits(time)),
             RequestKind::Acquire => {
@@ -99,8 +99,9 @@ impl SimulatedServer {
                 count(self, "releases");
                 let ClaimRequest { claim, attempt, .. } = ask_without_ttl(word(0), word(1));
                 let lock = self.lock(&request.keys[0], claim);
-                let there = if word(3) == b"1" { lock.release(claim, attempt) } else { lock.withdraw(claim, attempt) };
-                Value::Int(there.into())
+                let was_present =
+                    if word(3) == b"1" { lock.release(claim, attempt) } else { lock.withdraw(claim, attempt) };
+                Value::Int(was_present.into())
             }
             RequestKind::Renew => {
                 count(self, "renewals");
@@ -115,16 +116,16 @@ impl SimulatedServer {
                 let (claim, token) = (parse_claim(word(0)), Token(number(word(3))));
                 let lock = self.lock(&request.keys[0], claim);
                 let known = lock.last_token();
-                let did = lock.force_release(time, claim, token, word(4) == b"1");
-                let yes = |yes: bool| Value::Int(yes.into());
-                // The party is not known here.
+                let outcome = lock.force_release(time, claim, token, word(4) == b"1");
+                let flag = |flag: bool| Value::Int(flag.into());
+                // The request does not name the contender.
                 Value::Array(vec![
-                    yes(did.is_stored),
+                    flag(outcome.is_stored),
                     int(known.0),
                     int(time),
                     text(""),
-                    yes(did.was_present),
-                    yes(did.others_remain),
+                    flag(outcome.was_present),
+                    flag(outcome.others_remain),
                 ])
             }
         }
@@ -162,9 +163,9 @@ fn ask_without_ttl(id: &[u8], attempt: &[u8]) -> ClaimRequest {
     ClaimRequest { claim: parse_claim(id), attempt: number(attempt), owner: None, ttl: 0 }
 }
 
-fn parse_ask(id: &[u8], attempt: &[u8], party: &[u8]) -> ClaimRequest {
-    let ttl = Contender::read(party).expect("a party").ttl.as_micros() as u64;
-    ClaimRequest { owner: parse_owner(&party[13..29]), ttl, ..ask_without_ttl(id, attempt) }
+fn parse_ask(id: &[u8], attempt: &[u8], contender: &[u8]) -> ClaimRequest {
+    let ttl = Contender::read(contender).expect("a contender").ttl.as_micros() as u64;
+    ClaimRequest { owner: parse_owner(&contender[13..29]), ttl, ..ask_without_ttl(id, attempt) }
 }
 
 /// The same answer as the script `take` gives.
@@ -177,7 +178,7 @@ fn encode_vote(vote: Vote, (guess, before): (Token, Token), (time, until): (u64,
         }
         Vote::No { last_token: last } => text(&format!("N{}{}", d(last.0), d(time))),
         Vote::CoolingDown => text(&format!("A{}{}{}", d(last.0), d(time), d(until.saturating_sub(time)))),
-        Vote::NoResponse => unreachable!("a node that votes is not silent"),
+        Vote::NoResponse => unreachable!("a node that votes responds"),
     }
 }
 

@@ -147,12 +147,15 @@ fn a_holder_learns_of_a_lost_majority_before_its_ttl_ends() {
             world.stop(1);
             world.stop(2);
             let reason = guard.lost().await;
-            let told = world.clock.now();
+            let loss_check = world.clock.now();
             assert_eq!(reason, LostReason::Expired);
             assert!(!guard.is_held());
-            assert!(told.duration_since(guard.deadline()) <= Duration::from_millis(2), "at its deadline");
-            assert!(told < sent.saturating_add(TTL).saturating_sub(TTL / 100), "drift before the nodes let others in");
-            assert!(told > sent.saturating_add(TTL / 2), "and it was tried until then");
+            assert!(loss_check.duration_since(guard.deadline()) <= Duration::from_millis(2), "at its deadline");
+            assert!(
+                loss_check < sent.saturating_add(TTL).saturating_sub(TTL / 100),
+                "drift before the nodes let others in"
+            );
+            assert!(loss_check > sent.saturating_add(TTL / 2), "and it was tried until then");
         },
     );
 }
@@ -175,7 +178,7 @@ fn a_partitioned_holder_is_succeeded_after_its_lease() {
             world.set_partitioned(0, true);
             let second = other.mutex(LOCK).timeout(TTL * 3).lock().await.unwrap();
             let followed = world.clock.now();
-            assert!(lost.await.unwrap() < followed, "the first was told before");
+            assert!(lost.await.unwrap() < followed, "the first learned of it before");
             assert!(second.token() > first.token());
             // Clocks of nodes are up to a hundredth slow.
             let ended = sent.saturating_add(TTL * 101 / 100).saturating_add(TRIP);
@@ -204,14 +207,14 @@ fn a_waiter_retries_after_pauses_that_grow_to_a_quarter_of_a_second() {
 }
 
 #[test]
-fn nodes_that_restarted_empty_grant_nothing_until_the_longest_lease_is_over() {
+fn nodes_that_restarted_empty_make_no_grant_until_the_longest_lease_is_over() {
     run_world(
         |plan| plan.restarts_empty = true,
         async |world| {
             let locks = world.client(0).await;
-            for cell in [0, 1] {
-                world.stop(cell);
-                world.restart(cell);
+            for node in [0, 1] {
+                world.stop(node);
+                world.restart(node);
             }
             let start = world.clock.now();
             world.clock.sleep(seconds(1)).await;
@@ -242,9 +245,9 @@ fn a_force_released_holder_learns_of_it_at_its_next_renewal() {
             assert!(world.clock.now().duration_since(start) <= TTL / 3 + TRIP);
             let next = other.mutex(LOCK).timeout(seconds(2)).lock().await.unwrap();
             assert!(next.token() > fence);
-            // A force release of a claim that is gone raises no token and advises none.
-            let gone = other.force_release(LOCK, live[0].1).await.unwrap();
-            assert_eq!((gone.contender, gone.fence_token), (None, None));
+            // A force release of a claim that has ended raises no token and advises none.
+            let outcome = other.force_release(LOCK, live[0].1).await.unwrap();
+            assert_eq!((outcome.contender, outcome.fence_token), (None, None));
         },
     );
 }
@@ -268,8 +271,8 @@ fn a_lost_reply_leaves_no_claim_behind() {
             cut.await.unwrap();
             assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
             world.clock.sleep(seconds(2)).await;
-            for cell in 0..5 {
-                assert_eq!(world.server(cell).live_claims(world.clock.now()), [], "node {cell}");
+            for node in 0..5 {
+                assert_eq!(world.server(node).live_claims(world.clock.now()), [], "node {node}");
             }
         },
     );

@@ -102,16 +102,16 @@ impl World {
     pub(super) fn new(plan: Plan, mut rng: Rng, logs: bool) -> Arc<Self> {
         let clock = Clock::tokio();
         let start = clock.now();
-        let mut cell = |_| {
+        let mut node = |_| {
             let (base, ppm) = (rng.between(1_700_000_000_000_000, 1_700_000_001_000_000), rng.between(0, 18_000));
             Mutex::new(SimulatedServer::new(base, ppm as i64 - 9_000, start))
         };
-        let cells = (0..plan.nodes).map(&mut cell).collect();
+        let nodes = (0..plan.nodes).map(&mut node).collect();
         let notifies = |_| (0..plan.nodes).map(|_| Notify::new()).collect();
         Arc::new(Self {
             plan,
             start,
-            servers: cells,
+            servers: nodes,
             partitioned: (0..=plan.clients).map(|_| AtomicBool::new(false)).collect(),
             disconnects: (0..=plan.clients).map(notifies).collect(),
             checker: Mutex::new(InvariantChecker::new(logs)),
@@ -150,8 +150,8 @@ impl World {
     }
 
     /// Records an event, and checks the holders.
-    pub(super) fn record_event(&self, what: impl FnOnce() -> String) {
-        self.checker().record_event(self.clock.now().duration_since(self.start), what);
+    pub(super) fn record_event(&self, description: impl FnOnce() -> String) {
+        self.checker().record_event(self.clock.now().duration_since(self.start), description);
     }
 
     pub(super) fn set_calm(&self, calm: bool) {
@@ -160,22 +160,22 @@ impl World {
 
     pub(super) fn choose_delivery(&self) -> Delivery {
         let (calm, plan) = (self.is_calm.load(Ordering::SeqCst), self.plan);
-        let way = |rng: &mut Rng| {
+        let delivery = |rng: &mut Rng| {
             let usual = rng.duration(plan.usual_delay) + Duration::from_micros(50);
             let late = !calm && rng.happens(plan.late_permille);
             let late = if late { rng.duration(plan.late_delay) } else { Duration::ZERO };
             (calm || !rng.happens(plan.lost_permille)).then_some(usual + late)
         };
         self.with_rng(|rng| {
-            let (there, back) = (way(rng), way(rng));
+            let (request_delay, reply_delay) = (delivery(rng), delivery(rng));
             let doubled = (!calm && rng.happens(plan.duplicated_permille)).then(|| rng.duration(plan.late_delay));
-            Delivery { request_delay: there, reply_delay: back, duplicate_after: doubled }
+            Delivery { request_delay, reply_delay, duplicate_after: doubled }
         })
     }
 
     /// Whether the client can connect to the server.
-    pub(super) fn can_connect(&self, client: usize, cell: usize) -> bool {
-        self.server(cell).is_up && !self.partitioned[client].load(Ordering::SeqCst)
+    pub(super) fn can_connect(&self, client: usize, node: usize) -> bool {
+        self.server(node).is_up && !self.partitioned[client].load(Ordering::SeqCst)
     }
 
     /// Partitions the client from all servers, or ends that.
@@ -183,87 +183,87 @@ impl World {
         self.record_event(|| format!("{client} is {}", if partitioned { "cut off" } else { "back" }));
         self.partitioned[client].store(partitioned, Ordering::SeqCst);
         if partitioned {
-            for cell in 0..self.plan.nodes {
-                self.disconnect(client, cell);
+            for node in 0..self.plan.nodes {
+                self.disconnect(client, node);
             }
         }
     }
 
     /// A request arrives. `None`: the server is down.
-    pub(super) async fn serve(&self, client: usize, cell: usize, request: &Request) -> Option<Value> {
+    pub(super) async fn serve(&self, client: usize, node: usize, request: &Request) -> Option<Value> {
         loop {
-            let awake = self.server(cell).hangs_until;
+            let awake = self.server(node).hangs_until;
             if self.clock.now() >= awake {
                 break;
             }
             self.clock.sleep_until(awake).await;
         }
-        if !self.can_connect(client, cell) {
+        if !self.can_connect(client, node) {
             return None;
         }
-        let answer = self.server(cell).serve(self.clock.now(), request);
-        self.record_event(|| format!("{client} asks node {cell} to {:?}: {answer:?}", request.kind));
+        let answer = self.server(node).serve(self.clock.now(), request);
+        self.record_event(|| format!("{client} sends node {node} {:?}: {answer:?}", request.kind));
         Some(answer)
     }
 
-    pub(super) fn identify(&self, cell: usize) -> Vec<Value> {
-        self.server(cell).identify(self.clock.now(), &format!("run-{cell}"))
+    pub(super) fn identify(&self, node: usize) -> Vec<Value> {
+        self.server(node).identify(self.clock.now(), &format!("run-{node}"))
     }
 
     /// Returns when the connection breaks.
-    pub(super) async fn wait_disconnected(&self, client: usize, cell: usize) {
-        self.disconnects[client][cell].notified().await;
+    pub(super) async fn wait_disconnected(&self, client: usize, node: usize) {
+        self.disconnects[client][node].notified().await;
     }
 
-    pub(super) fn disconnect(&self, client: usize, cell: usize) {
-        self.record_event(|| format!("the connection of {client} to node {cell} breaks"));
-        self.disconnects[client][cell].notify_waiters();
+    pub(super) fn disconnect(&self, client: usize, node: usize) {
+        self.record_event(|| format!("the connection of {client} to node {node} breaks"));
+        self.disconnects[client][node].notify_waiters();
     }
 
-    /// The server hangs for this long, and then goes on.
-    pub(super) fn hang(&self, cell: usize, duration: Duration) {
-        self.record_event(|| format!("node {cell} hangs for {duration:?}"));
-        self.server(cell).hangs_until = self.clock.now().saturating_add(duration);
+    /// The server hangs for this long, and then continues.
+    pub(super) fn hang(&self, node: usize, duration: Duration) {
+        self.record_event(|| format!("node {node} hangs for {duration:?}"));
+        self.server(node).hangs_until = self.clock.now().saturating_add(duration);
     }
 
     /// The server stops, and all its connections end.
-    pub(super) fn stop(&self, cell: usize) {
-        self.server(cell).is_up = false;
+    pub(super) fn stop(&self, node: usize) {
+        self.server(node).is_up = false;
         for client in 0..self.disconnects.len() {
-            self.disconnect(client, cell);
+            self.disconnect(client, node);
         }
     }
 
-    pub(super) fn restart(&self, cell: usize) {
-        let mut there = self.server(cell);
+    pub(super) fn restart(&self, node: usize) {
+        let mut server = self.server(node);
         if self.plan.restarts_empty {
-            there.restart_empty(self.clock.now(), self.plan.ttl);
+            server.restart_empty(self.clock.now(), self.plan.ttl);
         }
-        there.is_up = true;
-        drop(there);
-        self.record_event(|| format!("node {cell} is there again"));
+        server.is_up = true;
+        drop(server);
+        self.record_event(|| format!("node {node} is there again"));
     }
 
     /// Runs the planned faults, for this long.
     pub(super) async fn inject_faults(self: Arc<Self>, duration: Duration) {
         for _ in 0..self.plan.faults {
-            let (pause, cell, what, time) = self.with_rng(|rng| {
-                let (pause, cell) =
+            let (pause, node, action, time) = self.with_rng(|rng| {
+                let (pause, node) =
                     (rng.duration(duration / self.plan.faults as u32), rng.between(0, self.plan.nodes as u64));
-                (pause, cell as usize, rng.between(0, 7), rng.duration(self.plan.ttl))
+                (pause, node as usize, rng.between(0, 7), rng.duration(self.plan.ttl))
             });
             self.clock.sleep(pause).await;
             self.checker().count("faults");
-            match what {
-                0 => self.hang(cell, time),
+            match action {
+                0 => self.hang(node, time),
                 1 | 2 => {
                     let majority = self.plan.nodes / 2 + 1;
-                    (0..majority).for_each(|other| self.hang((cell + other) % self.plan.nodes, time * 2));
+                    (0..majority).for_each(|other| self.hang((node + other) % self.plan.nodes, time * 2));
                 }
                 3..=5 => {
                     let client = self.with_rng(|rng| rng.between(0, self.plan.clients as u64)) as usize;
-                    if what == 3 {
-                        self.disconnect(client, cell);
+                    if action == 3 {
+                        self.disconnect(client, node);
                         continue;
                     }
                     self.set_partitioned(client, true);
@@ -271,9 +271,9 @@ impl World {
                     self.set_partitioned(client, false);
                 }
                 _ => {
-                    self.stop(cell);
+                    self.stop(node);
                     self.clock.sleep(time / 2).await;
-                    self.restart(cell);
+                    self.restart(node);
                 }
             }
         }

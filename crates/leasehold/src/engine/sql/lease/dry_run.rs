@@ -21,7 +21,7 @@ pub async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failu
 }
 
 async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Failure> {
-    let strange = |what: &str| Failure::UnexpectedReply(what.to_owned());
+    let unexpected = |detail: &str| Failure::UnexpectedReply(detail.to_owned());
     let sql = LeaseStatements::new(config.dialect, &Tables::from_config(config));
     let name = format!("leasehold-doctor-{:032x}", crate::random::random_bits());
     let nobody = state::write(&Content::default(), instant_from_micros(0));
@@ -29,10 +29,12 @@ async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Fa
     let wait = row_lock_timeout(TTL);
     let (text, values) = sql.acquire(&name, ttl, &nobody, 0, &wait);
     let reply = link.run(text, &values).await?;
-    let Some(version) = sql.write_time(&reply).map_err(strange)? else { return Err(strange("a new lock is held")) };
+    let Some(version) = sql.write_time(&reply).map_err(unexpected)? else {
+        return Err(unexpected("a new lock is held"));
+    };
     let (text, values) = sql.read(&name);
     if link.run(text, &values).await?.row().is_none() {
-        return Err(strange("what was written is not there"));
+        return Err(unexpected("the written row cannot be read"));
     }
     let token = u64::try_from(version).unwrap_or(0);
     let swap = Swap {
@@ -47,7 +49,7 @@ async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Fa
     };
     let (text, values) = sql.swap(&swap);
     let reply = link.run(text, &values).await?;
-    sql.write_time(&reply).map_err(strange)?.map(drop).ok_or_else(|| strange("what was written cannot be written over"))
+    sql.write_time(&reply).map_err(unexpected)?.map(drop).ok_or_else(|| unexpected("the written row cannot be updated"))
 }
 
 /// Why a row's state cannot be parsed, if so.

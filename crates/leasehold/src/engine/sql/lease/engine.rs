@@ -60,49 +60,49 @@ pub(crate) struct LeaseEngine {
     held_claims: Mutex<HashSet<ClaimId>>,
     /// Notified when the first of them acquires: the listening connection is needed again.
     pub(super) first_hold: Arc<Notify>,
-    /// Notified when a row is remembered: a task must then check whether others write to it.
+    /// Notified when a row is cached: a task must then check whether others write to it.
     pub(super) row_cached: Arc<Notify>,
 }
 
 impl LeaseEngine {
     /// Connects, and creates the table if it does not exist.
-    pub(crate) async fn open(config: Config, can: Capabilities, clock: &Clock) -> Result<Arc<Self>> {
+    pub(crate) async fn open(config: Config, capabilities: Capabilities, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
         let sends = config.dialect == Dialect::Postgres;
-        let all = config.connections;
-        // One connection to listen on; or one for our wake-up locks and some for those of others.
-        // The rest run statements.
-        let (apart, ears) = match (config.wake, sends) {
+        let connections = config.connections;
+        // One connection to listen on; or one for our wake-up locks and some to wait for those of
+        // others. The rest run statements.
+        let (reserved, wakeup_connections) = match (config.wake, sends) {
             (WakeMode::Poll, _) => (0, 0),
             (WakeMode::Auto, true) => (1, 0),
-            (WakeMode::Auto, false) => (1 + all / 3, all / 3),
+            (WakeMode::Auto, false) => (1 + connections / 3, connections / 3),
         };
-        let pool = Pool::with_limit(&config, (all - apart).max(1));
+        let pool = Pool::with_limit(&config, (connections - reserved).max(1));
         let sql = LeaseStatements::new(config.dialect, &Tables::from_config(&config));
         let second = check_pooler(&pool).await?;
         let mut link = pool.borrow_or_error().await?;
         create_tables(&config, &mut link).await.map_err(|failure| pool.to_error(&failure))?;
         // A lease that others may judge expired this much early must still be renewed in time.
-        let mut can = can;
-        can.min_ttl = can.min_ttl.max(config.clock_skew * 3);
+        let mut capabilities = capabilities;
+        capabilities.min_ttl = capabilities.min_ttl.max(config.clock_skew * 3);
         // A named lock exists on one server only.
-        let rings = ears > 0
+        let uses_wakeup_locks = wakeup_connections > 0
             && !parse_is_galera(link.run(IS_GALERA_QUERY, &[]).await).map_err(|failure| pool.to_error(&failure))?;
         drop(link);
         let listens = sends && config.wake == WakeMode::Auto;
         let inbox = format!("{}{:016x}", if listens { "" } else { "-" }, crate::random::random_bits() as u64);
-        let bells_pool = Arc::clone(&pool);
+        let wakeup_pool = Arc::clone(&pool);
         let engine = Arc::new(Self {
             records: StoredRecords::new(&pool),
             pool,
             clock: clock.clone(),
             sql,
-            capabilities: can,
+            capabilities,
             client_id: inbox.into(),
             can_notify: sends,
             is_unsubscribed: AtomicBool::new(true),
-            wakeup_locks: rings.then(|| WakeupLocks::start(Arc::clone(&bells_pool), clock.clone())),
-            wait_permits: rings.then(|| Arc::new(Semaphore::new(ears))),
+            wakeup_locks: uses_wakeup_locks.then(|| WakeupLocks::start(Arc::clone(&wakeup_pool), clock.clone())),
+            wait_permits: uses_wakeup_locks.then(|| Arc::new(Semaphore::new(wakeup_connections))),
             lock_states: Mutex::default(),
             losses: LossBroadcaster::default(),
             listener: Mutex::default(),
@@ -120,48 +120,48 @@ impl LeaseEngine {
     }
 
     pub(super) fn lock_state(&self, name: &LockName) -> Arc<LockState> {
-        let mut lots = lock(&self.lock_states);
-        Arc::clone(lots.entry(name.clone()).or_insert_with(|| Arc::new(LockState::new(name.clone()))))
+        let mut lock_states = lock(&self.lock_states);
+        Arc::clone(lock_states.entry(name.clone()).or_insert_with(|| Arc::new(LockState::new(name.clone()))))
     }
 
     /// A notification reports that one of our claims was granted the lock at `at`, on the
     /// database's clock.
     pub(super) fn on_grant_notification(&self, name: &LockName, claim: ClaimId, token: Token, at: Instant) {
-        let Some(lot) = lock(&self.lock_states).get(name).cloned() else { return };
-        let mut inside = lot.lock();
-        let reading = inside.row.as_ref().map(|row| row.reading);
-        inside.invalidate_row();
-        if inside.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder) == Some(claim) {
-            // This grant replaces whatever we handed to the claim locally.
-            inside.local_hand_offs = None;
+        let Some(lock_state) = lock(&self.lock_states).get(name).cloned() else { return };
+        let mut inner = lock_state.lock();
+        let reading = inner.row.as_ref().map(|row| row.reading);
+        inner.invalidate_row();
+        if inner.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder) == Some(claim) {
+            // This grant replaces any local hand-off to the claim.
+            inner.local_hand_offs = None;
         }
-        let Some(ear) = inside.waiters.get(&claim).cloned() else {
+        let Some(waiter) = inner.waiters.get(&claim).cloned() else {
             // The notification may arrive before the reply to the statement that queued the claim.
-            inside.has_missed_notification |= inside.is_running_rounds;
+            inner.has_missed_notification |= inner.is_running_rounds;
             return;
         };
-        if !ear.is_newer_grant(token) {
+        if !waiter.is_newer_grant(token) {
             // Either an old notification or a re-entry, which has its owner's token. Reading the
             // row decides.
-            ear.wakeup.notify_one();
+            waiter.wakeup.notify_one();
             return;
         }
         // The claim was granted after it was last seen waiting, and no earlier than the
         // notification's time on the clock as we know it.
-        let first = ear.queued_at().saturating_add(ear.ttl);
+        let first = waiter.queued_at().saturating_add(waiter.ttl);
         let end = reading
-            .map_or(first, |reading: ClockReading| first.min(reading.local_deadline(at.saturating_add(ear.ttl))));
-        ear.grant(token, end);
+            .map_or(first, |reading: ClockReading| first.min(reading.local_deadline(at.saturating_add(waiter.ttl))));
+        waiter.grant(token, end);
     }
 
     /// A notification reports that one of our claims changed.
     pub(super) fn on_change_notification(&self, name: &LockName, claim: ClaimId) {
-        if let Some(lot) = lock(&self.lock_states).get(name).cloned() {
-            let mut inside = lot.lock();
-            inside.invalidate_row();
-            if let Some(ear) = inside.waiters.get(&claim) {
+        if let Some(lock_state) = lock(&self.lock_states).get(name).cloned() {
+            let mut inner = lock_state.lock();
+            inner.invalidate_row();
+            if let Some(waiter) = inner.waiters.get(&claim) {
                 // The change may be the end of a grant that the caller has not fetched yet.
-                ear.revoke_grant();
+                waiter.revoke_grant();
             }
         }
     }
@@ -171,29 +171,29 @@ impl LeaseEngine {
         self.is_unsubscribed.store(deaf, Ordering::SeqCst);
         // Without notifications, versions must be read.
         self.row_cached.notify_one();
-        let lots: Vec<Arc<LockState>> = lock(&self.lock_states).values().cloned().collect();
-        for lot in lots {
-            let mut inside = lot.lock();
-            inside.invalidate_row();
-            // Each waiter looks at the row, then waits in the way that works now.
-            for ear in inside.waiters.values() {
-                ear.wakeup.notify_one();
+        let lock_states: Vec<Arc<LockState>> = lock(&self.lock_states).values().cloned().collect();
+        for lock_state in lock_states {
+            let mut inner = lock_state.lock();
+            inner.invalidate_row();
+            // Each waiter reads the row, then waits in the way that works now.
+            for waiter in inner.waiters.values() {
+                waiter.wakeup.notify_one();
             }
         }
         if !deaf {
-            // Claims that were force released meanwhile got no notification.
+            // Claims that were force released in between got no notification.
             self.losses.report_resync();
         }
     }
 
     async fn run_op(self: &Arc<Self>, claim: &Arc<Claim>, op: Op) -> Result<AcquireReply> {
-        let lot = self.lock_state(claim.name());
-        let (out, reading) = self.submit(&lot, op, claim.options.ttl).await?;
-        Self::to_answer(out, claim.options.ttl, reading)
+        let lock_state = self.lock_state(claim.name());
+        let (outcome, reading) = self.submit(&lock_state, op, claim.options.ttl).await?;
+        Self::to_answer(outcome, claim.options.ttl, reading)
     }
 
-    fn to_answer(out: OpOutcome, ttl: Duration, reading: ClockReading) -> Result<AcquireReply> {
-        match out {
+    fn to_answer(outcome: OpOutcome, ttl: Duration, reading: ClockReading) -> Result<AcquireReply> {
+        match outcome {
             OpOutcome::Granted(token, until) => {
                 Ok(AcquireReply::Granted(Grant::until(token, reading.local_deadline(until), ttl)))
             }
@@ -249,7 +249,7 @@ impl LeaseEngine {
             }
             Ok(_) => self.pool.set_shortage(false),
             // The pool notes a refusal where it happens.
-            Err(failure) => tracing::debug!(?failure, "the server does not say how many connections it has left"),
+            Err(failure) => tracing::debug!(?failure, "the server does not report how many connections it has left"),
         }
     }
 
@@ -271,8 +271,8 @@ impl LeaseEngine {
     }
 
     async fn renew_one(self: &Arc<Self>, claim: &Claim) -> RenewReply {
-        let lot = self.lock_state(claim.name());
-        match self.submit(&lot, Op::Renew(claim.id), claim.options.ttl).await {
+        let lock_state = self.lock_state(claim.name());
+        match self.submit(&lock_state, Op::Renew(claim.id), claim.options.ttl).await {
             Ok((OpOutcome::Renewed(Some(until)), reading)) => RenewReply::Renewed(reading.local_deadline(until)),
             Ok(_) => {
                 self.set_held(claim.id, false);
@@ -286,9 +286,9 @@ impl LeaseEngine {
     }
 }
 
-/// Makes sure that each connection has a session of its own, before anything is kept in one.
-/// Returns the second connection, if the check opened one. In PostgreSQL, `None` means that nothing
-/// may be kept in a session.
+/// Makes sure that each connection has a session of its own, before it stores state in one. Returns
+/// the second connection, if the check opened one. In PostgreSQL, `None` means that no state may be
+/// stored in a session.
 async fn check_pooler(pool: &Arc<Pool>) -> Result<Option<Connection>> {
     let config = &pool.config;
     if config.dialect == Dialect::MySql || config.has_transaction_pooler {
@@ -316,19 +316,19 @@ async fn check_pooler(pool: &Arc<Pool>) -> Result<Option<Connection>> {
 
 impl Drop for LeaseEngine {
     fn drop(&mut self) {
-        if let Some(attendant) = lock(&self.listener).take() {
-            attendant.abort();
+        if let Some(listen_task) = lock(&self.listener).take() {
+            listen_task.abort();
         }
     }
 }
 
-/// How long a client without a connection to listen on waits before its next look.
+/// How long a client without a connection to listen on waits before its next read.
 pub(super) fn poll_pause() -> Duration {
     connections::poll_pause((crate::random::random_bits() & u128::from(u32::MAX)) as u32)
 }
 
-fn unexpected(out: &OpOutcome) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {out:?}")).effect_unknown()
+fn unexpected(outcome: &OpOutcome) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {outcome:?}")).effect_unknown()
 }
 
 impl Engine for LeaseEngine {
@@ -364,22 +364,22 @@ impl Engine for LeaseEngine {
         Step::ready(Ok(None))
     }
 
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, timeout: Duration) -> Step<AcquireReply> {
         Step::new(async move {
-            let lot = self.lock_state(claim.name());
-            let ear = lot.lock().waiters.get(&claim.id).cloned();
-            if let Some(ear) = &ear {
-                ear.mark_polled(self.clock.now());
-                self.ensure_wait_task(&lot);
-                let until = self.clock.now().saturating_add(patience);
-                if ear.granted().is_none() {
+            let lock_state = self.lock_state(claim.name());
+            let waiter = lock_state.lock().waiters.get(&claim.id).cloned();
+            if let Some(waiter) = &waiter {
+                waiter.mark_polled(self.clock.now());
+                self.ensure_wait_task(&lock_state);
+                let until = self.clock.now().saturating_add(timeout);
+                if waiter.granted().is_none() {
                     tokio::select! {
-                        () = ear.wakeup.notified() => {}
+                        () = waiter.wakeup.notified() => {}
                         () = self.clock.sleep_until(until) => {}
                     }
                 }
-                if let Some((token, end)) = ear.granted() {
-                    lot.lock().waiters.remove(&claim.id);
+                if let Some((token, end)) = waiter.granted() {
+                    lock_state.lock().waiters.remove(&claim.id);
                     self.set_held(claim.id, true);
                     return Ok(AcquireReply::Granted(Grant::until(token, end, claim.options.ttl)));
                 }
@@ -394,11 +394,11 @@ impl Engine for LeaseEngine {
             match &answer {
                 Ok(AcquireReply::Queued { .. }) => {}
                 Ok(_) => {
-                    lot.lock().waiters.remove(&claim.id);
+                    lock_state.lock().waiters.remove(&claim.id);
                 }
                 Err(_) => {
-                    if let Some(ear) = lot.lock().waiters.get(&claim.id) {
-                        ear.mark_backing_off();
+                    if let Some(waiter) = lock_state.lock().waiters.get(&claim.id) {
+                        waiter.mark_backing_off();
                     }
                 }
             }
@@ -422,10 +422,10 @@ impl Engine for LeaseEngine {
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         Step::new(async move {
-            let lot = self.lock_state(claim.name());
-            let answer = self.submit(&lot, Op::Release(claim.id), claim.options.ttl).await;
+            let lock_state = self.lock_state(claim.name());
+            let answer = self.submit(&lock_state, Op::Release(claim.id), claim.options.ttl).await;
             // Also on failure: no caller waits on this claim any more, and its position expires.
-            lot.lock().waiters.remove(&claim.id);
+            lock_state.lock().waiters.remove(&claim.id);
             self.set_held(claim.id, false);
             match answer?.0 {
                 OpOutcome::Released(departure) => Ok(departure.into()),
@@ -438,11 +438,11 @@ impl Engine for LeaseEngine {
         self.losses.subscribe()
     }
 
-    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
+    fn watch(self: Arc<Self>, name: LockName, timeout: Duration) -> Step<Step<()>> {
         Step::new(async move {
             let first = self.row_version(&name).await?;
             Ok(Step::new(async move {
-                let until = self.clock.now().saturating_add(patience);
+                let until = self.clock.now().saturating_add(timeout);
                 loop {
                     let left = until.duration_since(self.clock.now());
                     if left.is_zero() {
@@ -467,15 +467,15 @@ impl Engine for LeaseEngine {
 
     fn force_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<ForceReleaseOutcome> {
         Step::new(async move {
-            let lot = self.lock_state(&name);
-            match self.submit(&lot, Op::ForceRelease(claim), DEFAULT_STEP_TIMEOUT).await?.0 {
-                OpOutcome::ForceReleaseDone(party, token) => {
+            let lock_state = self.lock_state(&name);
+            match self.submit(&lock_state, Op::ForceRelease(claim), DEFAULT_STEP_TIMEOUT).await?.0 {
+                OpOutcome::ForceReleaseDone(contender, token) => {
                     tracing::warn!(%name, ?claim, ?token, reason, "a claim was evicted");
-                    Ok(ForceReleaseOutcome { contender: party, fence_token: token })
+                    Ok(ForceReleaseOutcome { contender, fence_token: token })
                 }
                 OpOutcome::Unknown => {
                     let message =
-                        "the reply was lost, and the claim is gone: it was force released, or it left by itself";
+                        "the reply was lost, and the claim does not exist any more: it was force released or released";
                     Err(Error::new(ErrorKind::Unavailable, message).effect_unknown())
                 }
                 other => Err(unexpected(&other)),
@@ -485,11 +485,11 @@ impl Engine for LeaseEngine {
 
     fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<ContenderView>> {
         Step::new(async move {
-            let lot = self.lock_state(&name);
-            match self.submit(&lot, Op::RequestRelease(claim), DEFAULT_STEP_TIMEOUT).await?.0 {
-                OpOutcome::ReleaseRequested(party) => {
-                    tracing::info!(%name, ?claim, reason, there = party.is_some(), "release requested");
-                    Ok(party)
+            let lock_state = self.lock_state(&name);
+            match self.submit(&lock_state, Op::RequestRelease(claim), DEFAULT_STEP_TIMEOUT).await?.0 {
+                OpOutcome::ReleaseRequested(contender) => {
+                    tracing::info!(%name, ?claim, reason, there = contender.is_some(), "release requested");
+                    Ok(contender)
                 }
                 other => Err(unexpected(&other)),
             }
@@ -498,16 +498,16 @@ impl Engine for LeaseEngine {
 
     fn shutdown(self: Arc<Self>) -> Step<()> {
         Step::new(async move {
-            if let Some(attendant) = lock(&self.listener).take() {
-                attendant.abort();
+            if let Some(listen_task) = lock(&self.listener).take() {
+                listen_task.abort();
             }
-            for lot in lock(&self.lock_states).values() {
-                let mut inside = lot.lock();
-                inside.waiters.clear();
-                inside.row = None;
+            for lock_state in lock(&self.lock_states).values() {
+                let mut inner = lock_state.lock();
+                inner.waiters.clear();
+                inner.row = None;
             }
-            if let Some(bells) = &self.wakeup_locks {
-                bells.close();
+            if let Some(wakeup_locks) = &self.wakeup_locks {
+                wakeup_locks.close();
             }
             self.pool.close().await;
             Ok(())
@@ -524,8 +524,8 @@ impl RecordStore for LeaseEngine {
         Step::new(async move { self.records.get(&name).await })
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { self.records.compare_and_set(&name, over, value).await })
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { self.records.compare_and_set(&name, expected_version, value).await })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// One lock.
 pub(super) async fn inspect_lock(engine: &Arc<LeaseEngine>, name: LockName) -> Result<LockView> {
-    engine.flush_holders(|lot| lot.name == name).await?;
+    engine.flush_holders(|lock_state| lock_state.name == name).await?;
     let (sql, values) = engine.sql.read(name.as_str());
     let reply = engine.read_query(sql, &values).await?;
     let Some(row) = reply.row() else { return Ok(LockView::free(name)) };
@@ -25,7 +25,7 @@ pub(super) async fn inspect_lock(engine: &Arc<LeaseEngine>, name: LockName) -> R
 
 /// All locks whose names start with `prefix`. A damaged row does not hide the others.
 pub(super) async fn list_locks(engine: &Arc<LeaseEngine>, prefix: &str) -> Result<Vec<LockView>> {
-    engine.flush_holders(|lot| lot.name.as_str().starts_with(prefix)).await?;
+    engine.flush_holders(|lock_state| lock_state.name.as_str().starts_with(prefix)).await?;
     let (sql, values) = engine.sql.list(prefix);
     let reply = engine.read_query(sql, &values).await?;
     let mut views = Vec::new();
@@ -35,8 +35,8 @@ pub(super) async fn list_locks(engine: &Arc<LeaseEngine>, prefix: &str) -> Resul
         let view =
             wire::parse_row(rest).map_err(unexpected_reply).and_then(|stored| to_lock_view(name.clone(), &stored));
         let view = view.unwrap_or_else(|failure| {
-            let trouble = Some(engine.pool.to_error(&failure).to_string());
-            LockView { damage: trouble, ..LockView::free(name) }
+            let damage = Some(engine.pool.to_error(&failure).to_string());
+            LockView { damage, ..LockView::free(name) }
         });
         if !view.holders.is_empty() || !view.waiters.is_empty() || view.damage.is_some() {
             views.push(view);
@@ -45,36 +45,45 @@ pub(super) async fn list_locks(engine: &Arc<LeaseEngine>, prefix: &str) -> Resul
     Ok(views)
 }
 
-/// Converts a row, without the parties that have expired.
+/// Converts a row, without the contenders that have expired.
 fn to_lock_view(name: LockName, stored: &StoredRow) -> Result<LockView, Failure> {
     let now = instant_from_micros(stored.now);
-    let table =
-        state::read(&stored.state, now).map(|content| content.table).map_err(|why| corrupt_row(name.as_str(), why))?;
+    let table = state::read(&stored.state, now)
+        .map(|content| content.table)
+        .map_err(|reason| corrupt_row(name.as_str(), reason))?;
     let holders = table
         .holders
         .iter()
-        .filter(|party| party.expires_at > now)
-        .map(|party| to_contender_view(party, now))
+        .filter(|contender| contender.expires_at > now)
+        .map(|contender| to_contender_view(contender, now))
         .collect();
     let waiters = table
         .waiters
         .iter()
-        .filter(|party| party.expires_at > now)
-        .map(|party| to_contender_view(party, now))
+        .filter(|contender| contender.expires_at > now)
+        .map(|contender| to_contender_view(contender, now))
         .collect();
-    let mut shown = LockView::free(name);
-    (shown.holders, shown.waiters, shown.last_token) = (holders, waiters, Some(Token(stored.token)));
-    Ok(shown)
+    let mut view = LockView::free(name);
+    (view.holders, view.waiters, view.last_token) = (holders, waiters, Some(Token(stored.token)));
+    Ok(view)
 }
 
 impl LeaseEngine {
     /// Writes our current holders of these locks to their rows, since inspection shows the rows.
     async fn flush_holders(self: &Arc<Self>, which: impl Fn(&LockState) -> bool) -> Result<()> {
-        let lots: Vec<Arc<LockState>> = lock(&self.lock_states).values().filter(|lot| which(lot)).cloned().collect();
-        for lot in lots {
-            let behind = lot.lock().local_hand_offs.as_ref().filter(|cohort| cohort.has_unwritten_hand_off()).cloned();
-            if let Some((claim, ttl)) = behind.and_then(|cohort| Some((cohort.current_holder()?, cohort.ttl()))) {
-                self.submit(&lot, Op::LookUp(claim), ttl).await?;
+        let lock_states: Vec<Arc<LockState>> =
+            lock(&self.lock_states).values().filter(|lock_state| which(lock_state)).cloned().collect();
+        for lock_state in lock_states {
+            let unwritten = lock_state
+                .lock()
+                .local_hand_offs
+                .as_ref()
+                .filter(|hand_offs| hand_offs.has_unwritten_hand_off())
+                .cloned();
+            if let Some((claim, ttl)) =
+                unwritten.and_then(|hand_offs| Some((hand_offs.current_holder()?, hand_offs.ttl())))
+            {
+                self.submit(&lock_state, Op::LookUp(claim), ttl).await?;
             }
         }
         Ok(())
@@ -82,16 +91,16 @@ impl LeaseEngine {
 
     /// Runs one reading statement on any connection; retries once if the connection was dead.
     async fn read_query(&self, sql: &str, values: &[Value]) -> Result<crate::engine::sql::connection::Reply> {
-        let tell = |failure: Failure| self.pool.to_error(&failure);
-        let mut link = self.pool.borrow().await.map_err(tell)?;
+        let to_error = |failure: Failure| self.pool.to_error(&failure);
+        let mut link = self.pool.borrow().await.map_err(to_error)?;
         match self.run(&mut link, sql, values).await {
             Err(failure) if failure.is_connection_lost(self.pool.config.dialect) => {
                 drop(link);
                 self.pool.discard_idle();
-                let mut link = self.pool.borrow().await.map_err(tell)?;
-                self.run(&mut link, sql, values).await.map_err(tell)
+                let mut link = self.pool.borrow().await.map_err(to_error)?;
+                self.run(&mut link, sql, values).await.map_err(to_error)
             }
-            result => result.map_err(tell),
+            result => result.map_err(to_error),
         }
     }
 

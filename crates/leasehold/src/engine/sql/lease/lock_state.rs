@@ -1,5 +1,5 @@
-//! One lock, as this client sees it. Requests run one round at a time: a round is one statement,
-//! however many requests it serves.
+//! One lock, as this client sees it. Requests run one round at a time: a round is one statement for
+//! all pending requests.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::clock::Instant;
 use crate::logic::local_hand_off::LocalHandOff;
 use crate::types::{ClaimId, Error, LockName, Token};
 
-/// The row as last read or written, while no other client has written since, as far as we know.
+/// The row as last read or written, unless another client is known to have written since.
 #[derive(Clone, Debug)]
 pub(super) struct CachedRow {
     pub(super) version: i64,
@@ -26,8 +26,8 @@ pub(super) struct CachedRow {
     pub(super) reading: ClockReading,
 }
 
-/// The database's clock compared with ours: it showed `server_time` at some moment between `max_token_sent` and
-/// `heard`.
+/// The database's clock compared with ours: it showed `server_time` at some moment between `sent`
+/// and `received`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClockReading {
     pub(super) sent: Instant,
@@ -44,7 +44,7 @@ impl ClockReading {
         self.server_time.saturating_add(since - since / 100)
     }
 
-    /// The local deadline of a lease that ends at `local_deadline` on the database's clock.
+    /// The local deadline of a lease that ends at `until` on the database's clock.
     pub(super) fn local_deadline(&self, until: Instant) -> Instant {
         self.sent.saturating_add(until.duration_since(self.server_time))
     }
@@ -123,7 +123,7 @@ impl Waiter {
         self.is_releasing.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it can take a local hand-off: its caller waits, and keeps waiting.
+    /// Whether it can receive a local hand-off: its caller waits, and keeps waiting.
     fn can_take_hand_off(&self, now: Instant) -> bool {
         self.is_polled(now) && !self.is_releasing.load(Ordering::SeqCst) && !self.is_backing_off.load(Ordering::SeqCst)
     }
@@ -164,7 +164,7 @@ pub(super) struct LockStateInner {
     pub(super) local_hand_offs: Option<LocalHandOff>,
     /// The highest token in any write that we sent since this entry was created.
     pub(super) max_token_sent: u64,
-    /// How many writes were begun: one whose reply is lost may have been done.
+    /// How many writes were started: one whose reply is lost may have taken effect.
     pub(super) writes_begun: u64,
     /// Whether a write that we sent may still take effect. No local hand-offs until a later write
     /// succeeds.
@@ -180,7 +180,7 @@ pub(super) struct LockStateInner {
     pub(super) has_wait_task: bool,
     /// Which of our claims have a wake-up lock.
     pub(super) wakeups: ClaimWakeups,
-    /// Whether a notification came for a claim that had no waiter entry yet.
+    /// Whether a notification arrived for a claim that had no waiter entry yet.
     pub(super) has_missed_notification: bool,
     /// Whether this entry was dropped: a task that still has it fetches the new one.
     pub(super) is_removed: bool,
@@ -207,13 +207,13 @@ impl LockStateInner {
         self.writes_begun += 1;
     }
 
-    /// Adds a waiter, or updates what is known of it.
+    /// Adds a waiter, or updates its entry.
     pub(super) fn upsert_waiter(&mut self, claim: ClaimId, ttl: Duration, queued: Instant, seen: u64) {
         match self.waiters.get(&claim) {
-            Some(ear) => {
-                *lock(&ear.queued_at) = queued;
-                ear.seen_token.store(seen, Ordering::SeqCst);
-                lock(&ear.granted).take_if(|(token, _)| token.0 <= seen);
+            Some(waiter) => {
+                *lock(&waiter.queued_at) = queued;
+                waiter.seen_token.store(seen, Ordering::SeqCst);
+                lock(&waiter.granted).take_if(|(token, _)| token.0 <= seen);
             }
             None => {
                 self.waiters.insert(claim, Arc::new(Waiter::new(ttl, queued, seen)));
@@ -221,23 +221,23 @@ impl LockStateInner {
         }
     }
 
-    /// Hands the lock off when one of our claims releases it: if the next waiter is ours, it has
-    /// the lock at once. The row is written later.
+    /// Hands the lock off locally when one of our claims releases it: if the next waiter is ours,
+    /// it gets the lock at once. The row is written later.
     pub(super) fn hand_off_locally(&mut self, claim: ClaimId, now: Instant) -> bool {
-        let ears = &self.waiters;
-        let ready = |next: ClaimId| ears.get(&next).is_some_and(|ear| ear.can_take_hand_off(now));
+        let waiters = &self.waiters;
+        let ready = |next: ClaimId| waiters.get(&next).is_some_and(|waiter| waiter.can_take_hand_off(now));
         let Some((next, token, until)) =
-            self.local_hand_offs.as_mut().and_then(|cohort| cohort.hand_off(claim, now, ready))
+            self.local_hand_offs.as_mut().and_then(|hand_offs| hand_offs.hand_off(claim, now, ready))
         else {
             return false;
         };
-        if let Some(ear) = self.waiters.get(&next) {
-            ear.grant(token, until);
+        if let Some(waiter) = self.waiters.get(&next) {
+            waiter.grant(token, until);
         }
         true
     }
 
-    /// Whether the row names another holder than the one of ours that has the lock.
+    /// Whether the row names another holder than our claim that has the lock.
     pub(super) fn has_unwritten_holder(&self) -> bool {
         self.local_hand_offs.as_ref().is_some_and(LocalHandOff::has_unwritten_hand_off)
     }
@@ -257,12 +257,12 @@ impl LockStateInner {
     /// Stops local hand-offs until the row is known again: another client wrote, or a statement
     /// under way changes the holder.
     pub(super) fn stop_local_hand_offs(&mut self) {
-        if let Some(cohort) = &mut self.local_hand_offs {
-            cohort.freeze();
+        if let Some(hand_offs) = &mut self.local_hand_offs {
+            hand_offs.freeze();
         }
     }
 
-    /// Whether nothing is known of this lock or requested of it.
+    /// Whether there is no row, request or waiter for this lock.
     pub(super) fn is_idle(&self) -> bool {
         !self.has_unwritten_holder()
             && !self.is_running_rounds

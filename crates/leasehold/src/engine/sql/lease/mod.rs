@@ -17,10 +17,10 @@
 //! - **Everything else** is decided by the client: [`LockTable`](crate::logic::table::LockTable) (the
 //!   specification of all engines) works on the row as it was read. The result is written with
 //!   `UPDATE … WHERE version = (the version read)`. If another client wrote first, the update
-//!   changes nothing; the client reads the row and decides again. No transaction stays open between
+//!   has no effect; the client reads the row and decides again. No transaction stays open between
 //!   two messages: a client that stops half-way blocks no other client.
-//! - **The last party leaves.** The same, as a plain `UPDATE` without a time: no lease is left that
-//!   needs one. The number of changed rows shows whether the write was made.
+//! - **The last contender leaves.** The same, as a plain `UPDATE` without a time: no lease is left
+//!   that needs one. The number of changed rows shows whether the write was made.
 //! - **Rounds.** All requests of this process for one lock that arrive meanwhile become one
 //!   decision and one statement. The client remembers the row while it has a claim in it, so that a
 //!   release, or a hand-off inside the process, is one statement.
@@ -31,41 +31,42 @@
 //!   has certainly elapsed.
 //! - **Hand-off.** The releasing client grants the lock to the next waiter in the same write.
 //!   PostgreSQL notifies the waiter in the same statement (`pg_notify` to the client's own channel;
-//!   one connection listens). MySQL has no notifications: see [`wakeup_locks`]. Where neither works (a
-//!   pooler, Galera, `wake=poll`), one waiter of each client polls every `poll`. All of these are
-//!   hints. Behind them, a timer fires when the holder's lease ends and at a third of the TTL.
+//!   one connection listens). MySQL has no notifications: see [`wakeup_locks`]. Where neither works
+//!   (a pooler, Galera, `wake=poll`), one waiter of each client polls every `poll`. All of these
+//!   are hints. Behind them, a timer fires when the holder's lease ends and at a third of the TTL.
 //! - **Force releases.** PostgreSQL notifies the client in the same statement. Without
-//!   notifications, each client reads the versions of its rows five times a second (`version_poll`) and
-//!   reads every row that others have written.
-//! - **Force releases of clients that are away.** The row keeps the latest evictions
+//!   notifications, each client reads the versions of its rows five times a second (`version_poll`)
+//!   and reads every row that others have written.
+//! - **Force releases of unreachable clients.** The row keeps the latest evictions
 //!   ([`evictions`](crate::logic::evictions)), each for the claim's TTL. A claim that is looked up or
 //!   requested again finds its own there, and does not queue again. While the row keeps one, `busy`
 //!   has not passed, so an acquire does not overwrite the list: it costs a read and a write more. The
 //!   release that ends the evicted request removes its entry.
-//! - **Local hand-offs** ([`cohort`](crate::logic::local_hand_off)). They apply if the next waiters belong
-//!   to the holder's client, are exclusive, have no owner and have the holder's TTL. The write that
-//!   finds them reserves a token for each. They then hold the lock one after the other without a
-//!   statement. The row still names the first of them as holder, so no other client acquires the
-//!   lock. Each lease is the rest of the first one's. The next request's write also records the
-//!   current holder. The order is the queue's, so no other client's waiter waits longer.
+//! - **Local hand-offs** ([`local_hand_off`](crate::logic::local_hand_off)). They apply if the
+//!   next waiters belong to the holder's client, are exclusive, have no owner and have the holder's
+//!   TTL. The write that finds them reserves a token for each. They then hold the lock one after
+//!   the other without a statement. The row still names the first of them as holder, so no other
+//!   client acquires the lock. Each lease is the rest of the first one's. The next request's write
+//!   also records the current holder. The order is the queue's, so no other client's waiter waits
+//!   longer.
 //!
 //! # What if
 //! | event | consequence |
 //! |---|---|
-//! | the reply to a statement is lost | read again on another connection and decided again; the row has the claim's number, so nothing is done twice |
-//! | ... and the statement takes effect later | its version is gone: it writes nothing. A late acquire finds the row busy; on a free lock it leaves a lease for one TTL |
+//! | the reply to a statement is lost | read again on another connection and decided again; the row has the claim's number, so no request takes effect twice |
+//! | ... and the statement takes effect later | its version has changed: it has no effect. A late acquire finds the row busy; on a free lock it leaves a lease for one TTL |
 //! | a waiter is force released while its connection is down | its next request finds that in the row and ends, unless its TTL has passed since, or 1,000 later evictions at this lock are still kept |
 //! | the caller stops waiting | a separate step removes its claim |
 //! | the process is killed or stops | its leases and positions end by the database's clock; its own deadlines passed before |
 //! | two clients write at once | one version wins; the other client reads and decides again |
 //! | a deadlock (1213), a serialization failure | no effect; retried at once |
-//! | another transaction locks our row (1205, 55P03) | the server gives up after a second (PostgreSQL: after half of a limit below two seconds); no effect; reported, and retried while the caller waits |
-//! | ... and MySQL, which has only whole seconds, is too late for a TTL of a few | the client stops waiting after a third of the TTL, outcome unknown. The connection counts as in use until the server has given up, too |
+//! | another transaction locks our row (1205, 55P03) | the server stops waiting after a second (PostgreSQL: after half of a limit below two seconds); no effect; reported, and retried while the caller waits |
+//! | ... and MySQL, which has only whole seconds, is too late for a TTL of a few | the client stops waiting after a third of the TTL, outcome unknown. The connection counts as in use until the server has stopped waiting, too |
 //! | one of several leases renewed together gets no answer | the others get theirs: each has a time limit of its own, shorter than the keeper's for all of them |
 //! | connections become unresponsive | the statement times out after a third of the TTL. If no connection has received anything since, no idle one is reused and the retry opens a new one |
 //! | the connection, or the server, is killed | leases are in the table: the next statement uses a new connection |
 //! | the database's clock is set back | a lease that begins in the future begins now (`state::read`); tokens continue from the highest |
-//! | ... is set forward while a lock is held | **two holders**, until the first renews: as with every lease on a wall clock. Tokens tell them apart |
+//! | ... is set forward while a lock is held | **two holders**, until the first renews: as with every lease on a wall clock. Their tokens differ |
 //! | a server whose clock is ahead takes over | **two holders** are possible until the first renews, for at most the difference of the clocks: the server that is asked judges a lease by its own clock. `clock-skew=` of that difference prevents it; `leasehold doctor` compares the clocks |
 //! | a fail-over loses the last commits | **two holders** are possible; tokens still rise, as they never fall behind the clock |
 //! | the row is deleted by hand | the holder loses the lock at its next renewal; because of the clock, no later token is below an older one |
@@ -75,8 +76,8 @@
 //! | a waiter is granted the lock and force released before its caller fetches the grant | the next row read lacks the claim: the grant is withdrawn |
 //! | an operator requests a release | a mark in the row, and a notification where the database has them; a client finds the mark with its next read |
 //! | the current holder cannot be written, or the write's outcome is unknown | no more local hand-offs until a write succeeds; the lease ends here as last written, unless the next renewal writes it |
-//! | a pooler changes sessions | detected before anything is kept in a session, and refused; with `pooler=transaction`, nothing is kept in a session and no statement is prepared |
-//! | the server is short of connections | a client that holds nothing closes its own and polls ([`connections`](crate::logic::connections)); a waiting client that is refused one keeps waiting |
+//! | a pooler changes sessions | detected before any state is kept in a session, and refused; with `pooler=transaction`, no state is kept in a session and no statement is prepared |
+//! | the server is short of connections | a client without a lock closes its own and polls ([`connections`](crate::logic::connections)); a waiting client that is refused one keeps waiting |
 
 mod dry_run;
 mod engine;

@@ -71,7 +71,7 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Connecti
             strong.set_unsubscribed(true);
         }
         drop(strong);
-        let dice = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+        let random_bits = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
         let pause = match end {
             ListenEnd::TransactionPooler => return,
             ListenEnd::ConnectionShortage => {
@@ -80,7 +80,7 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Connecti
                 connection_load::check_pause()
             }
             ListenEnd::ConnectionLost => {
-                backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice)
+                backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), random_bits)
             }
         };
         failures += 1;
@@ -149,7 +149,7 @@ async fn has_enough_connections(
 
 /// Delivers the notifications of one connection, until it ends or is given up.
 async fn deliver_notifications(engine: &Weak<LeaseEngine>, mut link: Connection) -> Result<ListenEnd, Failure> {
-    let Some(mut news) = link.take_notifications() else { return Ok(ListenEnd::ConnectionLost) };
+    let Some(mut notifications) = link.take_notifications() else { return Ok(ListenEnd::ConnectionLost) };
     // Looking at the rows finds what was sent before we listened.
     let Some(clock) = engine.upgrade().map(|engine| {
         engine.set_unsubscribed(false);
@@ -160,7 +160,7 @@ async fn deliver_notifications(engine: &Weak<LeaseEngine>, mut link: Connection)
     let mut check_at = connection_load::next_check(&clock);
     loop {
         tokio::select! {
-            text = news.recv() => {
+            text = notifications.recv() => {
                 let (Some(text), Some(engine)) = (text, engine.upgrade()) else { return Ok(ListenEnd::ConnectionLost) };
                 engine.handle_notification(&text);
             }
@@ -196,7 +196,7 @@ impl LeaseEngine {
             }
             Some(("r", claim, ..)) => self.losses.report_release_request(claim),
             Some(("l", claim, _, name, _)) => self.on_change_notification(&name, claim),
-            _ => tracing::warn!(text, "a message that is not understood"),
+            _ => tracing::warn!(text, "a message in an unknown format"),
         }
     }
 }

@@ -23,10 +23,10 @@ use crate::types::{ClaimId, Error, ErrorKind, Token};
 /// retry.
 const MAX_CONFLICTS: usize = 64;
 
-/// How many parties may hold or wait.
+/// How many contenders may hold or wait.
 const MAX_CONTENDERS: usize = 10_000;
 
-/// A task runs rounds at this lock. If it ends half-way because its runtime did, the next request
+/// A task runs rounds at this lock. If it ends half-way because its runtime ended, the next request
 /// starts afresh.
 struct RoundGuard {
     lot: Arc<LockState>,
@@ -34,8 +34,8 @@ struct RoundGuard {
 }
 
 impl RoundGuard {
-    fn new(lot: Arc<LockState>) -> Self {
-        Self { lot, is_finished: false }
+    fn new(lock_state: Arc<LockState>) -> Self {
+        Self { lot: lock_state, is_finished: false }
     }
 }
 
@@ -44,12 +44,12 @@ impl Drop for RoundGuard {
         if self.is_finished {
             return;
         }
-        let mut inside = self.lot.lock();
-        inside.is_running_rounds = false;
-        inside.row = None;
-        inside.has_uncertain_write = true;
-        inside.stop_local_hand_offs();
-        inside.pending.clear();
+        let mut inner = self.lot.lock();
+        inner.is_running_rounds = false;
+        inner.row = None;
+        inner.has_uncertain_write = true;
+        inner.stop_local_hand_offs();
+        inner.pending.clear();
     }
 }
 
@@ -57,150 +57,151 @@ impl LeaseEngine {
     /// Queues a request for a lock, and returns its outcome.
     pub(super) async fn submit(
         self: &Arc<Self>,
-        lot: &Arc<LockState>,
+        lock_state: &Arc<LockState>,
         op: Op,
         ttl: Duration,
     ) -> super::lock_state::OpResult {
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let mut lot = Arc::clone(lot);
+        let (reply_sender, reply_receiver) = tokio::sync::oneshot::channel();
+        let mut lock_state = Arc::clone(lock_state);
         let start = loop {
-            let mut inside = lot.lock();
-            if inside.is_removed {
-                drop(inside);
-                lot = self.lock_state(&lot.name.clone());
+            let mut inner = lock_state.lock();
+            if inner.is_removed {
+                drop(inner);
+                lock_state = self.lock_state(&lock_state.name.clone());
                 continue;
             }
             if let Op::Release(claim) = op {
-                if inside.hand_off_locally(claim, self.clock.now()) {
-                    let start = !std::mem::replace(&mut inside.is_running_rounds, true);
-                    drop(inside);
+                if inner.hand_off_locally(claim, self.clock.now()) {
+                    let start = !std::mem::replace(&mut inner.is_running_rounds, true);
+                    drop(inner);
                     if start {
-                        tokio::spawn(Arc::clone(self).run_rounds(RoundGuard::new(lot)));
+                        tokio::spawn(Arc::clone(self).run_rounds(RoundGuard::new(lock_state)));
                     }
                     return Ok((OpOutcome::Released(ReleaseEffect::Released), ClockReading::default()));
                 }
-                if let Some(ear) = inside.waiters.get(&claim) {
-                    ear.mark_releasing();
+                if let Some(waiter) = inner.waiters.get(&claim) {
+                    waiter.mark_releasing();
                 }
             }
-            inside.pending.push(PendingOp { op, timeout: rules::call_timeout(ttl), reply: tell });
-            break !std::mem::replace(&mut inside.is_running_rounds, true);
+            inner.pending.push(PendingOp { op, timeout: rules::call_timeout(ttl), reply: reply_sender });
+            break !std::mem::replace(&mut inner.is_running_rounds, true);
         };
-        // In a task of its own: the caller may stop waiting while other callers wait for the same
+        // Runs in the background: the caller may stop waiting while other callers wait for the same
         // rounds.
         if start {
-            tokio::spawn(Arc::clone(self).run_rounds(RoundGuard::new(lot)));
+            tokio::spawn(Arc::clone(self).run_rounds(RoundGuard::new(lock_state)));
         }
-        match told.await {
+        match reply_receiver.await {
             Ok(answer) => answer,
             Err(_) => Err(Error::new(ErrorKind::Unavailable, "the runtime ended during a step").effect_unknown()),
         }
     }
 
-    /// Runs rounds while there is anything to do.
+    /// Runs rounds while requests are pending.
     async fn run_rounds(self: Arc<Self>, mut work: RoundGuard) {
-        let lot = &work.lot;
+        let lock_state = &work.lot;
         loop {
-            let asked = {
-                let mut inside = lot.lock();
-                // No caller waits for these any more; a separate step cleans up what they may have
-                // done.
-                inside.pending.retain(|asked| !asked.reply.is_closed() || matches!(asked.op, Op::Release(_)));
-                let asked = std::mem::take(&mut inside.pending);
-                if asked.iter().any(|asked| matches!(asked.op, Op::Release(_) | Op::ForceRelease(_))) {
-                    inside.stop_local_hand_offs();
+            let requests = {
+                let mut inner = lock_state.lock();
+                // No caller waits for these any more; a separate step cleans up their possible
+                // effects.
+                inner.pending.retain(|request| !request.reply.is_closed() || matches!(request.op, Op::Release(_)));
+                let requests = std::mem::take(&mut inner.pending);
+                if requests.iter().any(|request| matches!(request.op, Op::Release(_) | Op::ForceRelease(_))) {
+                    inner.stop_local_hand_offs();
                 }
-                if asked.is_empty() && !inside.has_unwritten_holder() {
-                    inside.is_running_rounds = false;
+                if requests.is_empty() && !inner.has_unwritten_holder() {
+                    inner.is_running_rounds = false;
                     work.is_finished = true;
-                    drop(inside);
-                    self.remove_if_idle(lot);
+                    drop(inner);
+                    self.remove_if_idle(lock_state);
                     return;
                 }
-                asked
+                requests
             };
-            let within = asked.iter().map(|asked| asked.timeout).min();
-            let within = within.unwrap_or_else(|| lot.lock().write_timeout());
-            let (ops, tells): (Vec<Op>, Vec<_>) = asked.into_iter().map(|asked| (asked.op, asked.reply)).unzip();
-            let result = match self.clock.timeout(within, self.run_round(lot, &ops, within)).await {
+            let within = requests.iter().map(|request| request.timeout).min();
+            let within = within.unwrap_or_else(|| lock_state.lock().write_timeout());
+            let (ops, replies): (Vec<Op>, Vec<_>) =
+                requests.into_iter().map(|request| (request.op, request.reply)).unzip();
+            let result = match self.clock.timeout(within, self.run_round(lock_state, &ops, within)).await {
                 Ok(result) => result,
                 Err(_) => {
-                    lot.lock().row = None;
+                    lock_state.lock().row = None;
                     Err(Failure::timed_out(within))
                 }
             };
             match result {
                 Ok((outs, reading)) => {
-                    for (tell, out) in tells.into_iter().zip(outs) {
-                        let _ = tell.send(Ok((out, reading)));
+                    for (reply, outcome) in replies.into_iter().zip(outs) {
+                        let _ = reply.send(Ok((outcome, reading)));
                     }
                 }
                 Err(failure) => {
                     // The next renewal at the latest writes the current holder.
-                    let mut inside = lot.lock();
-                    inside.has_uncertain_write = true;
-                    inside.stop_local_hand_offs();
-                    let ends = tells.is_empty() && inside.pending.is_empty();
-                    inside.is_running_rounds = !ends;
+                    let mut inner = lock_state.lock();
+                    inner.has_uncertain_write = true;
+                    inner.stop_local_hand_offs();
+                    let ends = replies.is_empty() && inner.pending.is_empty();
+                    inner.is_running_rounds = !ends;
                     work.is_finished = ends;
-                    drop(inside);
+                    drop(inner);
                     if ends {
-                        tracing::warn!(?failure, name = %lot.name, "who has the lock could not be written down yet");
+                        tracing::warn!(?failure, name = %lock_state.name, "the present holder could not be written to the row yet");
                         return;
                     }
-                    for tell in tells {
-                        let _ = tell.send(Err(self.pool.to_error(&failure)));
+                    for reply in replies {
+                        let _ = reply.send(Err(self.pool.to_error(&failure)));
                     }
                 }
             }
         }
     }
 
-    /// Runs one round. If the connection turns out to be dead, it tries once more on a new one: the
-    /// server may have restarted, and every step may run twice.
+    /// Runs one round. If the connection turns out to be broken, it tries once more on a new one:
+    /// the server may have restarted, and every step may run twice.
     async fn run_round(
         self: &Arc<Self>,
-        lot: &Arc<LockState>,
+        lock_state: &Arc<LockState>,
         ops: &[Op],
         within: Duration,
     ) -> Result<(Vec<OpOutcome>, ClockReading), Failure> {
-        // Which of the claims that leave are ours to release.
-        let ours: Vec<ClaimId> = {
-            let inside = lot.lock();
-            let passed = inside.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder);
+        // Which of the released claims are ours.
+        let own: Vec<ClaimId> = {
+            let inner = lock_state.lock();
+            let passed = inner.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder);
             let is_ours = |claim: ClaimId| {
-                passed == Some(claim)
-                    || inside.row.as_ref().is_some_and(|row| row.content.table.holder(claim).is_some())
+                passed == Some(claim) || inner.row.as_ref().is_some_and(|row| row.content.table.holder(claim).is_some())
             };
             ops.iter().filter_map(Op::released_claim).filter(|claim| is_ours(*claim)).collect()
         };
-        let writes = lot.lock().writes_begun;
-        match self.decide(lot, ops, within).await {
+        let writes = lock_state.lock().writes_begun;
+        match self.decide(lock_state, ops, within).await {
             Err(failure) if failure.is_connection_lost(self.pool.config.dialect) => {
-                tracing::debug!(?failure, name = %lot.name, "again, on another connection");
+                tracing::debug!(?failure, name = %lock_state.name, "retrying on another connection");
                 {
-                    let mut inside = lot.lock();
-                    inside.row = None;
-                    inside.has_uncertain_write = true;
-                    inside.stop_local_hand_offs();
+                    let mut inner = lock_state.lock();
+                    inner.row = None;
+                    inner.has_uncertain_write = true;
+                    inner.stop_local_hand_offs();
                 }
                 self.pool.discard_idle();
-                let wrote = lot.lock().writes_begun > writes;
-                let (mut outs, reading) = Box::pin(self.decide(lot, ops, within)).await?;
-                // The claim was ours and is gone: our first try released it.
-                for (op, out) in ops.iter().zip(&mut outs) {
+                let wrote = lock_state.lock().writes_begun > writes;
+                let (mut outcomes, reading) = Box::pin(self.decide(lock_state, ops, within)).await?;
+                // The claim was ours and does not exist any more: our first try released it.
+                for (op, outcome) in ops.iter().zip(&mut outcomes) {
                     if let (Op::Release(claim), OpOutcome::Released(departure @ ReleaseEffect::Absent)) =
-                        (op, &mut *out)
-                        && ours.contains(claim)
+                        (op, &mut *outcome)
+                        && own.contains(claim)
                     {
                         *departure = ReleaseEffect::Released;
                     }
-                    // Another client's claim is gone: our first try may have removed it, or it left.
-                    if wrote && *out == OpOutcome::ForceReleaseDone(None, None) {
-                        *out = OpOutcome::Unknown;
+                    // Another client's claim does not exist any more: our first try may have
+                    // removed it, or its client did.
+                    if wrote && *outcome == OpOutcome::ForceReleaseDone(None, None) {
+                        *outcome = OpOutcome::Unknown;
                     }
                 }
-                Ok((outs, reading))
+                Ok((outcomes, reading))
             }
             result => result,
         }
@@ -208,63 +209,64 @@ impl LeaseEngine {
 
     async fn decide(
         self: &Arc<Self>,
-        lot: &Arc<LockState>,
+        lock_state: &Arc<LockState>,
         ops: &[Op],
         within: Duration,
     ) -> Result<(Vec<OpOutcome>, ClockReading), Failure> {
         let mut link = self.pool.borrow().await?;
         let wait = row_lock_timeout(within);
-        let mut row = lot.lock().row.take();
-        // A row read before these requests came decides only a write that is conditional on it.
+        let mut row = lock_state.lock().row.take();
+        // A row read before these requests arrived decides only a write that is conditional on it.
         let mut fresh = false;
-        let mut free = row.is_none() && !lot.lock().has_unwritten_holder();
+        let mut free = row.is_none() && !lock_state.lock().has_unwritten_holder();
         for _ in 0..MAX_CONFLICTS {
-            let heard = lot.lock().foreign_changes;
+            let foreign_changes = lock_state.lock().foreign_changes;
             let found = match row.take() {
                 Some(row) => row,
-                None => match self.acquire_or_read(lot, ops, &wait, &mut link, &mut free, &mut fresh).await? {
+                None => match self.acquire_or_read(lock_state, ops, &wait, &mut link, &mut free, &mut fresh).await? {
                     Some(row) => row,
                     None => continue,
                 },
             };
             if !fresh && free && ops.len() == 1 {
-                return Ok(self.cache_and_grant(lot, found));
+                return Ok(self.cache_and_grant(lock_state, found));
             }
             let local = self.clock.now();
             let now = if fresh { found.reading.server_time } else { found.reading.min_server_time(local) };
             let now = now.saturating_sub(self.pool.config.clock_skew);
             let mut content = found.content.clone();
             let mut last = found.token;
-            let cohort = self.apply_local_hand_offs(lot, ops, &mut content.table, last, now);
-            let alive = |claim: ClaimId| lot.lock().waiters.get(&claim).is_some_and(|ear| ear.is_polled(local));
-            let (mut outs, effects) =
+            let hand_offs = self.apply_local_hand_offs(lock_state, ops, &mut content.table, last, now);
+            let alive =
+                |claim: ClaimId| lock_state.lock().waiters.get(&claim).is_some_and(|waiter| waiter.is_polled(local));
+            let (mut outcomes, effects) =
                 step::apply_all(ops, &found.content, &mut content, &mut last, now, &self.client_id, &alive);
             let table = &content.table;
             check_room(table)?;
             let changed = content != found.content || last != found.token || found.needs_rewrite;
             if !changed && !fresh {
-                // There is nothing to write, so the row must be read now to be sure.
+                // There is no write, so the row must be read now to be sure.
                 continue;
             }
             if !changed || found.version < 0 {
                 let reading = found.reading;
-                let tokens = ReservedTokens::remaining(cohort.as_ref(), last);
-                let basis = RoundBasis { tokens, foreign_changes: heard, has_written: false };
-                self.apply_outcome(lot, found, basis, &effects, &outs, ops);
-                return Ok((outs, reading));
+                let tokens = ReservedTokens::remaining(hand_offs.as_ref(), last);
+                let basis = RoundBasis { tokens, foreign_changes, has_written: false };
+                self.apply_outcome(lock_state, found, basis, &effects, &outcomes, ops);
+                return Ok((outcomes, reading));
             }
-            let ours = |party: &Contender<ContenderDetails>| party.details.client_id == self.client_id;
-            let tokens = ReservedTokens::reserve(cohort.as_ref(), table, ours, &mut last);
-            let messages = self.notifications(&lot.name, table, &effects);
+            let is_ours = |contender: &Contender<ContenderDetails>| contender.details.client_id == self.client_id;
+            let tokens = ReservedTokens::reserve(hand_offs.as_ref(), table, is_ours, &mut last);
+            let messages = self.notifications(&lock_state.name, table, &effects);
             let swap = Swap {
                 row_lock_timeout: &wait,
-                ..swap(lot.name.as_str(), found.version, last, &content, now, &messages)
+                ..swap(lock_state.name.as_str(), found.version, last, &content, now, &messages)
             };
-            // If no party and no eviction is left, no reply needs a time.
+            // If no contender and no eviction is left, no reply needs a time.
             let clears = content.is_empty()
                 && messages.is_empty()
-                && outs.iter().all(|out| matches!(out, OpOutcome::Released(_)));
-            lot.lock().record_write(last);
+                && outcomes.iter().all(|outcome| matches!(outcome, OpOutcome::Released(_)));
+            lock_state.lock().record_write(last);
             let sent = self.clock.now();
             let Some(at) = self.write(&mut link, &swap, clears.then_some(now)).await? else { continue };
             let reading = ClockReading { sent, received: self.clock.now(), server_time: at };
@@ -275,12 +277,12 @@ impl LeaseEngine {
                 needs_rewrite: false,
                 reading,
             };
-            step::set_deadlines(&mut outs, ops, &written.content.table);
-            let basis = RoundBasis { tokens, foreign_changes: heard, has_written: true };
-            self.apply_outcome(lot, written, basis, &effects, &outs, ops);
-            return Ok((outs, reading));
+            step::set_deadlines(&mut outcomes, ops, &written.content.table);
+            let basis = RoundBasis { tokens, foreign_changes, has_written: true };
+            self.apply_outcome(lock_state, written, basis, &effects, &outcomes, ops);
+            return Ok((outcomes, reading));
         }
-        Err(Failure::Contended(format!("others wrote first {MAX_CONFLICTS} times in a row")))
+        Err(Failure::Contended(format!("other clients wrote first {MAX_CONFLICTS} times in a row")))
     }
 
     /// Writes the decision over the row that was read; with `clears`, without a time of its own.
@@ -304,7 +306,7 @@ impl LeaseEngine {
     /// request wants the lock.
     async fn acquire_or_read(
         &self,
-        lot: &LockState,
+        lock_state: &LockState,
         ops: &[Op],
         wait: &str,
         link: &mut PooledConnection,
@@ -313,13 +315,13 @@ impl LeaseEngine {
     ) -> Result<Option<CachedRow>, Failure> {
         let wanted = ops.iter().find_map(|op| if let Op::Attempt { claim, .. } = op { Some(claim) } else { None });
         if let Some(claim) = wanted.filter(|_| *free)
-            && let Some(taken) = self.acquire_free(lot, claim, wait, link).await?
+            && let Some(taken) = self.acquire_free(lock_state, claim, wait, link).await?
         {
             return Ok(Some(taken));
         }
         *free = false;
         *fresh = true;
-        let found = self.read(lot, link).await?;
+        let found = self.read(lock_state, link).await?;
         if found.is_none() && wanted.is_some() {
             *free = true;
             *fresh = false;
@@ -332,21 +334,21 @@ impl LeaseEngine {
         // token is above all earlier ones.
         let sent = self.clock.now();
         let reply = self.run(link, self.sql.clock(), &[]).await?;
-        let shown = reply.value().and_then(Value::int).ok_or_else(|| unexpected_reply("no time"))?;
-        let reading = ClockReading { sent, received: self.clock.now(), server_time: instant_from_micros(shown) };
+        let server_time = reply.value().and_then(Value::int).ok_or_else(|| unexpected_reply("no time"))?;
+        let reading = ClockReading { sent, received: self.clock.now(), server_time: instant_from_micros(server_time) };
         Ok(Some(CachedRow { version: -1, token: 0, content: Content::default(), needs_rewrite: false, reading }))
     }
 
     /// Runs one statement; creates the table if it does not exist.
     pub(super) async fn run(&self, link: &mut PooledConnection, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
-        let (mut collisions, mut made) = (0, false);
+        let (mut collisions, mut was_written) = (0, false);
         loop {
             match link.run(sql, values).await {
                 Err(failure) => match failure.class(self.pool.config.dialect) {
                     // The server chose this transaction to give way: no effect.
                     Some(ErrorClass::Conflict) if collisions < 8 => collisions += 1,
-                    Some(ErrorClass::NoTable) if !made => {
-                        made = true;
+                    Some(ErrorClass::NoTable) if !was_written => {
+                        was_written = true;
                         Box::pin(super::super::create_tables(&self.pool.config, link)).await?;
                     }
                     _ => return Err(failure),
@@ -359,103 +361,108 @@ impl LeaseEngine {
     /// Acquires the lock for a claim if it is free.
     async fn acquire_free(
         &self,
-        lot: &LockState,
+        lock_state: &LockState,
         claim: &Claim,
         wait: &str,
         link: &mut PooledConnection,
     ) -> Result<Option<CachedRow>, Failure> {
-        let mut party = step::new_contender(claim, &self.client_id);
+        let mut contender = step::new_contender(claim, &self.client_id);
         // Placeholders for what the statement returns.
-        party.expires_at = Instant::default().saturating_add(party.ttl);
-        party.token = Token(u64::MAX);
-        party.order = 1;
-        let mut content = Content::from(LockTable { holders: vec![party], waiters: Default::default() });
+        contender.expires_at = Instant::default().saturating_add(contender.ttl);
+        contender.token = Token(u64::MAX);
+        contender.order = 1;
+        let mut content = Content::from(LockTable { holders: vec![contender], waiters: Default::default() });
         let text = state::write(&content, Instant::default());
         let ttl = i64::try_from(claim.options.ttl.as_micros()).unwrap_or(i64::MAX / 4);
         let skew = i64::try_from(self.pool.config.clock_skew.as_micros()).unwrap_or(0);
-        let (sql, values) = self.sql.acquire(lot.name.as_str(), ttl, &text, skew, wait);
+        let (sql, values) = self.sql.acquire(lock_state.name.as_str(), ttl, &text, skew, wait);
         let sent = self.clock.now();
         let reply = self.run(link, sql, &values).await?;
         let Some(at) = self.sql.write_time(&reply).map_err(unexpected_reply)? else { return Ok(None) };
-        let token = u64::try_from(at).map_err(|_| unexpected_reply("a moment below zero"))?;
-        if let Some(lost) = lot
+        let token = u64::try_from(at).map_err(|_| unexpected_reply("a time below zero"))?;
+        if let Some(lost) = lock_state
             .lock()
             .local_hand_offs
             .take()
             .filter(LocalHandOff::has_unwritten_hand_off)
-            .and_then(|cohort| cohort.current_holder())
+            .and_then(|hand_offs| hand_offs.current_holder())
         {
             self.losses.report_lost(lost);
         }
         let reading = ClockReading { sent, received: self.clock.now(), server_time: instant_from_micros(at) };
-        for party in &mut content.table.holders {
-            party.token = Token(token);
-            party.expires_at = instant_from_micros(at).saturating_add(party.ttl);
-            party.details.since = Some(instant_from_micros(at));
+        for contender in &mut content.table.holders {
+            contender.token = Token(token);
+            contender.expires_at = instant_from_micros(at).saturating_add(contender.ttl);
+            contender.details.since = Some(instant_from_micros(at));
         }
         Ok(Some(CachedRow { version: at, token, content, needs_rewrite: false, reading }))
     }
 
     /// Remembers a row that holds only the requesting claim, and answers with its grant.
-    fn cache_and_grant(&self, lot: &LockState, row: CachedRow) -> (Vec<OpOutcome>, ClockReading) {
+    fn cache_and_grant(&self, lock_state: &LockState, row: CachedRow) -> (Vec<OpOutcome>, ClockReading) {
         let reading = row.reading;
-        let out = row.content.table.holders.first().map(|party| OpOutcome::Granted(party.token, party.expires_at));
-        self.cache_row(&mut lot.lock(), row);
-        (out.into_iter().collect(), reading)
+        let outcome = row
+            .content
+            .table
+            .holders
+            .first()
+            .map(|contender| OpOutcome::Granted(contender.token, contender.expires_at));
+        self.cache_row(&mut lock_state.lock(), row);
+        (outcome.into_iter().collect(), reading)
     }
 
     /// Reads the row. `None`: the lock was never acquired, or its row was deleted by hand.
     pub(super) async fn read(
         &self,
-        lot: &LockState,
+        lock_state: &LockState,
         link: &mut PooledConnection,
     ) -> Result<Option<CachedRow>, Failure> {
-        let (sql, values) = self.sql.read(lot.name.as_str());
+        let (sql, values) = self.sql.read(lock_state.name.as_str());
         let sent = self.clock.now();
         let reply = self.run(link, sql, &values).await?;
-        let heard = self.clock.now();
+        let received_at = self.clock.now();
         let Some(found) = reply.row() else { return Ok(None) };
         let StoredRow { version, token, now, state } = wire::parse_row(found).map_err(unexpected_reply)?;
-        let shown = instant_from_micros(now);
-        let (content, healed) =
-            state::read_and_correct(&state, shown).map_err(|why| corrupt_row(lot.name.as_str(), why))?;
+        let server_time = instant_from_micros(now);
+        let (content, healed) = state::read_and_correct(&state, server_time)
+            .map_err(|reason| corrupt_row(lock_state.name.as_str(), reason))?;
         Ok(Some(CachedRow {
             version,
             token,
             content,
             needs_rewrite: healed,
-            reading: ClockReading { sent, received: heard, server_time: shown },
+            reading: ClockReading { sent, received: received_at, server_time },
         }))
     }
 
     /// Drops the entry of a lock that none of our claims uses.
-    pub(super) fn remove_if_idle(&self, lot: &Arc<LockState>) {
-        let mut lots = lock(&self.lock_states);
-        let mut inside = lot.lock();
-        if inside.is_idle() && lots.get(&lot.name).is_some_and(|kept| Arc::ptr_eq(kept, lot)) {
-            inside.is_removed = true;
-            if let Some(bells) = &self.wakeup_locks {
-                bells.submit(inside.wakeups.update(std::iter::empty()).into_iter());
+    pub(super) fn remove_if_idle(&self, lock_state: &Arc<LockState>) {
+        let mut lock_states = lock(&self.lock_states);
+        let mut inner = lock_state.lock();
+        if inner.is_idle() && lock_states.get(&lock_state.name).is_some_and(|cached| Arc::ptr_eq(cached, lock_state)) {
+            inner.is_removed = true;
+            if let Some(wakeup_locks) = &self.wakeup_locks {
+                wakeup_locks.submit(inner.wakeups.update(std::iter::empty()).into_iter());
             }
-            lots.remove(&lot.name);
+            lock_states.remove(&lock_state.name);
         }
     }
 }
 
-pub(super) fn corrupt_row(name: &str, why: &str) -> Failure {
-    Failure::CorruptRow(format!(
-        "what is stored of {name:?} cannot be understood ({why}); it is freed by deleting its row"
-    ))
+pub(super) fn corrupt_row(name: &str, reason: &str) -> Failure {
+    Failure::CorruptRow(format!("the row of lock {name:?} is damaged ({reason}); delete the row to free the lock"))
 }
 
-pub(super) fn unexpected_reply(what: &'static str) -> Failure {
-    Failure::UnexpectedReply(what.to_owned())
+pub(super) fn unexpected_reply(detail: &'static str) -> Failure {
+    Failure::UnexpectedReply(detail.to_owned())
 }
 
-/// Refuses a row with too many parties.
+/// Refuses a row with too many contenders.
 fn check_room(table: &Contenders) -> Result<(), Failure> {
     if table.holders.len() + table.waiters.len() > MAX_CONTENDERS {
-        return Err(Failure::Full(format!("{MAX_CONTENDERS} hold or wait already, and there is no room for more")));
+        return Err(Failure::Full(format!(
+            "{MAX_CONTENDERS} claims hold or wait already, and there is no room for more"
+        )));
     }
     Ok(())
 }
@@ -470,9 +477,10 @@ fn swap<'a>(
 ) -> Swap<'a> {
     let Content { table, evictions } = content;
     let ends = || {
-        let parties = table.holders.iter().chain(&table.waiters).map(|party| (party.ttl, party.expires_at));
+        let contenders =
+            table.holders.iter().chain(&table.waiters).map(|contender| (contender.ttl, contender.expires_at));
         // Evictions count, too: the statement that acquires a free lock would overwrite them.
-        parties.chain(evictions.iter().map(|eviction| (eviction.ttl, eviction.until)))
+        contenders.chain(evictions.iter().map(|eviction| (eviction.ttl, eviction.until)))
     };
     let begins = |(ttl, until): &(Duration, Instant)| *until == now.saturating_add(*ttl);
     let fresh = ends().filter(begins).map(|(ttl, _)| ttl).max();
@@ -492,16 +500,16 @@ fn swap<'a>(
 
 /// The content as written at `at`, after it was decided at `now`.
 fn rebase_leases(mut content: Content, now: Instant, at: Instant) -> Content {
-    // Nothing lasts longer than its TTL from here: the clock may have been set back since the row
+    // No lease lasts longer than its TTL from here: the clock may have been set back since the row
     // was read.
     let rebase = |until: &mut Instant, ttl| {
-        let most = at.saturating_add(ttl);
-        *until = if *until == now.saturating_add(ttl) { most } else { (*until).min(most) };
+        let max_end = at.saturating_add(ttl);
+        *until = if *until == now.saturating_add(ttl) { max_end } else { (*until).min(max_end) };
     };
     let Content { table, evictions } = &mut content;
-    for party in table.holders.iter_mut().chain(&mut table.waiters) {
-        rebase(&mut party.expires_at, party.ttl);
-        party.details.since.get_or_insert(at);
+    for contender in table.holders.iter_mut().chain(&mut table.waiters) {
+        rebase(&mut contender.expires_at, contender.ttl);
+        contender.details.since.get_or_insert(at);
     }
     for eviction in evictions.iter_mut() {
         rebase(&mut eviction.until, eviction.ttl);

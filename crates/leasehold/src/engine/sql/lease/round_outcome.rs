@@ -1,5 +1,5 @@
 //! The basis of a round and its consequences: which of our claims has the lock, which callers are
-//! notified, and what is remembered.
+//! notified, and which row is cached.
 
 use std::sync::Arc;
 
@@ -27,158 +27,167 @@ impl LeaseEngine {
     /// ours, its local holder is notified of the loss.
     pub(super) fn apply_local_hand_offs(
         &self,
-        lot: &LockState,
+        lock_state: &LockState,
         ops: &[Op],
         table: &mut state::Contenders,
         last: u64,
         now: Instant,
     ) -> Option<LocalHandOff> {
-        let mut inside = lot.lock();
-        let cohort = inside.local_hand_offs.clone()?;
-        let fate = cohort.apply_to_table(table, last, inside.max_token_sent, now);
+        let mut inner = lock_state.lock();
+        let hand_offs = inner.local_hand_offs.clone()?;
+        let hand_off_state = hand_offs.apply_to_table(table, last, inner.max_token_sent, now);
         let leaves = |claim| ops.iter().any(|op| matches!(op, Op::Release(departs) if *departs == claim));
-        if fate != HandOffState::Intact
-            && cohort.has_unwritten_hand_off()
-            && let Some(claim) = cohort.current_holder().filter(|claim| !leaves(*claim))
+        if hand_off_state != HandOffState::Intact
+            && hand_offs.has_unwritten_hand_off()
+            && let Some(claim) = hand_offs.current_holder().filter(|claim| !leaves(*claim))
         {
-            self.report_loss(&inside, claim);
+            self.report_loss(&inner, claim);
         }
-        if fate == HandOffState::Lost {
-            inside.local_hand_offs = None;
+        if hand_off_state == HandOffState::Lost {
+            inner.local_hand_offs = None;
             return None;
         }
-        if fate == HandOffState::TokenRefused {
-            inside.stop_local_hand_offs();
+        if hand_off_state == HandOffState::TokenRefused {
+            inner.stop_local_hand_offs();
         }
         // The write sets the time since when it holds.
-        for party in table.holders.iter_mut().filter(|party| cohort.was_handed_to(party.claim)) {
-            party.details.since = None;
+        for contender in table.holders.iter_mut().filter(|contender| hand_offs.was_handed_to(contender.claim)) {
+            contender.details.since = None;
         }
-        Some(cohort)
+        Some(hand_offs)
     }
 
     /// Notifies a claim that got the lock by a local hand-off and has lost it.
-    fn report_loss(&self, inside: &LockStateInner, claim: ClaimId) {
-        if let Some(ear) = inside.waiters.get(&claim) {
-            ear.revoke_grant();
+    fn report_loss(&self, inner: &LockStateInner, claim: ClaimId) {
+        if let Some(waiter) = inner.waiters.get(&claim) {
+            waiter.revoke_grant();
         }
         self.losses.report_lost(claim);
     }
 
     /// Adds the requests that wait, and removes those that are decided.
-    fn update_waiters(inside: &mut LockStateInner, row: &CachedRow, ops: &[Op], outs: &[OpOutcome]) {
-        for (op, out) in ops.iter().zip(outs) {
+    fn update_waiters(inner: &mut LockStateInner, row: &CachedRow, ops: &[Op], outcomes: &[OpOutcome]) {
+        for (op, outcome) in ops.iter().zip(outcomes) {
             let claim = match op {
                 Op::Attempt { claim, .. } => claim.id,
                 Op::LookUp(claim) | Op::Release(claim) => *claim,
                 _ => continue,
             };
-            match (out, row.content.table.waiters.iter().find(|party| party.claim == claim)) {
-                (OpOutcome::Queued { .. }, _) if inside.has_handed_to(claim) => {}
-                (OpOutcome::Queued { .. }, Some(party)) => {
-                    inside.upsert_waiter(claim, party.ttl, row.reading.sent, row.token)
+            match (outcome, row.content.table.waiters.iter().find(|contender| contender.claim == claim)) {
+                (OpOutcome::Queued { .. }, _) if inner.has_handed_to(claim) => {}
+                (OpOutcome::Queued { .. }, Some(contender)) => {
+                    inner.upsert_waiter(claim, contender.ttl, row.reading.sent, row.token)
                 }
                 // The waiting caller gets the grant from the waiter entry.
                 (OpOutcome::Granted(..), _) if matches!(op, Op::LookUp(_)) => {}
                 _ => {
-                    // The waiting caller asks again.
-                    if let Some(ear) = inside.waiters.remove(&claim) {
-                        ear.wakeup.notify_one();
+                    // The waiting caller retries.
+                    if let Some(waiter) = inner.waiters.remove(&claim) {
+                        waiter.wakeup.notify_one();
                     }
                 }
             }
         }
     }
 
-    /// Notifies the granted claims, adds the waiters, and remembers the row while it has a claim of
+    /// Notifies the granted claims, adds the waiters, and caches the row while it has a claim of
     /// ours.
     pub(super) fn apply_outcome(
         &self,
-        lot: &LockState,
+        lock_state: &LockState,
         row: CachedRow,
         basis: RoundBasis,
         effects: &Effects,
-        outs: &[OpOutcome],
+        outcomes: &[OpOutcome],
         ops: &[Op],
     ) {
-        let mut inside = lot.lock();
+        let mut inner = lock_state.lock();
         // Applies to every holder in the row, whether we or another client granted the lock.
-        let is_old = inside.foreign_changes != basis.foreign_changes;
-        for (claim, ear) in &inside.waiters {
+        let is_old = inner.foreign_changes != basis.foreign_changes;
+        for (claim, waiter) in &inner.waiters {
             if let Some(held) = row.content.table.holder(*claim) {
-                ear.grant(held.token, row.reading.local_deadline(held.expires_at));
-            } else if ear.granted().is_some() && !is_old && !inside.has_handed_to(*claim) {
+                waiter.grant(held.token, row.reading.local_deadline(held.expires_at));
+            } else if waiter.granted().is_some() && !is_old && !inner.has_handed_to(*claim) {
                 // The claim was force released before its caller fetched the grant.
-                ear.revoke_grant();
+                waiter.revoke_grant();
             } else if row.content.table.position(*claim).is_none() {
-                ear.wakeup.notify_one();
+                waiter.wakeup.notify_one();
             }
         }
-        Self::update_waiters(&mut inside, &row, ops, outs);
+        Self::update_waiters(&mut inner, &row, ops, outcomes);
         for (claim, inbox) in &effects.force_released {
             if *inbox == self.client_id {
                 self.losses.report_lost(*claim);
             }
-            if let Some(ear) = inside.waiters.get(claim) {
-                ear.revoke_grant();
+            if let Some(waiter) = inner.waiters.get(claim) {
+                waiter.revoke_grant();
             }
         }
         // The row is checked for release requests with every read: their notification may be lost
         // or impossible.
-        for party in row.content.table.holders.iter().filter(|party| party.details.is_release_requested) {
-            if party.details.client_id == self.client_id {
-                self.losses.report_release_request(party.claim);
+        for contender in row.content.table.holders.iter().filter(|contender| contender.details.is_release_requested) {
+            if contender.details.client_id == self.client_id {
+                self.losses.report_release_request(contender.claim);
             }
         }
-        if let Some(ear) = effects.recheck_sooner.as_ref().and_then(|(claim, _)| inside.waiters.get(claim)) {
-            ear.wakeup.notify_one();
+        if let Some(waiter) = effects.recheck_sooner.as_ref().and_then(|(claim, _)| inner.waiters.get(claim)) {
+            waiter.wakeup.notify_one();
         }
-        if std::mem::take(&mut inside.has_missed_notification) {
-            for ear in inside.waiters.values() {
-                ear.wakeup.notify_one();
+        if std::mem::take(&mut inner.has_missed_notification) {
+            for waiter in inner.waiters.values() {
+                waiter.wakeup.notify_one();
             }
         }
-        let ours = |party: &Contender<ContenderDetails>| party.details.client_id == self.client_id;
+        let is_ours = |contender: &Contender<ContenderDetails>| contender.details.client_id == self.client_id;
         let until = |until| row.reading.local_deadline(until);
-        let before = inside.local_hand_offs.take();
-        let had =
-            before.as_ref().filter(|cohort| cohort.has_unwritten_hand_off()).and_then(LocalHandOff::current_holder);
-        inside.local_hand_offs = LocalHandOff::rebuild(before, &row.content.table, ours, basis.tokens, until);
-        if let Some(claim) =
-            had.filter(|had| inside.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder) != Some(*had))
+        let before = inner.local_hand_offs.take();
+        let holder = before
+            .as_ref()
+            .filter(|hand_offs| hand_offs.has_unwritten_hand_off())
+            .and_then(LocalHandOff::current_holder);
+        inner.local_hand_offs = LocalHandOff::rebuild(before, &row.content.table, is_ours, basis.tokens, until);
+        if let Some(claim) = holder
+            .filter(|holder| inner.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder) != Some(*holder))
         {
-            // The hand-off came when the row had already gone to another claim.
-            self.report_loss(&inside, claim);
+            // The hand-off happened after the row had granted the lock to another claim.
+            self.report_loss(&inner, claim);
         }
-        inside.has_uncertain_write &= !basis.has_written;
-        if inside.has_uncertain_write || is_old {
-            inside.stop_local_hand_offs();
+        inner.has_uncertain_write &= !basis.has_written;
+        if inner.has_uncertain_write || is_old {
+            inner.stop_local_hand_offs();
         }
-        self.cache_row(&mut inside, row);
+        self.cache_row(&mut inner, row);
         if is_old {
-            inside.row = None;
+            inner.row = None;
         }
-        drop(inside);
-        lot.row_changed.notify_one();
+        drop(inner);
+        lock_state.row_changed.notify_one();
     }
 
-    /// Remembers the row while it has a claim of ours.
-    pub(super) fn cache_row(&self, inside: &mut LockStateInner, row: CachedRow) {
-        let parties = || row.content.table.holders.iter().chain(&row.content.table.waiters);
-        let ours = || parties().filter(|party| party.details.client_id == self.client_id).map(|party| party.claim);
-        if let Some(bells) = &self.wakeup_locks {
-            // A waiter in another process waits on the wake-up lock of the party right before it.
-            let is_ours = |party: &Contender<ContenderDetails>| party.details.client_id == self.client_id;
-            // Waiters that can be granted together wait for the same party, which then needs a
+    /// Caches the row while it has a claim of ours.
+    pub(super) fn cache_row(&self, inner: &mut LockStateInner, row: CachedRow) {
+        let contenders = || row.content.table.holders.iter().chain(&row.content.table.waiters);
+        let own_claims = || {
+            contenders()
+                .filter(|contender| contender.details.client_id == self.client_id)
+                .map(|contender| contender.claim)
+        };
+        if let Some(wakeup_locks) = &self.wakeup_locks {
+            // A waiter in another process waits on the wake-up lock of the contender right before
+            // it.
+            let is_ours = |contender: &Contender<ContenderDetails>| contender.details.client_id == self.client_id;
+            // Waiters that can be granted together wait for the same contender, which then needs a
             // wake-up lock in any case.
-            let hears = |party: &Contender<ContenderDetails>| !is_ours(party) || party.mode != Mode::Exclusive;
-            let next = parties().skip(1).map(hears).chain([true]);
-            let rows = parties().zip(next).filter(|(party, _)| is_ours(party));
-            let orders = inside.wakeups.update(rows.map(|(party, others_behind)| (party.claim, others_behind)));
-            bells.submit(orders.into_iter());
+            let hears =
+                |contender: &Contender<ContenderDetails>| !is_ours(contender) || contender.mode != Mode::Exclusive;
+            let next = contenders().skip(1).map(hears).chain([true]);
+            let rows = contenders().zip(next).filter(|(contender, _)| is_ours(contender));
+            let commands =
+                inner.wakeups.update(rows.map(|(contender, others_behind)| (contender.claim, others_behind)));
+            wakeup_locks.submit(commands.into_iter());
         }
-        let any = ours().next().is_some();
-        inside.row = any.then_some(row);
+        let any = own_claims().next().is_some();
+        inner.row = any.then_some(row);
         if any {
             self.row_cached.notify_one();
         }

@@ -2,7 +2,7 @@
 //! query it.
 //!
 //! `{"holders":[…],"waiters":[…],"who":[["host",pid,"program","text"],…],"evicted":[…]}`.
-//! - A party is
+//! - A contender is
 //!   `{"id":"…","mode":"x","own":"…","at":µs,"ttl":µs,"token":n,"since":µs,"in":"…","who":0}`, plus
 //!   `"asked":true` where an operator requests its release. It lasts for `ttl` from `at`, when it
 //!   last reported on the database's clock.
@@ -27,7 +27,7 @@ pub(in super::super) const NOW_PLACEHOLDER: char = '\u{1}';
 /// Stands for the token that the statement grants.
 pub(in super::super) const TOKEN_PLACEHOLDER: char = '\u{2}';
 
-/// What a row has of a party beyond the fields of the table.
+/// The stored fields of a contender beyond those of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ContenderDetails {
     /// Since when it holds or waits, on the database's clock. `None`: since the write to come.
@@ -39,7 +39,7 @@ pub(super) struct ContenderDetails {
     pub(super) is_release_requested: bool,
 }
 
-/// The parties of a row.
+/// The contenders of a row.
 pub(super) type Contenders = LockTable<ContenderDetails>;
 
 /// What a row states about its lock.
@@ -50,7 +50,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Whether nothing of the row is needed any more, except its token.
+    /// Whether no field of the row is needed any more, except its token.
     pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty() && self.evictions.is_empty()
     }
@@ -75,19 +75,19 @@ pub(super) fn to_micros(moment: Instant) -> i64 {
 /// Writes the text. The statement supplies the time for a lease that begins `now`.
 pub(super) fn write(content: &Content, now: Instant) -> String {
     let Content { table, evictions } = content;
-    let mut who = HolderIndex::default();
+    let mut holders = HolderIndex::default();
     let evicted = evictions.iter().count();
     let mut text = String::with_capacity(160 * (table.holders.len() + table.waiters.len()) + 80 * evicted + 64);
     text.push_str("{\"holders\":[");
-    for (index, party) in table.holders.iter().enumerate() {
-        write_contender(&mut text, index, party, who.index_of(&party.details.holder), now);
+    for (index, contender) in table.holders.iter().enumerate() {
+        write_contender(&mut text, index, contender, holders.index_of(&contender.details.holder), now);
     }
     text.push_str("],\"waiters\":[");
-    for (index, party) in table.waiters.iter().enumerate() {
-        write_contender(&mut text, index, party, who.index_of(&party.details.holder), now);
+    for (index, contender) in table.waiters.iter().enumerate() {
+        write_contender(&mut text, index, contender, holders.index_of(&contender.details.holder), now);
     }
     text.push_str("],\"who\":[");
-    for (index, holder) in who.holders.iter().enumerate() {
+    for (index, holder) in holders.holders.iter().enumerate() {
         let row = serde_json::to_string(&(&*holder.host, holder.pid, &*holder.program, &*holder.description));
         text.push_str(if index == 0 { "" } else { "," });
         // Texts and a number always make valid JSON.
@@ -121,24 +121,31 @@ struct HolderIndex<'a> {
 }
 
 impl<'a> HolderIndex<'a> {
-    fn index_of(&mut self, who: &'a Arc<Holder>) -> usize {
-        *self.indices.entry(Arc::as_ptr(who)).or_insert_with(|| {
-            self.holders.iter().position(|other| **other == **who).unwrap_or_else(|| {
-                self.holders.push(who);
+    fn index_of(&mut self, holder: &'a Arc<Holder>) -> usize {
+        *self.indices.entry(Arc::as_ptr(holder)).or_insert_with(|| {
+            self.holders.iter().position(|other| **other == **holder).unwrap_or_else(|| {
+                self.holders.push(holder);
                 self.holders.len() - 1
             })
         })
     }
 }
 
-fn write_contender(text: &mut String, index: usize, party: &Contender<ContenderDetails>, who: usize, now: Instant) {
+fn write_contender(
+    text: &mut String,
+    index: usize,
+    contender: &Contender<ContenderDetails>,
+    holder_index: usize,
+    now: Instant,
+) {
     let comma = if index == 0 { "" } else { "," };
-    let _ = write!(text, "{comma}{{\"id\":\"{:032x}\",\"mode\":\"{}\"", party.claim.bits(), mode_text(party.mode));
-    if let Some(owner) = party.owner {
+    let _ =
+        write!(text, "{comma}{{\"id\":\"{:032x}\",\"mode\":\"{}\"", contender.claim.bits(), mode_text(contender.mode));
+    if let Some(owner) = contender.owner {
         let _ = write!(text, ",\"own\":\"{:032x}\"", owner.bits());
     }
-    lease_text(text, party.ttl, party.expires_at, now);
-    match party.token {
+    lease_text(text, contender.ttl, contender.expires_at, now);
+    match contender.token {
         Token(0) => {}
         Token(u64::MAX) => {
             let _ = write!(text, ",\"token\":{TOKEN_PLACEHOLDER}");
@@ -147,7 +154,7 @@ fn write_contender(text: &mut String, index: usize, party: &Contender<ContenderD
             let _ = write!(text, ",\"token\":{token}");
         }
     }
-    match party.details.since {
+    match contender.details.since {
         None => {
             let _ = write!(text, ",\"since\":{NOW_PLACEHOLDER}");
         }
@@ -155,10 +162,11 @@ fn write_contender(text: &mut String, index: usize, party: &Contender<ContenderD
             let _ = write!(text, ",\"since\":{}", to_micros(since));
         }
     }
-    if party.details.is_release_requested {
+    if contender.details.is_release_requested {
         text.push_str(",\"asked\":true");
     }
-    let _ = write!(text, ",\"n\":{},\"in\":\"{}\",\"who\":{who}}}", party.order, party.details.client_id);
+    let _ =
+        write!(text, ",\"n\":{},\"in\":\"{}\",\"who\":{holder_index}}}", contender.order, contender.details.client_id);
 }
 
 fn mode_text(mode: Mode) -> String {
@@ -191,16 +199,19 @@ pub(super) fn read(text: &str, now: Instant) -> Result<Content, &'static str> {
 /// lease begins now for others, too.
 pub(super) fn read_and_correct(text: &str, now: Instant) -> Result<(Content, bool), &'static str> {
     let value: Value = serde_json::from_str(text).map_err(|_| "no JSON")?;
-    let who: Option<Vec<Arc<Holder>>> = value["who"].as_array().and_then(|rows| rows.iter().map(holder).collect());
-    let who = who.ok_or("no list of who they are")?;
+    let holders: Option<Vec<Arc<Holder>>> = value["who"].as_array().and_then(|rows| rows.iter().map(holder).collect());
+    let holders = holders.ok_or("no list of processes")?;
     let list = |key: &str| -> Result<Vec<Contender<ContenderDetails>>, &'static str> {
-        let parties = value[key].as_array().ok_or("no list of parties")?;
-        parties.iter().map(|value| parse_contender(value, &who, now).ok_or("a party is not understood")).collect()
+        let contenders = value[key].as_array().ok_or("no list of contenders")?;
+        contenders
+            .iter()
+            .map(|value| parse_contender(value, &holders, now).ok_or("a contender in an unknown format"))
+            .collect()
     };
     let table = LockTable { holders: list("holders")?, waiters: list("waiters")?.into() };
     let evicted = value["evicted"].as_array().map_or(&[][..], Vec::as_slice);
     let evictions: Option<Evictions> = evicted.iter().map(|value| eviction(value, now)).collect();
-    let evictions = evictions.ok_or("an eviction is not understood")?;
+    let evictions = evictions.ok_or("an eviction in an unknown format")?;
     let is_ahead = |value: &Value| {
         value["at"].as_i64().is_some_and(|at| instant_from_micros(at) > now.saturating_add(Duration::from_secs(1)))
     };
@@ -230,7 +241,7 @@ fn holder(row: &Value) -> Option<Arc<Holder>> {
     Some(Arc::new(Holder::new(text(0)?, row[1].as_u64()?.try_into().ok()?, text(2)?, text(3)?)))
 }
 
-fn parse_contender(value: &Value, who: &[Arc<Holder>], now: Instant) -> Option<Contender<ContenderDetails>> {
+fn parse_contender(value: &Value, holders: &[Arc<Holder>], now: Instant) -> Option<Contender<ContenderDetails>> {
     let (ttl, until) = lease(value, now)?;
     Some(Contender {
         claim: ClaimId::from_bits(hex(&value["id"])?),
@@ -243,7 +254,7 @@ fn parse_contender(value: &Value, who: &[Arc<Holder>], now: Instant) -> Option<C
         details: ContenderDetails {
             since: Some(instant_from_micros(value["since"].as_i64()?)),
             client_id: value["in"].as_str()?.into(),
-            holder: Arc::clone(who.get(usize::try_from(value["who"].as_u64()?).ok()?)?),
+            holder: Arc::clone(holders.get(usize::try_from(value["who"].as_u64()?).ok()?)?),
             is_release_requested: value["asked"].as_bool().unwrap_or_default(),
         },
     })
@@ -260,9 +271,17 @@ mod tests {
             Just(Mode::Shared),
             (1u32..9, 9u32..99).prop_map(|(n, limit)| Mode::Permits { n, limit })
         ];
-        let who = ("\\PC{0,8}", 0u32..9, "\\PC{0,8}", ".{0,12}");
-        (any::<u128>(), any::<Option<u128>>(), mode, 1u64..1 << 40, 0u64..1 << 40, 0u64..1 << 62, (who, any::<bool>()))
-            .prop_map(|(claim, owner, mode, ttl, at, token, (who, release_requested))| {
+        let holder = ("\\PC{0,8}", 0u32..9, "\\PC{0,8}", ".{0,12}");
+        (
+            any::<u128>(),
+            any::<Option<u128>>(),
+            mode,
+            1u64..1 << 40,
+            0u64..1 << 40,
+            0u64..1 << 62,
+            (holder, any::<bool>()),
+        )
+            .prop_map(|(claim, owner, mode, ttl, at, token, (holder, release_requested))| {
                 let ttl = Duration::from_micros(ttl);
                 Contender {
                     claim: ClaimId::from_bits(claim),
@@ -275,7 +294,7 @@ mod tests {
                     details: ContenderDetails {
                         since: Some(instant_from_micros(at as i64)),
                         client_id: "0123456789abcdef".into(),
-                        holder: Arc::new(Holder::new(&who.0, who.1, &who.2, &who.3)),
+                        holder: Arc::new(Holder::new(&holder.0, holder.1, &holder.2, &holder.3)),
                         is_release_requested: release_requested,
                     },
                 }
@@ -322,9 +341,9 @@ mod tests {
         }
 
         #[test]
-        fn a_lease_that_begins_now_gets_the_statements_time(party in any_contender(), later in 0i64..1 << 30) {
+        fn a_lease_that_begins_now_gets_the_statements_time(contender in any_contender(), later in 0i64..1 << 30) {
             let now = instant_from_micros(1 << 41);
-            let fresh = Contender { expires_at: now.saturating_add(party.ttl), details: ContenderDetails { since: None, ..party.details.clone() }, ..party };
+            let fresh = Contender { expires_at: now.saturating_add(contender.ttl), details: ContenderDetails { since: None, ..contender.details.clone() }, ..contender };
             let table = LockTable { holders: vec![fresh.clone()], waiters: Default::default() };
             let at = (1i64 << 41) + later;
             let text = write(&table.into(), now).replace(NOW_PLACEHOLDER, &at.to_string());
@@ -334,9 +353,9 @@ mod tests {
         }
 
         #[test]
-        fn a_clock_set_back_makes_no_lease_longer_than_its_ttl(party in any_contender(), back in 0i64..1 << 40) {
+        fn a_clock_set_back_makes_no_lease_longer_than_its_ttl(contender in any_contender(), back in 0i64..1 << 40) {
             let written = instant_from_micros(1 << 41);
-            let table = LockTable { holders: vec![Contender { expires_at: written.saturating_add(party.ttl), ..party }], waiters: Default::default() };
+            let table = LockTable { holders: vec![Contender { expires_at: written.saturating_add(contender.ttl), ..contender }], waiters: Default::default() };
             let ttl = table.holders[0].ttl;
             let text = write(&table.into(), instant_from_micros(0));
             let now = instant_from_micros((1 << 41) - back);

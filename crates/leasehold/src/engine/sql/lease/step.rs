@@ -53,28 +53,29 @@ pub(super) enum OpOutcome {
     Released(ReleaseEffect),
     ForceReleaseDone(Option<ContenderView>, Option<Token>),
     ReleaseRequested(Option<ContenderView>),
-    /// The reply to a write was lost, and the claim is gone: the write may have removed it.
+    /// The reply to a write was lost, and the claim does not exist any more: the write may have
+    /// removed it.
     Unknown,
     Checked,
 }
 
-/// What a round did beside its answers.
+/// The effects of a round besides its answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {
     /// Waiters that were granted the lock.
     pub(super) granted: Vec<ClaimId>,
     /// Claims that were force released, each with its client.
     pub(super) force_released: Vec<(ClaimId, Arc<str>)>,
-    /// Holders that are asked for a release, each with its client.
+    /// Holders with a release request, each with its client.
     pub(super) release_requested: Vec<(ClaimId, Arc<str>)>,
-    /// The first waiter, with its client, if it must look again sooner than its last answer said:
-    /// the lock went to a shorter lease.
+    /// The first waiter, with its client, if it must check sooner than its last answer stated: the
+    /// lock was handed to a shorter lease.
     pub(super) recheck_sooner: Option<(ClaimId, Arc<str>)>,
 }
 
 /// Applies the requests one after the other at `now` to `content`, which is `before` brought up to
-/// date. `last` is the highest token, `client_id` our own inbox. Every write also refreshes those of our
-/// waiters that are alive, and drops the evictions whose time is over.
+/// date. `last` is the highest token, `client_id` our own inbox. Every write also refreshes those
+/// of our waiters that are alive, and drops evictions whose TTL has passed.
 pub(super) fn apply_all(
     ops: &[Op],
     before: &Content,
@@ -88,51 +89,54 @@ pub(super) fn apply_all(
     if ops.is_empty() {
         effects.granted.extend(content.table.expire_and_grant(now, &mut || next_token(last, now)));
     }
-    let mut outs: Vec<OpOutcome> =
+    let mut outcomes: Vec<OpOutcome> =
         ops.iter().map(|op| apply(op, content, last, now, client_id, &mut effects)).collect();
     let changed = content != before;
     if changed {
         content.evictions.expire(now);
     }
     let table = &mut content.table;
-    for party in table.holders.iter_mut().filter(|party| effects.granted.contains(&party.claim)) {
-        party.details.since = None;
+    for contender in table.holders.iter_mut().filter(|contender| effects.granted.contains(&contender.claim)) {
+        contender.details.since = None;
     }
     if changed {
-        for party in
-            table.waiters.iter_mut().filter(|party| party.details.client_id == *client_id && alive(party.claim))
+        for contender in table
+            .waiters
+            .iter_mut()
+            .filter(|contender| contender.details.client_id == *client_id && alive(contender.claim))
         {
-            party.expires_at = now.saturating_add(party.ttl);
+            contender.expires_at = now.saturating_add(contender.ttl);
         }
     }
     if table.next_expiry().zip(before.table.next_expiry()).is_some_and(|(now, before)| now < before) {
         effects.recheck_sooner = table.waiters.front().map(|first| (first.claim, Arc::clone(&first.details.client_id)));
     }
-    // A request may grant the lock to a claim whose own request came before it.
-    for (op, out) in ops.iter().zip(&mut outs) {
+    // A request may grant the lock to a claim that was requested before it.
+    for (op, outcome) in ops.iter().zip(&mut outcomes) {
         let claim = match op {
             Op::Attempt { claim, .. } => claim.id,
             Op::LookUp(claim) => *claim,
             _ => continue,
         };
-        if let (OpOutcome::Queued { .. }, Some(held)) = (&*out, table.holder(claim)) {
-            *out = OpOutcome::Granted(held.token, held.expires_at);
-        } else if let (OpOutcome::Queued { .. }, Some(ahead)) = (&*out, table.position(claim)) {
-            *out = OpOutcome::Queued { ahead, recheck: time_to_next_expiry(table, now) };
+        if let (OpOutcome::Queued { .. }, Some(held)) = (&*outcome, table.holder(claim)) {
+            *outcome = OpOutcome::Granted(held.token, held.expires_at);
+        } else if let (OpOutcome::Queued { .. }, Some(ahead)) = (&*outcome, table.position(claim)) {
+            *outcome = OpOutcome::Queued { ahead, recheck: time_to_next_expiry(table, now) };
         }
     }
-    (outs, effects)
+    (outcomes, effects)
 }
 
-/// Sets until when the granted claims hold, from the table as it was written.
-pub(super) fn set_deadlines(outs: &mut [OpOutcome], ops: &[Op], table: &Contenders) {
-    for (op, out) in ops.iter().zip(outs) {
+/// Sets the deadlines of the granted claims, from the table as it was written.
+pub(super) fn set_deadlines(outcomes: &mut [OpOutcome], ops: &[Op], table: &Contenders) {
+    for (op, outcome) in ops.iter().zip(outcomes) {
         let claim = match op {
             Op::Attempt { claim, .. } => claim.id,
             Op::LookUp(claim) | Op::Renew(claim) => *claim,
             _ => continue,
         };
-        if let (OpOutcome::Granted(_, until) | OpOutcome::Renewed(Some(until)), Some(held)) = (out, table.holder(claim))
+        if let (OpOutcome::Granted(_, until) | OpOutcome::Renewed(Some(until)), Some(held)) =
+            (outcome, table.holder(claim))
         {
             *until = held.expires_at;
         }
@@ -173,7 +177,7 @@ fn apply(
         }
         Op::LookUp(claim) => {
             effects.granted.extend(table.expire_and_grant(now, &mut token));
-            match (table.holders.iter_mut().find(|party| party.claim == *claim), table.waiters.len()) {
+            match (table.holders.iter_mut().find(|contender| contender.claim == *claim), table.waiters.len()) {
                 (Some(held), _) => {
                     refresh_lease(held, now);
                     OpOutcome::Granted(held.token, held.expires_at)
@@ -202,11 +206,11 @@ fn apply(
         Op::ForceRelease(claim) => force_release(*claim, content, now, &mut token, effects),
         Op::RequestRelease(claim) => {
             effects.granted.extend(table.expire_and_grant(now, &mut token));
-            let held = table.holders.iter_mut().find(|party| party.claim == *claim);
-            OpOutcome::ReleaseRequested(held.map(|party| {
-                party.details.is_release_requested = true;
-                effects.release_requested.push((*claim, Arc::clone(&party.details.client_id)));
-                to_contender_view(party, now)
+            let held = table.holders.iter_mut().find(|contender| contender.claim == *claim);
+            OpOutcome::ReleaseRequested(held.map(|contender| {
+                contender.details.is_release_requested = true;
+                effects.release_requested.push((*claim, Arc::clone(&contender.details.client_id)));
+                to_contender_view(contender, now)
             }))
         }
         Op::Check => {
@@ -233,10 +237,10 @@ fn force_release(
     OpOutcome::ForceReleaseDone(Some(to_contender_view(&party, now)), advice)
 }
 
-/// A claim that asks is alive; the row records that once a quarter of its TTL has passed.
-fn refresh_lease(party: &mut Contender<ContenderDetails>, now: Instant) {
-    if party.expires_at.duration_since(now) < party.ttl * 3 / 4 {
-        party.expires_at = now.saturating_add(party.ttl);
+/// A claim that sends requests is alive; the row records that once a quarter of its TTL has passed.
+fn refresh_lease(contender: &mut Contender<ContenderDetails>, now: Instant) {
+    if contender.expires_at.duration_since(now) < contender.ttl * 3 / 4 {
+        contender.expires_at = now.saturating_add(contender.ttl);
     }
 }
 
@@ -251,35 +255,35 @@ fn to_outcome(verdict: Verdict, table: &Contenders, now: Instant) -> OpOutcome {
 
 /// The entry of one of our claims.
 pub(super) fn new_contender(claim: &Claim, client_id: &Arc<str>) -> Contender<ContenderDetails> {
-    let terms = &claim.options;
+    let options = &claim.options;
     Contender {
         claim: claim.id,
-        owner: terms.owner,
-        mode: terms.mode,
-        ttl: terms.ttl,
+        owner: options.owner,
+        mode: options.mode,
+        ttl: options.ttl,
         expires_at: Instant::default(),
         token: Token::default(),
         order: 0,
         details: ContenderDetails {
             since: None,
             client_id: Arc::clone(client_id),
-            holder: Arc::clone(&terms.holder),
+            holder: Arc::clone(&options.holder),
             is_release_requested: false,
         },
     }
 }
 
-/// A party, as inspection shows it.
-pub(super) fn to_contender_view(party: &Contender<ContenderDetails>, now: Instant) -> ContenderView {
-    let since = party.details.since.unwrap_or(now);
-    let token = (party.token > Token::default()).then_some(party.token);
+/// A contender, for inspection.
+pub(super) fn to_contender_view(contender: &Contender<ContenderDetails>, now: Instant) -> ContenderView {
+    let since = contender.details.since.unwrap_or(now);
+    let token = (contender.token > Token::default()).then_some(contender.token);
     ContenderView::new(
-        party.claim,
-        party.mode,
+        contender.claim,
+        contender.mode,
         token,
-        Holder::clone(&party.details.holder),
+        Holder::clone(&contender.details.holder),
         now.duration_since(since),
-        party.expires_at.duration_since(now),
+        contender.expires_at.duration_since(now),
     )
 }
 

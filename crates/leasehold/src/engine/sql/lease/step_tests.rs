@@ -29,9 +29,10 @@ impl Played {
     /// The outcome of one request, and whether the row must be written.
     fn one(&mut self, op: Op, now: Instant) -> (OpOutcome, bool) {
         let before = self.content.clone();
-        let me = "0123456789abcdef".into();
-        let (mut outs, _) = apply_all(&[op], &before, &mut self.content, &mut self.last, now, &me, &|_| false);
-        (outs.remove(0), self.content != before)
+        let client_id = "0123456789abcdef".into();
+        let (mut outcomes, _) =
+            apply_all(&[op], &before, &mut self.content, &mut self.last, now, &client_id, &|_| false);
+        (outcomes.remove(0), self.content != before)
     }
 }
 
@@ -45,7 +46,7 @@ fn evicted() -> (Played, Arc<Claim>, Arc<Claim>) {
 }
 
 #[test]
-fn an_evicted_waiter_that_asks_again_is_told_as_often_as_it_asks() {
+fn an_evicted_waiter_gets_the_error_at_every_retry() {
     let (mut played, holds, waits) = evicted();
     for op in [attempt(&waits), Op::LookUp(waits.id), attempt(&waits)] {
         assert_eq!(played.one(op, at(3)), (OpOutcome::ForceReleased, false));
@@ -60,7 +61,7 @@ fn an_evicted_waiter_that_asks_again_is_told_as_often_as_it_asks() {
 }
 
 #[test]
-fn an_evicted_holder_that_asks_again_is_told_and_the_next_has_the_lock() {
+fn an_evicted_holder_that_retries_gets_an_error_and_the_next_waiter_holds() {
     let (mut played, holds, next) = (Played::default(), claim(), claim());
     played.one(attempt(&holds), at(1));
     played.one(attempt(&next), at(1));

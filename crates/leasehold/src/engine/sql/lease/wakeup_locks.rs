@@ -1,12 +1,12 @@
 //! Wake-up locks, for databases without notifications (MySQL): named locks whose release wakes a
 //! waiter.
 //!
-//! A claim of ours that lasts a moment gets such a lock ("bell" in the code), which one connection
-//! of ours holds. A claim needs none if another of our own claims is right behind it. The waiter
-//! right behind the claim, in another process, blocks in `GET_LOCK` on its wake-up lock. It wakes
-//! when we call `RELEASE_LOCK`, and also when our process dies, since the server then releases the
-//! lock. A wake-up in vain costs one look at the row; a missing wake-up lock costs a retry a little
-//! later. Correctness never depends on it.
+//! A claim of ours that lasts longer than a moment gets such a lock, which one connection of ours
+//! holds. A claim needs none if another of our own claims is right behind it. The waiter right
+//! behind the claim, in another process, blocks in `GET_LOCK` on its wake-up lock. It wakes when we
+//! call `RELEASE_LOCK`, and also when our process dies, since the server then releases the lock. A
+//! spurious wake-up costs one read of the row; a missing wake-up lock delays the retry a little.
+//! Correctness never depends on it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -27,8 +27,8 @@ const MIN_CLAIM_AGE: Duration = Duration::from_millis(5);
 /// Time limit for the server's answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long wake-up locks stay unchecked. If the server had lost them, waiters would look at the
-/// row again and again.
+/// How long wake-up locks stay unchecked. If the server had lost them, waiters would read the row
+/// again and again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How many wake-up locks one statement acquires or releases.
@@ -46,7 +46,7 @@ pub(super) enum WakeupCommand {
     Acquire(ClaimId),
     /// No other client waits behind the claim: it gets no wake-up lock, but keeps one that it has.
     CancelPending(ClaimId),
-    /// One of our claims is gone.
+    /// One of our claims has ended.
     Release(ClaimId),
 }
 
@@ -57,8 +57,8 @@ pub(super) struct WakeupLocks {
     clock: Clock,
 }
 
-/// The queue of orders. The task wakes only for what cannot wait until its next alarm: most claims
-/// are gone by then.
+/// The queue of commands. The task wakes only for commands that cannot wait until its next timer:
+/// most claims have ended by then.
 #[derive(Debug, Default)]
 struct CommandQueue {
     schedule: Mutex<WakeupSchedule>,
@@ -66,27 +66,27 @@ struct CommandQueue {
 }
 
 impl WakeupLocks {
-    /// Starts the task that keeps them, on a connection of its own.
+    /// Starts the task that holds them, on a connection of its own.
     pub(super) fn start(pool: Arc<Pool>, clock: Clock) -> Self {
-        let desk = Arc::new(CommandQueue::default());
-        tokio::spawn(run(pool, clock.clone(), Arc::clone(&desk)));
-        Self { queue: desk, clock }
+        let queue = Arc::new(CommandQueue::default());
+        tokio::spawn(run(pool, clock.clone(), Arc::clone(&queue)));
+        Self { queue, clock }
     }
 
-    pub(super) fn submit(&self, orders: impl Iterator<Item = WakeupCommand>) {
+    pub(super) fn submit(&self, commands: impl Iterator<Item = WakeupCommand>) {
         let now = self.clock.now();
-        let mut book = lock(&self.queue.schedule);
+        let mut schedule = lock(&self.queue.schedule);
         let mut wakes = false;
-        for order in orders {
-            wakes |= book.apply(order, now);
+        for command in commands {
+            wakes |= schedule.apply(command, now);
         }
-        drop(book);
+        drop(schedule);
         if wakes {
             self.queue.wake.notify_one();
         }
     }
 
-    /// Gives up the connection: no claim holds any more.
+    /// Closes the connection: no claim holds any more.
     pub(super) fn close(&self) {
         lock(&self.queue.schedule).is_closed = true;
         self.queue.wake.notify_one();
@@ -116,16 +116,16 @@ struct WakeupSchedule {
 }
 
 impl WakeupSchedule {
-    /// Records an order. Returns whether the task must wake for it.
-    fn apply(&mut self, order: WakeupCommand, now: Instant) -> bool {
-        match order {
+    /// Records a command. Returns whether the task must wake for it.
+    fn apply(&mut self, command: WakeupCommand, now: Instant) -> bool {
+        match command {
             WakeupCommand::Acquire(claim) => {
                 if self.held.contains(&claim) || !self.pending.insert(claim) {
                     return false;
                 }
                 let due = now.saturating_add(MIN_CLAIM_AGE);
                 self.due.push_back((due, claim));
-                self.next_wake.is_none_or(|alarm| alarm > due)
+                self.next_wake.is_none_or(|next_wake| next_wake > due)
             }
             WakeupCommand::CancelPending(claim) => {
                 self.pending.remove(&claim);
@@ -171,7 +171,7 @@ impl WakeupSchedule {
         }
     }
 
-    /// The connection is gone, which released all wake-up locks: they are acquired again on the
+    /// The connection is closed, which released all wake-up locks: they are acquired again on the
     /// next one.
     fn reschedule_all(&mut self, now: Instant) {
         self.to_release.clear();
@@ -181,9 +181,9 @@ impl WakeupSchedule {
     }
 }
 
-async fn run(pool: Arc<Pool>, clock: Clock, desk: Arc<CommandQueue>) {
+async fn run(pool: Arc<Pool>, clock: Clock, queue: Arc<CommandQueue>) {
     let mut link: Option<Connection> = None;
-    while let Some((hang, ring)) = desk.next_batch(&clock).await {
+    while let Some((to_acquire, to_release)) = queue.next_batch(&clock).await {
         if pool.is_releasing_idle() {
             // Closing it releases all wake-up locks. Until the server has connections to spare,
             // waiters poll.
@@ -194,16 +194,16 @@ async fn run(pool: Arc<Pool>, clock: Clock, desk: Arc<CommandQueue>) {
             link = Connection::open(&pool.config).await.inspect_err(|failure| pool.note_refusal(failure)).ok();
         }
         let Some(open) = &mut link else {
-            lock(&desk.schedule).reschedule_all(clock.now().saturating_add(Duration::from_secs(1)));
+            lock(&queue.schedule).reschedule_all(clock.now().saturating_add(Duration::from_secs(1)));
             continue;
         };
-        match apply_batch(open, &clock, &hang, &ring).await {
+        match apply_batch(open, &clock, &to_acquire, &to_release).await {
             // Another client was probing that wake-up lock: try again a little later.
-            Ok(taken) => lock(&desk.schedule).reschedule(&taken, clock.now()),
+            Ok(taken) => lock(&queue.schedule).reschedule(&taken, clock.now()),
             Err(failure) => {
-                tracing::debug!(?failure, "the bells are gone");
+                tracing::debug!(?failure, "the wake-up locks were released with their connection");
                 link = None;
-                lock(&desk.schedule).reschedule_all(clock.now());
+                lock(&queue.schedule).reschedule_all(clock.now());
             }
         }
     }
@@ -218,46 +218,46 @@ impl CommandQueue {
     async fn next_batch(&self, clock: &Clock) -> Option<(Vec<ClaimId>, Vec<ClaimId>)> {
         let look_at = clock.now().saturating_add(CHECK_INTERVAL);
         loop {
-            let (alarm, any) = {
-                let (mut book, now) = (lock(&self.schedule), clock.now());
-                if book.is_closed {
+            let (next_wake, any) = {
+                let (mut schedule, now) = (lock(&self.schedule), clock.now());
+                if schedule.is_closed {
                     return None;
                 }
-                let (hang, ring) = (book.take_due(now), std::mem::take(&mut book.to_release));
-                book.next_wake = book.next_due();
-                let any = !book.held.is_empty();
-                if !hang.is_empty() || !ring.is_empty() || any && now >= look_at {
-                    return Some((hang, ring));
+                let (to_acquire, to_release) = (schedule.take_due(now), std::mem::take(&mut schedule.to_release));
+                schedule.next_wake = schedule.next_due();
+                let any = !schedule.held.is_empty();
+                if !to_acquire.is_empty() || !to_release.is_empty() || any && now >= look_at {
+                    return Some((to_acquire, to_release));
                 }
-                (book.next_wake, any)
+                (schedule.next_wake, any)
             };
             tokio::select! {
                 () = self.wake.notified() => {}
-                () = sleep_until(clock, alarm) => {}
+                () = sleep_until(clock, next_wake) => {}
                 () = sleep_until(clock, any.then_some(look_at)) => {}
             }
         }
     }
 }
 
-/// Releases and acquires wake-up locks; returns those that could not be acquired. With nothing to
-/// do, it checks that the server still has our connection and so our wake-up locks.
+/// Releases and acquires wake-up locks; returns those that could not be acquired. With an empty
+/// list, it checks that the server still has our connection and so our wake-up locks.
 async fn apply_batch(
     link: &mut Connection,
     clock: &Clock,
-    hang: &[ClaimId],
-    ring: &[ClaimId],
+    to_acquire: &[ClaimId],
+    to_release: &[ClaimId],
 ) -> Result<Vec<ClaimId>, Failure> {
-    if hang.is_empty() && ring.is_empty() {
+    if to_acquire.is_empty() && to_release.is_empty() {
         query(link, clock, "SELECT 1", &[]).await?;
     }
-    run_statement(link, clock, "RELEASE_LOCK", ring).await?;
-    run_statement(link, clock, "GET_LOCK", hang).await
+    run_statement(link, clock, "RELEASE_LOCK", to_release).await?;
+    run_statement(link, clock, "GET_LOCK", to_acquire).await
 }
 
 async fn query(link: &mut Connection, clock: &Clock, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
-    let late = || Err(Failure::ConnectionLost("the bells gave no answer".into()));
-    clock.timeout(REPLY_TIMEOUT, link.run(sql, values)).await.unwrap_or_else(|_| late())
+    let timed_out = || Err(Failure::ConnectionLost("the statement for the wake-up locks timed out".into()));
+    clock.timeout(REPLY_TIMEOUT, link.run(sql, values)).await.unwrap_or_else(|_| timed_out())
 }
 
 async fn sleep_until(clock: &Clock, at: Option<Instant>) {
@@ -271,12 +271,12 @@ async fn sleep_until(clock: &Clock, at: Option<Instant>) {
 async fn run_statement(
     link: &mut Connection,
     clock: &Clock,
-    what: &str,
+    detail: &str,
     claims: &[ClaimId],
 ) -> Result<Vec<ClaimId>, Failure> {
     let mut failed = Vec::new();
     for claims in claims.chunks(MAX_BATCH) {
-        let each = if what == "GET_LOCK" { "GET_LOCK(?, 0)" } else { "RELEASE_LOCK(?)" };
+        let each = if detail == "GET_LOCK" { "GET_LOCK(?, 0)" } else { "RELEASE_LOCK(?)" };
         let sql = format!("SELECT {}", vec![each; claims.len()].join(", "));
         let values: Vec<Value> = claims.iter().map(|claim| Value::from(lock_name(*claim))).collect();
         let reply = query(link, clock, &sql, &values).await?;
@@ -293,19 +293,20 @@ pub(super) struct ClaimWakeups(HashMap<ClaimId, bool>);
 impl ClaimWakeups {
     /// Compares our claims at a lock, each with whether another client may wait right behind it,
     /// with the last ones. Returns the changes.
-    pub(super) fn update(&mut self, ours: impl Iterator<Item = (ClaimId, bool)>) -> Vec<WakeupCommand> {
-        let now: HashMap<ClaimId, bool> = ours.collect();
-        let gone = self.0.keys().filter(|claim| !now.contains_key(claim)).map(|claim| WakeupCommand::Release(*claim));
-        let mut orders: Vec<WakeupCommand> = gone.collect();
+    pub(super) fn update(&mut self, own_claims: impl Iterator<Item = (ClaimId, bool)>) -> Vec<WakeupCommand> {
+        let now: HashMap<ClaimId, bool> = own_claims.collect();
+        let removed =
+            self.0.keys().filter(|claim| !now.contains_key(claim)).map(|claim| WakeupCommand::Release(*claim));
+        let mut commands: Vec<WakeupCommand> = removed.collect();
         for (claim, wanted) in &now {
             match (self.0.get(claim).copied().unwrap_or(false), wanted) {
-                (false, true) => orders.push(WakeupCommand::Acquire(*claim)),
-                (true, false) => orders.push(WakeupCommand::CancelPending(*claim)),
+                (false, true) => commands.push(WakeupCommand::Acquire(*claim)),
+                (true, false) => commands.push(WakeupCommand::CancelPending(*claim)),
                 _ => {}
             }
         }
         self.0 = now;
-        orders
+        commands
     }
 }
 
@@ -323,79 +324,79 @@ mod tests {
 
     #[test]
     fn a_short_claim_never_gets_a_wakeup_lock() {
-        let mut book = WakeupSchedule::default();
-        book.apply(WakeupCommand::Acquire(claim(1)), at(0));
-        book.apply(WakeupCommand::Release(claim(1)), at(3));
-        assert_eq!((book.next_due(), book.take_due(at(9)), book.to_release.len()), (None, vec![], 0));
+        let mut schedule = WakeupSchedule::default();
+        schedule.apply(WakeupCommand::Acquire(claim(1)), at(0));
+        schedule.apply(WakeupCommand::Release(claim(1)), at(3));
+        assert_eq!((schedule.next_due(), schedule.take_due(at(9)), schedule.to_release.len()), (None, vec![], 0));
     }
 
     #[test]
     fn a_lasting_claim_gets_a_wakeup_lock_that_is_released_once() {
-        let mut book = WakeupSchedule::default();
-        book.apply(WakeupCommand::Acquire(claim(1)), at(0));
-        book.apply(WakeupCommand::Acquire(claim(1)), at(1));
-        assert_eq!(book.take_due(at(4)), vec![]);
-        assert_eq!(book.take_due(at(5)), vec![claim(1)]);
-        book.apply(WakeupCommand::Release(claim(1)), at(6));
-        book.apply(WakeupCommand::Release(claim(1)), at(7));
-        assert_eq!(book.to_release, vec![claim(1)]);
+        let mut schedule = WakeupSchedule::default();
+        schedule.apply(WakeupCommand::Acquire(claim(1)), at(0));
+        schedule.apply(WakeupCommand::Acquire(claim(1)), at(1));
+        assert_eq!(schedule.take_due(at(4)), vec![]);
+        assert_eq!(schedule.take_due(at(5)), vec![claim(1)]);
+        schedule.apply(WakeupCommand::Release(claim(1)), at(6));
+        schedule.apply(WakeupCommand::Release(claim(1)), at(7));
+        assert_eq!(schedule.to_release, vec![claim(1)]);
     }
 
     #[test]
     fn a_claim_with_a_local_successor_gets_no_wakeup_lock_but_keeps_one_it_has() {
-        let mut book = WakeupSchedule::default();
-        book.apply(WakeupCommand::Acquire(claim(1)), at(0));
-        book.apply(WakeupCommand::CancelPending(claim(1)), at(3));
-        assert_eq!(book.take_due(at(5)), vec![]);
-        book.apply(WakeupCommand::Acquire(claim(1)), at(6));
-        assert_eq!(book.take_due(at(11)), vec![claim(1)]);
-        book.apply(WakeupCommand::CancelPending(claim(1)), at(12));
-        book.apply(WakeupCommand::Release(claim(1)), at(13));
-        assert_eq!(book.to_release, vec![claim(1)]);
+        let mut schedule = WakeupSchedule::default();
+        schedule.apply(WakeupCommand::Acquire(claim(1)), at(0));
+        schedule.apply(WakeupCommand::CancelPending(claim(1)), at(3));
+        assert_eq!(schedule.take_due(at(5)), vec![]);
+        schedule.apply(WakeupCommand::Acquire(claim(1)), at(6));
+        assert_eq!(schedule.take_due(at(11)), vec![claim(1)]);
+        schedule.apply(WakeupCommand::CancelPending(claim(1)), at(12));
+        schedule.apply(WakeupCommand::Release(claim(1)), at(13));
+        assert_eq!(schedule.to_release, vec![claim(1)]);
     }
 
     #[test]
     fn an_update_reports_only_changes() {
-        let mut hung = ClaimWakeups::default();
-        let mut told = |ours: &[(u128, bool)]| {
-            let orders = hung.update(ours.iter().map(|(bits, wanted)| (claim(*bits), *wanted)));
-            let mut told: Vec<String> = orders
+        let mut wakeups = ClaimWakeups::default();
+        let mut commands_for = |own_claims: &[(u128, bool)]| {
+            let commands = wakeups.update(own_claims.iter().map(|(bits, wanted)| (claim(*bits), *wanted)));
+            let mut commands_for: Vec<String> = commands
                 .into_iter()
-                .map(|order| match order {
-                    WakeupCommand::Acquire(claim) => format!("hang {}", claim.bits()),
-                    WakeupCommand::CancelPending(claim) => format!("spare {}", claim.bits()),
-                    WakeupCommand::Release(claim) => format!("ring {}", claim.bits()),
+                .map(|command| match command {
+                    WakeupCommand::Acquire(claim) => format!("acquire {}", claim.bits()),
+                    WakeupCommand::CancelPending(claim) => format!("cancel {}", claim.bits()),
+                    WakeupCommand::Release(claim) => format!("release {}", claim.bits()),
                 })
                 .collect();
-            told.sort();
-            told
+            commands_for.sort();
+            commands_for
         };
-        assert_eq!(told(&[(1, true)]), ["hang 1"]);
-        assert_eq!(told(&[(1, false), (2, true)]), ["hang 2", "spare 1"]);
-        assert_eq!(told(&[(1, false), (2, true)]), [""; 0]);
-        assert_eq!(told(&[(2, true)]), ["ring 1"]);
-        assert_eq!(told(&[]), ["ring 2"]);
+        assert_eq!(commands_for(&[(1, true)]), ["acquire 1"]);
+        assert_eq!(commands_for(&[(1, false), (2, true)]), ["acquire 2", "cancel 1"]);
+        assert_eq!(commands_for(&[(1, false), (2, true)]), [""; 0]);
+        assert_eq!(commands_for(&[(2, true)]), ["release 1"]);
+        assert_eq!(commands_for(&[]), ["release 2"]);
     }
 
     #[test]
     fn the_task_wakes_only_for_urgent_commands() {
-        let mut book = WakeupSchedule::default();
-        assert!(book.apply(WakeupCommand::Acquire(claim(1)), at(0)), "it would sleep on");
-        book.next_wake = book.next_due();
-        assert!(!book.apply(WakeupCommand::Acquire(claim(2)), at(1)), "it wakes before that");
-        assert!(!book.apply(WakeupCommand::Release(claim(1)), at(2)), "there is nothing to ring");
-        assert_eq!(book.take_due(at(6)), vec![claim(2)]);
-        book.next_wake = book.next_due();
-        assert!(book.apply(WakeupCommand::Release(claim(2)), at(7)));
-        assert!(book.apply(WakeupCommand::Acquire(claim(3)), at(8)));
+        let mut schedule = WakeupSchedule::default();
+        assert!(schedule.apply(WakeupCommand::Acquire(claim(1)), at(0)), "it would sleep on");
+        schedule.next_wake = schedule.next_due();
+        assert!(!schedule.apply(WakeupCommand::Acquire(claim(2)), at(1)), "it wakes before that");
+        assert!(!schedule.apply(WakeupCommand::Release(claim(1)), at(2)), "no wake-up lock is to be released");
+        assert_eq!(schedule.take_due(at(6)), vec![claim(2)]);
+        schedule.next_wake = schedule.next_due();
+        assert!(schedule.apply(WakeupCommand::Release(claim(2)), at(7)));
+        assert!(schedule.apply(WakeupCommand::Acquire(claim(3)), at(8)));
     }
 
     #[test]
     fn lost_wakeup_locks_are_acquired_again() {
-        let mut book = WakeupSchedule::default();
-        book.apply(WakeupCommand::Acquire(claim(1)), at(0));
-        assert_eq!(book.take_due(at(5)), vec![claim(1)]);
-        book.reschedule_all(at(10));
-        assert_eq!(book.take_due(at(15)), vec![claim(1)]);
+        let mut schedule = WakeupSchedule::default();
+        schedule.apply(WakeupCommand::Acquire(claim(1)), at(0));
+        assert_eq!(schedule.take_due(at(5)), vec![claim(1)]);
+        schedule.reschedule_all(at(10));
+        assert_eq!(schedule.take_due(at(15)), vec![claim(1)]);
     }
 }

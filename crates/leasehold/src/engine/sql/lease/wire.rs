@@ -19,9 +19,9 @@ pub(super) struct LeaseStatements {
     acquire: String,
     /// Writes over the version that was read: see [`Swap`].
     swap: String,
-    /// The same, and sends notifications: PostgreSQL only.
+    /// As above, and sends notifications: PostgreSQL only.
     swap_and_notify: String,
-    /// The same for a row without parties and without notifications: it needs no time.
+    /// As above for a row without contenders and without notifications: it needs no time.
     clear: String,
     read: String,
     list: String,
@@ -125,7 +125,7 @@ impl LeaseStatements {
         }
     }
 
-    /// Writes over the version that was read: no party is left.
+    /// Writes over the version that was read: no contender is left.
     pub(super) fn clear(&self, swap: &Swap<'_>) -> (&str, Vec<Value>) {
         let token = i64::try_from(swap.token).unwrap_or(i64::MAX);
         let state = swap.state.as_str();
@@ -156,7 +156,7 @@ impl LeaseStatements {
     pub(super) fn versions(&self, names: &[&str]) -> (String, Vec<Value>) {
         match self.dialect {
             Dialect::MySql => {
-                // The list is filled up with the last name: few different texts mean few prepared
+                // The list is padded with the last name: few different texts mean few prepared
                 // statements.
                 let last = names.last().copied().unwrap_or_default();
                 let more = names.len().next_power_of_two() - names.len();
@@ -201,8 +201,8 @@ fn mysql(table: &str) -> LeaseStatements {
     // One time for the whole statement; the session's time zone has no summer time.
     const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
     let put = |text: &str, mark: u8, value: &str| format!("REPLACE({text}, CHAR({mark} USING utf8mb4), {value})");
-    // A value may name a column that stands before it: there, `version` is the time. The same goes
-    // for VALUES(version) below. Usually that time is above all earlier values, and the text that
+    // A value may name a column that precedes it: there, `version` is the time. The same goes for
+    // VALUES(version) below. Usually that time is above all earlier values, and the text that
     // contains it is already right.
     let next = "GREATEST(token + 1, version + 1, VALUES(version))";
     let both = |value: &str| put(&put("?", 1, value), 2, value);
@@ -247,9 +247,9 @@ fn postgres(table: &str) -> LeaseStatements {
     // One time for the whole statement: when it arrived. A double has room for the microseconds
     // until the year 2242, and is faster.
     const CAME: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
-    // The row-lock timeout is set for the statement's own transaction alone. Nothing stays behind
-    // in the session, which behind a pooler is another program's next. It is evaluated with the
-    // row's own values, before the statement waits for anything.
+    // The row-lock timeout is set for the statement's own transaction alone. The session, which
+    // behind a pooler is used by another program next, stays unchanged. The timeout is evaluated
+    // with the row's own values, before the statement waits for a lock.
     let bounded = |parameter: u8| format!("(SELECT set_config('lock_timeout', ${parameter}, true)) AS bound");
     let both = |value: &str| format!("replace(replace($3, chr(1), {value}::text), chr(2), {value}::text)");
     let next = "greatest(l.token + 1, l.version + 1, excluded.token)";

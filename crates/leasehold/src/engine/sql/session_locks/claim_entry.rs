@@ -30,14 +30,13 @@ pub(super) enum ClaimStage {
 /// A request to the task of a claim.
 #[derive(Debug)]
 pub(super) enum ClaimRequest {
-    /// Show that the lock is held, and return until when it certainly is.
+    /// Show that the lock is held, and return the time until which it certainly is.
     ConfirmHeld(oneshot::Sender<Instant>),
     /// End the claim.
     Release(oneshot::Sender<Result<ReleaseReply, ClaimError>>),
 }
 
-/// One claim. Its connection belongs to a task of its own, which goes on when a caller's step is
-/// dropped.
+/// One claim. A background task owns its connection, and continues when a caller's step is dropped.
 #[derive(Debug)]
 pub(super) struct ClaimEntry {
     pub(super) claim: ClaimId,
@@ -56,19 +55,19 @@ pub(super) struct ClaimEntry {
 
 impl ClaimEntry {
     fn new(claim: &Claim, clock: &Clock) -> (Arc<Self>, UnboundedReceiver<ClaimRequest>) {
-        let (orders, receiver) = unbounded_channel();
-        let seat = Self {
+        let (requests, receiver) = unbounded_channel();
+        let entry = Self {
             claim: claim.id,
             name: claim.name().clone(),
             mode: claim.options.mode,
             ttl: claim.options.ttl,
             stage: watch::Sender::new(ClaimStage::New),
-            requests: orders,
+            requests,
             last_wanted: AtomicU64::new(clock.now().as_nanos()),
             connection: AtomicI64::new(0),
             recheck: Notify::new(),
         };
-        (Arc::new(seat), receiver)
+        (Arc::new(entry), receiver)
     }
 
     /// Notes that a caller still wants it.
@@ -87,7 +86,7 @@ impl ClaimEntry {
         }
     }
 
-    /// Until when it certainly holds, by the server's answer now. `None`: it does not.
+    /// The time until which it certainly holds, by the server's answer now. `None`: it does not.
     pub(super) async fn confirm_held(&self) -> Option<Instant> {
         let (sender, answer) = oneshot::channel();
         self.requests.send(ClaimRequest::ConfirmHeld(sender)).ok()?;
@@ -121,34 +120,34 @@ impl ClaimRegistry {
         claim: &Claim,
         clock: &Clock,
     ) -> (Arc<ClaimEntry>, Option<UnboundedReceiver<ClaimRequest>>) {
-        let mut all = self.lock();
-        if let Some(seat) = all.get(&claim.id) {
-            return (Arc::clone(seat), None);
+        let mut entries = self.lock();
+        if let Some(entry) = entries.get(&claim.id) {
+            return (Arc::clone(entry), None);
         }
-        let (seat, orders) = ClaimEntry::new(claim, clock);
-        all.insert(claim.id, Arc::clone(&seat));
-        (seat, Some(orders))
+        let (entry, requests) = ClaimEntry::new(claim, clock);
+        entries.insert(claim.id, Arc::clone(&entry));
+        (entry, Some(requests))
     }
 
     /// Removes a claim that has ended.
-    pub(super) fn remove(&self, seat: &Arc<ClaimEntry>) {
-        let mut all = self.lock();
-        if all.get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat)) {
-            all.remove(&seat.claim);
+    pub(super) fn remove(&self, entry: &Arc<ClaimEntry>) {
+        let mut entries = self.lock();
+        if entries.get(&entry.claim).is_some_and(|current| Arc::ptr_eq(current, entry)) {
+            entries.remove(&entry.claim);
         }
     }
 
     /// Whether another claim of this client certainly holds the lock and excludes this one.
-    pub(super) fn is_excluded_locally(&self, seat: &ClaimEntry, now: Instant) -> bool {
+    pub(super) fn is_excluded_locally(&self, entry: &ClaimEntry, now: Instant) -> bool {
         self.lock().values().any(|other| {
-            let same = other.claim != seat.claim && other.name == seat.name;
-            let together = other.mode == Mode::Shared && seat.mode == Mode::Shared;
+            let same = other.claim != entry.claim && other.name == entry.name;
+            let together = other.mode == Mode::Shared && entry.mode == Mode::Shared;
             same && !together && matches!(*other.stage.borrow(), ClaimStage::Held { until, .. } if until > now)
         })
     }
 
     /// The claims that hold.
     pub(super) fn holders(&self) -> Vec<Arc<ClaimEntry>> {
-        self.lock().values().filter(|seat| seat.connection.load(Ordering::Acquire) != 0).cloned().collect()
+        self.lock().values().filter(|entry| entry.connection.load(Ordering::Acquire) != 0).cloned().collect()
     }
 }

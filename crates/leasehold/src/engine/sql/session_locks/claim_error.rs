@@ -21,13 +21,13 @@ impl From<Failure> for ClaimError {
 
 impl ClaimError {
     /// Converts it to the library's error.
-    pub(super) fn to_error(&self, room: &SessionPool) -> Error {
+    pub(super) fn to_error(&self, pool: &SessionPool) -> Error {
         match self {
-            Self::Failed(failure) => room.side_pool.to_error(failure),
+            Self::Failed(failure) => pool.side_pool.to_error(failure),
             Self::PoolExhausted => {
-                let most = room.config.connections;
-                let message = format!("all {most} connections hold other locks or wait for them: raise connections=");
-                Error::new(ErrorKind::Unavailable, message).retryable().at_engine(room.config.dialect.name())
+                let limit = pool.config.connections;
+                let message = format!("all {limit} connections hold other locks or wait for them: raise connections=");
+                Error::new(ErrorKind::Unavailable, message).retryable().at_engine(pool.config.dialect.name())
             }
         }
     }

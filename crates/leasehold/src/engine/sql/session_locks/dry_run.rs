@@ -16,7 +16,7 @@ pub async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failu
 }
 
 async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Failure> {
-    let strange = |what: &str| Failure::UnexpectedReply(what.to_owned());
+    let unexpected = |detail: &str| Failure::UnexpectedReply(detail.to_owned());
     let wire = SessionStatements::new(config, ServerKind::default());
     let name = format!("leasehold-doctor-{:032x}", crate::random::random_bits());
     if config.technique == Technique::ForUpdate {
@@ -24,7 +24,7 @@ async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Fa
         link.run(&sql, &values).await?;
         let (sql, values) = wire.try_acquire(&name, Mode::Exclusive);
         if !wire.is_granted(&link.run(&sql, &values).await?, &name) {
-            return Err(strange("a new row cannot be locked"));
+            return Err(unexpected("a new row cannot be locked"));
         }
     }
     for _ in 0..2 {

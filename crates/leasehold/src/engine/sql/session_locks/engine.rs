@@ -28,33 +28,34 @@ pub struct SessionLockEngine {
 }
 
 impl SessionLockEngine {
-    pub(super) fn new(room: Arc<SessionPool>, can: Capabilities) -> Self {
+    pub(super) fn new(pool: Arc<SessionPool>, capabilities: Capabilities) -> Self {
         let runtime = tokio::runtime::Handle::current();
-        runtime.spawn(super::session_check::run(Arc::downgrade(&room)));
-        Self { capabilities: can, records: StoredRecords::new(&room.side_pool), pool: room, runtime }
+        runtime.spawn(super::session_check::run(Arc::downgrade(&pool)));
+        Self { capabilities, records: StoredRecords::new(&pool.side_pool), pool, runtime }
     }
 
     /// The claim's entry, with a task of its own.
     fn claim_entry(&self, claim: &Claim, queue: bool) -> Arc<ClaimEntry> {
-        let (seat, orders) = self.pool.claims.get_or_insert(claim, &self.pool.clock);
-        if let Some(orders) = orders {
-            self.runtime.spawn(run_claim(Arc::clone(&self.pool), Arc::clone(&seat), orders, queue));
+        let (entry, requests) = self.pool.claims.get_or_insert(claim, &self.pool.clock);
+        if let Some(requests) = requests {
+            self.runtime.spawn(run_claim(Arc::clone(&self.pool), Arc::clone(&entry), requests, queue));
         }
-        seat
+        entry
     }
 
     /// The claim's state, as the answer to a request sent at `sent`.
-    async fn to_answer(&self, seat: &ClaimEntry, stage: ClaimStage, sent: Instant) -> Result<AcquireReply> {
+    async fn to_answer(&self, entry: &ClaimEntry, stage: ClaimStage, sent: Instant) -> Result<AcquireReply> {
         match stage {
             ClaimStage::New | ClaimStage::Waiting => {
                 Ok(AcquireReply::Queued { ahead: 0, recheck_after: None, cool_down: None })
             }
             ClaimStage::Ended(None) => Ok(AcquireReply::Busy { recheck_after: None }),
-            ClaimStage::Ended(Some(trouble)) => Err(trouble.to_error(&self.pool)),
+            ClaimStage::Ended(Some(error)) => Err(error.to_error(&self.pool)),
             ClaimStage::Held { token, until } => {
                 // It was granted before this request, so the session must show until when it holds
                 // now.
-                let until = if until.saturating_sub(seat.ttl) < sent { seat.confirm_held().await } else { Some(until) };
+                let until =
+                    if until.saturating_sub(entry.ttl) < sent { entry.confirm_held().await } else { Some(until) };
                 Ok(match until {
                     Some(until) => AcquireReply::Granted(Grant { token, reserved_at: sent, expires_at: until }),
                     None => AcquireReply::Busy { recheck_after: None },
@@ -76,14 +77,14 @@ impl Engine for SessionLockEngine {
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply> {
         let sent = self.pool.clock.now();
         Step::new(async move {
-            let seat = self.claim_entry(&claim, queue);
-            seat.mark_wanted(sent);
-            let mut stages = seat.stage.subscribe();
-            let stage = match stages.wait_for(|stage| !matches!(stage, ClaimStage::New)).await {
+            let entry = self.claim_entry(&claim, queue);
+            entry.mark_wanted(sent);
+            let mut stage_changes = entry.stage.subscribe();
+            let stage = match stage_changes.wait_for(|stage| !matches!(stage, ClaimStage::New)).await {
                 Ok(stage) => stage.clone(),
                 Err(_) => ClaimStage::Ended(None),
             };
-            self.to_answer(&seat, stage, sent).await
+            self.to_answer(&entry, stage, sent).await
         })
     }
 
@@ -91,21 +92,21 @@ impl Engine for SessionLockEngine {
         Step::ready(Ok(None))
     }
 
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<AcquireReply> {
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, timeout: Duration) -> Step<AcquireReply> {
         let sent = self.pool.clock.now();
         Step::new(async move {
-            let Some(seat) = self.pool.claims.find(claim.id) else {
+            let Some(entry) = self.pool.claims.find(claim.id) else {
                 return Ok(AcquireReply::Busy { recheck_after: None });
             };
-            seat.mark_wanted(sent);
-            let mut stages = seat.stage.subscribe();
-            let changed = stages.wait_for(|stage| !matches!(stage, ClaimStage::New | ClaimStage::Waiting));
+            entry.mark_wanted(sent);
+            let mut stage_changes = entry.stage.subscribe();
+            let changed = stage_changes.wait_for(|stage| !matches!(stage, ClaimStage::New | ClaimStage::Waiting));
             let stage = tokio::select! {
                 biased;
                 stage = changed => stage.map_or(ClaimStage::Ended(None), |stage| stage.clone()),
-                () = self.pool.clock.sleep_until(sent.saturating_add(patience)) => ClaimStage::Waiting,
+                () = self.pool.clock.sleep_until(sent.saturating_add(timeout)) => ClaimStage::Waiting,
             };
-            self.to_answer(&seat, stage, sent).await
+            self.to_answer(&entry, stage, sent).await
         })
     }
 
@@ -114,9 +115,9 @@ impl Engine for SessionLockEngine {
         let within = rules::renewal_timeout(claims.iter().map(|claim| claim.options.ttl));
         Step::new(async move {
             let one = async |claim: &Arc<Claim>| {
-                let Some(seat) = self.pool.claims.find(claim.id) else { return RenewReply::Lost };
-                seat.mark_wanted(sent);
-                match self.pool.clock.timeout(within, seat.confirm_held()).await {
+                let Some(entry) = self.pool.claims.find(claim.id) else { return RenewReply::Lost };
+                entry.mark_wanted(sent);
+                match self.pool.clock.timeout(within, entry.confirm_held()).await {
                     Ok(Some(until)) => RenewReply::Renewed(until.min(sent.saturating_add(claim.options.ttl))),
                     Ok(None) => RenewReply::Lost,
                     // This claim's session did not answer; those of the others may.
@@ -132,10 +133,10 @@ impl Engine for SessionLockEngine {
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply> {
         Step::new(async move {
-            let Some(seat) = self.pool.claims.find(claim.id) else { return Ok(ReleaseReply::Absent) };
-            match seat.release().await {
+            let Some(entry) = self.pool.claims.find(claim.id) else { return Ok(ReleaseReply::Absent) };
+            match entry.release().await {
                 Some(Ok(released)) => Ok(released),
-                Some(Err(trouble)) => Err(trouble.to_error(&self.pool)),
+                Some(Err(error)) => Err(error.to_error(&self.pool)),
                 None => Ok(ReleaseReply::Absent),
             }
         })
@@ -162,8 +163,8 @@ impl RecordStore for SessionLockEngine {
         Step::new(async move { self.records.get(&name).await })
     }
 
-    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { self.records.compare_and_set(&name, over, value).await })
+    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { self.records.compare_and_set(&name, expected_version, value).await })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {

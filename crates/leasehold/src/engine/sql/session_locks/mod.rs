@@ -4,11 +4,11 @@
 //! # The protocol
 //! Every claim that holds has a connection of its own. So has this client's first waiter for each
 //! name; the waiters behind it wait here, in order. `connections=` limits them all. One or two of
-//! them are reserved for statements that hold nothing.
+//! them are reserved for statements without a lock.
 //!
-//! - **Idle time.** The server ends the session when it receives nothing for the TTL
+//! - **Idle time.** The server ends the session when it receives no statement for a TTL
 //!   (`wait_timeout`, `idle_session_timeout`, `idle_in_transaction_session_timeout`). So it frees
-//!   the lock of a holder that is stopped, partitioned or gone, and never before the holder's own
+//!   the lock of a holder that is stopped, partitioned or dead, and never before the holder's own
 //!   deadline. That deadline counts from when the last answered statement was *sent*.
 //! - **Acquire.** `session`: `GET_LOCK(key, 0)`, `pg_try_advisory_lock(key)`. `for-update`: a
 //!   statement of its own creates a missing row (without a row, both clients would pass), then
@@ -25,8 +25,8 @@
 //! - **Renew.** A statement on the session. Its answer shows that the session still lived after the
 //!   statement was sent. (In MySQL: that the lock is its own.)
 //! - **Release.** `RELEASE_LOCK`, `pg_advisory_unlock`, `ROLLBACK`. The connection is reused only
-//!   if the answer shows that nothing is left.
-//! - **Loss.** PostgreSQL's driver notices the end of a connection at once. MySQL's notices nothing
+//!   if the answer shows that the session holds no lock.
+//! - **Loss.** PostgreSQL's driver notices the end of a connection at once. MySQL's does not
 //!   while idle. Every `poll`, another connection asks the server which of our connections it has.
 //!   (A query on the connection itself would prolong the lock of a holder that does not renew.)
 //!
@@ -38,31 +38,31 @@
 //! | ... to the increment of the counter | incremented again: numbers are skipped, none is given twice |
 //! | ... to a renewal | the session, and so the lock, counts as lost after a TTL at the latest; until then the lease runs down |
 //! | ... while other leases of the client are renewed | the others get their answers: each has a time limit of its own, shorter than the keeper's for all of them |
-//! | ... to a statement that holds nothing (counters, checks) | sent again on another connection after `connect-timeout` |
+//! | ... to a statement without a lock (counters, checks) | sent again on another connection after `connect-timeout` |
 //! | ... to a release | the connection is cut; the rest of the lock ends with it, by the idle time at the latest. Whether the lock was ours until then is unknown: reported as lost |
-//! | the caller stops waiting | the claim's task goes on; a claim that no caller wants for a TTL leaves |
+//! | the caller stops waiting | the claim's task continues; it releases a claim that no caller wants for a TTL |
 //! | the process is killed | the kernel closes its connections: the server frees all its locks at once |
 //! | ... or the machine fails, or the network | the idle time ends the session; a dead waiter is found when it is granted the lock (PostgreSQL: within a second) |
 //! | the process stops before it acquires the lock | the server frees the lock a TTL after the grant |
 //! | ... while it holds | the same; its own deadline passed before |
 //! | ... between lock and counter | it increments the counter on a session that has ended (fails), or elsewhere, and then finds its session ended: no grant |
 //! | two clients acquire at once | the server decides; its answer is the grant |
-//! | the server ends a connection | waiting: tries again; releasing: reported as lost; holding: lost. **The lock is free at once, and its holder learns of it a moment later** (PostgreSQL: with the end of the connection; MySQL: within `poll`, at most 1 s). Until then two clients believe that they hold, and the token tells them apart |
+//! | the server ends a connection | waiting: tries again; releasing: reported as lost; holding: lost. **The lock is free at once, and its holder learns of it a moment later** (PostgreSQL: with the end of the connection; MySQL: within `poll`, at most 1 s). Until then two clients believe that they hold, and their tokens differ |
 //! | the server is killed | all sessions end, and all locks; counters are kept, and never fall behind the clock |
 //! | a deadlock (1213, 40P01), a lock wait timeout (1205, 55P03) | the statement had no effect. The counter is tried four times in all, then the lock is released and the error gives the reason; a wait is started again |
 //! | ... of a counter that another transaction keeps locked, on a PostgreSQL session, which has no lock timeout | no answer within `connect-timeout`: the connection is cut, and the lock with it |
 //! | the server accepts no writes | the counter cannot be incremented: the lock is released, and the error gives the reason |
-//! | the database's clock jumps | back: the counter goes on by one; forward: it goes on from there. Nothing else reads that clock |
+//! | the database's clock jumps | back: the counter continues by one; forward: it continues from there. That clock has no other use |
 //! | our clock jumps | only the monotonic clock is read |
 //! | two names have one key | PostgreSQL only, 1 in 2^64 for each pair: they exclude each other, and never are there two holders |
 //!
 //! # What is assumed
 //! - All clients use the same technique, table and server.
-//! - Nothing between us and the server changes sessions. A pooler in transaction mode is detected
+//! - No proxy between us and the server changes sessions. A pooler in transaction mode is detected
 //!   at opening and refused; so is Galera.
 //! - After a failover, the locks of the first server are over only for clients that notice. A
 //!   server that was partitioned but not stopped still holds locks for clients that reach it. Their
-//!   tokens are lower, or the resource cannot tell.
+//!   tokens are lower, or the resource cannot distinguish them.
 //! - The server's clock does not run more than 1 % fast.
 
 mod claim_entry;
@@ -131,7 +131,7 @@ pub const POSTGRES_SESSION: Capabilities =
 pub const POSTGRES_FOR_UPDATE: Capabilities = Capabilities {
     shared: true,
     fails_when: POSTGRES_BREAKS,
-    warning: "a transaction is open for as long as the lock is held: nothing that changed meanwhile can be vacuumed; readers may overtake a waiting writer",
+    warning: "a transaction is open for as long as the lock is held: rows that change in that time cannot be vacuumed; readers may overtake a waiting writer",
     ..base("postgres")
 };
 
@@ -149,48 +149,48 @@ fn capabilities(config: &Config) -> Capabilities {
 pub(super) async fn open(config: Config, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let config = Arc::new(config);
     // Reserved, so that holders cannot block the increment of a counter or the end of a statement.
-    let beside = if config.connections >= 8 { 2 } else { 1 };
-    let side = Pool::new(&Arc::new(Config { connections: beside, ..Config::clone(&config) }));
-    let server = detect_server(&side, &config).await?;
-    let mut link = side.borrow_or_error().await?;
-    super::create_tables(&config, &mut link).await.map_err(|failure| side.to_error(&failure))?;
+    let side_connections = if config.connections >= 8 { 2 } else { 1 };
+    let side_pool = Pool::new(&Arc::new(Config { connections: side_connections, ..Config::clone(&config) }));
+    let server = detect_server(&side_pool, &config).await?;
+    let mut link = side_pool.borrow_or_error().await?;
+    super::create_tables(&config, &mut link).await.map_err(|failure| side_pool.to_error(&failure))?;
     drop(link);
-    let can = capabilities(&config);
-    let places = config.connections - beside;
+    let engine_capabilities = capabilities(&config);
+    let max_sessions = config.connections - side_connections;
     let wire = SessionStatements::new(&config, server);
-    let room = Arc::new(SessionPool::new(config, wire, clock.clone(), side, places));
+    let pool = Arc::new(SessionPool::new(config, wire, clock.clone(), side_pool, max_sessions));
     // Logging in may take longer than a lock: the first lock must not wait for it.
-    let first = session::Session::open(&room).await.map_err(|failure| room.side_pool.to_error(&failure))?;
-    room.return_session(first).await;
-    Ok(Arc::new(SessionLockEngine::new(room, can)))
+    let first = session::Session::open(&pool).await.map_err(|failure| pool.side_pool.to_error(&failure))?;
+    pool.return_session(first).await;
+    Ok(Arc::new(SessionLockEngine::new(pool, engine_capabilities)))
 }
 
 /// Detects the server, and whether its sessions' locks exclude all its clients.
-async fn detect_server(side: &Arc<Pool>, config: &Config) -> Result<ServerKind> {
+async fn detect_server(side_pool: &Arc<Pool>, config: &Config) -> Result<ServerKind> {
     let unsupported = |message: &str| {
-        Err(Error::new(ErrorKind::Unsupported, format!("{} {message}: use technique=row", side.server))
+        Err(Error::new(ErrorKind::Unsupported, format!("{} {message}: use technique=row", side_pool.server))
             .at_engine(config.dialect.name()))
     };
     match config.dialect {
         Dialect::MySql => {
-            let reply = side.run("SELECT VERSION()", &[]).await.map_err(|failure| side.to_error(&failure))?;
+            let reply = side_pool.run("SELECT VERSION()", &[]).await.map_err(|failure| side_pool.to_error(&failure))?;
             let maria = reply.value().and_then(Value::text).is_some_and(|version| version.contains("MariaDB"));
-            if super::parse_is_galera(side.run(super::IS_GALERA_QUERY, &[]).await)
-                .map_err(|failure| side.to_error(&failure))?
+            if super::parse_is_galera(side_pool.run(super::IS_GALERA_QUERY, &[]).await)
+                .map_err(|failure| side_pool.to_error(&failure))?
             {
                 return unsupported("is part of a Galera cluster, whose nodes do not share the locks of sessions");
             }
             Ok(ServerKind { is_mariadb: maria, version: 0 })
         }
         Dialect::Postgres => {
-            if super::pooler::has_transaction_pooler(config).await.map_err(|failure| side.to_error(&failure))? {
+            if super::pooler::has_transaction_pooler(config).await.map_err(|failure| side_pool.to_error(&failure))? {
                 return unsupported(
                     "is behind a pooler that gives each transaction another session, and the lock would be anybody's: connect to the server \
                      itself, or with pooler=transaction",
                 );
             }
             let sql = "SELECT current_setting('server_version_num')::bigint";
-            let reply = side.run(sql, &[]).await.map_err(|failure| side.to_error(&failure))?;
+            let reply = side_pool.run(sql, &[]).await.map_err(|failure| side_pool.to_error(&failure))?;
             let version = reply.value().and_then(Value::int).unwrap_or(0);
             if version < 140_000 && config.technique == Technique::Session {
                 return unsupported("is older than PostgreSQL 14, and does not end idle sessions");

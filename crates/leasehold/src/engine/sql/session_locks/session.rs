@@ -9,7 +9,7 @@ use super::wire::{SessionStatements, Statement};
 use crate::clock::{Clock, Instant};
 use crate::types::{ClaimId, LockName, Mode, Token};
 
-/// A connection. Dropping it cuts it, and the server releases what it had.
+/// A connection. Dropping it closes it, and the server releases its locks.
 #[derive(Debug)]
 pub(super) struct Session {
     connection: Option<Connection>,
@@ -24,9 +24,9 @@ pub(super) struct Session {
 
 impl Session {
     /// Connects.
-    pub(super) async fn open(room: &SessionPool) -> Result<Self, Failure> {
-        let link = Connection::open(&room.config).await?;
-        let (clock, bound) = (room.clock.clone(), room.config.connect_timeout);
+    pub(super) async fn open(pool: &SessionPool) -> Result<Self, Failure> {
+        let link = Connection::open(&pool.config).await?;
+        let (clock, bound) = (pool.clock.clone(), pool.config.connect_timeout);
         let mut session = Self {
             connection: Some(link),
             last_answered_sent: clock.now(),
@@ -34,17 +34,17 @@ impl Session {
             reply_timeout: bound,
             idle_timeout: None,
         };
-        session.execute_batch(&room.wire.setup()).await?;
-        if let Some(eyes) = room.wire.client_check_setup()
-            && let Err(failure) = session.execute_batch(eyes).await
+        session.execute_batch(&pool.wire.setup()).await?;
+        if let Some(statement) = pool.wire.client_check_setup()
+            && let Err(failure) = session.execute_batch(statement).await
         {
-            tracing::debug!(?failure, "the server does not look after those who wait");
+            tracing::debug!(?failure, "the server does not check waiting clients");
         }
         Ok(session)
     }
 
     fn connection(&mut self) -> Result<&mut Connection, Failure> {
-        self.connection.as_mut().ok_or_else(|| Failure::ConnectionLost("the connection is gone".into()))
+        self.connection.as_mut().ok_or_else(|| Failure::ConnectionLost("the connection is closed".into()))
     }
 
     /// Runs a statement that must be answered soon, or the connection counts as broken.
@@ -90,7 +90,7 @@ impl Session {
         self.connection.as_ref().map_or(0, Connection::id)
     }
 
-    /// Whether it may be reused: the server does not close it meanwhile.
+    /// Whether it may be reused: the server has not closed it since.
     pub(super) fn is_reusable(&self, now: Instant) -> bool {
         let open = self.connection.as_ref().is_some_and(|link| !link.is_closed());
         open && self.idle_timeout.is_none_or(|lasts| now.duration_since(self.last_answered_sent) < lasts / 2)
@@ -99,15 +99,15 @@ impl Session {
     /// Prepares it to hold a lock for `ttl`, and acquires the lock if it is free.
     pub(super) async fn try_acquire(
         &mut self,
-        room: &SessionPool,
+        pool: &SessionPool,
         name: &LockName,
         mode: Mode,
         ttl: Duration,
     ) -> Result<bool, Failure> {
-        let wire = &room.wire;
-        if wire.opens_transaction() && !room.is_row_known(name) {
+        let wire = &pool.wire;
+        if wire.opens_transaction() && !pool.is_row_known(name) {
             self.create_row(wire, name).await?;
-            room.set_row_known(name, true);
+            pool.set_row_known(name, true);
         }
         if wire.opens_transaction() || self.idle_timeout != Some(ttl) {
             self.idle_timeout = Some(ttl);
@@ -226,21 +226,21 @@ pub(super) struct StopHandle {
 
 impl StopHandle {
     /// Requests the end; the statement's own answer shows the outcome.
-    pub(super) async fn stop(&self, room: &SessionPool) -> Result<(), String> {
+    pub(super) async fn stop(&self, pool: &SessionPool) -> Result<(), String> {
         #[cfg(feature = "postgres")]
         if let Some(token) = &self.cancel_token {
-            let tls = super::super::tls::Tls::new(room.config.tls.as_ref())?;
+            let tls = super::super::tls::Tls::new(pool.config.tls.as_ref())?;
             return token.cancel_query(tls).await.map_err(|error| error.to_string());
         }
-        let mut side = room.side_pool.borrow_or_error().await.map_err(|error| error.to_string())?;
+        let mut side_pool = pool.side_pool.borrow_or_error().await.map_err(|error| error.to_string())?;
         let find = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ? AND info LIKE ?";
         let values = [self.id.into(), format!("%{}%", self.statement_mark).into()];
-        let found = side.run(find, &values).await.map_err(|failure| format!("{failure:?}"))?;
+        let found = side_pool.run(find, &values).await.map_err(|failure| format!("{failure:?}"))?;
         if found.value().and_then(Value::int) != Some(1) {
             return Err("the statement is not there".to_owned());
         }
         // The same connection has just seen the statement: the server is the same, and uses no
         // number twice.
-        side.script(&format!("KILL QUERY {}", self.id)).await.map_err(|failure| format!("{failure:?}"))
+        side_pool.script(&format!("KILL QUERY {}", self.id)).await.map_err(|failure| format!("{failure:?}"))
     }
 }

@@ -1,10 +1,10 @@
 //! Checks that the connections of holders still exist.
 //!
 //! PostgreSQL's driver reads all the time, and notices the end of a connection at once. MySQL's
-//! driver reads only while a statement runs. Nothing may be sent on a holder's connection to find
-//! out: that would prolong the lock of a holder that does not renew. So another connection asks the
-//! server which of ours it has. If one is missing, its own task sends a statement on it, and the
-//! answer decides.
+//! driver reads only while a statement runs. A check on the holder's own connection would prolong
+//! the lock of a holder that does not renew. So another connection asks the server which of our
+//! connections it has. If one is missing, its own task sends a statement on it, and the answer
+//! decides.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -17,10 +17,10 @@ use super::session_pool::SessionPool;
 /// All connections of our user.
 const CONNECTION_IDS_QUERY: &str = "SELECT id FROM information_schema.processlist";
 
-/// Checks every `poll`, until the engine is gone.
-pub(super) async fn run(room: Weak<SessionPool>) {
+/// Checks every `poll`, until the engine is dropped.
+pub(super) async fn run(pool: Weak<SessionPool>) {
     loop {
-        let Some(strong) = room.upgrade() else { return };
+        let Some(strong) = pool.upgrade() else { return };
         if strong.wire.dialect != Dialect::MySql {
             return;
         }
@@ -31,25 +31,25 @@ pub(super) async fn run(room: Weak<SessionPool>) {
     }
 }
 
-async fn check_holders(room: &Arc<SessionPool>) {
-    // First the holders, then the connections: a holder that comes in between is not taken for
+async fn check_holders(pool: &Arc<SessionPool>) {
+    // First the holders, then the connections: a holder that is added in between is not taken for
     // missing.
     let held: Vec<_> =
-        room.claims.holders().into_iter().map(|seat| (seat.connection.load(Ordering::Acquire), seat)).collect();
+        pool.claims.holders().into_iter().map(|entry| (entry.connection.load(Ordering::Acquire), entry)).collect();
     if held.is_empty() {
         return;
     }
-    let there: HashSet<i64> = match room.side_pool.run(CONNECTION_IDS_QUERY, &[]).await {
+    let live_ids: HashSet<i64> = match pool.side_pool.run(CONNECTION_IDS_QUERY, &[]).await {
         Ok(reply) => reply.rows.iter().filter_map(|row| row.first().and_then(Value::int)).collect(),
         Err(failure) => {
-            room.side_pool.discard_idle();
-            tracing::debug!(?failure, "the connections could not be looked after");
+            pool.side_pool.discard_idle();
+            tracing::debug!(?failure, "the holders' connections could not be checked");
             HashSet::new()
         }
     };
-    for (id, seat) in held {
-        if id != 0 && !there.contains(&id) {
-            seat.recheck.notify_one();
+    for (id, entry) in held {
+        if id != 0 && !live_ids.contains(&id) {
+            entry.recheck.notify_one();
         }
     }
 }

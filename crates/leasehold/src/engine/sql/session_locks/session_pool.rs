@@ -32,7 +32,7 @@ pub(super) struct SessionPool {
     pub(super) clock: Clock,
     pub(super) losses: LossBroadcaster,
     pub(super) claims: ClaimRegistry,
-    /// For statements that hold nothing: counters, ending other statements, checks.
+    /// For statements without a lock: counters, ending other statements, checks.
     pub(super) side_pool: Arc<Pool>,
     /// Permits for connections that may hold or wait.
     permits: Arc<Semaphore>,
@@ -41,8 +41,8 @@ pub(super) struct SessionPool {
     known_rows: Mutex<HashSet<LockName>>,
 }
 
-/// The local queue of one lock. One claim of this client at a time asks the server; the others wait
-/// here, in order, and need no connection.
+/// The local queue of one lock. One claim of this client at a time waits at the server; the others
+/// wait here, in order, and need no connection.
 #[derive(Debug)]
 pub(super) struct LocalQueue {
     turns: Arc<Semaphore>,
@@ -50,7 +50,7 @@ pub(super) struct LocalQueue {
     pub(super) is_head_waiting: watch::Sender<bool>,
 }
 
-/// A claim's turn to ask the server; it ends when dropped.
+/// A claim's turn to wait at the server; it ends when dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     queue: Arc<LocalQueue>,
@@ -93,8 +93,8 @@ impl SessionPool {
         config: Arc<Config>,
         wire: SessionStatements,
         clock: Clock,
-        side: Arc<Pool>,
-        places: usize,
+        side_pool: Arc<Pool>,
+        max_sessions: usize,
     ) -> Self {
         Self {
             config,
@@ -102,8 +102,8 @@ impl SessionPool {
             clock,
             losses: LossBroadcaster::default(),
             claims: ClaimRegistry::default(),
-            side_pool: side,
-            permits: Arc::new(Semaphore::new(places)),
+            side_pool,
+            permits: Arc::new(Semaphore::new(max_sessions)),
             idle: Mutex::default(),
             queues: Mutex::default(),
             known_rows: Mutex::default(),
@@ -118,11 +118,11 @@ impl SessionPool {
     }
 
     /// Drops the queue if it is empty.
-    pub(super) fn remove_queue_if_empty(&self, name: &LockName, line: Arc<LocalQueue>) {
-        let mut lines = lock(&self.queues);
-        drop(line);
-        if lines.get(name).is_some_and(|line| Arc::strong_count(line) == 1) {
-            lines.remove(name);
+    pub(super) fn remove_queue_if_empty(&self, name: &LockName, queue: Arc<LocalQueue>) {
+        let mut queues = lock(&self.queues);
+        drop(queue);
+        if queues.get(name).is_some_and(|queue| Arc::strong_count(queue) == 1) {
+            queues.remove(name);
         }
     }
 
@@ -146,7 +146,7 @@ impl SessionPool {
 
     /// Keeps a connection that certainly has no lock.
     pub(super) async fn return_session(&self, session: Session) {
-        let full = {
+        let surplus = {
             let mut idle = lock(&self.idle);
             if idle.len() < MAX_IDLE && !self.permits.is_closed() && session.is_reusable(self.clock.now()) {
                 idle.push(session);
@@ -155,7 +155,7 @@ impl SessionPool {
                 Some(session)
             }
         };
-        if let Some(session) = full {
+        if let Some(session) = surplus {
             session.close().await;
         }
     }
@@ -164,9 +164,9 @@ impl SessionPool {
         lock(&self.known_rows).contains(name)
     }
 
-    pub(super) fn set_row_known(&self, name: &LockName, there: bool) {
+    pub(super) fn set_row_known(&self, name: &LockName, is_known: bool) {
         let mut rows = lock(&self.known_rows);
-        if !there {
+        if !is_known {
             rows.remove(name);
         } else if !rows.contains(name) {
             if rows.len() >= MAX_KNOWN_ROWS {
@@ -187,7 +187,7 @@ impl SessionPool {
                 Ok(reply) => return Ok(self.wire.parse_token(&reply)?),
                 Err(failure) => failure,
             };
-            // Incrementing twice does no harm. The server may have closed an idle connection.
+            // Incrementing twice is harmless. The server may have closed an idle connection.
             let broken = matches!(failure, Failure::ConnectionLost(_));
             if broken {
                 self.side_pool.discard_idle();

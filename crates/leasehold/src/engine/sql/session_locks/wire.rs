@@ -81,10 +81,10 @@ impl SessionStatements {
         }
     }
 
-    /// Setting that helps the server to notice a dead waiter; not every server has it.
+    /// Setting that lets the server notice a dead waiter; not every server has it.
     pub(super) fn client_check_setup(&self) -> Option<&'static str> {
-        let can = self.dialect == Dialect::Postgres && self.server.version >= 140_000;
-        can.then_some("SET SESSION client_connection_check_interval = '1s'")
+        let is_supported = self.dialect == Dialect::Postgres && self.server.version >= 140_000;
+        is_supported.then_some("SET SESSION client_connection_check_interval = '1s'")
     }
 
     /// Whether each hold opens a transaction, which also sets the idle time.
@@ -123,13 +123,13 @@ impl SessionStatements {
         let rows = &self.tables.rows;
         match self.dialect {
             Dialect::MySql => {
-                let patience = if self.server.is_mariadb {
+                let timeout = if self.server.is_mariadb {
                     "SET SESSION innodb_lock_wait_timeout = 0"
                 } else {
                     "SET SESSION innodb_lock_wait_timeout = 1"
                 };
                 let insert = format!("INSERT IGNORE INTO {rows} (name) VALUES (?)");
-                (Some(patience), (insert, vec![name.into()]))
+                (Some(timeout), (insert, vec![name.into()]))
             }
             Dialect::Postgres => {
                 let insert = format!("INSERT INTO {rows} (name) VALUES ($1) ON CONFLICT DO NOTHING");

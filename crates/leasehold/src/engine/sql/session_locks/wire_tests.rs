@@ -57,14 +57,14 @@ fn only_a_positive_reply_is_a_grant() {
         let wire = wire(url);
         assert!(wire.is_granted(&reply(Some(Value::Int(1))), "a"));
         assert!(wire.is_granted(&reply(Some("1".into())), "a"));
-        for no in [None, Some(Value::Null), Some(Value::Int(0)), Some("".into())] {
-            assert!(!wire.is_granted(&reply(no.clone()), "a"), "{no:?}");
+        for refusal in [None, Some(Value::Null), Some(Value::Int(0)), Some("".into())] {
+            assert!(!wire.is_granted(&reply(refusal.clone()), "a"), "{refusal:?}");
         }
     }
     let wire = wire("mysql://u@h/d?technique=for-update");
     assert!(wire.is_granted(&reply(Some("a".into())), "a"));
-    for no in [None, Some(Value::Null), Some("b".into()), Some("A".into())] {
-        assert!(!wire.is_granted(&reply(no.clone()), "a"), "{no:?}");
+    for refusal in [None, Some(Value::Null), Some("b".into()), Some("A".into())] {
+        assert!(!wire.is_granted(&reply(refusal.clone()), "a"), "{refusal:?}");
     }
 }
 

@@ -192,7 +192,7 @@ impl Actor {
 
     /// Limits the wait for each node's answer.
     fn schedule_time_outs(&self, world: &mut World, sends: &[(usize, Request)]) {
-        let patience = node_timeout(self.lease_times.ttl, Duration::from_secs(1)).as_micros() as u64;
+        let timeout = node_timeout(self.lease_times.ttl, Duration::from_secs(1)).as_micros() as u64;
         for (node, request) in sends {
             let answer = match request.command {
                 NodeCommand::Acquire(_) => Answer::Vote(Vote::NoResponse),
@@ -201,7 +201,7 @@ impl Actor {
                 NodeCommand::Release | NodeCommand::Withdraw => continue,
             };
             let attempt = request.claim_request.attempt;
-            world.schedule_after(patience, SimulatedEvent::GivesUp { actor: self.id, node: *node, attempt, answer });
+            world.schedule_after(timeout, SimulatedEvent::GivesUp { actor: self.id, node: *node, attempt, answer });
         }
     }
 

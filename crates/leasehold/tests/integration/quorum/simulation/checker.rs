@@ -57,8 +57,8 @@ impl InvariantChecker {
         Self { clocks_within_drift: clocks_hold, ..Self::default() }
     }
 
-    fn report_violation(&mut self, breach: Violation, what: String) {
-        self.violations.push((breach, what));
+    fn report_violation(&mut self, breach: Violation, description: String) {
+        self.violations.push((breach, description));
     }
 
     /// An actor acquired the lock. Returns the index of the grant.
@@ -110,18 +110,18 @@ impl InvariantChecker {
             earlier.owner != now.owner && earlier.attempt_started > now.granted_at
         };
         if let Some(earlier) = self.accepted.iter().find(newer) {
-            let what = format!("accepted: {}; after {}", self.grants[grant], self.grants[*earlier]);
-            self.report_violation(Violation::Fence, what);
+            let description = format!("accepted: {}; after {}", self.grants[grant], self.grants[*earlier]);
+            self.report_violation(Violation::Fence, description);
         }
         self.accepted.push(grant);
         true
     }
 
-    pub(super) fn report_stuck(&mut self, what: &str) {
-        self.report_violation(Violation::Stuck, what.into());
+    pub(super) fn report_stuck(&mut self, description: &str) {
+        self.report_violation(Violation::Stuck, description.into());
     }
 
-    pub(super) fn report_left_over(&mut self, what: String) {
-        self.report_violation(Violation::LeftOver, what);
+    pub(super) fn report_left_over(&mut self, description: String) {
+        self.report_violation(Violation::LeftOver, description);
     }
 }

@@ -32,18 +32,18 @@ struct Report {
     log: Vec<String>,
 }
 
-fn step(world: &mut World, actors: &mut [Actor], what: SimulatedEvent) {
-    let of = match what {
+fn step(world: &mut World, actors: &mut [Actor], event: SimulatedEvent) {
+    let of = match event {
         SimulatedEvent::Answers { actor, .. }
         | SimulatedEvent::GivesUp { actor, .. }
         | SimulatedEvent::Acts { actor, .. } => Some(actor),
         _ => None,
     };
-    // A paused actor receives everything that came meanwhile when it resumes.
+    // A paused actor receives everything that arrived during the pause when it resumes.
     if let Some(until) = of.map(|actor| actors[actor].paused_until).filter(|until| *until > world.now) {
-        return world.schedule_at(until, what);
+        return world.schedule_at(until, event);
     }
-    match what {
+    match event {
         SimulatedEvent::Answers { actor, node, attempt, answer, clock } => {
             actors[actor].handle_answer(world, node, attempt, answer, Some(clock));
         }
@@ -72,17 +72,17 @@ fn run(seed: u64, logs: bool, adjust: fn(&mut Plan)) -> Report {
     let mut world = World::new(plan, random, logs);
     world.log_line(|| format!("{plan:?}"));
     let mut actors: Vec<Actor> = (0..plan.actors).map(|id| Actor::new(id, &mut world)).collect();
-    while let Some(what) = world.next_event(plan.fault_time) {
-        step(&mut world, &mut actors, what);
+    while let Some(event) = world.next_event(plan.fault_time) {
+        step(&mut world, &mut actors, event);
     }
     check_recovery(&mut world, &mut actors);
-    let judge = world.checker;
-    let (grants, shared, fenced_off) = (judge.grants.len(), judge.shared_tokens, judge.refused_writes);
+    let checker = world.checker;
+    let (grants, shared, fenced_off) = (checker.grants.len(), checker.shared_tokens, checker.refused_writes);
     let log = world.log.unwrap_or_default();
-    Report { grants, shared, fenced_off, events: world.events, violations: judge.violations, log }
+    Report { grants, shared, fenced_off, events: world.events, violations: checker.violations, log }
 }
 
-/// After the faults end, an actor acquires the lock soon, and nothing is left in the end.
+/// After the faults end, an actor acquires the lock soon, and no claim is left at the end.
 fn check_recovery(world: &mut World, actors: &mut [Actor]) {
     world.log_line(|| "all faults are over".into());
     world.is_fault_free = true;
@@ -92,26 +92,26 @@ fn check_recovery(world: &mut World, actors: &mut [Actor]) {
     // that jumped may keep such data for longer.
     let end = world.now + ttl * (6 + world.plan.jumps * 2);
     let before = world.checker.grants.len();
-    while let Some(what) = world.next_event(end) {
-        step(world, actors, what);
+    while let Some(event) = world.next_event(end) {
+        step(world, actors, event);
     }
     if world.checker.grants.len() == before {
-        world.checker.report_stuck("nobody got the lock after all faults were over");
+        world.checker.report_stuck("no actor acquired the lock after the faults ended");
     }
     for actor in actors.iter_mut() {
         actor.retired = true;
     }
     let end = world.now + ttl * 6;
-    while let Some(what) = world.next_event(end) {
-        step(world, actors, what);
+    while let Some(event) = world.next_event(end) {
+        step(world, actors, event);
     }
     if actors.iter().any(Actor::holds) {
-        world.checker.report_stuck("somebody still holds the lock");
+        world.checker.report_stuck("an actor still holds the lock");
     }
     for node in 0..world.plan.nodes {
         if world.plan.jumps == 0 && !world.would_grant(node, &actors[0]) {
-            let what = format!("node {node}: {:?}", world.nodes[node].acceptor);
-            world.checker.report_left_over(what);
+            let event = format!("node {node}: {:?}", world.nodes[node].acceptor);
+            world.checker.report_left_over(event);
         }
     }
 }
@@ -192,7 +192,7 @@ fn assert_some_violation(test: &str, seeds: u64, adjust: fn(&mut Plan), breach: 
     let RunSummary { failed_seeds: bad, is_single_run: one, .. } = run_many(test, seeds, adjust);
     let broken = bad.values().flatten().filter(|(kind, _)| *kind == breach);
     match one {
-        true => broken.for_each(|(kind, what)| println!("{kind:?}: {what}")),
+        true => broken.for_each(|(kind, event)| println!("{kind:?}: {event}")),
         false => assert!(broken.count() > 0, "the simulation would not notice"),
     }
 }

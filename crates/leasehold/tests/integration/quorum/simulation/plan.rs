@@ -7,14 +7,14 @@ use leasehold::internals::logic::lease::Drift;
 use super::rng::Rng;
 use crate::quorum::client::LeaseTimes;
 
-/// What a node knows after a restart.
+/// The data that a node keeps over a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restart {
     /// Everything that it had acknowledged.
     Durable,
-    /// Nothing: it cools down.
+    /// No data; it cools down.
     CoolingDown,
-    /// Nothing, and it continues without a cool-down.
+    /// No data; it continues without a cool-down.
     EmptyWithoutCoolDown,
 }
 

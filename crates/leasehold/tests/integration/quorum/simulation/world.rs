@@ -104,7 +104,7 @@ impl World {
             Node { acceptor: AcceptorState::default(), clock, is_up: true }
         };
         let nodes = (0..plan.nodes).map(&mut node).collect();
-        let judge = InvariantChecker::new(plan.jumps == 0);
+        let checker = InvariantChecker::new(plan.jumps == 0);
         let log = logs.then(Vec::new);
         let mut world = Self {
             plan,
@@ -114,7 +114,7 @@ impl World {
             events_by_number: std::collections::HashMap::new(),
             count: 0,
             nodes,
-            checker: judge,
+            checker,
             is_fault_free: false,
             log,
             events: 0,
@@ -124,39 +124,39 @@ impl World {
     }
 
     fn schedule_faults(&mut self) {
-        let Plan { nodes, actors, ttl, fault_time: lasts, restarts, pauses, jumps, .. } = self.plan;
+        let Plan { nodes, actors, ttl, fault_time: duration, restarts, pauses, jumps, .. } = self.plan;
         for _ in 0..restarts {
-            let (at, node) = (self.rng.between(0, lasts), self.rng.between(0, nodes as u64) as usize);
-            let lasts = self.rng.between(1, ttl / 2);
-            self.schedule_at(at, SimulatedEvent::Stops { node, lasts });
+            let (at, node) = (self.rng.between(0, duration), self.rng.between(0, nodes as u64) as usize);
+            let duration = self.rng.between(1, ttl / 2);
+            self.schedule_at(at, SimulatedEvent::Stops { node, lasts: duration });
         }
         for _ in 0..pauses {
-            let (at, actor) = (self.rng.between(0, lasts), self.rng.between(0, actors as u64) as usize);
-            let lasts = self.rng.between(1, ttl * 2);
-            self.schedule_at(at, SimulatedEvent::Pauses { actor, lasts });
+            let (at, actor) = (self.rng.between(0, duration), self.rng.between(0, actors as u64) as usize);
+            let duration = self.rng.between(1, ttl * 2);
+            self.schedule_at(at, SimulatedEvent::Pauses { actor, lasts: duration });
         }
         for _ in 0..jumps {
-            let (at, node) = (self.rng.between(0, lasts), self.rng.between(0, nodes as u64) as usize);
+            let (at, node) = (self.rng.between(0, duration), self.rng.between(0, nodes as u64) as usize);
             let by = self.rng.between(0, ttl * 4) as i64 - ttl as i64 * 2;
             self.schedule_at(at, SimulatedEvent::Jumps { node, by });
         }
     }
 
-    pub(super) fn log_line(&mut self, what: impl FnOnce() -> String) {
+    pub(super) fn log_line(&mut self, event: impl FnOnce() -> String) {
         let now = self.now;
         if let Some(log) = &mut self.log {
-            log.push(format!("{:>11.6} s  {}", now as f64 / 1e6, what()));
+            log.push(format!("{:>11.6} s  {}", now as f64 / 1e6, event()));
         }
     }
 
-    pub(super) fn schedule_at(&mut self, time: u64, what: SimulatedEvent) {
+    pub(super) fn schedule_at(&mut self, time: u64, event: SimulatedEvent) {
         self.count += 1;
-        self.events_by_number.insert(self.count, what);
+        self.events_by_number.insert(self.count, event);
         self.queue.push(Reverse((time.max(self.now), self.count)));
     }
 
-    pub(super) fn schedule_after(&mut self, time: u64, what: SimulatedEvent) {
-        self.schedule_at(self.now + time, what);
+    pub(super) fn schedule_after(&mut self, time: u64, event: SimulatedEvent) {
+        self.schedule_at(self.now + time, event);
     }
 
     /// The next event before `end`.
@@ -185,11 +185,11 @@ impl World {
     }
 
     /// Sends a message, which arrives never, once or twice.
-    fn send_message(&mut self, what: SimulatedEvent) {
+    fn send_message(&mut self, event: SimulatedEvent) {
         let copies = 1 + u64::from(!self.is_fault_free && self.rng.happens(self.plan.doubled_per_mille));
         for _ in 0..copies {
             if let Some(delay) = self.message_delay() {
-                self.schedule_after(delay, what);
+                self.schedule_after(delay, event);
             }
         }
     }
@@ -201,8 +201,8 @@ impl World {
     }
 
     /// Handles the events of the nodes.
-    pub(super) fn node_step(&mut self, what: SimulatedEvent) {
-        match what {
+    pub(super) fn node_step(&mut self, event: SimulatedEvent) {
+        match event {
             SimulatedEvent::Arrives { node, from, request } if self.nodes[node].is_up => {
                 let now = self.nodes[node].clock.at(self.now);
                 let answer = handle_request(&mut self.nodes[node].acceptor, now, &request);
@@ -223,11 +223,11 @@ impl World {
                 self.schedule_after(lasts, SimulatedEvent::Restarts { node });
             }
             SimulatedEvent::Restarts { node } => {
-                let how = self.plan.restart;
+                let restart_kind = self.plan.restart;
                 let now = self.nodes[node].clock.at(self.now);
-                self.log_line(|| format!("node {node} is back: {how:?}"));
+                self.log_line(|| format!("node {node} is back: {restart_kind:?}"));
                 self.nodes[node].is_up = true;
-                match how {
+                match restart_kind {
                     Restart::Durable => {}
                     Restart::CoolingDown => {
                         self.nodes[node].acceptor = AcceptorState::cooling_down(now + self.plan.ttl)
