@@ -92,7 +92,7 @@ mod tests {
         assert!(health.problems(&status)[0].starts_with("OVERDUE since "));
         status.running.push(active_run());
         assert_eq!(JobHealth::new(&status, &[]).overdue_tick, None, "ticks during a run are decided at its end");
-        assert!(JobHealth::new(&status, &[7]).overdue_tick.is_some(), "but its host is gone");
+        assert!(JobHealth::new(&status, &[7]).overdue_tick.is_some(), "its host has died");
         status.running.clear();
         status.paused = Some(leasehold_schedule::OperatorRequest { at: 0, by: "me".into() });
         assert_eq!(JobHealth::new(&status, &[]).overdue_tick, None);

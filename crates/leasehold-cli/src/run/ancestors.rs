@@ -143,8 +143,7 @@ impl Ancestors {
         self.owner.as_ref().filter(|_| !self.is_nested)?.parse().ok()
     }
 
-    /// The innermost hold of a live run that the engine lists for this lock, whatever URL it was
-    /// acquired with.
+    /// The innermost hold of a live run that the engine lists for this lock, under any URL.
     pub(super) fn find_live_hold<'a>(&self, view: &'a LockView) -> Option<(&Hold, &'a ContenderView)> {
         let contender = |hold: &Hold| view.holders.iter().find(|contender| hold.is_claim_of(contender));
         let mut live = self.holds.iter().rev().filter(|hold| !hold.process.has_ended());

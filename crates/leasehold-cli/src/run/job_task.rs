@@ -75,7 +75,7 @@ impl JobTask {
             run.mark_interrupted();
             return Err(CommandFailure {
                 code,
-                message: "ended, because an operator asked for the release of its lock".to_owned(),
+                message: "ended, because an operator requested the release of its lock".to_owned(),
             });
         }
         if end.is_lost {
@@ -90,9 +90,9 @@ impl JobTask {
             return Err(CommandFailure { code, message: "ended, because its lock was about to be lost".to_owned() });
         }
         if end.is_end_requested && self.signal_orders.is_some() {
-            // We ended the command, whatever its exit status: how far it came is unknown.
+            // We ended the command, so its exit status does not show how far it came.
             run.mark_interrupted();
-            return Err(CommandFailure { code, message: "ended, because its host was told to stop".to_owned() });
+            return Err(CommandFailure { code, message: "ended, because its host is shutting down".to_owned() });
         }
         match end.status {
             ExitStatus::Exited(0) => Ok(()),

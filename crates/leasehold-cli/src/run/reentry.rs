@@ -4,9 +4,9 @@
 //! ```text
 //! does the engine list an enclosing run as a holder?
 //!     no  -> claim with a fresh owner, and wait in the queue
-//!     yes -> claim with that run's owner; then ask again while holding that claim
+//!     yes -> claim with that run's owner; then list the holders again while holding that claim
 //! ```
-//! The second question makes this atomic, because the new claim keeps the hold from ending. If the
+//! The second listing makes this atomic, because the new claim keeps the hold from ending. If the
 //! engine *then* lists the enclosing hold, it was held when we entered, and we are inside it. If
 //! not, we release the claim before any command starts. Processes that a command leaves behind (a
 //! daemon) therefore exclude each other: two runs that the daemon starts may both enter for a
@@ -104,7 +104,7 @@ pub(super) async fn detect_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ance
 }
 
 /// Warns once, on an engine that cannot list holders, if the wait may be for an enclosing run whose
-/// URL is another one. It may also be another server's lock, so the wait goes on.
+/// URL is another one. It may also be another server's lock, so the wait continues.
 pub(super) async fn may_wait_for_itself(
     locks: &Locks,
     plan: &Plan,

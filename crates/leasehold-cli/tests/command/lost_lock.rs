@@ -82,7 +82,7 @@ fn on_lost_ignore_only_warns() {
     place.wait_for_file("ready");
     place.run(["evict", "--yes", "a"]).assert_ok();
     place.run(["run", "a", "--", "true"]).assert_ok();
-    running.close_input_and_wait().assert_failed(6, "runs on without it");
+    running.close_input_and_wait().assert_failed(6, "continues without it");
 }
 
 /// A graceful eviction: the command may clean up, and the waiter runs when the holder has released
@@ -98,7 +98,7 @@ fn a_graceful_eviction_sends_term_and_the_waiter_follows_the_release() {
     let said = place.run(["evict", "--graceful", "--yes", "--reason", "drill", "a"]).assert_ok();
     assert!(said.stdout().starts_with("a was released after"), "{}", said.stdout());
     assert!(said.stderr().contains("waiting until it is released"), "{}", said.stderr());
-    running.wait().assert_failed(75, "an operator asks for the release of the lock a on file:");
+    running.wait().assert_failed(75, "an operator requests the release of the lock a on file:");
     waiter.wait().assert_ok();
     assert_eq!(place.read("order"), "clean\nnext\n");
 }

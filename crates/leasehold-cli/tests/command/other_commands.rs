@@ -77,13 +77,13 @@ fn evict_needs_confirmation_and_reports_its_effect() {
     let place = TestFolder::new();
     place
         .run(["evict", "--yes", "a"])
-        .assert_failed(1, "nobody holds it")
+        .assert_failed(1, "the lock has no holder")
         .assert_failed(1, &format!("a on {}: ", place.engine()));
     assert_eq!(parse_json(&place.run(["evict", "--yes", "--json", "a"]).stdout())["evicted"], json!([]));
     let holder = place.start_holder(&["--on-lost", "ignore"], "a");
     place.run(["evict", "a"]).assert_failed(64, "--yes");
-    place.run(["evict", "--yes", "--token", "99", "a"]).assert_failed(1, "nobody who holds it is meant");
-    place.run(["evict", "--yes", "--claim", "zzzz", "a"]).assert_failed(1, "nobody who holds it is meant");
+    place.run(["evict", "--yes", "--token", "99", "a"]).assert_failed(1, "no holder matches");
+    place.run(["evict", "--yes", "--claim", "zzzz", "a"]).assert_failed(1, "no holder matches");
     assert_eq!(place.holder_count("a"), 1);
     let done = parse_json(&place.run(["evict", "--yes", "--json", "--token", "1", "a"]).assert_ok().stdout());
     assert_eq!((&done["fence_token"], &done["evicted"][0]["token"]), (&json!(2), &json!(1)));

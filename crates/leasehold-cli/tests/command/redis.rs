@@ -56,7 +56,7 @@ async fn a_cool_down_is_reported_in_place_of_a_holder() {
         let shown = place.run(["show", "--engine", &url, "--json", "nightly"]).stdout();
         assert!(shown.contains("\"state\":\"cooling-down\",\"cool_down_seconds\":"), "{shown}");
         let mut screen = PtySession::start(&place.command(["run", "--engine", &url, "nightly", "--", "true"]), 200);
-        screen.expect("waiting for nightly: 1st of 1 in line; it cools down for ");
+        screen.expect("waiting for nightly: 1st of 1 in queue; it cools down for ");
         screen.send_keys("\x03");
         assert_eq!(screen.wait(), Some(130));
     })

@@ -216,7 +216,7 @@ fn the_wait_display_shows_the_holder_and_our_position() {
     let first = place.start(["run", "a", "--", "true"]);
     place.wait_for_waiters("a", 1);
     let mut screen = PtySession::start(&place.command(["run", "--ttl", LONG_TTL, "a", "--", "echo", "my turn"]), 200);
-    screen.expect("waiting for a: 2nd of 2 in line; held by ");
+    screen.expect("waiting for a: 2nd of 2 in queue; held by ");
     screen.expect("(the nightly job) for ");
     // It is refreshed in place.
     screen.expect("\r\u{1b}[2Kwaiting for a: 2nd of 2");
@@ -237,7 +237,7 @@ fn control_c_while_waiting_leaves_the_queue() {
     let holder = place.start_holder(&[], "a");
     let mut screen = start_shell(&place, "bash");
     screen.send_keys("\"$L\" run --ttl 1h a -- true\n");
-    screen.expect("waiting for a: 1st of 1 in line");
+    screen.expect("waiting for a: 1st of 1 in queue");
     screen.send_keys("\u{3}");
     screen.expect("ready> ");
     screen.send_keys("echo code=$?\n");

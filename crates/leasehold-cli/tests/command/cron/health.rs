@@ -14,7 +14,11 @@ fn status_lists_live_hosts_and_its_check_fails_without_any() {
     let place = TestFolder::new();
     write_file(&place, "jobs.cron", "one: @yearly true\ntwo: @yearly true\n");
     let said = place.run(["cron", "status", "--check", "jobs.cron"]).assert_failed(1, "0 live hosts on file://");
-    assert!(said.stdout().contains(&format!("no host runs a timetable on {}", place.engine())), "{}", said.stdout());
+    assert!(
+        said.stdout().contains(&format!("no host runs `leasehold cron` on {}", place.engine())),
+        "{}",
+        said.stdout()
+    );
     let first = start_host(&place, &[]);
     let second = start_host(&place, &[]);
     let listed = wait_for("both hosts", || {
@@ -73,7 +77,7 @@ fn log_lines_have_timestamps_and_report_a_stop() {
         assert!(time.len() == "2026-11-18T03:00:00.000Z".len() && time.ends_with('Z'), "{line}");
         assert!(rest.starts_with("leasehold: "), "{line}");
     }
-    assert!(said.contains("leasehold: TERM: nothing more begins here"), "{said}");
+    assert!(said.contains("leasehold: TERM: no more runs start here"), "{said}");
     assert!(said.ends_with("leasehold: stopped\n"), "{said}");
     // As JSON, too.
     let host = start_host_with_log(&place, &[], "events");
@@ -128,7 +132,7 @@ fn a_manual_call_reports_what_it_waits_for() {
         command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("said")).unwrap());
         let mut running = RunningCommand(Some(command.spawn().unwrap()));
         let waits = wait_for("a word, or its end", || {
-            if place.read("said").contains("job: nothing is due; waiting for the tick at ") {
+            if place.read("said").contains("job: no tick is due; waiting for the tick at ") {
                 return Some(true);
             }
             running.try_wait().map(|_| false)

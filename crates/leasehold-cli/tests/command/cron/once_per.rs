@@ -29,7 +29,7 @@ fn once_per_runs_once_among_concurrent_calls() {
     assert_eq!(ran.len(), 1, "{ran:?}");
     assert!(ran.iter().all(|(tick, runs)| tick.ends_with("-01-01T00:00:00Z") && runs.len() == 1), "{ran:?}");
     let quiet =
-        calls.iter().filter(|call| String::from_utf8_lossy(&call.stderr).contains("nothing is due here")).count();
+        calls.iter().filter(|call| String::from_utf8_lossy(&call.stderr).contains("no tick is due here")).count();
     assert_eq!(quiet, 7);
     assert_eq!(job_status(&place, "mail").unwrap()["last"]["outcome"], "done");
 }
