@@ -97,7 +97,7 @@ fn a_graceful_eviction_sends_term_and_the_waiter_follows_the_release() {
     place.wait_for_waiters("a", 1);
     let said = place.run(["evict", "--graceful", "--yes", "--reason", "drill", "a"]).assert_ok();
     assert!(said.stdout().starts_with("a was released after"), "{}", said.stdout());
-    assert!(said.stderr().contains("waiting until it is released"), "{}", said.stderr());
+    assert!(said.stderr().contains("waiting until the lock is released"), "{}", said.stderr());
     running.wait().assert_failed(75, "an operator requests the release of the lock a on file:");
     waiter.wait().assert_ok();
     assert_eq!(place.read("order"), "clean\nnext\n");

@@ -65,7 +65,7 @@ fn inspection_creates_no_folder() {
         let listed = place.run(["ls", "--engine", &url]).assert_ok();
         assert!(listed.stderr().contains(&format!("{here}/{folder} has no locks")), "{}", listed.stderr());
         place.run(["show", "--engine", &url, "a"]).assert_ok();
-        place.run(["evict", "--yes", "--engine", &url, "a"]).assert_failed(1, "nothing was made");
+        place.run(["evict", "--yes", "--engine", &url, "a"]).assert_failed(1, "this command did not create it");
         place.run(["cron", "status", "--engine", &url]).assert_ok();
     }
     assert!(!place.path("locks").exists() && !place.path("mistyped").exists());

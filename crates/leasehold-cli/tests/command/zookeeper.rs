@@ -185,7 +185,7 @@ async fn a_release_on_request_is_called_one() {
     place.wait_for_file("begun");
     let (code, said) = run_with_output(&["evict", "--engine", &url, "--graceful", "--yes", "job"]).await;
     assert!(code == 0 && said.contains("job was released after"), "{code}: {said}");
-    tokio::task::spawn_blocking(move || held.wait().assert_failed(75, "asks for the release")).await.unwrap();
+    tokio::task::spawn_blocking(move || held.wait().assert_failed(75, "requests the release")).await.unwrap();
 }
 
 #[cfg(feature = "nightly")]
