@@ -67,8 +67,13 @@ fn an_engine_that_cannot_be_used_is_named_with_its_address() {
             }
             assert_failed_naming(&ran, url, address);
         }
-        let told = place.run(["doctor", "--engine", url]);
-        assert!(told.stdout().contains(&url.replace("u:hunter2@", "u:***@")), "{}{}", told.stdout(), told.stderr());
+        let report = place.run(["doctor", "--engine", url]);
+        assert!(
+            report.stdout().contains(&url.replace("u:hunter2@", "u:***@")),
+            "{}{}",
+            report.stdout(),
+            report.stderr()
+        );
     }
 }
 
@@ -76,17 +81,17 @@ fn an_engine_that_cannot_be_used_is_named_with_its_address() {
 /// the lock and the engine.
 async fn check_runtime_errors_name_lock_and_engine(mut server: Server, url: &str) {
     let (scheme, address) = (url.split(':').next().unwrap().to_owned(), server.addr().to_string());
-    let asked = url.to_owned();
+    let owned_url = url.to_owned();
     let evicted = tokio::task::spawn_blocking(move || {
-        let (_, ended) = TestFolder::new().evict_a_holder(&asked, "job");
+        let (_, ended) = TestFolder::new().evict_a_holder(&owned_url, "job");
         ended.assert_failed(75, "the lock job is lost on ").stderr()
     });
     assert_names_once(&evicted.await.unwrap(), &scheme, &address);
-    let asked = url.to_owned();
+    let owned_url = url.to_owned();
     let start = move || {
         with_a_lease(|ttl| {
             let place = TestFolder::new();
-            let command = ["run", "--engine", &asked, "--ttl", ttl, "job", "--", "sh", "-c", "echo > ready; cat"];
+            let command = ["run", "--engine", &owned_url, "--ttl", ttl, "job", "--", "sh", "-c", "echo > ready; cat"];
             let mut held = place.start(command);
             file_while_held(&place, &mut held, "ready")?;
             Some((place, held))
@@ -94,9 +99,10 @@ async fn check_runtime_errors_name_lock_and_engine(mut server: Server, url: &str
     };
     let (place, held) = tokio::task::spawn_blocking(start).await.unwrap();
     server.pause().unwrap();
-    let asked = url.to_owned();
+    let owned_url = url.to_owned();
     let (lost, hung) = tokio::task::spawn_blocking(move || {
-        let hung = place.run(["ls", "--engine", &asked, "--connect-timeout", "300ms"]).assert_failed(69, "").stderr();
+        let hung =
+            place.run(["ls", "--engine", &owned_url, "--connect-timeout", "300ms"]).assert_failed(69, "").stderr();
         (held.wait().stderr(), hung)
     })
     .await
@@ -135,8 +141,7 @@ async fn zookeeper_names_lock_and_engine() {
     check_runtime_errors_name_lock_and_engine(server, &url).await;
 }
 
-/// A service that waits for its client to speak on, as an HTTP server does: neither side ever
-/// learns more.
+/// A service that waits for more input, as an HTTP server does: neither side sends anything more.
 #[test]
 fn a_service_that_does_not_answer_may_be_another_one() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

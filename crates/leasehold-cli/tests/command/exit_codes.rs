@@ -177,7 +177,7 @@ fn a_damaged_lock_file_exits_with_69_and_is_left_unchanged() {
 }
 
 #[test]
-fn a_full_disk_exits_with_69_and_loses_nothing() {
+fn a_full_disk_exits_with_69_and_loses_no_data() {
     let place = TestFolder::new();
     std::fs::create_dir(place.path("small")).unwrap();
     // A mount that is visible to this shell only.

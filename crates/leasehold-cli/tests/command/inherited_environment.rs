@@ -59,7 +59,7 @@ fn check_hold_outliving_the_outer_run_is_not_re_entered(place: &TestFolder, opti
     let outer = start_daemon_under_lock(place, options, &work);
     std::fs::write(place.path("go"), "").unwrap();
     place.wait_for_file("said");
-    assert_eq!(place.read("in"), place.read("outer"), "it is inside the outer hold");
+    assert_eq!(place.read("in"), place.read("outer"), "it re-enters the outer hold");
     assert_eq!(place.read("inside"), "0\n", "and so is another");
     outer.close_input_and_wait().assert_ok();
     std::fs::write(place.path("over"), "").unwrap();

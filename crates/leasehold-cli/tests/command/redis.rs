@@ -1,4 +1,4 @@
-//! The command on a real Redis: between processes that share nothing else.
+//! The command on a real Redis, between processes that share only this server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::TestFolder;
@@ -43,7 +43,7 @@ async fn a_held_lock_is_listed_refused_and_evicted() {
     .await;
 }
 
-/// With `strict`, a server that may have lost leases grants nothing for a while, and no other claim
+/// With `strict`, a server that may have lost leases grants no lock for a while, and no other claim
 /// holds the lock.
 #[tokio::test]
 async fn a_cool_down_is_reported_in_place_of_a_holder() {
@@ -66,14 +66,14 @@ async fn a_cool_down_is_reported_in_place_of_a_holder() {
 #[tokio::test]
 async fn an_unreachable_server_is_reported_without_the_password() {
     run_with_server(|place, url| {
-        let nobody = place
+        let unreachable = place
             .run(["run", "--engine", "redis://user:hunter2@127.0.0.1:1/", "--connect-timeout", "0", "a", "--", "true"])
             .assert_failed(69, "127.0.0.1:1 cannot be reached");
         let wrong = url.replace("redis://", "redis://nobody:hunter2@");
         let wrong = place
             .run(["run", "--engine", &wrong, "a", "--", "true"])
             .assert_failed(69, "refuses the user or the password");
-        for ran in [&nobody, &wrong] {
+        for ran in [&unreachable, &wrong] {
             assert!(!ran.stderr().contains("hunter2") && !ran.stdout().contains("hunter2"));
         }
     })

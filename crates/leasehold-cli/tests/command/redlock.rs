@@ -1,4 +1,4 @@
-//! The command on five servers: after its end none of them keeps any of its data.
+//! The command on five servers: after its end, no server keeps any of its data.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{LONG_TTL, TEST_TIMEOUT, TestFolder};
@@ -22,7 +22,7 @@ async fn claim_counts(servers: &IndependentServers, name: &str) -> Vec<i64> {
     counts
 }
 
-/// Their URL with a long timeout: no response is late, however busy the machine is.
+/// Their URL with a long timeout: no response is late, even on a busy machine.
 fn url_with_long_timeout(servers: &IndependentServers) -> String {
     format!("{}?node-timeout=30s", servers.url())
 }
@@ -35,7 +35,7 @@ async fn run_to_exit_code(url: &str, arguments: &[&str]) -> i32 {
 }
 
 #[tokio::test]
-async fn nothing_is_left_on_any_server_when_the_command_has_ended() {
+async fn no_server_keeps_data_after_the_command_has_ended() {
     let servers = IndependentServers::start(5).await.unwrap();
     let url = url_with_long_timeout(&servers);
     for round in 0..10 {

@@ -19,7 +19,7 @@ fn zookeeper_url(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn nothing_is_left_when_the_command_has_ended() {
+async fn no_nodes_remain_after_the_command_has_ended() {
     // Its own server: the test counts sessions, and those of killed processes last until their
     // timeout.
     let server = zookeeper::start().await.unwrap();
@@ -112,7 +112,7 @@ async fn wait_for_claims(server: &Server, count: u64) {
 }
 
 #[tokio::test]
-async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_the_lock() {
+async fn a_waiter_that_is_interrupted_leaves_no_node_and_a_killed_holder_frees_the_lock() {
     let server = shared_servers::zookeeper().await;
     let url = zookeeper_url(&server);
     let place = TestFolder::new();
@@ -163,7 +163,7 @@ fn is_not_called_a_release(url: &str, waits: bool, ttl: &str) -> Option<()> {
     if let Some(waiter) = waiter {
         waiter.wait().assert_ok();
     }
-    // No holder was asked.
+    // No holder got a request.
     if evicted.exit_code() == 1 {
         return None;
     }
@@ -174,7 +174,7 @@ fn is_not_called_a_release(url: &str, waits: bool, ttl: &str) -> Option<()> {
     Some(())
 }
 
-/// A holder that heeds the request is reported to have released, however long it takes.
+/// A holder that releases on request is reported as released, even if it is slow.
 #[tokio::test]
 async fn a_release_on_request_is_called_one() {
     let server = shared_servers::zookeeper().await;

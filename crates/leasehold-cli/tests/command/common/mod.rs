@@ -45,7 +45,7 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-    panic!("no {what} within {TEST_TIMEOUT:?}; seen instead: nothing");
+    panic!("no {what} within {TEST_TIMEOUT:?}");
 }
 
 /// Starts a program with default signal actions. A background job of a shell inherits that INT and
@@ -185,7 +185,7 @@ pub(crate) struct CommandOutput(pub(crate) Output);
 
 impl CommandOutput {
     pub(crate) fn exit_code(&self) -> i32 {
-        self.0.status.code().expect("ended by itself")
+        self.0.status.code().expect("an exit code, not a signal")
     }
 
     pub(crate) fn stdout(&self) -> String {

@@ -35,7 +35,7 @@ fn every_mistake_in_a_file_is_reported_and_no_job_starts() {
     place.run(["cron", "none.cron"]).assert_failed(64, "cannot read none.cron");
     place.run(["cron", "stauts"]).assert_failed(64, "leasehold cron --help");
     place.run(["cron"]).assert_failed(64, "no schedule file was given");
-    write_file(&place, "empty.cron", "# nothing\n");
+    write_file(&place, "empty.cron", "# no jobs\n");
     place.run(["cron", "empty.cron"]).assert_failed(64, "has no jobs");
     place.run(["cron", "history", "nobody"]).assert_failed(64, "no job \"nobody\"");
     place.run(["cron", "pause", "nobody"]).assert_failed(64, "no job \"nobody\"");

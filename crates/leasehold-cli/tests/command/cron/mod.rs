@@ -26,7 +26,7 @@ fn write_file(place: &TestFolder, name: &str, text: &str) {
 
 /// A host that runs the file.
 fn start_host(place: &TestFolder, options: &[&str]) -> RunningCommand {
-    // In a folder a dead host's lock is free at once: a long TTL costs nothing, and a slow host
+    // In a folder a dead host's lock is free at once: a long TTL has no cost, and a slow host
     // does not lose its lock.
     place.start([&["cron", "--json", "--ttl", LONG_TTL], options, &["jobs.cron"]].concat())
 }

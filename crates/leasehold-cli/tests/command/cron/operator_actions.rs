@@ -69,7 +69,7 @@ fn hosts_obey_pause_reload_and_stop() {
     assert_eq!(job_status(&place, "beat").unwrap()["paused"], true);
     let table = place.run(["cron", "status"]).assert_ok().stdout();
     assert!(table.contains("paused by") && table.contains("  paused  "), "{table}");
-    // A file with mistakes changes nothing, a correct one is loaded; its new job runs although the
+    // A file with mistakes is refused, a correct one is loaded; its new job runs although the
     // other one is paused.
     write_file(&place, "jobs.cron", "nonsense\n");
     host.signal(Signal::HUP);

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::common::{RunningCommand, TestFolder, wait_for};
 
-/// The hosts' jobs, each second: one that is retried after a crash and skips nothing, one that
+/// The hosts' jobs, each second: one that is retried after a crash and skips no tick, one that
 /// starts each tick at most once, one whose runs may overlap, a long one during which a host is
 /// killed, and one that is paused and run manually.
 ///
