@@ -274,8 +274,8 @@ async fn each_node_of_a_cluster_is_examined() {
 #[test]
 fn folders_and_memory_have_small_reports() {
     let place = TestFolder::new();
-    let said = place.run(["doctor"]).assert_ok().stdout();
-    assert!(said.contains("folder") && said.contains("file-system") && said.contains("space"), "{said}");
+    let output = place.run(["doctor"]).assert_ok().stdout();
+    assert!(output.contains("folder") && output.contains("file-system") && output.contains("space"), "{output}");
     assert!(!place.path("locks").exists(), "an inspection creates no folder");
     std::fs::write(place.path("locks"), "no folder").unwrap();
     let ran = place.run(["doctor"]);

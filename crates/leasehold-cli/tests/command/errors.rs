@@ -21,21 +21,21 @@ const UNUSABLE_ENGINES: [(&str, &str); 9] = [
 
 /// One line with the engine's name and address, each exactly once, and without a password.
 #[track_caller]
-fn assert_names_once(said: &str, scheme: &str, address: &str) {
+fn assert_names_once(output: &str, scheme: &str, address: &str) {
     let engine = scheme.split('+').next().unwrap();
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains(engine), "{engine} is not in {said:?}");
-    assert!(said.contains(address), "{address} is not in {said:?}");
-    assert!(said.matches(address).count() <= 1 || scheme == "redlock", "{address} more than once in {said:?}");
-    assert!(!said.contains("hunter2"), "{said}");
+    assert_eq!(output.lines().count(), 1, "{output}");
+    assert!(output.contains(engine), "{engine} is not in {output:?}");
+    assert!(output.contains(address), "{address} is not in {output:?}");
+    assert!(output.matches(address).count() <= 1 || scheme == "redlock", "{address} more than once in {output:?}");
+    assert!(!output.contains("hunter2"), "{output}");
 }
 
 #[track_caller]
 fn assert_failed_naming(ran: &CommandOutput, url: &str, address: &str) -> String {
-    let said = ran.stderr();
-    assert_ne!(ran.exit_code(), 0, "{url}: {said}");
-    assert_names_once(&said, url.split(':').next().unwrap(), address);
-    said
+    let output = ran.stderr();
+    assert_ne!(ran.exit_code(), 0, "{url}: {output}");
+    assert_names_once(&output, url.split(':').next().unwrap(), address);
+    output
 }
 
 #[test]
@@ -61,8 +61,8 @@ fn an_engine_that_cannot_be_used_is_named_with_its_address() {
             }
             let ran = place.run(&all);
             if args.contains(&"-w") && ran.stderr().contains("retrying for up to") {
-                let said = ran.stderr();
-                said.lines().for_each(|line| assert_names_once(line, url.split(':').next().unwrap(), address));
+                let output = ran.stderr();
+                output.lines().for_each(|line| assert_names_once(line, url.split(':').next().unwrap(), address));
                 continue;
             }
             assert_failed_naming(&ran, url, address);
@@ -159,9 +159,9 @@ fn a_service_that_does_not_answer_may_be_another_one() {
             let ran = place
                 .run(["run", "--engine", &url, "--connect-timeout", bound, "a", "--", "true"])
                 .assert_failed(69, &address);
-            let said = ran.stderr().lines().last().unwrap().to_owned();
-            assert_names_once(&said, scheme, &address);
-            assert!(said.contains(&format!("another service than {product}")), "{said}");
+            let output = ran.stderr().lines().last().unwrap().to_owned();
+            assert_names_once(&output, scheme, &address);
+            assert!(output.contains(&format!("another service than {product}")), "{output}");
         }
     }
 }

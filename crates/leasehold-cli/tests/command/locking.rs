@@ -162,9 +162,9 @@ fn json_events_are_printed_on_standard_error() {
 #[test]
 fn verbose_prints_each_step() {
     let place = TestFolder::new();
-    let said = place.run(["run", "--verbose", "a", "--", "true"]).assert_ok().stderr();
-    assert!(said.contains("leasehold: acquired token 1 after "), "{said}");
-    assert!(said.contains("leasehold: released"), "{said}");
+    let output = place.run(["run", "--verbose", "a", "--", "true"]).assert_ok().stderr();
+    assert!(output.contains("leasehold: acquired token 1 after "), "{output}");
+    assert!(output.contains("leasehold: released"), "{output}");
     assert_eq!(place.run(["run", "a", "--", "true"]).assert_ok().stderr(), "");
 }
 

@@ -95,9 +95,9 @@ fn a_graceful_eviction_sends_term_and_the_waiter_follows_the_release() {
     place.wait_for_file("ready");
     let waiter = place.start(["run", "a", "-c", "echo next >> order"]);
     place.wait_for_waiters("a", 1);
-    let said = place.run(["evict", "--graceful", "--yes", "--reason", "drill", "a"]).assert_ok();
-    assert!(said.stdout().starts_with("a was released after"), "{}", said.stdout());
-    assert!(said.stderr().contains("waiting until the lock is released"), "{}", said.stderr());
+    let output = place.run(["evict", "--graceful", "--yes", "--reason", "drill", "a"]).assert_ok();
+    assert!(output.stdout().starts_with("a was released after"), "{}", output.stdout());
+    assert!(output.stderr().contains("waiting until the lock is released"), "{}", output.stderr());
     running.wait().assert_failed(75, "an operator requests the release of the lock a on file:");
     waiter.wait().assert_ok();
     assert_eq!(place.read("order"), "clean\nnext\n");
@@ -130,14 +130,14 @@ fn is_killed_before_its_deadline(ttl: &str) -> Option<()> {
     let evict = place.start(["evict", "--graceful", "--yes", "--json", "a"]);
     let received = file_while_held(&place, &mut running, "received");
     let (ran, is_in_time) = (running.wait(), Clock::system().now() <= earliest_end);
-    let said = evict.wait();
+    let output = evict.wait();
     if expired_before_request(&ran) {
         return None;
     }
-    let said = parse_json(&said.assert_ok().stdout());
+    let output = parse_json(&output.assert_ok().stdout());
     // KILL comes just before the lease ends: on a busy machine the release may be seen after it.
-    let gone = said["released"].as_array().unwrap().len() + said["lease_ended"].as_array().unwrap().len();
-    assert_eq!((gone, &said["remaining"], &said["not_holding"]), (1, &json!([]), &json!([])), "{said}");
+    let gone = output["released"].as_array().unwrap().len() + output["lease_ended"].as_array().unwrap().len();
+    assert_eq!((gone, &output["remaining"], &output["not_holding"]), (1, &json!([]), &json!([])), "{output}");
     let ran = ran.assert_failed(75, "");
     let request = ran.events().into_iter().find(|event| event["event"] == json!("release-requested")).unwrap();
     assert_eq!(request["name"], json!("a"));
@@ -159,13 +159,13 @@ fn is_reported_as_expired(ttl: &str) -> Option<()> {
     let command = "echo > ready; read x; exit 6";
     let running = place.start(["run", "--ttl", ttl, "--on-lost", "ignore", "--json", "a", "-c", command]);
     place.wait_for_file("ready");
-    let said = place.run(["evict", "--graceful", "--yes", "a"]);
+    let output = place.run(["evict", "--graceful", "--yes", "a"]);
     let ran = running.close_input_and_wait();
     if expired_before_request(&ran) {
         return None;
     }
-    let said = said.assert_ok().stdout();
-    assert!(said.starts_with("the lease on a ended after") && said.contains("may still run"), "{said}");
+    let output = output.assert_ok().stdout();
+    assert!(output.starts_with("the lease on a ended after") && output.contains("may still run"), "{output}");
     ran.assert_failed(6, "without the lock once its lease ends");
     Some(())
 }

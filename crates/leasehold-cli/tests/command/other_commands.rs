@@ -103,11 +103,11 @@ fn evict_can_select_one_of_many_contenders() {
     place.wait_for_waiters("a", 1);
     let claim = place.show_json("a")["holders"][0]["claim"].as_str().unwrap().to_owned();
     // The other holder has the next token: there is no number in between.
-    let said = place.run(["evict", "--yes", "--claim", &claim, "a"]).assert_ok().stdout();
-    assert!(said.contains("no fence token"), "{said}");
+    let output = place.run(["evict", "--yes", "--claim", &claim, "a"]).assert_ok().stdout();
+    assert!(output.contains("no fence token"), "{output}");
     assert_eq!((place.holder_count("a"), place.waiter_count("a")), (1, 1));
-    let said = place.run(["evict", "--yes", "a"]).assert_ok().stdout();
-    assert!(said.contains("fence token 3:"), "{said}");
+    let output = place.run(["evict", "--yes", "a"]).assert_ok().stdout();
+    assert!(output.contains("fence token 3:"), "{output}");
     waiter.wait().assert_ok();
     one.close_input_and_wait().assert_ok();
     two.close_input_and_wait().assert_ok();
@@ -251,9 +251,9 @@ fn a_password_in_the_url_is_never_shown() {
         ] {
             let output =
                 place.command(&args).env("LEASEHOLD_ENGINE", url).env("LEASEHOLD_LOG", "trace").output().unwrap();
-            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-            let said = said.replace("hunter2:", "scheme:");
-            assert!(!said.contains("hunter2"), "{args:?} with {url}: {said}");
+            let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            let text = text.replace("hunter2:", "scheme:");
+            assert!(!text.contains("hunter2"), "{args:?} with {url}: {text}");
         }
     }
 }

@@ -124,11 +124,11 @@ fn a_world_readable_secret_file_causes_a_warning() {
         for path in [&secret, &engine] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         }
-        let count = |said: &str, path: &Path| {
-            assert!(!said.contains(PASSWORD), "{said}");
+        let count = |output: &str, path: &Path| {
+            assert!(!output.contains(PASSWORD), "{output}");
             let line = format!("every user can read the password in {path}: chmod o-r {path}", path = path.display());
-            assert_eq!(said.matches(&line).count(), warnings, "{mode:o}: {said}");
-            assert_eq!(said.matches("chmod").count(), warnings, "{mode:o}: {said}");
+            assert_eq!(output.matches(&line).count(), warnings, "{mode:o}: {output}");
+            assert_eq!(output.matches("chmod").count(), warnings, "{mode:o}: {output}");
         };
         for url in &ways {
             count(&run(&["ls", "--engine", url], ("X", "")), &secret);

@@ -147,11 +147,11 @@ fn start_non_redis_server(answer: &'static str) -> std::net::SocketAddr {
 fn a_port_that_is_not_redis_is_reported_as_such() {
     let place = TestFolder::new();
     let web = start_non_redis_server("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
-    let said = place
+    let output = place
         .run(["ls", "--engine", &format!("redis://{web}")])
         .assert_failed(69, "answered, but is not Redis")
         .stderr();
-    assert!(said.contains(&web.to_string()) && !said.contains("Parse error"), "{said}");
+    assert!(output.contains(&web.to_string()) && !output.contains("Parse error"), "{output}");
     let database = start_non_redis_server("");
     place
         .run(["ls", "--engine", &format!("redis://{database}")])

@@ -61,7 +61,7 @@ fn wait_for_event(place: &TestFolder, file: &str, event: &str) -> Value {
         |text: String| text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::to_owned).collect();
     wait_for(event, || {
         let lines: Vec<String> = lines(place.read(file));
-        lines.iter().map(|line| serde_json::from_str::<Value>(line).expect(line)).find(|said| said["event"] == event)
+        lines.iter().map(|line| serde_json::from_str::<Value>(line).expect(line)).find(|line| line["event"] == event)
     })
 }
 

@@ -64,9 +64,9 @@ fn once_per_a_signal_after_the_end_keeps_the_commands_exit_code() {
         let (job, command) = (format!("job{code}"), format!("exit {code}"));
         let once = ["run", "--once-per", "@yearly", "--missed", "once", "--min-hold", "600s", "--json"];
         let mut call = place.start([&once[..], &[&job, "-c", &command]].concat());
-        let said = BufReader::new(call.0.as_mut().unwrap().stderr.take().unwrap());
+        let output = BufReader::new(call.0.as_mut().unwrap().stderr.take().unwrap());
         let is_end = |line: &String| serde_json::from_str::<Value>(line).unwrap()["entered"] == true;
-        said.lines().map(Result::unwrap).find(is_end).expect("an end that is entered");
+        output.lines().map(Result::unwrap).find(is_end).expect("an end that is entered");
         assert_eq!(place.holder_count(&format!("cron:{job}")), 1);
         call.signal(Signal::TERM);
         assert_eq!(call.wait().exit_code(), code);

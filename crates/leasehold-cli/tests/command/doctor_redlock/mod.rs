@@ -86,13 +86,13 @@ async fn an_even_number_is_a_finding_and_other_mistakes_are_errors() {
     );
     let (_, one) = doctor_report(&redlock_url(&set.servers()[..1])).await;
     assert_eq!(checks_at_level(&one, "warn"), ["nodes"], "{one:#}");
-    for (url, says) in [
+    for (url, message) in [
         ("redlock:", "name the servers"),
         ("redlock://h1,h1:6379", "named twice"),
         ("redlock://h1,h2?even=yes", "`allowed` or `refused`"),
         ("redlock://h1,h2,h3?replicas=1", "it has prefix"),
     ] {
-        run_doctor(url, &[]).await.assert_failed(64, says);
+        run_doctor(url, &[]).await.assert_failed(64, message);
     }
 }
 

@@ -209,11 +209,11 @@ async fn an_unreachable_ensemble_is_a_finding_and_a_bad_url_an_error() {
         (2, vec!["quorum".to_owned(), "reachable".into()]),
         "{report:#}"
     );
-    for (url, says) in [
+    for (url, message) in [
         ("zookeeper://h?acl=creator", "user:password@host"),
         ("zookeeper://h?session=mine", "`own`"),
         ("zookeeper://127.0.0.1:1?ca=/no/such.pem", "/no/such.pem"),
     ] {
-        run_doctor(url, &[]).await.assert_failed(64, says);
+        run_doctor(url, &[]).await.assert_failed(64, message);
     }
 }

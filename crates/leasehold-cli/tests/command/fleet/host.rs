@@ -54,8 +54,8 @@ impl Host {
 
     /// The time that its clock shows, in seconds since 1970.
     pub(crate) fn clock_seconds(&self) -> i64 {
-        let said = Command::new("date").arg("+%s").envs(self.clock.environment()).output().unwrap();
-        String::from_utf8(said.stdout).unwrap().trim().parse().unwrap()
+        let output = Command::new("date").arg("+%s").envs(self.clock.environment()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
     }
 
     /// Asserts that it uses its own clock: the library that fakes the time is loaded.
@@ -70,8 +70,8 @@ impl Host {
     pub(crate) fn wait_joined(self) -> Self {
         let jobs = JOBS.lines().filter(|line| line.contains("]: ")).count();
         wait_for("a host that takes part", || {
-            let said = std::fs::read_to_string(&self.log).unwrap();
-            (parse_events(&said).iter().filter(|event| event["event"] == "joined").count() == jobs).then_some(())
+            let output = std::fs::read_to_string(&self.log).unwrap();
+            (parse_events(&output).iter().filter(|event| event["event"] == "joined").count() == jobs).then_some(())
         });
         self.wait_for_own_clock();
         self
