@@ -282,10 +282,10 @@ pub(crate) struct ShowArgs {
 /// Force a holder to release, or a waiter to give up
 ///
 /// The evicted process gets a notification within a round trip, or within 500 ms on an engine that
-/// polls. If it is stopped or partitioned, it believes that it holds the lock until the
-/// notification arrives. If a fence token is printed, write it to the resource that the lock
-/// protects: the resource then refuses writes of the evicted holder, and of no other. An evicted
-/// waiter exits with code 75.
+/// polls. If it is stopped or partitioned, it assumes that it holds the lock until the notification
+/// arrives. If a fence token is printed, write it to the resource that the lock protects. The
+/// resource then refuses writes of the evicted holder, and of no other. An evicted waiter exits with
+/// code 75.
 ///
 /// With --graceful, the command requests a release. The next waiter acquires the lock only when the
 /// holder has released it or its lease has expired, so two never hold the lock at once. On the

@@ -50,14 +50,14 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
         return result;
     }
     let outcome = force_release_all(&locks, &name, &chosen, args.reason.as_deref().unwrap_or_default()).await;
-    let (gone, token) = outcome.map_err(|failure| failure.with_engine(&url))?;
+    let (contenders, token) = outcome.map_err(|failure| failure.with_engine(&url))?;
     locks.close().await?;
-    if gone.is_empty() {
+    if contenders.is_empty() {
         return report_no_match(&args, &view, &url);
     }
-    tracing::warn!(%name, evicted = gone.len(), fence = token.map(|t| t.0), reason = args.reason, "evicted");
+    tracing::warn!(%name, evicted = contenders.len(), fence = token.map(|t| t.0), reason = args.reason, "evicted");
     let text = if args.output.json {
-        let evicted = gone.iter().map(ContenderJson::new).collect();
+        let evicted = contenders.iter().map(ContenderJson::new).collect();
         let reason = args.reason.as_deref();
         output::to_json_line(&EvictedJson {
             name: name.as_str(),
@@ -67,7 +67,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
             reason,
         })
     } else {
-        format_evicted(&name, &gone, token, args.reason.as_deref()) + &format!("engine: {url}\n")
+        format_evicted(&name, &contenders, token, args.reason.as_deref()) + &format!("engine: {url}\n")
     };
     output::write_stdout(&text)?;
     Ok(0)

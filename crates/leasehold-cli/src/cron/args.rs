@@ -198,9 +198,9 @@ pub(crate) struct StatusArgs {
     /// For monitoring: exit code 1 if a job is overdue, a run's host has died, or too few hosts are
     /// live
     ///
-    /// A host that is killed or cut off counts as live until its locks expire, so it is noticed up
-    /// to one TTL later: the one that host was started with (`--ttl`), or the job's own. On `file:`
-    /// it is noticed at once.
+    /// A host that is killed or partitioned counts as live until its locks expire. So the check
+    /// notices it up to one TTL later: that of the host (`--ttl`), or the job's own. On `file:` it
+    /// notices a killed host at once.
     #[arg(long)]
     pub(crate) check: bool,
     /// With --check: how many hosts must run `leasehold cron` on this engine; 0 if only

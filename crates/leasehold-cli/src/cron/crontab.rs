@@ -5,21 +5,21 @@ use super::job_spec::{FileError, JobOptions, JobSpec, OPTION_NAMES};
 /// Parses a whole file and reports all its mistakes at once.
 pub(super) fn parse(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
     let folders = std::env::var("PATH").unwrap_or_default();
-    let mut page = CrontabParser { shell: "/bin/sh".to_owned(), path_dirs: folders, ..CrontabParser::default() };
+    let mut parser = CrontabParser { shell: "/bin/sh".to_owned(), path_dirs: folders, ..CrontabParser::default() };
     for (index, line) in text.lines().enumerate() {
         let (number, line) = (index + 1, line.trim());
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
         let read = match parse_assignment(line) {
-            Some((key, value)) => page.assign(key, value),
-            None => page.parse_job(number, line),
+            Some((key, value)) => parser.assign(key, value),
+            None => parser.parse_job(number, line),
         };
-        if let Err(what) = read {
-            page.errors.push(FileError { line: number, message: what });
+        if let Err(message) = read {
+            parser.errors.push(FileError { line: number, message });
         }
     }
-    (page.specs, page.errors)
+    (parser.specs, parser.errors)
 }
 
 /// The settings that apply to the lines below.
@@ -76,8 +76,8 @@ impl CrontabParser {
         is_one.then_some((user, command))
     }
 
-    /// The same for a user that this host does not have: the word is neither a program nor part of
-    /// the shell's language, and the command's real program follows it.
+    /// The same for a user that this host does not have. The word is neither a program nor part of the
+    /// shell's language, and the command's real program follows it.
     fn unknown_user<'a>(&self, command: &'a str) -> Option<(&'a str, &'a str)> {
         let (user, command) = command.split_once(char::is_whitespace)?;
         let command = command.trim_start();

@@ -29,19 +29,18 @@ pub(super) async fn run(args: DaemonArgs) -> Result<u8, Failure> {
     run_file(args).await.map_err(|failure| if json { log::log_failure(failure) } else { failure })
 }
 
-/// Opens the engine and retries while it is unreachable, without a limit: a service manager may
-/// give up on a process that exits during an outage. An error that retrying cannot cure is
-/// returned.
+/// Opens the engine, and retries without a limit while it is unreachable: a service manager may
+/// give up on a process that exits during an outage. Returns any other error.
 async fn open_engine(args: &DaemonArgs) -> Result<Locks, Error> {
-    let (json, away) = (args.json, Arc::new(AtomicBool::new(false)));
-    let noted = Arc::clone(&away);
+    let (json, was_unreachable) = (args.json, Arc::new(AtomicBool::new(false)));
+    let unreachable_flag = Arc::clone(&was_unreachable);
     let unreachable = move |error: &Error| {
-        noted.store(true, Ordering::SeqCst);
+        unreachable_flag.store(true, Ordering::SeqCst);
         log::log_notice(&Notice::Unreachable { message: &error.to_string() }, json);
     };
     let builder = Locks::builder().ttl(args.ttl).connect_timeout(Duration::MAX).on_unreachable(unreachable);
     let locks = builder.open(args.engine.url()).await?;
-    if away.load(Ordering::SeqCst) {
+    if was_unreachable.load(Ordering::SeqCst) {
         log::log_notice(&Notice::Reached { engine: &locks.url() }, json);
     }
     Ok(locks)
@@ -142,14 +141,14 @@ impl Daemon {
         self.stop_handle.stop();
         self.stop_handle = scheduler.stop_handle();
         self.tasks.spawn_local(async move {
-            let mut well = true;
+            let mut succeeded = true;
             scheduler
                 .run(|job, error| {
-                    well = false;
+                    succeeded = false;
                     log::log_notice(&Notice::EndedHere { job, message: &error.to_string() }, json);
                 })
                 .await;
-            well
+            succeeded
         });
         if let Some(presence) = self.presence.take() {
             presence.withdraw().await;
@@ -212,11 +211,11 @@ impl Daemon {
 
     /// Reloads the file. Running jobs finish under their old settings.
     async fn reload(&mut self) {
-        let begun = match schedule_file::read_jobs(&self.path, self.args.ttl) {
+        let result = match schedule_file::read_jobs(&self.path, self.args.ttl) {
             Ok(schedule) => self.start_jobs(schedule.jobs).await,
             Err(failure) => Err(failure),
         };
-        match begun {
+        match result {
             Ok(()) => log::log_notice(&Notice::Reloaded { file: &self.path.to_string_lossy() }, self.args.json),
             Err(failure) => log::log_notice(&Notice::Refused { message: &failure.message }, self.args.json),
         }

@@ -46,22 +46,24 @@ pub(super) async fn show_status(args: StatusArgs) -> Result<u8, Failure> {
 /// Reports the problems for monitoring; returns the exit code.
 fn report_problems(seen: &FleetStatus, min_hosts: usize, url: &str) -> u8 {
     let mut code = 0;
-    let mut wrong = |message: String| {
+    let mut report_problem = |message: String| {
         output::print_message(&message);
         code = exit::CONFLICT;
     };
     for row in &seen.rows {
         if let StatusRow::Known(status, health) = row {
             let problems = health.problems(status);
-            problems.iter().for_each(|problem| wrong(format!("{}: {problem}", status.name)));
+            problems.iter().for_each(|problem| report_problem(format!("{}: {problem}", status.name)));
         }
     }
     match seen.hosts.as_ref().map(Vec::len) {
         Some(live) if live < min_hosts => {
-            wrong(format!("{} on {url}, of {min_hosts} required", output::format_count(live, "live host")));
+            report_problem(format!("{} on {url}, of {min_hosts} required", output::format_count(live, "live host")));
         }
         None if min_hosts > 0 => {
-            wrong(format!("the hosts cannot be counted on {url}: monitor them by other means, and give --min-hosts 0"));
+            report_problem(format!(
+                "the hosts cannot be counted on {url}: monitor them by other means, and give --min-hosts 0"
+            ));
         }
         _ => {}
     }

@@ -7,16 +7,16 @@ use super::job_spec::{FileError, JobOptions, JobSpec, OPTION_NAMES};
 
 /// Parses a whole file and reports all its mistakes at once, unless it is not valid TOML.
 pub(super) fn parse(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
-    let mut page = TomlParser { text, specs: Vec::new(), errors: Vec::new() };
+    let mut parser = TomlParser { text, specs: Vec::new(), errors: Vec::new() };
     match DeTable::parse(text) {
-        Ok(table) => page.parse_top_level(table.get_ref()),
+        Ok(table) => parser.parse_top_level(table.get_ref()),
         Err(error) => {
             let at = error.span().map_or(0, |span| span.start);
-            page.add_error(at, error.message());
+            parser.add_error(at, error.message());
         }
     }
-    page.specs.sort_by_key(|spec| spec.line);
-    (page.specs, page.errors)
+    parser.specs.sort_by_key(|spec| spec.line);
+    (parser.specs, parser.errors)
 }
 
 struct TomlParser<'a> {

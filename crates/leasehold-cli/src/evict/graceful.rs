@@ -121,13 +121,13 @@ async fn follow(
         return Ok(());
     }
     let now = locks.clock().now();
-    let gone = match locks.was_released(name, holder.contender.claim).await? {
+    let list = match locks.was_released(name, holder.contender.claim).await? {
         Some(true) => &mut outcome.released,
         Some(false) => &mut outcome.unconfirmed,
         None if now.saturating_add(holder.early_release_margin) < holder.expires_at => &mut outcome.released,
         None => &mut outcome.lease_ended,
     };
-    gone.push(holder.contender.clone());
+    list.push(holder.contender.clone());
     Ok(())
 }
 

@@ -96,8 +96,8 @@ impl Child {
             };
         }
         let parent = process::getpid();
-        // SAFETY: between fork and exec only async-signal-safe functions may be called; `prepare`
-        // makes system calls on values that were made before the fork, and nothing else.
+        // SAFETY: between fork and exec only async-signal-safe functions may be called. `prepare` only
+        // makes system calls, on values that were created before the fork.
         #[allow(unsafe_code, reason = "what std wants for anything between fork and exec")]
         unsafe {
             command.pre_exec(move || setup.prepare(parent));

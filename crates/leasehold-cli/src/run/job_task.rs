@@ -60,15 +60,8 @@ impl JobTask {
             ("LEASEHOLD_ATTEMPT", run.attempt().to_string()),
         ];
         let plan = Plan::clone(&self.plan).with_env(tick);
-        let (engine, around) = (self.engine.clone(), Ancestors::from_env());
-        let this = RunContext {
-            plan: &plan,
-            locks: &self.locks,
-            ancestors: around,
-            owner: None,
-            engine,
-            report: &self.report,
-        };
+        let (engine, ancestors) = (self.engine.clone(), Ancestors::from_env());
+        let this = RunContext { plan: &plan, locks: &self.locks, ancestors, owner: None, engine, report: &self.report };
         let end = run_command(&this, run.guard(), &mut signals).await?;
         let code = end.status.exit_code();
         if end.is_lost && run.guard().is_release_requested() && run.guard().is_held() {

@@ -99,12 +99,12 @@ async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> 
     if locks.capabilities().reach == Reach::Process {
         report.warn(&format!("other processes do not share {}: this lock excludes none of them", locks.url()));
     }
-    let (engine, around) = (args.engine.for_child(), Ancestors::from_env());
-    reentry::refuse_possible_deadlock(&locks, &plan, &around)?;
-    let result = match acquire(&locks, &plan, &around, &mut signals, report).await {
+    let (engine, ancestors) = (args.engine.for_child(), Ancestors::from_env());
+    reentry::refuse_possible_deadlock(&locks, &plan, &ancestors)?;
+    let result = match acquire(&locks, &plan, &ancestors, &mut signals, report).await {
         Ok(AcquireResult::Held(guard, owner)) => {
             run_while_held(
-                &RunContext { plan: &plan, locks: &locks, ancestors: around, owner, engine, report },
+                &RunContext { plan: &plan, locks: &locks, ancestors, owner, engine, report },
                 guard,
                 &mut signals,
             )

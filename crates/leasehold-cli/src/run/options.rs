@@ -91,8 +91,8 @@ Environment:
 /// Run a command under a lock
 ///
 /// Waits until the lock is free, runs the command, and releases the lock when it ends. Like
-/// flock(1), but each lock has a name, a fair queue, a lease that is renewed, and a fencing token;
-/// engines on the network share it between machines.
+/// flock(1), but each lock has a name, a fair queue, a lease that is renewed, and a fencing token.
+/// Engines on the network share it between machines.
 #[derive(Debug, Args)]
 #[command(override_usage = USAGE)]
 #[command(after_long_help = AFTER_HELP, after_help = "`leasehold run --help` has examples and the exit codes.")]

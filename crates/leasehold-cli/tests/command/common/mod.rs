@@ -28,9 +28,9 @@ pub(crate) const LONG_TTL: &str = "600s";
 /// How often a condition is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Copies the program in a separate process. A file that this process writes would stay open in a
-/// process that another test starts at that moment, and a program that is open for writing cannot
-/// be executed.
+/// Copies the program in a separate process. A file that this process writes may stay open in a
+/// process that another test starts at that moment. A program that is open for writing cannot be
+/// executed.
 pub(crate) fn copy_program(to: &Path) {
     let copied = Command::new("cp").arg(LEASEHOLD).arg(to).status().unwrap();
     assert!(copied.success(), "cp: {copied}");

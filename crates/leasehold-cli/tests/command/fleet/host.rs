@@ -10,9 +10,12 @@ use serde_json::Value;
 
 use crate::common::{RunningCommand, TestFolder, wait_for};
 
-/// The hosts' jobs, each second: one that is retried after a crash and skips no tick, one that
-/// starts each tick at most once, one whose runs may overlap, a long one during which a host is
-/// killed, and one that is paused and run manually.
+/// The hosts' jobs, each second:
+/// - one that is retried after a crash and skips no tick;
+/// - one that starts each tick at most once;
+/// - one whose runs may overlap;
+/// - a long one during which a host is killed;
+/// - one that is paused and run manually.
 ///
 /// The jobs themselves use the right clock: a fake clock leaves files in the system's shared memory
 /// when its process is killed. The kill may end one run of `long`, the restart another, and a slow
