@@ -25,30 +25,30 @@ Examples:
   leasehold run -n nightly -- ./send-messages   not at all if it is held
   leasehold run -w 30s deploy -c 'make && make install'
   leasehold run --slots 4 encode -- ./encode    at most four at a time
-  leasehold cron jobs.cron                      a timetable, each tick once
-  leasehold ls                                  who holds what, and who waits
-  leasehold show nightly                        everything about one lock
+  leasehold cron jobs.cron                      scheduled jobs, each tick once
+  leasehold ls                                  all locks: holders and waiters
+  leasehold show nightly                        the state of one lock
   leasehold evict nightly                       force the holder to release
-  leasehold evict --graceful nightly            ask it to, and wait for it
+  leasehold evict --graceful nightly            request it, and wait
   leasehold doctor --engine redis://db1         is this server fit for locks?
-  leasehold verify --local redis                proof, with a picture
+  leasehold verify --local redis                test guarantees under faults
 
 Environment:
-  LEASEHOLD_ENGINE   the engine's URL, where --engine is not given
+  LEASEHOLD_ENGINE   the engine's URL, if --engine is not given
   LEASEHOLD_ENGINE_FILE
-                     a file with that URL, where neither is given
-  LEASEHOLD_LOG      what the library tells of itself on standard error: warn,
-                     debug, leasehold=trace
+                     a file with that URL, if neither is given
+  LEASEHOLD_LOG      the library's log level on standard error: warn, debug,
+                     leasehold=trace
   NO_COLOR           no colours
 
 Exit codes (`leasehold run --help` lists those of `run`):
-    0   done
-    1   evict: nobody holds it, or you said no; doctor: warnings; verify: a
-        promise was broken
+    0   success
+    1   evict: the lock has no such holder, or you declined; doctor: warnings;
+        verify: a violated guarantee
     2   doctor: failures
-   64   wrong usage, or a bad name, URL or duration
-   69   the engine cannot be used: away, denied, full or corrupt
-   71   the system refused us something
+   64   wrong usage, or an invalid name, URL or duration
+   69   the engine cannot be used: unreachable, access denied, full or corrupt
+   71   a system call failed
    74   the output cannot be written";
 
 /// Distributed locks shared by many processes and machines
@@ -69,11 +69,11 @@ impl Cli {
     pub(crate) fn parse() -> Result<Result<Self, Failure>, clap::Error> {
         let matches = Self::command().try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches)?;
-        let settled = match cli.command.engine_mut() {
+        let resolved = match cli.command.engine_mut() {
             Some(engine) => engine_url::resolve(engine, innermost_matches(&matches)),
             None => Ok(()),
         };
-        Ok(settled.map(|()| cli))
+        Ok(resolved.map(|()| cli))
     }
 }
 
@@ -151,11 +151,11 @@ pub(crate) struct EngineArg {
     pub(crate) connect_timeout: Duration,
 }
 
-/// Rejects an empty URL: it comes from a variable that is not set, and does not mean this host's
-/// own folder.
+/// Rejects an empty URL. It usually comes from an unset variable, and does not mean the default
+/// folder.
 pub(crate) fn parse_engine_url(url: &str) -> Result<String, String> {
     match url.trim() {
-        "" => Err("no engine is named; leave --engine away and LEASEHOLD_ENGINE unset for `file:`".to_owned()),
+        "" => Err("no engine is named; for `file:`, omit --engine and unset LEASEHOLD_ENGINE".to_owned()),
         _ => Ok(secret::original_url(url)),
     }
 }
@@ -165,8 +165,8 @@ impl EngineArg {
         &self.engine
     }
 
-    /// How the command finds the same engine from any working directory: a relative folder becomes
-    /// absolute.
+    /// The engine as the command gets it: a relative folder becomes absolute, so that it is the same
+    /// from any working directory.
     pub(crate) fn for_child(&self) -> ChildEngine {
         if let Some(path) = &self.engine_file {
             return ChildEngine::File(path.clone());
@@ -176,29 +176,29 @@ impl EngineArg {
         ChildEngine::Url(url.unwrap_or_else(|| self.url().to_owned()))
     }
 
-    /// Opens the engine for reading only; returns the locks and the URL to show. A missing folder
-    /// is not created. Its path is printed, because it may be mistyped. So is the default folder's,
-    /// because another user's `file:` means another folder.
+    /// Opens the engine for reading only; returns the locks and the URL to show. Does not create a
+    /// missing folder, but prints its path, which may be mistyped. Also prints the default folder's
+    /// path, because `file:` is a different folder for each user.
     pub(crate) async fn open_read_only(&self) -> Result<(Locks, String), Failure> {
-        let place = file::folder_location(self.url())?;
-        if let Some(place) = &place
-            && place.is_default
+        let location = file::folder_location(self.url())?;
+        if let Some(location) = &location
+            && location.is_default
         {
-            let folder = place.folder.display();
+            let folder = location.folder.display();
             output::print_message(&format!(
-                "`file:` is this user's own folder {folder}; locks of other users are not seen here"
+                "`file:` is this user's own folder {folder}; it does not show the locks of other users"
             ));
         }
-        match place.filter(|place| matches!(place.folder.join("locks").try_exists(), Ok(false))) {
+        match location.filter(|location| matches!(location.folder.join("locks").try_exists(), Ok(false))) {
             None => {
                 let locks = self.open(DEFAULT_TTL).await?;
                 let url = locks.url();
                 Ok((locks, url))
             }
-            Some(place) => {
-                let folder = place.folder.display();
+            Some(location) => {
+                let folder = location.folder.display();
                 output::print_message(&format!(
-                    "{folder} has no locks: no lock was ever taken there, and nothing was made"
+                    "{folder} has no locks: it was never used, and this command did not create it"
                 ));
                 // An empty in-memory engine: the missing folder holds no locks, either.
                 Ok((Locks::open("memory:").await?, format!("file://{folder}")))
@@ -210,8 +210,8 @@ impl EngineArg {
         self.open_within(ttl, self.connect_timeout, output::print_message).await
     }
 
-    /// Opens the engine and retries for `timeout` while it is unreachable; `on_message` prints a line
-    /// about it.
+    /// Opens the engine, and retries for `timeout` while it is unreachable. Reports each failed attempt
+    /// to `on_message`.
     pub(crate) async fn open_within(
         &self,
         ttl: Duration,
@@ -223,9 +223,9 @@ impl EngineArg {
         };
         let builder = Locks::builder().ttl(ttl).connect_timeout(timeout).on_unreachable(unreachable);
         let locks = builder.open(self.url()).await?;
-        let caution = locks.capabilities().warning;
-        if !caution.is_empty() {
-            output::print_message(&format!("warning: {caution}"));
+        let warning = locks.capabilities().warning;
+        if !warning.is_empty() {
+            output::print_message(&format!("warning: {warning}"));
         }
         Ok(locks)
     }
@@ -282,12 +282,12 @@ pub(crate) struct ShowArgs {
 /// Force a holder to release, or a waiter to give up
 ///
 /// The evicted process gets a notification within a round trip, or within 500 ms on an engine that
-/// polls. If it is stopped or partitioned, it believes that it holds the lock until the
-/// notification arrives. If a fence token is printed, write it to the resource that the lock
-/// protects: the resource then refuses writes of the evicted holder, and of no other. An evicted
-/// waiter exits with code 75.
+/// polls. If it is stopped or partitioned, it assumes that it holds the lock until the notification
+/// arrives. If a fence token is printed, write it to the resource that the lock protects. The
+/// resource then refuses writes of the evicted holder, and of no other. An evicted waiter exits with
+/// code 75.
 ///
-/// With --graceful the holder is asked to release. The next waiter acquires the lock only when the
+/// With --graceful, the command requests a release. The next waiter acquires the lock only when the
 /// holder has released it or its lease has expired, so two never hold the lock at once. On the
 /// request, `leasehold run` sends TERM to its command, and KILL just before the lease expires.
 #[derive(Debug, Args)]
@@ -300,10 +300,10 @@ pub(crate) struct EvictArgs {
     /// Only the holder or waiter whose claim starts with this, as `leasehold show` prints it
     #[arg(long, value_name = "PREFIX")]
     pub(crate) claim: Option<String>,
-    /// Ask the holder to release, and wait until it does or its lease expires
+    /// Request a release, and wait until the holder releases or its lease expires
     #[arg(short, long)]
     pub(crate) graceful: bool,
-    /// Do not ask for confirmation; required without a terminal
+    /// Skip the confirmation; required without a terminal
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// A reason for the log

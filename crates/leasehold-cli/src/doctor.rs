@@ -1,4 +1,4 @@
-//! `leasehold doctor`: checks whether a deployment is fit for locks, and what to set if it is not.
+//! `leasehold doctor`: checks whether a deployment is fit for locks, and advises what to set.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,12 +15,12 @@ use crate::duration::parse_positive;
 use crate::exit::Failure;
 use crate::output::{self, Colour, escape_control_chars};
 
-/// There are warnings or unknown findings.
+/// The worst finding is a warning or unknown.
 const EXIT_WARNINGS: u8 = 1;
-/// There are failures.
+/// At least one finding is a failure.
 const EXIT_FAILURES: u8 = 2;
 
-/// No progress line is shown before this.
+/// The delay before the first progress line.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
@@ -36,29 +36,29 @@ Examples:
   leasehold doctor || mail -s 'locks are not safe' ops@example.org
 
 Levels:
-  fail      locks do not work, or two may hold one
-  warn      locks work, and are lost or late when something else goes wrong
-  unknown   the server does not tell, for example because CONFIG is not
-            allowed, or mntr not in 4lw.commands.whitelist; it may be either,
-            and is never taken for ok
-  ok        as it should be
+  fail      locks do not work, or two clients may hold one lock
+  warn      locks work, but another fault can lose or delay them
+  unknown   the server does not report it, for example because it denies
+            CONFIG, or because 4lw.commands.whitelist lacks mntr; unknown
+            never counts as ok
+  ok        no problem found
 
 Exit codes:
-    0   all is ok
-    1   there are warnings, or something is not known
-    2   there are failures, or the deployment cannot be reached
-   64   wrong usage, or a bad URL or duration
+    0   everything is ok
+    1   warnings, or unknown findings
+    2   failures, or an unreachable deployment
+   64   wrong usage, or an invalid URL or duration
    74   the output cannot be written
 
-What it does there:
-  It reads settings and figures, sends 100 pings, and looks at 2000 of our keys
-  at most. It does once what a lock does: scripts, keys and
-  a message under a name that nobody has, removed in the same moment.
-  ZooKeeper: a session with each server, and a lock of a name that nobody has,
-  removed at the end; it looks at 1000 locks at most.
-  Databases: two connections to each server, 50 questions for the time, and a
-  lock of a name that nobody has, in a transaction that is rolled back; it
-  makes no table. It counts 100000 rows at most, and looks into 500.";
+Effects on the deployment:
+  doctor reads settings and metrics, sends 100 pings, and inspects up to 2000
+  of our keys. It runs the steps of a lock once (scripts, keys and a message)
+  under an unused name, and deletes the keys at once.
+  ZooKeeper: a session with each server, and a lock under an unused name that
+  is deleted at the end; it inspects up to 1000 locks.
+  Databases: two connections to each server, 50 queries of the time, and a
+  lock under an unused name, in a transaction that is rolled back. It creates
+  no table. It counts up to 100000 rows, and inspects up to 500.";
 
 /// Check whether a deployment is fit for locks
 ///
@@ -245,7 +245,7 @@ fn format_verdict(report: &Report) -> String {
         counts.into_iter().filter(|(level, _)| report.count(*level) > 0).map(|(_, text)| text).collect();
     let conclusion = match report.worst() {
         Level::Ok => "fit for locks",
-        Level::Unknown => "fit for locks, as far as it tells",
+        Level::Unknown => "fit for locks, as far as the servers report",
         Level::Warn => "locks work; see the warnings for what could lose or delay them",
         _ => "not fit for locks as it is",
     };
@@ -271,16 +271,17 @@ mod tests {
 
     #[test]
     fn servers_with_equal_findings_share_a_row() {
-        let of = |subject: &str, found: &str| Finding::new(Level::Warn, "x", subject, found).impact("m\u{1b}").fix("f");
-        let findings = [of("a", "1"), of("b", "1"), of("c", "2")];
+        let finding_about =
+            |subject: &str, found: &str| Finding::new(Level::Warn, "x", subject, found).impact("m\u{1b}").fix("f");
+        let findings = [finding_about("a", "1"), finding_about("b", "1"), finding_about("c", "2")];
         let rows = merge_equal_findings(&findings);
         assert_eq!(rows.len(), 2);
         assert_eq!(format_finding(rows[0].0, &rows[0].1, 3), "a, b: 1\nmeans: m\\u{1b}\nfix:   f");
-        let findings = ["a", "b", "c"].map(|subject| of(subject, "1"));
+        let findings = ["a", "b", "c"].map(|subject| finding_about(subject, "1"));
         let rows = merge_equal_findings(&findings);
         assert!(format_finding(rows[0].0, &rows[0].1, 3).starts_with("all 3: 1\n"));
         assert!(format_finding(rows[0].0, &rows[0].1, 4).starts_with("a, b, c: 1\n"));
-        let well = Finding::new(Level::Ok, "x", "a", "1");
-        assert_eq!(format_finding(&well, &["a", "b", "c"], 4), "3 of 4: 1");
+        let ok_finding = Finding::new(Level::Ok, "x", "a", "1");
+        assert_eq!(format_finding(&ok_finding, &["a", "b", "c"], 4), "3 of 4: 1");
     }
 }

@@ -14,16 +14,16 @@ use crate::output;
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER_HELP: &str = "\
 Examples:
-  leasehold engines                 what each engine can do
+  leasehold engines                 the capabilities of each engine
   leasehold engines --json          the same, for programs
   leasehold engines --ddl mysql     the tables that the locks need
   leasehold engines --ddl mysql | mysql -u root -p shop
   leasehold engines --ddl postgres --schema ops | psql -U postgres shop
 
 Tables:
-  mysql: and postgres: make their tables at first use. Where the user in the
-  URL may not, an administrator runs what --ddl prints, and grants the rights
-  that stand there as comments: SELECT, INSERT and UPDATE, and no others.
+  mysql: and postgres: create their tables at first use. If the user in the
+  URL lacks that privilege, an administrator runs the output of --ddl, whose
+  comments name the privileges to grant: SELECT, INSERT and UPDATE only.
   --table and --schema are the URL's table= and schema=.";
 
 /// List the engines and their capabilities

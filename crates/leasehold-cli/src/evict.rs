@@ -27,12 +27,12 @@ struct EvictedJson<'a> {
 pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     let name = LockName::new(&args.name)?;
     if args.claim.as_deref().is_some_and(|claim| claim.trim().is_empty()) {
-        let message = "--claim is empty, and would mean every holder and waiter: name the beginning of one, as `leasehold show` has it";
+        let message = "--claim is empty and would match every holder and waiter: give the first digits of a claim, as `leasehold show` prints them";
         return Err(Failure::usage(message));
     }
     let asking = !args.yes;
     if asking && !isatty(io::stdin()) {
-        return Err(Failure::usage("there is no terminal to ask on: say --yes to evict without being asked"));
+        return Err(Failure::usage("there is no terminal to confirm on: add --yes to evict without confirmation"));
     }
     let (locks, url) = args.engine.open_read_only().await?;
     let view = locks.inspect(&name).await.map_err(|error| Failure::from(error).with_engine(&url))?;
@@ -49,15 +49,15 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
         locks.close().await?;
         return result;
     }
-    let put_out = force_release_all(&locks, &name, &chosen, args.reason.as_deref().unwrap_or_default()).await;
-    let (gone, token) = put_out.map_err(|failure| failure.with_engine(&url))?;
+    let outcome = force_release_all(&locks, &name, &chosen, args.reason.as_deref().unwrap_or_default()).await;
+    let (contenders, token) = outcome.map_err(|failure| failure.with_engine(&url))?;
     locks.close().await?;
-    if gone.is_empty() {
+    if contenders.is_empty() {
         return report_no_match(&args, &view, &url);
     }
-    tracing::warn!(%name, evicted = gone.len(), fence = token.map(|t| t.0), reason = args.reason, "evicted");
+    tracing::warn!(%name, evicted = contenders.len(), fence = token.map(|t| t.0), reason = args.reason, "evicted");
     let text = if args.output.json {
-        let evicted = gone.iter().map(ContenderJson::new).collect();
+        let evicted = contenders.iter().map(ContenderJson::new).collect();
         let reason = args.reason.as_deref();
         output::to_json_line(&EvictedJson {
             name: name.as_str(),
@@ -67,7 +67,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
             reason,
         })
     } else {
-        format_evicted(&name, &gone, token, args.reason.as_deref()) + &format!("engine: {url}\n")
+        format_evicted(&name, &contenders, token, args.reason.as_deref()) + &format!("engine: {url}\n")
     };
     output::write_stdout(&text)?;
     Ok(0)
@@ -99,8 +99,8 @@ fn report_no_match(args: &EvictArgs, view: &LockView, engine: &str) -> Result<u8
             reason,
         }))?;
     } else {
-        let such = if view.holders.is_empty() { "nobody holds it" } else { "nobody who holds it is meant by this" };
-        output::print_message(&format!("{} on {engine}: {such}; nothing was changed", args.name));
+        let why = if view.holders.is_empty() { "the lock has no holder" } else { "no holder matches the options" };
+        output::print_message(&format!("{} on {engine}: {why}; nothing was changed", args.name));
     }
     Ok(exit::CONFLICT)
 }
@@ -110,20 +110,19 @@ fn confirm(name: &LockName, selected: &[&ContenderView], url: &str, graceful: bo
     for contender in selected {
         output::write_stderr(&format!("{}\n", format_claim(contender)));
     }
-    let who = if selected.len() == 1 { "it".to_owned() } else { format!("these {}", selected.len()) };
+    let target = if selected.len() == 1 { "it".to_owned() } else { format!("these {}", selected.len()) };
     let name = escape_control_chars(name.as_str());
     output::write_stderr(&match graceful {
-        true => format!("Ask {who} to release {name}? [y/N] "),
-        false => format!("Force {who} to release {name}? [y/N] "),
+        true => format!("Ask {target} to release {name}? [y/N] "),
+        false => format!("Force {target} to release {name}? [y/N] "),
     });
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(|error| Failure::system("cannot read the answer", error))?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Evicts each claim. Those that ended before their eviction are left out of the answer. The lowest
-/// tokens go first: the last fence token then refuses all evicted holders, and none of those that
-/// stay.
+/// Evicts each claim, and returns those that had not ended before. Evicts the lowest tokens first:
+/// the last fence token then refuses all evicted holders, and none of the remaining ones.
 async fn force_release_all(
     locks: &Locks,
     name: &LockName,
@@ -153,10 +152,10 @@ fn format_evicted(name: &LockName, evicted: &[ContenderView], token: Option<Toke
     }
     if let Some(token) = token {
         text.push_str(&format!(
-            "fence token {token}: write it to what the lock protects; it refuses who was evicted, and nobody else\n"
+            "fence token {token}: write it to the resource that the lock protects, which then refuses the evicted holder, and no other\n"
         ));
     } else if evicted.iter().any(|contender| contender.token.is_some()) {
-        text.push_str("no fence token: any number would also refuse a holder that stays, or the next one\n");
+        text.push_str("no fence token: any token would also refuse a remaining holder, or the next one\n");
     }
     if let Some(reason) = reason {
         text.push_str(&format!("reason: {}\n", escape_control_chars(reason)));

@@ -42,8 +42,8 @@ fn format_list(views: &[LockView], url: &str) -> String {
         let name = escape_control_chars(view.name.as_str()).into_owned();
         let Some(first) = view.holders.first() else {
             let waiting = view.waiters.len().to_string();
-            let nobody = if view.damage.is_some() { "damaged" } else { "nobody" };
-            table.add_row([name, "-".into(), nobody.into(), "-".into(), "-".into(), "-".into(), waiting]);
+            let state = if view.damage.is_some() { "damaged" } else { "none" };
+            table.add_row([name, "-".into(), state.into(), "-".into(), "-".into(), "-".into(), waiting]);
             continue;
         };
         let others = view.holders.len() - 1;

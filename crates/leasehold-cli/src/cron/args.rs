@@ -14,16 +14,16 @@ const USAGE: &str = "leasehold cron [OPTIONS] FILE\n       leasehold cron <COMMA
 const AFTER_HELP: &str = "\
 Examples:
   leasehold cron --engine redis://db1 jobs.cron   on every host of the fleet
-  leasehold cron check jobs.cron                  is it right? when is it due?
-  leasehold cron status                           last and next time of each,
-                                                  and which hosts are there
+  leasehold cron check jobs.cron                  report mistakes and due times
+  leasehold cron status                           each job's last and next run,
+                                                  and the live hosts
   leasehold cron status --check                   for monitoring: exit code 1
-                                                  if a job is overdue; a host
-                                                  that is killed is noticed up
-                                                  to one TTL later
-  leasehold cron history nightly                  what has become of its ticks
-  leasehold cron pause nightly                    on all hosts; then: resume
-  leasehold cron run-now nightly                  once, on one of them
+                                                  if a job is overdue; a killed
+                                                  host is noticed up to one TTL
+                                                  later
+  leasehold cron history nightly                  the outcomes of its ticks
+  leasehold cron pause nightly                    on all hosts; undo: resume
+  leasehold cron run-now nightly                  once, on one host
 
 A crontab (any file that does not end in .toml):
   # comment
@@ -34,16 +34,19 @@ A crontab (any file that does not end in .toml):
   CRON_SECONDS=yes
   probe: */10 * * * * *  ./probe
 
-  Each line begins with the job's name: what has run is kept under it, so it
-  must stay. Then minute, hour, day of the month, month, day of the week (0 or
-  7 is Sunday); a nickname (@hourly, @daily, @weekly, @monthly, @yearly); or
-  @every 90s. After CRON_SECONDS=yes a second stands before the minute. The
-  rest of the line is run with /bin/sh -c (SHELL= says otherwise); % is itself.
-  MAILTO is refused: leasehold sends no mail. So is the user that a line of
-  /etc/crontab has before its command: commands run as leasehold's own user.
-  NAME=value lines hold for the jobs below them: they are the environment of
-  the commands, but for CRON_TZ (the time zone; TZ is both) and CRON_CRASH,
-  CRON_MISSED and so on, which set the options that brackets set for one job.
+  Each line begins with the job's name. The record of past ticks is stored
+  under that name, so do not change it. The schedule follows:
+    minute, hour, day of the month, month, day of the week (0 or 7 is Sunday)
+    or @hourly, @daily, @weekly, @monthly, @yearly
+    or @every 90s
+  After CRON_SECONDS=yes, seconds come before the minute. The rest of the line
+  runs with /bin/sh -c, or with the shell that SHELL= names; % is not special.
+  MAILTO is refused, because leasehold sends no mail. So is the user column of
+  /etc/crontab, because commands run as leasehold's own user.
+  NAME=value lines apply to the jobs below them. They set the environment of
+  the commands, with two exceptions: CRON_TZ sets the time zone (TZ sets both),
+  and CRON_CRASH, CRON_MISSED and so on set the options that brackets set for
+  one job.
 
 The same in TOML:
   zone = \"Europe/Berlin\"
@@ -59,44 +62,45 @@ The same in TOML:
   env = { LANG = \"C\" }
 
 Options of a job:
-  zone=Europe/Berlin   the time zone; UTC if not set
+  zone=Europe/Berlin   the time zone (default: UTC)
   crash=at-most-once   a run whose host died is not run again (the default);
-        retry:N        by another host, until it has begun N times
-  missed=skip          ticks that nobody ran in time are left out (default);
-        once           one run makes up for all of them; all:N for the last N
-  overlap=skip         ticks during a run are left out (the default);
-        queue          run after it; allow:N beside it, N (up to 64) at most
-  grace=1m             how late a tick may be and still count as in time; more
-                       than the TTL
-  max-hold=1h          TERM, then KILL, so that it is over by then
-  min-hold=10s         keep the job's lock at least so long
+        retry:N        another host runs it again, up to N starts in all
+  missed=skip          ticks that no host ran in time are skipped (default);
+        once           one run makes up for all of them; all:N runs the last N
+  overlap=skip         ticks during a run are skipped (the default);
+        queue          they run after it; allow:N beside it, up to N (max. 64)
+  grace=1m             how late a tick may start and still count as in time;
+                       must exceed the TTL
+  max-hold=1h          TERM, then KILL, so that the run has ended by then
+  min-hold=10s         keep the job's lock at least this long
   kill-after=5s        the time between TERM and KILL
   ttl=30s              how long the lock outlives a host that dies
 
 The commands:
   Their environment has LEASEHOLD_JOB, LEASEHOLD_TICK (the nominal time, as in
-  2026-11-16T03:00:00Z), LEASEHOLD_TOKEN (higher with every run: have what
-  they write to refuse older ones), LEASEHOLD_ATTEMPT and LEASEHOLD_ENGINE.
-  They have no standard input. If the lock is lost or leasehold is killed,
-  they are ended, before another host has the lock.
+  2026-11-16T03:00:00Z), LEASEHOLD_TOKEN, LEASEHOLD_ATTEMPT and
+  LEASEHOLD_ENGINE. The token is higher with every run: the resource that the
+  command writes to should refuse lower ones. Commands have no standard input.
+  If the lock is lost or leasehold is killed, the command is ended before
+  another host acquires the lock.
 
 Signals:
-  TERM, INT   begin nothing more, and end when the runs have ended; they get
-              TERM after --stop-grace, and at once after a second signal,
-              half a second later or more; then another host takes them over
-              (crash=retry:N), or they are entered as lost, whatever code they
-              end with
-  HUP         read the file again; if it is wrong, go on with what was;
-              nothing after one of the others
+  TERM, INT   start no more runs, and exit when the active ones have ended.
+              These get TERM after --stop-grace, or at once after a second
+              signal at least half a second later. Then another host runs
+              them again (crash=retry:N), or they are recorded as lost,
+              whatever their exit code
+  HUP         reload the file; if it has mistakes, keep the old jobs; no
+              effect after TERM or INT
 
 Exit codes:
     0   stopped
     1   status --check: a job is overdue, a run's host has died, too few
-        hosts are there, or the engine cannot count them
-   64   the file, or something else that was given, is wrong
-   69   the engine cannot be used; if it is only away, at the start, too, it
-        is waited for
-   71   the system refused us something";
+        hosts are live, or the engine cannot count them
+   64   a mistake in the file or on the command line
+   69   the engine cannot be used; an unreachable engine is retried, also at
+        the start
+   71   a system call failed";
 
 /// Run scheduled jobs on every host of a fleet, each tick once
 ///
@@ -162,13 +166,13 @@ pub(crate) struct DaemonArgs {
     /// How long a lock outlives a host that dies, for jobs without their own `ttl`
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
     pub(crate) ttl: Duration,
-    /// At shutdown, how long runs may go on before they get TERM
+    /// At shutdown, how long runs may continue before they get TERM
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse)]
     pub(crate) stop_grace: Duration,
     /// Log events as JSON, one object per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Log only what goes wrong
+    /// Log only problems
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) quiet: bool,
 }
@@ -194,9 +198,9 @@ pub(crate) struct StatusArgs {
     /// For monitoring: exit code 1 if a job is overdue, a run's host has died, or too few hosts are
     /// live
     ///
-    /// A host that is killed or cut off counts as live until its locks expire, so it is noticed up
-    /// to one TTL later: the one that host was started with (`--ttl`), or the job's own. On `file:`
-    /// it is noticed at once.
+    /// A host that is killed or partitioned counts as live until its locks expire. So the check
+    /// notices it up to one TTL later: that of the host (`--ttl`), or the job's own. On `file:` it
+    /// notices a killed host at once.
     #[arg(long)]
     pub(crate) check: bool,
     /// With --check: how many hosts must run `leasehold cron` on this engine; 0 if only

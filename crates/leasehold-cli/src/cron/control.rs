@@ -24,8 +24,8 @@ pub(super) async fn run_control(action: ControlAction, args: ControlArgs) -> Res
     let mut code = 0;
     for job in &args.jobs {
         match apply_action(&jobs, action, job).await {
-            Ok(said) => output::write_stdout(&format!("{}: {said}\n", escape_control_chars(job)))?,
-            // A failure of one job does not keep the others from being handled.
+            Ok(result) => output::write_stdout(&format!("{}: {result}\n", escape_control_chars(job)))?,
+            // After a failure, the other jobs are still handled.
             Err(error) => {
                 let failure = Failure::from(error);
                 output::print_message(&failure.message);
@@ -41,17 +41,17 @@ async fn apply_action(jobs: &Jobs, action: ControlAction, job: &str) -> leasehol
     Ok(match action {
         ControlAction::Pause if jobs.pause(job).await? => "paused",
         ControlAction::Pause => "was paused already",
-        ControlAction::Resume if jobs.resume(job).await? => "goes on with its next tick",
+        ControlAction::Resume if jobs.resume(job).await? => "resumed with its next tick",
         ControlAction::Resume => "was not paused",
         ControlAction::RunNow => {
             jobs.run_now(job).await?;
-            "runs within ten seconds, if a host is there to run it"
+            "runs within ten seconds, if a host is live"
         }
         ControlAction::Reset => {
             jobs.reset(job).await?;
-            "begins anew"
+            "schedule restarted"
         }
-        ControlAction::Forget if jobs.remove(job).await? => "is forgotten",
-        ControlAction::Forget => "was not known",
+        ControlAction::Forget if jobs.remove(job).await? => "record deleted",
+        ControlAction::Forget => "had no record",
     })
 }

@@ -5,21 +5,21 @@ use super::job_spec::{FileError, JobOptions, JobSpec, OPTION_NAMES};
 /// Parses a whole file and reports all its mistakes at once.
 pub(super) fn parse(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
     let folders = std::env::var("PATH").unwrap_or_default();
-    let mut page = CrontabParser { shell: "/bin/sh".to_owned(), path_dirs: folders, ..CrontabParser::default() };
+    let mut parser = CrontabParser { shell: "/bin/sh".to_owned(), path_dirs: folders, ..CrontabParser::default() };
     for (index, line) in text.lines().enumerate() {
         let (number, line) = (index + 1, line.trim());
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
         let read = match parse_assignment(line) {
-            Some((key, value)) => page.assign(key, value),
-            None => page.parse_job(number, line),
+            Some((key, value)) => parser.assign(key, value),
+            None => parser.parse_job(number, line),
         };
-        if let Err(what) = read {
-            page.errors.push(FileError { line: number, message: what });
+        if let Err(message) = read {
+            parser.errors.push(FileError { line: number, message });
         }
     }
-    (page.specs, page.errors)
+    (parser.specs, parser.errors)
 }
 
 /// The settings that apply to the lines below.
@@ -47,8 +47,8 @@ impl CrontabParser {
                 return Ok(());
             }
             "CRON_TZ" => return self.options.set("zone", value),
-            // The system's cron would mail the output; to ignore MAILTO silently would lose that
-            // output. An empty value disables mail, so it needs no error.
+            // The system's cron mails the output. Ignoring MAILTO silently would lose that output. An
+            // empty value disables mail, so it needs no error.
             "MAILTO" if !value.is_empty() => {
                 return Err("leasehold sends no mail: leave MAILTO out, watch the log or `leasehold cron status --check`, or have the command mail its output".to_owned());
             }
@@ -76,8 +76,8 @@ impl CrontabParser {
         is_one.then_some((user, command))
     }
 
-    /// The same for a user that this host does not have: the word is neither a program nor part of
-    /// the shell's language, and the command's real program follows it.
+    /// The same for a user that this host does not have. The word is neither a program nor part of the
+    /// shell's language, and the command's real program follows it.
     fn unknown_user<'a>(&self, command: &'a str) -> Option<(&'a str, &'a str)> {
         let (user, command) = command.split_once(char::is_whitespace)?;
         let command = command.trim_start();
@@ -92,7 +92,7 @@ impl CrontabParser {
     fn missing_name_error(&self, line: &str) -> String {
         // A tab separates fields in a crontab, but misaligns text on a terminal.
         let line = &line.split('\t').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
-        let missing = "this line has no name, under which the fleet keeps what has run";
+        let missing = "this line has no name, and the fleet stores a job's record under its name";
         let (fields, command) = split_schedule(line, self.has_seconds).unwrap_or_default();
         match self.split_user_column(command).or_else(|| self.unknown_user(command)) {
             None => {
@@ -233,7 +233,7 @@ fn split_schedule(text: &str, has_seconds: bool) -> Result<(String, &str), Strin
         let (word, after) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         if word.is_empty() {
             let what = if has_seconds { "six fields, with seconds first," } else { "five fields" };
-            return Err(format!("a timetable of {what} and a command are needed, and this line ends before that"));
+            return Err(format!("a schedule of {what} and a command are needed, but this line ends before that"));
         }
         words.push(word);
         rest = after.trim_start();
@@ -313,9 +313,9 @@ mod tests {
             (10, "yes or no"),
         ];
         assert_eq!(mistakes.len(), expected.len(), "{mistakes:?}");
-        for (mistake, (line, says)) in mistakes.iter().zip(expected) {
+        for (mistake, (line, message)) in mistakes.iter().zip(expected) {
             assert_eq!(mistake.line, line);
-            assert!(mistake.message.contains(says), "{mistake:?}");
+            assert!(mistake.message.contains(message), "{mistake:?}");
         }
     }
 }

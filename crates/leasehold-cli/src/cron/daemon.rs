@@ -29,19 +29,18 @@ pub(super) async fn run(args: DaemonArgs) -> Result<u8, Failure> {
     run_file(args).await.map_err(|failure| if json { log::log_failure(failure) } else { failure })
 }
 
-/// Opens the engine and retries while it is unreachable, without a limit: a service manager may
-/// give up on a process that exits during an outage. An error that retrying cannot cure is
-/// returned.
+/// Opens the engine, and retries without a limit while it is unreachable: a service manager may
+/// give up on a process that exits during an outage. Returns any other error.
 async fn open_engine(args: &DaemonArgs) -> Result<Locks, Error> {
-    let (json, away) = (args.json, Arc::new(AtomicBool::new(false)));
-    let noted = Arc::clone(&away);
+    let (json, was_unreachable) = (args.json, Arc::new(AtomicBool::new(false)));
+    let unreachable_flag = Arc::clone(&was_unreachable);
     let unreachable = move |error: &Error| {
-        noted.store(true, Ordering::SeqCst);
+        unreachable_flag.store(true, Ordering::SeqCst);
         log::log_notice(&Notice::Unreachable { message: &error.to_string() }, json);
     };
     let builder = Locks::builder().ttl(args.ttl).connect_timeout(Duration::MAX).on_unreachable(unreachable);
     let locks = builder.open(args.engine.url()).await?;
-    if away.load(Ordering::SeqCst) {
+    if was_unreachable.load(Ordering::SeqCst) {
         log::log_notice(&Notice::Reached { engine: &locks.url() }, json);
     }
     Ok(locks)
@@ -58,7 +57,9 @@ fn is_stop_signal(signal: Signal) -> bool {
 
 async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
     let Some(path) = args.file.clone() else {
-        return Err(Failure::usage("which timetable? `leasehold cron FILE`; `leasehold cron --help` shows its form"));
+        return Err(Failure::usage(
+            "no schedule file was given: `leasehold cron FILE`; `leasehold cron --help` shows its form",
+        ));
     };
     log::enable_timestamps();
     // The whole file is validated before any job starts.
@@ -77,7 +78,7 @@ async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
         log::log_notice(&Notice::Warning { message: &format!("warning: {}", capabilities.warning) }, args.json);
     }
     if capabilities.reach == Reach::Process {
-        let message = format!("{} is shared with no other process: each runs every tick", locks.url());
+        let message = format!("other processes do not share {}: each process runs every tick", locks.url());
         log::log_notice(&Notice::Warning { message: &message }, args.json);
     }
     let (orders, obeyed) = watch::channel(None);
@@ -105,8 +106,8 @@ struct Daemon {
     path: std::path::PathBuf,
     locks: Locks,
     signal_orders: SignalOrders,
-    /// The current scheduler, and those of earlier files whose runs go on. Each returns whether all
-    /// went well.
+    /// The current scheduler, and those of earlier files whose runs are still active. Each returns
+    /// whether it succeeded.
     tasks: JoinSet<bool>,
     stop_handle: StopHandle,
     /// Makes this host visible to others.
@@ -140,14 +141,14 @@ impl Daemon {
         self.stop_handle.stop();
         self.stop_handle = scheduler.stop_handle();
         self.tasks.spawn_local(async move {
-            let mut well = true;
+            let mut succeeded = true;
             scheduler
                 .run(|job, error| {
-                    well = false;
+                    succeeded = false;
                     log::log_notice(&Notice::EndedHere { job, message: &error.to_string() }, json);
                 })
                 .await;
-            well
+            succeeded
         });
         if let Some(presence) = self.presence.take() {
             presence.withdraw().await;
@@ -156,30 +157,30 @@ impl Daemon {
         Ok(())
     }
 
-    /// Runs until all runs have ended. After a signal nothing starts, and running commands get
-    /// their grace.
+    /// Returns when all runs have ended. After a signal no run starts, and active ones get their
+    /// grace.
     async fn run_until_stopped(&mut self, signals: &mut Signals, signal_sender: &watch::Sender<Option<Signal>>) -> u8 {
         let clock = self.locks.clock().clone();
-        let (mut asked, mut patience) = (None, Instant::NEVER);
-        let mut well = true;
+        let (mut stop_requested_at, mut next_signal_at) = (None, Instant::NEVER);
+        let mut all_succeeded = true;
         loop {
             tokio::select! {
                 biased;
                 ended = self.tasks.join_next() => match ended {
                     None => break,
-                    Some(ended) => well &= ended.unwrap_or(false),
+                    Some(ended) => all_succeeded &= ended.unwrap_or(false),
                 },
                 signal = signals.next() => match signal {
                     // Service managers send HUP after TERM, for shells: by then the file is not
                     // reloaded.
-                    Signal::HUP if asked.is_none() => self.reload().await,
+                    Signal::HUP if stop_requested_at.is_none() => self.reload().await,
                     signal if is_stop_signal(signal) => {
                         let now = clock.now();
                         self.stop_handle.stop();
-                        let first = *asked.get_or_insert(now);
+                        let first = *stop_requested_at.get_or_insert(now);
                         // timeout(1) and others send one signal twice.
-                        let again = now >= first.saturating_add(REPEATED_SIGNAL_WINDOW);
-                        patience = if again { now } else { first.saturating_add(self.args.stop_grace) };
+                        let is_repeated = now >= first.saturating_add(REPEATED_SIGNAL_WINDOW);
+                        next_signal_at = if is_repeated { now } else { first.saturating_add(self.args.stop_grace) };
                         if now == first {
                             let (signal, grace) = (signals::signal_name(signal), self.args.stop_grace);
                             log::log_notice(&Notice::Stopping { signal, grace_seconds: grace.as_secs_f64() }, self.args.json);
@@ -187,12 +188,12 @@ impl Daemon {
                     }
                     _ => {}
                 },
-                () = clock.sleep_until(patience) => {
+                () = clock.sleep_until(next_signal_at) => {
                     // TERM first; a command that ignores it gets KILL.
                     let next = if signal_sender.borrow().is_some() { Signal::KILL } else { Signal::TERM };
                     log::log_notice(&Notice::Ending { signal: signals::signal_name(next) }, self.args.json);
                     signal_sender.send_replace(Some(next));
-                    patience = clock.now().saturating_add(self.args.stop_grace.max(Duration::from_secs(5)));
+                    next_signal_at = clock.now().saturating_add(self.args.stop_grace.max(Duration::from_secs(5)));
                 }
             }
         }
@@ -202,19 +203,19 @@ impl Daemon {
         if let Err(error) = self.locks.clone().close().await {
             log::log_notice(&Notice::Warning { message: &error.to_string() }, self.args.json);
         }
-        if asked.is_some() {
+        if stop_requested_at.is_some() {
             log::log_notice(&Notice::Stopped, self.args.json);
         }
-        if well { 0 } else { exit::UNAVAILABLE }
+        if all_succeeded { 0 } else { exit::UNAVAILABLE }
     }
 
     /// Reloads the file. Running jobs finish under their old settings.
     async fn reload(&mut self) {
-        let begun = match schedule_file::read_jobs(&self.path, self.args.ttl) {
+        let result = match schedule_file::read_jobs(&self.path, self.args.ttl) {
             Ok(schedule) => self.start_jobs(schedule.jobs).await,
             Err(failure) => Err(failure),
         };
-        match begun {
+        match result {
             Ok(()) => log::log_notice(&Notice::Reloaded { file: &self.path.to_string_lossy() }, self.args.json),
             Err(failure) => log::log_notice(&Notice::Refused { message: &failure.message }, self.args.json),
         }

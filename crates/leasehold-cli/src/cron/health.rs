@@ -27,8 +27,8 @@ impl JobHealth {
         if !dead.is_empty() {
             // A run that ended meanwhile is recorded before its lock is released, so the record
             // shows it.
-            let again = jobs.status(&status.name).await?;
-            dead.retain(|token| again.iter().flat_map(|status| &status.running).any(|run| run.token == *token));
+            let latest = jobs.status(&status.name).await?;
+            dead.retain(|token| latest.iter().flat_map(|status| &status.running).any(|run| run.token == *token));
         }
         Ok(Self::new(status, &dead))
     }
@@ -37,9 +37,9 @@ impl JobHealth {
         let cron = Cron::parse(&status.schedule).and_then(|cron| cron.in_zone(&status.zone)).ok();
         let first = cron.and_then(|cron| cron.next_after(status.decided));
         // Ticks that fall into a run are decided when it ends.
-        let rests = status.paused.is_some() || status.running.len() > dead.len();
-        let late = |tick: &Tick| !rests && tick.unix() < status.now.unix().saturating_sub(OVERDUE_AFTER);
-        Self { overdue_tick: first.filter(late), dead_tokens: dead.to_vec() }
+        let is_exempt = status.paused.is_some() || status.running.len() > dead.len();
+        let is_late = |tick: &Tick| !is_exempt && tick.unix() < status.now.unix().saturating_sub(OVERDUE_AFTER);
+        Self { overdue_tick: first.filter(is_late), dead_tokens: dead.to_vec() }
     }
 
     /// The problems in words; empty if there are none.
@@ -92,7 +92,7 @@ mod tests {
         assert!(health.problems(&status)[0].starts_with("OVERDUE since "));
         status.running.push(active_run());
         assert_eq!(JobHealth::new(&status, &[]).overdue_tick, None, "ticks during a run are decided at its end");
-        assert!(JobHealth::new(&status, &[7]).overdue_tick.is_some(), "but its host is gone");
+        assert!(JobHealth::new(&status, &[7]).overdue_tick.is_some(), "its host has died");
         status.running.clear();
         status.paused = Some(leasehold_schedule::OperatorRequest { at: 0, by: "me".into() });
         assert_eq!(JobHealth::new(&status, &[]).overdue_tick, None);

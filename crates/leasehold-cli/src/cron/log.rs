@@ -28,15 +28,15 @@ pub(super) enum Notice<'a> {
     Reached { engine: &'a str },
     /// The file was reloaded.
     Reloaded { file: &'a str },
-    /// The reloaded file has mistakes, and the old jobs go on.
+    /// The reloaded file has mistakes, and the old jobs stay in effect.
     Refused { message: &'a str },
-    /// A job cannot go on on this host.
+    /// This host cannot run a job any more.
     EndedHere { job: &'a str, message: &'a str },
-    /// No job can go on.
+    /// This host cannot run any job.
     Error { kind: &'a str, message: &'a str },
     /// A signal stopped the process from starting more runs.
     Stopping { signal: &'a str, grace_seconds: f64 },
-    /// The runs still in progress get this signal.
+    /// The active runs get this signal.
     Ending { signal: &'a str },
     /// All runs have ended.
     Stopped,
@@ -67,22 +67,22 @@ pub(super) fn log_notice(notice: &Notice<'_>, json: bool) {
         return output::write_stderr(&json_line(notice));
     }
     if let Notice::Refused { message } = notice {
-        return output::print_message_lines(&format!("{message}\nnothing is changed"));
+        return output::print_message_lines(&format!("{message}\nthe jobs are unchanged"));
     }
     output::print_message(&match notice {
         Notice::Warning { message } | Notice::Refused { message } | Notice::Error { message, .. } => {
             (*message).to_owned()
         }
-        Notice::Unreachable { message } => format!("{message}; trying until it answers"),
-        Notice::Reached { engine } => format!("{engine} answers"),
-        Notice::Reloaded { file } => format!("{file} was read again"),
-        Notice::EndedHere { job, message } => format!("{job}: {message}; this host does not run it any more"),
+        Notice::Unreachable { message } => format!("{message}; retrying until it responds"),
+        Notice::Reached { engine } => format!("{engine} is reachable"),
+        Notice::Reloaded { file } => format!("reloaded {file}"),
+        Notice::EndedHere { job, message } => format!("{job}: {message}; this host no longer runs it"),
         Notice::Stopping { signal, grace_seconds } => {
             format!(
-                "{signal}: nothing more begins here; runs get TERM after {grace_seconds} s, or after another signal"
+                "{signal}: no more runs start here; active ones get TERM after {grace_seconds} s, or after another signal"
             )
         }
-        Notice::Ending { signal } => format!("runs that have not ended get {signal}"),
+        Notice::Ending { signal } => format!("active runs get {signal}"),
         Notice::Stopped => "stopped".to_owned(),
     });
 }
@@ -122,11 +122,11 @@ fn format_event(job: &Job, event: &JobEvent) -> String {
             format!("{name}: {} ({}); next {next}", job.cron(), job.cron().zone())
         }
         JobEvent::RunStarted { run, delay: late } => {
-            format!("{name}: began {}, on {}, {} late", describe_run(run), run.node, format_duration(*late))
+            format!("{name}: started {}, on {}, {} late", describe_run(run), run.node, format_duration(*late))
         }
         JobEvent::RunEnded { run, outcome, text, duration: took, is_recorded: entered } => {
             let why = if text.is_empty() { String::new() } else { format!(" ({text})") };
-            let note = if *entered { "" } else { "; this stands in no record" };
+            let note = if *entered { "" } else { "; the outcome is not recorded" };
             format!(
                 "{name}: {}{why} {}, on {}, after {}{note}",
                 outcome.as_str(),
@@ -143,24 +143,28 @@ fn format_event(job: &Job, event: &JobEvent) -> String {
             }
         }
         JobEvent::RunCrashed { run, will_retry: again } => {
-            let then = if *again { "it is run again, here" } else { "it is not run again" };
+            let then = if *again { "this host runs it again" } else { "it is not run again" };
             format!("{name}: crashed {}, on {}; {then}", describe_run(run), run.node)
         }
         JobEvent::RunInProgress { run } => {
-            format!("{name}: {} still runs, on {}; what came due meanwhile is not run", describe_run(run), run.node)
+            format!(
+                "{name}: {} still runs, on {}; ticks that came due meanwhile are skipped",
+                describe_run(run),
+                run.node
+            )
         }
         JobEvent::ScheduleChanged { previous: from } => {
             format!("{name}: {} ({}) instead of {from}", job.cron(), job.cron().zone())
         }
         JobEvent::Superseded { token, newer_token: fence } => {
-            format!("{name}: another host with token {fence} has decided; we, with {token}, do nothing")
+            format!("{name}: another host decided with token {fence}; this host's token {token} is stale")
         }
         JobEvent::ClockBehind { by } => format!(
-            "{name}: the engine's clock is {} behind the last tick; nothing is due until it has caught up, or after `leasehold cron reset {name}`",
+            "{name}: the engine's clock is {} behind the last tick; no tick is due until it catches up, or until `leasehold cron reset {name}`",
             format_duration(*by)
         ),
         JobEvent::EngineFailed { error, retry_in: again_in } => {
-            format!("{name}: {error}; trying again in {}", format_duration(*again_in))
+            format!("{name}: {error}; retrying in {}", format_duration(*again_in))
         }
         other => format!("{name}: {other:?}"),
     }

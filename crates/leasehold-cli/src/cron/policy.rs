@@ -4,36 +4,37 @@ use leasehold_schedule::{Crash, MAX_CONCURRENT_RUNS, MAX_TICKS, Missed, Overlap}
 
 /// Parses `at-most-once`, `retry`, `retry:5`.
 pub(crate) fn parse_crash(text: &str) -> Result<Crash, String> {
-    let wrong = || "write at-most-once, or retry:3 (3 is how often it may begin)".to_owned();
-    match split_word_and_number(text, 3).ok_or_else(wrong)? {
+    let usage_error = || "write at-most-once, or retry:3 (3 is the number of starts)".to_owned();
+    match split_word_and_number(text, 3).ok_or_else(usage_error)? {
         ("at-most-once", None) => Ok(Crash::AtMostOnce),
         ("retry", Some(attempts)) => Ok(Crash::Retry { attempts }),
-        _ => Err(wrong()),
+        _ => Err(usage_error()),
     }
 }
 
 /// Parses `skip`, `once`, `all`, `all:5`.
 pub(crate) fn parse_missed(text: &str) -> Result<Missed, String> {
-    let wrong = || format!("write skip, once, or all:100 (100 is how many are made up for, {MAX_TICKS} at most)");
-    match split_word_and_number(text, 100).ok_or_else(wrong)? {
+    let usage_error =
+        || format!("write skip, once, or all:100 (100 is the number of ticks to make up for, {MAX_TICKS} at most)");
+    match split_word_and_number(text, 100).ok_or_else(usage_error)? {
         ("skip", None) => Ok(Missed::Skip),
         ("once", None) => Ok(Missed::Once),
         ("all", Some(limit)) if usize::try_from(limit).is_ok_and(|limit| limit <= MAX_TICKS) => {
             Ok(Missed::All { limit })
         }
-        _ => Err(wrong()),
+        _ => Err(usage_error()),
     }
 }
 
 /// Parses `skip`, `queue`, `allow`, `allow:5`.
 pub(crate) fn parse_overlap(text: &str) -> Result<Overlap, String> {
-    let wrong =
-        || format!("write skip, queue, or allow:4 (4 is how many at the same time, {MAX_CONCURRENT_RUNS} at most)");
-    match split_word_and_number(text, 4).ok_or_else(wrong)? {
+    let usage_error =
+        || format!("write skip, queue, or allow:4 (4 is the number of concurrent runs, {MAX_CONCURRENT_RUNS} at most)");
+    match split_word_and_number(text, 4).ok_or_else(usage_error)? {
         ("skip", None) => Ok(Overlap::Skip),
         ("queue", None) => Ok(Overlap::Queue),
         ("allow", Some(max)) if max <= MAX_CONCURRENT_RUNS => Ok(Overlap::Allow { max }),
-        _ => Err(wrong()),
+        _ => Err(usage_error()),
     }
 }
 
@@ -63,7 +64,7 @@ mod tests {
             (Ok(Overlap::Queue), Ok(Overlap::Allow { max: 2 }))
         );
         assert_eq!(parse_overlap("allow:64"), Ok(Overlap::Allow { max: MAX_CONCURRENT_RUNS }));
-        for (wrong, says) in [
+        for (wrong, message) in [
             (parse_crash("retry:0").map(drop), "retry:3"),
             (parse_crash("at-most-once:3").map(drop), "at-most-once"),
             (parse_crash("").map(drop), "at-most-once"),
@@ -75,7 +76,7 @@ mod tests {
             (parse_overlap("allow:65").map(drop), "64 at most"),
         ] {
             let error = wrong.unwrap_err();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(message), "{error}");
         }
     }
 }

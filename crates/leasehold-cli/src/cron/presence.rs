@@ -65,8 +65,8 @@ pub(super) async fn list_hosts(locks: &Locks) -> Result<Option<Vec<ContenderView
 /// The hosts as text, for people.
 pub(super) fn format_hosts(hosts: Option<&[ContenderView]>, url: &str) -> String {
     match hosts {
-        None => format!("{url} cannot say which hosts run a timetable\n"),
-        Some([]) => format!("no host runs a timetable on {url}\n"),
+        None => format!("{url} cannot list the hosts that run `leasehold cron`\n"),
+        Some([]) => format!("no host runs `leasehold cron` on {url}\n"),
         Some(hosts) => {
             let line = |host: &ContenderView| {
                 format!(

@@ -33,22 +33,23 @@ pub(super) fn read_jobs(path: &Path, ttl: Duration) -> Result<Schedule, Failure>
     })?;
     let is_toml = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
     let (specs, mistakes) = if is_toml { toml_format::parse(&text) } else { crontab::parse(&text) };
-    let mut wrong: Vec<(usize, String)> = mistakes.into_iter().map(|mistake| (mistake.line, mistake.message)).collect();
+    let mut errors: Vec<(usize, String)> =
+        mistakes.into_iter().map(|mistake| (mistake.line, mistake.message)).collect();
     let mut jobs = Vec::new();
     for spec in &specs {
         match spec.build(ttl) {
             Ok(built) => jobs.push(built),
-            Err(what) => wrong.push((spec.line, what)),
+            Err(message) => errors.push((spec.line, message)),
         }
     }
-    if wrong.is_empty() && jobs.is_empty() {
+    if errors.is_empty() && jobs.is_empty() {
         return Err(Failure::usage(format!("{shown} has no jobs; `leasehold cron --help` shows how they are written")));
     }
-    if wrong.is_empty() {
+    if errors.is_empty() {
         let warning = |spec: &JobSpec| Some(format!("{shown}:{}: warning: {}", spec.line, spec.warning.as_ref()?));
         return Ok(Schedule { jobs, warnings: specs.iter().filter_map(warning).collect() });
     }
-    wrong.sort();
-    let lines: Vec<String> = wrong.iter().map(|(line, what)| format!("{shown}:{line}: {what}")).collect();
+    errors.sort();
+    let lines: Vec<String> = errors.iter().map(|(line, message)| format!("{shown}:{line}: {message}")).collect();
     Err(Failure::usage(lines.join("\n")))
 }

@@ -31,7 +31,7 @@ pub(super) async fn show_status(args: StatusArgs) -> Result<u8, Failure> {
         let live = hosts.map(<[_]>::len);
         output::to_json_line(&seen.rows.iter().map(|row| StatusJson::new(row, live)).collect::<Vec<_>>())
     } else if seen.rows.is_empty() {
-        format!("no job is known: `leasehold cron FILE` makes them so\n{}", presence::format_hosts(hosts, &url))
+        format!("no jobs are recorded: `leasehold cron FILE` records them\n{}", presence::format_hosts(hosts, &url))
     } else {
         format!("{}\n{}", format_status_table(&seen.rows), presence::format_hosts(hosts, &url))
     };
@@ -46,22 +46,24 @@ pub(super) async fn show_status(args: StatusArgs) -> Result<u8, Failure> {
 /// Reports the problems for monitoring; returns the exit code.
 fn report_problems(seen: &FleetStatus, min_hosts: usize, url: &str) -> u8 {
     let mut code = 0;
-    let mut wrong = |message: String| {
+    let mut report_problem = |message: String| {
         output::print_message(&message);
         code = exit::CONFLICT;
     };
     for row in &seen.rows {
         if let StatusRow::Known(status, health) = row {
             let problems = health.problems(status);
-            problems.iter().for_each(|problem| wrong(format!("{}: {problem}", status.name)));
+            problems.iter().for_each(|problem| report_problem(format!("{}: {problem}", status.name)));
         }
     }
     match seen.hosts.as_ref().map(Vec::len) {
         Some(live) if live < min_hosts => {
-            wrong(format!("{} on {url}, and {min_hosts} wanted", output::format_count(live, "live host")));
+            report_problem(format!("{} on {url}, of {min_hosts} required", output::format_count(live, "live host")));
         }
         None if min_hosts > 0 => {
-            wrong(format!("the hosts cannot be counted on {url}: watch them otherwise, and give --min-hosts 0"));
+            report_problem(format!(
+                "the hosts cannot be counted on {url}: monitor them by other means, and give --min-hosts 0"
+            ));
         }
         _ => {}
     }
@@ -109,7 +111,7 @@ enum StatusRow {
     New(Box<Job>, Tick),
 }
 
-/// The time on the engine's clock: no host's own clock counts, for new jobs neither.
+/// The engine's time. The clocks of hosts never count, not even for new jobs.
 async fn engine_time(locks: &Locks) -> leasehold::Result<Tick> {
     let now = locks.records()?.get(PREFIX).await?.engine_time;
     Ok(Tick::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)))
@@ -185,7 +187,7 @@ fn format_state(status: &JobStatus, health: &JobHealth) -> String {
         parts.push(format!("runs {tick} on {node} for {since} (token {}{again})", run.token));
     }
     if !status.queue.is_empty() {
-        parts.push(format!("{} wait", status.queue.len()));
+        parts.push(format!("{} queued", status.queue.len()));
     }
     if status.pending_manual_runs > 0 {
         parts.push(format!("{} by hand", status.pending_manual_runs));
@@ -200,7 +202,7 @@ fn format_state(status: &JobStatus, health: &JobHealth) -> String {
 pub(super) async fn show_history(args: HistoryArgs) -> Result<u8, Failure> {
     let (status, url) = args.engine.query(async |locks| Jobs::new(locks)?.status(&args.job).await).await?;
     let Some(status) = status else {
-        return Err(Failure::usage(format!("there is no job {:?} on {url}: no host has begun to run it", args.job)));
+        return Err(Failure::usage(format!("there is no job {:?} on {url}: no host has started it", args.job)));
     };
     if args.output.json {
         output::write_stdout(&output::to_json_line(&status.history.iter().map(EntryJson::new).collect::<Vec<_>>()))?;

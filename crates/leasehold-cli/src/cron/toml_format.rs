@@ -7,16 +7,16 @@ use super::job_spec::{FileError, JobOptions, JobSpec, OPTION_NAMES};
 
 /// Parses a whole file and reports all its mistakes at once, unless it is not valid TOML.
 pub(super) fn parse(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
-    let mut page = TomlParser { text, specs: Vec::new(), errors: Vec::new() };
+    let mut parser = TomlParser { text, specs: Vec::new(), errors: Vec::new() };
     match DeTable::parse(text) {
-        Ok(table) => page.parse_top_level(table.get_ref()),
+        Ok(table) => parser.parse_top_level(table.get_ref()),
         Err(error) => {
             let at = error.span().map_or(0, |span| span.start);
-            page.add_error(at, error.message());
+            parser.add_error(at, error.message());
         }
     }
-    page.specs.sort_by_key(|spec| spec.line);
-    (page.specs, page.errors)
+    parser.specs.sort_by_key(|spec| spec.line);
+    (parser.specs, parser.errors)
 }
 
 struct TomlParser<'a> {
@@ -46,7 +46,7 @@ impl TomlParser<'_> {
         }
         let Some((_, jobs)) = table.iter().find(|(key, _)| key.get_ref() == "job") else { return };
         let DeValue::Table(jobs) = jobs.get_ref() else {
-            self.add_error(jobs.span().start, "write [job.NAME], and what belongs to it below");
+            self.add_error(jobs.span().start, "write [job.NAME], and the job's keys below it");
             return;
         };
         for (name, job) in jobs {
@@ -56,7 +56,7 @@ impl TomlParser<'_> {
                 }
                 _ => self.add_error(
                     name.span().start,
-                    format!("write [job.{}], and what belongs to it below", name.get_ref()),
+                    format!("write [job.{}], and the job's keys below it", name.get_ref()),
                 ),
             }
         }
@@ -82,7 +82,7 @@ impl TomlParser<'_> {
                         env.retain(|(known, _)| known != name.get_ref());
                         env.push((name.get_ref().to_string(), text.to_owned()));
                     }
-                    None => self.add_error(value.span().start, format!("{} must be a text, in quotes", name.get_ref())),
+                    None => self.add_error(value.span().start, format!("{} must be a quoted string", name.get_ref())),
                 }
             }
             return true;
@@ -96,7 +96,7 @@ impl TomlParser<'_> {
                     self.add_error(at, what);
                 }
             }
-            None => self.add_error(at, format!("{key} must be a text, in quotes: {key} = \"...\"")),
+            None => self.add_error(at, format!("{key} must be a quoted string: {key} = \"...\"")),
         }
         true
     }
@@ -121,14 +121,16 @@ impl TomlParser<'_> {
                     for word in words {
                         match word.get_ref().as_str() {
                             Some(word) => command.push(word.into()),
-                            None => self.add_error(word.span().start, "argv is a list of texts, in quotes"),
+                            None => self.add_error(word.span().start, "argv is a list of quoted strings"),
                         }
                     }
                 }
                 ("command" | "argv", _) if !command.is_empty() => {
-                    self.add_error(start, "there is either a command (for /bin/sh -c) or an argv");
+                    self.add_error(start, "give either a command (for /bin/sh -c) or an argv");
                 }
-                ("schedule" | "command", _) => self.add_error(start, format!("{} is a text, in quotes", key.get_ref())),
+                ("schedule" | "command", _) => {
+                    self.add_error(start, format!("{} must be a quoted string", key.get_ref()))
+                }
                 ("argv", _) => self.add_error(start, "argv is a list: argv = [\"./send\", \"--all\"]"),
                 (other, _) => {
                     if !self.parse_common_key(&mut options, &mut env, other, value) {
@@ -183,18 +185,18 @@ colour = \"blue\"\n\
 [job.c]\nschedule = \"@daily\"\ncommand = \"x\"\nargv = [\"x\"]\n\
 [job.d]\nschedule = \"@daily\"\ncommand = \"x\"\nmissed = \"maybe\"\nmax-hold = 60\nfoo = 1\n";
         let (_, mistakes) = parse(text);
-        for (line, says) in [
+        for (line, message) in [
             (1, "there is no \"colour\" here"),
-            (3, "schedule is a text"),
+            (3, "schedule must be a quoted string"),
             (2, "has no schedule"),
             (5, "has no command"),
             (9, "either a command"),
             (14, "write skip, once"),
-            (15, "max-hold must be a text"),
+            (15, "max-hold must be a quoted string"),
             (16, "a job has no \"foo\""),
         ] {
-            let found = mistakes.iter().any(|mistake| mistake.line == line && mistake.message.contains(says));
-            assert!(found, "{line}: {says}: {mistakes:#?}");
+            let found = mistakes.iter().any(|mistake| mistake.line == line && mistake.message.contains(message));
+            assert!(found, "{line}: {message}: {mistakes:#?}");
         }
         let (_, mistakes) = parse("[job.a\nschedule = 1\n");
         assert_eq!(mistakes.len(), 1);

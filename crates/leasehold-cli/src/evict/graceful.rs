@@ -1,4 +1,4 @@
-//! `leasehold evict --graceful`: ask the holders to release, and wait until they have.
+//! `leasehold evict --graceful`: requests a release from the holders, and waits for it.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::exit::{self, Failure};
 use crate::output::{self, escape_control_chars};
 use crate::view::ContenderJson;
 
-/// How often the request is repeated: it may be lost with a connection. The answer also tells
-/// whether the claim still holds.
+/// The request is repeated, because it may be lost with a connection. The reply also shows whether
+/// the claim still holds.
 const REPEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How much longer than the leases the command waits: a holder that renewed just before the request
 /// holds for a whole TTL.
 const EXTRA_WAIT: Duration = Duration::from_secs(5);
 
-/// A holder that was asked.
+/// A holder that we requested a release from.
 struct RequestedHolder {
     contender: ContenderView,
-    /// When its lease ends, by the last answer.
+    /// When its lease ends, by the last reply.
     expires_at: Instant,
-    /// A holder that does not release gives the claim back so much before the end of its lease.
+    /// How long before the end of its lease a client releases a claim that its holder keeps.
     early_release_margin: Duration,
 }
 
@@ -69,26 +69,26 @@ pub(super) async fn evict_gracefully(
 ) -> Result<u8, Failure> {
     let clock = locks.clock();
     let began = clock.now();
-    let mut came = GracefulOutcome::default();
+    let mut outcome = GracefulOutcome::default();
     for contender in selected {
         match request_release(locks, name, contender, args)
             .await
             .map_err(|error| Failure::from(error).with_engine(url))?
         {
-            Some(asked) => came.remaining.push(asked),
-            None => came.not_holding.push((*contender).clone()),
+            Some(holder) => outcome.remaining.push(holder),
+            None => outcome.not_holding.push((*contender).clone()),
         }
     }
-    wait_for_release(locks, name, args, &mut came).await.map_err(|error| Failure::from(error).with_engine(url))?;
+    wait_for_release(locks, name, args, &mut outcome).await.map_err(|error| Failure::from(error).with_engine(url))?;
     let took = clock.now().duration_since(began);
     let text = if args.output.json {
-        to_json(&came, name, url, took, args)
+        to_json(&outcome, name, url, took, args)
     } else {
-        format_outcome(&came, name, url, took, args)
+        format_outcome(&outcome, name, url, took, args)
     };
     output::write_stdout(&text)?;
-    let asked = came.released.len() + came.lease_ended.len() + came.unconfirmed.len();
-    Ok(if came.remaining.is_empty() && asked > 0 { 0 } else { exit::CONFLICT })
+    let ended = outcome.released.len() + outcome.lease_ended.len() + outcome.unconfirmed.len();
+    Ok(if outcome.remaining.is_empty() && ended > 0 { 0 } else { exit::CONFLICT })
 }
 
 async fn request_release(
@@ -98,41 +98,41 @@ async fn request_release(
     args: &EvictArgs,
 ) -> leasehold::Result<Option<RequestedHolder>> {
     let reason = args.reason.as_deref().unwrap_or_default();
-    let asked = locks.request_release(name, contender.claim, reason).await?;
+    let view = locks.request_release(name, contender.claim, reason).await?;
     let now = locks.clock().now();
-    Ok(asked.map(|contender| RequestedHolder {
+    Ok(view.map(|contender| RequestedHolder {
         expires_at: now.saturating_add(contender.remaining),
         early_release_margin: contender.remaining / 50,
         contender,
     }))
 }
 
-/// Asks a holder again. If it is gone, the engine knows whether it has released; or the time tells
-/// it, as the engine's answers state when the lease ends.
+/// Repeats the request to a holder. If the claim is gone, the engine may know whether it was
+/// released. Otherwise the time decides: a claim that is gone before its lease ends was released.
 async fn follow(
     locks: &Locks,
     name: &LockName,
     args: &EvictArgs,
-    asked: &RequestedHolder,
-    came: &mut GracefulOutcome,
+    holder: &RequestedHolder,
+    outcome: &mut GracefulOutcome,
 ) -> leasehold::Result<()> {
-    if let Some(still) = request_release(locks, name, &asked.contender, args).await? {
-        came.remaining.push(RequestedHolder { early_release_margin: asked.early_release_margin, ..still });
+    if let Some(still) = request_release(locks, name, &holder.contender, args).await? {
+        outcome.remaining.push(RequestedHolder { early_release_margin: holder.early_release_margin, ..still });
         return Ok(());
     }
     let now = locks.clock().now();
-    let gone = match locks.was_released(name, asked.contender.claim).await? {
-        Some(true) => &mut came.released,
-        Some(false) => &mut came.unconfirmed,
-        None if now.saturating_add(asked.early_release_margin) < asked.expires_at => &mut came.released,
-        None => &mut came.lease_ended,
+    let list = match locks.was_released(name, holder.contender.claim).await? {
+        Some(true) => &mut outcome.released,
+        Some(false) => &mut outcome.unconfirmed,
+        None if now.saturating_add(holder.early_release_margin) < holder.expires_at => &mut outcome.released,
+        None => &mut outcome.lease_ended,
     };
-    gone.push(asked.contender.clone());
+    list.push(holder.contender.clone());
     Ok(())
 }
 
-/// Repeats the requests until no claim holds the lock. They stand while the engine is unreachable for
-/// a moment.
+/// Repeats the requests until no claim holds the lock. Requests stay in effect while the engine is
+/// briefly unreachable.
 async fn wait_for_release(
     locks: &Locks,
     name: &LockName,
@@ -140,21 +140,23 @@ async fn wait_for_release(
     outcome: &mut GracefulOutcome,
 ) -> leasehold::Result<()> {
     let clock = locks.clock();
-    let Some(last) = outcome.remaining.iter().map(|asked| asked.expires_at).max() else { return Ok(()) };
+    let Some(last) = outcome.remaining.iter().map(|holder| holder.expires_at).max() else { return Ok(()) };
     let left = format_duration(last.duration_since(clock.now()));
-    output::print_message(&format!("asked for the release; waiting until it is released, or its lease ends in {left}"));
+    output::print_message(&format!(
+        "requested a release; waiting until the lock is released, or its lease ends in {left}"
+    ));
     let bound = last.saturating_add(EXTRA_WAIT);
-    let mut told = false;
+    let mut is_reported = false;
     while !outcome.remaining.is_empty() && clock.now() < bound {
         clock.sleep_until(clock.now().saturating_add(REPEAT_INTERVAL)).await;
-        for asked in std::mem::take(&mut outcome.remaining) {
-            match follow(locks, name, args, &asked, outcome).await {
+        for holder in std::mem::take(&mut outcome.remaining) {
+            match follow(locks, name, args, &holder, outcome).await {
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {
-                    if !std::mem::replace(&mut told, true) {
-                        output::print_message(&format!("{error}; it was asked, trying again"));
+                    if !std::mem::replace(&mut is_reported, true) {
+                        output::print_message(&format!("{error}; the release was requested before, retrying"));
                     }
-                    outcome.remaining.push(asked);
+                    outcome.remaining.push(holder);
                 }
                 Err(error) => return Err(error),
             }
@@ -172,7 +174,7 @@ fn to_json(outcome: &GracefulOutcome, name: &LockName, url: &str, elapsed: Durat
         engine: url,
         released: contenders_to_json(&outcome.released),
         lease_ended: outcome.lease_ended.iter().chain(&outcome.unconfirmed).map(ContenderJson::new).collect(),
-        remaining: outcome.remaining.iter().map(|asked| ContenderJson::new(&asked.contender)).collect(),
+        remaining: outcome.remaining.iter().map(|holder| ContenderJson::new(&holder.contender)).collect(),
         not_holding: contenders_to_json(&outcome.not_holding),
         seconds: elapsed.as_secs_f64(),
         reason: args.reason.as_deref(),
@@ -194,21 +196,21 @@ fn format_outcome(
     for contender in &outcome.lease_ended {
         let line = format_claim(contender);
         text.push_str(&format!("the lease on {name} ended after {took} without a release: {line}\n"));
-        text.push_str("  what it ran under the lock may still run\n");
+        text.push_str("  its work under the lock may still run\n");
     }
     for contender in &outcome.unconfirmed {
         let line = format_claim(contender);
         text.push_str(&format!("the hold on {name} ended after {took}, and no release is known: {line}\n"));
-        text.push_str("  its session ended, and what it ran under the lock may still run; or it released before it learned of the request\n");
+        text.push_str("  either its session ended, and its work under the lock may still run; or it released before the request arrived\n");
     }
     for RequestedHolder { contender, .. } in &outcome.remaining {
         text.push_str(&format!("{name} is still held after {took}: {}\n", format_claim(contender)));
-        text.push_str("  the request did not reach it, or it is an older version; without --graceful it is forced\n");
+        text.push_str("  it did not receive the request, or its version does not support it; without --graceful the release is forced\n");
     }
     for contender in &outcome.not_holding {
         let line = format_claim(contender);
         text.push_str(&format!(
-            "{name} is not held by {line}\n  only holders are asked; without --graceful a waiter is removed\n"
+            "{name} is not held by {line}\n  --graceful applies to holders only; without it, a waiter is removed from the queue\n"
         ));
     }
     if let Some(reason) = &args.reason {

@@ -143,8 +143,7 @@ impl Ancestors {
         self.owner.as_ref().filter(|_| !self.is_nested)?.parse().ok()
     }
 
-    /// The innermost hold of a live run that the engine lists for this lock, whatever URL it was
-    /// acquired with.
+    /// The innermost hold of a live run that the engine lists for this lock, under any URL.
     pub(super) fn find_live_hold<'a>(&self, view: &'a LockView) -> Option<(&Hold, &'a ContenderView)> {
         let contender = |hold: &Hold| view.holders.iter().find(|contender| hold.is_claim_of(contender));
         let mut live = self.holds.iter().rev().filter(|hold| !hold.process.has_ended());
@@ -157,9 +156,8 @@ impl Ancestors {
         self.holds.iter().any(|hold| hold.lock_key == lock && !hold.process.has_ended())
     }
 
-    /// The URL under which a live enclosing run holds a lock of this name, if that URL may lead to
-    /// the same server as `engine`: an engine of the same kind, but not the same URL. For engines
-    /// that cannot list holders.
+    /// The URL under which a live enclosing run holds a lock of this name, if it may lead to the same
+    /// server as `engine`: another URL of the same kind. For engines that cannot list holders.
     pub(super) fn may_hold_elsewhere(&self, engine: &str, name: &str) -> Option<String> {
         let (engine, name) = (escape(engine), escape(name));
         let mut live = self.holds.iter().rev().filter(|hold| !hold.process.has_ended());
@@ -313,7 +311,7 @@ mod tests {
         for token in 1..200 {
             around = nested(&around, &hold(Some(Owner::new()), token, token, "a"));
         }
-        assert_eq!(around.holds.len(), 1, "each has taken the place of the one before");
+        assert_eq!(around.holds.len(), 1, "each hold replaces the one before");
         for claim in 0..200 {
             around = nested(&around, &hold(Some(Owner::new()), 7, claim, "b"));
         }
@@ -330,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn without_inspection_a_run_that_has_ended_holds_nothing() {
+    fn without_inspection_an_ended_run_holds_no_lock() {
         let around = nested(&Ancestors::default(), &hold(None, 1, 1, "a"));
         assert!(around.may_hold("file:", "a"));
         assert!(!around.may_hold("file:", "b") && !around.may_hold("redis:", "a"));
@@ -340,6 +338,6 @@ mod tests {
         over.holds[0].process.pid = 0x7fff_fff0;
         assert!(!over.may_hold("file:", "a"), "no process has its number");
         over.holds[0].process.scope += 1;
-        assert!(over.may_hold("file:", "a"), "it may be there, on its own machine");
+        assert!(over.may_hold("file:", "a"), "it may run on another machine");
     }
 }

@@ -47,7 +47,7 @@ impl ExitStatus {
 
 /// The setup of the command between fork and exec.
 pub(super) struct ChildSetup {
-    /// The pipe to the warden, which must know the group before the command runs.
+    /// The pipe to the supervisor process, which must know the group before the command runs.
     pub(super) supervisor_pipe: OwnedFd,
     /// The terminal, if the command gets it from the start.
     pub(super) terminal: Option<OwnedFd>,
@@ -88,7 +88,7 @@ impl Child {
         if run.plan.is_detached {
             command.stdin(Stdio::null());
         }
-        // Uses the engine's own URL, so that two spellings of a URL name the same engine.
+        // Uses the engine's own URL, so that different spellings of a URL are one engine.
         for (key, value) in run.ancestors.env_with(&Hold::from_guard(guard, run.owner, &run.locks.url())) {
             match value {
                 Some(value) => command.env(key, value),
@@ -96,8 +96,8 @@ impl Child {
             };
         }
         let parent = process::getpid();
-        // SAFETY: between fork and exec only async-signal-safe functions may be called; `prepare`
-        // makes system calls on values that were made before the fork, and nothing else.
+        // SAFETY: between fork and exec only async-signal-safe functions may be called. `prepare` only
+        // makes system calls, on values that were created before the fork.
         #[allow(unsafe_code, reason = "what std wants for anything between fork and exec")]
         unsafe {
             command.pre_exec(move || setup.prepare(parent));

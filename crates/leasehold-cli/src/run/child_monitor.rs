@@ -16,7 +16,7 @@ use super::signals::{self, Signals};
 use super::supervisor_process::SupervisorProcess;
 use super::terminal::Terminal;
 
-/// How long to wait for a killed group to disappear before we go on without it.
+/// How long to wait for a killed group to disappear before we continue without it.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often to check whether a group is gone; the kernel sends no notification.
 const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -44,9 +44,9 @@ pub(super) struct ChildMonitor<'a> {
 pub(super) struct MonitorState {
     /// The lock is lost, or will be lost.
     is_lost: bool,
-    /// A signal or an order asked the command to end, through us.
+    /// We forwarded a signal or an order to end.
     is_end_requested: bool,
-    /// The signals that its group is still to get.
+    /// The signals that are still due for its group.
     end_schedule: Option<SignalSchedule>,
     killed_at: Option<Instant>,
 }
@@ -57,7 +57,7 @@ pub(super) struct CommandEnd {
     pub(super) status: ExitStatus,
     /// Whether the lock was lost before that.
     pub(super) is_lost: bool,
-    /// Whether it was asked to end, through us, before that.
+    /// Whether we had forwarded a signal or an order to end.
     pub(super) is_end_requested: bool,
 }
 
@@ -85,8 +85,8 @@ impl ChildMonitor<'_> {
         if self.state.end_schedule.is_none()
             && (self.state.is_end_requested || matches!(status, ExitStatus::Signalled(_)))
         {
-            // The signal was meant for the whole group: the rest of it must not go on without the
-            // lock.
+            // The signal was meant for the whole group: the rest of it must not continue without
+            // the lock.
             let kill_at = self.clock.now().saturating_add(self.plan.loss_policy.grace);
             self.state.end_schedule = Some(SignalSchedule { term_at: Instant::NEVER, kill_at });
         }
@@ -94,7 +94,7 @@ impl ChildMonitor<'_> {
             self.check();
             self.wait_for_event(self.clock.now().saturating_add(GROUP_POLL_INTERVAL)).await;
         }
-        // In this order, so that the warden never signals a process id that was reused.
+        // In this order, so that the supervisor never signals a process id that was reused.
         self.supervisor.send_done();
         self.child.reap();
         CommandEnd { status, is_lost: self.state.is_lost, is_end_requested: asked_to_end }
@@ -128,7 +128,7 @@ impl ChildMonitor<'_> {
         }
     }
 
-    /// Sends what is due; if nothing is, sends the warden the new schedule.
+    /// Sends the signal that is due. If none is due, sends the supervisor the new schedule.
     fn check(&mut self) {
         let now = self.clock.now();
         if !self.state.is_lost {
@@ -170,9 +170,9 @@ impl ChildMonitor<'_> {
     fn begin_ending(&mut self, reason: LostReason, schedule: SignalSchedule) {
         let action = match (self.plan.loss_policy.on_lost, schedule.term_at == Instant::NEVER) {
             (OnLost::Ignore, _) if reason == LostReason::ReleaseRequested => {
-                "the command runs on, and without the lock once its lease ends"
+                "the command continues, without the lock once its lease ends"
             }
-            (OnLost::Ignore, _) => "the command runs on without it",
+            (OnLost::Ignore, _) => "the command continues without it",
             (OnLost::Term, false) => "ending the command",
             _ => "killing the command",
         };
@@ -201,7 +201,7 @@ impl ChildMonitor<'_> {
         }
     }
 
-    /// When to look again: early enough to report a renewal to the warden, or to act ourselves.
+    /// When to check again: early enough to report a renewal to the supervisor, or to act ourselves.
     fn next_check(&self) -> Instant {
         if let Some(schedule) = self.state.end_schedule {
             return schedule.next_signal_at();

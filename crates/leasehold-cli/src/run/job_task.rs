@@ -60,22 +60,15 @@ impl JobTask {
             ("LEASEHOLD_ATTEMPT", run.attempt().to_string()),
         ];
         let plan = Plan::clone(&self.plan).with_env(tick);
-        let (engine, around) = (self.engine.clone(), Ancestors::from_env());
-        let this = RunContext {
-            plan: &plan,
-            locks: &self.locks,
-            ancestors: around,
-            owner: None,
-            engine,
-            report: &self.report,
-        };
+        let (engine, ancestors) = (self.engine.clone(), Ancestors::from_env());
+        let this = RunContext { plan: &plan, locks: &self.locks, ancestors, owner: None, engine, report: &self.report };
         let end = run_command(&this, run.guard(), &mut signals).await?;
         let code = end.status.exit_code();
         if end.is_lost && run.guard().is_release_requested() && run.guard().is_held() {
             run.mark_interrupted();
             return Err(CommandFailure {
                 code,
-                message: "ended, because an operator asked for the release of its lock".to_owned(),
+                message: "ended, because an operator requested the release of its lock".to_owned(),
             });
         }
         if end.is_lost {
@@ -90,9 +83,9 @@ impl JobTask {
             return Err(CommandFailure { code, message: "ended, because its lock was about to be lost".to_owned() });
         }
         if end.is_end_requested && self.signal_orders.is_some() {
-            // We ended the command, whatever its exit status: how far it came is unknown.
+            // We ended the command, so its exit status does not show how far it came.
             run.mark_interrupted();
-            return Err(CommandFailure { code, message: "ended, because its host was told to stop".to_owned() });
+            return Err(CommandFailure { code, message: "ended, because its host is shutting down".to_owned() });
         }
         match end.status {
             ExitStatus::Exited(0) => Ok(()),

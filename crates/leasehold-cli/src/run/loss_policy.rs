@@ -16,7 +16,7 @@ pub(crate) enum OnLost {
     Term,
     /// KILL at once
     Kill,
-    /// Only a warning: the command runs on without the lock
+    /// Only a warning: the command continues without the lock
     Ignore,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn resolve_policy(
     ttl: Duration,
     max_hold: Option<Duration>,
 ) -> Result<LossPolicy, String> {
-    let longest = max_hold.map_or(ttl, |most| most.min(ttl));
+    let longest = max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
     let margin = (longest / 20).min(Duration::from_millis(500));
     let grace = grace.unwrap_or_else(|| (longest / 3).min(Duration::from_secs(5)));
     if on_lost == OnLost::Term && grace >= ttl / 2 {
@@ -80,9 +80,9 @@ pub(crate) fn resolve_policy(
              renewed after a third of it; take a grace below half of the TTL, or a longer TTL"
         ));
     }
-    if let Some(most) = max_hold.filter(|most| on_lost == OnLost::Term && grace >= *most) {
+    if let Some(max_hold) = max_hold.filter(|max_hold| on_lost == OnLost::Term && grace >= *max_hold) {
         return Err(format!(
-            "--grace {grace:?} leaves nothing of --max-hold {most:?}: TERM is sent so long before its end"
+            "--grace {grace:?} is not shorter than --max-hold {max_hold:?}: TERM is sent that long before its end"
         ));
     }
     Ok(LossPolicy { on_lost, grace, margin, ttl })
@@ -128,7 +128,7 @@ impl LossPolicy {
         }
     }
 
-    /// The schedule for the warden, which acts after us, but still before the lease ends.
+    /// The schedule for the supervisor process. It acts after us, but still before the lease ends.
     pub(crate) fn for_supervisor(&self, schedule: SignalSchedule, lease: Lease) -> SignalSchedule {
         let later = self.margin(lease) / 2;
         SignalSchedule {
@@ -191,8 +191,12 @@ mod tests {
         let schedule = rules.before_expiry(lease_until(100));
         assert_eq!((rules.grace, schedule.term_at), (SECOND * 5, at(95)));
         assert!(schedule.kill_at > at(99) && schedule.kill_at < at(100));
-        let warden = rules.for_supervisor(schedule, lease_until(100));
-        assert!(warden.term_at > schedule.term_at && warden.kill_at > schedule.kill_at && warden.kill_at < at(100));
+        let supervisor = rules.for_supervisor(schedule, lease_until(100));
+        assert!(
+            supervisor.term_at > schedule.term_at
+                && supervisor.kill_at > schedule.kill_at
+                && supervisor.kill_at < at(100)
+        );
         assert_eq!(schedule.due_signal(at(94)), DueSignal::None);
         assert_eq!(schedule.due_signal(at(95)), DueSignal::Term);
         assert_eq!(schedule.after_term().due_signal(at(95)), DueSignal::None);
@@ -212,11 +216,14 @@ mod tests {
             let lease = Lease::new(at(100), at(100).saturating_sub(length), Instant::NEVER);
             let renewed = at(100).saturating_sub(length).saturating_add((ttl / 3).min(length / 2));
             let schedule = rules.before_expiry(lease);
-            let warden = rules.for_supervisor(schedule, lease);
+            let supervisor = rules.for_supervisor(schedule, lease);
             let row =
-                [renewed.saturating_add(length / 10), schedule.term_at, schedule.kill_at, warden.kill_at, at(100)];
+                [renewed.saturating_add(length / 10), schedule.term_at, schedule.kill_at, supervisor.kill_at, at(100)];
             assert!(row.is_sorted(), "{ttl:?}, {length:?}: {row:?}");
-            assert!(warden.term_at < warden.kill_at && warden.kill_at < at(100), "{ttl:?}, {length:?}: {warden:?}");
+            assert!(
+                supervisor.term_at < supervisor.kill_at && supervisor.kill_at < at(100),
+                "{ttl:?}, {length:?}: {supervisor:?}"
+            );
         }
         // A grace of nearly half of the TTL fits into a lease that lasts for the whole TTL.
         let long = resolve_policy(OnLost::Term, Some(SECOND * 14), SECOND * 30, None).unwrap();

@@ -2,11 +2,10 @@
 //!
 //! ```text
 //! plan (validated options) -> acquire (wait, show, leave the queue)
-//!     -> child + warden -> supervise -> release
+//!     -> child + supervisor -> monitor -> release
 //! ```
 //! `loss_policy` computes when a command whose lock is in danger gets TERM and KILL. `child_monitor` sends
-//! them while we run. `supervisor_main` - another process, the warden - sends them if we are killed or
-//! stopped.
+//! them while we run. `supervisor_main`, a separate process, sends them if we are killed or stopped.
 
 mod acquire;
 mod ancestors;
@@ -98,14 +97,14 @@ async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> 
         signal = signals.next_end_signal() => return Ok(exit::signal_exit_code(signal.as_raw())),
     };
     if locks.capabilities().reach == Reach::Process {
-        report.warn(&format!("{} is shared with no other process: this lock keeps nobody out", locks.url()));
+        report.warn(&format!("other processes do not share {}: this lock excludes none of them", locks.url()));
     }
-    let (engine, around) = (args.engine.for_child(), Ancestors::from_env());
-    reentry::refuse_possible_deadlock(&locks, &plan, &around)?;
-    let result = match acquire(&locks, &plan, &around, &mut signals, report).await {
+    let (engine, ancestors) = (args.engine.for_child(), Ancestors::from_env());
+    reentry::refuse_possible_deadlock(&locks, &plan, &ancestors)?;
+    let result = match acquire(&locks, &plan, &ancestors, &mut signals, report).await {
         Ok(AcquireResult::Held(guard, owner)) => {
             run_while_held(
-                &RunContext { plan: &plan, locks: &locks, ancestors: around, owner, engine, report },
+                &RunContext { plan: &plan, locks: &locks, ancestors, owner, engine, report },
                 guard,
                 &mut signals,
             )
@@ -140,7 +139,7 @@ async fn run_while_held(run: &RunContext<'_>, guard: Guard, signals: &mut Signal
         }
     };
     run.report.report_ended(end.status);
-    // A loss reported just after the command ended happened before its end.
+    // A loss that is reported just after the command ended happened before its end.
     let held_at_end = guard.is_held();
     let mut code = end.status.exit_code();
     let at_least = started.saturating_add(run.plan.min_hold);
@@ -165,39 +164,43 @@ async fn run_while_held(run: &RunContext<'_>, guard: Guard, signals: &mut Signal
     Ok(if lost && run.plan.loss_policy.on_lost != OnLost::Ignore { exit::LOST } else { code })
 }
 
-/// Starts the warden, then the command, and supervises it.
+/// Starts the supervisor process, then the command, and monitors the command.
 async fn run_command(run: &RunContext<'_>, guard: &Guard, signals: &mut Signals) -> Result<CommandEnd, Failure> {
     let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, error);
     let clock = run.locks.clock();
     let mask = signals::prepare_mask().map_err(|error| Failure::system("cannot set the signal mask", error))?;
     let mut terminal = if run.plan.is_detached { None } else { Terminal::open() };
-    let mut warden = SupervisorProcess::spawn(run.locks.liveness_fd()).map_err(system("cannot start the warden"))?;
+    let mut supervisor =
+        SupervisorProcess::spawn(run.locks.liveness_fd()).map_err(system("cannot start the supervisor process"))?;
     let lease = Lease::new(guard.deadline(), clock.now(), run.plan.max_deadline(clock.now()));
-    warden.send_schedule(
+    supervisor.send_schedule(
         run.plan.loss_policy.for_supervisor(run.plan.loss_policy.before_expiry(lease), lease),
         clock.now(),
     );
-    let birth = ChildSetup {
-        supervisor_pipe: warden.pipe().try_clone_to_owned().map_err(system("cannot reach the warden"))?,
+    let setup = ChildSetup {
+        supervisor_pipe: supervisor
+            .pipe()
+            .try_clone_to_owned()
+            .map_err(system("cannot duplicate the pipe to the supervisor process"))?,
         terminal: terminal.as_mut().filter(|terminal| terminal.is_lent_at_start()).and_then(Terminal::child_handle),
         mask,
     };
     signals.listen_to_job_control().map_err(system("cannot listen to signals"))?;
-    let child = match Child::spawn(run, guard, birth) {
+    let child = match Child::spawn(run, guard, setup) {
         Ok(child) => child,
         Err(failure) => {
             if let Some(terminal) = &terminal {
                 terminal.reclaim(None);
             }
-            warden.send_done();
-            warden.wait_exited(clock).await;
+            supervisor.send_done();
+            supervisor.wait_exited(clock).await;
             return Err(failure);
         }
     };
     run.report.report_started(child.group().as_raw_nonzero().get().unsigned_abs());
     let (plan, report, started) = (run.plan, run.report, clock.now());
-    let (warden_for_it, state) = (&mut warden, MonitorState::default());
-    let supervisor = ChildMonitor {
+    let state = MonitorState::default();
+    let monitor = ChildMonitor {
         plan,
         engine: run.locks.url(),
         guard,
@@ -205,13 +208,13 @@ async fn run_command(run: &RunContext<'_>, guard: &Guard, signals: &mut Signals)
         report,
         signals,
         child,
-        supervisor: warden_for_it,
+        supervisor: &mut supervisor,
         terminal,
         started,
         lease,
         state,
     };
-    let end = supervisor.run().await;
-    warden.wait_exited(clock).await;
+    let end = monitor.run().await;
+    supervisor.wait_exited(clock).await;
     Ok(end)
 }

@@ -19,7 +19,7 @@ use super::teardown::close;
 use crate::cron::log;
 use crate::exit::{self, Failure};
 
-/// A call that starts nothing for this long prints what it waits for.
+/// A call that starts no run for this long prints what it waits for.
 const NOTICE_AFTER: Duration = Duration::from_millis(500);
 
 /// Runs the command for the tick that this call belongs to, unless another host ran it.
@@ -34,14 +34,14 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
         signal = signals.next_end_signal() => return Ok(exit::signal_exit_code(signal.as_raw())),
     };
     if locks.capabilities().reach == Reach::Process {
-        report.warn(&format!("{} is shared with no other process: others run it, too", locks.url()));
+        report.warn(&format!("other processes do not share {}: they run this tick, too", locks.url()));
     }
-    let course = Arc::new(CallProgress::default());
-    let (watched, told) = (Arc::clone(&course), report.clone());
+    let progress = Arc::new(CallProgress::default());
+    let (event_progress, event_report) = (Arc::clone(&progress), report.clone());
     let job = job.describe(plan.description()).on_event(move |job, event| {
-        watched.record_event(event);
-        if told.is_verbose() {
-            log::log_event(job, event, told.is_json());
+        event_progress.record_event(event);
+        if event_report.is_verbose() {
+            log::log_event(job, event, event_report.is_json());
         }
     });
     let (conflict, name) = (plan.conflict_exit_code, args.name.clone());
@@ -53,7 +53,7 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
     let engine = args.engine.for_child();
     let task =
         JobTask { plan: Arc::new(plan), locks: locks.clone(), engine, report: report.clone(), signal_orders: None };
-    let result = run_until_signal(&locks, job, args.skew, wait, task, &course, &mut signals).await;
+    let result = run_until_signal(&locks, job, args.skew, wait, task, &progress, &mut signals).await;
     let url = locks.url();
     close(locks, &mut signals, report).await;
     match result {
@@ -61,13 +61,13 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
         Ok(CallResult { ended, .. }) => {
             if ended.is_empty() {
                 report.note_if_verbose(&format!(
-                    "{name}: nothing is due here on {url}; what was, ran elsewhere or was missed"
+                    "{name}: no tick is due here on {url}; past ticks ran elsewhere or were missed"
                 ));
             }
             Ok(0)
         }
         Err(failure) if failure.kind == ErrorKind::Timeout.as_str() => {
-            report.report_not_run(&format!("{name} on {url}: it runs elsewhere, and is not waited for any longer"));
+            report.report_not_run(&format!("{name} on {url}: another host runs it, and the wait for it has ended"));
             Ok(conflict)
         }
         Err(failure) => Err(failure),
@@ -90,8 +90,8 @@ impl CallProgress {
             JobEvent::RunStarted { .. } => {
                 self.running_count.fetch_add(1, Ordering::SeqCst);
             }
-            // Sent when the end is recorded, or is known not to be. To stop before that would run a
-            // finished command again.
+            // By now the outcome is recorded, or cannot be. Stopping earlier would run a finished
+            // command again.
             JobEvent::RunEnded { outcome, .. } => {
                 self.running_count.fetch_sub(1, Ordering::SeqCst);
                 self.has_ended.store(true, Ordering::SeqCst);
@@ -101,7 +101,7 @@ impl CallProgress {
         }
     }
 
-    /// The exit code that the ended runs call for.
+    /// The exit code that results from the ended runs.
     fn exit_code(&self) -> Option<u8> {
         match self.failure_code.load(Ordering::SeqCst) {
             _ if self.is_lost.load(Ordering::SeqCst) => Some(exit::LOST),
@@ -110,9 +110,9 @@ impl CallProgress {
         }
     }
 
-    /// The exit code of a call that gets this signal; `None` while a command runs. That command
-    /// gets the signal through its supervisor, and its outcome is recorded first. After the command
-    /// has ended, while only its lock is kept, its outcome is known.
+    /// The exit code of a call that gets this signal. `None` while a command runs: its monitor
+    /// forwards the signal, and its outcome is recorded first. Once the command has ended, its
+    /// outcome is known, even if its lock is still kept.
     fn exit_code_on_signal(&self, signal: Signal) -> Option<u8> {
         if self.running_count.load(Ordering::SeqCst) > 0 {
             return None;
@@ -122,7 +122,7 @@ impl CallProgress {
     }
 }
 
-/// The ended runs, and the exit code that they call for.
+/// The ended runs, and the exit code that results from them.
 struct CallResult {
     ended: Vec<FinishedRun>,
     code: Option<u8>,
@@ -193,11 +193,11 @@ fn describe_wait(job: &Job, status: &JobStatus) -> String {
         return format!("{name}: runs on {} for {}; waiting for its end", run.node, Tick::from_unix(run.tick));
     }
     match job.cron().next_after(status.now) {
-        None => format!("{name}: nothing is due"),
+        None => format!("{name}: no tick is due"),
         Some(next) => {
             let seconds = next.unix().saturating_sub(status.now.unix());
             let local = job.cron().local(next);
-            format!("{name}: nothing is due; waiting for the tick at {local}, in {seconds}s (--skew 0 does not wait)")
+            format!("{name}: no tick is due; waiting for the tick at {local}, in {seconds}s (--skew 0 does not wait)")
         }
     }
 }

@@ -30,67 +30,69 @@ The command:
   It has a process group of its own, our standard streams and the terminal.
   Its environment has
     LEASEHOLD_NAME     the lock's name
-    LEASEHOLD_TOKEN    the fencing token: hand it to what the lock protects,
-                       and have it refuse older ones
-    LEASEHOLD_OWNER    who holds: a `leasehold run` of the same lock inside
-                       the command enters at once
-    LEASEHOLD_HELD     which holds the commands around it have: a run inside
-                       re-enters one of them only while it is held
-    LEASEHOLD_ENGINE   the engine's URL; with --engine-file instead of it
-                       LEASEHOLD_ENGINE_FILE, that file's path
+    LEASEHOLD_TOKEN    the fencing token: pass it to the resource that the
+                       lock protects, which should refuse lower ones
+    LEASEHOLD_OWNER    the owner of the lock: a `leasehold run` of the same
+                       lock inside the command re-enters at once
+    LEASEHOLD_HELD     the holds of this run and its enclosing runs: a nested
+                       run re-enters one of them only while it is held
+    LEASEHOLD_ENGINE   the engine's URL; with --engine-file,
+                       LEASEHOLD_ENGINE_FILE with the file's path instead
     LEASEHOLD_TICK     with --once-per: the nominal time, as in
                        2026-11-16T03:00:00Z
     LEASEHOLD_ATTEMPT  with --once-per: 1, or more after a crash
-  TERM, INT, HUP, QUIT, USR1, USR2 and WINCH are passed on to its group.
-  While we wait for the lock the first four end the waiting, and the others
-  do nothing.
-  If leasehold is killed, the group is killed, too, and the lock is not free
-  before it is gone; with technique=session or for-update, the lock is free at
-  once, and what is left of the group dies a moment later. If a signal ends
-  the command, what is left of its group has the grace to end, too, and then
-  gets KILL, before the lock is free.
-  Processes that leave the group are not followed, and those that a command
-  leaves behind when it ends by itself run on without the lock: a `leasehold
-  run` that they start acquires it anew.
+  leasehold forwards TERM, INT, HUP, QUIT, USR1, USR2 and WINCH to the group.
+  During the wait for the lock, the first four end the wait, and the others
+  have no effect.
+  If leasehold is killed, the group is killed, too. The lock is not free before
+  the group is gone. With technique=session or for-update, the lock is free at
+  once, and the rest of the group dies a moment later. If a signal ends the
+  command, the rest of its group gets the grace to end, and then KILL, before
+  the lock is free.
+  leasehold does not track processes that leave the group. Processes that the
+  command leaves behind when it exits continue without the lock: a `leasehold
+  run` that they start acquires the lock for itself.
 
 When the engine does not respond:
-  Without -w the wait for the lock has no limit, but not the wait for the
-  engine: the exit code is 69 if it was unreachable for --connect-timeout at
-  the start, or has not responded for a whole TTL later. -w waits longer: it
-  covers an engine that is away, until its time is over.
+  Without -w, the wait for the lock has no limit, but the wait for the engine
+  has one. The exit code is 69 if the engine is unreachable at the start for
+  --connect-timeout, or does not respond for a whole TTL later. With -w, its
+  limit also covers an unreachable engine.
 
 When the lock is lost:
   The lease is renewed every third of its TTL. If that fails, the group gets
-  TERM when only the grace is left of it, and KILL just before its end: it is
-  gone before anybody else has the lock. If somebody evicts us, it gets TERM
-  at once and KILL after the grace. --on-lost says otherwise.
-  An engine may grant leases shorter than the TTL (zookeeper: does): they are
-  renewed sooner, and the grace is shortened to what fits.
-  Ctrl-Z stops the command and the renewals: the same happens if it is not
-  continued in time.
+  TERM when only the grace is left of the lease, and KILL just before its end,
+  so it is gone before another process acquires the lock. After an eviction,
+  the group gets TERM at once and KILL after the grace. --on-lost changes this.
+  An engine may grant leases shorter than the TTL (zookeeper: does). Then they
+  are renewed sooner, and the grace is shortened to fit.
+  Ctrl-Z stops the command and the renewals. If the command is not continued in
+  time, the lock is lost in the same way.
 
 Exit codes:
-  the command's own; 128+n if signal n ended it, or our waiting
-    1   the lock is held: -n, or not within -w, or with another number of
-        --slots (-E says otherwise); a line says by whom (-q: none does)
-   64   wrong usage, or a bad name, URL or duration
-   69   the engine cannot be used: away (see above), denied, full or corrupt
-   71   the system refused us something: a process, for example
+  the command's own; 128+n if signal n ended the command or the wait
+    1   the lock is held: with -n, after -w, or with another number of --slots
+        (-E sets another code); a line names the holder (not with -q)
+   64   wrong usage, or an invalid name, URL or duration
+   69   the engine cannot be used: unreachable (see above), access denied, full
+        or corrupt
+   71   a system call failed, for example to start a process
    75   the lock was lost
   126   the command cannot be run
   127   the command was not found
 
 Environment:
-  LEASEHOLD_ENGINE   the engine's URL, where --engine is not given
-  LEASEHOLD_OWNER    who we are: set by a `leasehold run` around us, or by
-                     hand: runs with the same one re-enter each other's holds
-  LEASEHOLD_LOG      what the library tells of itself: warn, debug, ...";
+  LEASEHOLD_ENGINE   the engine's URL, if --engine is not given
+  LEASEHOLD_OWNER    the owner of this run, set by an enclosing `leasehold run`
+                     or by hand: runs with the same owner re-enter each
+                     other's holds
+  LEASEHOLD_LOG      the library's log level: warn, debug, ...";
 
 /// Run a command under a lock
 ///
 /// Waits until the lock is free, runs the command, and releases the lock when it ends. Like
-/// flock(1), but each lock has a name, a fair queue, a lease that is renewed, and a fencing token;
-/// engines on the network share it between machines.
+/// flock(1), but each lock has a name, a fair queue, a lease that is renewed, and a fencing token.
+/// Engines on the network share it between machines.
 #[derive(Debug, Args)]
 #[command(override_usage = USAGE)]
 #[command(after_long_help = AFTER_HELP, after_help = "`leasehold run --help` has examples and the exit codes.")]
@@ -124,8 +126,8 @@ pub(crate) struct RunArgs {
     pub(crate) slots: Option<u32>,
     #[command(flatten)]
     pub(crate) engine: EngineArg,
-    /// How long the lock outlives leasehold if it is cut off or stopped; the lease is renewed every
-    /// third of this
+    /// How long the lock outlives leasehold if it is partitioned or stopped; the lease is renewed
+    /// every third of this
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
     pub(crate) ttl: Duration,
     /// Keep the lock at least this long, even if the command ends sooner
@@ -177,7 +179,7 @@ pub(crate) struct RunArgs {
     /// Log each step on standard error
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Print nothing if the lock is not acquired: the exit code tells
+    /// Print no message if the lock is not acquired; only the exit code shows it
     #[arg(short, long, conflicts_with_all = ["verbose", "json"])]
     pub(crate) quiet: bool,
     /// Log each step on standard error as JSON, one object per line: waiting, acquired, lost,

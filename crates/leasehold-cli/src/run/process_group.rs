@@ -9,7 +9,7 @@ pub(super) fn send_signal(group: Pid, signal: Signal) {
     let _ = process::kill_process_group(group, signal);
 }
 
-/// Sends a signal that asks the group to end, then CONT: a stopped process must run to handle it.
+/// Sends a signal, then CONT: a stopped process must run to handle the signal.
 pub(super) fn signal_and_continue(group: Pid, signal: Signal) {
     self::send_signal(group, signal);
     self::send_signal(group, Signal::CONT);
@@ -25,7 +25,7 @@ pub(super) fn is_alive(group: Pid) -> bool {
     members.is_empty() || members.iter().any(|member| !member.has_ended())
 }
 
-/// Whether no shell controls the group `own_group`: nothing would continue it after a stop.
+/// Whether no shell controls the group `own_group`, so that a stop would last forever.
 pub(super) fn is_orphaned(own_group: Pid) -> bool {
     !members(own_group).iter().any(|member| {
         ProcessStat::read(&member.parent.to_string())

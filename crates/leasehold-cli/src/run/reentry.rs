@@ -4,13 +4,13 @@
 //! ```text
 //! does the engine list an enclosing run as a holder?
 //!     no  -> claim with a fresh owner, and wait in the queue
-//!     yes -> claim with that run's owner; then ask again while holding that claim
+//!     yes -> claim with that run's owner; then list the holders again while holding that claim
 //! ```
-//! The second question makes this atomic, because the new claim keeps the hold from ending. If the
+//! The second listing makes this atomic, because the new claim keeps the hold from ending. If the
 //! engine *then* lists the enclosing hold, it was held when we entered, and we are inside it. If
 //! not, we release the claim before any command starts. Processes that a command leaves behind (a
-//! daemon) therefore exclude each other: two runs that the daemon starts may both enter for a
-//! moment, and neither stays.
+//! daemon) therefore exclude each other. Two runs that the daemon starts may both enter for a
+//! moment, but neither stays.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ async fn is_held_by_ancestor(locks: &Locks, plan: &Plan, ancestors: &Ancestors) 
 pub(super) fn refuse_possible_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ancestors) -> Result<(), Failure> {
     let waits = plan.wait_limit == WaitLimit::Unlimited && !locks.capabilities().inspection;
     if waits && ancestors.may_hold(&locks.url(), plan.name.as_str()) {
-        return Err(deadlock_error(locks, plan, "a command around this one holds it", "this engine has no re-entry"));
+        return Err(deadlock_error(locks, plan, "an enclosing run holds it", "this engine has no re-entry"));
     }
     Ok(())
 }
@@ -96,29 +96,28 @@ pub(super) async fn detect_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ance
         else {
             return std::future::pending().await;
         };
-        let holds =
-            format!("{} holds it with token {} around this command", view::format_process(contender), hold.token);
+        let holds = format!("the enclosing run {} holds it with token {}", view::format_process(contender), hold.token);
         let why = if hold.owner.is_none() { "a job's lock has no re-entry" } else { "LEASEHOLD_OWNER is not set" };
         return deadlock_error(locks, plan, &holds, why);
     }
 }
 
 /// Warns once, on an engine that cannot list holders, if the wait may be for an enclosing run whose
-/// URL is another one. It may also be another server's lock, so the wait goes on.
+/// URL is another one. It may also be another server's lock, so the wait continues.
 pub(super) async fn may_wait_for_itself(
     locks: &Locks,
     plan: &Plan,
-    around: &Ancestors,
+    ancestors: &Ancestors,
     report: &Report,
 ) -> std::convert::Infallible {
     if plan.wait_limit != WaitLimit::NoWait && !locks.capabilities().inspection {
         let (name, url) = (&plan.name, locks.url());
-        if let Some(other) = around.may_hold_elsewhere(&url, name.as_str()) {
+        if let Some(other) = ancestors.may_hold_elsewhere(&url, name.as_str()) {
             // A lock that is free needs no warning.
             tokio::time::sleep(INSPECT_INTERVAL).await;
             report.warn(&format!(
-                "lock {name} on {url}: this run may wait for its own ancestor: a command around this one holds {name} on {other}; if both are \
-                 one server, bound the wait with -w, run it outside, or give both the same URL, which is refused at once"
+                "lock {name} on {url}: this run may wait for its own ancestor: an enclosing run holds {name} on {other}; if both are one \
+                 server, bound the wait with -w, run it outside, or give both the same URL, which is refused at once"
             ));
         }
     }

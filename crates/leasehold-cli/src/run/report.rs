@@ -111,7 +111,7 @@ impl Report {
     pub(super) fn report_lost(&self, name: &LockName, engine: &str, reason: LostReason, action: &str) {
         if reason == LostReason::ReleaseRequested {
             let event = ReportEvent::ReleaseRequested { name: name.as_str(), engine, action };
-            let line = format!("an operator asks for the release of the lock {name} on {engine}; {action}");
+            let line = format!("an operator requests the release of the lock {name} on {engine}; {action}");
             return self.emit(&event, &line);
         }
         let words = match reason {

@@ -66,7 +66,7 @@ impl Signals {
     /// The next signal. Cancel safe.
     pub(crate) async fn next(&mut self) -> Signal {
         let Self { streams, orders } = self;
-        let heard = poll_fn(|context| {
+        let received = poll_fn(|context| {
             for (signal, stream) in &mut *streams {
                 if stream.poll_recv(context).is_ready() {
                     return Poll::Ready(*signal);
@@ -76,12 +76,12 @@ impl Signals {
         });
         tokio::select! {
             biased;
-            signal = heard => signal,
+            signal = received => signal,
             signal = next_order(orders.as_mut()) => signal,
         }
     }
 
-    /// The next signal that asks us to end. Without a running command, the others have no effect.
+    /// The next signal that requests an end. Without a running command, other signals have no effect.
     pub(crate) async fn next_end_signal(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
@@ -117,7 +117,7 @@ pub(crate) fn signal_name(signal: Signal) -> &'static str {
     }
 }
 
-/// Whether a signal asks its receiver to end.
+/// Whether a signal requests its receiver to end.
 pub(crate) fn is_end_signal(signal: Signal) -> bool {
     matches!(signal, Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)
 }
@@ -165,6 +165,6 @@ mod tests {
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0\n";
         assert_ne!(parse_ignored(status) & signal_bit(Signal::HUP), 0);
         assert_eq!(parse_ignored(status) & signal_bit(Signal::TERM), 0);
-        assert_eq!(parse_ignored("nothing"), 0);
+        assert_eq!(parse_ignored("no such line"), 0);
     }
 }

@@ -1,6 +1,6 @@
-//! The warden itself: a process that only waits, and ends the command's group when leasehold is
-//! killed or stopped. It is the same program, started with a special argument. Its standard input
-//! is the pipe from leasehold, and its standard output the descriptor that keeps the lock.
+//! The supervisor process: it ends the command's group if leasehold is killed or stopped. It is the
+//! same program, started with a special argument. Its standard input is the pipe from leasehold, and
+//! its standard output is the descriptor that keeps the lock.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::process_group;
 use super::supervisor_message::{MESSAGE_SIZE, SupervisorMessage};
 
 /// How long to wait for a killed group to disappear. A process that cannot die (a broken disk) must
-/// not block the warden for ever.
+/// not block the supervisor forever.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `poll` does not count the time that the machine was suspended.
 const MAX_POLL_SLICE: Duration = Duration::from_secs(1);
 
-/// The warden's current task.
+/// The supervisor's current task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SupervisedGroup {
     group: Option<Pid>,
@@ -37,9 +37,9 @@ enum PipeEvent {
     Closed,
 }
 
-/// Runs the warden.
+/// Runs the supervisor process.
 pub(crate) fn supervisor_main() -> ExitCode {
-    // Signals for the terminal's processes must not affect the warden; only KILL can end it.
+    // Signals for the terminal's processes must not affect the supervisor; only KILL can end it.
     let _ = SigSet::all().thread_block();
     let clock = Clock::system();
     let group = std::env::args_os().nth(2).and_then(|group| Pid::from_raw(group.to_str()?.parse().ok()?));

@@ -1,4 +1,5 @@
-//! The messages from leasehold to its warden: fixed size, over a pipe, each written in one piece.
+//! The messages from leasehold to its supervisor process: fixed size, over a pipe, each written in
+//! one piece.
 
 use leasehold::clock::Instant;
 use rustix::process::Pid;
@@ -8,14 +9,14 @@ use super::loss_policy::SignalSchedule;
 /// The size of every message.
 pub(super) const MESSAGE_SIZE: usize = 17;
 
-/// A message to the warden.
+/// A message to the supervisor process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SupervisorMessage {
     /// The process group to watch.
     Group(Pid),
     /// The schedule to follow unless a later message replaces it.
     Schedule(SignalSchedule),
-    /// The command has ended; the warden can exit.
+    /// The command has ended; the supervisor can exit.
     Done,
 }
 
@@ -65,8 +66,8 @@ mod tests {
             assert_eq!(SupervisorMessage::decode(&message.encode()), Some(message));
         }
         assert_eq!(SupervisorMessage::decode(&[0; MESSAGE_SIZE]), None);
-        let mut nobody = SupervisorMessage::Done.encode();
-        nobody[0] = b'g';
-        assert_eq!(SupervisorMessage::decode(&nobody), None);
+        let mut without_pid = SupervisorMessage::Done.encode();
+        without_pid[0] = b'g';
+        assert_eq!(SupervisorMessage::decode(&without_pid), None);
     }
 }

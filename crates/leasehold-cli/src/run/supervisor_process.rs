@@ -1,4 +1,4 @@
-//! Our side of the warden: the process that ends the command's group if we cannot.
+//! Starts and controls the supervisor process, which ends the command's group if we cannot.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,18 +14,18 @@ use rustix::process::Pid;
 use super::loss_policy::SignalSchedule;
 use super::supervisor_message::SupervisorMessage;
 
-/// The first argument that makes this program the warden.
-pub(crate) const SUPERVISOR_ARGUMENT: &str = "__warden";
+/// The first argument that makes this program the supervisor process.
+pub(crate) const SUPERVISOR_ARGUMENT: &str = "__supervisor";
 
-/// How often a killed warden is replaced.
+/// How often a killed supervisor is replaced.
 const MAX_REPLACEMENTS: u32 = 8;
 
-/// A running warden.
+/// A running supervisor process.
 #[derive(Debug)]
 pub(super) struct SupervisorProcess {
     process: Child,
     pipe: OwnedFd,
-    /// The descriptor that keeps the lock; the next warden gets it, too.
+    /// The descriptor that keeps the lock; a replacement gets it, too.
     liveness_fd: Option<OwnedFd>,
     replaced_count: u32,
     last_schedule: SignalSchedule,
@@ -34,8 +34,8 @@ pub(super) struct SupervisorProcess {
 }
 
 impl SupervisorProcess {
-    /// Starts a warden. It keeps `liveness_fd` open while it lives, so the lock is not free before the
-    /// group is gone.
+    /// Starts a supervisor. It keeps `liveness_fd` open while it runs, so the lock is not free before
+    /// the group is gone.
     pub(super) fn spawn(liveness_fd: Option<OwnedFd>) -> io::Result<Self> {
         let (process, pipe) = spawn_process(liveness_fd.as_ref(), None)?;
         Ok(Self {
@@ -48,7 +48,7 @@ impl SupervisorProcess {
         })
     }
 
-    /// Starts another warden for `group` if the last one was killed.
+    /// Starts another supervisor for `group` if the last one was killed.
     pub(super) fn replace_if_dead(&mut self, group: Pid) {
         if self.replaced_count >= MAX_REPLACEMENTS || !matches!(self.process.try_wait(), Ok(Some(_))) {
             return;
@@ -59,7 +59,7 @@ impl SupervisorProcess {
                 (self.process, self.pipe) = (process, pipe);
                 self.send(SupervisorMessage::Schedule(self.last_schedule));
             }
-            Err(error) => tracing::warn!(%error, "the warden was killed, and there is no other"),
+            Err(error) => tracing::warn!(%error, "the supervisor process was killed and could not be replaced"),
         }
     }
 
@@ -68,7 +68,7 @@ impl SupervisorProcess {
         self.pipe.as_fd()
     }
 
-    /// Sends the schedule that the warden follows if no later message arrives.
+    /// Sends the schedule that the supervisor follows if no later message arrives.
     pub(super) fn send_schedule(&mut self, schedule: SignalSchedule, now: Instant) {
         self.may_have_acted |= self.has_acted(now);
         if self.last_schedule != schedule {
@@ -77,18 +77,18 @@ impl SupervisorProcess {
         }
     }
 
-    /// Whether the warden had reason to act before `now`.
+    /// Whether the supervisor had reason to act before `now`.
     pub(super) fn has_acted(&self, now: Instant) -> bool {
         self.may_have_acted || now >= self.last_schedule.next_signal_at()
     }
 
-    /// The command has ended. The warden must not signal its group any more, because the group's id
-    /// may soon be reused.
+    /// The command has ended. The supervisor must not signal its group any more, because the group's
+    /// id may soon be reused.
     pub(super) fn send_done(&mut self) {
         self.send(SupervisorMessage::Done);
     }
 
-    /// Waits, with a time limit, until the warden has exited.
+    /// Waits, with a time limit, until the supervisor has exited.
     pub(super) async fn wait_exited(mut self, clock: &Clock) {
         let bound = clock.now().saturating_add(Duration::from_secs(1));
         drop(self.pipe);
@@ -100,19 +100,19 @@ impl SupervisorProcess {
     fn send(&mut self, message: SupervisorMessage) {
         match rustix::io::write(&self.pipe, &message.encode()) {
             Ok(_) => {}
-            // It did not read thousands of messages. We must not block on it: it is killed, and
-            // replaced as if another process had killed it.
+            // The pipe is full: it did not read thousands of messages. We must not block on it, so we
+            // kill it, and replace it as if another process had killed it.
             Err(rustix::io::Errno::AGAIN) => {
                 let killed = self.process.kill();
-                tracing::warn!(?killed, "the warden stands still; there will be another");
+                tracing::warn!(?killed, "the supervisor process hangs; it is killed and replaced");
             }
             // It was killed. Until it is replaced, the command still has its parent-death signal.
-            Err(error) => tracing::warn!(%error, "the warden does not listen any more"),
+            Err(error) => tracing::warn!(%error, "cannot write to the supervisor process"),
         }
     }
 }
 
-/// Starts a warden, for a command that is about to start or for one that runs in `group`.
+/// Starts a supervisor, for a command that is about to start or for one that runs in `group`.
 fn spawn_process(liveness_fd: Option<&OwnedFd>, group: Option<Pid>) -> io::Result<(Child, OwnedFd)> {
     let (ears, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
@@ -124,7 +124,7 @@ fn spawn_process(liveness_fd: Option<&OwnedFd>, group: Option<Pid>) -> io::Resul
         .env_remove(leasehold_command::secret::HIDDEN_URL_VARIABLE)
         .current_dir("/")
         .stdin(ears)
-        // As its standard output, the descriptor is inherited by the warden only.
+        // As its standard output, only the supervisor inherits the descriptor.
         .stdout(liveness_fd.map_or_else(Stdio::null, Stdio::from))
         .stderr(Stdio::null())
         .process_group(0)

@@ -84,7 +84,7 @@ impl Terminal {
 pub(super) enum StopAction {
     /// It needs the terminal, and we have it.
     LendTerminal,
-    /// Nothing would continue us: the command must not stop.
+    /// No shell would continue us: the command must not stop.
     Continue,
     /// Our shell must see a stopped job.
     StopToo,

@@ -32,8 +32,7 @@ impl<'a> WaitDisplay<'a> {
         Self { name, report, is_on_terminal: on_terminal, is_shown: Cell::new(false) }
     }
 
-    /// Shows the lock's state until dropped. Prints nothing without a terminal, --verbose or
-    /// --json.
+    /// Shows the lock's state until dropped. Prints only on a terminal, or with --verbose or --json.
     pub(super) async fn show(&self, locks: &Locks) -> std::convert::Infallible {
         if !self.is_on_terminal && !self.report.is_verbose() {
             return std::future::pending().await;
@@ -81,13 +80,13 @@ impl<'a> WaitDisplay<'a> {
     }
 }
 
-/// `waiting for nightly: 2nd of 3 in line; held by web1:4711 (./send-messages) for 12s`
+/// `waiting for nightly: 2nd of 3 in queue; held by web1:4711 (./send-messages) for 12s`
 fn format_line(name: &LockName, view: Option<&LockView>, own_process: &Holder) -> String {
     let mut line = format!("waiting for {}", escape_control_chars(name.as_str()));
     let Some(view) = view else { return line };
     let is_me = |other: &Holder| other.pid == own_process.pid && other.host == own_process.host;
     if let Some(at) = view.waiters.iter().position(|waiter| is_me(&waiter.holder)) {
-        line.push_str(&format!(": {} of {} in line", format_ordinal(at + 1), view.waiters.len()));
+        line.push_str(&format!(": {} of {} in queue", format_ordinal(at + 1), view.waiters.len()));
     }
     if let Some(left) = view.cool_down {
         line.push_str(&format!("; {}", view::format_cool_down(left)));
@@ -132,9 +131,9 @@ mod tests {
         }
         let name = LockName::new("a").unwrap();
         let view = locks.inspect("a").await.unwrap();
-        let said = format_line(&name, Some(&view), &Holder::this_process());
-        assert!(said.starts_with("waiting for a: 1st of 1 in line; held by "), "{said}");
-        assert!(said.contains("(./send-messages) for "), "{said}");
+        let line = format_line(&name, Some(&view), &Holder::this_process());
+        assert!(line.starts_with("waiting for a: 1st of 1 in queue; held by "), "{line}");
+        assert!(line.contains("(./send-messages) for "), "{line}");
         assert_eq!(format_line(&name, None, &Holder::this_process()), "waiting for a");
         drop(held);
         waiter.await.unwrap().unwrap();
@@ -142,7 +141,7 @@ mod tests {
 
     #[test]
     fn ordinals_have_english_endings() {
-        let said: Vec<_> = [1, 2, 3, 4, 11, 12, 13, 21, 102, 111].map(format_ordinal).into();
-        assert_eq!(said, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]);
+        let ordinals: Vec<_> = [1, 2, 3, 4, 11, 12, 13, 21, 102, 111].map(format_ordinal).into();
+        assert_eq!(ordinals, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]);
     }
 }

@@ -1,4 +1,4 @@
-//! `leasehold cron` on a real Redis that restarts, between processes that share nothing else.
+//! `leasehold cron` on a real Redis that restarts, between processes that share only this server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use serde_json::Value;
 
 fn start_host(place: &TestFolder, url: &str, file: &str) -> RunningCommand {
     let mut command = place.command(["cron", "--engine", url, "--ttl", "2s", "--json", file]);
-    let said = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
-    command.stdout(Stdio::null()).stderr(said);
+    let log_file = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
+    command.stdout(Stdio::null()).stderr(log_file);
     RunningCommand(Some(command.spawn().unwrap()))
 }
 
@@ -68,8 +68,8 @@ async fn ticks_run_once_across_a_killed_host_and_a_restarted_server() {
     assert!(ran.values().flatten().is_sorted_by(|a, b| a < b), "{ran:?}");
 }
 
-/// The server's clock jumps an hour ahead, jobs run, and it is set right again: nothing is due
-/// until the job is reset, and then every tick is.
+/// The server's clock jumps an hour ahead, jobs run, and the clock is corrected: no tick is due until
+/// the job is reset. Then every tick is due.
 #[cfg(feature = "nightly")]
 #[tokio::test]
 async fn a_reset_resumes_ticks_after_the_clock_was_ahead() {
@@ -113,12 +113,12 @@ async fn a_host_that_starts_before_its_engine_waits_for_it() {
     let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     std::fs::write(place.path("jobs.cron"), format!("CRON_SECONDS=yes\nbeat: * * * * * * {say}\n")).unwrap();
     let mut waits = start_host(&place, &url, "jobs.cron");
-    let said = |event: &str| place.read("hosts.log").matches(&format!("\"event\":\"{event}\"")).count();
-    wait_for("a host that waits", || (said("unreachable") == 1).then_some(()));
-    // There is nothing to reload yet.
+    let event_count = |event: &str| place.read("hosts.log").matches(&format!("\"event\":\"{event}\"")).count();
+    wait_for("a host that waits", || (event_count("unreachable") == 1).then_some(()));
+    // No file is loaded yet.
     waits.signal(Signal::HUP);
     let stopped = start_host(&place, &url, "jobs.cron");
-    wait_for("another", || (said("unreachable") == 2).then_some(()));
+    wait_for("another", || (event_count("unreachable") == 2).then_some(()));
     stopped.signal(Signal::TERM);
     assert_eq!(stopped.wait().exit_code(), 0);
     assert!(waits.try_wait().is_none(), "{}", place.read("hosts.log"));
@@ -126,7 +126,7 @@ async fn a_host_that_starts_before_its_engine_waits_for_it() {
     wait_for("two ticks", || (recorded_runs(&place).len() >= 2).then_some(()));
     waits.signal(Signal::TERM);
     assert_eq!(waits.wait().exit_code(), 0, "{}", place.read("hosts.log"));
-    assert_eq!((said("unreachable"), said("reached")), (2, 1), "each says it once");
+    assert_eq!((event_count("unreachable"), event_count("reached")), (2, 1), "each host reports it once");
     // An error that retrying cannot cure ends it at once.
     place.run(["cron", "--engine", "redis://[", "jobs.cron"]).assert_failed(64, "");
     place.run(["cron", "--engine", "nonsense:", "jobs.cron"]).assert_failed(64, "nonsense");

@@ -25,7 +25,7 @@ async fn a_durable_server_is_fit() {
     for check in ["reachable", "role", "scripts", "script-time", "lock-keys", "pubsub", "tracking", "eviction-policy"] {
         assert_finding(&report, check, "ok");
     }
-    assert_eq!(redis_command(&server, &["DBSIZE"]).await, Reply::Integer(0), "nothing is left behind");
+    assert_eq!(redis_command(&server, &["DBSIZE"]).await, Reply::Integer(0), "the probe leaves no keys");
     let text = run_doctor(&server.url(), &[]).await.assert_ok().stdout();
     assert!(text.starts_with("LEVEL") && text.trim_end().ends_with("fit for locks"), "{text}");
 }
@@ -236,9 +236,9 @@ async fn sentinels_and_the_master_they_name_are_examined() {
     let slow = run_doctor(&set.url(), &["--json", "--ttl", "2s"]).await;
     assert_finding(&serde_json::from_str(&slow.stdout()).unwrap(), "failover-time", "warn");
     let wrong = set.url().rsplit_once('/').unwrap().0.to_owned() + "/other";
-    let (code, nobody) = doctor_report(&wrong).await;
+    let (code, unknown_master) = doctor_report(&wrong).await;
     assert_eq!(code, 2);
-    assert_finding(&nobody, "sentinel-master", "fail");
+    assert_finding(&unknown_master, "sentinel-master", "fail");
 
     set.sentinels_mut()[0].kill().unwrap();
     set.sentinels_mut()[1].kill().unwrap();
@@ -274,9 +274,9 @@ async fn each_node_of_a_cluster_is_examined() {
 #[test]
 fn folders_and_memory_have_small_reports() {
     let place = TestFolder::new();
-    let said = place.run(["doctor"]).assert_ok().stdout();
-    assert!(said.contains("folder") && said.contains("file-system") && said.contains("space"), "{said}");
-    assert!(!place.path("locks").exists(), "looking makes nothing");
+    let output = place.run(["doctor"]).assert_ok().stdout();
+    assert!(output.contains("folder") && output.contains("file-system") && output.contains("space"), "{output}");
+    assert!(!place.path("locks").exists(), "an inspection creates no folder");
     std::fs::write(place.path("locks"), "no folder").unwrap();
     let ran = place.run(["doctor"]);
     assert_eq!(ran.exit_code(), 2, "{}", ran.stdout());
@@ -294,7 +294,7 @@ fn minimal_acl_command() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_minimal_user_is_fit_and_the_probe_leaves_nothing_behind() {
+async fn the_minimal_user_is_fit_and_the_probe_leaves_no_data() {
     let server = durable_redis().start().await.unwrap();
     let least = minimal_acl_command();
     let url = server.url().replace("redis://", "redis://app:secret@");

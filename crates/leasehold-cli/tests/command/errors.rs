@@ -21,21 +21,21 @@ const UNUSABLE_ENGINES: [(&str, &str); 9] = [
 
 /// One line with the engine's name and address, each exactly once, and without a password.
 #[track_caller]
-fn assert_names_once(said: &str, scheme: &str, address: &str) {
+fn assert_names_once(output: &str, scheme: &str, address: &str) {
     let engine = scheme.split('+').next().unwrap();
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains(engine), "{engine} is not in {said:?}");
-    assert!(said.contains(address), "{address} is not in {said:?}");
-    assert!(said.matches(address).count() <= 1 || scheme == "redlock", "{address} more than once in {said:?}");
-    assert!(!said.contains("hunter2"), "{said}");
+    assert_eq!(output.lines().count(), 1, "{output}");
+    assert!(output.contains(engine), "{engine} is not in {output:?}");
+    assert!(output.contains(address), "{address} is not in {output:?}");
+    assert!(output.matches(address).count() <= 1 || scheme == "redlock", "{address} more than once in {output:?}");
+    assert!(!output.contains("hunter2"), "{output}");
 }
 
 #[track_caller]
 fn assert_failed_naming(ran: &CommandOutput, url: &str, address: &str) -> String {
-    let said = ran.stderr();
-    assert_ne!(ran.exit_code(), 0, "{url}: {said}");
-    assert_names_once(&said, url.split(':').next().unwrap(), address);
-    said
+    let output = ran.stderr();
+    assert_ne!(ran.exit_code(), 0, "{url}: {output}");
+    assert_names_once(&output, url.split(':').next().unwrap(), address);
+    output
 }
 
 #[test]
@@ -61,14 +61,19 @@ fn an_engine_that_cannot_be_used_is_named_with_its_address() {
             }
             let ran = place.run(&all);
             if args.contains(&"-w") && ran.stderr().contains("retrying for up to") {
-                let said = ran.stderr();
-                said.lines().for_each(|line| assert_names_once(line, url.split(':').next().unwrap(), address));
+                let output = ran.stderr();
+                output.lines().for_each(|line| assert_names_once(line, url.split(':').next().unwrap(), address));
                 continue;
             }
             assert_failed_naming(&ran, url, address);
         }
-        let told = place.run(["doctor", "--engine", url]);
-        assert!(told.stdout().contains(&url.replace("u:hunter2@", "u:***@")), "{}{}", told.stdout(), told.stderr());
+        let report = place.run(["doctor", "--engine", url]);
+        assert!(
+            report.stdout().contains(&url.replace("u:hunter2@", "u:***@")),
+            "{}{}",
+            report.stdout(),
+            report.stderr()
+        );
     }
 }
 
@@ -76,17 +81,17 @@ fn an_engine_that_cannot_be_used_is_named_with_its_address() {
 /// the lock and the engine.
 async fn check_runtime_errors_name_lock_and_engine(mut server: Server, url: &str) {
     let (scheme, address) = (url.split(':').next().unwrap().to_owned(), server.addr().to_string());
-    let asked = url.to_owned();
+    let owned_url = url.to_owned();
     let evicted = tokio::task::spawn_blocking(move || {
-        let (_, ended) = TestFolder::new().evict_a_holder(&asked, "job");
+        let (_, ended) = TestFolder::new().evict_a_holder(&owned_url, "job");
         ended.assert_failed(75, "the lock job is lost on ").stderr()
     });
     assert_names_once(&evicted.await.unwrap(), &scheme, &address);
-    let asked = url.to_owned();
+    let owned_url = url.to_owned();
     let start = move || {
         with_a_lease(|ttl| {
             let place = TestFolder::new();
-            let command = ["run", "--engine", &asked, "--ttl", ttl, "job", "--", "sh", "-c", "echo > ready; cat"];
+            let command = ["run", "--engine", &owned_url, "--ttl", ttl, "job", "--", "sh", "-c", "echo > ready; cat"];
             let mut held = place.start(command);
             file_while_held(&place, &mut held, "ready")?;
             Some((place, held))
@@ -94,9 +99,10 @@ async fn check_runtime_errors_name_lock_and_engine(mut server: Server, url: &str
     };
     let (place, held) = tokio::task::spawn_blocking(start).await.unwrap();
     server.pause().unwrap();
-    let asked = url.to_owned();
+    let owned_url = url.to_owned();
     let (lost, hung) = tokio::task::spawn_blocking(move || {
-        let hung = place.run(["ls", "--engine", &asked, "--connect-timeout", "300ms"]).assert_failed(69, "").stderr();
+        let hung =
+            place.run(["ls", "--engine", &owned_url, "--connect-timeout", "300ms"]).assert_failed(69, "").stderr();
         (held.wait().stderr(), hung)
     })
     .await
@@ -135,8 +141,7 @@ async fn zookeeper_names_lock_and_engine() {
     check_runtime_errors_name_lock_and_engine(server, &url).await;
 }
 
-/// A service that waits for its client to speak on, as an HTTP server does: neither side ever
-/// learns more.
+/// A service that waits for more input, as an HTTP server does: neither side sends anything more.
 #[test]
 fn a_service_that_does_not_answer_may_be_another_one() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -154,9 +159,9 @@ fn a_service_that_does_not_answer_may_be_another_one() {
             let ran = place
                 .run(["run", "--engine", &url, "--connect-timeout", bound, "a", "--", "true"])
                 .assert_failed(69, &address);
-            let said = ran.stderr().lines().last().unwrap().to_owned();
-            assert_names_once(&said, scheme, &address);
-            assert!(said.contains(&format!("another service than {product}")), "{said}");
+            let output = ran.stderr().lines().last().unwrap().to_owned();
+            assert_names_once(&output, scheme, &address);
+            assert!(output.contains(&format!("another service than {product}")), "{output}");
         }
     }
 }

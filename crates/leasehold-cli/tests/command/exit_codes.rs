@@ -34,12 +34,12 @@ fn conflicts_and_timeouts_have_their_exit_code() {
     let place = TestFolder::new();
     let holder = place.start_holder(&["--describe", "the nightly job"], "a");
     assert_eq!(place.run(["run", "-nq", "a", "--", "true"]).assert_failed(1, "").stderr(), "", "silent, as flock");
-    let said = place.run(["run", "-n", "-E", "42", "a", "--", "true"]).assert_failed(42, "").stderr();
+    let output = place.run(["run", "-n", "-E", "42", "a", "--", "true"]).assert_failed(42, "").stderr();
     let pid = holder.pid().as_raw_nonzero();
     for part in [&format!("lock a on {} is held by ", place.engine()), &format!(":{pid} (the nightly job) for ")] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(output.contains(part), "{part}: {output}");
     }
-    assert!(said.contains(", token 1; did not wait"), "{said}");
+    assert!(output.contains(", token 1; did not wait"), "{output}");
     place.run(["run", "--nonblock", "--verbose", "a", "--", "true"]).assert_failed(1, "is held by ");
     let event = place.run(["run", "-n", "--json", "a", "--", "true"]).assert_failed(1, "").events().remove(0);
     assert_eq!((&event["event"], &event["holders"][0]["token"]), (&"not-acquired".into(), &1.into()), "{event}");
@@ -69,7 +69,7 @@ fn conflicts_and_timeouts_have_their_exit_code() {
 #[test]
 fn usage_errors_name_the_mistake() {
     let place = TestFolder::new();
-    for (args, says) in [
+    for (args, message) in [
         (vec!["run", "a"], "no command to run"),
         (vec!["run", "-w", "soon", "a", "--", "true"], "a duration is seconds"),
         (vec!["run", "--ttl", "0", "a", "--", "true"], "longer than nothing"),
@@ -92,7 +92,7 @@ fn usage_errors_name_the_mistake() {
         (vec!["frobnicate"], "unrecognized subcommand"),
         (vec![], "Usage"),
     ] {
-        place.run(&args).assert_failed(64, says);
+        place.run(&args).assert_failed(64, message);
     }
     let long = "x".repeat(513);
     place.run(["run", &long, "--", "true"]).assert_failed(64, "at most 512 bytes");
@@ -103,14 +103,14 @@ fn usage_errors_name_the_mistake() {
 #[test]
 fn an_unknown_engine_lists_the_known_ones() {
     let place = TestFolder::new();
-    for (url, says) in [
+    for (url, message) in [
         ("nothing", "no scheme"),
         ("gopher://x", "there are memory:, file:"),
         ("file:///%zz", "two hexadecimal"),
         ("file:///tmp?colour=red", "colour"),
     ] {
-        place.run(["ls", "--engine", url]).assert_failed(64, says);
-        place.run(["run", "--engine", url, "a", "--", "true"]).assert_failed(64, says);
+        place.run(["ls", "--engine", url]).assert_failed(64, message);
+        place.run(["run", "--engine", url, "a", "--", "true"]).assert_failed(64, message);
     }
     let failed = place.run(["run", "--json", "--engine", "gopher://x", "a", "--", "true"]).assert_failed(64, "");
     let events = failed.events();
@@ -177,7 +177,7 @@ fn a_damaged_lock_file_exits_with_69_and_is_left_unchanged() {
 }
 
 #[test]
-fn a_full_disk_exits_with_69_and_loses_nothing() {
+fn a_full_disk_exits_with_69_and_loses_no_data() {
     let place = TestFolder::new();
     std::fs::create_dir(place.path("small")).unwrap();
     // A mount that is visible to this shell only.

@@ -59,7 +59,7 @@ fn check_hold_outliving_the_outer_run_is_not_re_entered(place: &TestFolder, opti
     let outer = start_daemon_under_lock(place, options, &work);
     std::fs::write(place.path("go"), "").unwrap();
     place.wait_for_file("said");
-    assert_eq!(place.read("in"), place.read("outer"), "it is inside the outer hold");
+    assert_eq!(place.read("in"), place.read("outer"), "it re-enters the outer hold");
     assert_eq!(place.read("inside"), "0\n", "and so is another");
     outer.close_input_and_wait().assert_ok();
     std::fs::write(place.path("over"), "").unwrap();
@@ -167,9 +167,9 @@ fn is_the_same_lock(url: &str, port: u16, wait: &str) -> Option<()> {
     let out = place.start(["run", "--ttl", LONG_TTL, "--engine", url, "a", "-c", &script]).wait().assert_ok().stdout();
     let lines: Vec<_> = out.lines().collect();
     assert_eq!((lines[0] == lines[1], lines[2]), (true, "64"), "{out}");
-    let said = wait_for("its words", || Some(place.read("stranger")).filter(|said| !said.is_empty()));
-    assert!(said.contains("would wait for itself"), "{said}");
-    assert!(said.contains(&format!("localhost:{port}")), "{said}");
+    let output = wait_for("its words", || Some(place.read("stranger")).filter(|output| !output.is_empty()));
+    assert!(output.contains("would wait for itself"), "{output}");
+    assert!(output.contains(&format!("localhost:{port}")), "{output}");
     if lines[3] == UNAVAILABLE.to_string() {
         return None;
     }
@@ -180,11 +180,11 @@ fn is_the_same_lock(url: &str, port: u16, wait: &str) -> Option<()> {
 #[test]
 fn a_job_that_waits_for_its_own_lock_is_refused() {
     let place = TestFolder::new();
-    let inner = "\"$L\" run cron:job -- true 2> said; echo $? > code; exit 0";
+    let inner = "\"$L\" run cron:job -- true 2> errors; echo $? > code; exit 0";
     let once = ["run", "--ttl", LONG_TTL, "--once-per", "@every 1s", "--missed", "once", "job", "-c", inner];
     place.start(once).wait().assert_ok();
-    assert_eq!(place.read("code"), "64\n", "{}", place.read("said"));
-    assert!(place.read("said").contains("would wait for itself"), "{}", place.read("said"));
+    assert_eq!(place.read("code"), "64\n", "{}", place.read("errors"));
+    assert!(place.read("errors").contains("would wait for itself"), "{}", place.read("errors"));
 }
 
 /// Without inspection, only `LEASEHOLD_HELD` shows that the lock may be an outer run's: the wait is
@@ -210,10 +210,10 @@ fn says_so_without_inspection(url: &str, port: u16, wait: &str) -> Option<()> {
         return None;
     }
     assert_eq!(out, "1\n0\n1\n", "{}", place.read("bounded"));
-    let said = place.read("bounded");
-    assert_eq!(said.matches("may wait for its own ancestor").count(), 1, "{said}");
-    assert!(said.contains(&format!("redis://127.0.0.1:{port}")) && said.contains("localhost"), "{said}");
-    assert!(said.contains("-w"), "how to avoid it: {said}");
+    let output = place.read("bounded");
+    assert_eq!(output.matches("may wait for its own ancestor").count(), 1, "{output}");
+    assert!(output.contains(&format!("redis://127.0.0.1:{port}")) && output.contains("localhost"), "{output}");
+    assert!(output.contains("-w"), "how to avoid it: {output}");
     assert!(!place.read("other").contains("ancestor"), "{}", place.read("other"));
     let warnings = place.read("json").matches("\"event\":\"warning\"").count();
     assert_eq!(warnings, 1, "{}", place.read("json"));

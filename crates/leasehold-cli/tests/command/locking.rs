@@ -122,7 +122,7 @@ fn min_hold_keeps_the_lock_after_a_short_command() {
     let status = |pid: rustix::process::Pid| {
         std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children", pid = pid.as_raw_nonzero())).unwrap()
     };
-    wait_for("the end of command and warden", || status(running.pid()).trim().is_empty().then_some(()));
+    wait_for("the end of command and supervisor", || status(running.pid()).trim().is_empty().then_some(()));
     assert_eq!(place.holder_count("a"), 1);
     assert_eq!(place.run(["run", "-n", "a", "--", "true"]).exit_code(), 1);
     running.signal(rustix::process::Signal::TERM);
@@ -137,21 +137,21 @@ fn json_events_are_printed_on_standard_error() {
     let holder = place.start_holder(&["--describe", "the holder"], "a");
     let running = place.start(["run", "--json", "a", "-c", "echo out; exit 5"]);
     place.wait_for_waiters("a", 1);
-    let mut told = String::new();
+    let mut output = String::new();
     let mut running = running;
     let mut stderr = running.0.as_mut().unwrap().stderr.take().unwrap();
     let mut byte = [0];
     // It prints that it waits before it acquires the lock.
-    while !told.ends_with('\n') {
+    while !output.ends_with('\n') {
         std::io::Read::read_exact(&mut stderr, &mut byte).unwrap();
-        told.push(char::from(byte[0]));
+        output.push(char::from(byte[0]));
     }
     holder.close_input_and_wait().assert_ok();
     let ran = running.wait();
-    std::io::Read::read_to_string(&mut stderr, &mut told).unwrap();
-    let events: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    std::io::Read::read_to_string(&mut stderr, &mut output).unwrap();
+    let events: Vec<serde_json::Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let kinds: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["waiting", "acquired", "started", "ended", "released", "exit"], "{told}");
+    assert_eq!(kinds, ["waiting", "acquired", "started", "ended", "released", "exit"], "{output}");
     assert_eq!(events[0]["holders"][0]["text"], json!("the holder"));
     assert_eq!(events[1]["token"], json!(2));
     assert_eq!(events[3]["code"], json!(5));
@@ -162,9 +162,9 @@ fn json_events_are_printed_on_standard_error() {
 #[test]
 fn verbose_prints_each_step() {
     let place = TestFolder::new();
-    let said = place.run(["run", "--verbose", "a", "--", "true"]).assert_ok().stderr();
-    assert!(said.contains("leasehold: acquired token 1 after "), "{said}");
-    assert!(said.contains("leasehold: released"), "{said}");
+    let output = place.run(["run", "--verbose", "a", "--", "true"]).assert_ok().stderr();
+    assert!(output.contains("leasehold: acquired token 1 after "), "{output}");
+    assert!(output.contains("leasehold: released"), "{output}");
     assert_eq!(place.run(["run", "a", "--", "true"]).assert_ok().stderr(), "");
 }
 

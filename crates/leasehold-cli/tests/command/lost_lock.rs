@@ -13,7 +13,7 @@ fn parse_json(text: &str) -> Value {
 }
 
 /// A command that ignores TERM, with a child that does, too.
-const TERM_IGNORING_COMMAND: &str = "trap 'echo term >> heard' TERM; sh -c 'trap \"\" TERM; echo $$ > grandchild; exec sleep 1000' \
+const TERM_IGNORING_COMMAND: &str = "trap 'echo term >> received' TERM; sh -c 'trap \"\" TERM; echo $$ > grandchild; exec sleep 1000' \
     > /dev/null 2>&1 & echo $$ > child; while :; do wait; done";
 
 fn process_ids(place: &TestFolder) -> [String; 2] {
@@ -32,10 +32,10 @@ fn gets_term_then_kill(grace: &str) -> Option<()> {
     let family = process_ids(&place);
     let evicted = place.run(["evict", "--yes", "--reason", "drill", "a"]).assert_ok().stdout();
     assert!(evicted.contains("fence token 2") && evicted.contains("reason: drill"), "{evicted}");
-    let heard = file_while_held(&place, &mut running, "heard");
+    let received = file_while_held(&place, &mut running, "received");
     running.wait().assert_failed(75, "the lock a is lost");
     assert!(family.iter().all(|pid| !is_alive(pid)));
-    assert_eq!(heard?, "term\n");
+    assert_eq!(received?, "term\n");
     Some(())
 }
 
@@ -69,7 +69,7 @@ fn on_lost_kill_sends_no_term() {
     let family = process_ids(&place);
     place.run(["evict", "--yes", "a"]).assert_ok();
     let ran = running.wait().assert_failed(75, "");
-    assert_eq!(place.read("heard"), "");
+    assert_eq!(place.read("received"), "");
     assert!(family.iter().all(|pid| !is_alive(pid)));
     let lost = ran.events().into_iter().find(|event| event["event"] == json!("lost")).unwrap();
     assert_eq!(lost["reason"], json!("taken"));
@@ -82,7 +82,7 @@ fn on_lost_ignore_only_warns() {
     place.wait_for_file("ready");
     place.run(["evict", "--yes", "a"]).assert_ok();
     place.run(["run", "a", "--", "true"]).assert_ok();
-    running.close_input_and_wait().assert_failed(6, "runs on without it");
+    running.close_input_and_wait().assert_failed(6, "continues without it");
 }
 
 /// A graceful eviction: the command may clean up, and the waiter runs when the holder has released
@@ -95,20 +95,20 @@ fn a_graceful_eviction_sends_term_and_the_waiter_follows_the_release() {
     place.wait_for_file("ready");
     let waiter = place.start(["run", "a", "-c", "echo next >> order"]);
     place.wait_for_waiters("a", 1);
-    let said = place.run(["evict", "--graceful", "--yes", "--reason", "drill", "a"]).assert_ok();
-    assert!(said.stdout().starts_with("a was released after"), "{}", said.stdout());
-    assert!(said.stderr().contains("waiting until it is released"), "{}", said.stderr());
-    running.wait().assert_failed(75, "an operator asks for the release of the lock a on file:");
+    let output = place.run(["evict", "--graceful", "--yes", "--reason", "drill", "a"]).assert_ok();
+    assert!(output.stdout().starts_with("a was released after"), "{}", output.stdout());
+    assert!(output.stderr().contains("waiting until the lock is released"), "{}", output.stderr());
+    running.wait().assert_failed(75, "an operator requests the release of the lock a on file:");
     waiter.wait().assert_ok();
     assert_eq!(place.read("order"), "clean\nnext\n");
 }
 
-/// Whether the lease ended before the holder was asked to release.
-fn ended_unasked(ran: &CommandOutput) -> bool {
+/// Whether the lease expired before the release request.
+fn expired_before_request(ran: &CommandOutput) -> bool {
     let events = ran.events();
-    let asked = events.iter().any(|event| event["event"] == json!("release-requested"));
+    let requested = events.iter().any(|event| event["event"] == json!("release-requested"));
     let expired = |event: &Value| event["event"] == json!("lost") && event["reason"] == json!("expired");
-    !asked && events.iter().any(expired)
+    !requested && events.iter().any(expired)
 }
 
 /// A holder that ignores TERM is killed before its lease ends; no waiter is granted the lock before
@@ -128,49 +128,49 @@ fn is_killed_before_its_deadline(ttl: &str) -> Option<()> {
     let waiter = place.start(["run", "a", "-c", LIST_LIVING_FAMILY]);
     while_held(&mut running, "a waiter", || (place.waiter_count("a") == 1).then_some(()));
     let evict = place.start(["evict", "--graceful", "--yes", "--json", "a"]);
-    let heard = file_while_held(&place, &mut running, "heard");
+    let received = file_while_held(&place, &mut running, "received");
     let (ran, is_in_time) = (running.wait(), Clock::system().now() <= earliest_end);
-    let said = evict.wait();
-    if ended_unasked(&ran) {
+    let output = evict.wait();
+    if expired_before_request(&ran) {
         return None;
     }
-    let said = parse_json(&said.assert_ok().stdout());
+    let output = parse_json(&output.assert_ok().stdout());
     // KILL comes just before the lease ends: on a busy machine the release may be seen after it.
-    let gone = said["released"].as_array().unwrap().len() + said["lease_ended"].as_array().unwrap().len();
-    assert_eq!((gone, &said["remaining"], &said["not_holding"]), (1, &json!([]), &json!([])), "{said}");
+    let gone = output["released"].as_array().unwrap().len() + output["lease_ended"].as_array().unwrap().len();
+    assert_eq!((gone, &output["remaining"], &output["not_holding"]), (1, &json!([]), &json!([])), "{output}");
     let ran = ran.assert_failed(75, "");
-    let asked = ran.events().into_iter().find(|event| event["event"] == json!("release-requested")).unwrap();
-    assert_eq!(asked["name"], json!("a"));
+    let request = ran.events().into_iter().find(|event| event["event"] == json!("release-requested")).unwrap();
+    assert_eq!(request["name"], json!("a"));
     assert!(family.iter().all(|pid| !is_alive(pid)));
     let living = waiter.wait().assert_ok().stdout();
     assert!(living.is_empty() || !is_in_time, "granted while {living} ran");
-    assert_eq!(heard?, "term\n");
+    assert_eq!(received?, "term\n");
     living.is_empty().then_some(())
 }
 
-/// The lease ends, and the command runs on: that is no release, and is not called one.
+/// The lease ends while the command continues: this is not reported as a release.
 #[test]
 fn a_lease_that_expires_without_a_release_is_reported_as_expired() {
-    with_a_lease(is_said_to_have_ended);
+    with_a_lease(is_reported_as_expired);
 }
 
-fn is_said_to_have_ended(ttl: &str) -> Option<()> {
+fn is_reported_as_expired(ttl: &str) -> Option<()> {
     let place = TestFolder::new();
     let command = "echo > ready; read x; exit 6";
     let running = place.start(["run", "--ttl", ttl, "--on-lost", "ignore", "--json", "a", "-c", command]);
     place.wait_for_file("ready");
-    let said = place.run(["evict", "--graceful", "--yes", "a"]);
+    let output = place.run(["evict", "--graceful", "--yes", "a"]);
     let ran = running.close_input_and_wait();
-    if ended_unasked(&ran) {
+    if expired_before_request(&ran) {
         return None;
     }
-    let said = said.assert_ok().stdout();
-    assert!(said.starts_with("the lease on a ended after") && said.contains("may still run"), "{said}");
+    let output = output.assert_ok().stdout();
+    assert!(output.starts_with("the lease on a ended after") && output.contains("may still run"), "{output}");
     ran.assert_failed(6, "without the lock once its lease ends");
     Some(())
 }
 
-/// A waiter holds nothing: it is not asked, and nothing is taken from it, also if it is granted meanwhile.
+/// A waiter holds no lock: it gets no request and is not evicted, even if it is granted meanwhile.
 #[test]
 fn a_graceful_eviction_leaves_a_waiter_alone() {
     let place = TestFolder::new();
@@ -246,7 +246,7 @@ fn max_hold_ends_the_command_before_it_is_over() {
     assert!(out.split_whitespace().all(|pid| !is_alive(pid)), "{out}");
     assert!(family.iter().all(|pid| !is_alive(pid)));
     running.wait().assert_failed(75, "--max-hold is over");
-    assert_eq!(place.read("heard"), "term\n");
+    assert_eq!(place.read("received"), "term\n");
     place.run(["run", "--max-hold", "1h", "a", "--", "true"]).assert_ok();
 }
 
@@ -259,7 +259,7 @@ fn when_renewals_fail_the_command_is_gone_before_the_lease_ends() {
     let latch = block_lock_file(&place);
     let ran = running.wait().assert_failed(75, "");
     assert!(family.iter().all(|pid| !is_alive(pid)));
-    assert_eq!(place.read("heard"), "term\n");
+    assert_eq!(place.read("received"), "term\n");
     let events = ran.events();
     let lost: Vec<_> = events.iter().filter(|event| event["event"] == json!("lost")).collect();
     assert_eq!((lost.len(), &lost[0]["reason"]), (1, &json!("expired")), "{events:?}");

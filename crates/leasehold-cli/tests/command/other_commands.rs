@@ -65,7 +65,7 @@ fn inspection_creates_no_folder() {
         let listed = place.run(["ls", "--engine", &url]).assert_ok();
         assert!(listed.stderr().contains(&format!("{here}/{folder} has no locks")), "{}", listed.stderr());
         place.run(["show", "--engine", &url, "a"]).assert_ok();
-        place.run(["evict", "--yes", "--engine", &url, "a"]).assert_failed(1, "nothing was made");
+        place.run(["evict", "--yes", "--engine", &url, "a"]).assert_failed(1, "this command did not create it");
         place.run(["cron", "status", "--engine", &url]).assert_ok();
     }
     assert!(!place.path("locks").exists() && !place.path("mistyped").exists());
@@ -77,13 +77,13 @@ fn evict_needs_confirmation_and_reports_its_effect() {
     let place = TestFolder::new();
     place
         .run(["evict", "--yes", "a"])
-        .assert_failed(1, "nobody holds it")
+        .assert_failed(1, "the lock has no holder")
         .assert_failed(1, &format!("a on {}: ", place.engine()));
     assert_eq!(parse_json(&place.run(["evict", "--yes", "--json", "a"]).stdout())["evicted"], json!([]));
     let holder = place.start_holder(&["--on-lost", "ignore"], "a");
     place.run(["evict", "a"]).assert_failed(64, "--yes");
-    place.run(["evict", "--yes", "--token", "99", "a"]).assert_failed(1, "nobody who holds it is meant");
-    place.run(["evict", "--yes", "--claim", "zzzz", "a"]).assert_failed(1, "nobody who holds it is meant");
+    place.run(["evict", "--yes", "--token", "99", "a"]).assert_failed(1, "no holder matches");
+    place.run(["evict", "--yes", "--claim", "zzzz", "a"]).assert_failed(1, "no holder matches");
     assert_eq!(place.holder_count("a"), 1);
     let done = parse_json(&place.run(["evict", "--yes", "--json", "--token", "1", "a"]).assert_ok().stdout());
     assert_eq!((&done["fence_token"], &done["evicted"][0]["token"]), (&json!(2), &json!(1)));
@@ -103,11 +103,11 @@ fn evict_can_select_one_of_many_contenders() {
     place.wait_for_waiters("a", 1);
     let claim = place.show_json("a")["holders"][0]["claim"].as_str().unwrap().to_owned();
     // The other holder has the next token: there is no number in between.
-    let said = place.run(["evict", "--yes", "--claim", &claim, "a"]).assert_ok().stdout();
-    assert!(said.contains("no fence token"), "{said}");
+    let output = place.run(["evict", "--yes", "--claim", &claim, "a"]).assert_ok().stdout();
+    assert!(output.contains("no fence token"), "{output}");
     assert_eq!((place.holder_count("a"), place.waiter_count("a")), (1, 1));
-    let said = place.run(["evict", "--yes", "a"]).assert_ok().stdout();
-    assert!(said.contains("fence token 3:"), "{said}");
+    let output = place.run(["evict", "--yes", "a"]).assert_ok().stdout();
+    assert!(output.contains("fence token 3:"), "{output}");
     waiter.wait().assert_ok();
     one.close_input_and_wait().assert_ok();
     two.close_input_and_wait().assert_ok();
@@ -202,7 +202,7 @@ fn completions_and_manual_pages() {
 #[test]
 fn a_closed_pipe_causes_no_panic() {
     let place = TestFolder::new();
-    // So that `ls` and `show` print nothing about a missing folder.
+    // So that `ls` and `show` print no message about a missing folder.
     place.run(["run", "a", "--", "true"]).assert_ok();
     for args in [
         &["ls"][..],
@@ -251,9 +251,9 @@ fn a_password_in_the_url_is_never_shown() {
         ] {
             let output =
                 place.command(&args).env("LEASEHOLD_ENGINE", url).env("LEASEHOLD_LOG", "trace").output().unwrap();
-            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-            let said = said.replace("hunter2:", "scheme:");
-            assert!(!said.contains("hunter2"), "{args:?} with {url}: {said}");
+            let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            let text = text.replace("hunter2:", "scheme:");
+            assert!(!text.contains("hunter2"), "{args:?} with {url}: {text}");
         }
     }
 }

@@ -41,7 +41,7 @@ async fn a_password_on_the_command_line_is_hidden_from_other_users() {
         let shown = command_lines(holder.pid());
         assert!(!shown.contains(PASSWORD), "{shown}");
         assert!(shown.contains("--engine=redis://:***@127.0.0.1"), "{shown}");
-        assert!(!place.read("env").contains("LEASEHOLD_HIDDEN_ENGINE"), "it is not handed down");
+        assert!(!place.read("env").contains("LEASEHOLD_HIDDEN_ENGINE"), "the command does not inherit it");
         assert_eq!(holder.close_input_and_wait().assert_ok().stdout(), "inside\n");
         // The user command's own arguments stay unchanged.
         let echo = place.run(["run", "--engine", &url, "a", "--", "echo", "--engine", &url]).assert_ok();
@@ -65,8 +65,8 @@ async fn the_url_can_be_read_from_a_file_and_is_not_copied_elsewhere() {
         }
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
         fs::set_permissions(place.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let told = place.run(["ls", "--engine-file", "engine"]).assert_ok();
-        assert!(told.stderr().contains("chmod o-r"), "{}", told.stderr());
+        let listed = place.run(["ls", "--engine-file", "engine"]).assert_ok();
+        assert!(listed.stderr().contains("chmod o-r"), "{}", listed.stderr());
         place.run(["ls", "--engine-file", "nowhere"]).assert_failed(64, "cannot read the engine's URL from nowhere");
         place.run(["ls", "--engine-file", "engine", "--engine", "file:"]).assert_failed(64, "leave one of them out");
         fs::write(&file, "\n").unwrap();
@@ -94,8 +94,8 @@ async fn the_password_can_be_read_from_a_file() {
     .await;
 }
 
-/// However the file is named, and whether or not the engine is reachable: one line names the file
-/// and the remedy.
+/// One line names the file and the remedy. This holds for every way to name the file, with a
+/// reachable and an unreachable engine.
 #[test]
 fn a_world_readable_secret_file_causes_a_warning() {
     let place = TestFolder::new();
@@ -118,17 +118,17 @@ fn a_world_readable_secret_file_causes_a_warning() {
         "zookeeper://u@127.0.0.1:1/d?password-file=",
     ]
     .map(|way| format!("{way}{}", secret.display()));
-    // The last one: other users cannot reach a file in a private folder, whatever its mode is.
+    // The last one: other users cannot reach a file in a private folder, even if its mode allows it.
     for (folder, mode, warnings) in [(0o755, 0o600, 0), (0o755, 0o640, 0), (0o755, 0o644, 1), (0o700, 0o644, 0)] {
         of_folder(folder);
         for path in [&secret, &engine] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         }
-        let count = |said: &str, path: &Path| {
-            assert!(!said.contains(PASSWORD), "{said}");
+        let count = |output: &str, path: &Path| {
+            assert!(!output.contains(PASSWORD), "{output}");
             let line = format!("every user can read the password in {path}: chmod o-r {path}", path = path.display());
-            assert_eq!(said.matches(&line).count(), warnings, "{mode:o}: {said}");
-            assert_eq!(said.matches("chmod").count(), warnings, "{mode:o}: {said}");
+            assert_eq!(output.matches(&line).count(), warnings, "{mode:o}: {output}");
+            assert_eq!(output.matches("chmod").count(), warnings, "{mode:o}: {output}");
         };
         for url in &ways {
             count(&run(&["ls", "--engine", url], ("X", "")), &secret);

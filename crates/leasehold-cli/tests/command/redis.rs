@@ -1,4 +1,4 @@
-//! The command on a real Redis: between processes that share nothing else.
+//! The command on a real Redis, between processes that share only this server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::TestFolder;
@@ -43,7 +43,7 @@ async fn a_held_lock_is_listed_refused_and_evicted() {
     .await;
 }
 
-/// With `strict`, a server that may have lost leases grants nothing for a while, and no other claim
+/// With `strict`, a server that may have lost leases grants no lock for a while, and no other claim
 /// holds the lock.
 #[tokio::test]
 async fn a_cool_down_is_reported_in_place_of_a_holder() {
@@ -56,7 +56,7 @@ async fn a_cool_down_is_reported_in_place_of_a_holder() {
         let shown = place.run(["show", "--engine", &url, "--json", "nightly"]).stdout();
         assert!(shown.contains("\"state\":\"cooling-down\",\"cool_down_seconds\":"), "{shown}");
         let mut screen = PtySession::start(&place.command(["run", "--engine", &url, "nightly", "--", "true"]), 200);
-        screen.expect("waiting for nightly: 1st of 1 in line; it cools down for ");
+        screen.expect("waiting for nightly: 1st of 1 in queue; it cools down for ");
         screen.send_keys("\x03");
         assert_eq!(screen.wait(), Some(130));
     })
@@ -66,14 +66,14 @@ async fn a_cool_down_is_reported_in_place_of_a_holder() {
 #[tokio::test]
 async fn an_unreachable_server_is_reported_without_the_password() {
     run_with_server(|place, url| {
-        let nobody = place
+        let unreachable = place
             .run(["run", "--engine", "redis://user:hunter2@127.0.0.1:1/", "--connect-timeout", "0", "a", "--", "true"])
             .assert_failed(69, "127.0.0.1:1 cannot be reached");
         let wrong = url.replace("redis://", "redis://nobody:hunter2@");
         let wrong = place
             .run(["run", "--engine", &wrong, "a", "--", "true"])
             .assert_failed(69, "refuses the user or the password");
-        for ran in [&nobody, &wrong] {
+        for ran in [&unreachable, &wrong] {
             assert!(!ran.stderr().contains("hunter2") && !ran.stdout().contains("hunter2"));
         }
     })
@@ -147,11 +147,11 @@ fn start_non_redis_server(answer: &'static str) -> std::net::SocketAddr {
 fn a_port_that_is_not_redis_is_reported_as_such() {
     let place = TestFolder::new();
     let web = start_non_redis_server("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
-    let said = place
+    let output = place
         .run(["ls", "--engine", &format!("redis://{web}")])
         .assert_failed(69, "answered, but is not Redis")
         .stderr();
-    assert!(said.contains(&web.to_string()) && !said.contains("Parse error"), "{said}");
+    assert!(output.contains(&web.to_string()) && !output.contains("Parse error"), "{output}");
     let database = start_non_redis_server("");
     place
         .run(["ls", "--engine", &format!("redis://{database}")])

@@ -1,4 +1,4 @@
-//! The command on five servers: after its end none of them keeps any of its data.
+//! The command on five servers: after its end, no server keeps any of its data.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{LONG_TTL, TEST_TIMEOUT, TestFolder};
@@ -22,7 +22,7 @@ async fn claim_counts(servers: &IndependentServers, name: &str) -> Vec<i64> {
     counts
 }
 
-/// Their URL with a long timeout: no response is late, however busy the machine is.
+/// Their URL with a long timeout: no response is late, even on a busy machine.
 fn url_with_long_timeout(servers: &IndependentServers) -> String {
     format!("{}?node-timeout=30s", servers.url())
 }
@@ -35,7 +35,7 @@ async fn run_to_exit_code(url: &str, arguments: &[&str]) -> i32 {
 }
 
 #[tokio::test]
-async fn nothing_is_left_on_any_server_when_the_command_has_ended() {
+async fn no_server_keeps_data_after_the_command_has_ended() {
     let servers = IndependentServers::start(5).await.unwrap();
     let url = url_with_long_timeout(&servers);
     for round in 0..10 {
@@ -83,9 +83,9 @@ async fn the_wait_limit_covers_connecting_too() {
         (ran.exit_code(), ran.stderr())
     };
     let ended = tokio::time::timeout(TEST_TIMEOUT, tokio::task::spawn_blocking(run)).await;
-    let (code, said) = ended.expect("before the servers are given up, which is later than the bound").unwrap();
-    assert_eq!(code, 69, "{said}");
-    assert!(said.contains("could not be reached within 1s"), "{said}");
+    let (code, output) = ended.expect("before the servers are given up, which is later than the bound").unwrap();
+    assert_eq!(code, 69, "{output}");
+    assert!(output.contains("could not be reached within 1s"), "{output}");
 }
 
 /// With too few servers to survive a failure it prints a warning, and works. An even number needs
@@ -95,7 +95,7 @@ async fn too_few_servers_cause_a_warning() {
     let servers = IndependentServers::start(2).await.unwrap();
     let both = servers.url();
     let one = both.split(',').next().unwrap().to_owned();
-    for (url, code, says) in [
+    for (url, code, message) in [
         (one, 0, "warning: fewer than three nodes"),
         (format!("{both}?even=allowed"), 0, "warning: fewer than three nodes"),
         (both, 64, "even=allowed"),
@@ -104,8 +104,8 @@ async fn too_few_servers_cause_a_warning() {
             let ran = TestFolder::new().run(["run", "--engine", &url, "job", "--", "true"]);
             (ran.exit_code(), ran.stderr())
         };
-        let (ended, said) = tokio::task::spawn_blocking(run).await.unwrap();
-        assert_eq!(ended, code, "{said}");
-        assert!(said.contains(says), "{said}");
+        let (ended, output) = tokio::task::spawn_blocking(run).await.unwrap();
+        assert_eq!(ended, code, "{output}");
+        assert!(output.contains(message), "{output}");
     }
 }

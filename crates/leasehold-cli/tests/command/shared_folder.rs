@@ -166,13 +166,14 @@ fn a_link_to_another_users_folder_names_its_owner_and_what_to_do() {
     for (mode, url) in [(0o755, bare.clone()), (0o755, host.url("")), (0o700, bare), (0o700, host.url(""))] {
         chmod(&theirs, mode);
         for uid in [4001, 0] {
-            let said = host.run(uid, &url, &["run", "job", "--", "true"]).assert_failed(69, "through a link").stderr();
+            let output =
+                host.run(uid, &url, &["run", "job", "--", "true"]).assert_failed(69, "through a link").stderr();
             for part in
                 [&format!("to {}", theirs.display()), "belongs to user nobody (65534)", "Name a folder of our own"]
             {
-                assert!(said.contains(part), "{part} is not in {said}");
+                assert!(output.contains(part), "{part} is not in {output}");
             }
-            assert!(!said.contains("chmod") && !said.contains("chgrp"), "{said}");
+            assert!(!output.contains("chmod") && !output.contains("chgrp"), "{output}");
         }
     }
     // The link's target is not visible.
@@ -180,8 +181,9 @@ fn a_link_to_another_users_folder_names_its_owner_and_what_to_do() {
     fs::create_dir(&inner).unwrap();
     fs::remove_file(host.folder()).unwrap();
     std::os::unix::fs::symlink(&inner, host.folder()).unwrap();
-    let said = host.run(4001, &host.url(""), &["run", "job", "--", "true"]).assert_failed(69, "is a link to ").stderr();
-    assert!(said.contains(&format!("{} belongs to user nobody (65534)", theirs.display())), "{said}");
+    let output =
+        host.run(4001, &host.url(""), &["run", "job", "--", "true"]).assert_failed(69, "is a link to ").stderr();
+    assert!(output.contains(&format!("{} belongs to user nobody (65534)", theirs.display())), "{output}");
 }
 
 #[test]

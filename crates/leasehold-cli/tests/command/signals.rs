@@ -128,7 +128,7 @@ fn killing_leasehold_kills_the_group_and_frees_the_lock() {
     place.wait_for_waiters("a", 1);
     running.signal(Signal::KILL);
     waiter.wait().assert_ok();
-    // When the waiter acquired the lock, the group was gone: nothing was written after its start.
+    // When the waiter acquired the lock, the group was gone: it wrote no line after the waiter's start.
     assert!(family.iter().all(|pid| !is_alive(pid)));
     let start: u128 = place.read("start").trim().parse().unwrap();
     let beats = place.read("beats");
@@ -146,7 +146,7 @@ fn killing_leasehold_kills_the_group_every_time() {
         running.signal(Signal::KILL);
         place.run(["run", "a", "--", "true"]).assert_ok();
         for pid in family.split_whitespace() {
-            assert!(!is_alive(pid), "round {round}: {pid} lives");
+            assert!(!is_alive(pid), "round {round}: process {pid} is alive");
         }
     }
 }
@@ -195,7 +195,7 @@ fn the_supervisor_acts_for_a_stopped_leasehold_before_the_lease_ends() {
     running.wait().assert_failed(75, "is lost");
 }
 
-/// The children of `leasehold`, except `command`: its warden.
+/// The children of `leasehold`, except `command`: its supervisor process.
 fn supervisor_pids(running: &RunningCommand, command: &str) -> Vec<String> {
     let own = running.pid().as_raw_nonzero();
     let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
@@ -210,7 +210,7 @@ fn a_killed_supervisor_is_replaced() {
     let first = supervisor_pids(&running, &family[0]);
     assert_eq!(first.len(), 1);
     rustix::process::kill_process(Pid::from_raw(first[0].parse().unwrap()).unwrap(), Signal::KILL).unwrap();
-    wait_for("another warden", || {
+    wait_for("another supervisor", || {
         supervisor_pids(&running, &family[0]).iter().any(|pid| *pid != first[0]).then_some(())
     });
     assert!(is_alive(&family[0]));
@@ -224,9 +224,9 @@ fn the_lock_is_not_free_before_the_supervisor_has_killed_the_group() {
     let place = TestFolder::new();
     let mut running = place.start(["run", "--ttl", "1h", "a", "-c", HEARTBEAT_COMMAND]);
     let family = process_ids(&place);
-    let warden = supervisor_pids(&running, &family[0]).remove(0);
-    // While we hold the other end of its pipe, the warden does not notice.
-    let pipe = std::fs::File::options().write(true).open(format!("/proc/{warden}/fd/0")).unwrap();
+    let supervisor = supervisor_pids(&running, &family[0]).remove(0);
+    // While we hold the other end of its pipe, the supervisor does not notice.
+    let pipe = std::fs::File::options().write(true).open(format!("/proc/{supervisor}/fd/0")).unwrap();
     running.signal(Signal::KILL);
     wait_for("the end of leasehold", || running.try_wait());
     // Leasehold is gone and the group is not: no other run acquires the lock.
@@ -235,7 +235,7 @@ fn the_lock_is_not_free_before_the_supervisor_has_killed_the_group() {
     assert_eq!(place.run(["run", "-n", "a", "--", "true"]).exit_code(), 1);
     drop(pipe);
     place.run(["run", "a", "--", "true"]).assert_ok();
-    assert!(!is_alive(&family[1]) && !is_alive(&warden));
+    assert!(!is_alive(&family[1]) && !is_alive(&supervisor));
 }
 
 #[test]
@@ -243,19 +243,19 @@ fn a_supervisor_blocks_every_signal_but_kill() {
     let place = TestFolder::new();
     let running = place.start(["run", "a", "-c", "echo $$ > child; cat"]);
     let child = place.wait_for_file("child");
-    let warden = supervisor_pids(&running, &child).remove(0);
-    let pid = Pid::from_raw(warden.parse().unwrap()).unwrap();
+    let supervisor = supervisor_pids(&running, &child).remove(0);
+    let pid = Pid::from_raw(supervisor.parse().unwrap()).unwrap();
     let blocked = || {
-        let status = std::fs::read_to_string(format!("/proc/{warden}/status")).unwrap_or_default();
+        let status = std::fs::read_to_string(format!("/proc/{supervisor}/status")).unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?.trim();
         let bit = 1 << (Signal::TERM.as_raw() - 1);
         (u64::from_str_radix(mask, 16).unwrap() & bit != 0).then_some(())
     };
-    wait_for("a warden that blocks all signals", blocked);
+    wait_for("a supervisor that blocks all signals", blocked);
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::USR1] {
         rustix::process::kill_process(pid, signal).unwrap();
     }
-    assert!(is_alive(&warden));
+    assert!(is_alive(&supervisor));
     running.close_input_and_wait().assert_ok();
-    assert!(!is_alive(&warden), "it goes when the command has ended");
+    assert!(!is_alive(&supervisor), "it exits when the command has ended");
 }

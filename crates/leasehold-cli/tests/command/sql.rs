@@ -18,15 +18,15 @@ async fn wait_until_shown(url: &str, text: &str) {
 }
 
 async fn check_waiting_listing_eviction_and_re_entry(url: &str) {
-    let (code, said) = run_with_output(&["run", "--engine", url, "job", "--", "sh", "-c", "exit 7"]).await;
-    assert_eq!(code, 7, "{said}");
+    let (code, output) = run_with_output(&["run", "--engine", url, "job", "--", "sh", "-c", "exit 7"]).await;
+    assert_eq!(code, 7, "{output}");
     let place = TestFolder::new();
     let held = place.start(["run", "--engine", url, "job", "--", "cat"]);
     wait_until_shown(url, "\"token\"").await;
-    let (code, said) = run_with_output(&["run", "--engine", url, "-n", "job", "--", "true"]).await;
-    assert_eq!(code, 1, "{said}");
-    let (code, said) = run_with_a_wait(2.0, &["run", "--engine", url, "-w", "{wait}", "job", "--", "true"]).await;
-    assert_eq!(code, 1, "{said}");
+    let (code, output) = run_with_output(&["run", "--engine", url, "-n", "job", "--", "true"]).await;
+    assert_eq!(code, 1, "{output}");
+    let (code, output) = run_with_a_wait(2.0, &["run", "--engine", url, "-w", "{wait}", "job", "--", "true"]).await;
+    assert_eq!(code, 1, "{output}");
     wait_until_shown(url, "\"waiters\":[]").await;
     let (code, listed) = run_with_output(&["ls", "--engine", url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
@@ -39,8 +39,8 @@ async fn check_waiting_listing_eviction_and_re_entry(url: &str) {
     assert!(evicted.stdout().contains("fence token"), "{}", evicted.stdout());
     assert!(ended.stderr().contains("lost"), "{}", ended.stderr());
     let inner = format!("{} run --engine '{url}' -n job -- echo inside", env!("CARGO_BIN_EXE_leasehold"));
-    let (code, said) = run_with_output(&["run", "--engine", url, "job", "-c", &inner]).await;
-    assert!(code == 0 && said.contains("inside"), "{said}");
+    let (code, output) = run_with_output(&["run", "--engine", url, "job", "-c", &inner]).await;
+    assert!(code == 0 && output.contains("inside"), "{output}");
 }
 
 async fn check_interrupted_waiter_leaves(url: &str) {
@@ -63,8 +63,8 @@ async fn check_interrupted_waiter_leaves(url: &str) {
 async fn check_killed_holder_frees_the_lock(url: &str) {
     let place = TestFolder::new();
     let held = place.start_killed_holder(url, "job");
-    let (code, said) = run_with_output(&["run", "--engine", url, "job", "--", "true"]).await;
-    assert_eq!((code, said.as_str()), (0, ""));
+    let (code, output) = run_with_output(&["run", "--engine", url, "job", "--", "true"]).await;
+    assert_eq!((code, output.as_str()), (0, ""));
     tokio::task::spawn_blocking(move || held.close_input_and_wait()).await.unwrap();
 }
 
@@ -103,8 +103,9 @@ async fn on_postgres() {
 
 /// The run fails with this code and a helpful message, without a password.
 async fn assert_run_fails(url: &str, code: i32, message: &str) {
-    let (ended, said) = run_with_output(&["run", "--engine", url, "--connect-timeout", "0", "job", "--", "true"]).await;
-    assert!(ended == code && said.contains(message) && !said.contains("opensesame"), "{url}: {ended}: {said}");
+    let (ended, output) =
+        run_with_output(&["run", "--engine", url, "--connect-timeout", "0", "job", "--", "true"]).await;
+    assert!(ended == code && output.contains(message) && !output.contains("opensesame"), "{url}: {ended}: {output}");
 }
 
 #[tokio::test]
@@ -178,13 +179,13 @@ async fn a_user_who_may_not_create_the_table_is_referred_to_the_ddl_on_postgres(
 
 #[tokio::test]
 async fn ddl_is_refused_for_engines_that_are_not_databases() {
-    let (code, said) = run_with_output(&["engines", "--ddl", "redis"]).await;
-    assert!(code == 64 && said.contains("mysql"), "{said}");
-    let (code, said) = run_with_output(&["engines", "--ddl", "mysql", "--schema", "ops"]).await;
-    assert!(code == 64 && said.contains("database itself"), "{said}");
+    let (code, output) = run_with_output(&["engines", "--ddl", "redis"]).await;
+    assert!(code == 64 && output.contains("mysql"), "{output}");
+    let (code, output) = run_with_output(&["engines", "--ddl", "mysql", "--schema", "ops"]).await;
+    assert!(code == 64 && output.contains("database itself"), "{output}");
     assert_eq!(run_with_output(&["engines", "--table", "locks"]).await.0, 64);
-    let (code, said) = run_with_output(&["engines", "--help"]).await;
-    assert!(code == 0 && said.contains("--ddl postgres --schema ops | psql"), "{said}");
-    let (code, said) = run_with_output(&["engines"]).await;
-    assert!(code == 0 && said.contains("mysql:") && !said.contains("not in this build"), "{said}");
+    let (code, output) = run_with_output(&["engines", "--help"]).await;
+    assert!(code == 0 && output.contains("--ddl postgres --schema ops | psql"), "{output}");
+    let (code, output) = run_with_output(&["engines"]).await;
+    assert!(code == 0 && output.contains("mysql:") && !output.contains("not in this build"), "{output}");
 }

@@ -46,17 +46,17 @@ fn check_stop_and_resume(program: &str) {
     screen.expect("ready> ");
     // In the background it reads from the terminal, and stops again like any job.
     screen.send_keys("bg\n");
-    let mut asked = 0;
+    let mut sent = 0;
     wait_for("the stopped job", || {
         // One command at a time, so that no output is left for later.
-        if screen.output().matches("answered").count() < asked {
+        if screen.output().matches("answered").count() < sent {
             return None;
         }
         if screen.output().contains("Stopped") {
             return Some(());
         }
         screen.send_keys("jobs; echo ans''wered\n");
-        asked += 1;
+        sent += 1;
         None
     });
     screen.expect("Stopped");
@@ -216,7 +216,7 @@ fn the_wait_display_shows_the_holder_and_our_position() {
     let first = place.start(["run", "a", "--", "true"]);
     place.wait_for_waiters("a", 1);
     let mut screen = PtySession::start(&place.command(["run", "--ttl", LONG_TTL, "a", "--", "echo", "my turn"]), 200);
-    screen.expect("waiting for a: 2nd of 2 in line; held by ");
+    screen.expect("waiting for a: 2nd of 2 in queue; held by ");
     screen.expect("(the nightly job) for ");
     // It is refreshed in place.
     screen.expect("\r\u{1b}[2Kwaiting for a: 2nd of 2");
@@ -225,7 +225,7 @@ fn the_wait_display_shows_the_holder_and_our_position() {
     first.wait().assert_ok();
     screen.expect("\r\u{1b}[2Kmy turn");
     assert_eq!(screen.wait(), Some(0));
-    // Without a terminal it prints nothing.
+    // Without a terminal it prints no status line.
     let holder = place.start_holder(&[], "a");
     assert_eq!(place.run_with_a_wait(2.0, &["run", "-q", "-w", "{wait}", "a", "--", "true"]).stderr(), "");
     holder.close_input_and_wait().assert_ok();
@@ -237,7 +237,7 @@ fn control_c_while_waiting_leaves_the_queue() {
     let holder = place.start_holder(&[], "a");
     let mut screen = start_shell(&place, "bash");
     screen.send_keys("\"$L\" run --ttl 1h a -- true\n");
-    screen.expect("waiting for a: 1st of 1 in line");
+    screen.expect("waiting for a: 1st of 1 in queue");
     screen.send_keys("\u{3}");
     screen.expect("ready> ");
     screen.send_keys("echo code=$?\n");
@@ -247,7 +247,7 @@ fn control_c_while_waiting_leaves_the_queue() {
 }
 
 #[test]
-fn evict_asks_on_a_terminal() {
+fn evict_asks_for_confirmation_on_a_terminal() {
     let place = TestFolder::new();
     let holder = place.start_holder(&["--on-lost", "ignore"], "a");
     let mut screen = PtySession::start(&place.command(["evict", "a"]), 200);

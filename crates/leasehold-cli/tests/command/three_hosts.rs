@@ -16,8 +16,8 @@ fn start_host(place: &TestFolder, skew: i64) -> (RunningCommand, WallClock) {
     let clock = WallClock::new().unwrap();
     clock.set_offset(skew).unwrap();
     let mut command = place.command_with_clock(&clock, ["cron", "--ttl", LONG_TTL, "--json", "jobs.cron"]);
-    let said = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
-    let host = RunningCommand(Some(command.stdout(Stdio::null()).stderr(said).spawn().unwrap()));
+    let log_file = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
+    let host = RunningCommand(Some(command.stdout(Stdio::null()).stderr(log_file).spawn().unwrap()));
     let maps = format!("/proc/{}/maps", host.pid().as_raw_nonzero());
     wait_for("a host with a clock of its own", || {
         std::fs::read_to_string(&maps).unwrap().contains("libfaketime").then_some(())

@@ -18,9 +18,9 @@ fn a_run_waits_for_an_engine_that_comes_back() {
         server.kill().unwrap();
         let args = [&["run", "--engine", &url], options, &["job", "--", "echo", "ran"]].concat();
         let mut running = place.start(args);
-        let mut said = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
+        let mut output = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
         let mut line = String::new();
-        said.read_line(&mut line).unwrap();
+        output.read_line(&mut line).unwrap();
         assert!(
             line.contains("cannot be reached") && line.contains("; retrying for up to 2m 0s"),
             "{options:?}: {line}"
@@ -29,7 +29,7 @@ fn a_run_waits_for_an_engine_that_comes_back() {
         let ran = running.wait().assert_ok();
         assert_eq!(ran.stdout(), "ran\n", "{options:?}");
         line.clear();
-        said.read_line(&mut line).unwrap();
+        output.read_line(&mut line).unwrap();
         assert_eq!(line, "", "{options:?}: one line is enough");
     }
 }

@@ -19,7 +19,7 @@ fn zookeeper_url(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn nothing_is_left_when_the_command_has_ended() {
+async fn no_nodes_remain_after_the_command_has_ended() {
     // Its own server: the test counts sessions, and those of killed processes last until their
     // timeout.
     let server = zookeeper::start().await.unwrap();
@@ -55,13 +55,13 @@ async fn the_command_waits_times_out_lists_evicts_and_re_enters() {
     assert_eq!(server_metric(&server, "zk_ephemerals_count").await, 1, "those who gave up have left the queue");
     let (code, listed) = run_with_output(&["ls", "--engine", &url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
-    let (code, said) = run_with_output(&["evict", "--engine", &url, "job", "--yes"]).await;
-    assert!(code == 0 && said.contains("fence token"), "{said}");
+    let (code, output) = run_with_output(&["evict", "--engine", &url, "job", "--yes"]).await;
+    assert!(code == 0 && output.contains("fence token"), "{output}");
     let ended = tokio::task::spawn_blocking(move || held.wait()).await.unwrap();
     assert!(ended.stderr().contains("lost"), "{}", ended.stderr());
     let inner = format!("{} run --engine {url} -n job -- echo inside", env!("CARGO_BIN_EXE_leasehold"));
-    let (code, said) = run_with_output(&["run", "--engine", &url, "job", "-c", &inner]).await;
-    assert!(code == 0 && said.contains("inside"), "{said}");
+    let (code, output) = run_with_output(&["run", "--engine", &url, "job", "-c", &inner]).await;
+    assert!(code == 0 && output.contains("inside"), "{output}");
 }
 
 #[tokio::test]
@@ -72,20 +72,23 @@ async fn errors_name_the_cause_and_the_remedy() {
         .await
         .unwrap();
     let url = zookeeper_url(&server);
-    let (code, said) = run_with_output(&["run", "--engine", &url, "--ttl", "2s", "job", "--", "true"]).await;
-    assert!(code != 0 && said.contains("4s"), "{code}: {said}");
-    let (code, said) =
+    let (code, output) = run_with_output(&["run", "--engine", &url, "--ttl", "2s", "job", "--", "true"]).await;
+    assert!(code != 0 && output.contains("4s"), "{code}: {output}");
+    let (code, output) =
         run_with_output(&["run", "--engine", "zookeeper://127.0.0.1:1", "--connect-timeout", "0", "job", "--", "true"])
             .await;
-    assert!(code == 69 && said.contains("127.0.0.1:1"), "{code}: {said}");
+    assert!(code == 69 && output.contains("127.0.0.1:1"), "{code}: {output}");
     let secret = |login: &str| format!("zookeeper://{login}{}/secret", server.url());
     assert_eq!(run_with_output(&["run", "--engine", &secret("ann:right@"), "job", "--", "true"]).await.0, 0);
-    let (code, said) = run_with_output(&["run", "--engine", &secret("ann:wrong@"), "job", "--", "true"]).await;
-    assert!(code == 69 && said.contains("another user or password") && !said.contains("wrong@"), "{code}: {said}");
-    let (code, said) = run_with_output(&["run", "--engine", &secret(""), "job", "--", "true"]).await;
-    assert!(code == 69 && said.contains("log in as user:password@"), "{code}: {said}");
-    let (code, said) = run_with_output(&["run", "--engine", "zookeeper://h?sesion=own", "job", "--", "true"]).await;
-    assert!(code == 64 && said.contains("session-timeout"), "{code}: {said}");
+    let (code, output) = run_with_output(&["run", "--engine", &secret("ann:wrong@"), "job", "--", "true"]).await;
+    assert!(
+        code == 69 && output.contains("another user or password") && !output.contains("wrong@"),
+        "{code}: {output}"
+    );
+    let (code, output) = run_with_output(&["run", "--engine", &secret(""), "job", "--", "true"]).await;
+    assert!(code == 69 && output.contains("log in as user:password@"), "{code}: {output}");
+    let (code, output) = run_with_output(&["run", "--engine", "zookeeper://h?sesion=own", "job", "--", "true"]).await;
+    assert!(code == 64 && output.contains("session-timeout"), "{code}: {output}");
 }
 
 #[cfg(feature = "nightly")]
@@ -97,8 +100,8 @@ async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
     // The grace alone would be longer than a lease.
     let one = ["run", "--engine", &url, "--ttl", "300s", "--grace", "140s", "job", "--", "sleep", "12"];
     let two = ["run", "--engine", &url, "--ttl", "60s", "--grace", "29s", "other", "--", "sleep", "12"];
-    for (code, said) in <[_; 2]>::from(tokio::join!(run_with_output(&one), run_with_output(&two))) {
-        assert_eq!((code, said.as_str()), (0, ""));
+    for (code, output) in <[_; 2]>::from(tokio::join!(run_with_output(&one), run_with_output(&two))) {
+        assert_eq!((code, output.as_str()), (0, ""));
     }
 }
 
@@ -112,7 +115,7 @@ async fn wait_for_claims(server: &Server, count: u64) {
 }
 
 #[tokio::test]
-async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_the_lock() {
+async fn a_waiter_that_is_interrupted_leaves_no_node_and_a_killed_holder_frees_the_lock() {
     let server = shared_servers::zookeeper().await;
     let url = zookeeper_url(&server);
     let place = TestFolder::new();
@@ -128,8 +131,8 @@ async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_t
 
     // No process releases it: it is free when the session ends.
     let killed = place.start_killed_holder(&url, "job");
-    let (code, said) = run_with_output(&["run", "--engine", &url, "job", "--", "true"]).await;
-    assert_eq!((code, said.as_str()), (0, ""));
+    let (code, output) = run_with_output(&["run", "--engine", &url, "job", "--", "true"]).await;
+    assert_eq!((code, output.as_str()), (0, ""));
     tokio::task::spawn_blocking(move || killed.close_input_and_wait()).await.unwrap();
 }
 
@@ -163,18 +166,18 @@ fn is_not_called_a_release(url: &str, waits: bool, ttl: &str) -> Option<()> {
     if let Some(waiter) = waiter {
         waiter.wait().assert_ok();
     }
-    // No holder was asked.
+    // No holder got a request.
     if evicted.exit_code() == 1 {
         return None;
     }
-    let said = evicted.assert_ok().stdout();
-    assert!(said.contains("no release is known") && said.contains("may still run"), "{said}");
-    assert!(!said.contains("was released"), "{said}");
+    let output = evicted.assert_ok().stdout();
+    assert!(output.contains("no release is known") && output.contains("may still run"), "{output}");
+    assert!(!output.contains("was released"), "{output}");
     ended.assert_failed(75, "");
     Some(())
 }
 
-/// A holder that heeds the request is reported to have released, however long it takes.
+/// A holder that releases on request is reported as released, even if it is slow.
 #[tokio::test]
 async fn a_release_on_request_is_called_one() {
     let server = shared_servers::zookeeper().await;
@@ -183,9 +186,9 @@ async fn a_release_on_request_is_called_one() {
     let child = "trap 'sleep 0.2; exit 0' TERM; echo > begun; while :; do sleep 0.01; done";
     let held = place.start(["run", "--engine", &url, "--ttl", "10m", "job", "-c", child]);
     place.wait_for_file("begun");
-    let (code, said) = run_with_output(&["evict", "--engine", &url, "--graceful", "--yes", "job"]).await;
-    assert!(code == 0 && said.contains("job was released after"), "{code}: {said}");
-    tokio::task::spawn_blocking(move || held.wait().assert_failed(75, "asks for the release")).await.unwrap();
+    let (code, output) = run_with_output(&["evict", "--engine", &url, "--graceful", "--yes", "job"]).await;
+    assert!(code == 0 && output.contains("job was released after"), "{code}: {output}");
+    tokio::task::spawn_blocking(move || held.wait().assert_failed(75, "requests the release")).await.unwrap();
 }
 
 #[cfg(feature = "nightly")]
@@ -200,9 +203,9 @@ async fn a_holder_that_waited_longer_than_its_ttl_keeps_the_lock() {
         if shown.contains("\"token\"") { Ok(()) } else { Err(shown) }
     })
     .await;
-    let (code, said) =
+    let (code, output) =
         run_with_output(&["run", "--engine", &url, "--ttl", "10s", "--grace", "100ms", "job", "--", "sleep", "7"])
             .await;
-    assert_eq!((code, said.as_str()), (0, ""));
+    assert_eq!((code, output.as_str()), (0, ""));
     tokio::task::spawn_blocking(move || held.wait()).await.unwrap();
 }

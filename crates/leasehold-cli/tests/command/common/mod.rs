@@ -28,9 +28,9 @@ pub(crate) const LONG_TTL: &str = "600s";
 /// How often a condition is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Copies the program in a separate process. A file that this process writes would stay open in a
-/// process that another test starts at that moment, and a program that is open for writing cannot
-/// be executed.
+/// Copies the program in a separate process. A file that this process writes may stay open in a
+/// process that another test starts at that moment. A program that is open for writing cannot be
+/// executed.
 pub(crate) fn copy_program(to: &Path) {
     let copied = Command::new("cp").arg(LEASEHOLD).arg(to).status().unwrap();
     assert!(copied.success(), "cp: {copied}");
@@ -45,7 +45,7 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-    panic!("no {what} within {TEST_TIMEOUT:?}; seen instead: nothing");
+    panic!("no {what} within {TEST_TIMEOUT:?}");
 }
 
 /// Starts a program with default signal actions. A background job of a shell inherits that INT and
@@ -185,7 +185,7 @@ pub(crate) struct CommandOutput(pub(crate) Output);
 
 impl CommandOutput {
     pub(crate) fn exit_code(&self) -> i32 {
-        self.0.status.code().expect("ended by itself")
+        self.0.status.code().expect("an exit code, not a signal")
     }
 
     pub(crate) fn stdout(&self) -> String {

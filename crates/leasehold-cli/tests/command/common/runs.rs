@@ -12,7 +12,7 @@ pub(crate) async fn run_with_output(arguments: &[&str]) -> (i32, String) {
     (done.exit_code(), format!("{}{}", done.stdout(), done.stderr()))
 }
 
-/// Runs it with the first wait within which the engine answers; returns its exit code and its
+/// Runs it with the first wait within which the engine responds; returns its exit code and its
 /// output. `{wait}` in the arguments is that wait, in seconds.
 pub(crate) async fn run_with_a_wait(shortest: f64, arguments: &[&str]) -> (i32, String) {
     let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();

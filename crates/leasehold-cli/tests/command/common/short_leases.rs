@@ -1,5 +1,5 @@
-//! Leases and waits that end while a test looks on. A busy machine may need longer than such a time:
-//! then the try shows nothing, and a longer time has to show the same.
+//! Leases and waits that end during a test. A busy machine may be too slow for a short time. Then the
+//! attempt is inconclusive, and the test repeats it with a longer time.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub(crate) const UNAVAILABLE: i32 = 69;
 pub(crate) const LIST_LIVING_FAMILY: &str = "for pid in $(cat child grandchild); do \
     [ ! -e /proc/$pid ] || grep -q '^State:.Z' /proc/$pid/status || echo $pid; done";
 
-/// The test of the end of a lease, with one TTL after the other until a try returns a value. `None`:
-/// the lease ended before the test had reached what it tests.
+/// Repeats a test of a lease's end with longer and longer TTLs, until it returns a value. `None`: the
+/// lease ended before the step under test.
 #[track_caller]
 pub(crate) fn with_a_lease<T>(test: impl FnMut(&str) -> Option<T>) -> T {
     let shown = ["3s", "6s", "12s", "24s", "48s"].into_iter().find_map(test);
-    shown.expect("a try that reached what it tests, with the longest time at the latest")
+    shown.expect("a conclusive attempt, at the latest with the longest time")
 }
 
 /// Before this time, no lease of this length ends that is granted from now on.
@@ -30,7 +30,7 @@ pub(crate) fn earliest_end(length: &str) -> Instant {
     Clock::system().now().saturating_add(Duration::from_secs(seconds))
 }
 
-/// Waits for what happens while `running` holds its lock. `None`: it ended before.
+/// Waits for an event while `running` holds its lock. `None`: it ended before.
 #[track_caller]
 pub(crate) fn while_held<T>(
     running: &mut RunningCommand,
@@ -65,7 +65,7 @@ pub(crate) fn with_a_wait<T>(shortest: f64, test: impl FnMut(&str) -> Option<T>)
 }
 
 impl TestFolder {
-    /// A process that held `name` on this engine when it was killed: its lease ends by itself.
+    /// A process that held `name` on this engine when it was killed, so that its lease expires.
     #[track_caller]
     pub(crate) fn start_killed_holder(&self, engine: &str, name: &str) -> RunningCommand {
         with_a_lease(|ttl| {
@@ -89,7 +89,7 @@ impl TestFolder {
             })?;
             let evicted = self.run(["evict", "--engine", engine, "--yes", name]);
             let ended = holder.wait();
-            // The lease had ended: there was nothing to evict.
+            // The lease had expired: there was no holder to evict.
             if evicted.exit_code() == 1 {
                 return None;
             }

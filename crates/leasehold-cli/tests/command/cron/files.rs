@@ -14,28 +14,28 @@ fn every_mistake_in_a_file_is_reported_and_no_job_starts() {
     );
     for command in [&["cron", "jobs.cron"][..], &["cron", "check", "jobs.cron"]] {
         let ran = place.run(command).assert_failed(64, "jobs.cron:1: this line has no name");
-        let said = ran.stderr();
-        assert_eq!(said.lines().count(), 6, "a line each: {said}");
-        assert!(said.contains("write `backup: 0 3 * * * ./backup.sh`"), "{said}");
-        assert!(said.contains("jobs.cron:2: ") && said.contains("field 1 (minute) is \"61\""), "{said}");
-        assert!(said.contains("jobs.cron:3: ") && said.contains("write skip, once"), "{said}");
-        assert!(said.contains("jobs.cron:4: kill-after"), "{said}");
-        assert!(said.contains("jobs.cron:5: ") && said.contains("64 at most"), "{said}");
-        assert!(said.contains("jobs.cron:6: ") && said.contains("1000 at most"), "{said}");
+        let output = ran.stderr();
+        assert_eq!(output.lines().count(), 6, "a line each: {output}");
+        assert!(output.contains("write `backup: 0 3 * * * ./backup.sh`"), "{output}");
+        assert!(output.contains("jobs.cron:2: ") && output.contains("field 1 (minute) is \"61\""), "{output}");
+        assert!(output.contains("jobs.cron:3: ") && output.contains("write skip, once"), "{output}");
+        assert!(output.contains("jobs.cron:4: kill-after"), "{output}");
+        assert!(output.contains("jobs.cron:5: ") && output.contains("64 at most"), "{output}");
+        assert!(output.contains("jobs.cron:6: ") && output.contains("1000 at most"), "{output}");
     }
     // Six fields where five are expected: the sixth would be the command.
     write_file(&place, "six.cron", "probe: */10 * * * * *  ./probe\nfive: */10 * * * *  ./*\n");
-    let said =
+    let output =
         place.run(["cron", "check", "six.cron"]).assert_failed(64, "six.cron:1: this line has six fields").stderr();
-    assert!(said.contains("CRON_SECONDS=yes") && !said.contains("six.cron:2"), "{said}");
+    assert!(output.contains("CRON_SECONDS=yes") && !output.contains("six.cron:2"), "{output}");
     // As JSON, too.
     let ran = place.run(["cron", "--json", "jobs.cron"]);
     let [error] = &ran.events()[..] else { panic!("{}", ran.stderr()) };
     assert_eq!((ran.exit_code(), &error["event"], &error["kind"]), (64, &Value::from("error"), &Value::from("usage")));
     place.run(["cron", "none.cron"]).assert_failed(64, "cannot read none.cron");
     place.run(["cron", "stauts"]).assert_failed(64, "leasehold cron --help");
-    place.run(["cron"]).assert_failed(64, "which timetable?");
-    write_file(&place, "empty.cron", "# nothing\n");
+    place.run(["cron"]).assert_failed(64, "no schedule file was given");
+    write_file(&place, "empty.cron", "# no jobs\n");
     place.run(["cron", "empty.cron"]).assert_failed(64, "has no jobs");
     place.run(["cron", "history", "nobody"]).assert_failed(64, "no job \"nobody\"");
     place.run(["cron", "pause", "nobody"]).assert_failed(64, "no job \"nobody\"");

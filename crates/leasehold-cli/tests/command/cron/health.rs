@@ -13,8 +13,12 @@ const ENDLESS_COMMAND: &str = "echo > began; exec sleep 1000";
 fn status_lists_live_hosts_and_its_check_fails_without_any() {
     let place = TestFolder::new();
     write_file(&place, "jobs.cron", "one: @yearly true\ntwo: @yearly true\n");
-    let said = place.run(["cron", "status", "--check", "jobs.cron"]).assert_failed(1, "0 live hosts on file://");
-    assert!(said.stdout().contains(&format!("no host runs a timetable on {}", place.engine())), "{}", said.stdout());
+    let output = place.run(["cron", "status", "--check", "jobs.cron"]).assert_failed(1, "0 live hosts on file://");
+    assert!(
+        output.stdout().contains(&format!("no host runs `leasehold cron` on {}", place.engine())),
+        "{}",
+        output.stdout()
+    );
     let first = start_host(&place, &[]);
     let second = start_host(&place, &[]);
     let listed = wait_for("both hosts", || {
@@ -62,19 +66,19 @@ fn log_lines_have_timestamps_and_report_a_stop() {
     let place = TestFolder::new();
     write_file(&place, "jobs.cron", "one: @yearly true\n");
     let mut command = place.command(["cron", "--ttl", LONG_TTL, "jobs.cron"]);
-    command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("said")).unwrap());
+    command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("host.log")).unwrap());
     let host = RunningCommand(Some(command.spawn().unwrap()));
-    wait_for("a word", || place.read("said").contains("one: @yearly").then_some(()));
+    wait_for("a word", || place.read("host.log").contains("one: @yearly").then_some(()));
     host.signal(Signal::TERM);
     host.wait().assert_ok();
-    let said = place.read("said");
-    for line in said.lines() {
+    let output = place.read("host.log");
+    for line in output.lines() {
         let (time, rest) = line.split_once(' ').unwrap();
         assert!(time.len() == "2026-11-18T03:00:00.000Z".len() && time.ends_with('Z'), "{line}");
         assert!(rest.starts_with("leasehold: "), "{line}");
     }
-    assert!(said.contains("leasehold: TERM: nothing more begins here"), "{said}");
-    assert!(said.ends_with("leasehold: stopped\n"), "{said}");
+    assert!(output.contains("leasehold: TERM: no more runs start here"), "{output}");
+    assert!(output.ends_with("leasehold: stopped\n"), "{output}");
     // As JSON, too.
     let host = start_host_with_log(&place, &[], "events");
     wait_for_event(&place, "events", "joined");
@@ -89,27 +93,30 @@ fn log_lines_have_timestamps_and_report_a_stop() {
 fn a_system_crontab_is_refused_with_corrections() {
     let place = TestFolder::new();
     write_file(&place, "jobs.cron", "MAILTO=root\n17 *\t* * *\troot\tcd / && run-parts\n");
-    let said =
+    let output =
         place.run(["cron", "check", "jobs.cron"]).assert_failed(64, "jobs.cron:1: leasehold sends no mail").stderr();
-    assert!(said.contains("jobs.cron:2: this line has no name") && !said.contains("\\u{9}"), "{said}");
-    assert!(said.contains("17 * * * * root cd / && run-parts"), "{said}");
+    assert!(output.contains("jobs.cron:2: this line has no name") && !output.contains("\\u{9}"), "{output}");
+    assert!(output.contains("17 * * * * root cd / && run-parts"), "{output}");
     // The user before the command, which would run as a command of that name.
-    assert!(said.contains("the user root before its command"), "{said}");
-    assert!(said.contains("remove `root` and write `cd: 17 * * * * cd / && run-parts`"), "{said}");
+    assert!(output.contains("the user root before its command"), "{output}");
+    assert!(output.contains("remove `root` and write `cd: 17 * * * * cd / && run-parts`"), "{output}");
     write_file(
         &place,
         "named.cron",
         "a: 17 * * * * root\tcd / && run-parts\nb: @daily nobody ./report\nc: @daily true root\nd: @daily root\n\
          PATH=/nowhere\ne: @daily mail -s x root\n",
     );
-    let said = place
+    let output = place
         .run(["cron", "check", "named.cron"])
         .assert_failed(64, "named.cron:1: this line has the user root")
         .stderr();
-    assert!(said.contains("remove `root` and write `a: 17 * * * * cd / && run-parts`"), "{said}");
-    assert!(said.contains("named.cron:2: this line has the user nobody"), "{said}");
-    assert!(said.contains("named.cron:6: this line has the user mail"), "no program in its PATH is called so: {said}");
-    assert_eq!(said.lines().count(), 3, "`true` and a lone `root` are commands: {said}");
+    assert!(output.contains("remove `root` and write `a: 17 * * * * cd / && run-parts`"), "{output}");
+    assert!(output.contains("named.cron:2: this line has the user nobody"), "{output}");
+    assert!(
+        output.contains("named.cron:6: this line has the user mail"),
+        "no program in its PATH is called so: {output}"
+    );
+    assert_eq!(output.lines().count(), 3, "`true` and a lone `root` are commands: {output}");
     write_file(&place, "mail.cron", "CRON_TZ=UTC\nPATH=bin\nc: @daily mail -s x root\n");
     std::fs::create_dir(place.path("bin")).unwrap();
     write_file(&place, "bin/mail", "");
@@ -125,10 +132,10 @@ fn a_manual_call_reports_what_it_waits_for() {
     // The first call runs the last tick, and later ones wait for the next.
     wait_for("its words", || {
         let mut command = place.command(call);
-        command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("said")).unwrap());
+        command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("host.log")).unwrap());
         let mut running = RunningCommand(Some(command.spawn().unwrap()));
         let waits = wait_for("a word, or its end", || {
-            if place.read("said").contains("job: nothing is due; waiting for the tick at ") {
+            if place.read("host.log").contains("job: no tick is due; waiting for the tick at ") {
                 return Some(true);
             }
             running.try_wait().map(|_| false)
@@ -148,14 +155,14 @@ fn a_user_column_with_an_unknown_user_is_warned_of() {
     let fine = "b: * * * * * cd /srv && true\nc: * * * * * exec /bin/true\nd: * * * * * true /bin\n\
                 e: * * * * * /opt/not-here /bin/true\nf: * * * * * X=1 /bin/true\ng: * * * * * not-here ./x\n";
     write_file(&place, "jobs.cron", &format!("a: * * * * * deploy-user-not-here /bin/true\n{fine}"));
-    let said = place.run(["cron", "check", "jobs.cron"]).assert_ok();
+    let output = place.run(["cron", "check", "jobs.cron"]).assert_ok();
     let line = "jobs.cron:1: warning: `deploy-user-not-here` is no program here, and looks like the user";
-    assert!(said.stderr().contains(line), "{}", said.stderr());
-    assert_eq!(said.stderr().lines().count(), 1, "{}", said.stderr());
-    assert!(said.stderr().contains("write `a: * * * * * /bin/true`"), "{}", said.stderr());
+    assert!(output.stderr().contains(line), "{}", output.stderr());
+    assert_eq!(output.stderr().lines().count(), 1, "{}", output.stderr());
+    assert!(output.stderr().contains("write `a: * * * * * /bin/true`"), "{}", output.stderr());
     write_file(&place, "nameless.cron", "* * * * * someuser-not-here /bin/true\n");
-    let said = place.run(["cron", "check", "nameless.cron"]).assert_failed(64, "this line has no name").stderr();
-    assert!(said.contains("remove `someuser-not-here` and write `true: * * * * * /bin/true`"), "{said}");
+    let output = place.run(["cron", "check", "nameless.cron"]).assert_failed(64, "this line has no name").stderr();
+    assert!(output.contains("remove `someuser-not-here` and write `true: * * * * * /bin/true`"), "{output}");
     // What is right is not warned of, also where the file sets the PATH.
     write_file(&place, "deploy", "");
     write_file(&place, "path.cron", &format!("PATH={}\na: * * * * * deploy /bin/true\n", place.path("").display()));

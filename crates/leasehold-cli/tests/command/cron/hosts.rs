@@ -22,10 +22,10 @@ fn four_hosts_run_each_second_once() {
     for host in hosts {
         let ended = host.wait();
         assert_eq!(ended.exit_code(), 0, "{}", ended.stderr());
-        for said in ended.stderr().lines().map(|line| serde_json::from_str::<Value>(line).expect(line)) {
-            let of_the_host = said["event"] == "stopping" || said["event"] == "stopped";
-            assert!(of_the_host || said["job"] == "beat", "of which job? {said}");
-            started += usize::from(said["event"] == "started");
+        for output in ended.stderr().lines().map(|line| serde_json::from_str::<Value>(line).expect(line)) {
+            let of_the_host = output["event"] == "stopping" || output["event"] == "stopped";
+            assert!(of_the_host || output["job"] == "beat", "of which job? {output}");
+            started += usize::from(output["event"] == "started");
         }
     }
     let ran = recorded_runs(&place);
@@ -60,20 +60,20 @@ fn four_hosts_run_each_second_once() {
 fn a_host_continues_after_its_folder_was_removed_and_restored() {
     let place = TestFolder::new();
     write_file(&place, "jobs.cron", &format!("CRON_SECONDS=yes\nbeat: * * * * * * {RECORD_TICK}\n"));
-    let host = start_host_with_log(&place, &[], "said");
+    let host = start_host_with_log(&place, &[], "host.log");
     wait_for("a tick", || (!recorded_runs(&place).is_empty()).then_some(()));
     wait_for("the folder to be gone", || {
         // The host may create a file in it meanwhile.
         let _ = std::fs::remove_dir_all(place.path("locks"));
         (!place.path("locks").exists()).then_some(())
     });
-    wait_for("the host to notice", || place.read("said").contains("\"trouble\"").then_some(()));
+    wait_for("the host to notice", || place.read("host.log").contains("\"trouble\"").then_some(()));
     place.run(["run", "other", "--", "true"]).assert_ok();
     let before = recorded_runs(&place).len();
     wait_for("further ticks", || (recorded_runs(&place).len() > before + 1).then_some(()));
     host.signal(Signal::TERM);
     assert_eq!(host.wait().exit_code(), 0);
-    assert!(place.read("said").contains("opened it again"), "{}", place.read("said"));
+    assert!(place.read("host.log").contains("opened it again"), "{}", place.read("host.log"));
 }
 
 #[test]

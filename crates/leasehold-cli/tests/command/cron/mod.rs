@@ -26,7 +26,7 @@ fn write_file(place: &TestFolder, name: &str, text: &str) {
 
 /// A host that runs the file.
 fn start_host(place: &TestFolder, options: &[&str]) -> RunningCommand {
-    // In a folder a dead host's lock is free at once: a long TTL costs nothing, and a slow host
+    // In a folder a dead host's lock is free at once: a long TTL has no cost, and a slow host
     // does not lose its lock.
     place.start([&["cron", "--json", "--ttl", LONG_TTL], options, &["jobs.cron"]].concat())
 }
@@ -61,7 +61,7 @@ fn wait_for_event(place: &TestFolder, file: &str, event: &str) -> Value {
         |text: String| text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::to_owned).collect();
     wait_for(event, || {
         let lines: Vec<String> = lines(place.read(file));
-        lines.iter().map(|line| serde_json::from_str::<Value>(line).expect(line)).find(|said| said["event"] == event)
+        lines.iter().map(|line| serde_json::from_str::<Value>(line).expect(line)).find(|line| line["event"] == event)
     })
 }
 

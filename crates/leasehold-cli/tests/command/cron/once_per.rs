@@ -29,7 +29,7 @@ fn once_per_runs_once_among_concurrent_calls() {
     assert_eq!(ran.len(), 1, "{ran:?}");
     assert!(ran.iter().all(|(tick, runs)| tick.ends_with("-01-01T00:00:00Z") && runs.len() == 1), "{ran:?}");
     let quiet =
-        calls.iter().filter(|call| String::from_utf8_lossy(&call.stderr).contains("nothing is due here")).count();
+        calls.iter().filter(|call| String::from_utf8_lossy(&call.stderr).contains("no tick is due here")).count();
     assert_eq!(quiet, 7);
     assert_eq!(job_status(&place, "mail").unwrap()["last"]["outcome"], "done");
 }
@@ -64,9 +64,9 @@ fn once_per_a_signal_after_the_end_keeps_the_commands_exit_code() {
         let (job, command) = (format!("job{code}"), format!("exit {code}"));
         let once = ["run", "--once-per", "@yearly", "--missed", "once", "--min-hold", "600s", "--json"];
         let mut call = place.start([&once[..], &[&job, "-c", &command]].concat());
-        let said = BufReader::new(call.0.as_mut().unwrap().stderr.take().unwrap());
+        let output = BufReader::new(call.0.as_mut().unwrap().stderr.take().unwrap());
         let is_end = |line: &String| serde_json::from_str::<Value>(line).unwrap()["entered"] == true;
-        said.lines().map(Result::unwrap).find(is_end).expect("an end that is entered");
+        output.lines().map(Result::unwrap).find(is_end).expect("an end that is entered");
         assert_eq!(place.holder_count(&format!("cron:{job}")), 1);
         call.signal(Signal::TERM);
         assert_eq!(call.wait().exit_code(), code);

@@ -39,8 +39,8 @@ argv = [\"sh\", \"-c\", \"echo $GREETING $LEASEHOLD_JOB $LEASEHOLD_NAME $LEASEHO
     place.run(["cron", "reset", "good"]).assert_ok();
     host.signal(Signal::TERM);
     let events = host.wait().events();
-    let said = |what: &str, job: &str| events.iter().any(|event| event["event"] == what && event["job"] == job);
-    assert!(said("joined", "good") && said("began", "bad") && said("ended", "none"), "{events:?}");
+    let has_event = |what: &str, job: &str| events.iter().any(|event| event["event"] == what && event["job"] == job);
+    assert!(has_event("joined", "good") && has_event("began", "bad") && has_event("ended", "none"), "{events:?}");
 }
 
 /// Without a restart: an idle host looks every ten seconds.
@@ -61,7 +61,7 @@ fn an_idle_host_notices_a_manual_run() {
 fn hosts_obey_pause_reload_and_stop() {
     let place = TestFolder::new();
     write_file(&place, "jobs.cron", &format!("CRON_SECONDS=yes\nbeat: * * * * * * {RECORD_TICK}\n"));
-    let host = start_host_with_log(&place, &["--stop-grace", "100ms"], "said");
+    let host = start_host_with_log(&place, &["--stop-grace", "100ms"], "host.log");
     wait_for("a tick", || (!recorded_runs(&place).is_empty()).then_some(()));
     place.run(["cron", "pause", "beat"]).assert_ok();
     wait_for("no run", || job_status(&place, "beat")?["running"].as_array()?.is_empty().then_some(()));
@@ -69,11 +69,11 @@ fn hosts_obey_pause_reload_and_stop() {
     assert_eq!(job_status(&place, "beat").unwrap()["paused"], true);
     let table = place.run(["cron", "status"]).assert_ok().stdout();
     assert!(table.contains("paused by") && table.contains("  paused  "), "{table}");
-    // A file with mistakes changes nothing, a correct one is loaded; its new job runs although the
+    // A file with mistakes is refused, a correct one is loaded; its new job runs although the
     // other one is paused.
     write_file(&place, "jobs.cron", "nonsense\n");
     host.signal(Signal::HUP);
-    let refused = wait_for_event(&place, "said", "refused");
+    let refused = wait_for_event(&place, "host.log", "refused");
     assert!(refused["message"].as_str().unwrap().contains("jobs.cron:1: "), "{refused}");
     write_file(
         &place,
@@ -83,12 +83,14 @@ fn hosts_obey_pause_reload_and_stop() {
         ),
     );
     host.signal(Signal::HUP);
-    wait_for_event(&place, "said", "reloaded");
+    wait_for_event(&place, "host.log", "reloaded");
     place.wait_for_file("slow");
     assert_eq!(recorded_runs(&place).len(), before, "the pause holds");
     host.signal(Signal::TERM);
-    assert_eq!((host.wait().exit_code(), place.read("term").trim()), (0, "term"), "{}", place.read("said"));
-    assert!(read_events(&place, "said").iter().any(|event| event["event"] == "ended" && event["outcome"] == "lost"));
+    assert_eq!((host.wait().exit_code(), place.read("term").trim()), (0, "term"), "{}", place.read("host.log"));
+    assert!(
+        read_events(&place, "host.log").iter().any(|event| event["event"] == "ended" && event["outcome"] == "lost")
+    );
     assert_eq!(job_status(&place, "slow").unwrap()["running"].as_array().unwrap().len(), 0);
 }
 

@@ -58,11 +58,11 @@ async fn five_durable_servers_on_one_machine_get_only_the_same_host_warning() {
         assert_finding(&report, check, "ok");
     }
     for check in ["pubsub", "tracking", "output-buffer", "min-replicas"] {
-        assert!(findings_of(&report, check).is_empty(), "nobody needs {check} here");
+        assert!(findings_of(&report, check).is_empty(), "no engine needs {check} here");
     }
     assert_eq!(report["url"].as_str().unwrap(), url);
     for server in set.servers() {
-        assert_eq!(redis_command(server, &["DBSIZE"]).await, Reply::Integer(0), "nothing is left behind");
+        assert_eq!(redis_command(server, &["DBSIZE"]).await, Reply::Integer(0), "the probe leaves no keys");
     }
     let text = run_doctor(&url, &LONG_TTL_OPTION).await.stdout();
     assert!(text.contains("all 5: Redis"), "{text}");
@@ -86,13 +86,13 @@ async fn an_even_number_is_a_finding_and_other_mistakes_are_errors() {
     );
     let (_, one) = doctor_report(&redlock_url(&set.servers()[..1])).await;
     assert_eq!(checks_at_level(&one, "warn"), ["nodes"], "{one:#}");
-    for (url, says) in [
+    for (url, message) in [
         ("redlock:", "name the servers"),
         ("redlock://h1,h1:6379", "named twice"),
         ("redlock://h1,h2?even=yes", "`allowed` or `refused`"),
         ("redlock://h1,h2,h3?replicas=1", "it has prefix"),
     ] {
-        run_doctor(url, &[]).await.assert_failed(64, says);
+        run_doctor(url, &[]).await.assert_failed(64, message);
     }
 }
 
@@ -213,11 +213,11 @@ async fn data_loss_at_a_restart_is_reported_for_each_server() {
     );
     let forgetful = redis::start().await.unwrap();
     let none = redlock_url(set.servers().iter().chain([&forgetful]));
-    let (code, nothing) = doctor_report(&none).await;
+    let (code, volatile) = doctor_report(&none).await;
     assert_eq!(
-        (code, subjects(&nothing, "persistence", "warn")),
+        (code, subjects(&volatile, "persistence", "warn")),
         (1, vec![forgetful.addr().to_string()]),
-        "{nothing:#}"
+        "{volatile:#}"
     );
     let (_, strict) = doctor_report(&format!("{none}&strict=600s")).await;
     let finding = assert_finding(&strict, "persistence", "ok");

@@ -45,9 +45,9 @@ async fn servers_in_a_cool_down_are_named_with_its_remaining_time() {
     take().await;
     // Some nodes may have received the request slightly later than the majority.
     let all = eventually(TEST_TIMEOUT, || async {
-        let said = strict().await;
-        let well = findings_of(&said, "abstains").iter().all(|one| one["level"] == "ok");
-        if well { Ok(said) } else { Err(format!("{said:#}")) }
+        let output = strict().await;
+        let well = findings_of(&output, "abstains").iter().all(|one| one["level"] == "ok");
+        if well { Ok(output) } else { Err(format!("{output:#}")) }
     });
     assert_eq!(findings_of(&all.await, "abstains").len(), 1);
 

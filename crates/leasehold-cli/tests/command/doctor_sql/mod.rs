@@ -15,7 +15,7 @@ fn text_of<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
 
-/// The checks with this level, each once, except those about how slow this machine is.
+/// The checks with this level, each once, except those that depend on this machine's speed.
 fn checks_except_latency(report: &Value, level: &str) -> Vec<String> {
     let mut all = checks_at_level(report, level);
     all.retain(|check| check != "round-trip");

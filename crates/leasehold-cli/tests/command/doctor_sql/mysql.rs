@@ -15,11 +15,11 @@ async fn run_statements(server: &Server, statements: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_well_configured_mariadb_is_fit_and_the_probe_leaves_nothing_behind() {
+async fn a_well_configured_mariadb_is_fit_and_the_probe_leaves_no_data() {
     let server = shared_servers::mariadb().await;
     let (_, first) = doctor_report(&server.url()).await;
     assert!(text_of(assert_finding(&first, "table", "ok"), "found").contains("not there yet"), "{first:#}");
-    assert!(mariadb::query(&server, "SHOW TABLES").await.unwrap().is_empty(), "it makes none");
+    assert!(mariadb::query(&server, "SHOW TABLES").await.unwrap().is_empty(), "it creates no table");
     acquire_and_release(&server.url()).await;
     let (_, report) = doctor_report(&server.url()).await;
     for level in ["fail", "warn", "unknown"] {
@@ -35,7 +35,7 @@ async fn a_well_configured_mariadb_is_fit_and_the_probe_leaves_nothing_behind() 
     assert!(text_of(assert_finding(&report, "version", "ok"), "found").contains("MariaDB"));
     assert!(!report.to_string().contains(mariadb::PASSWORD));
     let rows = mariadb::query(&server, "SELECT COUNT(*) FROM leasehold").await.unwrap();
-    assert_eq!(rows[0][0].as_deref(), Some("1"), "what was tried was rolled back");
+    assert_eq!(rows[0][0].as_deref(), Some("1"), "the probe was rolled back");
     eventually(TEST_TIMEOUT, || async {
         let left = mariadb::connections(&server).await.unwrap();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
@@ -61,7 +61,7 @@ async fn mariadb_settings_that_delay_lose_or_refuse_locks_are_found() {
     let durability = assert_finding(&report, "durability", "warn");
     assert!(text_of(durability, "found").contains("innodb_flush_log_at_trx_commit=2, sync_binlog=0"), "{durability}");
     assert!(text_of(durability, "means").contains("tokens still rise"), "{durability}");
-    // It is not only reported: InnoDB does refuse.
+    // The finding is true: InnoDB refuses the write.
     run_statements(
         &server,
         &["CREATE TABLE leasehold (name VARBINARY(512) PRIMARY KEY, version BIGINT NOT NULL, \
@@ -127,7 +127,7 @@ async fn mariadb_tables_that_would_merge_or_lose_locks_are_failures() {
         assert!(text_of(assert_finding(&report, check, "fail"), "found").contains(words), "{table}: {report:#}");
     }
     let left = mariadb::query(&server, "SELECT COUNT(*) FROM unsafe").await.unwrap();
-    assert_eq!(left[0][0].as_deref(), Some("0"), "where nothing can be rolled back, nothing is tried");
+    assert_eq!(left[0][0].as_deref(), Some("0"), "a table without rollback is not probed");
     acquire_and_release(&server.url()).await;
     run_statements(
         &server,
@@ -184,7 +184,7 @@ async fn missing_privileges_for_mariadb_session_locks_are_failures() {
         let (_, enough) = doctor_report(&url).await;
         assert_finding(&enough, "lock-row", "ok");
         let rows = mariadb::query(&server, &format!("SELECT COUNT(*) FROM {}_tokens", &technique[..1])).await.unwrap();
-        assert_eq!(rows[0][0].as_deref(), Some("1"), "what was tried was rolled back");
+        assert_eq!(rows[0][0].as_deref(), Some("1"), "the probe was rolled back");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::common::{TEST_TIMEOUT, shared_servers};
 use crate::doctor_sql::{acquire_and_release, checks_except_latency, multi_host_url, text_of};
 
 #[tokio::test]
-async fn a_well_configured_postgres_is_fit_and_the_probe_leaves_nothing_behind() {
+async fn a_well_configured_postgres_is_fit_and_the_probe_leaves_no_data() {
     let server = shared_servers::postgres().await;
     let (_, first) = doctor_report(&server.url()).await;
     assert!(text_of(assert_finding(&first, "table", "ok"), "found").contains("not there yet"), "{first:#}");
@@ -26,7 +26,7 @@ async fn a_well_configured_postgres_is_fit_and_the_probe_leaves_nothing_behind()
     );
     assert!(text_of(assert_finding(&report, "version", "ok"), "found").starts_with("PostgreSQL"));
     let rows = postgres::query(&server, "SELECT COUNT(*) FROM leasehold").await.unwrap();
-    assert_eq!(rows[0][0].as_deref(), Some("1"), "what was tried was rolled back");
+    assert_eq!(rows[0][0].as_deref(), Some("1"), "the probe was rolled back");
     eventually(TEST_TIMEOUT, || async {
         let left = postgres::connections(&server).await.unwrap();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
@@ -183,7 +183,7 @@ async fn missing_privileges_for_postgres_session_locks_are_failures() {
         let (_, enough) = doctor_report(&url).await;
         assert_finding(&enough, "lock-row", "ok");
         let rows = postgres::query(&server, &format!("SELECT COUNT(*) FROM {}_tokens", &technique[..1])).await.unwrap();
-        assert_eq!(rows[0][0].as_deref(), Some("1"), "what was tried was rolled back");
+        assert_eq!(rows[0][0].as_deref(), Some("1"), "the probe was rolled back");
     }
 }
 

@@ -21,7 +21,7 @@ fn ensemble_member() -> ZooKeeper {
 }
 
 #[tokio::test]
-async fn an_ensemble_of_three_with_a_login_is_fit_and_the_probe_leaves_nothing_behind() {
+async fn an_ensemble_of_three_with_a_login_is_fit_and_the_probe_leaves_no_data() {
     let ensemble = Ensemble::start_with(3, &ensemble_member()).await.unwrap();
     let (_, report) = doctor_report(&zookeeper_url(LOGIN, &format!("{}/apps/billing", ensemble.url()))).await;
     assert_eq!(warnings(&report), [""; 0], "{report:#}");

@@ -80,10 +80,10 @@ async fn a_standalone_server_tolerates_no_failure_and_reports_only_whitelisted_f
     assert!(text.starts_with("LEVEL") && text.contains("locks work; see the warnings"), "{text}");
 
     let mute = ZooKeeper::new().setting("maxClientCnxns", "7").start().await.unwrap();
-    let (_, told) = doctor_report(&format!("{}?session=own", zookeeper_url("", &mute.url()))).await;
-    assert!(text_of(assert_finding(&told, "connections", "warn"), "found").contains("maxClientCnxns is 7"));
+    let (_, limited) = doctor_report(&format!("{}?session=own", zookeeper_url("", &mute.url()))).await;
+    assert!(text_of(assert_finding(&limited, "connections", "warn"), "found").contains("maxClientCnxns is 7"));
     // The testbed's servers do not wait for their disks.
-    assert!(text_of(assert_finding(&told, "fsync", "warn"), "fix").contains("forceSync=yes"), "{told:#}");
+    assert!(text_of(assert_finding(&limited, "fsync", "warn"), "fix").contains("forceSync=yes"), "{limited:#}");
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn world_writable_nodes_and_missing_permissions_are_found() {
     assert_eq!(code, 1);
     let finding = assert_finding(&world, "acl", "warn");
     assert!(text_of(finding, "found").contains("/shared (cdwa)"), "{finding}");
-    assert!(findings_of(&world, "acl-enforced").is_empty(), "there is nothing to keep");
+    assert!(findings_of(&world, "acl-enforced").is_empty(), "there are no permissions to enforce");
     let (_, readable) = doctor_report(&format!("{ours}/readable?acl=readable")).await;
     assert_finding(&readable, "acl", "ok");
 
@@ -209,11 +209,11 @@ async fn an_unreachable_ensemble_is_a_finding_and_a_bad_url_an_error() {
         (2, vec!["quorum".to_owned(), "reachable".into()]),
         "{report:#}"
     );
-    for (url, says) in [
+    for (url, message) in [
         ("zookeeper://h?acl=creator", "user:password@host"),
         ("zookeeper://h?session=mine", "`own`"),
         ("zookeeper://127.0.0.1:1?ca=/no/such.pem", "/no/such.pem"),
     ] {
-        run_doctor(url, &[]).await.assert_failed(64, says);
+        run_doctor(url, &[]).await.assert_failed(64, message);
     }
 }

@@ -10,9 +10,12 @@ use serde_json::Value;
 
 use crate::common::{RunningCommand, TestFolder, wait_for};
 
-/// The hosts' jobs, each second: one that is retried after a crash and skips nothing, one that
-/// starts each tick at most once, one whose runs may overlap, a long one during which a host is
-/// killed, and one that is paused and run manually.
+/// The hosts' jobs, each second:
+/// - one that is retried after a crash and skips no tick;
+/// - one that starts each tick at most once;
+/// - one whose runs may overlap;
+/// - a long one during which a host is killed;
+/// - one that is paused and run manually.
 ///
 /// The jobs themselves use the right clock: a fake clock leaves files in the system's shared memory
 /// when its process is killed. The kill may end one run of `long`, the restart another, and a slow
@@ -54,8 +57,8 @@ impl Host {
 
     /// The time that its clock shows, in seconds since 1970.
     pub(crate) fn clock_seconds(&self) -> i64 {
-        let said = Command::new("date").arg("+%s").envs(self.clock.environment()).output().unwrap();
-        String::from_utf8(said.stdout).unwrap().trim().parse().unwrap()
+        let output = Command::new("date").arg("+%s").envs(self.clock.environment()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
     }
 
     /// Asserts that it uses its own clock: the library that fakes the time is loaded.
@@ -70,8 +73,8 @@ impl Host {
     pub(crate) fn wait_joined(self) -> Self {
         let jobs = JOBS.lines().filter(|line| line.contains("]: ")).count();
         wait_for("a host that takes part", || {
-            let said = std::fs::read_to_string(&self.log).unwrap();
-            (parse_events(&said).iter().filter(|event| event["event"] == "joined").count() == jobs).then_some(())
+            let output = std::fs::read_to_string(&self.log).unwrap();
+            (parse_events(&output).iter().filter(|event| event["event"] == "joined").count() == jobs).then_some(())
         });
         self.wait_for_own_clock();
         self

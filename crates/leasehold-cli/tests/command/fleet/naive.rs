@@ -66,7 +66,7 @@ fn without_leasehold_every_tick_runs_eight_times() {
     }
 }
 
-/// With a lock around each run, and nothing else: the runs do not overlap, but all of them run.
+/// With only a lock around each run: the runs do not overlap, but all of them run.
 #[test]
 fn with_a_lock_alone_every_tick_runs_eight_times_too() {
     let place = TestFolder::new();

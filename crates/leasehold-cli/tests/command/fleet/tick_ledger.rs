@@ -91,10 +91,10 @@ impl TickLedger {
         list.extend(unix_seconds(tick) - count + 1..=unix_seconds(tick));
     }
 
-    /// Adds the record's current contents; nothing while the engine does not respond.
+    /// Adds the record's current contents. Adds none while the engine does not respond.
     pub(crate) fn record_history(&mut self, place: &TestFolder, url: &str, job: &str) {
-        let asked = place.run(["cron", "history", "--engine", url, "--json", job]);
-        if let Ok(Value::Array(entries)) = serde_json::from_str(&asked.stdout()) {
+        let history = place.run(["cron", "history", "--engine", url, "--json", job]);
+        if let Ok(Value::Array(entries)) = serde_json::from_str(&history.stdout()) {
             entries.iter().for_each(|entry| self.record(entry));
         }
     }
@@ -107,8 +107,8 @@ impl TickLedger {
 
     /// The skipped ticks without an explanation.
     fn unexplained(&self, runs: &RunsByTick) -> Vec<i64> {
-        let told: BTreeSet<i64> = self.crashed_or_lost.union(&self.unexpected).copied().collect();
-        skipped_ticks(runs).difference(&told).copied().collect()
+        let explained: BTreeSet<i64> = self.crashed_or_lost.union(&self.unexpected).copied().collect();
+        skipped_ticks(runs).difference(&explained).copied().collect()
     }
 
     /// Whether the outcomes are within what the kills and the restart can cause.
@@ -122,7 +122,7 @@ impl TickLedger {
     pub(crate) fn assert_explains(&self, job: &str, runs: &RunsByTick, bound: OutcomeLimits, place: &TestFolder) {
         assert!(
             self.is_within_limits(bound),
-            "{job}: {bound:?}, but cut off: {:?}, and for no reason: {:?}; {}",
+            "{job}: {bound:?}, but crashed or lost: {:?}, and unexpected: {:?}; {}",
             self.crashed_or_lost,
             self.unexpected,
             host::all_logs(place)
@@ -130,7 +130,7 @@ impl TickLedger {
         let unknown = self.unexplained(runs);
         assert!(
             unknown.is_empty(),
-            "{job}: nobody has said why {unknown:?} did not run: {runs:?}; {}",
+            "{job}: no record explains why {unknown:?} did not run: {runs:?}; {}",
             host::all_logs(place)
         );
     }
@@ -165,8 +165,8 @@ pub(crate) struct ActiveRun {
 
 /// A job's current run; also `None` while the engine does not respond.
 pub(crate) fn active_run(place: &TestFolder, url: &str, job: &str) -> Option<ActiveRun> {
-    let asked = place.run(["cron", "status", "--engine", url, "--json"]);
-    let jobs: Value = serde_json::from_str(&asked.stdout()).ok()?;
+    let status = place.run(["cron", "status", "--engine", url, "--json"]);
+    let jobs: Value = serde_json::from_str(&status.stdout()).ok()?;
     let run = &jobs.as_array()?.iter().find(|status| status["job"] == job)?["running"][0];
     Some(ActiveRun {
         tick: run["tick"].as_str()?.to_owned(),
