@@ -1,4 +1,4 @@
-//! Any two of five servers die at any moment.
+//! Any two of five servers die at any time.
 
 use crate::redlock_faults::two_dead_nodes::assert_survives_pairs;
 
