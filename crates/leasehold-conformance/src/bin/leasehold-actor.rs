@@ -41,7 +41,7 @@ async fn main() -> std::io::Result<()> {
 fn print_report(report: &ActorReport) {
     let Ok(mut line) = serde_json::to_string(report) else { return };
     line.push('\n');
-    // This fails only when the test has gone.
+    // This fails only when the test has ended.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 

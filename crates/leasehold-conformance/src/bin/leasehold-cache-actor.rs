@@ -1,6 +1,8 @@
-//! A process that reads and writes through a cache: `read REDIS MARIADB TABLE COUNT HOW` or `write
-//! REDIS MARIADB TABLE HOW`. It reports in JSON lines. HOW is `ours` or `naive`, which commits and
-//! then deletes.
+//! A process that reads and writes through a cache, and reports in JSON lines:
+//! - `read REDIS MARIADB TABLE COUNT HOW`
+//! - `write REDIS MARIADB TABLE HOW`
+//!
+//! HOW is `ours`, or `naive`, which commits and then deletes.
 //!
 //! `run_reader` starts COUNT concurrent reads of the key `k`, and reports when all of them either
 //! load or wait. No load ends before an input line arrives. `run_writer` commits a new value
@@ -24,7 +26,7 @@ use tokio::sync::{Mutex, Semaphore};
 type BoxError = Box<dyn Error + Send + Sync>;
 
 fn print_report(line: &Value) {
-    // This fails only when the test has gone.
+    // This fails only when the test has ended.
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 

@@ -143,7 +143,7 @@ pub async fn a_temporary_refusal_is_retried_within_the_timeout(context: &TestCon
 pub async fn an_unreachable_engine_ends_the_wait_in_time(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     flaky.disconnect();
-    let result = tokio::time::timeout(TEST_TIMEOUT, locks.mutex("a").timeout(SHORT_TIMEOUT).lock()).await.expect("an end");
+    let result = tokio::time::timeout(TEST_TIMEOUT, locks.mutex("a").timeout(SHORT_TIMEOUT).lock()).await.expect("the call returns");
     let error = result.expect_err("the engine is unreachable");
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
     flaky.reconnect();
@@ -166,7 +166,7 @@ pub async fn an_engine_that_never_responds_ends_the_wait_in_time(context: &TestC
         let called = if queue { method } else { Method::Attempt };
         eventually(TEST_TIMEOUT, || async { if flaky.call_count(called) > 0 { Ok(()) } else { Err("no call so far") } }).await;
         manual_clock.advance(SHORT_TIMEOUT * 3);
-        let error = tokio::time::timeout(TEST_TIMEOUT, acquiring).await.expect("an end").expect("no panic").expect_err("no reply");
+        let error = tokio::time::timeout(TEST_TIMEOUT, acquiring).await.expect("the call returns").expect("no panic").expect_err("no reply");
         assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
         flaky.reconnect();
     }
@@ -177,7 +177,7 @@ pub async fn an_engine_that_never_responds_ends_the_wait_in_time(context: &TestC
 pub async fn an_engine_unreachable_for_a_ttl_is_an_error(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(context.short_ttl()).await;
     flaky.disconnect();
-    let ended = tokio::time::timeout(TEST_TIMEOUT, locks.mutex("a").lock()).await.expect("an end");
+    let ended = tokio::time::timeout(TEST_TIMEOUT, locks.mutex("a").lock()).await.expect("the call returns");
     let error = ended.expect_err("the engine is unreachable");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.is_retryable(), "{error}");

@@ -242,7 +242,7 @@ pub async fn records_outlive_their_clients(context: &TestContext) {
     let name = context.unique_name("kept");
     let locks = context.open_locks().await;
     let made = compare_and_set(&records_of(&locks), &name, 0, "kept").await;
-    locks.close().await.expect("an end");
+    locks.close().await.expect("a closed client");
     let records = open_records(context).await;
     let found = get(&records, &name).await;
     assert_eq!((found.version, found.value.as_str()), (made.version, "kept"));

@@ -20,14 +20,14 @@ async fn holder_claim(locks: &Locks, token: Token) -> Option<ClaimId> {
 /// holder's release.
 pub async fn the_holder_is_notified_and_keeps_the_lock_until_it_releases(context: &TestContext) {
     let (locks, other) = (context.open_locks().await, context.open_locks().await);
-    let guard = locks.mutex("a").ttl(LONG_TTL).describe("asked").lock().await.expect("a lock");
+    let guard = locks.mutex("a").ttl(LONG_TTL).describe("holder").lock().await.expect("a lock");
     let next = tokio::spawn({
         let mutex = other.mutex("a").timeout(TEST_TIMEOUT);
         async move { mutex.lock().await }
     });
     let claim = holder_claim(&other, guard.token()).await.expect("the holder");
     let contender = other.request_release("a", claim, "maintenance").await.expect("a request").expect("the holder");
-    assert_eq!((contender.claim, contender.token, &*contender.holder.description), (claim, Some(guard.token()), "asked"));
+    assert_eq!((contender.claim, contender.token, &*contender.holder.description), (claim, Some(guard.token()), "holder"));
     tokio::time::timeout(TEST_TIMEOUT, guard.release_requested()).await.expect("the holder learns of the request");
     assert!(guard.is_release_requested() && guard.watcher().is_release_requested());
     // No other claim is granted before the release.

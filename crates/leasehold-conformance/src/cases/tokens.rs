@@ -79,7 +79,7 @@ pub async fn rise_when_the_engine_is_opened_again(context: &TestContext) {
         } else {
             assert_eq!(actor.release("a").await, "released");
             actor.send(&ActorCommand::Quit).await;
-            actor.process().wait_exit(TEST_TIMEOUT).await.expect("an end");
+            actor.process().wait_exit(TEST_TIMEOUT).await.expect("an exit");
         }
     }
 }

@@ -103,7 +103,7 @@ async fn run_cron_once(locks: &Locks, crash: Crash) -> CallResult {
         runs.lock().expect("no panic").attempts.push(run.attempt());
         async { Ok::<(), String>(()) }
     });
-    tokio::time::timeout(TEST_TIMEOUT, ended).await.expect("an end").expect("an answer");
+    tokio::time::timeout(TEST_TIMEOUT, ended).await.expect("the call returns").expect("an answer");
     std::mem::take(&mut *did.lock().expect("no panic"))
 }
 

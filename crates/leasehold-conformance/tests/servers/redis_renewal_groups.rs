@@ -108,7 +108,8 @@ async fn a_contended_lease_leaves_its_group_and_is_handed_off() {
     assert!(other.mutex("lock 4").try_lock().await.expect("an answer").is_none(), "the lock is still held");
     let token = guards[3].token();
     assert_eq!(guards.remove(3).release().await.expect("a release"), ReleaseOutcome::Released);
-    let next = timeout(TEST_TIMEOUT, waiter).await.expect("its turn").expect("no panic").expect("a lock");
+    let next =
+        timeout(TEST_TIMEOUT, waiter).await.expect("the waiter gets the lock").expect("no panic").expect("a lock");
     assert!(next.token() > token);
     renew_all(&guards, &manual_clock, 6).await;
     assert!(next.is_held());

@@ -125,6 +125,6 @@ pub(super) async fn read_after_late_counter_store(is_counter_evicted: bool) -> S
         redis_command(&["DEL", &counter.count_key]).await;
     }
     gate.open();
-    assert_eq!(late.await.expect("a reader"), "v1", "it read before the write");
+    assert_eq!(late.await.expect("a reader"), "v1", "the read came before the write");
     counter.read(db).await
 }

@@ -27,7 +27,7 @@ async fn read_after_writer_abort(strategy: &Arc<dyn Strategy>, db: &TestTable) -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_mark_the_ttl_is_the_bound() {
+async fn without_a_mark_the_ttl_limits_staleness() {
     let control: Arc<dyn Strategy> = Arc::new(DeleteAfter(open_cache_aside().await));
     assert_eq!(read_after_writer_abort(&control, &TestTable::new().await).await, "v1", "the control");
     let ttl = Duration::from_secs(1);

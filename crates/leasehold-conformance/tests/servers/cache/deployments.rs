@@ -107,7 +107,7 @@ async fn check_each_permission(url: &str) -> Result<(), String> {
     let read = async || cache.get_or_load(&key, slow).await.map(drop).map_err(|error| say(&error));
     let open = async {
         // One of the two readers waits here, unless a missing permission makes it fail.
-        let waits = || async { if cache.stats().waits > 0 { Ok(()) } else { Err("it does not wait") } };
+        let waits = || async { if cache.stats().waits > 0 { Ok(()) } else { Err("no waiter so far") } };
         let waits = try_eventually("a waiter", TEST_TIMEOUT, waits).await.map_err(|error| say(&error));
         gate.add_permits(2);
         waits

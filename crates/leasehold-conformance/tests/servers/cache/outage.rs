@@ -217,13 +217,12 @@ async fn a_waiter_whose_connection_breaks_still_finds_the_value() {
     gate.wait_reached().await;
     let strategy: Arc<dyn Strategy> = Arc::new(InvalidateAfterCommit(waits.clone()));
     let waiter = spawn_read(&strategy, &db);
-    eventually(TEST_TIMEOUT, || async { if waits.stats().waits == 1 { Ok(()) } else { Err("it does not wait yet") } })
-        .await;
+    eventually(TEST_TIMEOUT, || async { if waits.stats().waits == 1 { Ok(()) } else { Err("no wait so far") } }).await;
     proxy.refuse(true);
     proxy.cut();
     gate.open();
     assert_eq!(loader.await.expect("a reader"), "v1");
     proxy.refuse(false);
     // Over the new connection, or bypassing Redis if the waiter retried in between.
-    assert_eq!(tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("an end").expect("a reader"), "v1");
+    assert_eq!(tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("the call returns").expect("a reader"), "v1");
 }

@@ -33,7 +33,7 @@ async fn count_loads(mode: &str) -> u64 {
     }
     let mut loads = 0;
     for actor in &mut actors {
-        let end = actor.recv_matching(|line| !line["right"].is_null(), TEST_TIMEOUT).await.expect("an end");
+        let end = actor.recv_matching(|line| !line["right"].is_null(), TEST_TIMEOUT).await.expect("a result");
         assert_eq!(end["right"], Value::from(READS_PER_PROCESS), "every reader gets the value");
         loads += end["loads"].as_u64().expect("a number");
     }

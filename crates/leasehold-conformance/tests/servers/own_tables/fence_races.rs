@@ -20,7 +20,7 @@ async fn create_journal<S: DatabaseFixture>(conn: &mut S::Conn) -> String {
 
 /// Writes a row in its own transaction, retrying on conflicts. Returns whether the fence admitted
 /// the token.
-async fn write_fenced_line<S: DatabaseFixture>(
+async fn write_fenced_row<S: DatabaseFixture>(
     conn: &mut S::Conn,
     fence: &FenceTable,
     resource: &str,
@@ -58,16 +58,16 @@ async fn a_transaction_that_began_earlier_is_still_stale<S: DatabaseFixture>(fix
     let (fence, aside) = (create_fence::<S>(&mut old).await, create_journal::<S>(&mut old).await);
     for level in ISOLATION_LEVELS {
         let (resource, journal) = (unique_name("r"), create_journal::<S>(&mut old).await);
-        assert!(write_fenced_line::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
+        assert!(write_fenced_row::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
         let mut tx = S::begin(&mut old, level).await;
         // The read takes the snapshot. It reads a table that the other transaction does not write,
         // so that nothing waits.
         S::execute_in(&mut tx, &format!("SELECT COUNT(*) FROM {aside}")).await.expect("read");
-        assert!(write_fenced_line::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
+        assert!(write_fenced_row::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
         let error = fence.admit(&mut tx, &resource, Token(1)).await.expect_err("the stale token is rejected");
         assert!(error.stale_token().is_some() || error.is_retryable(), "{level:?}: {error}");
         S::rollback(tx).await;
-        assert!(!write_fenced_line::<S>(&mut old, &fence, &resource, &journal, 1, level).await, "{level:?}");
+        assert!(!write_fenced_row::<S>(&mut old, &fence, &resource, &journal, 1, level).await, "{level:?}");
         let lines = S::query_numbers(&mut new, &format!("SELECT token FROM {journal} ORDER BY place")).await;
         assert_eq!(lines, [1, 2], "{level:?}");
     }
@@ -107,8 +107,8 @@ async fn a_newer_holder_waits_for_the_older_transaction<S: DatabaseFixture>(fixt
         ended.store(true, Ordering::SeqCst);
         S::commit(tx).await.expect("committed");
         new = newer.await.expect("no panic");
-        assert!(write_fenced_line::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
-        assert!(!write_fenced_line::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
+        assert!(write_fenced_row::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
+        assert!(!write_fenced_row::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
         let lines = S::query_numbers(&mut new, &format!("SELECT token FROM {journal} ORDER BY place")).await;
         assert_eq!(lines, [1, 2], "{level:?}");
     }
@@ -128,7 +128,7 @@ async fn concurrent_writes_have_rising_tokens<S: DatabaseFixture>(fixture: S) {
                 for round in 0..20u64 {
                     // Most tokens rise with time; every third one is late.
                     let token = (round * 8 + client + 1).saturating_sub(if (round + client) % 3 == 0 { 24 } else { 0 });
-                    write_fenced_line::<S>(&mut conn, &fence, &resource, &journal, token, level).await;
+                    write_fenced_row::<S>(&mut conn, &fence, &resource, &journal, token, level).await;
                 }
             })
         });

@@ -92,11 +92,11 @@ async fn permissions_that_a_cluster_needs() {
     assert!(one.list("").await.expect("a list").is_empty());
     let slot = slot_of("moving");
     let from = cluster.owner_of(slot).await.expect("an owner");
-    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
+    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("a started migration");
     assert_denied(&one.mutex("moving").lock().await.expect_err("no ASKING"), "'asking'");
     with(&cluster, &["+cluster|slots", "+cluster|info", "+asking"]).await;
     let admin = client(&cluster.url(), LONG_TTL).await;
     hand_off(&admin, &one, &two, "moving").await;
-    cluster.finish_migration(migration).await.expect("the end of a move");
+    cluster.finish_migration(migration).await.expect("a finished migration");
     hand_off(&admin, &one, &two, "moving").await;
 }

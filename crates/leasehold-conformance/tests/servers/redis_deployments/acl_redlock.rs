@@ -36,7 +36,7 @@ async fn command_on_all(set: &IndependentServers, words: &[&str]) -> Vec<Reply> 
 async fn use_every_redlock_operation(one: &Locks, two: &Locks) {
     let owner = Owner::new();
     let held = one.mutex("a").owner(&owner).lock().await.expect("a lock");
-    let again = one.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("its owner comes in");
+    let again = one.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("its owner re-enters");
     assert!(two.mutex("a").try_lock().await.expect("an answer").is_none());
     assert_released(again).await;
     assert_released(held).await;
@@ -59,12 +59,12 @@ async fn is_renewed_and_evicted(one: &Locks, two: &Locks, ttl: Duration) -> bool
     if let Some(holder) = view.holders.first() {
         two.force_release(&name, holder.claim).await.expect("an eviction");
     }
-    let reason = within_bound("it is told", kept.lost()).await;
+    let reason = within_bound("the holder learns of the loss", kept.lost()).await;
     if reason == LostReason::Expired {
         return false;
     }
     assert_eq!(reason, LostReason::Revoked);
-    assert_released(within_bound("its turn", waiting).await.expect("no panic").expect("a lock")).await;
+    assert_released(within_bound("the waiter gets the lock", waiting).await.expect("no panic").expect("a lock")).await;
     true
 }
 

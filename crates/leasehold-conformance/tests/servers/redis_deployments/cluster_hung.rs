@@ -28,5 +28,5 @@ async fn a_hung_master_affects_only_its_own_leases() {
     for _ in 0..2 {
         pass_and_renew(&healthy, |by| manual_clock.advance(by)).await;
     }
-    cluster.nodes_mut()[0].resume().expect("it goes on");
+    cluster.nodes_mut()[0].resume().expect("a resumed server");
 }

@@ -40,7 +40,7 @@ async fn a_slot_moves_under_load() {
     for turn in 0..6 {
         let from = cluster.owner_of(slot).await.expect("an owner");
         let before = probes[0].visit_count() + probes[1].visit_count();
-        cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
+        cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a migrated slot");
         eventually(TEST_TIMEOUT, || async {
             let entered = probes[0].visit_count() + probes[1].visit_count() - before;
             if entered > 20 { Ok(()) } else { Err(format!("only {entered} grants after move {turn}")) }
@@ -82,7 +82,7 @@ async fn an_observer_sees_the_next_leader_after_a_slot_move() {
         let seen = within_bound("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
         assert_eq!(seen.token, leader.token());
         let from = cluster.owner_of(slot).await.expect("an owner");
-        let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
+        let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("a started migration");
         cluster.move_keys(&migration).await.expect("moved keys");
         let round_trips = async {
             for _ in 0..20 {
@@ -98,7 +98,7 @@ async fn an_observer_sees_the_next_leader_after_a_slot_move() {
         let leader = one.election(&name).campaign().await.expect("elected");
         let seen = within_bound("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
         assert_eq!(seen.token, leader.token());
-        cluster.finish_migration(migration).await.expect("the end of a move");
+        cluster.finish_migration(migration).await.expect("a finished migration");
         let _ = leader.resign().await.expect("an answer");
         assert_eq!(within_bound("the resignation is seen", observer.next()).await.expect("an answer"), None);
     }
@@ -131,12 +131,12 @@ async fn is_renewed_while_its_slot_moves(cluster: &mut Cluster, name: &str, ttl:
     let locks = client(&format!("redis+cluster://{}", cluster.addrs()[0]), ttl).await;
     let held = locks.mutex(name).lock().await.expect("a lock");
     let from = cluster.owner_of(slot).await.expect("an owner");
-    cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
+    cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a migrated slot");
     let first = is_renewed(&held).await;
-    let migration = cluster.begin_migration(slot, (from + 2) % 3).await.expect("the beginning of a move");
+    let migration = cluster.begin_migration(slot, (from + 2) % 3).await.expect("a started migration");
     cluster.move_keys(&migration).await.expect("moved keys");
     let second = first && is_renewed(&held).await;
-    cluster.finish_migration(migration).await.expect("the end of a move");
+    cluster.finish_migration(migration).await.expect("a finished migration");
     match held.release().await.expect("a release") {
         ReleaseOutcome::AlreadyLost(LostReason::Expired) => false,
         outcome => {
@@ -195,11 +195,11 @@ async fn assert_partitioned_master_is_abandoned(cluster: &mut Cluster) {
     }
     for node in 2..6usize {
         let id = text(raw_command(cluster.nodes()[node].addr(), &["CLUSTER", "MYID"]).await);
-        let forgotten = raw_command(cluster.nodes()[1].addr(), &["CLUSTER", "FORGET", &id]).await;
-        assert_eq!(forgotten, Reply::Simple("OK".to_owned()));
+        let removed = raw_command(cluster.nodes()[1].addr(), &["CLUSTER", "FORGET", &id]).await;
+        assert_eq!(removed, Reply::Simple("OK".to_owned()));
     }
-    let taken = raw_command(cluster.nodes()[4].addr(), &["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
-    assert_eq!(taken, Reply::Simple("OK".to_owned()));
+    let promoted = raw_command(cluster.nodes()[4].addr(), &["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    assert_eq!(promoted, Reply::Simple("OK".to_owned()));
     for locks in &clients {
         let guard = within_bound("the replica grants the lock", locks.mutex(&name).lock()).await;
         assert_released(guard.expect("a lock")).await;
@@ -212,10 +212,10 @@ async fn a_holder_learns_of_a_failover_that_lost_its_grant() {
     let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
     let (one, two) = (client(&cluster.url(), LONG_TTL).await, client(&cluster.url(), LONG_TTL).await);
     let name = lock_name_on(&cluster, 0, "lost").await;
-    cluster.cut_replication(0).await.expect("a cut");
+    cluster.cut_replication(0).await.expect("a stopped replication");
     let first = one.mutex(&name).lock().await.expect("a lock");
     cluster.kill_node(0).expect("a dead master");
-    cluster.resume_replicas().expect("a replica that goes on");
+    cluster.resume_replicas().expect("a resumed replica");
     cluster.wait_for_failover(slot_of(&name), TEST_TIMEOUT).await.expect("a fail-over");
     assert_eq!(within_bound("the holder learns of the loss", first.lost()).await, LostReason::Revoked);
     until_answering(&two).await;

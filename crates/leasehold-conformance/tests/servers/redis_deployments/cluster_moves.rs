@@ -67,7 +67,7 @@ async fn one_seed_node_is_enough() {
         names.push(lock_name_on(&cluster, node, "each").await);
     }
     names.extend(["{tag}:a".to_owned(), "{tag}:b".to_owned()]);
-    let all = locks.multi_lock(names.clone()).timeout(TEST_TIMEOUT).lock().await.expect("all of them");
+    let all = locks.multi_lock(names.clone()).timeout(TEST_TIMEOUT).lock().await.expect("all locks");
     for (node, name) in names.iter().take(3).enumerate() {
         assert!(has_key(&cluster, node, name).await, "{name} is on the node of its slot");
     }
@@ -82,7 +82,7 @@ async fn one_seed_node_is_enough() {
     }
     assert!(other.multi_lock(names.clone()).try_lock().await.expect("an answer").is_none());
     assert_eq!(all.release().await.expect("an answer").len(), names.len());
-    let all = other.multi_lock(names.clone()).try_lock().await.expect("an answer").expect("all are free");
+    let all = other.multi_lock(names.clone()).try_lock().await.expect("an answer").expect("all locks are free");
     assert_eq!(all.release().await.expect("an answer").len(), names.len());
 }
 
@@ -99,13 +99,13 @@ async fn a_slot_moves_between_two_requests() {
     let held = one.mutex(&name).lock().await.expect("a lock");
     let mut queue = WaiterQueue::default();
     queue.add_waiter(&two, &name).await;
-    cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
+    cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a migrated slot");
     pass_and_renew([&held], |by| manual_clock.advance(by)).await;
     queue.add_waiter(&two, &name).await;
-    cluster.migrate_slot(slot, (from + 2) % 3).await.expect("a move");
+    cluster.migrate_slot(slot, (from + 2) % 3).await.expect("a migrated slot");
     assert!(two.mutex(&name).try_lock().await.expect("an answer").is_none());
     until_waiting(&one, &name, 2).await;
-    cluster.migrate_slot(slot, from).await.expect("a move");
+    cluster.migrate_slot(slot, from).await.expect("a migrated slot");
     pass_and_renew([&held], |by| manual_clock.advance(by)).await;
     assert_released(held).await;
     assert_eq!(queue.wait_all_served().await.0, numbers_up_to(2));
@@ -127,7 +127,7 @@ async fn a_half_moved_slot_serves_every_lock() {
     let held = one.mutex(name("old")).lock().await.expect("a lock");
     let mut queue = WaiterQueue::default();
     queue.add_waiter(&two, &name("old")).await;
-    let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
+    let migration = cluster.begin_migration(slot, to).await.expect("a started migration");
 
     // The old lock is on the source node, and a new one on the target.
     let new = two.mutex(name("new")).lock().await.expect("a lock");
@@ -150,7 +150,7 @@ async fn a_half_moved_slot_serves_every_lock() {
     assert_eq!(queue.wait_all_served().await.0, numbers_up_to(2));
     let again = two.mutex(name("old")).lock().await.expect("a lock");
 
-    cluster.finish_migration(migration).await.expect("the end of a move");
+    cluster.finish_migration(migration).await.expect("a finished migration");
     assert!(one.mutex(name("old")).try_lock().await.expect("an answer").is_none());
     assert_released(again).await;
     until_free(&one, &name("old")).await;
@@ -178,7 +178,7 @@ async fn strict_mode_keeps_held_locks_in_a_half_moved_slot() {
         let answer = Arc::clone(&engine).attempt(Arc::clone(&waits), true).await.expect("an answer");
         assert!(matches!(answer, AcquireReply::Queued { .. }), "{answer:?}");
 
-        let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
+        let migration = cluster.begin_migration(slot, to).await.expect("a started migration");
         let moves = if lock_first { key(&name) } else { beside };
         let moved = raw_command(addr, &["MIGRATE", "127.0.0.1", &port, &moves, "0", "5000"]).await;
         assert_eq!(moved, Reply::Simple("OK".to_owned()));
@@ -188,7 +188,7 @@ async fn strict_mode_keeps_held_locks_in_a_half_moved_slot() {
         assert_eq!(Arc::clone(&engine).release(held).await.expect("an answer"), ReleaseReply::Released);
         let answer = Arc::clone(&engine).wait(waits, Duration::ZERO).await.expect("an answer");
         assert!(matches!(answer, AcquireReply::Queued { ahead: 0, .. }), "{answer:?}");
-        cluster.finish_migration(migration).await.expect("the end of a move");
+        cluster.finish_migration(migration).await.expect("a finished migration");
     }
 }
 
@@ -220,8 +220,8 @@ async fn locks_of_a_half_moved_slot_are_renewed_on_both_nodes() {
     let from = cluster.owner_of(slot).await.expect("an owner");
     let to = (from + 1) % 3;
     let names: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"].map(name).into();
-    let all = locks.multi_lock(names.clone()).lock().await.expect("all of them");
-    let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
+    let all = locks.multi_lock(names.clone()).lock().await.expect("all locks");
+    let migration = cluster.begin_migration(slot, to).await.expect("a started migration");
     let port = cluster.nodes()[to].port().to_string();
     for name in names.iter().step_by(2) {
         let moved =
@@ -235,6 +235,6 @@ async fn locks_of_a_half_moved_slot_are_renewed_on_both_nodes() {
     assert!(all.is_held());
     let both = [name("a"), name("new")];
     assert!(locks.multi_lock(both.clone()).try_lock().await.expect("an answer").is_none());
-    cluster.finish_migration(migration).await.expect("the end of a move");
+    cluster.finish_migration(migration).await.expect("a finished migration");
     assert!(all.release().await.expect("an answer").iter().all(|(_, outcome)| *outcome == ReleaseOutcome::Released));
 }

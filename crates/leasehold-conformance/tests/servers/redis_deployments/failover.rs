@@ -14,7 +14,7 @@ pub(super) async fn sentinel_set() -> SentinelSet {
 /// Kills the master, whose replica was cut off: writes since then are lost.
 pub(super) async fn fail_over_losing_writes(set: &mut SentinelSet) {
     set.kill_master().await.expect("a dead master");
-    set.resume_replicas().expect("a replica that goes on");
+    set.resume_replicas().expect("a resumed replica");
     set.wait_for_failover(TEST_TIMEOUT).await.expect("a fail-over");
 }
 
@@ -24,7 +24,7 @@ pub(super) async fn fail_over_losing_writes(set: &mut SentinelSet) {
 async fn a_holder_lost_in_a_failover_learns_of_it_and_is_fenced() {
     let mut set = sentinel_set().await;
     let (old, new) = (client(&set.url(), LONG_TTL).await, client(&set.url(), LONG_TTL).await);
-    set.cut_replication().await.expect("a cut");
+    set.cut_replication().await.expect("a stopped replication");
     let first = old.mutex("a").lock().await.expect("a lock");
     let fence = Fence::default();
     fence.admit("a", first.token()).expect("the only token so far");

@@ -22,7 +22,7 @@ async fn until_replicated(set: &SentinelSet) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_textbook_lock_has_two_holders_after_a_failover() {
     let mut set = sentinel_set().await;
-    set.cut_replication().await.expect("a cut");
+    set.cut_replication().await.expect("a stopped replication");
     let take = |who| ["SET", "lock", who, "NX", "PX", "600000"];
     let ok = Reply::Simple("OK".to_owned());
     assert_eq!(raw_command(set.nodes()[0].addr(), &take("first")).await, ok);
@@ -96,7 +96,7 @@ async fn a_hung_master_is_abandoned() {
     until_listening(new, 2).await;
     // A lock that only the new master has.
     let fresh = within_bound("a new lock", holding.mutex("b").lock()).await.expect("a lock");
-    set.nodes_mut()[0].resume().expect("it goes on");
+    set.nodes_mut()[0].resume().expect("a resumed server");
     assert!(idle.mutex("a").try_lock().await.expect("an answer").is_none());
     assert!(idle.mutex("b").try_lock().await.expect("an answer").is_none());
     assert!(held.is_held() && fresh.is_held());

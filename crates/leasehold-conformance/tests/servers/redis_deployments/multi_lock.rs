@@ -28,7 +28,7 @@ async fn free_locks_are_acquired_by_one_script() {
     let server = redis::start().await.expect("a server");
     let locks = open(&server).await;
     let before = script_calls(&server).await;
-    let all = locks.multi_lock(["c", "a", "b"]).lock().await.expect("all of them");
+    let all = locks.multi_lock(["c", "a", "b"]).lock().await.expect("all locks");
     assert_eq!(script_calls(&server).await - before, 1, "one script for three locks");
     let tokens: Vec<_> = ["a", "b", "c"].map(|name| all.token(name).expect("a token")).to_vec();
     for (name, token) in ["a", "b", "c"].into_iter().zip(&tokens) {
@@ -66,7 +66,7 @@ async fn if_one_lock_is_held_none_is_acquired() {
     })
     .await;
     let _ = held.release().await.expect("a release");
-    assert!(waits.await.expect("no panic").expect("all of them").is_held());
+    assert!(waits.await.expect("no panic").expect("all locks").is_held());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,7 +78,7 @@ async fn modes_owners_and_limits_are_kept_in_one_script_too() {
     let reader = other.rwlock("read").read().await.expect("a lock");
     let permit = other.semaphore("slots", 3).acquire(2).await.expect("permits");
     let wanted = [("mine", Mode::Exclusive), ("read", Mode::Shared), ("slots", Mode::Permits { n: 1, limit: 3 })];
-    let all = locks.multi_lock(wanted).owner(&owner).try_lock().await.expect("an answer").expect("all fit");
+    let all = locks.multi_lock(wanted).owner(&owner).try_lock().await.expect("an answer").expect("all locks fit");
     assert_eq!(all.token("mine"), Some(outer.token()), "re-entered");
     assert!(other.semaphore("slots", 3).try_acquire(1).await.expect("an answer").is_none(), "no permit is left");
     drop(all);

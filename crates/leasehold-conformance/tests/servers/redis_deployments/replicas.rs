@@ -50,10 +50,10 @@ async fn a_grant_counts_once_the_replica_has_it() {
     let acquiring = tokio::spawn(async move { mutex.lock().await });
     let token = until_held(master.addr(), "b", None).await;
     assert!(!acquiring.is_finished(), "the master alone is not enough");
-    replica.resume().expect("it goes on");
-    let taken = within_bound("a lock", acquiring).await.expect("no panic").expect("a lock");
-    assert_eq!((taken.token(), holder_token(replica.addr(), "b").await), (token, Some(token)));
-    assert_eq!(taken.release().await.expect("an answer"), ReleaseOutcome::Released);
+    replica.resume().expect("a resumed server");
+    let acquired = within_bound("a lock", acquiring).await.expect("no panic").expect("a lock");
+    assert_eq!((acquired.token(), holder_token(replica.addr(), "b").await), (token, Some(token)));
+    assert_eq!(acquired.release().await.expect("an answer"), ReleaseOutcome::Released);
     assert_eq!(guard.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
@@ -75,7 +75,7 @@ async fn a_hand_off_waits_for_the_replica() {
     );
     let token = until_held(master.addr(), "a", Some(before)).await;
     assert!(!waiting.is_finished(), "the master alone is not enough");
-    replica.resume().expect("it goes on");
+    replica.resume().expect("a resumed server");
     let second = within_bound("the next", waiting).await.expect("no panic").expect("a lock");
     assert_eq!((second.token(), holder_token(replica.addr(), "a").await), (token, Some(token)));
     assert_eq!(second.release().await.expect("an answer"), ReleaseOutcome::Released);

@@ -34,7 +34,7 @@ async fn a_skipped_waiter_receives_no_grant_from_another_cluster_node() {
         let mutex = waiter.mutex("a").timeout(LONG_TTL);
         async move { mutex.lock().await }
     });
-    wait_until("one waits", async || locks.inspect("a").await.is_ok_and(|view| view.waiters.len() == 1)).await;
+    wait_until("a waiter is queued", async || locks.inspect("a").await.is_ok_and(|view| view.waiters.len() == 1)).await;
     // Its connection breaks, and the node accepts no new ones; connections to the other nodes stay.
     let mut raw = raw_connection(node).await;
     let mut theirs = subscribed_client_ids(node).await;

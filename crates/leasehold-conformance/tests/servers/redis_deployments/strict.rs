@@ -118,7 +118,7 @@ async fn an_owner_does_not_re_enter_on_an_outdated_hold() {
     let (ours, theirs) = (strict_client(&server, &time).await, strict_client(&server, &time).await);
     let (owner, key) = (Owner::named("p"), "leasehold:l{a}");
     drop(acquire_after_cool_down(&ours, &time).await);
-    ours.flush().await.expect("given back");
+    ours.flush().await.expect("released");
     let first = ours.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("a free lock");
     assert_eq!(raw_command(server.addr(), &["COPY", key, "old"]).await, Reply::Integer(1), "a copy of the record");
     assert_eq!(first.release().await.expect("a release"), ReleaseOutcome::Released);

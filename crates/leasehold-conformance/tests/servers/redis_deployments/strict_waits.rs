@@ -88,7 +88,7 @@ async fn a_lossy_failover_never_makes_two_holders() {
     let mut set = SentinelSet::start(1).await.expect("a set");
     let url = strict_url(&set.url());
     let (one, two) = (client(&url, TTL).await, client(&url, TTL).await);
-    set.cut_replication().await.expect("a cut");
+    set.cut_replication().await.expect("a stopped replication");
     let first = acquire(&one, "a").await;
     // The second client waits from before the fail-over until after it.
     let waiting = tokio::spawn(async move {
@@ -98,7 +98,7 @@ async fn a_lossy_failover_never_makes_two_holders() {
     until_waiting(&one, "a", 1).await;
     let killed = server_time_us(set.nodes()[0].addr()).await;
     set.kill_master().await.expect("a dead master");
-    set.resume_replicas().expect("a replica that goes on");
+    set.resume_replicas().expect("a resumed replica");
     let new = set.wait_for_failover(TEST_TIMEOUT).await.expect("a fail-over");
     let (_two, second) = within_bound("the waiter gets the lock", waiting).await.expect("no panic");
     assert!(!first.is_held(), "two holders: {first:?} {second:?}");
@@ -182,7 +182,7 @@ async fn a_reinstated_master_cools_down_too() {
     let held = acquire(&one, "a").await;
     let killed = server_time_us(set.nodes()[1].addr()).await;
     assert_eq!(set.kill_master().await.expect("a dead master"), 1);
-    set.nodes_mut()[0].resume().expect("it goes on");
+    set.nodes_mut()[0].resume().expect("a resumed server");
     assert_eq!(set.wait_for_failover(TEST_TIMEOUT).await.expect("a fail-over"), 0);
     let next = acquire(&two, "a").await;
     assert!(!held.is_held(), "two holders: {held:?} {next:?}");
@@ -199,11 +199,11 @@ async fn a_lossy_cluster_failover_never_makes_two_holders() {
     let (one, two) = (client(&url, TTL).await, client(&url, TTL).await);
     assert!(one.mutex("a").try_lock().await.expect("an answer").is_none(), "a new server may have lost leases");
     assert_eq!(acquire(&one, "a").await.release().await.expect("an answer"), ReleaseOutcome::Released);
-    cluster.cut_replication(old).await.expect("a cut");
+    cluster.cut_replication(old).await.expect("a stopped replication");
     let first = acquire(&one, "a").await;
     let killed = server_time_us(cluster.nodes()[old].addr()).await;
     cluster.kill_node(old).expect("a dead master");
-    cluster.resume_replicas().expect("a replica that goes on");
+    cluster.resume_replicas().expect("a resumed replica");
     let new = cluster.wait_for_failover(slot, TEST_TIMEOUT).await.expect("a fail-over");
     let second = acquire(&two, "a").await;
     assert!(!first.is_held(), "two holders: {first:?} {second:?}");

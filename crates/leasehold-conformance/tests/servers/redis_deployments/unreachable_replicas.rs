@@ -77,9 +77,9 @@ async fn waiting_for_the_replica_does_not_delay_other_requests() {
     let meanwhile = wait_calls(master.addr()).await - before;
     assert!(meanwhile < MANY / 2, "{meanwhile} WAIT calls for {MANY} releases: the releases were serialised");
     assert!(!acquiring.is_finished());
-    replica.resume().expect("it goes on");
-    let taken = within_bound("a lock", acquiring).await.expect("no panic").expect("a lock");
-    assert_eq!(taken.release().await.expect("an answer"), ReleaseOutcome::Released);
+    replica.resume().expect("a resumed server");
+    let acquired = within_bound("a lock", acquiring).await.expect("no panic").expect("a lock");
+    assert_eq!(acquired.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
 /// The master dies right after an acknowledged grant, and the grant survives.
@@ -115,7 +115,7 @@ async fn are_acknowledged_while_a_slot_moves(ttl: Duration) -> bool {
     let slot = slot_of("a");
     let held = within_bound("a lock", locks.mutex("a").lock()).await.expect("a lock");
     let from = cluster.owner_of(slot).await.expect("an owner");
-    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
+    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("a started migration");
     if !is_renewed(&held).await {
         return false;
     }
@@ -124,7 +124,7 @@ async fn are_acknowledged_while_a_slot_moves(ttl: Duration) -> bool {
     if !is_renewed(&held).await || !is_renewed(&new).await {
         return false;
     }
-    cluster.finish_migration(migration).await.expect("the end of a move");
+    cluster.finish_migration(migration).await.expect("a finished migration");
     if !is_renewed(&held).await || new.lost_reason() == Some(LostReason::Expired) {
         return false;
     }

@@ -21,7 +21,7 @@ async fn use_every_feature(locks: &Locks, other: &Locks, time: &ManualTime) {
     let also = other.rwlock("rwlock").read().await.expect("a lock");
     let permits = locks.semaphore("semaphore", 4).acquire(3).await.expect("permits");
     assert!(other.semaphore("semaphore", 4).try_acquire(2).await.expect("an answer").is_none());
-    let all = locks.multi_lock(["one", "two", "three"]).lock().await.expect("all of them");
+    let all = locks.multi_lock(["one", "two", "three"]).lock().await.expect("all locks");
     let writer = other.rwlock("rwlock").timeout(Duration::from_millis(100));
     assert!(writer.write().await.is_err(), "others read");
     let waits = spawn_lock(other, "semaphore");
@@ -32,7 +32,7 @@ async fn use_every_feature(locks: &Locks, other: &Locks, time: &ManualTime) {
     let claim = inspect(other, "evicted").await.holders[0].claim;
     other.force_release("evicted", claim).await.expect("an eviction");
     evicted.lost().await;
-    other.force_release("never taken", claim).await.expect("evicting an unknown claim");
+    other.force_release("never acquired", claim).await.expect("evicting an unknown claim");
     let mut many = Vec::new();
     for number in 0..40 {
         many.push(locks.mutex(format!("many {number}")).lock().await.expect("a lock"));

@@ -39,7 +39,7 @@ async fn a_record_outlives_its_longest_lease() {
             assert!(record >= end, "{what}: the record ends at {record} ms, and the lease at {end} ms");
         }
     };
-    lives("taken").await;
+    lives("acquired").await;
     for what in ["tried", "left", "waited", "evicted"] {
         // Longer than half the retention since the expiry was last set.
         time.advance(Duration::from_secs(2));

@@ -225,7 +225,7 @@ async fn a_force_release_before_the_future_is_polled_is_kept() {
     inspect(&other, "a").await;
     manual_clock.advance(Duration::from_secs(5));
     release(other.mutex("b").lock().await.expect("a lock")).await;
-    if let Ok(late) = timeout(TEST_TIMEOUT, waits).await.expect("an end") {
+    if let Ok(late) = timeout(TEST_TIMEOUT, waits).await.expect("the call returns") {
         timeout(TEST_TIMEOUT, late.lost()).await.expect("two clients hold the lock");
     }
     assert!(next.is_held());

@@ -194,8 +194,11 @@ async fn a_paused_server_loses_nothing() {
     }
     let dropped = spawn_lock(&locks, "d");
     for task in timed_out {
-        let error =
-            timeout(TEST_TIMEOUT, task).await.expect("an end").expect("no panic").expect_err("the server is paused");
+        let error = timeout(TEST_TIMEOUT, task)
+            .await
+            .expect("the call returns")
+            .expect("no panic")
+            .expect_err("the server is paused");
         assert!(["unavailable", "timeout"].contains(&error.kind().as_str()), "{error}");
     }
     dropped.abort();
@@ -241,7 +244,10 @@ async fn delayed_requests_leave_no_claims_after_a_ttl() {
         tokio::spawn(async move { mutex.lock().await.map(drop) })
     });
     for task in tries.collect::<Vec<_>>() {
-        assert!(timeout(TEST_TIMEOUT, task).await.expect("an end").expect("no panic").is_err(), "the network hangs");
+        assert!(
+            timeout(TEST_TIMEOUT, task).await.expect("the call returns").expect("no panic").is_err(),
+            "the network hangs"
+        );
     }
     // Long enough for the client to drop the connection and open others.
     eventually(TEST_TIMEOUT, || async {

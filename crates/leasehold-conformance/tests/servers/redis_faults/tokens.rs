@@ -38,7 +38,7 @@ async fn tokens_rise_with_every_grant_of_any_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_owner_that_enters_again_keeps_its_token() {
+async fn an_owner_that_re_enters_keeps_its_token() {
     let fixture = Fixture::shared().await;
     let (locks, other) = (fixture.locks(LONG_TTL).await, fixture.locks(LONG_TTL).await);
     let owner = Owner::new();
@@ -55,7 +55,7 @@ async fn an_owner_that_enters_again_keeps_its_token() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_rise_after_a_lease_that_ended_by_itself() {
+async fn tokens_rise_after_an_expired_lease() {
     let fixture = Fixture::shared().await;
     let locks = fixture.locks(LONG_TTL).await;
     let mut actor = fixture.actor_process(Duration::from_secs(1)).await;
@@ -66,7 +66,7 @@ async fn tokens_rise_after_a_lease_that_ended_by_itself() {
 
 /// The record is deleted while the lock is free and while it is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_rise_after_the_record_is_gone() {
+async fn tokens_rise_after_the_record_is_deleted() {
     let (fixture, manual_clock) = (Fixture::new().await, ManualClock::running());
     let (locks, other) =
         (fixture.locks_with_clock(LONG_TTL, manual_clock.clock()).await, fixture.locks(LONG_TTL).await);

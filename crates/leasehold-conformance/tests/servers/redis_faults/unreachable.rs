@@ -101,7 +101,7 @@ async fn a_wait_ends_when_the_port_refuses_connections() {
 
 /// An unlimited wait outlasts a short outage, and fails when an outage exceeds its TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endless_wait_outlasts_an_outage_shorter_than_its_ttl() {
+async fn an_unlimited_wait_outlasts_an_outage_shorter_than_its_ttl() {
     let mut fixture = Fixture::new().await;
     let locks = fixture.locks(LONG_TTL).await;
     fixture.server.kill().expect("a killed server");
@@ -126,7 +126,7 @@ async fn an_open_error_names_the_cause_but_not_the_password() {
         |url: String| async move { Locks::open(&patient_url(&url)).await.map(drop).expect_err("the open must fail") };
     let wrong = open(format!("redis://:{SECRET}x@{address}/")).await;
     assert_eq!(wrong.kind(), ErrorKind::Denied, "{wrong}");
-    let user = open(format!("redis://nobody:{SECRET}@{address}/")).await;
+    let user = open(format!("redis://unknown:{SECRET}@{address}/")).await;
     assert_eq!(user.kind(), ErrorKind::Denied, "{user}");
     let none = open(format!("redis://{address}/")).await;
     assert_eq!(none.kind(), ErrorKind::Denied, "{none}");

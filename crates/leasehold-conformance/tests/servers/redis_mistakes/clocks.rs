@@ -72,7 +72,7 @@ async fn process_with_skewed_clock(
     actor
 }
 
-/// Another process tries the lock, which must be held by someone else.
+/// Another process tries the lock, which another client must hold.
 async fn assert_busy(steps: &Timeline, who: &str, actor: &mut ActorProcess) {
     actor
         .send(&ActorCommand::Lock(LockRequest { wait_ms: Some(0), ..LockRequest::exclusive_with_retries(LOCK) }))

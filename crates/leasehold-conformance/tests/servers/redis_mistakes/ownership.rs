@@ -122,7 +122,7 @@ async fn get_compare_del_not_atomic() {
     }
     time.advance(LONG_TTL + Duration::from_secs(1));
     let guard = steps.lock_here("B", &locks).await;
-    let outcome = timeout(TEST_TIMEOUT, release).await.expect("an end");
+    let outcome = timeout(TEST_TIMEOUT, release).await.expect("the call returns");
     let error = outcome.expect_err("the release gets no reply");
     steps.record_call("A", "release().await", format!("error: {error}"));
     assert_eq!(network.counts().request_bytes, before.request_bytes, "the release reached the server");

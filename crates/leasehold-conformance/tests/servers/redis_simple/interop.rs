@@ -34,7 +34,7 @@ async fn a_redis_py_lock_excludes_us_until_it_is_released() {
         assert!(python.try_acquire("theirs", lasts).await);
         assert!(locks.mutex("theirs").try_lock().await.expect("an answer").is_none());
         let short = locks.mutex("theirs").timeout(Duration::from_millis(300)).lock().await;
-        assert_eq!(short.expect_err("it is held").kind(), ErrorKind::Timeout);
+        assert_eq!(short.expect_err("the lock is held").kind(), ErrorKind::Timeout);
         let waiter = waiter(&locks, "theirs");
         assert!(python.owned("theirs").await, "our attempts do not affect its lock");
         assert!(!waiter.is_finished());
@@ -90,7 +90,7 @@ async fn neither_program_releases_the_others_lock() {
     assert!(!guard.is_held());
     network.freeze(false);
     assert!(matches!(guard.release().await, Ok(ReleaseOutcome::AlreadyLost(_))));
-    proxied.close().await.expect("an end");
+    proxied.close().await.expect("a closed client");
     assert!(python.owned("late").await, "our delayed requests do not affect redis-py's lock");
     assert_eq!(python.release("late").await, "released");
 }
@@ -158,7 +158,7 @@ async fn a_lock_that_was_deleted_or_taken_over_is_lost() {
         assert_eq!(reason, LostReason::Revoked);
         drop(guard);
     }
-    locks.close().await.expect("an end");
+    locks.close().await.expect("a closed client");
     assert_eq!(resp.command(&["GET", "robbed"]).await.expect("a reply"), Reply::Bulk("mine".to_owned()));
 }
 
@@ -171,6 +171,6 @@ async fn a_key_that_is_no_lock_is_left_alone() {
     let error = locks.mutex("cart").timeout(TEST_TIMEOUT).lock().await.expect_err("the key is not a lock");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("another program") && !error.is_retryable(), "{error}");
-    locks.close().await.expect("an end");
+    locks.close().await.expect("a closed client");
     assert_eq!(resp.command(&["HGET", "cart", "apples"]).await.expect("a reply"), Reply::Bulk("3".to_owned()));
 }

@@ -303,7 +303,7 @@ pub(crate) async fn await_guard(task: JoinHandle<Result<Guard>>) -> Guard {
     tokio::time::timeout(TEST_TIMEOUT, task).await.expect("the lock becomes free").expect("no panic").expect("the lock")
 }
 
-/// Acquires a lock, whatever time that takes on the client's clock.
+/// Acquires a lock, with a timeout on the machine's clock only.
 pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
     let mutex = locks.mutex(name);
     tokio::time::timeout(TEST_TIMEOUT, mutex.lock()).await.expect("the lock becomes free").expect("the lock")

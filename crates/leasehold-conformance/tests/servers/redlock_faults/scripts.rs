@@ -77,7 +77,7 @@ impl ScriptsAndModel {
         let number = |from: usize, to: usize| text[from..to].parse::<u64>().expect("a number");
         let (mut last, mut ends, mut at) = (number(0, 16), [None; 5], 48);
         while at < text.len() {
-            let claim = (0..5).find(|claim| claim_text(*claim) == text[at..at + 16]).expect("one of ours");
+            let claim = (0..5).find(|claim| claim_text(*claim) == text[at..at + 16]).expect("a known claim");
             last = last.max(number(at + 32, at + 48));
             ends[claim] = Some(number(at + 48, at + 64) + number(at + 69, at + 81));
             at += 68 + number(at + 64, at + 68) as usize;
@@ -237,7 +237,7 @@ async fn run_step(pair: &mut ScriptsAndModel, rng: &mut Rng, steps: &mut Vec<Str
 /// One request for both locks, as the keeper sends it.
 async fn renew_both(pair: &mut ScriptsAndModel, request: &ClaimRequest, token: Token, contender: &str, steps: &str) {
     let keys = pair.keys.clone();
-    let claim = (0..5).find(|at| claim_id(*at) == request.claim).map(claim_text).expect("one of ours");
+    let claim = (0..5).find(|at| claim_id(*at) == request.claim).map(claim_text).expect("a known claim");
     let (attempt, token_text) = (digits(request.attempt), digits(token.0));
     let each = [claim.as_str(), &token_text, contender];
     let arguments = [&[attempt.as_str(), RETENTION], &each[..], &each[..]].concat();

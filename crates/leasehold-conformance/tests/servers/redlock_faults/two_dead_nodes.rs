@@ -58,6 +58,6 @@ pub(super) async fn assert_survives_pairs(which: impl Fn(usize, usize) -> bool) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_may_die() {
+async fn two_dead_nodes_are_tolerated() {
     assert_survives_pairs(|a, b| (a, b) == (0, 3)).await;
 }

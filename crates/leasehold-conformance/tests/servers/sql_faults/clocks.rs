@@ -7,7 +7,7 @@ use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::{WallClock, eventually};
 
 use crate::sql_faults::fixture::{
-    DatabaseKind, Fixture, LASTING, SHORT, ShiftedClock, acquire, is_lock_free, lock_stubbornly,
+    DatabaseKind, Fixture, LASTING, SHORT, ShiftedClock, acquire, is_lock_free, lock_with_retries,
 };
 
 /// A server whose clock can be set back, and a client.
@@ -55,9 +55,9 @@ impl ClockFixture {
     /// is free after a TTL, also for clients that only try.
     async fn while_a_holder_is_cut_off(&self) {
         let kind = self.fixture.kind;
-        for (name, at) in [("gone", None), ("future", Some(-7200)), ("tried", Some(-10_800))] {
+        for (name, at) in [("cut off", None), ("future", Some(-7200)), ("tried", Some(-10_800))] {
             let (one, proxy) = self.fixture.open_through_proxy(SHORT).await;
-            let guard = lock_stubbornly(&one, name).await;
+            let guard = lock_with_retries(&one, name).await;
             proxy.freeze(true);
             if let Some(at) = at {
                 self.set_offset(at);

@@ -4,7 +4,7 @@ use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
 
 use crate::sql_faults::fixture::{
-    BOTH, DatabaseKind, Fixture, LASTING, SHORT, ShiftedClock, acquire, is_lock_free, lock_stubbornly, until_queued,
+    BOTH, DatabaseKind, Fixture, LASTING, SHORT, ShiftedClock, acquire, is_lock_free, lock_with_retries, until_queued,
 };
 
 /// A holder survives killed connections: the lease is in the table, and the next statement uses a
@@ -82,7 +82,7 @@ async fn a_holder_on_a_frozen_connection_expires_first() {
         let fixture = Fixture::new(kind).await;
         let (one, proxy) = fixture.open_through_proxy(SHORT).await;
         let two = fixture.open_locks(LASTING).await;
-        let guard = lock_stubbornly(&one, "a").await;
+        let guard = lock_with_retries(&one, "a").await;
         proxy.freeze(true);
         let next = acquire(&two, "a").await;
         assert!(!guard.is_held(), "{kind:?}: two holders");

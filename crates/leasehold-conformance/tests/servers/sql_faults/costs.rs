@@ -110,7 +110,7 @@ async fn a_cycle_takes_two_statements_on_postgres() {
     let client = async |count: u64| {
         let locks = open_with_stopped_clock(&format!("{}?wake=poll", server.url()), &ManualClock::new()).await;
         run_cycles(&locks, count).await;
-        locks.close().await.expect("an end");
+        locks.close().await.expect("a closed client");
         // A session may report its statistics only when it ends.
         let left = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'test'";
         eventually(TEST_TIMEOUT, || async { if number(left).await == 0 { Ok(()) } else { Err("sessions remain") } })

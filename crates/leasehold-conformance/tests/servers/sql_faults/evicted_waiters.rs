@@ -184,7 +184,7 @@ async fn the_request_fails_with_the_eviction() {
         let evicted = near.inspect("a").await.expect("a view").waiters[0].claim;
         proxy.refuse(true);
         proxy.cut();
-        refused(&proxy, &ahead).await;
+        wait_heartbeats_refused(&proxy, &ahead).await;
         near.force_release("a", evicted).await.expect("an eviction");
         let _ = held.release().await.expect("a release");
         proxy.refuse(false);
@@ -201,7 +201,7 @@ async fn the_request_fails_with_the_eviction() {
 }
 
 /// Waits until the waiter's heartbeats have failed.
-async fn refused(proxy: &Proxy, ahead: &ShiftedClock) {
+async fn wait_heartbeats_refused(proxy: &Proxy, ahead: &ShiftedClock) {
     let before = proxy.counts().refused;
     // A heartbeat is due after a third of the TTL.
     ahead.advance(LASTING * 2 / 5);

@@ -33,7 +33,7 @@ async fn polling_clients_notice_an_eviction_early() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_evicted_waiter_ends_when_clients_poll() {
+async fn an_evicted_waiter_gets_an_error_when_clients_poll() {
     for kind in BOTH {
         let fixture = Fixture::new(kind).await;
         let url = format!("{}?wake=poll", fixture.url());

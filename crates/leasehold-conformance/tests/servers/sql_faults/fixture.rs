@@ -9,7 +9,7 @@ use leasehold_testbed::mariadb::Connection;
 use leasehold_testbed::{Proxy, Server, WallClock, eventually, mariadb, postgres};
 
 pub(crate) use super::manual_transaction::ManualTransaction;
-pub(crate) use super::shared_server::{BOTH, DatabaseKind, TestDatabase, lock_stubbornly};
+pub(crate) use super::shared_server::{BOTH, DatabaseKind, TestDatabase, lock_with_retries};
 pub(crate) use super::shifted_clock::ShiftedClock;
 
 /// A TTL that a test waits out.
@@ -132,7 +132,7 @@ pub(crate) async fn open_locks(url: &str, ttl: Duration) -> Locks {
     Locks::builder().ttl(ttl).open(&patient_url(url)).await.expect("locks")
 }
 
-/// Acquires a lock, whatever time that takes on the client's clock.
+/// Acquires a lock, with a timeout on the machine's clock only.
 pub(crate) async fn acquire(locks: &Locks, name: &str) -> Guard {
     let mutex = locks.mutex(name);
     tokio::time::timeout(TEST_TIMEOUT, mutex.lock()).await.expect("the lock becomes free").expect("a lock")

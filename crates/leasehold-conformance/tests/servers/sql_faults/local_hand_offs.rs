@@ -177,7 +177,7 @@ async fn an_evicted_local_successor_does_not_keep_the_lock() {
         let mut last = first.token();
         let _ = first.release().await.expect("a release");
         for (place, waiter) in waiting.into_iter().enumerate() {
-            let ended = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("an end").expect("no panic");
+            let ended = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("the call returns").expect("no panic");
             match ended {
                 Err(error) => assert_eq!((place, error.kind()), (1, ErrorKind::ForceReleased), "{kind:?}: {error}"),
                 Ok(guard) => {

@@ -162,6 +162,6 @@ async fn shared_server(kind: DatabaseKind) -> &'static Server {
 }
 
 /// Acquires a lock with a short TTL, retrying while the database does not answer in time.
-pub(crate) async fn lock_stubbornly(locks: &Locks, name: &str) -> Guard {
+pub(crate) async fn lock_with_retries(locks: &Locks, name: &str) -> Guard {
     eventually(TEST_TIMEOUT, || async { locks.mutex(name).lock().await }).await
 }

@@ -44,7 +44,7 @@ impl OtherProgram {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_programs_sessions_are_left_unchanged() {
     let server = postgres::start().await.expect("a server");
-    // With a single session, the neighbour sees whatever is left behind. And with a few.
+    // With a single session, the neighbour sees every leftover. And with a few.
     for size in [1, 3] {
         let pooler = PgBouncer::new(&server, PoolMode::Transaction).pool_size(size).start().await.expect("a pooler");
         let neighbour = OtherProgram::connect(&pooler).await;

@@ -1,7 +1,7 @@
 //! The connection between a client and the server is cut or becomes unresponsive.
 
 use crate::sql_session_faults::fixture::{
-    DatabaseKind, Fixture, LASTING, SHORT, acquire, assert_lost, lock_stubbornly,
+    DatabaseKind, Fixture, LASTING, SHORT, acquire, assert_lost, lock_with_retries,
 };
 
 /// A cut connection: the holder learns of the loss long before its TTL.
@@ -21,7 +21,7 @@ async fn a_cut_connection_is_a_loss(kind: DatabaseKind) {
 async fn an_unresponsive_connection_expires_first(kind: DatabaseKind) {
     for table in Fixture::new(kind).await.techniques() {
         let ((locks, proxy), other) = (table.open_through_proxy(SHORT).await, table.open_locks(LASTING).await);
-        let guard = lock_stubbornly(&locks, "a").await;
+        let guard = lock_with_retries(&locks, "a").await;
         proxy.freeze(true);
         let next = acquire(&other, "a").await;
         assert!(!guard.is_held(), "two holders");
@@ -30,7 +30,7 @@ async fn an_unresponsive_connection_expires_first(kind: DatabaseKind) {
         proxy.freeze(false);
         assert!(next.is_held());
         let _ = next.release().await.expect("a release");
-        drop(lock_stubbornly(&locks, "a").await);
+        drop(lock_with_retries(&locks, "a").await);
     }
 }
 

@@ -11,7 +11,7 @@ use leasehold_testbed::postgres::Postgres;
 use leasehold_testbed::{Proxy, Server, WallClock, eventually};
 
 pub(crate) use crate::sql_faults::manual_transaction::ManualTransaction;
-pub(crate) use crate::sql_faults::shared_server::{DatabaseKind, TestDatabase, lock_stubbornly};
+pub(crate) use crate::sql_faults::shared_server::{DatabaseKind, TestDatabase, lock_with_retries};
 
 /// A TTL that no test outlives.
 pub(crate) const LASTING: Duration = Duration::from_secs(600);

@@ -16,7 +16,7 @@ use crate::zookeeper_access::fixture::{
 /// An address without a listener.
 fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address").to_string()
+    listener.local_addr().expect("a bound address").to_string()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -32,7 +32,7 @@ async fn an_unreachable_server_is_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unresponsive_server_times_out() {
     let unresponsive = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let host = unresponsive.local_addr().expect("its address").to_string();
+    let host = unresponsive.local_addr().expect("a bound address").to_string();
     let error = open_error(&format!("zookeeper://{host}?connect-timeout=500ms")).await;
     assert_error(&error, ErrorKind::Unavailable, &[&host]);
 }
@@ -50,7 +50,7 @@ async fn all_servers_are_named_if_none_is_reachable() {
 async fn unreachable_servers_first_in_the_list_are_skipped() {
     let server = shared_server().await;
     let unresponsive = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let unresponsive = unresponsive.local_addr().map(|addr| (addr.to_string(), unresponsive)).expect("its address");
+    let unresponsive = unresponsive.local_addr().map(|addr| (addr.to_string(), unresponsive)).expect("a bound address");
     for hosts in [format!("{},{}", unused_address(), server.url()), format!("{},{}", unresponsive.0, server.url())] {
         // On a slow machine the live server may exceed this timeout as well.
         let url = format!("zookeeper://{hosts}/living?connect-timeout=2s");

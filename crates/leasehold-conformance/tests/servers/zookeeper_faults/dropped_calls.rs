@@ -60,7 +60,7 @@ async fn drop_after<T>(step: Step<T>, steps: u32) -> bool {
 
 /// Wherever a call is dropped, nothing of the claim is left after its release.
 #[tokio::test]
-async fn a_call_that_is_dropped_anywhere_leaves_nothing() {
+async fn a_dropped_call_leaves_no_node() {
     let fixture = Fixture::new().await;
     let (engine, _proxy) = open_on_slow_connection(&fixture).await;
     let owner = Some(Owner::new());
@@ -85,7 +85,7 @@ async fn a_call_that_is_dropped_anywhere_leaves_nothing() {
 
 /// An owner whose call was dropped retries and re-enters past the waiters, as it would have.
 #[tokio::test]
-async fn an_owner_enters_again_after_a_call_that_was_dropped_anywhere() {
+async fn an_owner_re_enters_after_a_dropped_call() {
     let fixture = Fixture::new().await;
     let (engine, _proxy) = open_on_slow_connection(&fixture).await;
     let owner = Some(Owner::new());
@@ -106,7 +106,7 @@ async fn an_owner_enters_again_after_a_call_that_was_dropped_anywhere() {
 /// Two claims of one owner wait. The first is granted, and the second's call is dropped anywhere
 /// while it joins. It waits again and is granted; after both releases nothing is left.
 #[tokio::test]
-async fn a_wait_that_is_dropped_anywhere_goes_on_where_it_was() {
+async fn a_dropped_wait_can_be_resumed() {
     let fixture = Fixture::new().await;
     let (engine, (other, _proxy)) = (fixture.engine().await, open_on_slow_connection(&fixture).await);
     for steps in 0.. {
@@ -137,7 +137,7 @@ async fn a_wait_that_is_dropped_anywhere_goes_on_where_it_was() {
 /// The client considers a claim's session expired before the servers do. The claim queues again on
 /// a new session while its first node still exists, ahead of another claim's.
 #[tokio::test]
-async fn a_claim_s_node_of_an_earlier_session_does_not_hold_for_it() {
+async fn a_node_of_an_earlier_session_grants_nothing() {
     let fixture = Fixture::new().await;
     let engine = fixture.engine().await;
     let (holder, between, again) = (

@@ -34,7 +34,7 @@ async fn open_through_proxy(fixture: &Fixture) -> (Arc<dyn Engine>, Proxy) {
 /// Waits until the client considers the session expired and reports `held` as lost. `held` is
 /// renewed meanwhile, so that its session is not closed as unused; `also` is attempted, as by
 /// waiting callers.
-async fn until_session_over(engine: &Arc<dyn Engine>, losses: &mut LossEvents, held: &Arc<Claim>, also: &Arc<Claim>) {
+async fn until_session_ended(engine: &Arc<dyn Engine>, losses: &mut LossEvents, held: &Arc<Claim>, also: &Arc<Claim>) {
     let pause = held.options.ttl / 20;
     let waiting = async {
         loop {
@@ -88,7 +88,7 @@ async fn does_not_re_enter_with_its_old_node(ttl: Duration) -> bool {
     attempt_once(&engine, &other).await.expect("a lock that reports the session's end");
     proxy.drop_replies(true);
     let first = claim("a", Mode::Exclusive, owner, ttl);
-    until_session_over(&engine, &mut losses, &other, &first).await;
+    until_session_ended(&engine, &mut losses, &other, &first).await;
     proxy.drop_replies(false);
     if fixture.nodes("a").await.is_empty() {
         return false;
@@ -120,7 +120,7 @@ async fn gets_a_new_token(ttl: Duration) -> bool {
     let tokens =
         (attempt_once(&engine, &first).await.expect("a grant"), attempt_once(&engine, &reader).await.expect("a grant"));
     proxy.drop_replies(true);
-    until_session_over(&engine, &mut losses, &first, &reader).await;
+    until_session_ended(&engine, &mut losses, &first, &reader).await;
     proxy.drop_replies(false);
     let left = (fixture.nodes("a").await.len(), fixture.nodes("b").await.len());
     if left != (1, 1) {

@@ -49,7 +49,7 @@ async fn mark_count(fixture: &Fixture) -> usize {
 
 /// The waiter is disconnected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_is_evicted_without_a_connection_ends() {
+async fn a_waiter_evicted_while_disconnected_gets_an_error() {
     let fixture = Fixture::new().await;
     let locks = fixture.open_locks(LONG_TTL).await;
     let (far, proxy) = fixture.open_through_proxy(LONG_TTL).await;
@@ -103,7 +103,7 @@ async fn a_waiter_that_is_evicted_between_two_attempts_does_not_queue_again() {
 
 /// The reply to the queue request is lost, and the waiter is evicted before it retries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_is_evicted_before_it_knows_that_it_waits_does_not_queue_again() {
+async fn a_waiter_evicted_before_its_queue_reply_does_not_queue_again() {
     let fixture = Fixture::new().await;
     let (near, (far, proxy)) = (fixture.engine().await, open_proxied(&fixture).await);
     let (first, held, waits) = (claim_with_ttl(LONG_TTL), claim_with_ttl(LONG_TTL), claim_with_ttl(LONG_TTL));
@@ -125,7 +125,12 @@ async fn a_waiter_that_is_evicted_before_it_knows_that_it_waits_does_not_queue_a
 
 /// Waits until the client considers the session expired and reports `held` as lost. `also` is
 /// attempted meanwhile, as by waiting callers.
-async fn until_over(engine: &Arc<dyn Engine>, losses: &mut LossEvents, held: &Arc<Claim>, also: &[&Arc<Claim>]) {
+async fn until_session_ended(
+    engine: &Arc<dyn Engine>,
+    losses: &mut LossEvents,
+    held: &Arc<Claim>,
+    also: &[&Arc<Claim>],
+) {
     let waiting = async {
         loop {
             let pulse = async {
@@ -145,7 +150,7 @@ async fn until_over(engine: &Arc<dyn Engine>, losses: &mut LossEvents, held: &Ar
 
 /// The session ends meanwhile, for the client alone or for the server as well, and the waiter
 /// retries on a new one. Another waiter of that session queues again, with one node.
-async fn evicted_and_its_session_over(for_client_alone: bool) {
+async fn check_eviction_before_session_end(for_client_alone: bool) {
     let fixture = Fixture::new().await;
     let near = fixture.engine().await;
     let held = claim_with_ttl(LONG_TTL);
@@ -163,7 +168,7 @@ async fn evicted_and_its_session_over(for_client_alone: bool) {
             proxy.cut();
         }
         let in_time = evict(&near, &waits).await;
-        until_over(&far, &mut losses, &signal, &[&waits, &other]).await;
+        until_session_ended(&far, &mut losses, &signal, &[&waits, &other]).await;
         proxy.drop_replies(false);
         proxy.refuse(false);
         if !in_time {
@@ -187,12 +192,12 @@ async fn evicted_and_its_session_over(for_client_alone: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_is_evicted_and_whose_session_ends_does_not_queue_again() {
-    evicted_and_its_session_over(false).await;
+    check_eviction_before_session_end(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_is_evicted_and_whose_session_ends_for_its_client_does_not_queue_again() {
-    evicted_and_its_session_over(true).await;
+    check_eviction_before_session_end(true).await;
 }
 
 /// A waiter is evicted while its client considers the session expired and has not reconnected: the
@@ -210,7 +215,7 @@ async fn a_waiter_whose_session_is_over_for_its_client_is_evicted_by_its_last_no
         attempt_once(&far, &signal).await.expect("a lock that reports the session's end");
         assert_eq!(attempt_once(&far, &waits).await, None);
         proxy.drop_replies(true);
-        until_over(&far, &mut losses, &signal, &[&waits]).await;
+        until_session_ended(&far, &mut losses, &signal, &[&waits]).await;
         let in_time = evict(&near, &waits).await;
         proxy.drop_replies(false);
         if !in_time {

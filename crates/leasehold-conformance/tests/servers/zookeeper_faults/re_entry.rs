@@ -35,14 +35,14 @@ async fn a_re_entered_claim_survives_the_first_claim() {
     let clock = Clock::system();
     let end = clock.now().saturating_add(SHORT);
     while clock.now() < end {
-        assert!(!waiter.is_finished(), "two owners at once");
+        assert!(!waiter.is_finished(), "two owners hold the lock");
         clock.sleep_until(clock.now().saturating_add(std::time::Duration::from_millis(20))).await;
     }
     // A third claim re-enters on the second, with the token of the first.
     let third = claim("a", Mode::Exclusive, owner, LONG_TTL);
     assert_eq!(attempt_once(&second, &third).await, Some(token));
     let _ = std::sync::Arc::clone(&second).release(inner).await.expect("a release");
-    assert!(!waiter.is_finished(), "two owners at once");
+    assert!(!waiter.is_finished(), "two owners hold the lock");
     let _ = std::sync::Arc::clone(&second).release(third).await.expect("a release");
     let (_, next) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in time").expect("no panic");
     assert!(next.token() > token);

@@ -47,7 +47,7 @@ async fn a_hundred_ttls_share_few_sessions() {
         .await;
         // The next lock has a session all the same.
         assert!(locks.mutex("next").lock().await.expect("a lock").is_held());
-        locks.close().await.expect("an end");
+        locks.close().await.expect("a closed client");
         eventually(TEST_TIMEOUT, || async {
             let open = count_sessions(&server).await;
             if open == 0 { Ok(()) } else { Err(format!("{open} sessions of a closed client")) }

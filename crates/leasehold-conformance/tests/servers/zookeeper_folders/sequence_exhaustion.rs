@@ -171,7 +171,7 @@ async fn an_owner_re_enters_past_the_last_number() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn permits_go_round_past_the_last_number() {
+async fn permits_are_granted_past_the_last_number() {
     let fixture = fixture_with_sequence("/permits").await;
     let (locks, resource) = (fixture.open_locks().await, ProtectedResource::default());
     let mut holder_tasks = Vec::new();
@@ -219,10 +219,10 @@ async fn concurrent_clients_pass_the_last_number() {
     assert_eq!(resource.grant_count(), CLIENTS * ROUNDS);
 }
 
-/// The sequence restarts: whoever empties such a folder removes it.
+/// The sequence restarts: a client that leaves such a folder empty removes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sequence_restarts_once_the_folder_is_empty() {
-    let fixture = fixture_with_sequence("/anew").await;
+    let fixture = fixture_with_sequence("/restart").await;
     let (admin, folder, locks) = (fixture.admin_client().await, fixture.folder("a"), fixture.open_locks().await);
     let mut tokens = Vec::new();
     for _ in 0..2 {

@@ -18,7 +18,7 @@ const NEXT_NUMBERS: [(&str, i32); 7] = [
     ("/owner", i32::MAX),
     ("/permits", i32::MAX),
     ("/crowd", i32::MAX - 30),
-    ("/anew", i32::MAX - 1),
+    ("/restart", i32::MAX - 1),
 ];
 
 /// A base on a server that keeps empty folders; the sequence of its folder `a` is about to end.
@@ -42,19 +42,19 @@ async fn start() -> Server {
     // The server writes a snapshot when it starts.
     server.restart(Data::Keep).await.expect("a server with a snapshot");
     server.stop().await.expect("a stopped server");
-    let snapshot = newest(&server);
+    let snapshot = newest_snapshot(&server);
     let mut bytes = fs::read(&snapshot).expect("a snapshot");
     for (base, next) in NEXT_NUMBERS {
         set_children_version(&mut bytes, &format!("{base}/a"), next);
     }
-    seal(&mut bytes);
+    write_checksum(&mut bytes);
     fs::write(&snapshot, bytes).expect("a changed snapshot");
     server.restart(Data::Keep).await.expect("a server that accepts it");
     server
 }
 
 /// The snapshot with the highest transaction.
-fn newest(server: &Server) -> PathBuf {
+fn newest_snapshot(server: &Server) -> PathBuf {
     let files = fs::read_dir(server.dir().join("version-2")).expect("the data folder");
     let files = files.map(|file| file.expect("a file").path());
     let transaction = |path: &Path| {
@@ -79,7 +79,7 @@ fn set_children_version(bytes: &mut [u8], path: &str, next: i32) {
 }
 
 /// The snapshot ends with a checksum of all preceding bytes, and a slash.
-fn seal(bytes: &mut [u8]) {
+fn write_checksum(bytes: &mut [u8]) {
     let end = bytes.len() - 8 - 5;
     assert_eq!(bytes[end + 8..], [0, 0, 0, 1, b'/'], "not the end of a snapshot");
     let sum = checksum(&bytes[..end]);

@@ -21,7 +21,7 @@ async fn opening_behind_a_full_pooler_times_out() {
     tokio::spawn(connection);
     raw.batch_execute("BEGIN").await.expect("a transaction");
     let url = format!("{}?pooler=transaction&connect-timeout=2s", pooler.url());
-    let opened = tokio::time::timeout(TEST_TIMEOUT, Locks::open(&url)).await.expect("an end");
+    let opened = tokio::time::timeout(TEST_TIMEOUT, Locks::open(&url)).await.expect("the call returns");
     let error = opened.expect_err("the pooler is full");
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
     assert!(error.to_string().contains("pooler"), "{error}");
