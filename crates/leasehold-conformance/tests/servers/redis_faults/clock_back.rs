@@ -91,7 +91,7 @@ async fn a_million_waiters_are_too_many() {
 
 /// The size of a stored holder is limited, both in the client and in the engine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_overlong_program_name_damages_no_record() {
+async fn an_endless_name_of_a_program_damages_nothing() {
     let fixture = Fixture::shared().await;
     let long = "x".repeat(100_000);
     let holder = Holder::new(&long, 1, &long, &long);

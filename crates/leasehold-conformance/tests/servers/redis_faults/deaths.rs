@@ -79,7 +79,7 @@ async fn the_grant_of_a_stopped_waiter_expires() {
 
 /// The same on a clock that the test moves: the grant lasts exactly until the TTL ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_grant_of_a_stopped_waiter_lasts_for_its_ttl() {
+async fn the_grant_of_a_waiter_that_stands_still_lasts_for_its_ttl() {
     let time = ManualTime::new();
     let fixture = Fixture::with_config(time.redis_config()).await;
     let locks = fixture.locks_with_clock(LONGER, time.clients_clock()).await;

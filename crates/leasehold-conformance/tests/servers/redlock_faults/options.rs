@@ -25,7 +25,7 @@ fn lease_after_drift(drift: Duration) -> Duration {
 
 /// The size of a stored holder is limited: an endless program name leaves a readable record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_overlong_program_name_damages_no_lock() {
+async fn an_endless_name_of_a_program_damages_no_lock() {
     let fixture = Fixture::shared().await;
     let engine = connected_engine(&fixture.url(PATIENT), &Clock::system()).await;
     let holder = Holder::new("host", 1, &"x".repeat(20_000), "");
