@@ -24,7 +24,7 @@ pub struct Requirement {
 
 impl std::fmt::Debug for Requirement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Need").field(&self.capability).finish()
+        f.debug_tuple("Requirement").field(&self.capability).finish()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Updates by version, one after the other.
+//! Updates by version, one after another.
 
 use leasehold::versioned::{Change, UpdateError, VersionedTable};
 
@@ -14,7 +14,7 @@ pub(crate) async fn create_stock_table<S: DatabaseFixture>(conn: &mut S::Conn) -
     name
 }
 
-/// The columns that the tests check.
+/// The units, the sold units and the version of a row.
 pub(crate) async fn read_row<S: DatabaseFixture>(conn: &mut S::Conn, table: &str, id: i64) -> [i64; 3] {
     // The sum turns the version into a 64-bit integer in SQL that both databases accept.
     let mut found = [0; 3];

@@ -12,7 +12,7 @@ use leasehold_testbed::{Server, WallClock, eventually, redis};
 use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, patient_url, raw_command, text};
 use crate::redis_faults::fixture::claim;
 
-/// Further than a lease.
+/// Further ahead than a lease lasts, in seconds.
 const AHEAD: i64 = 2 * LONG_TTL.as_secs() as i64;
 
 /// An engine without a keeper.

@@ -4,7 +4,8 @@
 //! `docs/classic-mistakes.md` has a section with the timeline of each test. A test whose timeline
 //! differs from the page fails (numbers aside). To update the page:
 //! ```text
-//! UPDATE_PAGE=1 cargo test --package leasehold-conformance --test servers --features nightly redis_mistakes
+//! UPDATE_PAGE=1 cargo test --package leasehold-conformance --test servers \
+//!     --features nightly redis_mistakes
 //! ```
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 

@@ -23,7 +23,7 @@ fn lease_after_drift(drift: Duration) -> Duration {
     LASTING.checked_sub(drift).expect("less than a TTL")
 }
 
-/// The size of a stored holder is limited: an endless program name leaves a readable record.
+/// The size of a stored holder is limited: an overlong program name leaves a readable record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_endless_name_of_a_program_damages_no_lock() {
     let fixture = Fixture::shared().await;

@@ -30,7 +30,8 @@ async fn a_free_lock_costs_two_requests() {
     drop(locks.mutex("a").lock().await.expect("a lock"));
     fixture.until_nodes("a", 0).await;
     let polling = measurement_cost(&fixture).await.0;
-    // Pings of the two clients interfere, more so on a slow machine; some ten locks are without.
+    // Pings of the two clients interfere, more so on a slow machine; some runs of ten locks are
+    // without them.
     eventually(TEST_TIMEOUT, || async {
         let before = fixture.packets().await.0;
         for _ in 0..10 {
