@@ -1,4 +1,4 @@
-//! Another process, from the test's side.
+//! Controls another process from a test.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -9,32 +9,32 @@ use leasehold_testbed::Actor;
 use crate::protocol::{ActorCommand, ActorReport, LockRequest};
 use crate::test_context::TEST_TIMEOUT;
 
-/// A process that takes locks as it is told.
+/// A process that acquires locks on command.
 #[derive(Debug)]
 pub struct ActorProcess {
     actor: Actor,
-    /// What it said before it was asked for.
+    /// Reports that no call has consumed yet.
     pending_reports: VecDeque<ActorReport>,
 }
 
 impl ActorProcess {
-    /// Starts the program, and has it open the engine.
+    /// Starts the program and makes it open the engine.
     pub async fn open(exe: &Path, url: &str, ttl: Duration) -> Self {
         Self::open_with(exe, &[], url, ttl).await
     }
 
-    /// As [`open`](Self::open), with `env` added to its environment.
+    /// The same as [`open`](Self::open), with `env` added to its environment.
     pub async fn open_with(exe: &Path, env: &[(&str, &str)], url: &str, ttl: Duration) -> Self {
         let actor = Actor::spawn(exe, &[], env).unwrap_or_else(|error| panic!("{error}"));
-        let mut player = Self { actor, pending_reports: VecDeque::new() };
-        let ttl_ms = u64::try_from(ttl.as_millis()).expect("a sensible TTL");
-        player.send(&ActorCommand::Open { url: url.to_owned(), ttl_ms }).await;
-        player
+        let mut process = Self { actor, pending_reports: VecDeque::new() };
+        let ttl_ms = u64::try_from(ttl.as_millis()).expect("a TTL in range");
+        process.send(&ActorCommand::Open { url: url.to_owned(), ttl_ms }).await;
+        process
             .wait_for_report("the engine to be open", |report| {
                 matches!(report, ActorReport::Opened { .. }).then_some(())
             })
             .await;
-        player
+        process
     }
 
     /// Its process id.
@@ -42,22 +42,22 @@ impl ActorProcess {
         self.actor.pid()
     }
 
-    /// The process, to be killed, stopped and resumed.
+    /// The process, to kill, stop or resume it.
     pub fn process(&mut self) -> &mut Actor {
         &mut self.actor
     }
 
-    /// Gives an order.
+    /// Sends a command.
     pub async fn send(&mut self, command: &ActorCommand) {
-        let line = serde_json::to_value(command).expect("an order is JSON");
+        let line = serde_json::to_value(command).expect("a command is JSON");
         self.actor.send(&line).await.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Waits for the first report, unheard so far, of which `pick` makes something.
+    /// Waits for the first unread report that `pick` accepts, and returns its result.
     pub async fn wait_for_report<T>(&mut self, expected: &str, pick: impl Fn(&ActorReport) -> Option<T>) -> T {
         if let Some(at) = self.pending_reports.iter().position(|report| pick(report).is_some()) {
-            let report = self.pending_reports.remove(at).expect("it was just found");
-            return pick(&report).expect("it was just picked");
+            let report = self.pending_reports.remove(at).expect("a found report");
+            return pick(&report).expect("an accepted report");
         }
         loop {
             let line =
@@ -70,25 +70,25 @@ impl ActorProcess {
         }
     }
 
-    /// Asks for a lock and waits for it; its token and the moment of the grant.
+    /// Acquires a lock, waiting for it, and returns its token and the time of the grant.
     pub async fn acquire(&mut self, request: LockRequest) -> (u64, u64) {
         let guard = request.guard.clone();
         self.send(&ActorCommand::Lock(request)).await;
         self.wait_granted(&guard).await
     }
 
-    /// Waits until a lock is granted; its token and the moment of the grant.
+    /// Waits until a lock is granted, and returns its token and the time of the grant.
     pub async fn wait_granted(&mut self, guard_name: &str) -> (u64, u64) {
         let answer = self.wait_for_report(guard_name, |report| match report {
             ActorReport::Granted { guard, token, at } if guard == guard_name => Some(Ok((*token, *at))),
             ActorReport::Failed { guard, message, .. } if guard == guard_name => Some(Err(message.clone())),
-            ActorReport::Busy { guard } if guard == guard_name => Some(Err("it is busy".to_owned())),
+            ActorReport::Busy { guard } if guard == guard_name => Some(Err("the lock is busy".to_owned())),
             _ => None,
         });
         answer.await.unwrap_or_else(|message| panic!("{guard_name} was not granted: {message}"))
     }
 
-    /// Whether a guard is held, by its own word, and the moment when it said so.
+    /// Whether the process considers a guard held, and when it checked.
     pub async fn query_held(&mut self, guard_name: &str) -> (bool, u64) {
         self.send(&ActorCommand::Held { guard: guard_name.to_owned() }).await;
         self.wait_for_report("whether it is held", |report| match report {
@@ -98,7 +98,7 @@ impl ActorProcess {
         .await
     }
 
-    /// Gives a guard back; what came of it.
+    /// Releases a guard and returns the outcome.
     pub async fn release(&mut self, guard_name: &str) -> String {
         self.send(&ActorCommand::Release { guard: guard_name.to_owned() }).await;
         self.wait_for_report("a release", |report| match report {
@@ -109,7 +109,7 @@ impl ActorProcess {
         .await
     }
 
-    /// Waits until it says, unasked, that a guard is lost; the reason.
+    /// Waits for an unsolicited report that a guard is lost, and returns the reason.
     pub async fn wait_lost(&mut self, guard_name: &str) -> String {
         self.wait_for_report("the loss", |report| match report {
             ActorReport::Lost { guard, reason, .. } if guard == guard_name => Some(reason.clone()),
@@ -118,7 +118,7 @@ impl ActorProcess {
         .await
     }
 
-    /// Writes to a register; whether it was accepted.
+    /// Writes to a register, and returns whether the write was accepted.
     pub async fn write(&mut self, guard_name: &str, register: &Path, value: u64, fenced: bool) -> bool {
         let (guard, register) = (guard_name.to_owned(), register.to_owned());
         self.send(&ActorCommand::Write { guard, register, value, fenced }).await;
@@ -129,7 +129,7 @@ impl ActorProcess {
         .await
     }
 
-    /// What its wall clock shows: milliseconds since 1970.
+    /// Its wall clock in milliseconds since 1970.
     pub async fn wall_clock_ms(&mut self) -> u64 {
         self.send(&ActorCommand::WallClock).await;
         self.wait_for_report("its wall clock", |report| {
@@ -138,7 +138,7 @@ impl ActorProcess {
         .await
     }
 
-    /// Writes a record over a version; its new one, and what the engine's clock showed.
+    /// Writes a record over a version, and returns its new version and the engine's time.
     pub async fn write_record(&mut self, name: &str, expected_version: u64, value: &str) -> (u64, Duration) {
         self.send(&ActorCommand::Record { name: name.to_owned(), expected_version, value: value.to_owned() }).await;
         let answer = self.wait_for_report("a record", |report| match report {
@@ -149,14 +149,14 @@ impl ActorProcess {
         answer.await.unwrap_or_else(|message| panic!("{name} was not written: {message}"))
     }
 
-    /// Waits for the end of a storm: how often it met somebody, and its tokens.
+    /// Waits for the end of a contention run, and returns the number of overlaps and the tokens.
     pub async fn wait_contention_result(&mut self) -> (u32, Vec<u64>) {
-        self.wait_for_report("the end of the storm", |report| match report {
-            ActorReport::ContentionResult { overlaps: met, tokens } => Some(Ok((*met, tokens.clone()))),
+        self.wait_for_report("the end of the contention run", |report| match report {
+            ActorReport::ContentionResult { overlaps, tokens } => Some(Ok((*overlaps, tokens.clone()))),
             ActorReport::Failed { message, .. } => Some(Err(message.clone())),
             _ => None,
         })
         .await
-        .unwrap_or_else(|message| panic!("the storm failed: {message}"))
+        .unwrap_or_else(|message| panic!("the contention run failed: {message}"))
     }
 }

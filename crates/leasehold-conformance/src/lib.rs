@@ -1,27 +1,29 @@
-//! The behaviour suite that every engine passes, chosen by what the engine says it can do.
+//! The behaviour suite for all engines; an engine's capabilities select its cases.
 //!
-//! An engine's tests are one line in `tests/`, after its [`Subject`] says how a fresh instance is made:
+//! An engine's tests are one line in `tests/`, after an implementation of [`Subject`] that creates
+//! fresh instances:
 //!
 //! ```text
 //! leasehold_conformance::suite!(memory, Memory);
 //! ```
 //!
-//! | module | what it gives |
+//! | module | contents |
 //! |---|---|
-//! | [`cases`] | the cases, one file per promise, and the one list of them |
-//! | [`subject`] | [`Subject`] and [`Instance`]: what an engine's tests supply |
-//! | [`test_context`] | [`TestContext`]: what a case works with: clients, engines, processes |
-//! | [`short_leases`] | leases and waits that are short, on a machine that may be slow |
-//! | [`requirement`] | what a case needs of the engine, and how an engine without it must refuse |
-//! | [`flaky`] | an engine around a real one that loses requests and replies |
-//! | [`limited`] | an engine around a real one that can do less |
+//! | [`cases`] | the cases, one file per guarantee, and their list |
+//! | [`subject`] | [`Subject`] and [`Instance`], which an engine's tests provide |
+//! | [`test_context`] | [`TestContext`]: clients, engines and processes for a case |
+//! | [`short_leases`] | short leases and waits on a machine that may be slow |
+//! | [`requirement`] | capabilities that a case needs, and how an engine without them must refuse |
+//! | [`flaky`] | an engine wrapper that loses requests and replies |
+//! | [`limited`] | an engine wrapper with fewer capabilities |
 //! | [`model`] | random sequences of operations, compared with the memory engine step by step |
-//! | [`actor_process`], [`protocol`] | the separate process that takes locks, is killed and is stopped |
-//! | [`overlap_probe`], [`register`] | what finds two holders at once, and what a fenced resource is |
+//! | [`actor_process`], [`protocol`] | a separate process that holds locks, is killed and stopped |
+//! | [`overlap_probe`], [`register`] | a detector of overlapping holders, and a fenced resource |
 //!
-//! A case that does not apply to an engine says so, and checks instead that the engine refuses what it cannot do.
+//! A case that does not apply to an engine checks instead that the engine rejects the unsupported
+//! calls.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "this is a test: what fails here is the finding")]
-#![allow(clippy::missing_panics_doc, reason = "panicking is how a case speaks")]
+#![allow(clippy::missing_panics_doc, reason = "a case fails by panicking")]
 
 pub mod actor_process;
 pub mod cases;

@@ -1,12 +1,12 @@
-//! An engine that can do less than the real one behind it: what the suite and the library do with an engine that holds
-//! locks exclusively and has no queue.
+//! A wrapper with fewer capabilities than its engine: it has only exclusive locks, and no queue. It
+//! tests the suite and the library with such an engine.
 
 use std::sync::Arc;
 
 use leasehold::Claim;
 use leasehold::engine::{AcquireReply, Capabilities, Engine, ReleaseReply, RenewReply, Step};
 
-/// A real engine of which only the least is used: no queue, no modes, no owners, no inspection, no eviction.
+/// A real engine without queues, modes, owners, inspections and evictions.
 #[derive(Debug)]
 pub struct LimitedEngine {
     inner: Arc<dyn Engine>,

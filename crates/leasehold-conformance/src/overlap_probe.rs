@@ -1,13 +1,13 @@
-//! What finds two holders at once: a room for tasks, and a folder for processes.
+//! Detects overlapping holders: a probe for tasks, and a folder for processes.
 
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How often the holder of a lock lets others run while it is inside: a lock that does not hold is found out.
+/// How often a holder yields while it is inside, so that a broken lock is detected.
 const YIELDS: u32 = 3;
 
-/// A room that at most `limit` tasks should be in at the same time.
+/// Counts the tasks that are inside at the same time.
 #[derive(Debug, Default)]
 pub struct OverlapProbe {
     current: AtomicU32,
@@ -16,11 +16,11 @@ pub struct OverlapProbe {
 }
 
 impl OverlapProbe {
-    /// Is inside for a while, counted as so many.
+    /// Stays inside for a while, with this weight.
     pub async fn visit(&self, weight: u32) {
         let now = self.current.fetch_add(weight, Ordering::SeqCst) + weight;
         self.max_concurrent.fetch_max(now, Ordering::SeqCst);
-        // Not an atomic addition: two at once lose one.
+        // Not an atomic addition, so that concurrent visits lose one.
         let entered = self.visit_count.load(Ordering::SeqCst);
         for _ in 0..YIELDS {
             tokio::task::yield_now().await;
@@ -29,18 +29,19 @@ impl OverlapProbe {
         self.current.fetch_sub(weight, Ordering::SeqCst);
     }
 
-    /// The most that were inside together.
+    /// The highest concurrent weight.
     pub fn max_concurrent(&self) -> u32 {
         self.max_concurrent.load(Ordering::SeqCst)
     }
 
-    /// How many visits were counted; lower than the truth if two were inside together.
+    /// The counted visits; too few if two overlapped.
     pub fn visit_count(&self) -> u32 {
         self.visit_count.load(Ordering::SeqCst)
     }
 }
 
-/// Is inside a folder for a moment, counting the visit. `true`: somebody else was inside, too.
+/// Stays inside a folder for a moment and counts the visit. Returns whether another visitor was
+/// inside.
 ///
 /// # Errors
 /// If the folder cannot be written.
@@ -60,7 +61,7 @@ pub async fn visit_folder(folder: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// How many visits were counted in a folder.
+/// The counted visits of a folder.
 ///
 /// # Errors
 /// If the folder cannot be read.

@@ -1,25 +1,25 @@
-//! What a test and the program `leasehold-actor` say to each other: one JSON value per line.
+//! The protocol between a test and the program `leasehold-actor`: one JSON value per line.
 
 use std::path::PathBuf;
 
 use leasehold::Mode;
 use serde::{Deserialize, Serialize};
 
-/// How a lock is asked for.
+/// The mode of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestMode {
-    /// Exclusively.
+    /// Exclusive.
     Exclusive,
     /// Shared with others.
     Shared,
-    /// So many permits of a limit.
+    /// A number of permits, and the limit.
     Permits(u32, u32),
 }
 
 impl From<RequestMode> for Mode {
-    fn from(how: RequestMode) -> Self {
-        match how {
+    fn from(mode: RequestMode) -> Self {
+        match mode {
             RequestMode::Exclusive => Self::Exclusive,
             RequestMode::Shared => Self::Shared,
             RequestMode::Permits(n, limit) => Self::Permits { n, limit },
@@ -30,24 +30,25 @@ impl From<RequestMode> for Mode {
 /// A request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRequest {
-    /// What the guard is called from here on.
+    /// The name of the guard in later commands.
     pub guard: String,
-    /// Which lock.
+    /// The lock name.
     pub name: String,
-    /// How.
+    /// The lock mode.
     pub mode: RequestMode,
-    /// By whom, as text.
+    /// The owner's name, if any.
     pub owner: Option<String>,
-    /// For how long it is waited; 0: not at all; `None`: for ever.
+    /// The timeout in milliseconds; 0 is a try, and `None` is unlimited.
     pub wait_ms: Option<u64>,
-    /// What others see.
+    /// The description that others see.
     pub describe: String,
-    /// Whether it asks again as long as the engine does not answer in time: for a TTL that is short for a slow machine.
+    /// Whether to retry while the engine does not answer in time, for a TTL that is short for a
+    /// slow machine.
     pub retries_unavailable: bool,
 }
 
 impl LockRequest {
-    /// Asks for a lock exclusively and waits for it. The guard is called as the lock is.
+    /// Acquires a lock exclusively without a timeout. The guard has the lock's name.
     pub fn exclusive(name: &str) -> Self {
         Self {
             guard: name.to_owned(),
@@ -60,39 +61,39 @@ impl LockRequest {
         }
     }
 
-    /// The same, asking again as long as the engine does not answer in time.
+    /// The same, retrying while the engine does not answer in time.
     pub fn exclusive_with_retries(name: &str) -> Self {
         Self { retries_unavailable: true, ..Self::exclusive(name) }
     }
 }
 
-/// What an actor is told to do.
+/// A command to an actor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields are named as in the reports")]
 pub enum ActorCommand {
     /// Opens the engine, with this TTL for all requests.
     Open { url: String, ttl_ms: u64 },
-    /// Asks for a lock; goes on meanwhile.
+    /// Acquires a lock in the background.
     Lock(LockRequest),
-    /// Says whether a guard is held.
+    /// Reports whether a guard is held.
     Held { guard: String },
-    /// Gives a guard back.
+    /// Releases a guard.
     Release { guard: String },
     /// Writes to a resource that checks tokens, or (`fenced: false`) to one that does not.
     Write { guard: String, register: PathBuf, value: u64, fenced: bool },
-    /// Takes and gives back a lock again and again, and looks for others inside; without the lock if not `locked`, and
-    /// then until it met somebody.
+    /// Acquires and releases a lock repeatedly and checks for other visitors. Unless `locked`, it
+    /// does so without the lock, until the first overlap.
     Contend { name: String, folder: PathBuf, rounds: u32, locked: bool },
     /// Writes a record over a version.
     Record { name: String, expected_version: u64, value: String },
-    /// Says what its wall clock shows.
+    /// Reports its wall clock.
     WallClock,
     /// Ends the process.
     Quit,
 }
 
-/// What an actor reports. Moments are nanoseconds on the machine's clock, which all processes share.
+/// A report of an actor. Times are nanoseconds on the machine's clock, which all processes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields are named as in the library")]
@@ -103,20 +104,21 @@ pub enum ActorReport {
     Granted { guard: String, token: u64, at: u64 },
     /// A lock is not free.
     Busy { guard: String },
-    /// Something failed.
+    /// A call failed.
     Failed { guard: String, kind: String, message: String },
-    /// Whether a guard is held, and when that was read.
+    /// Whether a guard is held, and when that was checked.
     Held { guard: String, held: bool, at: u64, deadline: u64 },
-    /// A guard was given back: `released`, or why it had been lost.
+    /// A guard was released: `released`, or the reason of its earlier loss.
     Released { guard: String, outcome: String },
-    /// A guard was lost; said unasked.
+    /// A guard was lost; reported without a command.
     Lost { guard: String, reason: String, at: u64 },
     /// Whether a write was accepted.
     Written { guard: String, accepted: bool },
-    /// The end of a storm: how often somebody else was inside, and the tokens in the order of the grants.
+    /// The end of a contention run: the number of overlaps, and the tokens in the order of the
+    /// grants.
     ContentionResult { overlaps: u32, tokens: Vec<u64> },
-    /// A record was written: its version, and the engine's clock, in microseconds since 1970.
+    /// A record was written: its version, and the engine's time in microseconds since 1970.
     Recorded { version: u64, now_us: u64 },
-    /// What its wall clock shows: milliseconds since 1970.
+    /// The wall clock in milliseconds since 1970.
     WallClock { ms: u64 },
 }

@@ -1,4 +1,4 @@
-//! A resource that many processes write: one number in a file, with the highest token that wrote it.
+//! A resource that several processes write: a number in a file, with the highest token of a write.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -7,14 +7,14 @@ use std::path::Path;
 use leasehold::Token;
 use leasehold_internals::logic::fence::{FenceState, admits};
 
-/// A number in a file. Whether it checks tokens is the writer's choice, so that a test can show both.
+/// A number in a file. The writer chooses whether tokens are checked, so that a test can show both.
 #[derive(Debug)]
 pub struct Register {
     file: File,
 }
 
 impl Register {
-    /// Opens the register, empty if it is new.
+    /// Opens the register; a new one is empty.
     ///
     /// # Errors
     /// If the file cannot be opened.
@@ -23,7 +23,7 @@ impl Register {
         Ok(Self { file })
     }
 
-    /// Writes with a token. `false`: refused, since a higher one has written.
+    /// Writes with a token. Returns `false` if a higher token has written.
     ///
     /// # Errors
     /// If the file cannot be read or written.
@@ -38,7 +38,7 @@ impl Register {
         })
     }
 
-    /// Writes without asking: what happens to those who do not fence.
+    /// Writes without a check, as a resource without fencing does.
     ///
     /// # Errors
     /// If the file cannot be read or written.

@@ -1,4 +1,4 @@
-//! What a case needs of the engine, and how an engine without it must refuse.
+//! The capabilities that a case needs, and how an engine without them must refuse.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -10,20 +10,21 @@ use crate::test_context::{LONG_TTL, TestContext};
 /// A check on an engine.
 pub type EngineCheck = for<'a> fn(&'a TestContext) -> BoxFuture<'a, ()>;
 
-/// What a case needs of the engine.
+/// A capability that a case needs.
 #[derive(Clone, Copy)]
 pub struct Requirement {
-    /// In words, after "has no".
+    /// Its name, as in "the engine has no ...".
     pub capability: &'static str,
     /// Whether an engine has it.
     pub is_met: fn(&Capabilities) -> bool,
-    /// How an engine without it must answer whoever asks for it; `None` if it cannot be asked for.
+    /// Checks how an engine without it rejects a call that needs it; `None` if there is no such
+    /// call.
     pub check_refused: Option<EngineCheck>,
 }
 
 impl std::fmt::Debug for Requirement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Need").field(&self.capability).finish()
+        f.debug_tuple("Requirement").field(&self.capability).finish()
     }
 }
 
@@ -54,7 +55,7 @@ pub const REENTRY: Requirement = Requirement {
     }),
 };
 
-/// Holders and waiters can be seen.
+/// Inspection of holders and waiters.
 pub const INSPECTION: Requirement = Requirement {
     capability: "inspection",
     is_met: |can| can.inspection,
@@ -68,7 +69,7 @@ pub const INSPECTION: Requirement = Requirement {
     }),
 };
 
-/// Claims can be put out.
+/// Eviction of claims.
 pub const FORCE_RELEASE: Requirement = Requirement {
     capability: "eviction",
     is_met: |can| can.force_release,
@@ -77,7 +78,7 @@ pub const FORCE_RELEASE: Requirement = Requirement {
     }),
 };
 
-/// Records are kept beside the locks.
+/// Records beside the locks.
 pub const RECORDS: Requirement = Requirement {
     capability: "records",
     is_met: |can| can.records,
@@ -88,7 +89,7 @@ pub const RECORDS: Requirement = Requirement {
 pub const FIFO: Requirement =
     Requirement { capability: "queue", is_met: |can| can.fairness == Fairness::Fifo, check_refused: None };
 
-/// Tokens rise over restarts, too.
+/// Tokens rise over restarts.
 pub const DURABLE: Requirement =
     Requirement { capability: "durable tokens", is_met: |can| can.fencing == Fencing::Durable, check_refused: None };
 
@@ -99,18 +100,18 @@ pub const MULTI_PROCESS: Requirement = Requirement {
     check_refused: None,
 };
 
-/// A dead process's locks are free at once.
+/// A dead process's locks become free at once.
 pub const DEATH_DETECTION: Requirement = Requirement {
-    capability: "eye on its clients' lives",
+    capability: "detection of process deaths",
     is_met: |can| can.expiry == Expiry::LeaseOrProcessDeath,
     check_refused: None,
 };
 
-/// The engine refuses `request` with `Unsupported`, names itself, and was not called for it.
+/// The engine rejects `request` with `Unsupported`, names itself, and receives no call.
 async fn assert_refused(context: &TestContext, request: impl AsyncFnOnce(Locks) -> Result<(), Error>) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
-    let error = request(locks).await.expect_err("what the engine cannot do is refused");
+    let error = request(locks).await.expect_err("an unsupported call is rejected");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert_eq!(error.engine(), Some(context.capabilities().engine), "{error}");
-    assert_eq!(flaky.total_calls(), 0, "refused before any I/O");
+    assert_eq!(flaky.total_calls(), 0, "rejected before any I/O");
 }

@@ -1,4 +1,4 @@
-//! One case on one engine.
+//! Runs one case on one engine.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,15 +7,16 @@ use crate::cases::{CASES, Case};
 use crate::subject::Subject;
 use crate::test_context::{TEST_TIMEOUT, TestContext};
 
-/// Ends a case that hangs in a call without a bound of its own. Later than [`TEST_TIMEOUT`]: a wait that ends then says what it saw.
+/// Ends a case that hangs in a call without its own timeout. Longer than [`TEST_TIMEOUT`], so that
+/// a timed-out wait can report its cause.
 const CASE_TIMEOUT: Duration = TEST_TIMEOUT.saturating_mul(3);
 
-/// Runs a case on a fresh instance, and looks whether anything was left behind. If the engine cannot do what the case
-/// needs, says so and checks that the engine refuses it.
+/// Runs a case on a fresh instance, and checks that nothing is left behind. If the engine lacks a
+/// capability that the case needs, checks instead that the engine rejects such calls.
 ///
 /// # Panics
-/// If the engine does not behave as it should, or there is no such case.
-#[allow(clippy::print_stdout, reason = "a test that does not apply says so where the test runner shows it")]
+/// If the engine misbehaves, or there is no such case.
+#[allow(clippy::print_stdout, reason = "a case that does not apply prints the reason")]
 pub async fn run(case: &str, subject: &impl Subject, actor: &str) {
     let case: &Case = CASES.iter().find(|known| known.name == case).expect("a case of the list");
     let context = TestContext::new(subject.instance().await, Path::new(actor)).await;

@@ -1,5 +1,6 @@
-//! Leases that end while a case looks on. Their end is only awaited: a machine may be so slow that such a lease is over when its
-//! holder hears of the grant, or that an answer comes after a short wait. Then a case asks again, and asserts nothing.
+//! Leases that end within a case. A case only waits for their end: on a slow machine such a lease
+//! may end before its holder receives the grant, or a reply may come after a short timeout. Then
+//! the case retries and asserts nothing.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,23 +12,25 @@ use leasehold_testbed::eventually;
 use crate::flaky::{Fault, FlakyEngine, Method};
 use crate::test_context::{TEST_TIMEOUT, TestContext};
 
-/// The shortest TTL that a case uses, where an engine would allow less.
+/// The shortest TTL of a case, even if the engine allows a shorter one.
 const SHORT_TTL: Duration = Duration::from_millis(300);
 
-/// How often something is done that is more telling the more often it is done: seldom in the gate, often in the nightly run.
+/// The number of repetitions of a check that gains from them: few in the gate, many in nightly
+/// runs.
 pub const fn repetitions(gate: u32, nightly: u32) -> u32 {
     if cfg!(feature = "nightly") { nightly } else { gate }
 }
 
-/// The error of a request that must not be granted: any but one that says that the engine did not answer in time.
+/// The error of a request that must not be granted, retried while the engine does not answer in
+/// time.
 pub async fn expect_not_granted<T: Debug, F: Future<Output = Result<T, Error>>>(
     mut request: impl FnMut() -> F,
 ) -> Error {
     eventually(TEST_TIMEOUT, || {
-        let asked = request();
+        let result = request();
         async {
-            match asked.await {
-                Ok(granted) => panic!("it is held, and yet granted: {granted:?}"),
+            match result.await {
+                Ok(granted) => panic!("granted although held: {granted:?}"),
                 Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
                 Err(error) => Ok(error),
             }
@@ -49,7 +52,7 @@ impl TestContext {
         (locks, flaky)
     }
 
-    /// A lock that such a client took and that ends by itself; the line is cut behind it.
+    /// A lock that such a client holds; the client is disconnected, so the lease expires.
     pub async fn acquire_expiring(&self, name: &str) -> (Locks, Arc<FlakyEngine>, Guard) {
         let (locks, flaky) = self.open_unrenewed().await;
         let guard = eventually(TEST_TIMEOUT, || async { locks.mutex(name).lock().await }).await;

@@ -1,4 +1,4 @@
-//! What an engine's tests supply.
+//! The interface that an engine's tests implement.
 
 use std::any::Any;
 use std::fmt;
@@ -11,11 +11,11 @@ use leasehold::engine::{Engine, EngineUrl};
 
 /// An engine under test.
 pub trait Subject: Sync {
-    /// Makes a new, empty instance that no other test sees: a folder, a server, a name space of its own.
+    /// Creates a new, empty instance that no other test uses: its own folder, server or key prefix.
     fn instance(&self) -> impl Future<Output = Instance> + Send;
 }
 
-/// Puts an engine around a client's engine.
+/// Wraps a client's engine.
 pub type EngineWrapper = fn(Arc<dyn Engine>) -> Arc<dyn Engine>;
 
 /// Opens an engine that the library does not know.
@@ -30,12 +30,12 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// The instance behind this URL.
+    /// The instance at this URL.
     pub fn with_url(url: impl Into<String>) -> Self {
         Self { url: url.into(), open: None, wrap: None, _keep_alive: None }
     }
 
-    /// The same, opened by this function: an engine that the library does not know.
+    /// The same, opened by this function, for an engine that the library does not know.
     #[must_use]
     pub fn opened_by(mut self, open: Open) -> Self {
         self.open = Some(open);
@@ -61,7 +61,7 @@ impl Instance {
         &self.url
     }
 
-    /// A further client's engine.
+    /// Opens another client's engine.
     pub async fn engine(&self) -> Arc<dyn Engine> {
         let clock = Clock::system();
         let opened = match self.open {

@@ -1,4 +1,4 @@
-//! What a case works with: clients of one fresh instance, their engines, and processes beside this one.
+//! The tools of a case: clients of one fresh instance, their engines, and other processes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,28 +15,28 @@ use crate::actor_process::ActorProcess;
 use crate::flaky::FlakyEngine;
 use crate::subject::Instance;
 
-/// The one bound of every wait, against hanging: it says nothing of speed. Only a failure waits so long, and it is well below
-/// [`LONG_TTL`].
+/// The timeout of every wait, against hanging: it is no measure of speed. Only a failure waits this
+/// long, and it is well below [`LONG_TTL`].
 pub const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
-/// A TTL that no case outlives: whatever becomes free before did not become free by expiry.
+/// A TTL that no case outlives: a lock that becomes free earlier did not expire.
 pub const LONG_TTL: Duration = Duration::from_secs(600);
-/// Between two looks at an engine that cannot wake us.
+/// The poll interval for an engine without notifications.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// One fresh instance of the engine.
 #[derive(Debug)]
 pub struct TestContext {
     instance: Instance,
-    /// The first client; keeps an instance that lives in memory, and looks at it.
+    /// The first client; it keeps an in-memory instance alive and inspects it.
     first_client: Arc<dyn Engine>,
     actor_path: PathBuf,
     next_name: AtomicU32,
-    /// The client that sees whether locks are free.
+    /// The client that checks whether locks are free.
     probe_client: OnceCell<Locks>,
 }
 
-/// The URL with a timeout for connecting that only a hang exceeds, unless it has one: on a busy machine a slow server is not
-/// unreachable.
+/// Adds a connect timeout that only a hang exceeds, unless the URL has one: a slow server on a busy
+/// machine is not unreachable.
 pub fn patient_url(url: &str) -> String {
     if url.contains("connect-timeout=") {
         return url.to_owned();
@@ -45,14 +45,14 @@ pub fn patient_url(url: &str) -> String {
     format!("{url}{mark}connect-timeout=60s")
 }
 
-/// A claim for an engine itself.
+/// A claim to use with an engine directly.
 pub fn new_claim(name: &str, mode: Mode, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
     let name = LockName::new(name).expect("a valid name");
     let holder = Arc::new(Holder::this_process());
     Arc::new(Claim::new(Arc::new(LockOptions::new(name, mode, owner, ttl, holder))))
 }
 
-/// Has an engine grant a claim on a free lock.
+/// Acquires a claim on a free lock directly from an engine.
 pub async fn acquire_claim(engine: &Arc<dyn Engine>, name: &str, ttl: Duration) -> Arc<Claim> {
     let claim = new_claim(name, Mode::Exclusive, None, ttl);
     let answer = Arc::clone(engine).attempt(Arc::clone(&claim), false).await.expect("an answer");
@@ -73,7 +73,7 @@ impl TestContext {
         }
     }
 
-    /// What the engine says it can do.
+    /// The engine's capabilities.
     pub fn capabilities(&self) -> &Capabilities {
         self.first_client.capabilities()
     }
@@ -88,59 +88,59 @@ impl TestContext {
         format!("{prefix}-{}", self.next_name.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A further client's engine.
+    /// Opens another client's engine.
     pub async fn open_engine(&self) -> Arc<dyn Engine> {
         self.instance.engine().await
     }
 
-    /// A further client, whose leases outlast the case.
+    /// Opens another client, whose leases outlast the case.
     pub async fn open_locks(&self) -> Locks {
         self.open_locks_with_ttl(LONG_TTL).await
     }
 
-    /// A further client with this TTL.
+    /// Opens another client with this TTL.
     pub async fn open_locks_with_ttl(&self, ttl: Duration) -> Locks {
         Locks::builder().ttl(ttl).open_engine(self.open_engine().await)
     }
 
-    /// A further client with this TTL on a line that fails as it is told to.
+    /// Opens another client with this TTL, behind a connection with planned faults.
     pub async fn open_flaky(&self, ttl: Duration) -> (Locks, Arc<FlakyEngine>) {
         let flaky = Arc::new(FlakyEngine::new(self.open_engine().await));
         let engine: Arc<dyn Engine> = Arc::clone(&flaky) as _;
         (Locks::builder().ttl(ttl).open_engine(engine), flaky)
     }
 
-    /// A claim for the engine itself.
+    /// A claim to use with the engine directly.
     pub fn new_claim(&self, name: &str, mode: Mode, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
         new_claim(name, mode, owner, ttl)
     }
 
-    /// Another process, with this TTL.
+    /// Starts another process with this TTL.
     pub async fn spawn_actor(&self, ttl: Duration) -> ActorProcess {
         ActorProcess::open(&self.actor_path, self.url(), ttl).await
     }
 
-    /// Another process, whose wall clock is so many seconds ahead; behind if negative.
+    /// Starts another process whose wall clock is this many seconds ahead, or behind if negative.
     pub async fn spawn_skewed_actor(&self, skew: i64, ttl: Duration) -> ActorProcess {
         let faked = format!("{skew:+}");
-        // The loader puts the machine's own folder in place of $LIB.
+        // The loader replaces $LIB with the machine's library directory.
         let library = "/usr/$LIB/faketime/libfaketimeMT.so.1";
         let env = [("LD_PRELOAD", library), ("FAKETIME", &faked), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
         ActorProcess::open_with(&self.actor_path, &env, self.url(), ttl).await
     }
 
-    /// Who holds the lock and who waits.
+    /// The holders and waiters of the lock.
     pub async fn inspect(&self, name: &str) -> LockView {
         let name = LockName::new(name).expect("a valid name");
         Arc::clone(&self.first_client).inspect(name).await.expect("an inspection")
     }
 
-    /// Whether waiters can be seen: there is a queue, and it can be looked at.
+    /// Whether waiters can be inspected: the engine has a queue and inspections.
     pub fn can_show_waiters(&self) -> bool {
         self.capabilities().inspection && self.capabilities().fairness == Fairness::Fifo
     }
 
-    /// Waits until so many wait for the lock. Needs inspection and a queue.
+    /// Waits until `count` waiters queue for the lock. Needs inspection and a queue.
     pub async fn wait_for_waiters(&self, name: &str, count: usize) {
         eventually(TEST_TIMEOUT, || async {
             let view = self.inspect(name).await;
@@ -149,13 +149,13 @@ impl TestContext {
         .await;
     }
 
-    /// Waits until the engine grants a claim, asking as the library does; its token and, unless its
-    /// session decides how long it lasts, when its lease began.
+    /// Waits until the engine grants a claim, retrying as the library does. Returns its token and,
+    /// unless a session decides how long the grant lasts, when its lease began.
     pub async fn wait_granted(&self, engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> (Token, Option<Instant>) {
-        let give_up = Clock::system().now().saturating_add(TEST_TIMEOUT);
-        // The same claim: asking again does no harm.
-        let ask = || eventually(TEST_TIMEOUT, || Arc::clone(engine).attempt(Arc::clone(claim), true));
-        let mut answer = ask().await;
+        let deadline = Clock::system().now().saturating_add(TEST_TIMEOUT);
+        // It is the same claim, so a retry does no harm.
+        let attempt = || eventually(TEST_TIMEOUT, || Arc::clone(engine).attempt(Arc::clone(claim), true));
+        let mut answer = attempt().await;
         loop {
             answer = match answer {
                 AcquireReply::Granted(Grant { token, reserved_at, expires_at }) => {
@@ -165,30 +165,29 @@ impl TestContext {
                 AcquireReply::Refused(refusal) => panic!("refused: {refusal:?}"),
                 AcquireReply::ForceReleased => panic!("evicted"),
                 AcquireReply::Queued { recheck_after: recheck, .. } => {
-                    let patience =
-                        recheck.unwrap_or(claim.options.ttl / 3).min(claim.options.ttl / 3).min(TEST_TIMEOUT);
-                    eventually(TEST_TIMEOUT, || Arc::clone(engine).wait(Arc::clone(claim), patience)).await
+                    let timeout = recheck.unwrap_or(claim.options.ttl / 3).min(claim.options.ttl / 3).min(TEST_TIMEOUT);
+                    eventually(TEST_TIMEOUT, || Arc::clone(engine).wait(Arc::clone(claim), timeout)).await
                 }
                 AcquireReply::CoolingDown { .. } => {
                     self.sleep(POLL_INTERVAL).await;
-                    ask().await
+                    attempt().await
                 }
                 AcquireReply::Busy { recheck_after: recheck } => {
                     self.sleep(recheck.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL)).await;
-                    ask().await
+                    attempt().await
                 }
             };
-            assert!(Clock::system().now() < give_up, "not granted in {TEST_TIMEOUT:?}: {answer:?}");
+            assert!(Clock::system().now() < deadline, "not granted in {TEST_TIMEOUT:?}: {answer:?}");
         }
     }
 
-    /// Waits until so much time has passed on the clock that leases are measured by: for a lease to end, say.
+    /// Sleeps on the clock that measures leases, for example until a lease ends.
     pub async fn sleep(&self, time: Duration) {
         let clock = Clock::system();
         clock.sleep_until(clock.now().saturating_add(time)).await;
     }
 
-    /// Waits until nobody holds the lock and nobody waits, as far as the engine can tell.
+    /// Waits until the lock has no holders and no waiters, as far as the engine can tell.
     pub async fn wait_until_free(&self, name: &str) {
         if self.capabilities().inspection {
             eventually(TEST_TIMEOUT, || async {
@@ -203,7 +202,7 @@ impl TestContext {
         let _ = guard.release().await.expect("a release");
     }
 
-    /// Nothing is left when a case is over: no holder, no waiter, of any name.
+    /// Waits until no holder or waiter of any name is left, at the end of a case.
     pub async fn wait_until_empty(&self) {
         if !self.capabilities().inspection {
             return;

@@ -1,4 +1,5 @@
-//! A process that takes locks as it is told, and reports: `leasehold_conformance::protocol` has its words.
+//! A process that acquires locks on command and reports the results; see
+//! `leasehold_conformance::protocol`.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,7 +13,7 @@ use leasehold_conformance::protocol::{ActorCommand, ActorReport, LockRequest, Re
 use leasehold_conformance::register::Register;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-/// The guards in hand, by the names that the orders gave them.
+/// The held guards by name.
 type Guards = Arc<Mutex<HashMap<String, Arc<Guard>>>>;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -21,16 +22,16 @@ async fn main() -> std::io::Result<()> {
     let mut locks = None;
     let guards = Guards::default();
     while let Some(line) = lines.next_line().await? {
-        let order = serde_json::from_str(&line)?;
-        match order {
+        let command = serde_json::from_str(&line)?;
+        match command {
             ActorCommand::Open { url, ttl_ms } => match open_locks(&url, ttl_ms).await {
                 Ok(opened) => locks = Some(opened),
                 Err(error) => print_report(&failure_report("", &error)),
             },
             ActorCommand::Quit => return Ok(()),
-            order => match &locks {
-                Some(locks) => drop(tokio::spawn(execute(locks.clone(), Arc::clone(&guards), order))),
-                None => print_report(&failure_report("", &Error::new(ErrorKind::Closed, "nothing is open"))),
+            command => match &locks {
+                Some(locks) => drop(tokio::spawn(execute(locks.clone(), Arc::clone(&guards), command))),
+                None => print_report(&failure_report("", &Error::new(ErrorKind::Closed, "no engine is open"))),
             },
         }
     }
@@ -40,7 +41,7 @@ async fn main() -> std::io::Result<()> {
 fn print_report(report: &ActorReport) {
     let Ok(mut line) = serde_json::to_string(report) else { return };
     line.push('\n');
-    // Nobody listens any more when this fails.
+    // This fails only when the test has ended.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
@@ -58,13 +59,13 @@ async fn execute(locks: Locks, guards: Guards, command: ActorCommand) {
     let all = || guards.lock().unwrap_or_else(PoisonError::into_inner);
     let find = |name: &str| all().get(name).cloned();
     match command {
-        ActorCommand::Lock(ask) => {
-            let guard = ask.guard.clone();
-            let mut asked = acquire(&locks, &ask).await;
-            while ask.retries_unavailable && asked.as_ref().is_err_and(Error::is_retryable) {
-                asked = acquire(&locks, &ask).await;
+        ActorCommand::Lock(request) => {
+            let guard = request.guard.clone();
+            let mut result = acquire(&locks, &request).await;
+            while request.retries_unavailable && result.as_ref().is_err_and(Error::is_retryable) {
+                result = acquire(&locks, &request).await;
             }
-            match asked {
+            match result {
                 Ok(Some(granted)) => {
                     let (token, at) = (granted.token().0, locks.clock().now().as_nanos());
                     let kept = report_loss_of(&locks, &guard, granted);
@@ -76,16 +77,16 @@ async fn execute(locks: Locks, guards: Guards, command: ActorCommand) {
             }
         }
         ActorCommand::Held { guard } => {
-            // Read in this order: what is said of the guard was true at `at`, or later.
+            // In this order: the state is that of `at` or later.
             let at = locks.clock().now().as_nanos();
             let (held, deadline) = find(&guard).map_or((false, 0), |g| (g.is_held(), g.deadline().as_nanos()));
             print_report(&ActorReport::Held { guard, held, at, deadline });
         }
         ActorCommand::Release { guard } => {
-            let taken = all().remove(&guard);
-            let outcome = match taken.and_then(Arc::into_inner) {
+            let removed = all().remove(&guard);
+            let outcome = match removed.and_then(Arc::into_inner) {
                 Some(held) => held.release().await,
-                None => Err(Error::new(ErrorKind::Closed, "there is no such guard, or it is in use")),
+                None => Err(Error::new(ErrorKind::Closed, "no such guard, or the guard is in use")),
             };
             print_report(&match outcome {
                 Ok(ReleaseOutcome::Released) => ActorReport::Released { guard, outcome: "released".to_owned() },
@@ -125,13 +126,13 @@ async fn write_record(locks: &Locks, name: &str, expected_version: u64, value: S
     Ok(ActorReport::Recorded { version: written.version, now_us })
 }
 
-#[allow(clippy::disallowed_methods, reason = "a test wants to see that this clock plays no role")]
+#[allow(clippy::disallowed_methods, reason = "a test checks that this clock has no effect")]
 fn wall_clock_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Tells of the guard's loss from now on.
+/// Reports the guard's loss from now on.
 fn report_loss_of(locks: &Locks, name: &str, granted: Guard) -> Arc<Guard> {
     let (watch, guard, clock) = (granted.watcher(), name.to_owned(), locks.clock().clone());
     tokio::spawn(async move {
@@ -145,7 +146,7 @@ async fn acquire(locks: &Locks, request: &LockRequest) -> Result<Option<Guard>> 
     let owner = request.owner.as_deref().map(Owner::named);
     let wait = request.wait_ms.filter(|ms| *ms > 0).map(Duration::from_millis);
     let now = request.wait_ms == Some(0);
-    macro_rules! ask_for {
+    macro_rules! acquire_with {
         ($what:expr, $lock:ident($($arg:expr),*), $try_lock:ident) => {{
             let mut what = $what.describe(&request.describe);
             if let Some(owner) = &owner {
@@ -158,9 +159,9 @@ async fn acquire(locks: &Locks, request: &LockRequest) -> Result<Option<Guard>> 
         }};
     }
     match request.mode {
-        RequestMode::Exclusive => ask_for!(locks.mutex(&request.name), lock(), try_lock),
-        RequestMode::Shared => ask_for!(locks.rwlock(&request.name), read(), try_read),
-        RequestMode::Permits(n, limit) => ask_for!(locks.semaphore(&request.name, limit), acquire(n), try_acquire),
+        RequestMode::Exclusive => acquire_with!(locks.mutex(&request.name), lock(), try_lock),
+        RequestMode::Shared => acquire_with!(locks.rwlock(&request.name), read(), try_read),
+        RequestMode::Permits(n, limit) => acquire_with!(locks.semaphore(&request.name, limit), acquire(n), try_acquire),
     }
 }
 

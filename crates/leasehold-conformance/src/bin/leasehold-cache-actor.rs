@@ -1,8 +1,12 @@
-//! A process that reads and writes through a cache as it is told: `read REDIS MARIADB TABLE COUNT HOW` or `write REDIS MARIADB TABLE HOW`.
-//! It says what it does in JSON lines. HOW is `ours` or `naive`: commit, then delete.
+//! A process that reads and writes through a cache, and reports in JSON lines:
+//! - `read REDIS MARIADB TABLE COUNT HOW`
+//! - `write REDIS MARIADB TABLE HOW`
 //!
-//! `run_reader` makes COUNT reads of the key `k` at once, and says so when all of them either load or wait. No load ends before
-//! a line comes in. `run_writer` commits a new value through the cache, and is not heard of again after its commit.
+//! HOW is `ours`, or `naive`, which commits and then deletes.
+//!
+//! `run_reader` starts COUNT concurrent reads of the key `k`, and reports when all of them either
+//! load or wait. No load ends before an input line arrives. `run_writer` commits a new value
+//! through the cache, and never returns after its commit.
 
 use std::error::Error;
 use std::io::Write;
@@ -22,11 +26,11 @@ use tokio::sync::{Mutex, Semaphore};
 type BoxError = Box<dyn Error + Send + Sync>;
 
 fn print_report(line: &Value) {
-    // Nobody listens any more when this fails.
+    // This fails only when the test has ended.
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-/// The row, read by one connection.
+/// The row, read through one connection.
 struct GatedTable {
     conn: Mutex<Conn>,
     name: String,
@@ -46,7 +50,7 @@ impl Database for GatedTable {
         })
     }
 
-    /// Does not come back.
+    /// Never returns.
     fn store<'a>(&'a self, key: &'a str, value: Vec<u8>, _: Option<Token>) -> StrategyFuture<'a, RowState> {
         Box::pin(async move {
             let failed = |error: mysql_async::Error| CacheError::Loader(Arc::new(error));
@@ -96,7 +100,7 @@ async fn run_reader(redis: &str, mariadb: &str, table: &str, count: u64, use_lea
             tokio::spawn(async move { strategy.read(&*table, "k").await })
         })
         .collect();
-    // All of them have asked, and nobody has been answered.
+    // All reads have started, and none has ended.
     while table.loads.load(Ordering::SeqCst) + cache.stats().waits < count {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -116,7 +120,7 @@ async fn run_writer(redis: &str, mariadb: &str, table: &str, use_leasehold: bool
     if !use_leasehold {
         return Ok(open_naive(redis).await?.write(&*table, "k", value).await?);
     }
-    // Its first step waits for the connection, on a machine that may be busy.
+    // The first step waits for the connection, on a machine that may be busy.
     let builder = ReadThrough::builder().max_write_time(Duration::from_secs(2)).timeout(Duration::from_secs(20));
     let cache = builder.open(redis).await?;
     Ok(cache.write_with("k", Token(1), |_| table.store("k", value, None)).await?)

@@ -1,4 +1,4 @@
-//! A future is dropped at every await point: nothing is left behind.
+//! A future is dropped at each await point, and leaves nothing behind.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -6,16 +6,17 @@ use std::task::Poll;
 use leasehold::Locks;
 use leasehold_testbed::eventually;
 
-use crate::short_leases::repetitions;
 use crate::flaky::{Fault, Method};
+use crate::short_leases::repetitions;
 use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
-/// The most polls that are tried; more than any of the futures has await points.
+/// The maximum number of polls; no future has more await points.
 const MAX_POLLS: u32 = 40;
-/// From one number of polls to the next.
+/// The step between numbers of polls.
 const STEP: usize = repetitions(3, 1) as usize;
 
-/// Polls a future so many times, each time after it was woken, and drops it; its output, if that came first.
+/// Polls a future this many times, each time after a wake-up, and drops it. Returns its output if
+/// it completes first.
 async fn poll_woken<F: Future>(future: F, times: u32) -> Option<F::Output> {
     let (mut future, mut left) = (pin!(future), times);
     std::future::poll_fn(|cx| {
@@ -32,7 +33,8 @@ async fn poll_woken<F: Future>(future: F, times: u32) -> Option<F::Output> {
     .await
 }
 
-/// Polls a future so many times, woken or not, and drops it: one that waits for somebody else is dropped later and later.
+/// Polls a future this many times, woken or not, and drops it: a future that waits for another
+/// claim is dropped later and later.
 async fn poll_unconditionally<F: Future>(future: F, times: u32) -> Option<F::Output> {
     let mut future = pin!(future);
     for _ in 0..times {
@@ -45,7 +47,7 @@ async fn poll_unconditionally<F: Future>(future: F, times: u32) -> Option<F::Out
     None
 }
 
-/// A client whose every call has many await points before and after its effect.
+/// A client whose calls have many await points before and after their effect.
 async fn open_slow_client(context: &TestContext) -> Locks {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     for method in [Method::Attempt, Method::Wait, Method::Release] {
@@ -54,7 +56,7 @@ async fn open_slow_client(context: &TestContext) -> Locks {
     locks
 }
 
-/// Asking for a lock that is free.
+/// Cancels an acquire of a free lock.
 pub async fn on_a_free_lock(context: &TestContext) {
     let locks = open_slow_client(context).await;
     let mut ended = 0;
@@ -68,19 +70,19 @@ pub async fn on_a_free_lock(context: &TestContext) {
             break;
         }
     }
-    assert!(ended > 0, "the future never came to its end");
-    locks.flush().await.expect("nothing left to give back");
+    assert!(ended > 0, "the future never completed");
+    locks.flush().await.expect("nothing left to release");
     assert_eq!(locks.held_count(), 0);
 }
 
-/// Asking for a lock that somebody holds all the while.
+/// Cancels an acquire of a lock that another client holds.
 pub async fn on_a_held_lock(context: &TestContext) {
     let (locks, other) = (open_slow_client(context).await, context.open_locks().await);
     for times in (0..MAX_POLLS / 2).step_by(STEP) {
         let name = context.unique_name("held");
         let holder = other.mutex(&name).lock().await.expect("a lock");
         let done = poll_unconditionally(locks.mutex(&name).lock(), times).await;
-        assert!(done.is_none(), "somebody else holds it");
+        assert!(done.is_none(), "another client holds the lock");
         if context.capabilities().inspection {
             eventually(TEST_TIMEOUT, || async {
                 let view = context.inspect(&name).await;
@@ -94,30 +96,30 @@ pub async fn on_a_held_lock(context: &TestContext) {
     }
 }
 
-/// Asking for a lock that is handed over while it is asked for.
+/// Cancels an acquire during a hand-off.
 pub async fn during_a_hand_off(context: &TestContext) {
     let (locks, other) = (open_slow_client(context).await, context.open_locks().await);
     let mut ended = 0;
     for times in (0..MAX_POLLS).step_by(STEP) {
-        let name = context.unique_name("handed over");
+        let name = context.unique_name("hand-off");
         let holder = other.mutex(&name).lock().await.expect("a lock");
         {
             let mutex = locks.mutex(&name);
-            let mut asking = pin!(mutex.lock());
-            assert!(poll_unconditionally(asking.as_mut(), 12).await.is_none(), "somebody else holds it");
+            let mut acquiring = pin!(mutex.lock());
+            assert!(poll_unconditionally(acquiring.as_mut(), 12).await.is_none(), "another client holds the lock");
             let _ = holder.release().await.expect("a release");
-            ended += u32::from(poll_woken(asking.as_mut(), times).await.is_some());
+            ended += u32::from(poll_woken(acquiring.as_mut(), times).await.is_some());
         }
         context.wait_until_free(&name).await;
         if ended == crate::short_leases::repetitions(1, 3) {
             break;
         }
     }
-    locks.flush().await.expect("nothing left to give back");
+    locks.flush().await.expect("nothing left to release");
     assert_eq!(locks.held_count(), 0);
 }
 
-/// Asking for several locks, of which one is held.
+/// Cancels a multi-lock of which one lock is held.
 pub async fn of_several_locks(context: &TestContext) {
     let (locks, other) = (open_slow_client(context).await, context.open_locks().await);
     for times in (0..MAX_POLLS).step_by(STEP) {
@@ -128,23 +130,23 @@ pub async fn of_several_locks(context: &TestContext) {
             drop(poll_woken(all.lock(), times).await);
         } else {
             let holder = other.mutex(last).lock().await.expect("a lock");
-            assert!(poll_unconditionally(all.lock(), times).await.is_none(), "somebody else holds one");
+            assert!(poll_unconditionally(all.lock(), times).await.is_none(), "another client holds one lock");
             drop(holder);
         }
         for name in &names {
             context.wait_until_free(name).await;
         }
     }
-    locks.flush().await.expect("nothing left to give back");
+    locks.flush().await.expect("nothing left to release");
     assert_eq!(locks.held_count(), 0);
 }
 
-/// Giving a lock back.
+/// Cancels a release.
 pub async fn of_a_release(context: &TestContext) {
     let locks = open_slow_client(context).await;
     let mut ended = 0;
     for times in (0..MAX_POLLS).step_by(STEP) {
-        let name = context.unique_name("given back");
+        let name = context.unique_name("released");
         let guard = locks.mutex(&name).lock().await.expect("a lock");
         ended += u32::from(poll_woken(guard.release(), times).await.is_some());
         context.wait_until_free(&name).await;
@@ -152,11 +154,11 @@ pub async fn of_a_release(context: &TestContext) {
             break;
         }
     }
-    assert!(ended > 0, "the future never came to its end");
+    assert!(ended > 0, "the future never completed");
     assert_eq!(locks.held_count(), 0);
 }
 
-/// Guards, requests and the client itself are dropped at once: what they had is given back all the same.
+/// Dropping guards, requests and the client at once still releases everything.
 pub async fn by_dropping_everything_at_once(context: &TestContext) {
     let other = context.open_locks().await;
     for round in 0..repetitions(8, 40) {
@@ -164,10 +166,10 @@ pub async fn by_dropping_everything_at_once(context: &TestContext) {
         let locks = context.open_locks().await;
         let guard = locks.mutex(&name).lock().await.expect("a lock");
         if round % 2 == 0 {
-            assert!(poll_unconditionally(locks.mutex(&name).lock(), 3).await.is_none(), "it is held");
+            assert!(poll_unconditionally(locks.mutex(&name).lock(), 3).await.is_none(), "the lock is held");
         }
         drop(locks);
         drop(guard);
-        drop(other.mutex(&name).timeout(TEST_TIMEOUT).lock().await.expect("what was dropped is given back"));
+        drop(other.mutex(&name).timeout(TEST_TIMEOUT).lock().await.expect("dropped claims are released"));
     }
 }

@@ -1,4 +1,4 @@
-//! One leader at a time, whom all can see.
+//! One leader at a time, visible to all clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use leasehold_testbed::eventually;
 use crate::flaky::Method;
 use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
-/// An observer pauses at least for so long between two looks.
+/// The minimum pause between two inspections of an observer.
 const PAUSE: Duration = Duration::from_millis(15);
-/// How many looks it takes until it rests.
+/// Inspections before the observer pauses.
 const BEGIN: u32 = 5;
 
 /// A leader is elected, seen, and replaced when it resigns.
@@ -37,24 +37,24 @@ pub async fn one_leader_is_visible_to_all(context: &TestContext) {
     assert_eq!(&*seen.holder.description, "other");
 }
 
-/// An observer sees nobody, then the first, then the next.
+/// An observer sees no leader, then the first, then the next.
 pub async fn an_observer_sees_every_leader(context: &TestContext) {
     let (locks, other) = (context.open_locks().await, context.open_locks().await);
     let mut observer = other.election("a").observe().expect("an observer");
     let mut next = async || {
-        let seen = tokio::time::timeout(TEST_TIMEOUT, observer.next()).await.expect("news").expect("an answer");
+        let seen = tokio::time::timeout(TEST_TIMEOUT, observer.next()).await.expect("a change").expect("an answer");
         seen.map(|leader| (leader.holder.description.to_string(), leader.token))
     };
-    assert_eq!(next().await, None, "nobody, at first");
+    assert_eq!(next().await, None, "no leader at first");
     for text in ["one", "two", "three"] {
         let leadership = locks.election("a").describe(text).campaign().await.expect("a leadership");
         assert_eq!(next().await, Some((text.to_owned(), leadership.token())));
         let _ = leadership.resign().await.expect("a release");
-        assert_eq!(next().await, None, "nobody, after {text}");
+        assert_eq!(next().await, None, "no leader after {text}");
     }
 }
 
-/// An observer that waits for news does not ask for them all the time.
+/// An observer that waits for a change does not poll constantly.
 pub async fn an_idle_observer_sends_few_requests(context: &TestContext) {
     let ((locks, flaky), other) = (context.open_flaky(LONG_TTL).await, context.open_locks().await);
     let leadership = other.election("a").campaign().await.expect("a leadership");
@@ -64,26 +64,28 @@ pub async fn an_idle_observer_sends_few_requests(context: &TestContext) {
         observer.next().await
     });
     eventually(TEST_TIMEOUT, || async {
-        if flaky.call_count(Method::Inspect) > 0 { Ok(()) } else { Err("it has not looked yet") }
+        if flaky.call_count(Method::Inspect) > 0 { Ok(()) } else { Err("no inspection so far") }
     })
     .await;
-    // Round trips during which nothing changes. Who asks for news all the time asks about as often.
+    // Round trips during which nothing changes. A client that polls constantly would poll about as
+    // often.
     let clock = Clock::system();
     let start = clock.now();
     for _ in 0..100 {
         assert!(other.election("a").leader().await.expect("an answer").is_some());
     }
-    let asked = u32::try_from(flaky.call_count(Method::Inspect)).expect("a small number");
-    // However slow the machine is, pauses are not shorter than they should be.
+    let inspections = u32::try_from(flaky.call_count(Method::Inspect)).expect("a small number");
+    // Pauses are never too short, however slow the machine is.
     let rested = clock.now().duration_since(start);
-    assert!(rested >= PAUSE * asked.saturating_sub(BEGIN), "{asked} questions while nothing changed");
+    assert!(rested >= PAUSE * inspections.saturating_sub(BEGIN), "{inspections} inspections while nothing changed");
     assert!(!watching.is_finished(), "nothing has changed");
     let _ = leadership.resign().await.expect("a release");
-    let news = tokio::time::timeout(TEST_TIMEOUT, watching).await.expect("news").expect("no panic");
-    assert_eq!(news.expect("an answer"), None);
+    let change = tokio::time::timeout(TEST_TIMEOUT, watching).await.expect("a change").expect("no panic");
+    assert_eq!(change.expect("an answer"), None);
 }
 
-/// A change between the beginning of a watch and its first poll ends the watch: an observer looks in between.
+/// A change between the start of a watch and its first poll ends the watch: an observer inspects in
+/// between.
 pub async fn a_watch_sees_every_change_since_it_began(context: &TestContext) {
     let ((locks, engine), name) = (context.open_flaky(LONG_TTL).await, LockName::new("a").expect("a name"));
     let mut leadership: Option<Leadership> = None;
@@ -101,12 +103,12 @@ pub async fn a_watch_sees_every_change_since_it_began(context: &TestContext) {
     }
 }
 
-/// A leader that loses the lock is told.
+/// A leader that loses the lock learns of it.
 pub async fn a_leader_learns_of_its_loss(context: &TestContext) {
     let (locks, flaky) = context.open_unrenewed().await;
     let leadership = eventually(TEST_TIMEOUT, || async { locks.election("a").campaign().await }).await;
     flaky.disconnect();
-    let reason = tokio::time::timeout(TEST_TIMEOUT, leadership.lost()).await.expect("the leader is told");
+    let reason = tokio::time::timeout(TEST_TIMEOUT, leadership.lost()).await.expect("the leader learns of the loss");
     assert_eq!(reason, LostReason::Expired);
     assert!(!leadership.is_leader());
     let next = context.open_locks().await.election("a").timeout(TEST_TIMEOUT).campaign().await.expect("a leadership");

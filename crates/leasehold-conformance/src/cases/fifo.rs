@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use crate::protocol::LockRequest;
 use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
-/// Claims are granted one by one in the order in which they asked, and know how many are ahead of them.
+/// Claims are granted one by one in the order of their requests, and know how many are ahead of
+/// them.
 pub async fn claims_are_granted_in_the_order_of_arrival(context: &TestContext) {
     let engine = context.open_engine().await;
     let claims: Vec<_> = (0..5).map(|_| context.new_claim("a", Mode::Exclusive, None, LONG_TTL)).collect();
@@ -19,7 +20,9 @@ pub async fn claims_are_granted_in_the_order_of_arrival(context: &TestContext) {
         let answer = Arc::clone(&engine).attempt(Arc::clone(claim), true).await.expect("an answer");
         match place.checked_sub(1) {
             None => assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}"),
-            Some(before) => assert!(matches!(answer, AcquireReply::Queued { ahead, .. } if ahead == before), "{answer:?}"),
+            Some(before) => {
+                assert!(matches!(answer, AcquireReply::Queued { ahead, .. } if ahead == before), "{answer:?}")
+            }
         }
     }
     for next in 1..claims.len() {
@@ -58,49 +61,54 @@ pub async fn tasks_are_granted_in_the_order_of_arrival(context: &TestContext) {
 pub async fn processes_are_granted_in_the_order_of_arrival(context: &TestContext) {
     let locks = context.open_locks().await;
     let first = locks.mutex("a").lock().await.expect("a lock");
-    let mut players = Vec::new();
+    let mut actors = Vec::new();
     for place in 0..4 {
-        let mut player = context.spawn_actor(LONG_TTL).await;
-        player.send(&crate::protocol::ActorCommand::Lock(LockRequest::exclusive("a"))).await;
+        let mut actor = context.spawn_actor(LONG_TTL).await;
+        actor.send(&crate::protocol::ActorCommand::Lock(LockRequest::exclusive("a"))).await;
         context.wait_for_waiters("a", place + 1).await;
-        players.push(player);
+        actors.push(actor);
     }
     let mut last = (first.token().0, 0);
     let _ = first.release().await.expect("a release");
-    for player in &mut players {
-        let (token, at) = player.wait_granted("a").await;
+    for actor in &mut actors {
+        let (token, at) = actor.wait_granted("a").await;
         assert!(token > last.0 && at > last.1, "token {token} at {at} comes after {last:?}");
         last = (token, at);
-        assert_eq!(player.release("a").await, "released");
+        assert_eq!(actor.release("a").await, "released");
     }
 }
 
-/// Whoever does not queue gets nothing while somebody waits, also in the moment of a hand-over.
+/// An attempt without queueing is not granted while another claim waits, not even during a
+/// hand-off.
 pub async fn no_claim_bypasses_the_queue(context: &TestContext) {
     let engine = context.open_engine().await;
     let [holder, waiter, barger] = [(); 3].map(|()| context.new_claim("a", Mode::Exclusive, None, LONG_TTL));
-    let ask = |claim: &Arc<leasehold::Claim>, queue| Arc::clone(&engine).attempt(Arc::clone(claim), queue);
-    assert!(matches!(ask(&holder, false).await, Ok(AcquireReply::Granted(_))));
-    assert!(matches!(ask(&waiter, true).await, Ok(AcquireReply::Queued { ahead: 0, .. })));
-    assert!(matches!(ask(&barger, false).await, Ok(AcquireReply::Busy { .. })));
+    let attempt = |claim: &Arc<leasehold::Claim>, queue| Arc::clone(&engine).attempt(Arc::clone(claim), queue);
+    assert!(matches!(attempt(&holder, false).await, Ok(AcquireReply::Granted(_))));
+    assert!(matches!(attempt(&waiter, true).await, Ok(AcquireReply::Queued { ahead: 0, .. })));
+    assert!(matches!(attempt(&barger, false).await, Ok(AcquireReply::Busy { .. })));
     Arc::clone(&engine).release(holder).await.expect("a release");
-    let answer = ask(&barger, false).await;
+    let answer = attempt(&barger, false).await;
     assert!(matches!(answer, Ok(AcquireReply::Busy { .. })), "{answer:?}");
     context.wait_granted(&engine, &waiter).await;
     Arc::clone(&engine).release(waiter).await.expect("a release");
 }
 
-/// A waiter that does not show itself for a TTL does not stop those behind it, whether its turn came meanwhile or not.
+/// A waiter without a heartbeat for a TTL does not block the waiters behind it, whether its grant
+/// is due or not.
 pub async fn an_expired_waiter_is_skipped(context: &TestContext) {
-    tokio::join!(check_expired_waiter_is_skipped(context, "its turn comes at once", false), check_expired_waiter_is_skipped(context, "it has lapsed", true));
+    tokio::join!(
+        check_expired_waiter_is_skipped(context, "granted at once", false),
+        check_expired_waiter_is_skipped(context, "expired", true)
+    );
 }
 
 async fn check_expired_waiter_is_skipped(context: &TestContext, name: &str, has_expired: bool) {
     let (engine, locks) = (context.open_engine().await, context.open_locks().await);
     let holder = context.new_claim(name, Mode::Exclusive, None, LONG_TTL);
-    let silent = context.new_claim(name, Mode::Exclusive, None, context.short_ttl());
+    let expiring = context.new_claim(name, Mode::Exclusive, None, context.short_ttl());
     Arc::clone(&engine).attempt(Arc::clone(&holder), true).await.expect("an answer");
-    eventually(TEST_TIMEOUT, || Arc::clone(&engine).attempt(Arc::clone(&silent), true)).await;
+    eventually(TEST_TIMEOUT, || Arc::clone(&engine).attempt(Arc::clone(&expiring), true)).await;
     if has_expired {
         context.sleep(context.short_ttl()).await;
     }
@@ -109,22 +117,23 @@ async fn check_expired_waiter_is_skipped(context: &TestContext, name: &str, has_
         async move { mutex.lock().await }
     });
     if context.capabilities().inspection && !has_expired {
-        // It waits behind the silent one before that has its turn, and must not wait for the first holder's long lease.
+        // It queues behind the expiring claim, and must not wait for the first holder's long lease.
         eventually(TEST_TIMEOUT, || async {
             let view = context.inspect(name).await;
-            let waits = view.waiters.iter().any(|waiter| waiter.claim != silent.id);
-            if waits { Ok(()) } else { Err(format!("the next one should wait: {view:?}")) }
+            let waits = view.waiters.iter().any(|waiter| waiter.claim != expiring.id);
+            if waits { Ok(()) } else { Err(format!("the next claim should wait: {view:?}")) }
         })
         .await;
     }
     Arc::clone(&engine).release(holder).await.expect("a release");
-    let granted = tokio::time::timeout(TEST_TIMEOUT, next).await.expect("the one behind is granted");
+    let granted = tokio::time::timeout(TEST_TIMEOUT, next).await.expect("the next claim is granted");
     let guard = granted.expect("no panic").expect("a lock");
     let _ = guard.release().await.expect("a release");
 }
 
-/// A waiter whose bounded wait is longer than its TTL shows that it is alive, keeps its place past a TTL, and gets the lock. A machine may stand
-/// still for a whole TTL: then this place lapses, and another round must show it.
+/// A waiter with a bounded wait longer than its TTL sends heartbeats, keeps its position past a
+/// TTL, and acquires the lock. A busy machine may pause for a whole TTL and lose the position; then
+/// another round must succeed.
 pub async fn a_wait_longer_than_the_ttl_keeps_its_position(context: &TestContext) {
     let (waits, others) = (context.open_locks_with_ttl(context.short_ttl()).await, context.open_locks().await);
     eventually(TEST_TIMEOUT, async || {
@@ -144,9 +153,9 @@ pub async fn a_wait_longer_than_the_ttl_keeps_its_position(context: &TestContext
         context.wait_for_waiters(&name, 2).await;
         context.sleep(context.short_ttl() * 3 / 2).await;
         let _ = held.release().await.map_err(|error| error.to_string())?;
-        let first = first.await.expect("no panic").expect("a lock, before the wait is over");
+        let first = first.await.expect("no panic").expect("a lock before the timeout");
         let second = second.await.expect("no panic").expect("a lock");
-        if first < second { Ok(()) } else { Err(format!("overtaken: it got {first}, the one behind it {second}")) }
+        if first < second { Ok(()) } else { Err(format!("overtaken: token {first}, the next waiter's {second}")) }
     })
     .await;
 }

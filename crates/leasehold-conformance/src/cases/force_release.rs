@@ -1,44 +1,45 @@
-//! A claim is put out by somebody else.
+//! A claim is force-released by another client.
 
-use leasehold::{ClaimId, ErrorKind, Guard, Locks, LostReason, ReleaseOutcome, Owner};
+use leasehold::{ClaimId, ErrorKind, Guard, Locks, LostReason, Owner, ReleaseOutcome};
 use leasehold_testbed::eventually;
 
 use crate::actor_process::ActorProcess;
 use crate::protocol::LockRequest;
 use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
-/// The holder is told, the next waiter is granted, and the tokens keep them apart: long before a renewal would be due.
+/// The holder is notified, the next waiter is granted, and the fence token separates them: long
+/// before a renewal is due.
 pub async fn the_holder_is_notified_and_the_next_waiter_granted(context: &TestContext) {
     let (locks, other) = (context.open_locks().await, context.open_locks().await);
     eventually(TEST_TIMEOUT, || async {
-        let said = |error: leasehold::Error| error.to_string();
-        let guard = locks.mutex("a").describe("evicted").lock().await.map_err(said)?;
+        let message = |error: leasehold::Error| error.to_string();
+        let guard = locks.mutex("a").describe("evicted").lock().await.map_err(message)?;
         let next = tokio::spawn({
             let mutex = other.mutex("a").timeout(TEST_TIMEOUT);
             async move { mutex.lock().await }
         });
-        let view = other.inspect("a").await.map_err(said)?;
+        let view = other.inspect("a").await.map_err(message)?;
         let ours = view.holders.iter().find(|holder| holder.token == Some(guard.token()));
         let claim = ours.ok_or_else(|| format!("lost before: {view:?}"))?.claim;
-        let evicted = other.force_release("a", claim).await.map_err(said)?;
+        let evicted = other.force_release("a", claim).await.map_err(message)?;
         let contender = evicted.contender.as_ref().ok_or("lost before the eviction")?;
         assert_eq!((contender.claim, &*contender.holder.description), (claim, "evicted"));
         let reason = guard.lost().await;
         assert!(!guard.is_held());
         let next = next.await.expect("no panic").expect("a lock");
-        // None only where no number lies between: in ZooKeeper the waiter may have the very next one.
+        // None only if the tokens are adjacent: in ZooKeeper the waiter may have the very next one.
         let between = |fence| guard.token() < fence && fence < next.token();
         let adjacent = guard.token().0 + 1 == next.token().0;
         assert!(evicted.fence_token.map_or(adjacent, between), "{guard:?} {evicted:?} {next:?}");
         assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(reason));
-        assert!(next.is_held(), "the late release does not touch the next holder");
-        let _ = next.release().await.map_err(said)?;
-        if reason == LostReason::Revoked { Ok(()) } else { Err(format!("told so: {reason}")) }
+        assert!(next.is_held(), "the late release does not affect the next holder");
+        let _ = next.release().await.map_err(message)?;
+        if reason == LostReason::Revoked { Ok(()) } else { Err(format!("lost for another reason: {reason}")) }
     })
     .await;
 }
 
-/// A waiter that is put out is passed by those behind it.
+/// An evicted waiter does not block the waiters behind it.
 pub async fn an_evicted_waiter_leaves_the_queue(context: &TestContext) {
     let locks = context.open_locks().await;
     let holder = locks.mutex("a").lock().await.expect("a lock");
@@ -50,18 +51,18 @@ pub async fn an_evicted_waiter_leaves_the_queue(context: &TestContext) {
     }
     let before = locks.inspect("a").await.expect("a view").waiters;
     let evicted = locks.force_release("a", before[0].claim).await.expect("an eviction");
-    assert_eq!(evicted.contender.expect("who was put out").token, None, "it had no token");
-    assert_eq!(evicted.fence_token, None, "nothing is to be refused, and the holder stays");
+    assert_eq!(evicted.contender.expect("the evicted waiter").token, None, "the waiter had no token");
+    assert_eq!(evicted.fence_token, None, "no token to reject, and the holder stays");
     let after = locks.inspect("a").await.expect("a view").waiters;
-    assert_eq!(after[0].claim, before[1].claim, "the one behind is next");
+    assert_eq!(after[0].claim, before[1].claim, "the second waiter is next");
     assert!(holder.is_held());
     let _ = holder.release().await.expect("a release");
     let second = waiters.pop().expect("two wait").await.expect("no panic").expect("a lock");
-    waiters.pop().expect("one is left").abort();
+    waiters.pop().expect("one waiter is left").abort();
     drop(second);
 }
 
-/// A waiter that is put out ends with an error, and does not queue again.
+/// An evicted waiter gets an error and does not queue again.
 pub async fn an_evicted_waiter_gets_an_error(context: &TestContext) {
     let (locks, other) = (context.open_locks().await, context.open_locks().await);
     let holder = locks.mutex("a").lock().await.expect("a lock");
@@ -72,15 +73,17 @@ pub async fn an_evicted_waiter_gets_an_error(context: &TestContext) {
     context.wait_for_waiters("a", 1).await;
     let claim = locks.inspect("a").await.expect("a view").waiters[0].claim;
     assert!(locks.force_release("a", claim).await.expect("an eviction").contender.is_some());
-    let ended = tokio::time::timeout(TEST_TIMEOUT, waits).await.expect("it is told").expect("no panic");
-    let error = ended.expect_err("it was removed");
+    let ended =
+        tokio::time::timeout(TEST_TIMEOUT, waits).await.expect("the waiter learns of the eviction").expect("no panic");
+    let error = ended.expect_err("the waiter was evicted");
     assert_eq!(error.kind(), ErrorKind::ForceReleased, "{error}");
     let view = locks.inspect("a").await.expect("a view");
     assert_eq!((view.holders.len(), view.waiters.len()), (1, 0), "{view:?}");
     assert_eq!(holder.release().await.expect("a release"), ReleaseOutcome::Released);
 }
 
-/// A waiter was granted while its future was not polled, and then evicted: it never holds beside the next holder.
+/// A waiter is granted while its future is not polled, and then evicted: it never holds beside the
+/// next holder.
 pub async fn an_unpolled_grant_ends_with_its_eviction(context: &TestContext) {
     let (locks, other) = (context.open_locks().await, context.open_locks().await);
     let holder = locks.mutex("a").lock().await.expect("a lock");
@@ -100,29 +103,30 @@ pub async fn an_unpolled_grant_ends_with_its_eviction(context: &TestContext) {
     let claim = locks.inspect("a").await.expect("a view").holders[0].claim;
     assert!(locks.force_release("a", claim).await.expect("an eviction").contender.is_some());
     let next = locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("a lock");
-    // Whatever was sent to the other client before this has arrived.
+    // All earlier messages to the other client have arrived.
     other.inspect("a").await.expect("a view");
-    match tokio::time::timeout(TEST_TIMEOUT, waits).await.expect("it is told") {
+    match tokio::time::timeout(TEST_TIMEOUT, waits).await.expect("the waiter learns of the eviction") {
         Err(error) => assert_eq!(error.kind(), ErrorKind::ForceReleased, "{error}"),
-        Ok(late) => drop(tokio::time::timeout(TEST_TIMEOUT, late.lost()).await.expect("it is told")),
+        Ok(late) => drop(tokio::time::timeout(TEST_TIMEOUT, late.lost()).await.expect("the holder learns of the loss")),
     }
     assert!(next.is_held());
     assert_eq!(next.release().await.expect("a release"), ReleaseOutcome::Released);
 }
 
-/// A claim that is not there is nobody; who holds is left alone.
+/// Evicting an unknown claim evicts nothing and leaves the holder alone.
 pub async fn an_unknown_claim_evicts_none(context: &TestContext) {
     let locks = context.open_locks().await;
-    let nobody = locks.force_release("free", ClaimId::random()).await.expect("an eviction");
-    assert_eq!((nobody.contender, nobody.fence_token), (None, None));
+    let evicted = locks.force_release("free", ClaimId::random()).await.expect("an eviction");
+    assert_eq!((evicted.contender, evicted.fence_token), (None, None));
     let guard = locks.mutex("a").lock().await.expect("a lock");
-    let nobody = locks.force_release("a", ClaimId::random()).await.expect("an eviction");
-    assert_eq!((nobody.contender, nobody.fence_token), (None, None), "a fence would shut the holder out");
+    let evicted = locks.force_release("a", ClaimId::random()).await.expect("an eviction");
+    assert_eq!((evicted.contender, evicted.fence_token), (None, None), "a fence token would reject the holder");
     assert!(guard.is_held());
     assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::Released);
 }
 
-/// Two hold together, and one is evicted: whatever is advised refuses that one, and not the other.
+/// Two claims hold together and one is evicted: a suggested fence token rejects that one and admits
+/// the other.
 pub async fn the_fence_token_admits_remaining_holders(context: &TestContext) {
     let locks = context.open_locks().await;
     let first = locks.semaphore("a", 2).acquire(1).await.expect("a permit");
@@ -133,8 +137,9 @@ pub async fn the_fence_token_admits_remaining_holders(context: &TestContext) {
     });
     context.wait_for_waiters("a", 1).await;
     let holders = locks.inspect("a").await.expect("a view").holders;
-    let claim = |guard: &Guard| holders.iter().find(|holder| holder.token == Some(guard.token())).expect("it holds").claim;
-    // The later one first: the other's token is below every fence.
+    let claim =
+        |guard: &Guard| holders.iter().find(|holder| holder.token == Some(guard.token())).expect("a holder").claim;
+    // Evict the later one first: the other's token is below every fence token.
     let evicted = locks.force_release("a", claim(&second)).await.expect("an eviction");
     assert_eq!((evicted.contender.is_some(), evicted.fence_token), (true, None), "{evicted:?}");
     let third = third.await.expect("no panic").expect("a permit");
@@ -142,54 +147,59 @@ pub async fn the_fence_token_admits_remaining_holders(context: &TestContext) {
     if let Some(fence) = evicted.fence_token {
         assert!(first.token() < fence && fence < third.token(), "{first:?} {fence} {third:?}");
     } else {
-        assert_eq!(first.token().0 + 1, third.token().0, "a number lies between");
+        assert_eq!(first.token().0 + 1, third.token().0, "a token lies between them");
     }
     for evicted in [first, second] {
-        tokio::time::timeout(TEST_TIMEOUT, evicted.lost()).await.expect("it is told");
+        tokio::time::timeout(TEST_TIMEOUT, evicted.lost()).await.expect("the holder learns of the loss");
     }
     assert!(third.is_held());
     assert_eq!(third.release().await.expect("a release"), ReleaseOutcome::Released);
 }
 
-/// An owner holds twice, and one of its claims is evicted: that guard learns of it, and the other one stays.
+/// An owner holds twice, and one of its claims is evicted: that guard learns of it, and the other
+/// stays held.
 pub async fn evicting_one_of_an_owners_claims_keeps_the_other(context: &TestContext) {
     let (locks, other) = (context.open_locks().await, context.open_locks().await);
     let owner = Owner::new();
     let outer = locks.mutex("a").ttl(LONG_TTL).owner(&owner).lock().await.expect("a lock");
     let inner = locks.mutex("a").ttl(LONG_TTL).owner(&owner).lock().await.expect("a re-entry");
     assert!(other.force_release("a", inner.claim_id()).await.expect("an eviction").contender.is_some());
-    assert_eq!(tokio::time::timeout(TEST_TIMEOUT, inner.lost()).await.expect("it is told"), LostReason::Revoked);
-    // Whatever was sent to the outer one's client before this has arrived.
+    assert_eq!(
+        tokio::time::timeout(TEST_TIMEOUT, inner.lost()).await.expect("the holder learns of the loss"),
+        LostReason::Revoked
+    );
+    // All earlier messages to the outer claim's client have arrived.
     locks.inspect("a").await.expect("a view");
     assert!(outer.is_held());
     assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
     assert_eq!(outer.release().await.expect("an outcome"), ReleaseOutcome::Released);
 }
 
-/// A holder in another process is told, too.
+/// A holder in another process is notified as well.
 pub async fn a_holder_in_another_process_is_notified(context: &TestContext) {
-    let (locks, mut player) = (context.open_locks().await, context.spawn_actor(LONG_TTL).await);
-    let give_up = locks.clock().now().saturating_add(TEST_TIMEOUT);
-    while !is_notified(context, &locks, &mut player).await {
-        assert!(locks.clock().now() < give_up, "it was never told that another took it");
+    let (locks, mut actor) = (context.open_locks().await, context.spawn_actor(LONG_TTL).await);
+    let deadline = locks.clock().now().saturating_add(TEST_TIMEOUT);
+    while !is_notified(context, &locks, &mut actor).await {
+        assert!(locks.clock().now() < deadline, "the holder was never notified");
     }
 }
 
-/// Whether the process was told of its eviction; `false` if its lease was over before.
-async fn is_notified(context: &TestContext, locks: &Locks, player: &mut ActorProcess) -> bool {
+/// Whether the process learned of its eviction; `false` if its lease expired before.
+async fn is_notified(context: &TestContext, locks: &Locks, actor: &mut ActorProcess) -> bool {
     let guard = context.unique_name("guard");
-    let (token, _) = player.acquire(LockRequest { guard: guard.clone(), ..LockRequest::exclusive_with_retries("a") }).await;
+    let (token, _) =
+        actor.acquire(LockRequest { guard: guard.clone(), ..LockRequest::exclusive_with_retries("a") }).await;
     let view = locks.inspect("a").await.expect("a view");
     let Some(holder) = view.holders.first() else { return false };
     let evicted = locks.force_release("a", holder.claim).await.expect("an eviction");
     let Some(contender) = evicted.contender else { return false };
-    assert_eq!(contender.holder.pid, player.pid());
-    let next = locks.mutex("a").try_lock().await.expect("an answer").expect("free at once");
+    assert_eq!(contender.holder.pid, actor.pid());
+    let next = locks.mutex("a").try_lock().await.expect("an answer").expect("a free lock");
     let fence = evicted.fence_token.expect("a token");
     assert!(token < fence.0 && fence < next.token());
-    let reason = player.wait_lost(&guard).await;
-    assert!(!player.query_held(&guard).await.0);
-    assert_eq!(player.release(&guard).await, reason);
+    let reason = actor.wait_lost(&guard).await;
+    assert!(!actor.query_held(&guard).await.0);
+    assert_eq!(actor.release(&guard).await, reason);
     assert!(next.is_held());
     let _ = next.release().await.expect("a release");
     reason == "taken"

@@ -1,4 +1,4 @@
-//! Who holds, who waits.
+//! Inspection of holders and waiters.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use leasehold::{Guard, Holder, Locks, Mode};
 use leasehold_testbed::eventually;
 
 use crate::flaky::Method;
-use crate::protocol::{LockRequest, ActorCommand};
+use crate::protocol::{ActorCommand, LockRequest};
 use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
-/// The holder and the waiters are shown in order, with all that they said of themselves.
+/// The holder and the waiters are shown in order, with all their descriptions.
 pub async fn shows_holders_and_waiters(context: &TestContext) {
     let locks = context.open_locks().await;
     let guard = locks.mutex("a").describe("the \u{1f511} holder").lock().await.expect("a lock");
@@ -23,7 +23,7 @@ pub async fn shows_holders_and_waiters(context: &TestContext) {
     }
     let view = locks.inspect("a").await.expect("a view");
     assert_eq!(view.name.as_str(), "a");
-    let [holder] = &view.holders[..] else { panic!("one holds: {view:?}") };
+    let [holder] = &view.holders[..] else { panic!("one holder: {view:?}") };
     let us = Holder::this_process();
     assert_eq!((&holder.holder.host, holder.holder.pid), (&us.host, us.pid));
     assert_eq!((&*holder.holder.program, &*holder.holder.description), (&*us.program, "the \u{1f511} holder"));
@@ -38,7 +38,7 @@ pub async fn shows_holders_and_waiters(context: &TestContext) {
     }
 }
 
-/// How long somebody has held, or waited, grows.
+/// The ages of holders and waiters grow.
 pub async fn ages_grow(context: &TestContext) {
     let locks = context.open_locks().await;
     let _guard = locks.mutex("a").lock().await.expect("a lock");
@@ -64,7 +64,7 @@ pub async fn ages_grow(context: &TestContext) {
     waiter.abort();
 }
 
-/// The list has what is held or waited for, by name, and no more.
+/// The list contains exactly the locks that are held or awaited, by name.
 pub async fn lists_by_prefix(context: &TestContext) {
     let locks = context.open_locks().await;
     let mut guards = Vec::new();
@@ -87,53 +87,57 @@ pub async fn lists_by_prefix(context: &TestContext) {
     }
 }
 
-/// What another process holds and waits for is shown as its own.
+/// Another process's holds and waits are shown with its identity.
 pub async fn shows_other_processes(context: &TestContext) {
-    let (locks, mut player) = (context.open_locks().await, context.spawn_actor(LONG_TTL).await);
-    let (token, _) = player.acquire(LockRequest { describe: "afar".to_owned(), ..LockRequest::exclusive("a") }).await;
+    let (locks, mut actor) = (context.open_locks().await, context.spawn_actor(LONG_TTL).await);
+    let (token, _) = actor.acquire(LockRequest { describe: "afar".to_owned(), ..LockRequest::exclusive("a") }).await;
     let guard = locks.mutex("b").lock().await.expect("a lock");
-    player.send(&ActorCommand::Lock(LockRequest::exclusive("b"))).await;
+    actor.send(&ActorCommand::Lock(LockRequest::exclusive("b"))).await;
     let view = locks.inspect("a").await.expect("a view");
     let holder = &view.holders[0];
-    assert_eq!((holder.holder.pid, &*holder.holder.description), (player.pid(), "afar"));
+    assert_eq!((holder.holder.pid, &*holder.holder.description), (actor.pid(), "afar"));
     assert_eq!(&*holder.holder.program, "leasehold-actor");
     assert_eq!(holder.token.map(|token| token.0), Some(token));
     eventually(TEST_TIMEOUT, || async {
         let view = locks.inspect("b").await.map_err(|error| error.to_string())?;
-        let waits = view.waiters.iter().any(|waiter| waiter.holder.pid == player.pid());
+        let waits = view.waiters.iter().any(|waiter| waiter.holder.pid == actor.pid());
         if waits == context.can_show_waiters() { Ok(()) } else { Err(format!("{view:?}")) }
     })
     .await;
     let _ = guard.release().await.expect("a release");
-    player.wait_granted("b").await;
+    actor.wait_granted("b").await;
     for guard in ["a", "b"] {
-        assert_eq!(player.release(guard).await, "released");
+        assert_eq!(actor.release(guard).await, "released");
     }
 }
 
-/// Holders of permits are shown beside each other, each with its own token and its share: whoever is not among them is taken for dead.
+/// All holders of permits are shown, each with its own token and permits: a missing one would be
+/// taken for dead.
 pub async fn shows_every_holder_of_permits(context: &TestContext) {
     let (one, other) = (context.open_locks().await, context.open_locks().await);
     let first = one.semaphore("a", 4).describe("first").acquire(1).await.expect("a permit");
     let second = other.semaphore("a", 4).describe("second").acquire(2).await.expect("permits");
     let shown = async |locks: &Locks| {
         let view = locks.inspect("a").await.expect("a view");
-        let mut holders: Vec<_> =
-            view.holders.iter().map(|contender| (contender.token, contender.mode, contender.holder.description.to_string())).collect();
+        let mut holders: Vec<_> = view
+            .holders
+            .iter()
+            .map(|contender| (contender.token, contender.mode, contender.holder.description.to_string()))
+            .collect();
         holders.sort_by_key(|(token, ..)| *token);
         holders
     };
-    let is =
+    let expected =
         |guard: &Guard, n: u32, text: &str| (Some(guard.token()), Mode::Permits { n, limit: 4 }, text.to_owned());
     assert!(first.token() < second.token());
     for locks in [&one, &other] {
-        assert_eq!(shown(locks).await, [is(&first, 1, "first"), is(&second, 2, "second")]);
+        assert_eq!(shown(locks).await, [expected(&first, 1, "first"), expected(&second, 2, "second")]);
     }
     let _ = first.release().await.expect("a release");
-    assert_eq!(shown(&one).await, [is(&second, 2, "second")]);
+    assert_eq!(shown(&one).await, [expected(&second, 2, "second")]);
 }
 
-/// A lock that was given back is not shown any more.
+/// A released lock is no longer shown.
 pub async fn shows_nothing_after_the_release(context: &TestContext) {
     let locks = context.open_locks().await;
     let guard = locks.mutex("a").lock().await.expect("a lock");
@@ -142,11 +146,11 @@ pub async fn shows_nothing_after_the_release(context: &TestContext) {
     assert!(locks.list("").await.expect("a list").is_empty());
     let view = locks.inspect("a").await.expect("a view");
     assert!(view.holders.is_empty() && view.waiters.is_empty(), "{view:?}");
-    let never = locks.inspect("never heard of").await.expect("a view");
+    let never = locks.inspect("never used").await.expect("a view");
     assert!(never.holders.is_empty() && never.waiters.is_empty(), "{never:?}");
 }
 
-/// Looking neither extends a lease nor ends it.
+/// An inspection neither extends a lease nor ends it.
 pub async fn does_not_change_leases(context: &TestContext) {
     let (locks, flaky, guard) = context.acquire_expiring("a").await;
     flaky.fail_always(Method::Inspect, None);

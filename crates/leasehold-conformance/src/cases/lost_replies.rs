@@ -1,4 +1,4 @@
-//! A request or a reply is lost: nobody knows what happened, and nothing is guessed.
+//! A request or a reply is lost: the outcome is unknown, and the client does not guess.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use leasehold_testbed::eventually;
 use crate::flaky::{Fault, FlakyEngine, Method};
 use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
-/// A wait that ends within a case.
+/// A wait that times out within a case.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The engine granted, and the caller did not hear it: asked again, it is the same grant.
+/// The engine granted the lock but the reply is lost: a retry gets the same grant.
 pub async fn a_lost_reply_to_an_attempt_is_one_grant(context: &TestContext) {
     let ((locks, flaky), other) = (context.open_flaky(LONG_TTL).await, context.open_locks().await);
     flaky.fail_next(Method::Attempt, [Fault::LoseReply, Fault::LoseReply]);
@@ -27,11 +27,11 @@ pub async fn a_lost_reply_to_an_attempt_is_one_grant(context: &TestContext) {
         assert_eq!(view.holders[0].token, Some(guard.token()));
     }
     assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::Released);
-    let next = other.mutex("a").try_lock().await.expect("an answer").expect("it was held once");
+    let next = other.mutex("a").try_lock().await.expect("an answer").expect("a single hold");
     let _ = next.release().await.expect("a release");
 }
 
-/// A request that never arrived is sent again.
+/// A lost request is sent again.
 pub async fn a_lost_request_is_sent_again(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     flaky.fail_next(Method::Attempt, [Fault::LoseRequest, Fault::LoseRequest]);
@@ -40,7 +40,7 @@ pub async fn a_lost_request_is_sent_again(context: &TestContext) {
     assert_eq!(guard.release().await.expect("an outcome"), ReleaseOutcome::Released);
 }
 
-/// Who tries once does not ask again, but what it may have got is given back.
+/// A try is not retried, but what it may have acquired is released.
 pub async fn a_lost_reply_to_a_try_is_cleaned_up(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     flaky.fail_next(Method::Attempt, [Fault::LoseReply]);
@@ -49,7 +49,7 @@ pub async fn a_lost_reply_to_a_try_is_cleaned_up(context: &TestContext) {
     context.wait_until_free("a").await;
 }
 
-/// What an earlier try may have got is given back, although a later one was refused for good.
+/// What an earlier attempt may have acquired is released, although a later one failed permanently.
 pub async fn a_lost_reply_before_a_final_error_is_cleaned_up(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     flaky.fail_next(Method::Attempt, [Fault::LoseReply, Fault::Deny]);
@@ -58,7 +58,8 @@ pub async fn a_lost_reply_before_a_final_error_is_cleaned_up(context: &TestConte
     context.wait_until_free("a").await;
 }
 
-/// The reply that carried the grant is lost: the waiter gets the same grant when it asks again, and nobody passes it.
+/// The reply with the grant is lost: the waiter's retry gets the same grant, and no other claim
+/// overtakes it.
 pub async fn a_lost_reply_while_waiting_keeps_the_position(context: &TestContext) {
     let ((locks, flaky), other) = (context.open_flaky(LONG_TTL).await, context.open_locks().await);
     let engine = context.open_engine().await;
@@ -66,7 +67,7 @@ pub async fn a_lost_reply_while_waiting_keeps_the_position(context: &TestContext
     flaky.fail_next(Method::Wait, [Fault::LoseReply]);
     let first = tokio::spawn(async move { locks.mutex("a").timeout(TEST_TIMEOUT).lock().await });
     eventually(TEST_TIMEOUT, || async {
-        if flaky.call_count(Method::Wait) > 0 { Ok(()) } else { Err("it does not wait yet") }
+        if flaky.call_count(Method::Wait) > 0 { Ok(()) } else { Err("no wait so far") }
     })
     .await;
     let second = context.new_claim("a", leasehold::Mode::Exclusive, None, LONG_TTL);
@@ -81,7 +82,7 @@ pub async fn a_lost_reply_while_waiting_keeps_the_position(context: &TestContext
     engine.release(second).await.expect("a release");
 }
 
-/// The lock was given back, and the caller did not hear it: asked again, it is still said to be given back.
+/// The lock was released but the reply is lost: a retry still reports the release.
 pub async fn a_lost_reply_to_a_release_is_a_release(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     let guard = locks.mutex("a").lock().await.expect("a lock");
@@ -90,7 +91,7 @@ pub async fn a_lost_reply_to_a_release_is_a_release(context: &TestContext) {
     context.wait_until_free("a").await;
 }
 
-/// A release that never arrived is sent again, also for a guard that was dropped.
+/// A lost release is sent again, also for a dropped guard.
 pub async fn a_lost_request_to_release_is_sent_again(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     let guard = locks.mutex("a").lock().await.expect("a lock");
@@ -103,8 +104,8 @@ pub async fn a_lost_request_to_release_is_sent_again(context: &TestContext) {
     context.wait_until_free("a").await;
 }
 
-/// A renewal is tried again before the lease ends, whichever way it got lost. A machine may be so slow that the lease ends all the
-/// same: then another one must show it.
+/// A renewal is retried before the lease ends, however it got lost. On a slow machine the lease may
+/// end all the same; then another attempt must succeed.
 pub async fn lost_replies_to_renewals_lose_nothing(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(context.short_ttl().max(Duration::from_millis(600))).await;
     for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Refuse] {
@@ -129,7 +130,7 @@ pub async fn lost_replies_to_renewals_lose_nothing(context: &TestContext) {
     }
 }
 
-/// An engine that is busy for a moment is asked again while the caller waits.
+/// A temporarily busy engine is retried while the caller waits.
 pub async fn a_temporary_refusal_is_retried_within_the_timeout(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     flaky.fail_next(Method::Attempt, [Fault::Refuse; 4]);
@@ -138,66 +139,84 @@ pub async fn a_temporary_refusal_is_retried_within_the_timeout(context: &TestCon
     let _ = guard.release().await.expect("a release");
 }
 
-/// Whoever bounds its waiting gets an answer then, also if the engine is away.
+/// A bounded wait ends in time, even if the engine is unreachable.
 pub async fn an_unreachable_engine_ends_the_wait_in_time(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     flaky.disconnect();
-    let asked = tokio::time::timeout(TEST_TIMEOUT, locks.mutex("a").timeout(SHORT_TIMEOUT).lock()).await.expect("an end");
-    let error = asked.expect_err("no engine");
+    let result = tokio::time::timeout(TEST_TIMEOUT, locks.mutex("a").timeout(SHORT_TIMEOUT).lock())
+        .await
+        .expect("the call returns");
+    let error = result.expect_err("the engine is unreachable");
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
     flaky.reconnect();
     context.wait_until_free("a").await;
-    drop(locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("the engine is back"));
+    drop(locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("the engine is reachable again"));
 }
 
-/// A wait with a bound ends with it, also if the engine says nothing at all: on a clock that is moved by hand, past this bound and
-/// past no other.
+/// A bounded wait ends in time, even if the engine never responds: a manual clock passes this
+/// timeout and no other.
 pub async fn an_engine_that_never_responds_ends_the_wait_in_time(context: &TestContext) {
     let other = context.open_locks().await;
-    // Another client holds it, so that the second request waits and then hears nothing.
+    // Another client holds the lock, so that the second request waits and then gets no reply.
     let holder = other.mutex("held").lock().await.expect("a lock");
     for (name, method) in [("free", Method::Attempt), ("held", Method::Wait)] {
-        let (hand, flaky) = (ManualClock::new(), Arc::new(FlakyEngine::new(context.open_engine().await)));
-        let locks = Locks::builder().clock(hand.clock()).ttl(LONG_TTL).open_engine(Arc::clone(&flaky) as _);
+        let (manual_clock, flaky) = (ManualClock::new(), Arc::new(FlakyEngine::new(context.open_engine().await)));
+        let locks = Locks::builder().clock(manual_clock.clock()).ttl(LONG_TTL).open_engine(Arc::clone(&flaky) as _);
         flaky.fail_always(method, Fault::Hang);
-        let asking = tokio::spawn(async move { locks.mutex(name).timeout(SHORT_TIMEOUT).lock().await });
+        let acquiring = tokio::spawn(async move { locks.mutex(name).timeout(SHORT_TIMEOUT).lock().await });
         let queue = context.capabilities().fairness == Fairness::Fifo;
-        let asked = if queue { method } else { Method::Attempt };
-        eventually(TEST_TIMEOUT, || async { if flaky.call_count(asked) > 0 { Ok(()) } else { Err("not asked yet") } }).await;
-        hand.advance(SHORT_TIMEOUT * 3);
-        let error = tokio::time::timeout(TEST_TIMEOUT, asking).await.expect("an end").expect("no panic").expect_err("no answer");
+        let called = if queue { method } else { Method::Attempt };
+        eventually(TEST_TIMEOUT, || async {
+            if flaky.call_count(called) > 0 { Ok(()) } else { Err("no call so far") }
+        })
+        .await;
+        manual_clock.advance(SHORT_TIMEOUT * 3);
+        let error = tokio::time::timeout(TEST_TIMEOUT, acquiring)
+            .await
+            .expect("the call returns")
+            .expect("no panic")
+            .expect_err("no reply");
         assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
         flaky.reconnect();
     }
     drop(holder);
 }
 
-/// Whoever waits for ever is told when the engine has been away for a whole TTL.
+/// An unlimited wait fails when the engine has been unreachable for a whole TTL.
 pub async fn an_engine_unreachable_for_a_ttl_is_an_error(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(context.short_ttl()).await;
     flaky.disconnect();
-    let ended = tokio::time::timeout(TEST_TIMEOUT, locks.mutex("a").lock()).await.expect("an end");
-    let error = ended.expect_err("no engine");
+    let ended = tokio::time::timeout(TEST_TIMEOUT, locks.mutex("a").lock()).await.expect("the call returns");
+    let error = ended.expect_err("the engine is unreachable");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.is_retryable(), "{error}");
     flaky.reconnect();
     context.wait_until_free("a").await;
 }
 
-/// A caller that bounds its wait waits for so long: an engine that is away for longer than a TTL, and is back within the wait, grants.
+/// A bounded wait lasts as long as its timeout: an engine that is unreachable for longer than a
+/// TTL, but recovers within the timeout, grants the lock.
 pub async fn a_wait_longer_than_the_ttl_covers_an_outage(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(context.short_ttl()).await;
     flaky.disconnect();
     let waits = tokio::spawn(async move { locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.map(drop) });
-    // The TTL counts from the first failure. Asked after it, the engine is still away.
-    eventually(TEST_TIMEOUT, async || if flaky.call_count(Method::Attempt) > 1 { Ok(()) } else { Err("it has not asked twice") }).await;
-    context.sleep(context.short_ttl() * 2).await;
-    let asked = flaky.call_count(Method::Attempt);
+    // The TTL counts from the first failure. An attempt after it still finds the engine
+    // unreachable.
     eventually(TEST_TIMEOUT, async || {
-        if waits.is_finished() || flaky.call_count(Method::Attempt) > asked { Ok(()) } else { Err("it has not asked again") }
+        if flaky.call_count(Method::Attempt) > 1 { Ok(()) } else { Err("no second attempt so far") }
+    })
+    .await;
+    context.sleep(context.short_ttl() * 2).await;
+    let attempts = flaky.call_count(Method::Attempt);
+    eventually(TEST_TIMEOUT, async || {
+        if waits.is_finished() || flaky.call_count(Method::Attempt) > attempts {
+            Ok(())
+        } else {
+            Err("no further attempt so far")
+        }
     })
     .await;
     flaky.reconnect();
-    waits.await.expect("no panic").expect("a lock, before the wait is over");
+    waits.await.expect("no panic").expect("a lock before the timeout");
     context.wait_until_free("a").await;
 }

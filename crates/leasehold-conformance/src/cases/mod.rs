@@ -1,5 +1,5 @@
-//! The cases, one file per promise. Each is `pub async fn name(world: &World)` and stands in the list below, which makes both
-//! [`CASES`] and [`suite!`](crate::suite).
+//! The cases, one file per guarantee. Each is a `pub async fn name(context: &TestContext)` and is
+//! listed below, which defines both [`CASES`] and [`suite!`](crate::suite).
 
 use futures_util::future::BoxFuture;
 use leasehold::engine::Capabilities;
@@ -13,22 +13,23 @@ use crate::test_context::TestContext;
 /// A behaviour that an engine must show.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Its file and its function.
+    /// Its module and function.
     pub name: &'static str,
-    /// What the engine must be able to do.
+    /// The capabilities that the engine needs.
     pub requirements: &'static [Requirement],
-    /// Runs it; panics if the engine behaves otherwise.
+    /// Runs the case; panics if the engine behaves otherwise.
     pub run: for<'a> fn(&'a TestContext) -> BoxFuture<'a, ()>,
 }
 
 impl Case {
-    /// What the case needs and an engine cannot do.
+    /// The requirements that an engine does not meet.
     pub fn missing_requirements(&self, capabilities: &Capabilities) -> Vec<Requirement> {
         self.requirements.iter().filter(|need| !(need.is_met)(capabilities)).copied().collect()
     }
 }
 
-/// Makes the modules, the list and the macro `suite!` from the names of the cases. `$d` is a dollar sign.
+/// Defines the modules, the list and the macro `suite!` from the names of the cases. `$d` is a
+/// dollar sign.
 macro_rules! cases {
     ($d:tt $($module:ident { $($name:ident [$($need:ident)*])* })*) => {
         $(pub mod $module;)*
@@ -40,7 +41,8 @@ macro_rules! cases {
             run: |test_context| Box::pin($module::$name(test_context)),
         }),*),*];
 
-        /// Makes a module of tests, one for each case, for the engine that the [`Subject`](crate::Subject) opens.
+        /// Defines a module of tests, one per case, for the engine that the
+        /// [`Subject`](crate::Subject) opens.
         #[macro_export]
         macro_rules! suite {
             ($d suite:ident, $d subject:expr) => {
@@ -62,7 +64,8 @@ macro_rules! cases {
     };
 }
 
-/// Makes a module of tests of the essential cases only: for an engine whose whole suite is for the nightly run.
+/// Defines a module of tests with the essential cases only, for an engine whose whole suite runs
+/// nightly.
 #[macro_export]
 macro_rules! essentials {
     ($suite:ident, $subject:expr) => {

@@ -1,37 +1,37 @@
-//! As many as the limit allows.
+//! As many holders as the limit allows.
 
 use std::sync::Arc;
 
 use leasehold::ErrorKind;
 use tokio::task::JoinSet;
 
-use crate::short_leases::repetitions;
 use crate::overlap_probe::OverlapProbe;
-use crate::protocol::{LockRequest, RequestMode, ActorCommand, ActorReport};
+use crate::protocol::{ActorCommand, ActorReport, LockRequest, RequestMode};
+use crate::short_leases::repetitions;
 use crate::test_context::{LONG_TTL, TestContext};
 
-/// Under contention never more permits are out than there are.
+/// Under contention, the holders never exceed the limit.
 pub async fn never_more_than_the_limit(context: &TestContext) {
     let clients = [context.open_locks().await, context.open_locks().await];
-    let room = Arc::new(OverlapProbe::default());
+    let probe = Arc::new(OverlapProbe::default());
     let mut tasks = JoinSet::new();
     for number in 0..12_u32 {
-        let (locks, room) = (clients[number as usize % 2].clone(), Arc::clone(&room));
+        let (locks, probe) = (clients[number as usize % 2].clone(), Arc::clone(&probe));
         tasks.spawn(async move {
             for round in 0..repetitions(5, 30) {
                 let permits = (number + round) % 3 + 1;
                 let guard = locks.semaphore("a", 4).acquire(permits).await.expect("permits");
-                room.visit(permits).await;
+                probe.visit(permits).await;
                 let _ = guard.release().await.expect("a release");
             }
         });
     }
     tasks.join_all().await;
-    assert!(room.max_concurrent() <= 4, "{} permits of 4 were out", room.max_concurrent());
-    assert!(room.max_concurrent() > 1, "permits are out together");
+    assert!(probe.max_concurrent() <= 4, "{} permits of 4 were held", probe.max_concurrent());
+    assert!(probe.max_concurrent() > 1, "permits are held concurrently");
 }
 
-/// Small requests that come later do not pass a large one that waits.
+/// Later small requests do not overtake a waiting large one.
 pub async fn a_large_request_is_not_overtaken(context: &TestContext) {
     let locks = context.open_locks().await;
     let sem = locks.semaphore("a", 3);
@@ -41,7 +41,7 @@ pub async fn a_large_request_is_not_overtaken(context: &TestContext) {
         async move { sem.acquire(3).await }
     });
     context.wait_for_waiters("a", 1).await;
-    assert!(sem.try_acquire(1).await.expect("an answer").is_none(), "one is free, but somebody waits");
+    assert!(sem.try_acquire(1).await.expect("an answer").is_none(), "one permit is free, but a claim waits");
     let small = tokio::spawn({
         let sem = sem.clone();
         async move { sem.acquire(1).await }
@@ -56,11 +56,13 @@ pub async fn a_large_request_is_not_overtaken(context: &TestContext) {
     assert!(small.token() > token);
 }
 
-/// Two limits for one name at the same time are a mistake, and said to be; afterwards another limit is fine.
+/// Two limits for one name at the same time are an error; afterwards another limit is fine.
 pub async fn another_limit_is_refused(context: &TestContext) {
     let (one, other) = (context.open_locks().await, context.open_locks().await);
     let guard = one.semaphore("a", 3).acquire(1).await.expect("permits");
-    for result in [other.semaphore("a", 4).try_acquire(1).await.map(|_| ()), other.semaphore("a", 2).acquire(1).await.map(|_| ())] {
+    for result in
+        [other.semaphore("a", 4).try_acquire(1).await.map(|_| ()), other.semaphore("a", 2).acquire(1).await.map(|_| ())]
+    {
         let error = result.expect_err("another limit");
         assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     }
@@ -68,7 +70,7 @@ pub async fn another_limit_is_refused(context: &TestContext) {
     drop(other.semaphore("a", 4).try_acquire(4).await.expect("an answer").expect("all permits"));
 }
 
-/// What can never be had is refused before the engine is asked.
+/// Impossible numbers of permits are rejected without an engine call.
 pub async fn zero_and_too_many_permits_are_refused_before_any_call(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     for (permits, limit) in [(0, 3), (4, 3), (1, 0), (0, 0), (u32::MAX, 1)] {
@@ -78,7 +80,7 @@ pub async fn zero_and_too_many_permits_are_refused_before_any_call(context: &Tes
     assert_eq!(flaky.total_calls(), 0);
 }
 
-/// A mutex on the semaphore's name waits for all permits, and keeps them out.
+/// A mutex with the semaphore's name waits for all permits and excludes them.
 pub async fn an_exclusive_hold_excludes_all_permits(context: &TestContext) {
     let locks = context.open_locks().await;
     let one = locks.semaphore("a", 3).acquire(1).await.expect("permits");
@@ -89,18 +91,18 @@ pub async fn an_exclusive_hold_excludes_all_permits(context: &TestContext) {
     let _ = alone.release().await.expect("a release");
 }
 
-/// The permits are one stock for all processes.
+/// All processes share the permits.
 pub async fn processes_share_the_permits(context: &TestContext) {
     let locks = context.open_locks().await;
-    let mut player = context.spawn_actor(LONG_TTL).await;
+    let mut actor = context.spawn_actor(LONG_TTL).await;
     let two = LockRequest { mode: RequestMode::Permits(2, 3), wait_ms: Some(0), ..LockRequest::exclusive("a") };
-    player.acquire(two.clone()).await;
+    actor.acquire(two.clone()).await;
     assert!(locks.semaphore("a", 3).try_acquire(2).await.expect("an answer").is_none());
-    let one = locks.semaphore("a", 3).try_acquire(1).await.expect("an answer").expect("one is left");
+    let one = locks.semaphore("a", 3).try_acquire(1).await.expect("an answer").expect("one permit is left");
     let more = LockRequest { guard: "more".to_owned(), mode: RequestMode::Permits(1, 3), ..two };
-    player.send(&ActorCommand::Lock(more)).await;
-    player.wait_for_report("a refusal", |report| matches!(report, ActorReport::Busy { .. }).then_some(())).await;
-    assert_eq!(player.release("a").await, "released");
-    drop(locks.semaphore("a", 3).try_acquire(2).await.expect("an answer").expect("two are back"));
+    actor.send(&ActorCommand::Lock(more)).await;
+    actor.wait_for_report("a busy report", |report| matches!(report, ActorReport::Busy { .. }).then_some(())).await;
+    assert_eq!(actor.release("a").await, "released");
+    drop(locks.semaphore("a", 3).try_acquire(2).await.expect("an answer").expect("two permits"));
     drop(one);
 }

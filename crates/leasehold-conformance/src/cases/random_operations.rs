@@ -1,13 +1,14 @@
-//! Whatever is done in whatever order.
+//! Random operations in random order.
 
-use crate::short_leases::repetitions;
 use crate::model::ModelComparison;
+use crate::short_leases::repetitions;
 use crate::test_context::TestContext;
 
-/// Random sequences of operations through two clients, compared with the memory engine step by step.
+/// Runs random sequences of operations through two clients and compares them with the memory engine
+/// step by step.
 pub async fn operations_match_the_model(context: &TestContext) {
-    let bench = ModelComparison::new(vec![context.open_engine().await, context.open_engine().await]).await;
-    if let Some(difference) = bench.find_difference(repetitions(16, 256)) {
+    let comparison = ModelComparison::new(vec![context.open_engine().await, context.open_engine().await]).await;
+    if let Some(difference) = comparison.find_difference(repetitions(16, 256)) {
         panic!("{difference}");
     }
 }

@@ -1,4 +1,5 @@
-//! Records: what was written is read, a late writer never succeeds, and all read one clock.
+//! Records: a read returns the last write, a late write never succeeds, and all clients see one
+//! clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +11,8 @@ use leasehold::{ErrorKind, Locks, MAX_RECORD, Records};
 use leasehold_testbed::eventually;
 
 use super::lock_names::confusable_names;
-use crate::short_leases::repetitions;
 use crate::flaky::{Fault, FlakyEngine, Method};
+use crate::short_leases::repetitions;
 use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 async fn open_records(context: &TestContext) -> Records {
@@ -26,13 +27,13 @@ async fn get(records: &Records, name: &str) -> Record {
     records.get(name).await.expect("a read")
 }
 
-/// Writes, and must succeed.
+/// A write that must succeed.
 async fn compare_and_set(records: &Records, name: &str, expected_version: u64, value: &str) -> Record {
     let written = records.compare_and_set(name, expected_version, value).await.expect("a write");
     written.unwrap_or_else(|| panic!("{name:?} over {expected_version} was refused"))
 }
 
-/// Written by one client, read by another; the version is the one that the writer got.
+/// One client writes, another reads; the version is the writer's.
 pub async fn a_written_record_is_read_back(context: &TestContext) {
     let (one, other) = (open_records(context).await, open_records(context).await);
     let name = context.unique_name("record");
@@ -47,7 +48,7 @@ pub async fn a_written_record_is_read_back(context: &TestContext) {
     }
 }
 
-/// No record: version zero, nothing in it; and reading makes none.
+/// A missing record has version zero and no value, and a read does not create it.
 pub async fn an_absent_record_has_version_zero(context: &TestContext) {
     let records = open_records(context).await;
     let name = context.unique_name("absent");
@@ -57,11 +58,11 @@ pub async fn an_absent_record_has_version_zero(context: &TestContext) {
     }
     assert!(records.compare_and_set(&name, 7, "x").await.expect("an answer").is_none(), "there is no version 7");
     let nothing = compare_and_set(&records, &name, 0, "").await;
-    assert_eq!((nothing.version, nothing.value.as_str()), (0, ""), "to remove nothing is no mistake");
+    assert_eq!((nothing.version, nothing.value.as_str()), (0, ""), "removing a missing record is no error");
     assert_eq!(records.list(&name).await.expect("a list"), []);
 }
 
-/// Whoever read an old version, or none, writes nothing.
+/// A write over an old or unknown version is rejected.
 pub async fn a_write_over_an_old_version_is_refused(context: &TestContext) {
     let (one, late) = (open_records(context).await, open_records(context).await);
     let name = context.unique_name("late");
@@ -70,14 +71,15 @@ pub async fn a_write_over_an_old_version_is_refused(context: &TestContext) {
     for over in [0, first.version, first.version - 1, second.version + 1, u64::from(u32::MAX), i64::MAX as u64] {
         for value in ["late", ""] {
             let answer = late.compare_and_set(&name, over, value).await.expect("an answer");
-            assert!(answer.is_none(), "over {over}, while {} is there", second.version);
+            assert!(answer.is_none(), "over {over}, although the version is {}", second.version);
         }
     }
     let found = get(&late, &name).await;
     assert_eq!((found.version, found.value.as_str()), (second.version, "second"));
 }
 
-/// Removed and made again, by anybody and however often: no version is used twice, and who read one before is late.
+/// Records are removed and recreated by any client: no version is reused, and a write over an old
+/// version fails.
 pub async fn versions_are_never_reused(context: &TestContext) {
     let (one, other) = (open_records(context).await, open_records(context).await);
     let name = context.unique_name("again");
@@ -93,11 +95,14 @@ pub async fn versions_are_never_reused(context: &TestContext) {
         let removed = compare_and_set(client, &name, made.version, "").await;
         assert_eq!((removed.version, removed.value.as_str()), (0, ""));
         assert_eq!(get(&other, &name).await.version, 0);
-        assert!(one.compare_and_set(&name, made.version, "late").await.expect("an answer").is_none(), "over what was removed");
+        assert!(
+            one.compare_and_set(&name, made.version, "late").await.expect("an answer").is_none(),
+            "over a removed version"
+        );
     }
 }
 
-/// Many write over the same version at the same time: one of them does.
+/// Of many concurrent writes over the same version, exactly one succeeds.
 pub async fn one_of_concurrent_writers_succeeds(context: &TestContext) {
     let clients = [open_records(context).await, open_records(context).await];
     let name = context.unique_name("race");
@@ -115,7 +120,7 @@ pub async fn one_of_concurrent_writers_succeeds(context: &TestContext) {
     }
 }
 
-/// Eight clients add one, many times each: none is lost.
+/// Eight clients increment many times each: no update is lost.
 pub async fn every_update_counts_once(context: &TestContext) {
     let name = context.unique_name("count");
     let mut clients = Vec::new();
@@ -134,7 +139,7 @@ pub async fn every_update_counts_once(context: &TestContext) {
     assert_eq!(get(&open_records(context).await, &name).await.value, (8 * repetitions(8, 50)).to_string());
 }
 
-/// More than a hundred nasty names have a record each, and each its own.
+/// More than a hundred confusable names have a record each.
 pub async fn names_do_not_collide(context: &TestContext) {
     let (one, other) = (open_records(context).await, open_records(context).await);
     let names = confusable_names();
@@ -155,7 +160,7 @@ pub async fn names_do_not_collide(context: &TestContext) {
     assert_eq!(one.list("").await.expect("a list"), []);
 }
 
-/// A record and a lock of the same name know nothing of each other.
+/// A record and a lock of the same name are independent.
 pub async fn a_record_and_a_lock_of_one_name_are_independent(context: &TestContext) {
     let locks = context.open_locks().await;
     let records = records_of(&locks);
@@ -164,16 +169,19 @@ pub async fn a_record_and_a_lock_of_one_name_are_independent(context: &TestConte
         let guard = locks.mutex(name).try_lock().await.expect("an answer").expect("a record holds no lock");
         assert_eq!(get(&records, name).await.version, made.version, "{name:?}: a lock writes no record");
         let again = compare_and_set(&records, name, made.version, "kept while locked").await;
-        assert!(context.open_locks().await.mutex(name).try_lock().await.expect("an answer").is_none(), "{name:?} is held");
+        assert!(
+            context.open_locks().await.mutex(name).try_lock().await.expect("an answer").is_none(),
+            "{name:?} is held"
+        );
         let _ = guard.release().await.expect("a release");
         assert_eq!(get(&records, name).await.version, again.version, "{name:?}: a release removes no record");
     }
     if context.capabilities().inspection {
-        assert_eq!(locks.list("").await.expect("a list"), [], "records are no locks");
+        assert_eq!(locks.list("").await.expect("a list"), [], "records are not locks");
     }
 }
 
-/// The names that begin with a prefix, taken literally, in order; what was removed is not among them.
+/// Names that start with a literal prefix are listed in order, without removed ones.
 pub async fn names_are_listed_by_prefix_in_order(context: &TestContext) {
     let records = open_records(context).await;
     let names = ["b", "a%", "a", "a_c", "a*", "a/b", "abc", "a\\b", "\u{e9}", "A"];
@@ -193,7 +201,7 @@ pub async fn names_are_listed_by_prefix_in_order(context: &TestContext) {
     assert_eq!(list("ab").await, Vec::<String>::new());
 }
 
-/// All see one clock, whether they read or write, and whether or not there is a record; it moves on.
+/// All clients see one advancing clock, in reads and writes, with or without a record.
 pub async fn the_clock_advances_and_all_clients_agree(context: &TestContext) {
     let (one, other) = (open_records(context).await, open_records(context).await);
     let name = context.unique_name("clock");
@@ -211,36 +219,44 @@ pub async fn the_clock_advances_and_all_clients_agree(context: &TestContext) {
     }
     eventually(TEST_TIMEOUT, || async {
         let now = get(&other, &name).await.engine_time;
-        if now > start + Duration::from_millis(20) { Ok(()) } else { Err(format!("still {now:?}, after {start:?}")) }
+        if now > start + Duration::from_millis(20) { Ok(()) } else { Err(format!("still {now:?}, {start:?} at first")) }
     })
     .await;
 }
 
-/// Processes whose wall clocks are an hour ahead and behind read the same time as everybody else.
+/// Processes with wall clocks an hour ahead and behind read the same time as all others.
 pub async fn client_wall_clocks_have_no_effect(context: &TestContext) {
     let records = open_records(context).await;
     let name = context.unique_name("skewed");
     for skew in [3600, -3600] {
-        let mut player = context.spawn_skewed_actor(skew, LONG_TTL).await;
+        let mut actor = context.spawn_skewed_actor(skew, LONG_TTL).await;
         let before = get(&records, &name).await;
-        let wall = i64::try_from(player.wall_clock_ms().await / 1000).expect("a time");
+        let wall = i64::try_from(actor.wall_clock_ms().await / 1000).expect("a time");
         let ahead = wall - i64::try_from(before.engine_time.as_secs()).expect("a time");
-        assert!((ahead - skew).abs() < 600, "{ahead} s, not {skew}: is the Debian package `faketime` installed?");
-        let (version, now) = player.write_record(&name, before.version, "by a skewed one").await;
+        assert!(
+            (ahead - skew).abs() < 600,
+            "{ahead} s instead of {skew} s: is the Debian package `faketime` installed?"
+        );
+        let (version, now) = actor.write_record(&name, before.version, "by a skewed process").await;
         let after = get(&records, &name).await;
-        // What the process reports has no nanoseconds.
+        // The process reports microseconds, not nanoseconds.
         let before_us = Duration::from_micros(u64::try_from(before.engine_time.as_micros()).expect("a time"));
-        assert!(before_us <= now && now <= after.engine_time, "{now:?}, between {:?} and {:?}", before.engine_time, after.engine_time);
+        assert!(
+            before_us <= now && now <= after.engine_time,
+            "{now:?} is not between {:?} and {:?}",
+            before.engine_time,
+            after.engine_time
+        );
         assert!(version > before.version && version == after.version);
     }
 }
 
-/// Kept when whoever wrote it is gone, and so are the versions.
+/// Records and their versions outlive the client that wrote them.
 pub async fn records_outlive_their_clients(context: &TestContext) {
     let name = context.unique_name("kept");
     let locks = context.open_locks().await;
     let made = compare_and_set(&records_of(&locks), &name, 0, "kept").await;
-    locks.close().await.expect("an end");
+    locks.close().await.expect("a closed client");
     let records = open_records(context).await;
     let found = get(&records, &name).await;
     assert_eq!((found.version, found.value.as_str()), (made.version, "kept"));
@@ -248,7 +264,7 @@ pub async fn records_outlive_their_clients(context: &TestContext) {
     assert!(next.version > made.version);
 }
 
-/// Whatever a text has: nothing is trimmed, folded, escaped or cut.
+/// Any text is stored without trimming, folding, escaping or truncation.
 pub async fn any_text_is_stored_unchanged(context: &TestContext) {
     let records = open_records(context).await;
     let name = context.unique_name("text");
@@ -256,16 +272,29 @@ pub async fn any_text_is_stored_unchanged(context: &TestContext) {
     let longest = "x".repeat(MAX_RECORD);
     let wide = "\u{1f511}".repeat(MAX_RECORD / 4);
     let all: String = ('\0'..='\u{2ff}').collect();
-    for value in
-        [" ", "a ", " a", "\n", "a\r\nb\n", "\0", "'", "\"\\", "%s {0} $1 ?", "\u{feff}\u{202e}", "0", &all, &longest, &wide]
-    {
+    for value in [
+        " ",
+        "a ",
+        " a",
+        "\n",
+        "a\r\nb\n",
+        "\0",
+        "'",
+        "\"\\",
+        "%s {0} $1 ?",
+        "\u{feff}\u{202e}",
+        "0",
+        &all,
+        &longest,
+        &wide,
+    ] {
         over = compare_and_set(&records, &name, over, value).await.version;
         let found = get(&records, &name).await.value;
         assert!(found == value, "{} bytes became {} bytes: {:.60?}", value.len(), found.len(), found);
     }
 }
 
-/// One byte too many.
+/// A value that is one byte too long is rejected without an engine call.
 pub async fn too_long_a_value_is_refused_before_any_call(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     let value = "x".repeat(MAX_RECORD + 1);
@@ -292,7 +321,8 @@ pub async fn a_bad_name_is_refused_before_any_call(context: &TestContext) {
     assert_eq!(flaky.total_calls(), 0);
 }
 
-/// Lost on the way there, on the way back, or refused for now: an update reads again and ends with its change made.
+/// After a lost request, a lost reply or a temporary error, an update reads again and applies its
+/// change.
 pub async fn an_update_reads_again_after_a_lost_reply(context: &TestContext) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     let records = records_of(&locks);
@@ -300,40 +330,41 @@ pub async fn an_update_reads_again_after_a_lost_reply(context: &TestContext) {
         let name = context.unique_name("lost");
         flaky.fail_next(Method::CompareAndSetRecord, [fault]);
         flaky.fail_next(Method::GetRecord, [fault]);
-        let mut asked = Vec::new();
+        let mut inputs = Vec::new();
         let set = |value: &str, _: Duration| {
-            asked.push(value.to_owned());
+            inputs.push(value.to_owned());
             (value != "set").then(|| "set".to_owned())
         };
         let record = records.update(&name, set).await.expect("an update");
         let second = if fault == Fault::LoseReply { "set" } else { "" };
-        assert_eq!(asked, ["", second], "{fault:?}");
+        assert_eq!(inputs, ["", second], "{fault:?}");
         let found = get(&records, &name).await;
         assert_eq!((found.version, found.value.as_str()), (record.version, "set"), "{fault:?}");
     }
     flaky.fail_next(Method::CompareAndSetRecord, [Fault::Deny]);
-    let error = records.update("denied", |_, _| Some("x".to_owned())).await.expect_err("an error for good");
-    assert_eq!(error.kind(), ErrorKind::Denied, "not tried again: {error}");
+    let error = records.update("denied", |_, _| Some("x".to_owned())).await.expect_err("a permanent error");
+    assert_eq!(error.kind(), ErrorKind::Denied, "not retried: {error}");
 }
 
-/// A line that is cut ends an update with the reason, once a TTL is over on a clock that only the case advances.
+/// If the engine is unreachable, an update fails with the reason after a TTL, on a clock that only
+/// the case advances.
 pub async fn an_unreachable_engine_ends_an_update_in_time(context: &TestContext) {
-    let (hand, flaky) = (ManualClock::new(), Arc::new(FlakyEngine::new(context.open_engine().await)));
+    let (manual_clock, flaky) = (ManualClock::new(), Arc::new(FlakyEngine::new(context.open_engine().await)));
     let engine: Arc<dyn Engine> = Arc::clone(&flaky) as _;
-    let locks = Locks::builder().ttl(LONG_TTL).clock(hand.clock()).open_engine(engine);
+    let locks = Locks::builder().ttl(LONG_TTL).clock(manual_clock.clock()).open_engine(engine);
     flaky.disconnect();
     let records = records_of(&locks);
-    let update = tokio::spawn(async move { records.update("away", |_, _| Some("x".to_owned())).await });
-    // The pause before another try passes; a TTL does not, however often this looks.
+    let update = tokio::spawn(async move { records.update("unreachable", |_, _| Some("x".to_owned())).await });
+    // Lets the back-off end, but not the TTL, however often this polls.
     eventually(TEST_TIMEOUT, || async {
-        hand.advance(Duration::from_millis(20));
+        manual_clock.advance(Duration::from_millis(20));
         let calls = flaky.call_count(Method::GetRecord);
-        if calls > 1 { Ok(()) } else { Err(format!("{calls} tries")) }
+        if calls > 1 { Ok(()) } else { Err(format!("{calls} attempts")) }
     })
     .await;
-    assert!(!update.is_finished(), "its time is not over");
-    hand.advance(LONG_TTL);
-    let ended = tokio::time::timeout(TEST_TIMEOUT, update).await.expect("its time is over").expect("no panic");
-    let error = ended.expect_err("nobody answers");
+    assert!(!update.is_finished(), "before the timeout");
+    manual_clock.advance(LONG_TTL);
+    let ended = tokio::time::timeout(TEST_TIMEOUT, update).await.expect("the update times out").expect("no panic");
+    let error = ended.expect_err("the engine is unreachable");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }

@@ -1,13 +1,14 @@
-//! The same owner enters again.
+//! The same owner re-enters.
 
 use leasehold::engine::AcquireReply;
 use leasehold::{ErrorKind, Mode, Owner};
 use leasehold_testbed::eventually;
 
-use crate::protocol::{LockRequest, ActorCommand};
+use crate::protocol::{ActorCommand, LockRequest};
 use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
-/// Nested requests by one owner, also through another client, are granted at once and have the same token.
+/// Nested requests of one owner, also through another client, are granted at once with the same
+/// token.
 pub async fn the_same_owner_re_enters_with_the_same_token(context: &TestContext) {
     let (one, other) = (context.open_locks().await, context.open_locks().await);
     let owner = Owner::new();
@@ -23,21 +24,21 @@ pub async fn the_same_owner_re_enters_with_the_same_token(context: &TestContext)
     drop(again);
 }
 
-/// Another owner is not let in.
+/// Another owner has to wait.
 pub async fn another_owner_waits(context: &TestContext) {
     let locks = context.open_locks().await;
     let guard = locks.mutex("a").owner(&Owner::named("one")).lock().await.expect("a lock");
     let other = locks.mutex("a").owner(&Owner::named("other"));
     assert!(other.try_lock().await.expect("an answer").is_none());
-    let nobody = locks.mutex("a");
-    assert!(nobody.try_lock().await.expect("an answer").is_none());
+    let unowned = locks.mutex("a");
+    assert!(unowned.try_lock().await.expect("an answer").is_none());
     let token = guard.token();
     let _ = guard.release().await.expect("a release");
     let guard = other.lock().await.expect("a lock");
     assert!(guard.token() > token, "another owner has another token");
 }
 
-/// Two requests without an owner are two holders, even in one task.
+/// Two requests without an owner are two contenders, even in one task.
 pub async fn without_an_owner_there_is_no_re_entry(context: &TestContext) {
     let locks = context.open_locks().await;
     let guard = locks.mutex("a").lock().await.expect("a lock");
@@ -45,7 +46,7 @@ pub async fn without_an_owner_there_is_no_re_entry(context: &TestContext) {
     drop(guard);
 }
 
-/// Others get the lock after the last release, whichever hold that is.
+/// The lock is free after the last release, whichever hold that is.
 pub async fn the_lock_is_free_after_the_last_release(context: &TestContext) {
     let (one, other) = (context.open_locks().await, context.open_locks().await);
     for outer_first in [true, false] {
@@ -62,7 +63,7 @@ pub async fn the_lock_is_free_after_the_last_release(context: &TestContext) {
     }
 }
 
-/// A reader that reads again does not wait behind a writer that waits for it.
+/// A reader that re-enters does not wait behind a waiting writer.
 pub async fn a_nested_reader_passes_a_waiting_writer(context: &TestContext) {
     let locks = context.open_locks().await;
     let owner = Owner::new();
@@ -80,21 +81,22 @@ pub async fn a_nested_reader_passes_a_waiting_writer(context: &TestContext) {
     let _ = written.release().await.expect("a release");
 }
 
-/// A reader that wants to write would wait for itself: it is told so.
+/// A reader that requests a write lock would wait for itself, and gets an error.
 pub async fn an_upgrade_is_refused(context: &TestContext) {
     let locks = context.open_locks().await;
     let owner = Owner::new();
     let reader = locks.rwlock("a").owner(&owner).read().await.expect("a lock");
     let error = locks.rwlock("a").owner(&owner).write().await.expect_err("an upgrade");
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-    assert!(reader.is_held(), "the hold is untouched");
+    assert!(reader.is_held(), "the hold is unaffected");
     let _ = reader.release().await.expect("a release");
     let writer = locks.rwlock("a").owner(&owner).write().await.expect("a lock");
     let reader = locks.rwlock("a").owner(&owner).read().await.expect("a writer may read");
     assert_eq!(writer.token(), reader.token());
 }
 
-/// Permits of nested requests are the outer one's; when some are given back, the largest that is left counts.
+/// A nested request uses the outer one's permits; after a release, the largest remaining hold
+/// counts.
 pub async fn nested_permits_count_once_and_with_the_largest(context: &TestContext) {
     let locks = context.open_locks().await;
     let owner = Owner::new();
@@ -105,31 +107,35 @@ pub async fn nested_permits_count_once_and_with_the_largest(context: &TestContex
     let large = mine.try_acquire(3).await.expect("an answer").expect("re-entry");
     let _ = outer.release().await.expect("a release");
     let exceeded = others.try_acquire(1).await.expect("an answer");
-    assert!(exceeded.is_none(), "a nested hold of all permits is left");
+    assert!(exceeded.is_none(), "a nested hold of all permits remains");
     let _ = large.release().await.expect("a release");
     let rest = others.try_acquire(2).await.expect("an answer").expect("two permits are free");
-    assert!(others.try_acquire(1).await.expect("an answer").is_none(), "the nested hold of one is left");
+    assert!(others.try_acquire(1).await.expect("an answer").is_none(), "the nested hold of one permit remains");
     drop((rest, small));
 }
 
-/// An owner is a value that can be handed to another process.
+/// An owner is a value that can be passed to another process.
 pub async fn the_same_owner_re_enters_from_another_process(context: &TestContext) {
     let locks = context.open_locks().await;
-    let mut player = context.spawn_actor(LONG_TTL).await;
+    let mut actor = context.spawn_actor(LONG_TTL).await;
     let outer = locks.mutex("a").owner(&Owner::named("job")).lock().await.expect("a lock");
     let stranger = LockRequest { guard: "stranger".to_owned(), wait_ms: Some(0), ..LockRequest::exclusive("a") };
-    player.send(&ActorCommand::Lock(stranger)).await;
-    player.wait_for_report("a refusal", |report| matches!(report, crate::protocol::ActorReport::Busy { .. }).then_some(())).await;
+    actor.send(&ActorCommand::Lock(stranger)).await;
+    actor
+        .wait_for_report("a busy report", |report| {
+            matches!(report, crate::protocol::ActorReport::Busy { .. }).then_some(())
+        })
+        .await;
     let inner = LockRequest { owner: Some("job".to_owned()), wait_ms: Some(0), ..LockRequest::exclusive("a") };
-    let (token, _) = player.acquire(inner).await;
+    let (token, _) = actor.acquire(inner).await;
     assert_eq!(token, outer.token().0);
     let _ = outer.release().await.expect("a release");
-    assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none(), "the other process's hold is left");
-    assert_eq!(player.release("a").await, "released");
+    assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none(), "the other process's hold remains");
+    assert_eq!(actor.release("a").await, "released");
     drop(locks.mutex("a").try_lock().await.expect("an answer").expect("a free lock"));
 }
 
-/// A hold that has expired opens no door.
+/// An expired hold allows no re-entry.
 pub async fn an_expired_hold_allows_no_re_entry(context: &TestContext) {
     let engine = context.open_engine().await;
     let owner = Some(Owner::new());

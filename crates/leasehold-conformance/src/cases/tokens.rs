@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use leasehold::Mode;
 
+use crate::protocol::{ActorCommand, LockRequest};
 use crate::short_leases::repetitions;
-use crate::protocol::{LockRequest, ActorCommand};
 use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
-/// Every grant has a higher token than the one before, whichever client takes it and however it ends.
+/// Every grant has a higher token than the one before, in any client, however the earlier hold
+/// ended.
 pub async fn rise_with_every_grant(context: &TestContext) {
     let clients = [context.open_locks().await, context.open_locks().await];
     let mut last = 0;
@@ -26,7 +27,7 @@ pub async fn rise_with_every_grant(context: &TestContext) {
     }
 }
 
-/// A grant after an expiry, too.
+/// The same for a grant after an expiry.
 pub async fn rise_over_an_expiry(context: &TestContext) {
     let engine = context.open_engine().await;
     let expires = context.new_claim("a", Mode::Exclusive, None, context.short_ttl());
@@ -37,7 +38,7 @@ pub async fn rise_over_an_expiry(context: &TestContext) {
     Arc::clone(&engine).release(next).await.expect("a release");
 }
 
-/// An eviction's fence is above the evicted holder's token and below the next one's.
+/// An eviction's fence token is above the evicted holder's token and below the next one's.
 pub async fn rise_over_an_eviction(context: &TestContext) {
     let (locks, other) = (context.open_locks().await, context.open_locks().await);
     let guard = locks.mutex("a").lock().await.expect("a lock");
@@ -48,15 +49,15 @@ pub async fn rise_over_an_eviction(context: &TestContext) {
     assert!(next.token() > fence, "{} after {fence}", next.token());
 }
 
-/// A grant after a crash of the holder, too.
+/// The same for a grant after a crash of the holder.
 pub async fn rise_over_a_crash(context: &TestContext) {
     let locks = context.open_locks().await;
     let mut last = 0;
     for _ in 0..repetitions(1, 3) {
-        let mut player = context.spawn_actor(context.short_ttl()).await;
-        let (token, _) = player.acquire(LockRequest::exclusive_with_retries("a")).await;
+        let mut actor = context.spawn_actor(context.short_ttl()).await;
+        let (token, _) = actor.acquire(LockRequest::exclusive_with_retries("a")).await;
         assert!(token > last, "{token} after {last}");
-        player.process().sigkill().expect("a killed process");
+        actor.process().sigkill().expect("a killed process");
         let guard = locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("a lock");
         assert!(guard.token().0 > token, "{} after {token}", guard.token());
         last = guard.token().0;
@@ -64,26 +65,26 @@ pub async fn rise_over_a_crash(context: &TestContext) {
     }
 }
 
-/// A client that knows nothing of the past goes on where the last one ended, also when that one was killed.
+/// A new client continues where the last one ended, even if that one was killed.
 pub async fn rise_when_the_engine_is_opened_again(context: &TestContext) {
     let mut last = 0;
     for round in 0..repetitions(3, 6) {
         let ttl = if round % 2 == 1 { context.short_ttl() } else { LONG_TTL };
-        let mut player = context.spawn_actor(ttl).await;
-        let (token, _) = player.acquire(LockRequest::exclusive_with_retries("a")).await;
+        let mut actor = context.spawn_actor(ttl).await;
+        let (token, _) = actor.acquire(LockRequest::exclusive_with_retries("a")).await;
         assert!(token > last, "{token} after {last}");
         last = token;
         if round % 2 == 1 {
-            player.process().sigkill().expect("a killed process");
+            actor.process().sigkill().expect("a killed process");
         } else {
-            assert_eq!(player.release("a").await, "released");
-            player.send(&ActorCommand::Quit).await;
-            player.process().wait_exit(TEST_TIMEOUT).await.expect("an end");
+            assert_eq!(actor.release("a").await, "released");
+            actor.send(&ActorCommand::Quit).await;
+            actor.process().wait_exit(TEST_TIMEOUT).await.expect("an exit");
         }
     }
 }
 
-/// Those who hold together have tokens of their own.
+/// Claims that hold together have different tokens.
 pub async fn differ_among_readers(context: &TestContext) {
     let locks = context.open_locks().await;
     let mut readers = Vec::new();
@@ -93,7 +94,7 @@ pub async fn differ_among_readers(context: &TestContext) {
     assert!(readers.is_sorted_by(|a, b| a.token() < b.token()), "{readers:?}");
 }
 
-/// The inspection shows the holder's token, and none that is lower as the last.
+/// The inspection shows the holder's token, and no lower one as the last token.
 pub async fn are_known_to_the_inspection(context: &TestContext) {
     let locks = context.open_locks().await;
     let guard = locks.mutex("a").lock().await.expect("a lock");

@@ -1,4 +1,4 @@
-//! The trait: every method takes the same way.
+//! The engine trait: every method goes through the fault plan.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -96,5 +96,5 @@ impl RecordStore for FlakyEngine {
 }
 
 fn records_of(inner: Arc<dyn Engine>) -> Arc<dyn RecordStore> {
-    inner.records().expect("it is a record store only if the engine has records")
+    inner.records().expect("a record store")
 }

@@ -1,6 +1,7 @@
-//! An engine on a bad line: around a real engine, it loses requests and replies, delays and refuses, by a plan.
+//! A wrapper of a real engine that simulates a bad connection: it loses requests and replies,
+//! delays and rejects, as planned.
 //!
-//! Nothing is pretended: every call that the plan lets through is the real engine's, with its real effect.
+//! Calls that the plan lets through have the real engine's effect.
 
 mod engine;
 mod plan;
@@ -16,7 +17,7 @@ pub use self::plan::{Fault, Method};
 
 use self::plan::FaultPlan;
 
-/// A real engine on a bad line.
+/// A real engine behind a simulated bad connection.
 #[derive(Debug)]
 pub struct FlakyEngine {
     inner: Arc<dyn Engine>,
@@ -26,52 +27,53 @@ pub struct FlakyEngine {
 }
 
 impl FlakyEngine {
-    /// The engine on a good line, until [`fail_next`](Self::fail_next) or [`fail_always`](Self::fail_always) says otherwise.
+    /// A working connection, until [`fail_next`](Self::fail_next) or
+    /// [`fail_always`](Self::fail_always) is called.
     pub fn new(inner: Arc<dyn Engine>) -> Self {
         Self { inner, plan: FaultPlan::default(), calls: Default::default(), recorded_waits: Mutex::default() }
     }
 
-    /// What befalls the next calls of this method, one after the other; before what always does.
+    /// Sets the faults of the next calls of this method; they precede a permanent fault.
     pub fn fail_next(&self, method: Method, faults: impl IntoIterator<Item = Fault>) {
         self.plan.next(method, faults);
     }
 
-    /// What befalls every call of this method from now on; `None`: nothing.
+    /// Sets or clears the fault of every call of this method from now on.
     pub fn fail_always(&self, method: Method, fault: impl Into<Option<Fault>>) {
         self.plan.always(method, fault.into());
     }
 
-    /// The line is cut: nothing arrives, of any method. Until [`reconnect`](Self::reconnect).
+    /// Cuts the connection: no request of any method arrives, until [`reconnect`](Self::reconnect).
     pub fn disconnect(&self) {
         for method in Method::ALL {
             self.fail_always(method, Fault::LoseRequest);
         }
     }
 
-    /// The line is good again.
+    /// Restores the connection.
     pub fn reconnect(&self) {
         for method in Method::ALL {
             self.fail_always(method, None);
         }
     }
 
-    /// How often the method was called, whatever became of it.
+    /// Number of calls of the method, whatever their outcome.
     pub fn call_count(&self, method: Method) -> usize {
         self.calls[method as usize].load(Ordering::SeqCst)
     }
 
-    /// For how long a lock was waited for at most, call by call.
+    /// The timeouts of all waits for a lock.
     pub fn wait_timeouts(&self, name: &str) -> Vec<Duration> {
         let waits = self.recorded_waits.lock().unwrap_or_else(PoisonError::into_inner);
         waits.iter().filter(|(of, _)| of.as_str() == name).map(|(_, patience)| *patience).collect()
     }
 
-    /// How often any method was called, whatever became of it.
+    /// Number of calls of all methods, whatever their outcome.
     pub fn total_calls(&self) -> usize {
         Method::ALL.into_iter().map(|method| self.call_count(method)).sum()
     }
 
-    /// Makes one call as the plan has it.
+    /// Makes one call with its planned fault.
     fn call_with_fault<T: Send + 'static>(
         &self,
         method: Method,

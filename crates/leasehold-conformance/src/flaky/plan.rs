@@ -1,4 +1,4 @@
-//! What befalls which call.
+//! The faults planned for each call.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -24,9 +24,9 @@ pub enum Method {
 }
 
 impl Method {
-    /// How many there are.
+    /// Number of methods.
     pub const COUNT: usize = Self::ALL.len();
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 13] = [
         Self::Attempt,
         Self::AttemptAll,
@@ -44,22 +44,22 @@ impl Method {
     ];
 }
 
-/// What befalls a call.
+/// A fault of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It never arrives; the caller cannot know.
+    /// The request never arrives, and the caller cannot know.
     LoseRequest,
-    /// It is done, and the caller never hears of it.
+    /// The call takes effect, but its reply is lost.
     LoseReply,
-    /// The engine says that it cannot now, and that nothing was done.
+    /// A temporary error without effect.
     Refuse,
-    /// The engine says no for good, and that nothing was done.
+    /// A permanent error without effect.
     Deny,
-    /// It is never answered and never done.
+    /// The call never returns and never takes effect.
     Hang,
-    /// It is done, and so many await points lie before it and after it.
+    /// The call takes effect, with this many await points before and after it.
     Yield(u32),
-    /// It is done so much later.
+    /// The call takes effect after this delay.
     Delay(Duration),
 }
 
@@ -69,7 +69,7 @@ struct MethodFaults {
     always: Option<Fault>,
 }
 
-/// The faults to come, by method.
+/// The planned faults by method.
 #[derive(Debug, Default)]
 pub(super) struct FaultPlan([Mutex<MethodFaults>; Method::COUNT]);
 
@@ -79,15 +79,15 @@ impl FaultPlan {
     }
 
     pub(super) fn next(&self, method: Method, faults: impl IntoIterator<Item = Fault>) {
-        self.with_faults(method, |line| line.next.extend(faults));
+        self.with_faults(method, |planned| planned.next.extend(faults));
     }
 
     pub(super) fn always(&self, method: Method, fault: Option<Fault>) {
-        self.with_faults(method, |line| line.always = fault);
+        self.with_faults(method, |planned| planned.always = fault);
     }
 
-    /// What befalls the call that is made now.
+    /// Takes the fault of the current call.
     pub(super) fn take(&self, method: Method) -> Option<Fault> {
-        self.with_faults(method, |line| line.next.pop_front().or(line.always))
+        self.with_faults(method, |planned| planned.next.pop_front().or(planned.always))
     }
 }

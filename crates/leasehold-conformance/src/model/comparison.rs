@@ -1,4 +1,4 @@
-//! The model and the subject side by side, and the search for a difference.
+//! Runs the model and the subject side by side, and searches for a difference.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use super::plan::Plan;
 use super::step_runner::StepRunner;
 use crate::test_context::TEST_TIMEOUT;
 
-/// How long a grant may take while a difference is made shorter.
+/// The grant timeout while a difference is being shrunk.
 const SHRINKING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The model and the subject.
 #[derive(Debug)]
 pub struct ModelComparison {
     pub(super) model: Arc<dyn Engine>,
-    /// Clients of the subject; the claims take turns among them.
+    /// The subject's clients, which the claims use in turn.
     pub(super) subject: Vec<Arc<dyn Engine>>,
-    /// Moves the time of both, if the subject lets itself be moved.
+    /// Moves the time of both, if the subject's clock is manual.
     pub(super) clock: Option<ManualClock>,
-    /// How long a grant that the model has made may take to reach its waiter.
+    /// The time in which a grant of the model must reach the subject's waiter.
     pub(super) grant_timeout: Duration,
     next_run: AtomicU32,
     has_differed: AtomicBool,
 }
 
-/// A plan on which the subject does not do what the model does.
+/// A plan on which the subject differs from the model.
 pub struct Difference {
-    /// The shortest one that was found.
+    /// The shortest such plan that was found.
     pub plan: Plan,
-    /// What happened, step by step, and what differs.
+    /// The results step by step, and the difference.
     pub timeline: String,
-    /// What replays the search: `LEASEHOLD_SEED`.
+    /// The value of `LEASEHOLD_SEED` that replays the search.
     pub seed: u64,
 }
 
 impl ModelComparison {
-    /// A subject that keeps its own time: nothing expires, and no time passes.
+    /// A subject with its own clock: nothing expires, and no time passes.
     pub async fn new(subject: Vec<Arc<dyn Engine>>) -> Self {
         let model = leasehold::registry::open("memory:", &Clock::system()).await.expect("the model");
         Self {
@@ -55,35 +55,37 @@ impl ModelComparison {
         }
     }
 
-    /// A subject, made by `open` on a clock that the test moves.
+    /// A subject that `open` creates on a clock that the test moves.
     pub async fn with_manual_clock(open: impl AsyncFn(Clock) -> Arc<dyn Engine>) -> Self {
-        let hand = ManualClock::new();
-        let model = leasehold::registry::open("memory:", &hand.clock()).await.expect("the model");
-        let subject = vec![open(hand.clock()).await];
+        let manual_clock = ManualClock::new();
+        let model = leasehold::registry::open("memory:", &manual_clock.clock()).await.expect("the model");
+        let subject = vec![open(manual_clock.clock()).await];
         Self {
             model,
             subject,
-            clock: Some(hand),
+            clock: Some(manual_clock),
             grant_timeout: Duration::ZERO,
             next_run: AtomicU32::new(0),
             has_differed: AtomicBool::new(false),
         }
     }
 
-    /// The same, with less patience: for a subject that is known to be wrong.
+    /// The same with another grant timeout, for a subject with a known flaw.
     #[must_use]
     pub fn with_grant_timeout(mut self, timeout: Duration) -> Self {
         self.grant_timeout = timeout;
         self
     }
 
-    /// How long a grant may take to reach its waiter. Once a difference is found, it is only made shorter: that must not take hours.
+    /// The time in which a grant must reach its waiter. It is shorter once a difference is found,
+    /// so that shrinking does not take hours.
     pub(super) fn current_grant_timeout(&self) -> Duration {
         let most = if self.has_differed.load(Ordering::Relaxed) { SHRINKING_TIMEOUT } else { self.grant_timeout };
         most.min(self.grant_timeout)
     }
 
-    /// Runs so many random plans and shrinks the first that differs. Must be called on a multi-threaded runtime.
+    /// Runs this many random plans and shrinks the first that differs. Must be called on a
+    /// multi-threaded runtime.
     pub fn find_difference(&self, plans: u32) -> Option<Difference> {
         let chosen = std::env::var("LEASEHOLD_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = chosen.unwrap_or_else(|| (ClaimId::random().bits() & u128::from(u64::MAX)) as u64);
@@ -102,16 +104,16 @@ impl ModelComparison {
         }
     }
 
-    /// Leaves out every step without which the difference is still there: the search stops trying that once it has begun to
-    /// change steps.
+    /// Removes every step that the difference does not need: the search stops removing steps once
+    /// it has begun to change them.
     async fn shrink(&self, mut found: Difference) -> Difference {
         let mut step = 0;
         while step < found.plan.operations.len() {
             let mut plan = found.plan.clone();
             plan.operations.remove(step);
             match self.run(&plan).await {
-                Err(story) => {
-                    found = Difference { plan, timeline: story, seed: found.seed };
+                Err(timeline) => {
+                    found = Difference { plan, timeline, seed: found.seed };
                     step = 0;
                 }
                 Ok(()) => step += 1,
@@ -123,9 +125,9 @@ impl ModelComparison {
     /// Runs one plan on both.
     ///
     /// # Errors
-    /// The story, if they differ.
+    /// The timeline, if they differ.
     pub async fn run(&self, plan: &Plan) -> Result<(), String> {
-        // Names of its own: whatever a failed run left behind is not met again.
+        // New lock names, so that leftovers of a failed run have no effect.
         let run = self.next_run.fetch_add(1, Ordering::Relaxed);
         let mut steps = StepRunner::new(self, plan, run);
         let result = steps.run(plan).await;
@@ -137,8 +139,11 @@ impl ModelComparison {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { plan, timeline: story, seed } = self;
-        write!(f, "the engine does not do what the model does (LEASEHOLD_SEED={seed})\n{plan}\nwhat happened:\n{story}")
+        let Self { plan, timeline, seed } = self;
+        write!(
+            f,
+            "the engine does not do what the model does (LEASEHOLD_SEED={seed})\n{plan}\nwhat happened:\n{timeline}"
+        )
     }
 }
 

@@ -1,4 +1,4 @@
-//! Engines with a flaw, around a real one: the proof that the comparison finds what it should.
+//! Flawed wrappers of a real engine, which show that the comparison detects what it should.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,14 +10,14 @@ use leasehold::engine::{
 };
 use leasehold::{Claim, ClaimId, Error, LockName, Token};
 
-/// What is wrong.
+/// The kind of flaw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// Every second grant has the token of the one before.
+    /// Every second grant repeats the token of the one before.
     RepeatsTokens,
-    /// The first in the queue goes to its end when the lock becomes free.
+    /// When the lock becomes free, the first waiter moves to the end of the queue.
     IgnoresOrder,
-    /// A release says what it did, and does not do it.
+    /// A release reports success without releasing.
     IgnoresReleases,
 }
 
@@ -31,7 +31,7 @@ pub struct FlawedEngine {
 }
 
 impl FlawedEngine {
-    /// Gives an engine a flaw.
+    /// Wraps an engine with a flaw.
     pub fn wrap(inner: Arc<dyn Engine>, flaw: Flaw) -> Arc<dyn Engine> {
         Arc::new(Self { inner, flaw, claims: Mutex::default(), tokens: Mutex::default() })
     }
@@ -40,7 +40,8 @@ impl FlawedEngine {
         Arc::clone(&self.inner)
     }
 
-    /// The token that is told instead of the real one: the first and the second of a lock are one.
+    /// The token reported instead of the real one: the first two tokens of a lock become one, and
+    /// so on.
     fn altered_token(&self, name: &LockName, real: Token) -> Token {
         if self.flaw != Flaw::RepeatsTokens {
             return real;
@@ -68,7 +69,7 @@ impl FlawedEngine {
         view
     }
 
-    /// Releases, after the first in the queue was sent to its end.
+    /// Releases after moving the first waiter to the end of the queue.
     async fn release_out_of_order(&self, claim: Arc<Claim>) -> Result<ReleaseReply, Error> {
         let view = self.inner().inspect(claim.name().clone()).await?;
         let seen = |id| self.claims.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();

@@ -1,10 +1,10 @@
 //! Random sequences of operations, compared step by step with the memory engine as the model.
 //!
-//! A [`Plan`] is some claims and what is done with them. It is run on the model and on the subject at the same time; after
-//! each step the answers must agree (tokens by their order, not their value), and so must what an inspection shows. A
-//! difference is shrunk to the shortest plan that still has it.
+//! A [`Plan`] is a list of claims and operations on them. It runs on the model and the subject at
+//! the same time. After each step the results must agree (tokens by order, not by value), and so
+//! must the inspections. A difference is shrunk to the shortest plan that still shows it.
 //!
-//! Besides, what the subject shows is checked against rules that do not come from the model.
+//! The subject's inspections are also checked against rules that do not depend on the model.
 
 mod comparison;
 pub mod flawed;

@@ -1,4 +1,4 @@
-//! What is done with which claims.
+//! Plans: claims, and operations on them.
 
 use std::fmt;
 
@@ -6,43 +6,43 @@ use leasehold::Mode;
 use leasehold::engine::Capabilities;
 use proptest::prelude::*;
 
-/// The locks that are asked for.
+/// The names of the locks.
 pub(super) const LOCKS: [char; 2] = ['x', 'y'];
-/// How many claims a plan has.
+/// The number of claims in a plan.
 const CLAIM_COUNT: usize = 6;
-/// How many operations a plan has at most.
+/// The maximum number of operations in a plan.
 const MAX_OPERATIONS: usize = 40;
 
-/// What a claim asks for.
+/// The options of a claim.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ClaimSpec {
-    /// Which lock: one of two.
+    /// One of two locks.
     pub lock: char,
-    /// Who may re-enter: one of two, or nobody.
+    /// One of two owners, or none.
     pub owner: Option<char>,
-    /// How.
+    /// The lock mode.
     pub mode: Mode,
 }
 
-/// A step. Claims are named by their place in the plan.
+/// A step. A claim is identified by its index in the plan.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the field is the claim")]
 pub enum Operation {
-    /// Asks for the lock, and queues for it or does not.
+    /// Attempts to acquire the lock, with or without queueing.
     Attempt { claim: usize, queue: bool },
-    /// Shows that it still waits.
+    /// Sends a waiter's heartbeat.
     Wait { claim: usize },
-    /// Extends its lease.
+    /// Renews the lease.
     Renew { claim: usize },
-    /// Gives it back, or leaves the queue.
+    /// Releases the lock, or leaves the queue.
     Release { claim: usize },
-    /// Is put out by somebody else.
+    /// Force-releases the claim.
     ForceRelease { claim: usize },
-    /// So many milliseconds pass, of a TTL of a thousand.
+    /// Advances the time by milliseconds; the TTL is a thousand.
     AdvanceTime { ms: u64 },
 }
 
-/// Some claims, and what is done with them.
+/// Claims, and operations on them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The claims.
@@ -52,7 +52,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans of what an engine can do; with time passing, if somebody can move it.
+    /// Random plans for an engine's capabilities, with advancing time if the clock is manual.
     pub fn strategy(capabilities: &Capabilities, time_passes: bool) -> impl Strategy<Value = Self> + use<> {
         let wishes = prop::collection::vec(claim_strategy(capabilities), CLAIM_COUNT);
         let ops = prop::collection::vec(operation_strategy(capabilities.force_release, time_passes), 0..MAX_OPERATIONS);
@@ -73,7 +73,7 @@ fn claim_strategy(capabilities: &Capabilities) -> impl Strategy<Value = ClaimSpe
     if capabilities.reentrancy {
         owners.extend([Some('P'), Some('Q')]);
     }
-    // Three of four at the first: that is where they meet.
+    // Three of four claims use the first lock, so that they contend.
     let locks = prop_oneof![3 => Just(LOCKS[0]), 1 => Just(LOCKS[1])];
     (locks, prop::sample::select(owners), prop::sample::select(modes)).prop_map(|(lock, owner, mode)| ClaimSpec {
         lock,
@@ -96,7 +96,7 @@ fn operation_strategy(can_force_release: bool, time_passes: bool) -> impl Strate
     ]
 }
 
-/// What a claim is called.
+/// The letter of a claim.
 pub(super) fn claim_letter(claim: usize) -> char {
     char::from(b'a' + u8::try_from(claim).unwrap_or(25))
 }
@@ -118,7 +118,7 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let who = self.claim().map(claim_letter).unwrap_or_default();
         match self {
-            Self::Attempt { queue: true, .. } => write!(f, "{who} asks and queues"),
+            Self::Attempt { queue: true, .. } => write!(f, "{who} acquires or queues"),
             Self::Attempt { .. } => write!(f, "{who} tries"),
             Self::Wait { .. } => write!(f, "{who} waits"),
             Self::Renew { .. } => write!(f, "{who} renews"),
@@ -149,7 +149,7 @@ impl fmt::Debug for ClaimSpec {
 }
 
 impl fmt::Display for Plan {
-    /// Only the claims that something is done with, one line each; then the steps.
+    /// Lists the claims that occur in a step, one per line, and then the steps.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (claim, wish) in self.claim_specs.iter().enumerate() {
             if self.operations.iter().any(|op| op.claim() == Some(claim)) {

@@ -1,21 +1,21 @@
-//! What must be true of a lock at any moment, whatever happened before: it does not come from the model, and so finds what
-//! the model itself does wrong.
+//! Rules that hold for a lock at any time. They do not depend on the model, and so detect flaws of
+//! the model as well.
 
 use std::collections::HashMap;
 
 use leasehold::engine::{ContenderView, LockView};
 use leasehold::{ClaimId, Mode};
 
-/// Checks what an inspection shows; `owner` knows whose a claim is.
+/// Checks an inspection; `owner` returns the owner of a claim.
 ///
 /// # Errors
-/// Which rule is broken.
+/// The rule that is broken.
 pub(super) fn check_view(view: &LockView, owner: impl Fn(ClaimId) -> Option<char>) -> Result<(), String> {
     if view.holders.is_empty() && !view.waiters.is_empty() {
-        return Err("somebody waits for a free lock".to_owned());
+        return Err("a claim waits for a free lock".to_owned());
     }
-    if let Some(untold) = view.holders.iter().find(|contender| contender.token.is_none()) {
-        return Err(format!("a holder has no token: {untold:?}"));
+    if let Some(holder) = view.holders.iter().find(|contender| contender.token.is_none()) {
+        return Err(format!("a holder has no token: {holder:?}"));
     }
     let same = |a: &ContenderView, b: &ContenderView| owner(a.claim).is_some() && owner(a.claim) == owner(b.claim);
     for (place, one) in view.holders.iter().enumerate() {
@@ -29,14 +29,14 @@ pub(super) fn check_view(view: &LockView, owner: impl Fn(ClaimId) -> Option<char
                 return Err(format!("{} beside {}", one.mode, other.mode));
             }
             if same(one, other) != (one.token == other.token) {
-                return Err(format!("a token is one owner's: {:?} and {:?}", one.token, other.token));
+                return Err(format!("owners and tokens do not correspond: {:?} and {:?}", one.token, other.token));
             }
         }
     }
     check_permits(view, owner)
 }
 
-/// The permits that are out, each owner's largest hold, stay within the limit.
+/// The held permits, counting each owner's largest hold, stay within the limit.
 fn check_permits(view: &LockView, owner: impl Fn(ClaimId) -> Option<char>) -> Result<(), String> {
     let (mut alone, mut owned, mut most) = (0, HashMap::new(), u32::MAX);
     for contender in &view.holders {
@@ -51,5 +51,5 @@ fn check_permits(view: &LockView, owner: impl Fn(ClaimId) -> Option<char>) -> Re
         }
     }
     let out = alone + owned.values().sum::<u32>();
-    if out > most { Err(format!("{out} permits of {most} are out")) } else { Ok(()) }
+    if out > most { Err(format!("{out} permits of {most} are held")) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! One plan, step by step, on the model and the subject.
+//! Runs one plan step by step on the model and the subject.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -13,59 +13,59 @@ use super::comparison::ModelComparison;
 use super::plan::{ClaimSpec, LOCKS, Operation, Plan, claim_letter};
 use super::rules;
 
-/// What came of an eviction.
-const FORCE_RELEASED: &str = "put out";
-const NO_CLAIM: &str = "nobody";
+/// The results of a forced release.
+const FORCE_RELEASED: &str = "force released";
+const NO_CLAIM: &str = "no such claim";
 
-/// When an inspection is made once more.
+/// The interval between inspections.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The engine's token, and who waited if it is an eviction's.
+/// A token of the subject and, for an eviction, the claims that waited then.
 type SubjectToken = (Token, Option<HashSet<ClaimId>>);
 
-/// How a token stands to those before it.
+/// The order of a token relative to earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenOrder {
     /// As in the model.
     Same,
-    /// Below an eviction's, of which its client had not heard when it let the claim in.
+    /// Below the fence token of an eviction that its client did not know of at the grant.
     BelowForceRelease,
 }
 
-/// What a step showed, told of claims by their letters: equal if it is the same to a user.
+/// The result of a step in terms of claim letters; equal results look the same to a user.
 type StepResult = (String, Option<Token>);
 
 pub(super) struct StepRunner<'a> {
     comparison: &'a ModelComparison,
     claim_specs: &'a [ClaimSpec],
     claims: Vec<Arc<Claim>>,
-    /// Which token of the subject stands for which of the model, by lock.
+    /// Maps tokens of the model to tokens of the subject, by lock.
     token_pairs: HashMap<char, HashMap<Token, SubjectToken>>,
-    /// What the subject's clients tell without being asked, and who was told so.
+    /// The loss events of the subject's clients, and the claims they reported.
     loss_events: Vec<LossEvents>,
     reported_lost: HashSet<ClaimId>,
-    /// Who was seen to hold.
+    /// Claims that were seen to hold.
     seen_holders: HashSet<ClaimId>,
-    /// Who was evicted, and has not been told so by an answer.
+    /// Evicted claims that have not been reported in a reply.
     force_released: HashSet<ClaimId>,
     timeline: String,
 }
 
 impl<'a> StepRunner<'a> {
-    pub(super) fn new(bench: &'a ModelComparison, plan: &'a Plan, run: u32) -> Self {
-        let ttl = Duration::from_secs(if bench.clock.is_some() { 1 } else { 600 });
-        let claim = |wish: &ClaimSpec| {
-            let name = LockName::new(format!("model {run} {}", wish.lock)).expect("a valid name");
-            let owner = wish.owner.map(|owner| Owner::named(&owner.to_string()));
+    pub(super) fn new(comparison: &'a ModelComparison, plan: &'a Plan, run: u32) -> Self {
+        let ttl = Duration::from_secs(if comparison.clock.is_some() { 1 } else { 600 });
+        let claim = |spec: &ClaimSpec| {
+            let name = LockName::new(format!("model {run} {}", spec.lock)).expect("a valid name");
+            let owner = spec.owner.map(|owner| Owner::named(&owner.to_string()));
             let holder = Arc::new(Holder::this_process());
-            Arc::new(Claim::new(Arc::new(LockOptions::new(name, wish.mode, owner, ttl, holder))))
+            Arc::new(Claim::new(Arc::new(LockOptions::new(name, spec.mode, owner, ttl, holder))))
         };
         Self {
-            comparison: bench,
+            comparison,
             claim_specs: &plan.claim_specs,
             claims: plan.claim_specs.iter().map(claim).collect(),
             token_pairs: HashMap::new(),
-            loss_events: bench.subject.iter().map(|client| client.loss_events()).collect(),
+            loss_events: comparison.subject.iter().map(|client| client.loss_events()).collect(),
             reported_lost: HashSet::new(),
             seen_holders: HashSet::new(),
             force_released: HashSet::new(),
@@ -83,7 +83,7 @@ impl<'a> StepRunner<'a> {
         Ok(())
     }
 
-    /// Ends all claims, whatever the run came to.
+    /// Releases all claims, whatever the outcome of the run.
     pub(super) async fn clean_up(self) {
         for (number, claim) in self.claims.iter().enumerate() {
             let _ = Arc::clone(&self.comparison.model).release(Arc::clone(claim)).await;
@@ -97,10 +97,11 @@ impl<'a> StepRunner<'a> {
 
     async fn step(&mut self, operation: Operation) -> Result<(), String> {
         if let Operation::AdvanceTime { ms } = operation {
-            if let Some(hand) = &self.comparison.clock {
-                hand.advance(Duration::from_millis(ms));
+            if let Some(clock) = &self.comparison.clock {
+                clock.advance(Duration::from_millis(ms));
             }
-            // At every lock: who sees an end of a lease first decides when the next one's begins.
+            // For every lock: the first client to see the end of a lease determines the start of
+            // the next one.
             for lock in LOCKS {
                 self.compare_views(lock).await?;
             }
@@ -126,12 +127,13 @@ impl<'a> StepRunner<'a> {
         let model = self.apply(Arc::clone(&self.comparison.model), operation, claim).await?;
         let subject = self.subject(operation, claim).await?;
         self.timeline.push_str(&model.0);
-        // On Redis an eviction is a message. Its server sends it before the answer to the claim's next request, but the client may read it
-        // only when that request is under way: then the claim gets it once, in place of the answer. To its client this is an eviction after
-        // the request; it releases what it may have got.
-        let crosses = self.client(claim).url().starts_with("redis");
-        let answered = matches!(model.0.as_str(), "busy" | "granted");
-        if crosses && answered && subject.0 == "evicted" && self.force_released.remove(&self.claims[claim].id) {
+        // On Redis an eviction is a message. The server sends it before the reply to the claim's
+        // next request, but the client may read it only during that request, and then gets the
+        // eviction instead of the reply. For the client the eviction comes after the request, and
+        // it releases what it may have acquired.
+        let may_overtake = self.client(claim).url().starts_with("redis");
+        let has_reply = matches!(model.0.as_str(), "busy" | "granted");
+        if may_overtake && has_reply && subject.0 == "evicted" && self.force_released.remove(&self.claims[claim].id) {
             return self.compare_views(lock).await;
         }
         self.compare_results(lock, claim, &model, &subject).await?;
@@ -141,8 +143,9 @@ impl<'a> StepRunner<'a> {
         self.compare_views(lock).await
     }
 
-    /// What the subject answers. On ZooKeeper and in databases an evicted claim stays evicted until it is released, as its client may not have read the answer; an
-    /// attempt after that starts over.
+    /// The subject's result. On ZooKeeper and in databases an evicted claim stays evicted until it
+    /// is released, because its client may have missed the reply; an attempt after that starts
+    /// over.
     async fn subject(&mut self, op: Operation, claim: usize) -> Result<StepResult, String> {
         let (client, id) = (self.client(claim), self.claims[claim].id);
         let stays = ["zookeeper", "mysql", "postgres"].iter().any(|scheme| client.url().starts_with(scheme));
@@ -155,8 +158,8 @@ impl<'a> StepRunner<'a> {
         Ok(seen)
     }
 
-    /// The same is evicted. What is advised lies between the evicted holder's token and those of the holders that stay: where there are some, how far the
-    /// tokens are apart is the engine's own.
+    /// The same claim is evicted. A suggested fence token is above the evicted holder's token and
+    /// below those of the remaining holders. The distance between tokens is up to the engine.
     async fn compare_force_release(&mut self, operation: Operation, claim: usize, lock: char) -> Result<(), String> {
         let id = self.claims[claim].id;
         let waited: HashSet<ClaimId> =
@@ -174,15 +177,15 @@ impl<'a> StepRunner<'a> {
         let (own, stay): (Vec<_>, Vec<_>) = before.holders.iter().partition(|contender| contender.claim == id);
         let own = own.first().and_then(|contender| contender.token);
         match subject.1 {
-            Some(advised) if own.is_none_or(|own| own >= advised) => {
-                return Err(format!("token {advised} is advised against {own:?}"));
+            Some(suggested) if own.is_none_or(|own| own >= suggested) => {
+                return Err(format!("fence token {suggested} does not reject {own:?}"));
             }
-            Some(advised) if stay.iter().any(|contender| contender.token <= Some(advised)) => {
-                return Err(format!("token {advised} is advised, and refuses a holder that stays: {stay:?}"));
+            Some(suggested) if stay.iter().any(|contender| contender.token <= Some(suggested)) => {
+                return Err(format!("fence token {suggested} rejects a remaining holder: {stay:?}"));
             }
-            // Where waiters have their tokens already, there may be no number between.
+            // If waiters already have their tokens, there may be no token in between.
             None if own.is_some() && stay.is_empty() && waited.is_empty() => {
-                return Err("no token is advised, though nobody else is there".to_owned());
+                return Err("no fence token, although there is no other claim".to_owned());
             }
             _ => {}
         }
@@ -193,7 +196,7 @@ impl<'a> StepRunner<'a> {
         Ok(())
     }
 
-    /// A claim shows that it waits only while it does, and is renewed only while it does not.
+    /// A claim sends heartbeats only while it waits, and renewals only while it does not.
     async fn is_applicable(&self, operation: Operation, claim: usize) -> bool {
         let view = self.inspect(&self.comparison.model, claim).await;
         let waits = view.waiters.iter().any(|contender| contender.claim == self.claims[claim].id);
@@ -229,8 +232,9 @@ impl<'a> StepRunner<'a> {
         })
     }
 
-    /// The same to a user. Whoever waited while another client put somebody out may have been promised a lower token than the eviction's; then it must
-    /// hear that it has lost the lock.
+    /// The results look the same to a user. A claim that waited during another client's eviction
+    /// may already have a token below the fence token; then its client must report that it lost the
+    /// lock.
     async fn compare_results(
         &mut self,
         lock: char,
@@ -244,26 +248,27 @@ impl<'a> StepRunner<'a> {
         Ok(())
     }
 
-    /// Waits until a claim's client tells that it has lost its lock.
+    /// Waits until a claim's client reports the loss of its lock.
     async fn wait_for_loss(&mut self, claim: usize) -> Result<(), String> {
         let id = self.claims[claim].id;
         let client = claim % self.loss_events.len();
-        let told = async {
+        let reported = async {
             while !self.reported_lost.contains(&id) {
-                let news = self.loss_events[client].next().await;
-                self.reported_lost.extend(news.into_iter().filter_map(|loss| match loss {
-                    // What may be lost is, here: it is told of nothing else.
+                let events = self.loss_events[client].next().await;
+                self.reported_lost.extend(events.into_iter().filter_map(|loss| match loss {
+                    // A possible loss is a loss here: nothing else causes it.
                     LossEvent::Lost(claim) | LossEvent::MaybeLost(claim) => Some(claim),
                     LossEvent::Resync | LossEvent::ReleaseRequested(_) => None,
                 }));
             }
         };
         let late =
-            |_| format!("{} has a lower token than an eviction before, and is never told so", claim_letter(claim));
-        tokio::time::timeout(self.comparison.current_grant_timeout(), told).await.map_err(late)
+            |_| format!("{} has a token below an earlier fence token, but no loss was reported", claim_letter(claim));
+        tokio::time::timeout(self.comparison.current_grant_timeout(), reported).await.map_err(late)
     }
 
-    /// The words are equal, and the tokens are in the same order; or who waited while somebody was put out has a lower one than the eviction.
+    /// The descriptions are equal and the tokens are in the same order, or a claim that waited
+    /// during an eviction has a token below the fence token.
     fn compare_tokens(
         &mut self,
         lock: char,
@@ -282,7 +287,7 @@ impl<'a> StepRunner<'a> {
                 continue;
             }
             match evicted {
-                // It may have had its number before.
+                // The token may have been assigned earlier.
                 Some(_) if *before < ours && *stands_for == theirs => {}
                 Some(waited) if *before < ours && waited.contains(&claim_id) => order = TokenOrder::BelowForceRelease,
                 _ => {
@@ -295,9 +300,9 @@ impl<'a> StepRunner<'a> {
         Ok(order)
     }
 
-    /// Lets those who were granted hear of it, and compares what an inspection shows.
+    /// Lets granted waiters receive their grants, and compares the inspections.
     async fn compare_views(&mut self, lock: char) -> Result<(), String> {
-        let Some(any) = self.claim_specs.iter().position(|wish| wish.lock == lock) else { return Ok(()) };
+        let Some(any) = self.claim_specs.iter().position(|spec| spec.lock == lock) else { return Ok(()) };
         let model = self.inspect(&self.comparison.model, any).await;
         for holder in &model.holders {
             let Some(claim) = self.claims.iter().position(|claim| claim.id == holder.claim) else { continue };
@@ -305,25 +310,25 @@ impl<'a> StepRunner<'a> {
                 let wait = |engine: Arc<dyn Engine>| {
                     engine.wait(Arc::clone(&self.claims[claim]), self.comparison.current_grant_timeout())
                 };
-                let told = [wait(Arc::clone(&self.comparison.model)).await, wait(self.client(claim)).await];
+                let results = [wait(Arc::clone(&self.comparison.model)).await, wait(self.client(claim)).await];
                 let [ours, theirs] =
-                    told.map(|told| told.map_or_else(|error| (error.to_string(), None), describe_answer));
+                    results.map(|result| result.map_or_else(|error| (error.to_string(), None), describe_answer));
                 let _ = write!(self.timeline, "; {} {}", claim_letter(claim), ours.0);
                 self.compare_results(lock, claim, &ours, &theirs).await?;
             }
         }
-        for (claim, _) in self.claims.iter().zip(self.claim_specs).filter(|(_, wish)| wish.lock == lock) {
+        for (claim, _) in self.claims.iter().zip(self.claim_specs).filter(|(_, spec)| spec.lock == lock) {
             if !model.holders.iter().any(|holder| holder.claim == claim.id) {
                 self.seen_holders.remove(&claim.id);
             }
         }
-        // What was passed on inside another client may be written down a moment later.
+        // A local hand-off in another client may be written a moment later.
         let clock = Clock::system();
-        let give_up = clock.now().saturating_add(self.comparison.current_grant_timeout());
+        let deadline = clock.now().saturating_add(self.comparison.current_grant_timeout());
         loop {
             let shown = self.inspect(&self.comparison.subject[0], any).await;
             match self.compare_view(lock, &model, &shown) {
-                Err(_) if clock.now() < give_up => {
+                Err(_) if clock.now() < deadline => {
                     clock.sleep_until(clock.now().saturating_add(INSPECT_INTERVAL)).await
                 }
                 compared => return compared,
@@ -338,7 +343,7 @@ impl<'a> StepRunner<'a> {
             };
             contenders.iter().map(of).collect()
         };
-        // First granted first; where an owner's further claims stand among the others is the engine's choice.
+        // In the order of grants; where an owner's further claims are placed is up to the engine.
         let in_order = |view: &LockView| {
             let mut view = view.clone();
             view.holders.sort_by_key(|contender| (contender.token, contender.claim));
@@ -352,7 +357,7 @@ impl<'a> StepRunner<'a> {
         }
         for (model, subject) in model.holders.iter().zip(&subject.holders) {
             let (ours, theirs) = (format!("{}", model.mode), format!("{}", subject.mode));
-            // Who has a lower token than an eviction was told so when it was let in.
+            // A claim with a token below a fence token was already reported at its grant.
             let _: TokenOrder =
                 self.compare_tokens(lock, model.claim, &(ours, model.token), &(theirs, subject.token))?;
         }
@@ -366,7 +371,7 @@ fn describe_answer(answer: AcquireReply) -> StepResult {
         AcquireReply::Granted(grant) => ("granted".to_owned(), Some(grant.token)),
         AcquireReply::Queued { ahead, .. } => (format!("queued behind {ahead}"), None),
         AcquireReply::Busy { .. } => ("busy".to_owned(), None),
-        AcquireReply::CoolingDown { .. } => ("abstains".to_owned(), None),
+        AcquireReply::CoolingDown { .. } => ("cooling down".to_owned(), None),
         AcquireReply::Refused(refusal) => (format!("{refusal:?}"), None),
         AcquireReply::ForceReleased => ("evicted".to_owned(), None),
     }

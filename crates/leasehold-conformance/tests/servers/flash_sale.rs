@@ -1,4 +1,5 @@
-//! The flash sale of the examples, on real servers: without a lock more is sold than there is, with each technique exactly what there is.
+//! The flash-sale example on real servers. Without a lock it oversells; with each technique it
+//! sells exactly the stock.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 #[path = "../../../../examples/flash_sale/database.rs"]
@@ -19,7 +20,7 @@ use leasehold_testbed::{mariadb, postgres, redis};
 use sale::Sale;
 use stock::{Stock, is_database, techniques};
 
-/// How many come, and how many units there are for them.
+/// The number of buyers, and of items for sale.
 const BUYERS: u32 = if cfg!(feature = "nightly") { 1000 } else { 120 };
 const ITEMS: u32 = if cfg!(feature = "nightly") { 100 } else { 12 };
 
@@ -46,7 +47,7 @@ async fn check_sale(url: String) {
         }
     }
     assert_eq!(output::json(&sale, &all)["techniques"].as_array().map(Vec::len), Some(count));
-    assert_eq!(output::svg(&sale, &all).matches("<rect").count(), count + 1, "the ground and the bars");
+    assert_eq!(output::svg(&sale, &all).matches("<rect").count(), count + 1, "the background and the bars");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,5 @@
-//! What each engine costs and survives, on real servers that are killed, paused and cut off.
+//! What each engine costs and which faults it survives, on real servers that are killed, paused and
+//! partitioned.
 
 mod cache;
 mod examples;

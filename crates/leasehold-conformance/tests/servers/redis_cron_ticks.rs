@@ -1,6 +1,8 @@
-//! Ticks on a Redis that forgets, with `strict`: what it may have forgotten is entered as unknown, and not begun again.
+//! Scheduled ticks on a Redis that loses data, in strict mode. A tick whose record may be lost is
+//! entered as unknown and does not run again.
 //!
-//! Each host is a call of the system's cron, which remembers nothing. The server's clock is moved by hand: past a tick, and past the time for which nobody is let in.
+//! Each host is one call from the system's cron and keeps no state. The test moves the server's
+//! clock past a tick and past the cool-down.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 use std::sync::{Arc, Mutex};
@@ -11,21 +13,21 @@ use leasehold_schedule::{self as schedule, Crash, Job, JobEvent, Jobs};
 use leasehold_testbed::redis::{Redis, Reply, RespClient};
 use leasehold_testbed::{Data, Server, WallClock, eventually};
 
-/// Against hanging.
+/// Fails a test that hangs.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// The longest lease: none ends before the clock is moved.
+/// The longest lease: none expires before the test moves the clock.
 const LONGEST_LEASE: Duration = Duration::from_secs(600);
 const HOUR: i64 = 3600;
 
 /// A wall clock, in hours from the midnight at which the first tick is due.
 struct HourClock {
     clock: WallClock,
-    /// How far that midnight is ahead of the right time, in seconds.
+    /// Seconds from the real time to that midnight.
     midnight_offset_secs: i64,
 }
 
 impl HourClock {
-    #[allow(clippy::disallowed_methods, reason = "the server's clock is moved from the right time on")]
+    #[allow(clippy::disallowed_methods, reason = "the server's clock is set relative to the real time")]
     fn new() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970").as_secs();
         let hours =
@@ -38,7 +40,7 @@ impl HourClock {
         self.clock.set_offset(self.midnight_offset_secs + (hours * HOUR as f64) as i64).expect("a moved clock");
     }
 
-    /// Moves it, and waits until the server goes by it.
+    /// Moves the clock and waits until the server uses the new time.
     async fn set_and_wait(&self, server: &Server, hours: f64) {
         let before = server_time_secs(server).await;
         self.set(hours);
@@ -70,7 +72,8 @@ async fn strict_client(server: &Server) -> Locks {
     Locks::builder().ttl(LONGEST_LEASE).open(&url).await.expect("a client")
 }
 
-/// A host that sees this run of the server from now on. The server may have lost leases, and cools down.
+/// A host that meets this server for the first time. The server may have lost leases, so it cools
+/// down.
 async fn host_in_cool_down(server: &Server) -> Locks {
     let locks = strict_client(server).await;
     let early = locks.mutex("early").try_lock().await.expect_err("a cool-down");
@@ -78,14 +81,15 @@ async fn host_in_cool_down(server: &Server) -> Locks {
     locks
 }
 
-/// What one call did: the attempts that it began, and the ticks that it skipped.
+/// What one cron call did: the attempts it started and the ticks it skipped.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct CallResult {
     attempts: Vec<u32>,
     skipped_ticks: Vec<&'static str>,
 }
 
-/// The system's cron calls: for the tick of the last midnight, if that is no longer ago than a day.
+/// Calls the job as the system's cron does, for the tick of the last midnight if that is less than
+/// a day ago.
 async fn run_cron_once(locks: &Locks, crash: Crash) -> CallResult {
     let did: Arc<Mutex<CallResult>> = Arc::default();
     let (events, runs) = (Arc::clone(&did), Arc::clone(&did));
@@ -99,7 +103,7 @@ async fn run_cron_once(locks: &Locks, crash: Crash) -> CallResult {
         runs.lock().expect("no panic").attempts.push(run.attempt());
         async { Ok::<(), String>(()) }
     });
-    tokio::time::timeout(TEST_TIMEOUT, ended).await.expect("an end").expect("an answer");
+    tokio::time::timeout(TEST_TIMEOUT, ended).await.expect("the call returns").expect("an answer");
     std::mem::take(&mut *did.lock().expect("no panic"))
 }
 
@@ -116,23 +120,23 @@ fn skipped_as_unknown() -> CallResult {
     CallResult { skipped_ticks: vec!["unknown"], ..CallResult::default() }
 }
 
-/// The first tick runs, as a host was there before it came due.
+/// The first tick runs, because a host was connected before the tick came due.
 async fn run_first_tick(hours: &HourClock, server: &Server, crash: Crash) {
     let locks = host_in_cool_down(server).await;
     hours.set_and_wait(server, 0.5).await;
     assert_eq!(run_cron_once(&locks, crash).await, ran_attempt(1));
-    assert_eq!(run_cron_once(&locks, crash).await, CallResult::default(), "it has run");
+    assert_eq!(run_cron_once(&locks, crash).await, CallResult::default(), "the tick has already run");
 }
 
-/// Another host on a server that has forgotten the first tick, and the next tick.
+/// Another host on a server that has lost the first tick's record; then the next tick.
 async fn assert_history_after_data_loss(hours: &HourClock, server: &Server) {
     let locks = host_in_cool_down(server).await;
     hours.set_and_wait(server, 1.5).await;
     assert_eq!(run_cron_once(&locks, Crash::AtMostOnce).await, skipped_as_unknown());
     assert_eq!(history(&locks).await, ["unknown"]);
-    assert_eq!(run_cron_once(&locks, Crash::AtMostOnce).await, CallResult::default(), "it is entered once");
+    assert_eq!(run_cron_once(&locks, Crash::AtMostOnce).await, CallResult::default(), "the tick is entered once");
     hours.set_and_wait(server, 24.5).await;
-    assert_eq!(run_cron_once(&locks, Crash::AtMostOnce).await, ran_attempt(1), "the next tick is its own");
+    assert_eq!(run_cron_once(&locks, Crash::AtMostOnce).await, ran_attempt(1), "the next tick runs as usual");
     assert_eq!(history(&locks).await, ["unknown", "done"]);
 }
 
@@ -155,14 +159,15 @@ async fn a_restart_without_data_runs_no_tick_twice() {
     assert_history_after_data_loss(&hours, &server).await;
 }
 
-/// A master with one tick to come, and a replica that was promoted before it came: what the master writes from now on is lost.
+/// A master with one tick due soon, and a replica that is promoted before it: later writes to the
+/// master are lost.
 async fn replica_promoted_before_the_tick(hours: &HourClock) -> (Server, Server) {
     let master = hours.redis_config().start().await.expect("a server");
     let port = master.addr().port().to_string();
     let replica = hours.redis_config().args(&["--replicaof", "127.0.0.1", &port]).start().await.expect("a replica");
     let locks = host_in_cool_down(&master).await;
     hours.set_and_wait(&master, -0.5).await;
-    // The record is there before the tick is.
+    // The job's record exists before the tick is due.
     let early = run_cron_once(&locks, Crash::AtMostOnce).await;
     assert!(early.attempts.is_empty(), "{early:?}");
     eventually(TEST_TIMEOUT, || async {
@@ -189,10 +194,10 @@ async fn a_failover_that_loses_the_record_runs_no_tick_twice() {
     assert_eq!(run_cron_once(&locks, Crash::AtMostOnce).await, skipped_as_unknown());
     assert_eq!(history(&locks).await.last(), Some(&"unknown"));
     hours.set_and_wait(&replica, 24.5).await;
-    assert_eq!(run_cron_once(&locks, Crash::AtMostOnce).await, ran_attempt(1), "the next tick is its own");
+    assert_eq!(run_cron_once(&locks, Crash::AtMostOnce).await, ran_attempt(1), "the next tick runs as usual");
 }
 
-/// Who asks for another try gets it, and it says that it is one.
+/// A job with retries runs again, and its attempt number is 2.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_retry_a_tick_that_may_have_started_runs_as_the_second_attempt() {
     let hours = HourClock::new();
@@ -205,7 +210,8 @@ async fn with_retry_a_tick_that_may_have_started_runs_as_the_second_attempt() {
     assert_eq!(run_cron_once(&locks, retry).await, ran_attempt(2));
 }
 
-/// The run that is known by a key which lasts a day stands in the record, too, which stays: a job that is called once a week is not taken for forgotten each time.
+/// The run's key lasts one day; the job's record also names the run and does not expire. So a job
+/// that runs weekly is not mistaken for one that lost data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_unused_for_a_week_is_not_taken_for_one_that_lost_data() {
     let hours = HourClock::new();
@@ -215,5 +221,5 @@ async fn a_server_unused_for_a_week_is_not_taken_for_one_that_lost_data() {
     let locks = host_in_cool_down(&server).await;
     hours.set_and_wait(&server, 7.0 * 24.0 + 1.5).await;
     let did = run_cron_once(&locks, Crash::AtMostOnce).await;
-    assert_eq!((did.attempts, did.skipped_ticks), (vec![1], vec!["missed"]), "six nights are over");
+    assert_eq!((did.attempts, did.skipped_ticks), (vec![1], vec!["missed"]), "six nights were missed");
 }

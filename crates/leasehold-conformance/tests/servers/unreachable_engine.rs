@@ -1,4 +1,5 @@
-//! Programs that start while their engine is unreachable for a moment: a server that restarts.
+//! Programs that start while their engine is briefly unreachable, for example during a server
+//! restart.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 use std::sync::Arc;
@@ -9,28 +10,28 @@ use leasehold::{ErrorKind, Locks};
 use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use leasehold_testbed::{Data, Server, eventually, mariadb, postgres, redis, zookeeper};
 
-/// Opens an engine whose server is started only when the first attempt has failed.
+/// Opens an engine whose server starts only after the first attempt has failed.
 async fn check_open_waits_for_restart(mut server: Server, url: String) {
     server.kill().expect("a dead server");
-    let told = Arc::new(AtomicUsize::new(0));
-    let error = Locks::open(&url).await.expect_err("one attempt, where nothing else is said");
+    let reports = Arc::new(AtomicUsize::new(0));
+    let error = Locks::open(&url).await.expect_err("one attempt by default");
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{url}: {error}");
     let opening = tokio::spawn({
-        let (url, told) = (url.clone(), Arc::clone(&told));
+        let (url, reports) = (url.clone(), Arc::clone(&reports));
         let note = move |_: &leasehold::Error| {
-            told.fetch_add(1, Ordering::SeqCst);
+            reports.fetch_add(1, Ordering::SeqCst);
         };
         let builder = Locks::builder().ttl(LONG_TTL).connect_timeout(TEST_TIMEOUT).on_unreachable(note);
         async move { builder.open(&url).await }
     });
     eventually(TEST_TIMEOUT, || async {
-        if told.load(Ordering::SeqCst) > 0 { Ok(()) } else { Err("nothing was tried") }
+        if reports.load(Ordering::SeqCst) > 0 { Ok(()) } else { Err("no attempt was made") }
     })
     .await;
     server.restart(Data::Keep).await.expect("a server");
     let locks = opening.await.expect("no panic").unwrap_or_else(|error| panic!("{url}: {error}"));
     assert!(locks.mutex("a").lock().await.expect("a lock").is_held(), "{url}");
-    assert_eq!(told.load(Ordering::SeqCst), 1, "{url}: one line is enough");
+    assert_eq!(reports.load(Ordering::SeqCst), 1, "{url}: reported once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,7 +56,7 @@ async fn opening_waits_for_a_zookeeper_that_restarts() {
     check_open_waits_for_restart(server, url).await;
 }
 
-/// What no waiting mends is an error at once: nothing is tried again.
+/// Errors that a retry cannot fix are returned at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permanent_errors_are_returned_at_once() {
     let server = postgres::start().await.expect("a server");
@@ -64,9 +65,9 @@ async fn permanent_errors_are_returned_at_once() {
         (server.url().replace("/test", "/nowhere"), ErrorKind::InvalidUrl),
         ("redis://h?tecnique=row".to_owned(), ErrorKind::InvalidUrl),
     ] {
-        let again = |error: &leasehold::Error| panic!("tried again: {error}");
+        let again = |error: &leasehold::Error| panic!("retried: {error}");
         let builder = Locks::builder().connect_timeout(Duration::MAX).on_unreachable(again);
-        let error = builder.open(&url).await.expect_err("it is wrong");
+        let error = builder.open(&url).await.expect_err("the URL is wrong");
         assert_eq!(error.kind(), kind, "{url}: {error}");
     }
 }

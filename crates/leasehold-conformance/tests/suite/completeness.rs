@@ -1,4 +1,5 @@
-//! Nothing is left out: no engine, no case, no engine for a case.
+//! Completeness checks: every engine has a suite, every case is listed, and some engine runs each
+//! case.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::collections::BTreeSet;
@@ -8,7 +9,7 @@ use std::path::Path;
 use leasehold::registry::entries;
 use leasehold_conformance::CASES;
 
-/// The Rust files of a folder of this crate, each with its name.
+/// The Rust files of a folder of this crate, with their names.
 fn rust_sources(folder: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let files = fs::read_dir(&folder).expect("the folder").map(|file| file.expect("a file").path());
@@ -26,11 +27,11 @@ fn every_engine_of_this_build_has_its_suite() {
     let mut techniques = 0;
     for engine in entries().into_iter().filter(|engine| engine.capabilities.is_some()) {
         let mut names = vec![engine.scheme.to_owned()];
-        // The first is the engine itself.
+        // The first technique is the engine itself.
         names.extend(engine.techniques.iter().skip(1).map(|one| format!("{} {}", engine.scheme, one.name)));
         techniques += names.len() - 1;
         for name in names {
-            // A scheme may have a `+`, the name of a module may not.
+            // A scheme may contain a `+`, a module name may not.
             let line = format!("suite!({}, ", name.replace(['+', '-', ' '], "_"));
             let found = tests.iter().any(|(_, text)| text.lines().any(|code| code.starts_with(&line)));
             assert!(
@@ -39,7 +40,7 @@ fn every_engine_of_this_build_has_its_suite() {
             );
         }
     }
-    assert_eq!(techniques, 4, "two databases, two techniques beside the usual one");
+    assert_eq!(techniques, 4, "two databases with two additional techniques each");
 }
 
 #[test]
@@ -52,7 +53,7 @@ fn every_case_is_listed_and_every_listed_case_exists() {
     let listed: BTreeSet<String> = CASES.iter().map(|case| case.name.to_owned()).collect();
     assert_eq!(listed.len(), CASES.len(), "each case is listed once");
     let unlisted: Vec<_> = written.difference(&listed).collect();
-    assert!(unlisted.is_empty(), "written, but not in the list of src/cases/mod.rs: {unlisted:?}");
+    assert!(unlisted.is_empty(), "not listed in src/cases/mod.rs: {unlisted:?}");
     assert_eq!(written, listed);
 }
 
@@ -61,6 +62,6 @@ fn every_case_is_run_for_some_engine_of_this_build() {
     let engines: Vec<_> = entries().into_iter().filter_map(|engine| engine.capabilities).collect();
     for case in CASES {
         let run = engines.iter().any(|can| case.missing_requirements(can).is_empty());
-        assert!(run, "no engine of this build can do all that {} needs: {:?}", case.name, case.requirements);
+        assert!(run, "no engine of this build meets the requirements of {}: {:?}", case.name, case.requirements);
     }
 }

@@ -1,4 +1,4 @@
-//! The suite on `file:`, each instance in a folder of its own.
+//! The suite on `file:`, each instance in its own folder.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use leasehold_conformance::{Instance, Subject, suite};

@@ -1,11 +1,11 @@
-//! The suite on an engine that can do next to nothing: what it cannot do is refused, and the rest holds.
+//! The suite on a minimal engine: unsupported calls are rejected, and everything else works.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold_conformance::limited::LimitedEngine;
 use leasehold_conformance::{Instance, Subject, suite};
 
-/// The memory engine without queue, modes, owners, inspection and eviction.
+/// The memory engine without queues, modes, owners, inspections and evictions.
 struct LimitedMemory;
 
 impl Subject for LimitedMemory {

@@ -1,5 +1,6 @@
-//! The behaviour suite, on every engine: one module for each. The gate runs all of it where an engine differs from all others, and
-//! the essential cases of the techniques that hold a lock by a connection; the nightly run has all of it everywhere.
+//! The behaviour suite on every engine, one module each. The gate runs all of it for engines that
+//! differ from the others, and the essential cases for the techniques that hold a lock by a
+//! connection. Nightly runs cover everything.
 
 mod completeness;
 mod file;

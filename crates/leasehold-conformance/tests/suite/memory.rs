@@ -1,4 +1,4 @@
-//! The suite on `memory:`, and what only a clock moved by hand can show.
+//! The suite on `memory:`, and tests that need a manual clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,32 +21,35 @@ impl Subject for Memory {
 
 suite!(memory, Memory);
 
-/// On a clock moved by hand the order of events is exact: told at the deadline, granted to another at the end.
+/// On a manual clock, the order is exact: the holder learns of the loss at its deadline, and the
+/// next grant comes after the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_holder_learns_of_the_loss_before_the_lease_ends_for_others() {
-    let hand = ManualClock::new();
-    let engine = leasehold::registry::open("memory:", &hand.clock()).await.expect("the engine");
+    let manual_clock = ManualClock::new();
+    let engine = leasehold::registry::open("memory:", &manual_clock.clock()).await.expect("the engine");
     let flaky = Arc::new(FlakyEngine::new(Arc::clone(&engine)));
     let ttl = Duration::from_secs(30);
-    let locks = Locks::builder().clock(hand.clock()).ttl(ttl).open_engine(Arc::clone(&flaky) as _);
-    let other = Locks::builder().clock(hand.clock()).ttl(ttl).open_engine(engine);
+    let locks = Locks::builder().clock(manual_clock.clock()).ttl(ttl).open_engine(Arc::clone(&flaky) as _);
+    let other = Locks::builder().clock(manual_clock.clock()).ttl(ttl).open_engine(engine);
     let guard = locks.mutex("a").lock().await.expect("a lock");
     flaky.disconnect();
     let deadline = guard.deadline();
-    let now = || hand.clock().now();
-    hand.advance(deadline.duration_since(now()) - Duration::from_nanos(1));
-    assert!(guard.is_held(), "until the last moment");
-    hand.advance(Duration::from_nanos(1));
-    assert!(!guard.is_held(), "from its deadline on");
-    let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder is told at the deadline");
+    let now = || manual_clock.clock().now();
+    manual_clock.advance(deadline.duration_since(now()) - Duration::from_nanos(1));
+    assert!(guard.is_held(), "before the deadline");
+    manual_clock.advance(Duration::from_nanos(1));
+    assert!(!guard.is_held(), "at the deadline");
+    let reason =
+        tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder learns of the loss at its deadline");
     assert_eq!(reason, LostReason::Expired);
-    assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "nobody else has it yet");
-    hand.advance(Duration::from_secs(1));
-    let next = other.mutex("a").try_lock().await.expect("an answer").expect("the lease is over");
+    assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "not granted before the lease ends");
+    manual_clock.advance(Duration::from_secs(1));
+    let next = other.mutex("a").try_lock().await.expect("an answer").expect("the lease has ended");
     assert!(next.token() > guard.token());
 }
 
-/// The engine tells every evicted holder, however quickly the evictions follow each other; none waits for a renewal.
+/// The engine notifies every evicted holder, however fast the evictions follow each other; none
+/// waits for a renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_evicted_holder_is_notified() {
     let locks = Locks::builder().ttl(LONG_TTL).open("memory:").await.expect("the engine");
@@ -60,6 +63,6 @@ async fn every_evicted_holder_is_notified() {
     }
     for guard in guards {
         let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await;
-        assert_eq!(reason.unwrap_or_else(|_| panic!("{} was not told", guard.name())), LostReason::Revoked);
+        assert_eq!(reason.unwrap_or_else(|_| panic!("{} was not notified", guard.name())), LostReason::Revoked);
     }
 }

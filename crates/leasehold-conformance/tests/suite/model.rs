@@ -1,4 +1,4 @@
-//! The comparison with the model: on a clock moved by hand, and on engines that are known to be wrong.
+//! The comparison with the model, on a manual clock and on engines with known flaws.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::sync::Arc;
@@ -16,43 +16,43 @@ async fn open_memory(clock: Clock) -> Arc<dyn Engine> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_memory_engine_satisfies_the_rules_while_time_passes() {
-    let bench = ModelComparison::with_manual_clock(open_memory).await;
-    if let Some(difference) = bench.find_difference(repetitions(300, 20_000)) {
+    let comparison = ModelComparison::with_manual_clock(open_memory).await;
+    if let Some(difference) = comparison.find_difference(repetitions(300, 20_000)) {
         panic!("{difference}");
     }
 }
 
-/// Searches a flawed engine, and checks that the finding can be read.
+/// Finds a difference in a flawed engine, and checks that the report is readable.
 async fn find_flaw(flaw: Flaw) -> Difference {
     let wrong = FlawedEngine::wrap(open_memory(Clock::system()).await, flaw);
-    let bench = ModelComparison::new(vec![wrong]).await.with_grant_timeout(Duration::from_millis(5));
-    let found = bench.find_difference(500).unwrap_or_else(|| panic!("{flaw:?} was not found"));
+    let comparison = ModelComparison::new(vec![wrong]).await.with_grant_timeout(Duration::from_millis(5));
+    let found = comparison.find_difference(500).unwrap_or_else(|| panic!("{flaw:?} was not detected"));
     println!("{found}");
     let text = found.to_string();
-    assert!(text.lines().count() < 30, "readable at a glance: {text}");
-    assert!(text.contains(" wants ") && text.contains("  1. "), "the claims and the steps are named: {text}");
-    assert!(text.contains("LEASEHOLD_SEED="), "it can be replayed: {text}");
+    assert!(text.lines().count() < 30, "too long: {text}");
+    assert!(text.contains(" wants ") && text.contains("  1. "), "the report names the claims and the steps: {text}");
+    assert!(text.contains("LEASEHOLD_SEED="), "the report can be replayed: {text}");
     found
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_repeats_tokens_is_detected() {
     let found = find_flaw(Flaw::RepeatsTokens).await;
-    assert!(found.plan.operations.len() <= 4, "take, give back (or be evicted), take: {found}");
-    // After a release the same token comes again; after an eviction one below the fence.
+    assert!(found.plan.operations.len() <= 4, "acquire, release or evict, acquire: {found}");
+    // After a release the same token is repeated; after an eviction, one below the fence token.
     assert!(found.timeline.contains("token 1 after token ") && found.timeline.contains("a higher one"), "{found}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_ignores_the_order_is_detected() {
     let found = find_flaw(Flaw::IgnoresOrder).await;
-    assert!(found.plan.operations.len() <= 5, "one holds, two wait, one leaves: {found}");
+    assert!(found.plan.operations.len() <= 5, "one claim holds, two wait, one leaves: {found}");
     assert!(found.timeline.contains("releases"), "{found}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_ignores_releases_is_detected() {
     let found = find_flaw(Flaw::IgnoresReleases).await;
-    assert!(found.plan.operations.len() <= 3, "take, give back: {found}");
+    assert!(found.plan.operations.len() <= 3, "acquire, release: {found}");
     assert!(found.timeline.contains("says the model; the engine: held by "), "{found}");
 }

@@ -1,4 +1,5 @@
-//! The suite on `mysql:`, the lease table: one server for all cases, each instance with a table of its own.
+//! The suite on `mysql:`, the lease table: one server for all cases, each instance with its own
+//! table.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,14 +9,15 @@ use leasehold_testbed::Server;
 use leasehold_testbed::mariadb::MariaDb;
 use tokio::sync::OnceCell;
 
-/// The server of all suites on this database. The techniques that hold a lock by a connection need many.
+/// The server of all suites on this database. The techniques that hold a lock by a connection need
+/// many connections.
 pub(crate) async fn shared_server() -> &'static Server {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
     let start = || async { MariaDb::new().setting("max_connections", "600").start().await.expect("a server") };
     SERVER.get_or_init(start).await
 }
 
-/// A table on a server that all cases share.
+/// A table on a shared server.
 struct MySql;
 
 impl Subject for MySql {

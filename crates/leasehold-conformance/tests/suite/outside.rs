@@ -18,7 +18,7 @@ impl Subject for Outside {
 
 suite!(outside, Outside);
 
-/// Clients open it by its URL, as any other engine, once its scheme is registered.
+/// A client opens a registered scheme by its URL, as any other engine.
 #[tokio::test]
 async fn a_registered_scheme_is_opened_by_its_url() {
     let open = || Locks::builder().register("MAP", leasehold_example_engine::open).open("map:registered");
@@ -29,9 +29,9 @@ async fn a_registered_scheme_is_opened_by_its_url() {
     let next = other.mutex("a").lock().await.expect("a lock");
     assert_eq!((next.token().0, other.url()), (2, "map:registered".to_owned()));
 
-    let error = Locks::open("map:registered").await.expect_err("it is not registered here");
+    let error = Locks::open("map:registered").await.expect_err("the scheme is not registered here");
     assert_eq!(error.kind(), ErrorKind::UnknownScheme);
     let builder = Locks::builder().register("map", leasehold_example_engine::open);
-    let error = builder.open("map:registered?size=3").await.expect_err("it has no such option");
+    let error = builder.open("map:registered?size=3").await.expect_err("no such option");
     assert_eq!(error.kind(), ErrorKind::InvalidUrl);
 }

@@ -1,4 +1,5 @@
-//! The suite on `postgres:`, the lease table: one server for all cases, each instance with a table of its own.
+//! The suite on `postgres:`, the lease table: one server for all cases, each instance with its own
+//! table.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,14 +8,15 @@ use leasehold_conformance::{Instance, Subject, suite};
 use leasehold_testbed::Server;
 use tokio::sync::OnceCell;
 
-/// The server of all suites on this database. The techniques that hold a lock by a connection need many.
+/// The server of all suites on this database. The techniques that hold a lock by a connection need
+/// many connections.
 pub(crate) async fn shared_server() -> &'static Server {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
     let postgres = || leasehold_testbed::postgres::Postgres::new().setting("max_connections", "600");
     SERVER.get_or_init(|| async { postgres().start().await.expect("a server") }).await
 }
 
-/// A table on a server that all cases share.
+/// A table on a shared server.
 struct Postgres;
 
 impl Subject for Postgres {

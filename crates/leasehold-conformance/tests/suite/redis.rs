@@ -1,4 +1,4 @@
-//! The suite on `redis:`: one server for all cases, each instance with a prefix of its own.
+//! The suite on `redis:`: one server for all cases, each instance with its own prefix.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,7 +7,7 @@ use leasehold_conformance::{Instance, Subject, suite};
 use leasehold_testbed::Server;
 use tokio::sync::OnceCell;
 
-/// A prefix on a server that all cases share.
+/// A prefix on a shared server.
 struct Redis;
 
 impl Subject for Redis {

@@ -1,4 +1,4 @@
-//! The suite on `redlock:`: five servers for all cases, each instance with a prefix of its own.
+//! The suite on `redlock:`: five servers for all cases, each instance with its own prefix.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,7 +7,7 @@ use leasehold_conformance::{Instance, Subject, suite};
 use leasehold_testbed::redis::IndependentServers;
 use tokio::sync::OnceCell;
 
-/// A prefix on servers that all cases share.
+/// A prefix on shared servers.
 struct Redlock;
 
 impl Subject for Redlock {

@@ -1,4 +1,4 @@
-//! The suite on `zookeeper:`: one server for all cases, each instance with a folder of its own.
+//! The suite on `zookeeper:`: one server for all cases, each instance with its own folder.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use leasehold_testbed::Server;
 use leasehold_testbed::zookeeper::ZooKeeper;
 use tokio::sync::OnceCell;
 
-/// A folder on a server that all cases share.
+/// A folder on a shared server.
 struct Zookeeper;
 
 impl Subject for Zookeeper {

@@ -1,4 +1,4 @@
-//! Every step there is, on a cluster and behind Sentinels.
+//! Every cache operation on a cluster and behind Sentinels.
 
 use leasehold::Locks;
 use leasehold_cache::ReadThrough;

@@ -1,4 +1,4 @@
-//! What goes wrong without what ours does: the controls of the races.
+//! Controls for the races: strategies that lack one protection and serve stale values.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,8 @@ use tokio::sync::OnceCell;
 
 use crate::cache::fixture::{PausePoint, TestTable, expect_text, redis_command, unique_name};
 
-/// A client that has the key `lease`, which ends by itself, loads and stores, without a look whether it is still its own.
+/// Loads under a lease key with a TTL and stores the value without checking that it still holds the
+/// lease.
 pub(super) struct UncheckedLease {
     lease: String,
     value: String,
@@ -26,7 +27,7 @@ impl UncheckedLease {
 
 impl Strategy for UncheckedLease {
     fn name(&self) -> &'static str {
-        "a lease that nobody checks"
+        "an unchecked lease"
     }
 
     fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data> {
@@ -35,7 +36,7 @@ impl Strategy for UncheckedLease {
                 if let Reply::Bulk(value) = redis_command(&["GET", &self.value]).await {
                     return Ok(Some(value.into_bytes()));
                 }
-                // As long as that of ours.
+                // The same lease time as the tests of our own strategies.
                 if redis_command(&["SET", &self.lease, "x", "NX", "PX", "100"]).await != Reply::Nil {
                     let Some(row) = source.load(key).await? else { return Ok(None) };
                     let value = String::from_utf8(row.value.clone()).expect("a text");
@@ -57,11 +58,12 @@ impl Strategy for UncheckedLease {
     }
 }
 
-/// Loads that are under way, by key: whoever comes meanwhile joins, and when a load ends it is forgotten.
+/// Loads in progress, by key. Readers of the same key join the load; a finished load leaves the
+/// map.
 #[derive(Clone, Default)]
 pub(super) struct KeyedLoads(Arc<Mutex<HashMap<&'static str, SharedLoad>>>);
 
-/// A load, and how many wait for it.
+/// A load and the number of readers that wait for it.
 type SharedLoad = (Arc<OnceCell<String>>, usize);
 
 impl KeyedLoads {
@@ -70,8 +72,8 @@ impl KeyedLoads {
     }
 
     fn join(&self) -> Arc<OnceCell<String>> {
-        let mut flights = self.0.lock().expect("a list");
-        let (cell, count) = flights.entry("k").or_default();
+        let mut loads = self.0.lock().expect("a list");
+        let (cell, count) = loads.entry("k").or_default();
         *count += 1;
         Arc::clone(cell)
     }
@@ -86,7 +88,8 @@ impl KeyedLoads {
     }
 }
 
-/// A counter beside the value, which writers raise: a value is stored if the counter is as it was before the load.
+/// Keeps a counter beside the value. Writers increment it; a reader stores its value only if the
+/// counter did not change during the load.
 #[derive(Clone)]
 pub(super) struct CounterCache {
     count_key: String,
@@ -107,7 +110,8 @@ impl CounterCache {
     }
 }
 
-/// A counter that was evicted is as it was before anybody wrote. What does the next reader get?
+/// Returns what a reader gets after a late store. An evicted counter looks the same as one that no
+/// writer has touched.
 pub(super) async fn read_after_late_counter_store(is_counter_evicted: bool) -> String {
     let (name, db) = (unique_name("counter"), TestTable::new().await);
     let counter = CounterCache { count_key: format!("{name}:count"), value_key: format!("{name}:value") };
@@ -121,6 +125,6 @@ pub(super) async fn read_after_late_counter_store(is_counter_evicted: bool) -> S
         redis_command(&["DEL", &counter.count_key]).await;
     }
     gate.open();
-    assert_eq!(late.await.expect("a reader"), "v1", "it read before the write");
+    assert_eq!(late.await.expect("a reader"), "v1", "the read came before the write");
     counter.read(db).await
 }

@@ -1,4 +1,4 @@
-//! Writers that die between their commit and what they owe the cache.
+//! Writers that die between their commit and their cache invalidation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::cache::fixture::{
     redis_server, spawn_write,
 };
 
-/// A writer is gone just after its commit. What does the next reader get?
+/// Aborts a writer just after its commit and returns what the next reader gets.
 async fn read_after_writer_abort(strategy: &Arc<dyn Strategy>, db: &TestTable) -> String {
     assert_eq!(read(strategy, db).await, "v1");
     let gate = db.pause_next_at(PausePoint::Committed);
     let writer = spawn_write(strategy, db, "v2");
     gate.wait_reached().await;
     writer.abort();
-    assert!(writer.await.is_err(), "it is gone");
+    assert!(writer.await.is_err(), "the writer is aborted");
     assert_eq!(db.stored_value().await, "v2");
     read(strategy, db).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_mark_the_ttl_is_the_bound() {
+async fn without_a_mark_the_ttl_limits_staleness() {
     let control: Arc<dyn Strategy> = Arc::new(DeleteAfter(open_cache_aside().await));
     assert_eq!(read_after_writer_abort(&control, &TestTable::new().await).await, "v1", "the control");
     let ttl = Duration::from_secs(1);
@@ -43,7 +43,7 @@ async fn without_a_mark_the_ttl_is_the_bound() {
     .await;
 }
 
-/// A process that writes like this is killed just after its commit.
+/// Kills a writer process just after its commit.
 async fn kill_writer_after_commit(redis: &str, db: &TestTable, mode: &str) {
     let mariadb = format!("{}?prefer_socket=false", mariadb_server().await.url());
     let exe = Path::new(env!("CARGO_BIN_EXE_leasehold-cache-actor"));
@@ -61,7 +61,7 @@ async fn a_killed_writer_that_had_set_its_mark_leaves_nothing_stale() {
     let get = async || expect_text(cache.get_or_load("k", || db.load("k")).await);
     assert_eq!(get().await, "v1");
     kill_writer_after_commit(&redis, &db, "ours").await;
-    // At once, while its mark stands, and until the value is in the cache again.
+    // At once, while the mark stands, and until the value is cached again.
     assert_eq!(get().await, "v2");
     eventually(TEST_TIMEOUT, || async {
         let before = cache.stats().hits;
@@ -71,7 +71,7 @@ async fn a_killed_writer_that_had_set_its_mark_leaves_nothing_stale() {
     .await;
 }
 
-/// The control: whoever was to delete what is in the cache is dead, and it stays.
+/// The control: the writer died before it deleted the cached value, so the value stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_writer_without_a_mark_leaves_the_old_value() {
     let db = TestTable::new().await;

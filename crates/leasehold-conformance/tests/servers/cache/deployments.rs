@@ -1,4 +1,4 @@
-//! Every step there is, as a user who may do little.
+//! Every cache operation, run by a Redis user with minimal permissions.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use leasehold_testbed::{Server, eventually, try_eventually};
 
 use crate::cache::fixture::{LONG_TTL, PausePoint, REPLY_TIMEOUT, TestTable, expect_text, read, spawn_read, write};
 
-/// Every step there is, by two clients of this deployment.
+/// Runs every cache operation with two clients of this deployment.
 pub(super) async fn check_every_operation(url: &str) {
     let open = async || {
         let builder = ReadThrough::builder()
@@ -43,20 +43,20 @@ pub(super) async fn check_every_operation(url: &str) {
     })
     .await
     .expect("written");
-    // One that fails is told to nobody, and the next one loads.
+    // A failed load is not cached; the next reader loads.
     let failed = one.get_or_load("k", || async { Err::<Option<String>, _>("down") }).await;
     assert!(failed.is_err());
     assert_eq!(read(&b, &db).await, "v3");
-    // That there is nothing is known to both afterwards.
+    // Both clients see the cached absence.
     let before = one.stats().loads + two.stats().loads;
     for cache in [&two, &one, &two] {
         let nothing = || async { Ok::<Option<String>, &str>(None) };
-        assert_eq!(cache.get_or_load("nobody", nothing).await.expect("an answer"), None);
+        assert_eq!(cache.get_or_load("absent", nothing).await.expect("an answer"), None);
     }
     assert_eq!(one.stats().loads + two.stats().loads - before, 1);
 }
 
-/// Makes a user with these rules.
+/// Creates a user with these ACL rules.
 async fn create_user(server: &Server, rules: &str) {
     let words = ["ACL", "SETUSER", "app", "reset", "on", ">secret"].into_iter();
     let words: Vec<&str> = words.chain(rules.split(' ')).collect();
@@ -64,16 +64,16 @@ async fn create_user(server: &Server, rules: &str) {
 }
 
 async fn command(server: &Server, words: &[&str]) -> Reply {
-    let mut hand = RespClient::connect(server.addr()).await.expect("a connection");
-    hand.command(words).await.expect("an answer")
+    let mut raw = RespClient::connect(server.addr()).await.expect("a connection");
+    raw.command(words).await.expect("an answer")
 }
 
-/// The line of docs/cache.md is enough, and each word of it is needed.
+/// The ACL rules in docs/cache.md are sufficient, and each one is necessary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_permissions_are_sufficient_and_necessary() {
     let page = include_str!("../../../../../docs/cache.md");
-    let (_, rest) = page.split_once("The user in Redis needs `").expect("a line");
-    let (rules, _) = rest.split_once('`').expect("its end");
+    let (_, rest) = page.split_once("The user in Redis needs `").expect("the ACL rules in docs/cache.md");
+    let (rules, _) = rest.split_once('`').expect("the end of the ACL rules");
     let server = Redis::new().start().await.expect("a server");
     let url = format!("redis://app:secret@127.0.0.1:{}/", server.addr().port());
     create_user(&server, rules).await;
@@ -84,15 +84,16 @@ async fn the_documented_permissions_are_sufficient_and_necessary() {
         // As after a restart.
         command(&server, &["SCRIPT", "FLUSH"]).await;
         command(&server, &["ACL", "LOG", "RESET"]).await;
-        let went = check_each_permission(&url).await;
-        // What was refused inside a script may have been after its answer was clear.
+        let result = check_each_permission(&url).await;
+        // A script may hit a denied command after it has computed its reply; the ACL log shows
+        // this.
         let refused = format!("{:?}", command(&server, &["ACL", "LOG"]).await);
         let missed = refused.contains(&format!("{:?}", left_out.trim_start_matches('+')));
-        assert!(went.is_err() || missed, "without {left_out} all went well");
+        assert!(result.is_err() || missed, "all operations succeeded without {left_out}");
     }
 }
 
-/// Whether the steps that ask for each permission go well.
+/// Returns the first error of the operations that together need every permission.
 async fn check_each_permission(url: &str) -> Result<(), String> {
     let say = |error: &dyn std::error::Error| error.to_string();
     let closed = ReadThrough::builder().on_outage(leasehold_cache::OutagePolicy::FailClosed).timeout(REPLY_TIMEOUT);
@@ -105,8 +106,8 @@ async fn check_each_permission(url: &str) -> Result<(), String> {
     };
     let read = async || cache.get_or_load(&key, slow).await.map(drop).map_err(|error| say(&error));
     let open = async {
-        // One waits by then, unless it may not: that ends it, and all of this.
-        let waits = || async { if cache.stats().waits > 0 { Ok(()) } else { Err("it does not wait") } };
+        // One of the two readers waits here, unless a missing permission makes it fail.
+        let waits = || async { if cache.stats().waits > 0 { Ok(()) } else { Err("no waiter so far") } };
         let waits = try_eventually("a waiter", TEST_TIMEOUT, waits).await.map_err(|error| say(&error));
         gate.add_permits(2);
         waits

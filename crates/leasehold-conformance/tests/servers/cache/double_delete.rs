@@ -1,4 +1,4 @@
-//! Delayed double delete, as time passes by itself.
+//! Delayed double delete in real time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::cache::fixture::{
     LONG_TTL, PausePoint, REPLY_TIMEOUT, TestTable, read, redis_command, redis_server, spawn_read, write,
 };
 
-/// Delayed double delete mends itself when the delay is over; but one that is slower than the delay comes after that, too.
+/// The second delete removes a stale value, but a reader slower than the delay stores one after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delayed_second_delete_misses_a_slower_reader() {
     let url = format!("{}?prefix=twice:", redis_server().await.url());
@@ -26,7 +26,7 @@ async fn a_delayed_second_delete_misses_a_slower_reader() {
     write(&twice, &db, "v2").await;
     read(&twice, &db).await;
     assert_eq!(redis_command(&["EXISTS", "twice:t{k}"]).await, Reply::Integer(1), "the second delete is still to come");
-    // What was read just now is deleted once more.
+    // The delayed second delete removes the value that was just read.
     eventually(TEST_TIMEOUT, || async {
         match redis_command(&["EXISTS", "twice:t{k}"]).await {
             Reply::Integer(0) => Ok(()),
@@ -36,5 +36,5 @@ async fn a_delayed_second_delete_misses_a_slower_reader() {
     .await;
     gate.open();
     slow.await.expect("a reader");
-    assert_eq!(read(&twice, &db).await, "v1", "the control: too late for the second delete");
+    assert_eq!(read(&twice, &db).await, "v1", "the control: the store came after the second delete");
 }

@@ -1,4 +1,4 @@
-//! The servers that all tests share, a table for each test, and gates in its reads and writes.
+//! Servers shared by all tests, a table for each test, and pause points in its reads and writes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,10 +18,10 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Pool};
 use tokio::sync::Semaphore;
 
-/// Longer than any test takes: what ends here does not end by itself.
+/// Longer than any test runs, so nothing with this TTL expires.
 pub(crate) const LONG_TTL: Duration = Duration::from_secs(3600);
 
-/// How long an answer of Redis is waited for where it comes.
+/// Timeout for a Redis reply that is expected to arrive.
 pub(crate) const REPLY_TIMEOUT: Duration = TEST_TIMEOUT;
 
 pub(crate) async fn redis_server() -> &'static Server {
@@ -32,7 +32,7 @@ pub(crate) async fn mariadb_server() -> &'static Server {
     crate::own_tables::fixture::mariadb_server().await
 }
 
-/// A name that no other test has.
+/// A name that no other test uses.
 pub(crate) fn unique_name(prefix: &str) -> String {
     static NEXT_NAME: AtomicU32 = AtomicU32::new(0);
     format!("{prefix}_{}", NEXT_NAME.fetch_add(1, Ordering::Relaxed))
@@ -42,24 +42,24 @@ pub(crate) async fn connect() -> Conn {
     Conn::from_url(format!("{}?prefer_socket=false", mariadb_server().await.url())).await.expect("a connection")
 }
 
-/// Asks Redis by hand.
+/// Sends a raw command to Redis.
 pub(crate) async fn redis_command(words: &[&str]) -> Reply {
-    let mut hand = RespClient::connect(redis_server().await.addr()).await.expect("a connection");
-    hand.command(words).await.expect("an answer")
+    let mut raw = RespClient::connect(redis_server().await.addr()).await.expect("a connection");
+    raw.command(words).await.expect("an answer")
 }
 
-/// Where somebody can be held.
+/// A point at which a read or write can be paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PausePoint {
-    /// The row was read, and is not yet handed over.
+    /// The row was read but not yet returned.
     Loaded,
-    /// The write is about to be made.
+    /// The write is about to be sent.
     Committing,
-    /// The write is committed, and nothing else has happened.
+    /// The write is committed and nothing else has happened.
     Committed,
 }
 
-/// One who is held, or will be.
+/// Pauses the next read or write that reaches its pause point.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     reached: Arc<Semaphore>,
@@ -68,7 +68,11 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) async fn wait_reached(&self) {
-        tokio::time::timeout(TEST_TIMEOUT, self.reached.acquire()).await.expect("nobody came").expect("it").forget();
+        tokio::time::timeout(TEST_TIMEOUT, self.reached.acquire())
+            .await
+            .expect("timed out waiting for the pause point")
+            .expect("an open semaphore")
+            .forget();
     }
 
     pub(crate) fn open(&self) {
@@ -76,7 +80,7 @@ impl Gate {
     }
 }
 
-/// One key's row in a table of its own.
+/// A table with one row, private to a test.
 #[derive(Clone)]
 pub(crate) struct TestTable {
     pool: Pool,
@@ -100,7 +104,7 @@ impl TestTable {
         db
     }
 
-    /// Whoever next comes to this point is held there.
+    /// Pauses the next read or write that reaches this point.
     pub(crate) fn pause_next_at(&self, point: PausePoint) -> Gate {
         let gate = Gate { reached: Arc::new(Semaphore::new(0)), open: Arc::new(Semaphore::new(0)) };
         self.gates.lock().unwrap_or_else(PoisonError::into_inner).push_back((point, gate.clone()));
@@ -124,7 +128,7 @@ impl TestTable {
         connect().await.query_first(sql).await.expect("an answer").expect("a row")
     }
 
-    /// Writes by hand, past all caches.
+    /// Updates the row directly, bypassing all caches.
     pub(crate) async fn write_directly(&self, value: &str) {
         connect().await.exec_drop(format!("UPDATE {} SET value = ?", self.table), (value,)).await.expect("written");
     }
@@ -146,7 +150,7 @@ impl Database for TestTable {
         Box::pin(async move {
             self.pause_if_requested(PausePoint::Committing).await;
             let mut conn = self.pool.get_conn().await.map_err(loader_error)?;
-            // A lower token than was seen changes nothing.
+            // A token lower than the stored one changes nothing.
             let sql =
                 format!("UPDATE {} SET value = ?, token = GREATEST(token, ?) WHERE id = ? AND token <= ?", self.table);
             let least = token.map_or(0, |token| token.0);
@@ -163,7 +167,7 @@ impl Database for TestTable {
     }
 }
 
-/// A cache that nothing ends by itself in, with keys of its own.
+/// A cache with its own key prefix in which nothing expires during a test.
 pub(crate) async fn open_cache(configure: impl FnOnce(Builder) -> Builder) -> ReadThrough {
     open_cache_at(&redis_server().await.url(), configure).await
 }
@@ -191,7 +195,7 @@ pub(crate) async fn open_locks() -> Locks {
     Locks::builder().ttl(test_context::LONG_TTL).open(&url).await.expect("locks")
 }
 
-/// The textbook's, without the one under a lock.
+/// The textbook strategies, except the one under a lock.
 pub(crate) async fn textbook_strategies() -> Vec<Arc<dyn Strategy>> {
     vec![
         Arc::new(TtlOnly(open_cache_aside().await)),
@@ -205,7 +209,7 @@ pub(crate) async fn open_lock_protected() -> LockProtected {
     LockProtected { cache: open_cache_aside().await, locks: open_locks().await }
 }
 
-/// Ours, strong.
+/// Our strategies, in strong mode.
 pub(crate) async fn our_strategies() -> Vec<Arc<dyn Strategy>> {
     vec![
         Arc::new(InvalidateAfterCommit(open_cache(|builder| builder).await)),

@@ -1,5 +1,5 @@
-//! The cache beside its database, on a real MariaDB and a real Redis: each race by itself, in an order that gates decide, with what the
-//! textbook's strategies make of it beside ours.
+//! The cache on a real MariaDB and Redis. Gates order the steps of each race; textbook strategies
+//! run beside ours as controls.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod clock_set_back;

@@ -1,4 +1,4 @@
-//! Redis is away, hangs, or comes back empty.
+//! Redis is down, hangs, or restarts empty.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ async fn get(cache: &ReadThrough, db: &TestTable) -> Result<Option<Vec<u8>>, Cac
     cache.get_or_load("k", || db.load("k")).await
 }
 
-/// Reads until something was found in the cache.
+/// Reads until a read hits the cache.
 async fn wait_for_hit(cache: &ReadThrough, db: &TestTable, value: &str) {
     eventually(TEST_TIMEOUT, || async {
         let before = cache.stats().hits;
@@ -43,7 +43,7 @@ async fn without_redis_reads_go_to_the_database_or_fail_and_writes_fail() {
     assert!(matches!(refused, CacheError::Unavailable(_)), "{refused:?}");
     for cache in [&open, &closed] {
         assert!(matches!(cache.invalidate("k").await, Err(CacheError::Unavailable(_))));
-        let commit = |_| async { panic!("it must not write") as Result<(), std::io::Error> };
+        let commit = |_| async { panic!("the commit must not run") as Result<(), std::io::Error> };
         let written = cache.write_with("k", leasehold::Token(1), commit).await;
         assert!(matches!(written, Err(CacheError::Unavailable(_))), "{written:?}");
     }
@@ -51,12 +51,12 @@ async fn without_redis_reads_go_to_the_database_or_fail_and_writes_fail() {
     for cache in [&open, &closed] {
         wait_for_hit(cache, &db, "v2").await;
     }
-    // One that starts while Redis is away.
+    // A client that starts while Redis is down.
     server.kill().expect("killed");
     let late = open_cache_at(&server.url(), |builder| builder).await;
     assert_eq!(expect_text(get(&late, &db).await), "v2");
     let closed = ReadThrough::builder().on_outage(OutagePolicy::FailClosed).open(&server.url()).await;
-    assert!(closed.is_err(), "nobody answers");
+    assert!(closed.is_err(), "Redis is down");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,7 +77,7 @@ async fn without_redis_a_crowd_causes_one_load_at_a_time() {
     gate.open();
     first.await.expect("a reader");
     for one in crowd {
-        assert_eq!(one.await.expect("a reader"), "v2", "nobody joins a load that began before it came");
+        assert_eq!(one.await.expect("a reader"), "v2", "a reader joined a load that began before its read");
     }
     assert_eq!(cache.stats().loads, 2);
 }
@@ -98,7 +98,8 @@ async fn a_redis_that_hangs_costs_one_timeout() {
     wait_for_hit(&open, &db, "v2").await;
 }
 
-/// Two caches with the same keys, and leases that do not end: one behind a proxy, which waits for answers this long, and one that is not.
+/// Two caches with the same keys and leases that do not expire: one through the proxy with this
+/// timeout, one direct.
 async fn proxied_and_direct_caches(server: &Server, proxy: &Proxy, timeout: Duration) -> (ReadThrough, ReadThrough) {
     let open = async |addr: std::net::SocketAddr, timeout: Duration| {
         let cache = ReadThrough::builder()
@@ -109,18 +110,18 @@ async fn proxied_and_direct_caches(server: &Server, proxy: &Proxy, timeout: Dura
             .early_reload(0.0);
         let cache = cache.timeout(timeout);
         let cache = cache.open(&format!("redis://{addr}/?prefix=two:")).await.expect("a cache");
-        // It need not be connected when it is opened.
+        // Opening a cache does not wait for the connection.
         eventually(TEST_TIMEOUT, || async { cache.invalidate("other").await }).await;
         cache
     };
     (open(proxy.addr(), timeout).await, open(server.addr(), TEST_TIMEOUT).await)
 }
 
-/// Waits until somebody has asked for the key.
+/// Waits until Redis has an entry for the key.
 async fn wait_for_request(server: &Server) {
     eventually(TEST_TIMEOUT, || async {
-        let mut hand = RespClient::connect(server.addr()).await.expect("a connection");
-        match hand.command(&["EXISTS", "two:c{k}"]).await.expect("an answer") {
+        let mut raw = RespClient::connect(server.addr()).await.expect("a connection");
+        match raw.command(&["EXISTS", "two:c{k}"]).await.expect("an answer") {
             Reply::Integer(1) => Ok(()),
             other => Err(format!("{other:?}")),
         }
@@ -128,13 +129,14 @@ async fn wait_for_request(server: &Server) {
     .await;
 }
 
-/// It loads: it does not wait for a lease that nobody has.
+/// Asserts that a read loads at once, without waiting for an orphaned lease.
 async fn assert_loads_at_once(cache: &ReadThrough, db: &TestTable) {
-    let got = tokio::time::timeout(TEST_TIMEOUT, get(cache, db)).await.expect("it waits for a lease that nobody has");
+    let got = tokio::time::timeout(TEST_TIMEOUT, get(cache, db)).await.expect("the read waits for an orphaned lease");
     assert_eq!((expect_text(got).as_str(), cache.stats().loads), ("v1", 1));
 }
 
-/// A reader that goes away while it asks may have been given the lease all the same.
+/// Redis may grant the load lease to a reader that is cancelled before the reply; the client gives
+/// the lease up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_cancelled_before_its_reply_keeps_no_lease() {
     let server = redis::start().await.expect("a Redis");
@@ -142,15 +144,16 @@ async fn a_reader_cancelled_before_its_reply_keeps_no_lease() {
     let (db, (goes, stays)) = (TestTable::new().await, proxied_and_direct_caches(&server, &proxy, TEST_TIMEOUT).await);
     proxy.drop_replies(true);
     let strategy: Arc<dyn Strategy> = Arc::new(InvalidateAfterCommit(goes.clone()));
-    let gone = spawn_read(&strategy, &db);
+    let cancelled = spawn_read(&strategy, &db);
     wait_for_request(&server).await;
-    gone.abort();
-    assert!(gone.await.is_err(), "nobody can have answered");
+    cancelled.abort();
+    assert!(cancelled.await.is_err(), "the reader ended before it was aborted");
     assert_loads_at_once(&stays, &db).await;
     assert_eq!(goes.stats().loads, 0);
 }
 
-/// One whose answer is lost goes past the cache, and gives up what it may have been given.
+/// A reader whose reply is lost bypasses the cache and gives up the lease that Redis may have
+/// granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_whose_reply_is_lost_keeps_no_lease() {
     let server = redis::start().await.expect("a Redis");
@@ -158,13 +161,14 @@ async fn a_reader_whose_reply_is_lost_keeps_no_lease() {
     let (db, (goes, stays)) =
         (TestTable::new().await, proxied_and_direct_caches(&server, &proxy, Duration::from_millis(300)).await);
     proxy.drop_replies(true);
-    assert_eq!(expect_text(get(&goes, &db).await), "v1", "past the cache");
+    assert_eq!(expect_text(get(&goes, &db).await), "v1", "bypassing the cache");
     assert_eq!(goes.stats().bypasses, 1);
     wait_for_request(&server).await;
     assert_loads_at_once(&stays, &db).await;
 }
 
-/// A writer whose announcement is not answered writes nothing, and takes away the mark that may stand.
+/// A writer whose BeginWrite gets no reply writes nothing and removes the mark that Redis may have
+/// set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_whose_reply_is_lost_leaves_no_mark() {
     let server = redis::start().await.expect("a Redis");
@@ -172,14 +176,14 @@ async fn a_writer_whose_reply_is_lost_leaves_no_mark() {
     let (db, (writes, reads)) =
         (TestTable::new().await, proxied_and_direct_caches(&server, &proxy, Duration::from_millis(300)).await);
     proxy.drop_replies(true);
-    let commit = |_| async { panic!("it must not write") as Result<(), std::io::Error> };
+    let commit = |_| async { panic!("the commit must not run") as Result<(), std::io::Error> };
     let written = writes.write_with("k", leasehold::Token(1), commit).await;
     assert!(matches!(written, Err(CacheError::Unavailable(_))), "{written:?}");
     wait_for_request(&server).await;
     wait_for_hit(&reads, &db, "v1").await;
 }
 
-/// The same of one that goes away before it is answered.
+/// The same for a writer that is cancelled before the reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_cancelled_before_its_reply_leaves_no_mark() {
     let server = redis::start().await.expect("a Redis");
@@ -187,17 +191,17 @@ async fn a_writer_cancelled_before_its_reply_leaves_no_mark() {
     let (db, (writes, reads)) =
         (TestTable::new().await, proxied_and_direct_caches(&server, &proxy, TEST_TIMEOUT).await);
     proxy.drop_replies(true);
-    let gone = tokio::spawn(async move {
-        let commit = |_| async { panic!("it must not write") as Result<(), std::io::Error> };
+    let cancelled = tokio::spawn(async move {
+        let commit = |_| async { panic!("the commit must not run") as Result<(), std::io::Error> };
         writes.write_with("k", leasehold::Token(1), commit).await
     });
     wait_for_request(&server).await;
-    gone.abort();
-    assert!(gone.await.is_err(), "nobody can have answered");
+    cancelled.abort();
+    assert!(cancelled.await.is_err(), "the writer ended before it was aborted");
     wait_for_hit(&reads, &db, "v1").await;
 }
 
-/// A waiter's connection breaks, and it does not hear that the load has ended.
+/// A waiter's connection breaks, so it misses the notification that the load has ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_connection_breaks_still_finds_the_value() {
     let server = redis::start().await.expect("a Redis");
@@ -213,13 +217,12 @@ async fn a_waiter_whose_connection_breaks_still_finds_the_value() {
     gate.wait_reached().await;
     let strategy: Arc<dyn Strategy> = Arc::new(InvalidateAfterCommit(waits.clone()));
     let waiter = spawn_read(&strategy, &db);
-    eventually(TEST_TIMEOUT, || async { if waits.stats().waits == 1 { Ok(()) } else { Err("it does not wait yet") } })
-        .await;
+    eventually(TEST_TIMEOUT, || async { if waits.stats().waits == 1 { Ok(()) } else { Err("no wait so far") } }).await;
     proxy.refuse(true);
     proxy.cut();
     gate.open();
     assert_eq!(loader.await.expect("a reader"), "v1");
     proxy.refuse(false);
-    // Over the new connection, or past Redis if it asked in between.
-    assert_eq!(tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("an end").expect("a reader"), "v1");
+    // Over the new connection, or bypassing Redis if the waiter retried in between.
+    assert_eq!(tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("the call returns").expect("a reader"), "v1");
 }

@@ -14,7 +14,8 @@ use crate::cache::fixture::{
     textbook_strategies, write,
 };
 
-/// A reader has read v1; a writer commits v2 and is done; the reader stores what it has. What does the next one get?
+/// A reader loads v1, a writer commits v2 and finishes, then the reader stores v1. Returns what the
+/// next reader gets.
 async fn read_after_late_set(strategy: &Arc<dyn Strategy>) -> String {
     let db = TestTable::new().await;
     let gate = db.pause_next_at(PausePoint::Loaded);
@@ -36,14 +37,15 @@ async fn a_late_set_is_refused() {
     }
 }
 
-/// A writer has begun and not committed; a reader reads; the writer goes on. What does the next one get?
+/// A writer has begun but not committed, a reader reads, then the writer commits. Returns what the
+/// next reader gets.
 async fn read_after_uncommitted_read(strategy: &Arc<dyn Strategy>) -> String {
     let db = TestTable::new().await;
     read(strategy, &db).await;
     let gate = db.pause_next_at(PausePoint::Committing);
     let writer = spawn_write(strategy, &db, "v2");
     gate.wait_reached().await;
-    assert_eq!(read(strategy, &db).await, "v1", "it is not written yet");
+    assert_eq!(read(strategy, &db).await, "v1", "the write is not committed yet");
     gate.open();
     writer.await.expect("a writer").expect("written");
     read(strategy, &db).await
@@ -60,7 +62,7 @@ async fn a_value_that_was_read_before_the_commit_does_not_stay() {
     }
 }
 
-/// The lock of a reader that stands still is taken away, and nobody checks its token.
+/// A paused reader's lock is force-released, and the store does not check its token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_lock_does_not_prevent_a_late_store() {
     let (db, locked) = (TestTable::new().await, open_lock_protected().await);
@@ -74,10 +76,10 @@ async fn a_lost_lock_does_not_prevent_a_late_store() {
     write(&strategy, &db, "v2").await;
     gate.open();
     slow.await.expect("a reader");
-    assert_eq!(read(&strategy, &db).await, "v1", "the control: it was stored all the same");
+    assert_eq!(read(&strategy, &db).await, "v1", "the control: the late value was stored");
 }
 
-/// Two processes with a cache each, and the same keys.
+/// Two cache clients with the same keys, as two processes would have.
 async fn cache_pair(mode: Freshness, lease: Duration) -> [Arc<dyn Strategy>; 2] {
     let url = crate::cache::fixture::redis_server().await.url();
     let prefix = format!("pair{}", leasehold::ClaimId::random().bits() as u32);
@@ -100,11 +102,11 @@ async fn a_load_past_its_lease_is_taken_over_and_its_caller_still_served() {
         let gate = db.pause_next_at(PausePoint::Loaded);
         let late = spawn_read(&slow, &db);
         gate.wait_reached().await;
-        // It waits until the lease is over, and takes over.
+        // The second reader waits until the lease expires, then takes over the load.
         assert_eq!(read(&quick, &db).await, "v1");
         gate.open();
-        assert_eq!(late.await.expect("a reader"), "v1", "nothing was invalidated: what it loaded is right");
-        // And with a write in between.
+        assert_eq!(late.await.expect("a reader"), "v1", "no write happened, so the loaded value is current");
+        // The same with a write in between.
         write(&quick, &db, "v2").await;
         let gate = db.pause_next_at(PausePoint::Loaded);
         let late = spawn_read(&slow, &db);
@@ -121,14 +123,14 @@ async fn a_load_past_its_lease_is_taken_over_and_its_caller_still_served() {
     }
 }
 
-/// A loader stands still for longer than its lease. Another takes over, a writer writes, and only then does the first one go on. What does it give, and
-/// what does the next one get?
+/// A loader pauses past its lease, another takes over, and a writer commits v2; then the first
+/// loader resumes. Returns what the first loader's caller gets and what the next reader gets.
 async fn run_load_past_its_lease([slow, quick]: &[Arc<dyn Strategy>; 2]) -> (String, String) {
     let db = TestTable::new().await;
     let gate = db.pause_next_at(PausePoint::Loaded);
     let late = spawn_read(slow, &db);
     gate.wait_reached().await;
-    assert_eq!(read(quick, &db).await, "v1", "it waits until the lease is over");
+    assert_eq!(read(quick, &db).await, "v1", "the reader waits until the lease expires");
     write(quick, &db, "v2").await;
     assert_eq!(read(quick, &db).await, "v2");
     gate.open();
@@ -147,7 +149,8 @@ async fn a_value_loaded_past_its_lease_is_refused_after_a_write() {
     assert_eq!(texts(run_load_past_its_lease(&control).await), ["v1", "v1"], "the control");
 }
 
-/// The control: a load is shared by key alone, so that one that began before an invalidation is joined after it.
+/// The control shares loads by key alone, so a reader joins a load that began before an
+/// invalidation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_load_that_began_before_an_invalidation_is_not_joined_after_it() {
     for strategy in our_strategies().await {
@@ -156,26 +159,29 @@ async fn a_load_that_began_before_an_invalidation_is_not_joined_after_it() {
         let early = spawn_read(&strategy, &db);
         gate.wait_reached().await;
         write(&strategy, &db, "v2").await;
-        // The first one is still at it.
+        // The first load is still in progress.
         assert_eq!(read(&strategy, &db).await, "v2", "{}", strategy.name());
         gate.open();
-        assert_eq!(early.await.expect("a reader"), "v2", "{}: it began before, and loads again", strategy.name());
+        assert_eq!(
+            early.await.expect("a reader"),
+            "v2",
+            "{}: the load began before the write, so it is repeated",
+            strategy.name()
+        );
     }
-    let (db, flights) = (TestTable::new().await, KeyedLoads::default());
+    let (db, loads) = (TestTable::new().await, KeyedLoads::default());
     let gate = db.pause_next_at(PausePoint::Loaded);
-    let early = tokio::spawn(flights.clone().read(db.clone()));
+    let early = tokio::spawn(loads.clone().read(db.clone()));
     gate.wait_reached().await;
     db.write_directly("v2").await;
-    let late = tokio::spawn(flights.clone().read(db.clone()));
-    // It has joined before the first one goes on.
-    eventually(TEST_TIMEOUT, || async {
-        if flights.waiter_count() == 2 { Ok(()) } else { Err(flights.waiter_count()) }
-    })
-    .await;
+    let late = tokio::spawn(loads.clone().read(db.clone()));
+    // The second reader has joined the load before it resumes.
+    eventually(TEST_TIMEOUT, || async { if loads.waiter_count() == 2 { Ok(()) } else { Err(loads.waiter_count()) } })
+        .await;
     gate.open();
     assert_eq!([early.await.expect("one"), late.await.expect("two")], ["v1", "v1"], "the control");
-    // It is no worse than that: whoever comes when the load has ended loads anew.
-    assert_eq!((flights.waiter_count(), flights.read(db).await.as_str()), (0, "v2"));
+    // A reader that comes after the load has ended starts a new one.
+    assert_eq!((loads.waiter_count(), loads.read(db).await.as_str()), (0, "v2"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,8 +196,8 @@ async fn a_late_value_is_rejected_though_the_tombstone_was_evicted() {
     let late = spawn_read(&ours, &db);
     gate.wait_reached().await;
     write(&ours, &db, "v2").await;
-    let mut hand = leasehold_testbed::redis::RespClient::connect(server.addr()).await.expect("a connection");
-    hand.command(&["FLUSHDB"]).await.expect("an answer");
+    let mut raw = leasehold_testbed::redis::RespClient::connect(server.addr()).await.expect("a connection");
+    raw.command(&["FLUSHDB"]).await.expect("an answer");
     gate.open();
     late.await.expect("a reader");
     assert_eq!((read(&ours, &db).await.as_str(), cache.stats().rejected), ("v2", 1));
@@ -200,7 +206,7 @@ async fn a_late_value_is_rejected_though_the_tombstone_was_evicted() {
     assert_eq!(read_after_late_counter_store(true).await, "v1", "the control");
 }
 
-/// The same with an eviction by the server itself, which has no room left.
+/// The same with evictions by a Redis that has reached maxmemory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn evictions_by_a_full_server_cost_only_loads() {
     const ROUNDS: u32 = if cfg!(feature = "nightly") { 5 } else { 3 };
@@ -215,7 +221,7 @@ async fn evictions_by_a_full_server_cost_only_loads() {
         gate.wait_reached().await;
         let value = format!("v{round}");
         write(&ours, &db, &value).await;
-        // Enough to push everything else out, whatever is chosen.
+        // Enough to evict every other key, whichever keys Redis chooses.
         for other in 0..400 {
             let key = format!("other {round} {other}");
             cache.get_or_load(&key, || async { Ok::<_, std::io::Error>(Some(large.clone())) }).await.expect("a value");
@@ -223,15 +229,15 @@ async fn evictions_by_a_full_server_cost_only_loads() {
         gate.open();
         late.await.expect("a reader");
         assert_eq!(read(&ours, &db).await, value);
-        // So that the next round begins with a miss.
+        // The next round begins with a miss.
         cache.invalidate("k").await.expect("invalidated");
     }
     let stats = async || {
-        let mut hand = leasehold_testbed::redis::RespClient::connect(server.addr()).await.expect("a connection");
-        match hand.command(&["INFO", "stats"]).await.expect("an answer") {
+        let mut raw = leasehold_testbed::redis::RespClient::connect(server.addr()).await.expect("a connection");
+        match raw.command(&["INFO", "stats"]).await.expect("an answer") {
             leasehold_testbed::redis::Reply::Bulk(text) => text,
             other => panic!("{other:?}"),
         }
     };
-    assert!(!stats().await.contains("evicted_keys:0\r"), "nothing was evicted: the test shows nothing");
+    assert!(!stats().await.contains("evicted_keys:0\r"), "no key was evicted, so the test shows nothing");
 }

@@ -1,4 +1,4 @@
-//! The scripts do what the specification does: the same steps on both, and the same answers.
+//! The Lua scripts match the specification: the same operations give the same replies.
 
 use leasehold_cache::CacheStore;
 use leasehold_cache::logic::{
@@ -8,21 +8,22 @@ use proptest::prelude::*;
 
 use crate::cache::fixture::{REPLY_TIMEOUT, redis_server};
 
-/// Times are nothing or for ever: what two clocks say does not matter then.
+/// Durations are zero or effectively infinite, so that the two clocks need not agree.
 const FOREVER_MICROS: u64 = 3_600_000_000;
 
 fn zero_or_forever() -> impl Strategy<Value = u64> {
     prop_oneof![1 => Just(0), 4 => Just(FOREVER_MICROS)]
 }
 
-/// Or so short that it is over at the next step, by either clock: it shows whether a value was made old.
+/// Also a duration that is over by the next operation on either clock: it shows whether a value
+/// turned stale.
 fn short_or_forever() -> impl Strategy<Value = u64> {
     prop_oneof![1 => Just(1), 2 => zero_or_forever()]
 }
 
 fn load_strategy() -> impl Strategy<Value = LoadedValue> {
     let data = prop::option::of(prop::collection::vec(any::<u8>(), 0..4));
-    // The generation is which of those that were given; the step is rewritten when it is taken.
+    // The generation is an index into those seen so far; `with_generation` replaces it.
     (1u128..4, 0u64..6, data, prop::option::of(0u64..4), 0u64..2, zero_or_forever(), zero_or_forever()).prop_map(
         |(lease, generation, data, version, cost, fresh_for, stale_for)| LoadedValue {
             lease,
@@ -52,7 +53,7 @@ fn operation_strategy() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The step with a generation that this side knows by this number.
+/// Replaces the generation index with the generation that this side knows under it.
 fn with_generation(operation: &Operation, known: &[u64]) -> Operation {
     let replace = |load: &LoadedValue| {
         let generation = known.iter().rev().nth(load.generation as usize).copied().unwrap_or_default();
@@ -65,10 +66,10 @@ fn with_generation(operation: &Operation, known: &[u64]) -> Operation {
     }
 }
 
-/// The answer without what the clocks say, which is noted.
+/// Records the generation, which depends on the clock, and clears all times in the reply.
 fn without_time(reply: OperationReply, known: &mut Vec<u64>) -> OperationReply {
     let mut note = |generation: u64| {
-        // Asked again, it is the same one.
+        // A repeated request returns the same generation.
         if known.last() != Some(&generation) {
             known.push(generation);
         }
@@ -93,8 +94,15 @@ async fn compare_with_model(store: &CacheStore, key: &str, operations: &[Operati
     for (number, step) in operations.iter().enumerate() {
         now += 1;
         let expected = without_time(entry.apply(now, with_generation(step, &ours)), &mut ours);
-        let said = store.apply(key, with_generation(step, &theirs)).await.expect("an answer");
-        prop_assert_eq!(without_time(said, &mut theirs), expected, "step {} of {:?}: {:?}", number, operations, entry);
+        let actual = store.apply(key, with_generation(step, &theirs)).await.expect("an answer");
+        prop_assert_eq!(
+            without_time(actual, &mut theirs),
+            expected,
+            "step {} of {:?}: {:?}",
+            number,
+            operations,
+            entry
+        );
         prop_assert_eq!(ours.len(), theirs.len());
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The example, in memory and on a real Redis: ours shows no wrong price, and only its strong modes are sure not to. That needs some
-//! seconds of load, and is watched at night.
+//! The shop example, in memory and on Redis. Our strategies show no stale price; only their strong
+//! modes guarantee it. Detecting stale prices needs seconds of load, so that part runs nightly.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn check_example(url: String) {
             wrong += shown.stale;
         }
     }
-    assert!(wrong > 0, "the controls are never stale: the load shows nothing");
+    assert!(wrong > 0, "the controls are never stale, so the load shows nothing");
     assert_eq!(shop.count_loads_of_crowd(1000).await.expect("a crowd"), 1);
 }
 

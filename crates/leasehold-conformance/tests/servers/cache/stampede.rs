@@ -1,4 +1,4 @@
-//! A thousand readers of several processes, who all find nothing.
+//! A thousand readers in several processes all miss the cache.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::cache::fixture::{TestTable, mariadb_server, redis_server};
 const PROCESSES: u64 = 4;
 const READS_PER_PROCESS: u64 = 250;
 
-/// How many loads there were, for 1,000 reads.
+/// Returns the number of loads for 1,000 reads.
 async fn count_loads(mode: &str) -> u64 {
     let db = TestTable::new().await;
     let redis = format!("{}?prefix=stampede-{mode}:", redis_server().await.url());
@@ -26,15 +26,15 @@ async fn count_loads(mode: &str) -> u64 {
         for actor in &mut actors {
             actor.recv_matching(|line| !line[word].is_null(), TEST_TIMEOUT).await.expect(word);
         }
-        // Nobody starts, and no load ends, before all are there.
+        // No process starts, and no load ends, before all processes are ready.
         for actor in &mut actors {
             actor.send(&json!("go")).await.expect("sent");
         }
     }
     let mut loads = 0;
     for actor in &mut actors {
-        let end = actor.recv_matching(|line| !line["right"].is_null(), TEST_TIMEOUT).await.expect("an end");
-        assert_eq!(end["right"], Value::from(READS_PER_PROCESS), "everybody has the value");
+        let end = actor.recv_matching(|line| !line["right"].is_null(), TEST_TIMEOUT).await.expect("a result");
+        assert_eq!(end["right"], Value::from(READS_PER_PROCESS), "every reader gets the value");
         loads += end["loads"].as_u64().expect("a number");
     }
     loads
@@ -43,5 +43,5 @@ async fn count_loads(mode: &str) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_misses_cause_one_load() {
     assert_eq!(count_loads("ours").await, 1);
-    assert_eq!(count_loads("naive").await, PROCESSES * READS_PER_PROCESS, "the control: everybody loads");
+    assert_eq!(count_loads("naive").await, PROCESSES * READS_PER_PROCESS, "the control: every reader loads");
 }

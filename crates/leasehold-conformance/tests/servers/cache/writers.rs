@@ -1,4 +1,4 @@
-//! Writers against writers, and against invalidations.
+//! Concurrent writers, and writers concurrent with invalidations.
 
 use std::io::Error as Io;
 
@@ -18,19 +18,20 @@ async fn the_newer_of_two_writers_that_end_out_of_order_is_cached() {
             cache.write_with("k", Token(token), commit).await
         })
     };
-    // The first commits, and stands still before it can tell the cache. Its lock is lost; the second does all of it.
+    // The first writer commits and pauses before it updates the cache. Its lock is lost, and the
+    // second writer runs to completion.
     let gate = db.pause_next_at(PausePoint::Committed);
     let first = write(1, "first");
     gate.wait_reached().await;
     write(2, "second").await.expect("a writer").expect("written");
     gate.open();
-    first.await.expect("a writer").expect("it was written, and overwritten");
+    first.await.expect("a writer").expect("the write was committed, then overwritten");
     assert_eq!(expect_text(cache.get_or_load("k", || db.load("k")).await), "second");
     assert_eq!(db.stored_value().await, "second");
-    // One that has not begun may not, and its commit is not even tried.
-    let late = cache.write_with("k", Token(1), |_| async { panic!("it must not write") as Result<(), Io> }).await;
+    // A writer with an older token that has not begun is rejected before its commit.
+    let late = cache.write_with("k", Token(1), |_| async { panic!("the commit must not run") as Result<(), Io> }).await;
     assert!(matches!(late, Err(CacheError::Superseded { newest: Token(2), .. })), "{late:?}");
-    // One that has begun is refused by the database, by the same token.
+    // The database rejects, by token, a writer that has already begun.
     let gate = db.pause_next_at(PausePoint::Committing);
     let slow = write(3, "third");
     gate.wait_reached().await;
@@ -41,7 +42,7 @@ async fn the_newer_of_two_writers_that_end_out_of_order_is_cached() {
     assert_eq!(expect_text(cache.get_or_load("k", || db.load("k")).await), "fourth");
 }
 
-/// The control: each commits, and then stores its value.
+/// The control: each writer commits, then stores its value in the cache.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_writers_that_store_what_they_wrote_leave_the_older_value() {
     let db = TestTable::new().await;
@@ -78,7 +79,7 @@ async fn an_invalidation_during_a_write_leaves_neither_value_in_the_cache() {
         }
     });
     gate.wait_reached().await;
-    // Somebody without a lock writes after it, and is done before it.
+    // A writer without a lock commits later and invalidates first.
     db.write_directly("theirs").await;
     cache.invalidate("k").await.expect("invalidated");
     gate.open();
@@ -93,11 +94,12 @@ async fn a_value_written_through_needs_no_load() {
     through.write(&db, "k", b"v2".to_vec()).await.expect("written");
     assert_eq!(expect_text(through.read(&db, "k").await), "v2");
     assert_eq!(cache.stats().loads, 0);
-    // A guard that is lost does not write.
+    // A holder that lost its guard does not write.
     let guard = locks.mutex("k").lock().await.expect("a guard");
     let view = locks.inspect("k").await.expect("a view");
     locks.force_release("k", view.holders[0].claim).await.expect("evicted");
     guard.lost().await;
-    let lost = cache.write_through("k", &guard, |_| async { panic!("it must not write") as Result<Row, Io> }).await;
+    let lost =
+        cache.write_through("k", &guard, |_| async { panic!("the commit must not run") as Result<Row, Io> }).await;
     assert!(matches!(lost, Err(CacheError::Lost(_))), "{lost:?}");
 }

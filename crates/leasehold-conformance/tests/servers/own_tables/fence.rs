@@ -1,4 +1,4 @@
-//! What the fence lets in, one transaction after the other.
+//! Which tokens the fence admits, one transaction after another.
 
 use leasehold::database::Session;
 use leasehold::fence::{AdmitError, FenceTable, StaleToken};
@@ -7,15 +7,15 @@ use leasehold::{Owner, Token};
 use crate::own_tables::fixture::{DatabaseFixture, ISOLATION_LEVELS, IsolationLevel, unique_name};
 use crate::own_tables::on_both;
 
-/// A fence of its own, with its table.
+/// Creates a fence with its own table.
 pub(crate) async fn create_fence<S: DatabaseFixture>(conn: &mut S::Conn) -> FenceTable {
     let table = FenceTable::with_name(&unique_name("fence")).expect("a name");
     table.create(conn).await.expect("created");
-    table.create(conn).await.expect("created again: nothing happens");
+    table.create(conn).await.expect("creating it again does nothing");
     table
 }
 
-/// One transaction that does nothing but ask.
+/// One transaction that only calls `admit`.
 async fn admit_once<S: DatabaseFixture>(
     conn: &mut S::Conn,
     fence: &FenceTable,
@@ -32,8 +32,8 @@ async fn admit_once<S: DatabaseFixture>(
     answer
 }
 
-async fn tokens_never_decrease<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn tokens_never_decrease<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let fence = create_fence::<S>(&mut conn).await;
     for level in ISOLATION_LEVELS {
         let resource = unique_name("r");
@@ -45,8 +45,8 @@ async fn tokens_never_decrease<S: DatabaseFixture>(site: S) {
     }
 }
 
-async fn names_are_compared_as_bytes<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn names_are_compared_as_bytes<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let fence = create_fence::<S>(&mut conn).await;
     let long = "x".repeat(512);
     let names = ["a", "a ", "A", "ä", "a\u{308}", "'", "\\", "%", "ﬀ", "ff", &long, &long[..511]];
@@ -59,22 +59,24 @@ async fn names_are_compared_as_bytes<S: DatabaseFixture>(site: S) {
     }
 }
 
-/// The data was not written, so the token must not stand in the way of those who come next.
-async fn a_transaction_that_is_rolled_back_leaves_no_token<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+/// The data was not written, so the token must not block later holders.
+async fn a_transaction_that_is_rolled_back_leaves_no_token<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let fence = create_fence::<S>(&mut conn).await;
     let mut tx = S::begin(&mut conn, IsolationLevel::ReadCommitted).await;
     fence.admit(&mut tx, "r", Token(9)).await.expect("admitted");
     S::rollback(tx).await;
-    admit_once::<S>(&mut conn, &fence, "r", 5, IsolationLevel::ReadCommitted).await.expect("9 was never here");
+    admit_once::<S>(&mut conn, &fence, "r", 5, IsolationLevel::ReadCommitted).await.expect("token 9 was rolled back");
     let mut tx = S::begin(&mut conn, IsolationLevel::ReadCommitted).await;
     fence.admit(&mut tx, "r", Token(9)).await.expect("admitted");
     drop(tx);
-    admit_once::<S>(&mut conn, &fence, "r", 5, IsolationLevel::ReadCommitted).await.expect("dropped is rolled back");
+    admit_once::<S>(&mut conn, &fence, "r", 5, IsolationLevel::ReadCommitted)
+        .await
+        .expect("a dropped transaction is rolled back");
 }
 
-async fn a_missing_table_is_reported_with_its_ddl<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn a_missing_table_is_reported_with_its_ddl<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let fence = FenceTable::with_name(&unique_name("it's a \"fence`")).expect("a name");
     let missing = admit_once::<S>(&mut conn, &fence, "r", 1, IsolationLevel::ReadCommitted).await;
     let Err(error @ AdmitError::NoTable { .. }) = missing else { panic!("{missing:?}") };
@@ -86,19 +88,19 @@ async fn a_missing_table_is_reported_with_its_ddl<S: DatabaseFixture>(site: S) {
     admit_once::<S>(&mut conn, &fence, "r", 1, IsolationLevel::ReadCommitted).await.expect("admitted");
 }
 
-async fn the_default_table_is_leasehold_fence<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn the_default_table_is_leasehold_fence<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     leasehold::fence::create_table(&mut conn).await.expect("created");
     let mut tx = S::begin(&mut conn, IsolationLevel::ReadCommitted).await;
     leasehold::fence::admit(&mut tx, "r", Token(4)).await.expect("admitted");
-    let stale = leasehold::fence::admit(&mut tx, "r", Token(3)).await.expect_err("stale in the same transaction, too");
+    let stale = leasehold::fence::admit(&mut tx, "r", Token(3)).await.expect_err("stale in the same transaction");
     assert_eq!(stale.stale_token().map(|stale| stale.highest), Some(Token(4)));
     S::commit(tx).await.expect("committed");
 }
 
-/// An engine that lost its counter gives the same token twice: the first owner to write wins.
-async fn one_token_has_one_owner<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+/// An engine that lost its counter grants the same token twice: the first owner to write wins.
+async fn one_token_has_one_owner<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let fence = create_fence::<S>(&mut conn).await;
     let (ann, bob) = (Owner::named("ann"), Owner::named("bob"));
     for (token, owner, passes) in [
@@ -123,8 +125,8 @@ async fn one_token_has_one_owner<S: DatabaseFixture>(site: S) {
     }
 }
 
-async fn the_largest_tokens_are_compared_correctly<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn the_largest_tokens_are_compared_correctly<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let fence = create_fence::<S>(&mut conn).await;
     let most = i64::MAX as u64;
     for token in [(1 << 53) + 1, most - 1, most] {

@@ -1,4 +1,5 @@
-//! Transactions of two and more holders at the same time, at each isolation level: no stale write is committed after a newer one.
+//! Concurrent transactions of several holders at each isolation level: no stale write commits after
+//! a newer one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,15 +11,16 @@ use crate::own_tables::fence::create_fence;
 use crate::own_tables::fixture::{DatabaseFixture, ISOLATION_LEVELS, IsolationLevel, unique_name, wait_until_waiting};
 use crate::own_tables::on_both;
 
-/// A journal: each write is a line, in the order of the writes.
+/// Creates a journal table: one row per write, in write order.
 async fn create_journal<S: DatabaseFixture>(conn: &mut S::Conn) -> String {
     let name = unique_name("journal");
     S::execute(conn, &format!("CREATE TABLE {name} (place BIGINT PRIMARY KEY, token BIGINT NOT NULL)")).await;
     name
 }
 
-/// Writes a line in a transaction of its own, again if another was in the way. Whether it was let in.
-async fn write_fenced_line<S: DatabaseFixture>(
+/// Writes a row in its own transaction, retrying on conflicts. Returns whether the fence admitted
+/// the token.
+async fn write_fenced_row<S: DatabaseFixture>(
     conn: &mut S::Conn,
     fence: &FenceTable,
     resource: &str,
@@ -49,29 +51,31 @@ async fn write_fenced_line<S: DatabaseFixture>(
     }
 }
 
-/// Its transaction began, and even read, before the newer holder's; it asks after that was committed.
-async fn a_transaction_that_began_earlier_is_still_stale<S: DatabaseFixture>(site: S) {
-    let (mut old, mut new) = (site.connect().await, site.connect().await);
+/// The old holder's transaction begins and reads before the newer holder's, and calls `admit` after
+/// that one commits.
+async fn a_transaction_that_began_earlier_is_still_stale<S: DatabaseFixture>(fixture: S) {
+    let (mut old, mut new) = (fixture.connect().await, fixture.connect().await);
     let (fence, aside) = (create_fence::<S>(&mut old).await, create_journal::<S>(&mut old).await);
     for level in ISOLATION_LEVELS {
         let (resource, journal) = (unique_name("r"), create_journal::<S>(&mut old).await);
-        assert!(write_fenced_line::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
+        assert!(write_fenced_row::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
         let mut tx = S::begin(&mut old, level).await;
-        // The snapshot is taken here; of a table that the other does not write, so that it need not wait.
+        // The read takes the snapshot. It reads a table that the other transaction does not write,
+        // so that nothing waits.
         S::execute_in(&mut tx, &format!("SELECT COUNT(*) FROM {aside}")).await.expect("read");
-        assert!(write_fenced_line::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
-        let error = fence.admit(&mut tx, &resource, Token(1)).await.expect_err("not let in");
+        assert!(write_fenced_row::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
+        let error = fence.admit(&mut tx, &resource, Token(1)).await.expect_err("the stale token is rejected");
         assert!(error.stale_token().is_some() || error.is_retryable(), "{level:?}: {error}");
         S::rollback(tx).await;
-        assert!(!write_fenced_line::<S>(&mut old, &fence, &resource, &journal, 1, level).await, "{level:?}");
+        assert!(!write_fenced_row::<S>(&mut old, &fence, &resource, &journal, 1, level).await, "{level:?}");
         let lines = S::query_numbers(&mut new, &format!("SELECT token FROM {journal} ORDER BY place")).await;
         assert_eq!(lines, [1, 2], "{level:?}");
     }
 }
 
-/// The old holder was let in before; the new one waits until its transaction has ended.
-async fn a_newer_holder_waits_for_the_older_transaction<S: DatabaseFixture>(site: S) {
-    let (mut old, mut new, mut look) = (site.connect().await, site.connect().await, site.connect().await);
+/// The fence admits the old holder first; the new holder waits until that transaction ends.
+async fn a_newer_holder_waits_for_the_older_transaction<S: DatabaseFixture>(fixture: S) {
+    let (mut old, mut new, mut observer) = (fixture.connect().await, fixture.connect().await, fixture.connect().await);
     let fence = create_fence::<S>(&mut old).await;
     for level in ISOLATION_LEVELS {
         let (resource, journal) = (unique_name("r"), create_journal::<S>(&mut old).await);
@@ -83,7 +87,7 @@ async fn a_newer_holder_waits_for_the_older_transaction<S: DatabaseFixture>(site
             async move {
                 let mut tx = S::begin(&mut new, level).await;
                 let answer = fence.admit(&mut tx, &resource, Token(2)).await;
-                assert!(ended.load(Ordering::SeqCst), "{level:?}: let in beside the older one");
+                assert!(ended.load(Ordering::SeqCst), "{level:?}: admitted during the older transaction");
                 match answer {
                     Ok(()) => S::commit(tx).await.expect("committed"),
                     Err(error) => {
@@ -98,32 +102,33 @@ async fn a_newer_holder_waits_for_the_older_transaction<S: DatabaseFixture>(site
             .chars()
             .take(30)
             .collect::<String>();
-        wait_until_waiting::<S>(&mut look, &start).await;
+        wait_until_waiting::<S>(&mut observer, &start).await;
         S::execute_in(&mut tx, &format!("INSERT INTO {journal} VALUES (1, 1)")).await.expect("written");
         ended.store(true, Ordering::SeqCst);
         S::commit(tx).await.expect("committed");
         new = newer.await.expect("no panic");
-        assert!(write_fenced_line::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
-        assert!(!write_fenced_line::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
+        assert!(write_fenced_row::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
+        assert!(!write_fenced_row::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
         let lines = S::query_numbers(&mut new, &format!("SELECT token FROM {journal} ORDER BY place")).await;
         assert_eq!(lines, [1, 2], "{level:?}");
     }
 }
 
-/// Eight clients with all tokens in all orders: in the journal they only rise.
-async fn concurrent_writes_have_rising_tokens<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+/// Eight clients write tokens in mixed order; the tokens in the journal never decrease.
+async fn concurrent_writes_have_rising_tokens<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let fence = create_fence::<S>(&mut conn).await;
     for level in ISOLATION_LEVELS {
         let (resource, journal) = (unique_name("r"), create_journal::<S>(&mut conn).await);
         let clients = (0..8u64).map(|client| {
-            let (site, fence, resource, journal) = (site.clone(), fence.clone(), resource.clone(), journal.clone());
+            let (fixture, fence, resource, journal) =
+                (fixture.clone(), fence.clone(), resource.clone(), journal.clone());
             tokio::spawn(async move {
-                let mut conn = site.connect().await;
+                let mut conn = fixture.connect().await;
                 for round in 0..20u64 {
-                    // Most rise with time, every third one is late.
+                    // Most tokens rise with time; every third one is late.
                     let token = (round * 8 + client + 1).saturating_sub(if (round + client) % 3 == 0 { 24 } else { 0 });
-                    write_fenced_line::<S>(&mut conn, &fence, &resource, &journal, token, level).await;
+                    write_fenced_row::<S>(&mut conn, &fence, &resource, &journal, token, level).await;
                 }
             })
         });
@@ -136,21 +141,21 @@ async fn concurrent_writes_have_rising_tokens<S: DatabaseFixture>(site: S) {
     }
 }
 
-/// What the fence is there for: without it the old holder's write is the last.
-async fn without_a_fence_the_stale_write_wins<S: DatabaseFixture>(site: S) {
-    let (mut old, mut new) = (site.connect().await, site.connect().await);
+/// The control: without a fence the old holder's write is the last.
+async fn without_a_fence_the_stale_write_wins<S: DatabaseFixture>(fixture: S) {
+    let (mut old, mut new) = (fixture.connect().await, fixture.connect().await);
     let journal = create_journal::<S>(&mut old).await;
     let mut tx = S::begin(&mut old, IsolationLevel::ReadCommitted).await;
-    S::execute_in(&mut tx, "SELECT 1").await.expect("paused after this");
+    S::execute_in(&mut tx, "SELECT 1").await.expect("the old holder pauses after this");
     S::execute(&mut new, &format!("INSERT INTO {journal} VALUES (1, 2)")).await;
     S::execute_in(&mut tx, &format!("UPDATE {journal} SET token = 1 WHERE place = 1")).await.expect("written");
     S::commit(tx).await.expect("committed");
     assert_eq!(S::query_number(&mut new, &format!("SELECT token FROM {journal}")).await, 1);
 }
 
-/// Two resources in two orders: one of the transactions is told to run again.
-async fn a_deadlock_is_reported_as_retryable<S: DatabaseFixture>(site: S) {
-    let (mut one, mut other) = (site.connect().await, site.connect().await);
+/// Two resources locked in opposite orders: one transaction fails with a retryable error.
+async fn a_deadlock_is_reported_as_retryable<S: DatabaseFixture>(fixture: S) {
+    let (mut one, mut other) = (fixture.connect().await, fixture.connect().await);
     let fence = create_fence::<S>(&mut one).await;
     for resource in ["a", "b"] {
         let mut tx = S::begin(&mut one, IsolationLevel::ReadCommitted).await;

@@ -1,4 +1,5 @@
-//! Both databases in the same words. All tests share a server of each; each has tables of its own.
+//! One interface to both databases. All tests share one server of each; each test has its own
+//! tables.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use mysql_async::{IsolationLevel as MysqlLevel, TxOpts};
 use tokio::sync::OnceCell;
 use tokio_postgres::{IsolationLevel as PostgresLevel, NoTls};
 
-/// How far transactions are kept apart.
+/// A transaction isolation level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IsolationLevel {
     ReadCommitted,
@@ -22,7 +23,7 @@ pub(crate) enum IsolationLevel {
 pub(crate) const ISOLATION_LEVELS: [IsolationLevel; 3] =
     [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
 
-/// A name that no other test has.
+/// A name that no other test uses.
 pub(crate) fn unique_name(prefix: &str) -> String {
     static NEXT_NAME: AtomicU32 = AtomicU32::new(0);
     format!("{prefix}_{}", NEXT_NAME.fetch_add(1, Ordering::Relaxed))
@@ -31,13 +32,13 @@ pub(crate) fn unique_name(prefix: &str) -> String {
 pub(crate) trait DatabaseFixture: Clone + Send + Sync + 'static {
     type Row: Send + Sync;
     type Value: Send + Sync;
-    /// A number, as a value for this database: `i64`.
+    /// A number as a value of this database, converted from `i64`.
     type Number: IntoValue<Self::Value> + From<i64> + Send;
     type Conn: Connection<Row = Self::Row, Value = Self::Value> + Send + 'static;
     type Tx<'a>: Transaction<Row = Self::Row, Value = Self::Value> + Send;
 
     fn addr(&self) -> SocketAddr;
-    /// The same server, reached by another way.
+    /// The same server at another address.
     fn via(&self, addr: SocketAddr) -> Self;
     fn connect(&self) -> impl Future<Output = Self::Conn> + Send;
     fn begin(conn: &mut Self::Conn, level: IsolationLevel) -> impl Future<Output = Self::Tx<'_>> + Send;
@@ -46,12 +47,12 @@ pub(crate) trait DatabaseFixture: Clone + Send + Sync + 'static {
     fn commit(tx: Self::Tx<'_>) -> impl Future<Output = Result<(), String>> + Send;
     fn rollback(tx: Self::Tx<'_>) -> impl Future<Output = ()> + Send;
     fn query_numbers(conn: &mut Self::Conn, sql: &str) -> impl Future<Output = Vec<i64>> + Send;
-    /// A number out of a row.
+    /// A number from a row.
     fn column_value(row: &Self::Row, column: &str) -> i64;
-    /// Whether somebody waits in a statement that begins so.
+    /// Whether a statement with this prefix waits for a lock.
     fn is_waiting(conn: &mut Self::Conn, prefix: &str) -> impl Future<Output = bool> + Send;
 
-    /// Whether a statement that starts like this has not ended.
+    /// Whether a statement with this prefix is still running.
     fn is_running(conn: &mut Self::Conn, prefix: &str) -> impl Future<Output = bool> + Send;
 
     fn query_number(conn: &mut Self::Conn, sql: &str) -> impl Future<Output = i64> + Send {
@@ -59,7 +60,7 @@ pub(crate) trait DatabaseFixture: Clone + Send + Sync + 'static {
     }
 }
 
-/// Waits until a statement that begins so waits.
+/// Waits until a statement with this prefix waits for a lock.
 pub(crate) async fn wait_until_waiting<S: DatabaseFixture>(conn: &mut S::Conn, prefix: &str) {
     let waits = async {
         while !S::is_waiting(conn, prefix).await {
@@ -149,7 +150,7 @@ impl DatabaseFixture for Postgres {
 #[derive(Clone)]
 pub(crate) struct Mariadb(SocketAddr);
 
-/// The MariaDB that these tests and others share.
+/// The MariaDB server that these tests share with others.
 pub(crate) async fn mariadb_server() -> &'static Server {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
     SERVER.get_or_init(|| async { mariadb::start().await.expect("a MariaDB") }).await
@@ -225,7 +226,7 @@ impl DatabaseFixture for Mariadb {
     }
 
     async fn is_running(conn: &mut Self::Conn, start: &str) -> bool {
-        // It tells of all that have not ended.
+        // The process list contains every statement that has not ended.
         Self::is_waiting(conn, start).await
     }
 }

@@ -1,4 +1,5 @@
-//! The user's own tables and transactions, on real servers: the fence inside them, and updates by a version column.
+//! The user's own tables and transactions on real servers: fencing inside them, and optimistic
+//! updates by version column.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod fence;
@@ -8,7 +9,7 @@ mod redis;
 mod versioned;
 mod versioned_races;
 
-/// Runs each of these on both databases.
+/// Runs each case on both databases.
 macro_rules! on_both {
     ($($case:ident),* $(,)?) => {
         mod postgres {

@@ -1,4 +1,4 @@
-//! The fence in Redis: one script, on one server and on a cluster.
+//! The Redis fence: one script, on a single server and on a cluster.
 
 use leasehold::Token;
 use leasehold::fence::StaleToken;
@@ -29,27 +29,27 @@ async fn tokens_never_decrease_and_are_compared_as_integers() {
             admit(&mut conn, "fenced stock", Token(token)).await.err().map(|error| error.stale_token().expect("stale"));
         assert_eq!(stale, seen.map(|seen| StaleToken { token: Token(token), highest: Token(seen) }));
     }
-    admit(&mut conn, "other fenced stock", Token(1)).await.expect("each key has its own");
+    admit(&mut conn, "other fenced stock", Token(1)).await.expect("each key has its own fence");
 }
 
 #[tokio::test]
 async fn a_value_is_written_with_the_token_check_or_not_at_all() {
     let server = redis::start().await.expect("a Redis");
-    let (mut conn, mut hand) =
+    let (mut conn, mut raw) =
         (connect(&server.url()).await, RespClient::connect(server.addr()).await.expect("a connection"));
     set_if_newer(&mut conn, "stock", Token(2), "new").await.expect("set");
     set_if_newer(&mut conn, "stock", Token(1), "old").await.expect_err("stale");
     admit(&mut conn, "stock", Token(1)).await.expect_err("one fence for both");
-    assert_eq!(hand.command(&["GET", "stock"]).await.expect("read"), Reply::Bulk("new".into()));
-    hand.command(&["SCRIPT", "FLUSH"]).await.expect("forgotten");
-    set_if_newer(&mut conn, "stock", Token(2), [0, 7, 10]).await.expect("the same holder again, any bytes");
-    assert_eq!(hand.command(&["GET", "stock"]).await.expect("read"), Reply::Bulk("\0\u{7}\n".into()));
-    // The way of whoever uses another client.
-    let stale = hand.command(&["EVAL", SCRIPT, "2", &fence_key("stock"), "stock", "1", "older"]).await.expect("ran");
+    assert_eq!(raw.command(&["GET", "stock"]).await.expect("read"), Reply::Bulk("new".into()));
+    raw.command(&["SCRIPT", "FLUSH"]).await.expect("flushed");
+    set_if_newer(&mut conn, "stock", Token(2), [0, 7, 10]).await.expect("the same token again, with arbitrary bytes");
+    assert_eq!(raw.command(&["GET", "stock"]).await.expect("read"), Reply::Bulk("\0\u{7}\n".into()));
+    // How other Redis clients call the script.
+    let stale = raw.command(&["EVAL", SCRIPT, "2", &fence_key("stock"), "stock", "1", "older"]).await.expect("ran");
     assert_eq!(stale, Reply::Bulk("2".into()));
 }
 
-/// Whatever the key, the node that has it takes the script; all others name that one.
+/// Only the node that owns the key runs the script; the others redirect to it.
 #[cfg(feature = "nightly")]
 #[tokio::test]
 async fn on_a_cluster_the_fence_is_on_the_node_of_its_key() {

@@ -1,4 +1,4 @@
-//! Updates by version, one after the other.
+//! Updates by version, one after another.
 
 use leasehold::versioned::{Change, UpdateError, VersionedTable};
 
@@ -14,9 +14,9 @@ pub(crate) async fn create_stock_table<S: DatabaseFixture>(conn: &mut S::Conn) -
     name
 }
 
-/// All of a row that tests look at.
+/// The units, the sold units and the version of a row.
 pub(crate) async fn read_row<S: DatabaseFixture>(conn: &mut S::Conn, table: &str, id: i64) -> [i64; 3] {
-    // The sum makes a number of 64 bits of the version, whatever its type, in words that both databases know.
+    // The sum turns the version into a 64-bit integer in SQL that both databases accept.
     let mut found = [0; 3];
     for (place, column) in found.iter_mut().zip(["units", "sold", "version + units - units"]) {
         *place = S::query_number(conn, &format!("SELECT {column} FROM {table} WHERE id = {id}")).await;
@@ -24,8 +24,8 @@ pub(crate) async fn read_row<S: DatabaseFixture>(conn: &mut S::Conn, table: &str
     found
 }
 
-async fn a_change_is_written_and_raises_the_version<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn a_change_is_written_and_raises_the_version<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let table = create_stock_table::<S>(&mut conn).await;
     let stock = VersionedTable::new(table.clone());
     for left in [99, 98] {
@@ -41,11 +41,11 @@ async fn a_change_is_written_and_raises_the_version<S: DatabaseFixture>(site: S)
         assert_eq!((done.value, done.version, done.retries, done.changed), (left, 100 - left, 0, true));
     }
     assert_eq!(read_row::<S>(&mut conn, &table, 1).await, [98, 2, 2]);
-    assert_eq!(read_row::<S>(&mut conn, &table, 2).await, [0, 0, 0], "another row is not touched");
+    assert_eq!(read_row::<S>(&mut conn, &table, 2).await, [0, 0, 0], "the other row is unchanged");
 }
 
-async fn an_unchanged_row_keeps_its_version<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn an_unchanged_row_keeps_its_version<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let table = create_stock_table::<S>(&mut conn).await;
     let stock = VersionedTable::new(table.clone()).columns(["units"]);
     let done = stock
@@ -58,24 +58,24 @@ async fn an_unchanged_row_keeps_its_version<S: DatabaseFixture>(site: S) {
     assert_eq!(read_row::<S>(&mut conn, &table, 2).await, [0, 0, 0]);
 }
 
-async fn each_failure_has_its_own_error<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn each_failure_has_its_own_error<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let table = create_stock_table::<S>(&mut conn).await;
     let stock = VersionedTable::new(table.clone());
-    let mut tell = async |stock: &VersionedTable, key: i64, column: &'static str| {
+    let mut update_error = async |stock: &VersionedTable, key: i64, column: &'static str| {
         let ended =
             stock.update(&mut conn, S::Number::from(key), |_| Ok(Change::set(column, S::Number::from(1)))).await;
-        ended.expect_err("not possible")
+        ended.expect_err("the update must fail")
     };
-    assert!(matches!(tell(&stock, 7, "units").await, UpdateError::NoRow));
-    assert!(matches!(tell(&stock, 1, "version").await, UpdateError::Invalid(_)));
-    assert!(matches!(tell(&stock, 1, "id").await, UpdateError::Invalid(_)));
-    assert!(matches!(tell(&stock, 1, "nothing").await, UpdateError::Failed(_)));
-    assert!(matches!(tell(&stock.clone().key("sold"), 0, "units").await, UpdateError::NotUnique { rows: 2 }));
-    assert!(matches!(tell(&stock.clone().version("\"; --"), 1, "units").await, UpdateError::Failed(_)));
-    assert!(matches!(tell(&VersionedTable::new("a.b.c"), 1, "units").await, UpdateError::Invalid(_)));
-    assert!(matches!(tell(&VersionedTable::new("no_such_table"), 1, "units").await, UpdateError::Failed(_)));
-    assert_eq!(read_row::<S>(&mut conn, &table, 1).await, [100, 0, 0], "and nothing was done");
+    assert!(matches!(update_error(&stock, 7, "units").await, UpdateError::NoRow));
+    assert!(matches!(update_error(&stock, 1, "version").await, UpdateError::Invalid(_)));
+    assert!(matches!(update_error(&stock, 1, "id").await, UpdateError::Invalid(_)));
+    assert!(matches!(update_error(&stock, 1, "nothing").await, UpdateError::Failed(_)));
+    assert!(matches!(update_error(&stock.clone().key("sold"), 0, "units").await, UpdateError::NotUnique { rows: 2 }));
+    assert!(matches!(update_error(&stock.clone().version("\"; --"), 1, "units").await, UpdateError::Failed(_)));
+    assert!(matches!(update_error(&VersionedTable::new("a.b.c"), 1, "units").await, UpdateError::Invalid(_)));
+    assert!(matches!(update_error(&VersionedTable::new("no_such_table"), 1, "units").await, UpdateError::Failed(_)));
+    assert_eq!(read_row::<S>(&mut conn, &table, 1).await, [100, 0, 0], "the row is unchanged");
     let name = unique_name("nulls");
     S::execute(&mut conn, &format!("CREATE TABLE {name} (id BIGINT PRIMARY KEY, version BIGINT)")).await;
     S::execute(&mut conn, &format!("INSERT INTO {name} VALUES (1, NULL)")).await;
@@ -83,8 +83,8 @@ async fn each_failure_has_its_own_error<S: DatabaseFixture>(site: S) {
     assert!(matches!(ended, Err(UpdateError::NoVersion)), "{ended:?}");
 }
 
-async fn in_a_transaction_an_update_commits_or_rolls_back_with_the_rest<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn in_a_transaction_an_update_commits_or_rolls_back_with_the_rest<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let table = create_stock_table::<S>(&mut conn).await;
     let stock = VersionedTable::new(table.clone());
     for commits in [false, true] {

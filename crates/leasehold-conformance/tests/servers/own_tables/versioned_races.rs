@@ -1,4 +1,4 @@
-//! Updates of one row at the same time, and connections that are lost in the middle of one.
+//! Concurrent updates of one row, and connections lost during an update.
 
 use std::time::Duration;
 
@@ -10,32 +10,32 @@ use crate::own_tables::fixture::{DatabaseFixture, IsolationLevel, wait_until_wai
 use crate::own_tables::on_both;
 use crate::own_tables::versioned::{create_stock_table, read_row};
 
-/// Sells one unit to somebody else, from a thread of its own: a caller's function may not wait.
-fn update_concurrently<S: DatabaseFixture>(site: &S, table: &str) {
-    let (site, sql) =
-        (site.clone(), format!("UPDATE {table} SET units = units - 1, version = version + 1 WHERE id = 1"));
+/// Sells one unit to another buyer from a separate thread, because the update closure is not async.
+fn update_concurrently<S: DatabaseFixture>(fixture: &S, table: &str) {
+    let (fixture, sql) =
+        (fixture.clone(), format!("UPDATE {table} SET units = units - 1, version = version + 1 WHERE id = 1"));
     let other = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let mut conn = site.connect().await;
+            let mut conn = fixture.connect().await;
             S::execute(&mut conn, &sql).await;
         });
     });
     other.join().expect("no panic");
 }
 
-/// One unit less.
+/// Sells one unit.
 fn sell_one<S: DatabaseFixture>(row: &S::Row) -> Change<S::Value> {
     Change::set("units", S::Number::from(S::column_value(row, "units") - 1))
 }
 
-async fn concurrent_updates_are_not_lost<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn concurrent_updates_are_not_lost<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let table = create_stock_table::<S>(&mut conn).await;
     let buyers = (0..8).map(|_| {
-        let (site, table) = (site.clone(), table.clone());
+        let (fixture, table) = (fixture.clone(), table.clone());
         tokio::spawn(async move {
-            let mut conn = site.connect().await;
+            let mut conn = fixture.connect().await;
             let stock = VersionedTable::new(table).max_attempts(10_000).time_limit(Duration::from_secs(300));
             let mut retries = 0;
             for _ in 0..10 {
@@ -56,25 +56,25 @@ async fn concurrent_updates_are_not_lost<S: DatabaseFixture>(site: S) {
     assert_eq!(read_row::<S>(&mut conn, &table, 1).await, [20, 0, 80]);
 }
 
-async fn a_conflict_is_retried_on_the_newer_row<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn a_conflict_is_retried_on_the_newer_row<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let table = create_stock_table::<S>(&mut conn).await;
     let mut times = 0;
     let stock = VersionedTable::new(table.clone());
     let done = stock.update(&mut conn, S::Number::from(1), |row| {
         times += 1;
         if times < 3 {
-            update_concurrently(&site, &table);
+            update_concurrently(&fixture, &table);
         }
         Ok(sell_one::<S>(row).returning(S::column_value(row, "units")))
     });
-    let done = done.await.expect("the third time");
+    let done = done.await.expect("updated at the third attempt");
     assert_eq!((done.value, done.retries, done.version), (98, 2, 3));
     assert_eq!(read_row::<S>(&mut conn, &table, 1).await, [97, 0, 3]);
 }
 
-async fn contention_is_an_error_after_the_last_attempt<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+async fn contention_is_an_error_after_the_last_attempt<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let table = create_stock_table::<S>(&mut conn).await;
     for (stock, most) in [
         (VersionedTable::new(table.clone()).max_attempts(3), 3),
@@ -82,25 +82,26 @@ async fn contention_is_an_error_after_the_last_attempt<S: DatabaseFixture>(site:
         (VersionedTable::new(table.clone()).time_limit(Duration::ZERO), 1),
     ] {
         let ended = stock.update(&mut conn, S::Number::from(1), |row| {
-            update_concurrently(&site, &table);
+            update_concurrently(&fixture, &table);
             Ok(sell_one::<S>(row))
         });
         let ended = ended.await;
         assert!(matches!(ended, Err(UpdateError::TooContended { attempts: tries }) if tries == most), "{ended:?}");
     }
-    assert_eq!(read_row::<S>(&mut conn, &table, 1).await, [95, 0, 5], "the others' five");
+    assert_eq!(read_row::<S>(&mut conn, &table, 1).await, [95, 0, 5], "the five concurrent updates");
 }
 
-/// Why there is one try only: read committed shows the newer row, everything above goes on showing the older one.
-async fn in_a_transaction_a_conflict_is_returned_at_once<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+/// A conflict in a transaction is not retried: above read committed, the transaction still sees the
+/// old row.
+async fn in_a_transaction_a_conflict_is_returned_at_once<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let table = create_stock_table::<S>(&mut conn).await;
     let stock = VersionedTable::new(table.clone());
     for level in [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead] {
         let before = read_row::<S>(&mut conn, &table, 1).await[0];
         let mut tx = S::begin(&mut conn, level).await;
         let ended = stock.update_in(&mut tx, S::Number::from(1), |row| {
-            update_concurrently(&site, &table);
+            update_concurrently(&fixture, &table);
             Ok(sell_one::<S>(row))
         });
         let ended = ended.await;
@@ -118,25 +119,25 @@ async fn in_a_transaction_a_conflict_is_returned_at_once<S: DatabaseFixture>(sit
                 .expect("a new transaction");
             S::commit(tx).await.expect("committed");
         }
-        assert_eq!(read_row::<S>(&mut conn, &table, 1).await[0], before - 2, "{level:?}: one of each");
+        assert_eq!(read_row::<S>(&mut conn, &table, 1).await[0], before - 2, "{level:?}: one unit each");
     }
 }
 
-/// The row is locked by somebody, the update waits for it, and the connection is lost. The server goes on and does it: had it been
-/// tried again, it would have been done twice.
-async fn a_connection_lost_during_an_update_is_unknown_and_not_retried<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+/// Another transaction locks the row, the update waits for it, and the connection is lost. The
+/// server still applies the update, so a retry would apply it twice.
+async fn a_connection_lost_during_an_update_is_unknown_and_not_retried<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let table = create_stock_table::<S>(&mut conn).await;
-    let proxy = Proxy::start(site.addr()).await.expect("a proxy");
-    let mut far = site.via(proxy.addr()).connect().await;
-    let (mut holder, stock) = (site.connect().await, VersionedTable::new(table.clone()));
+    let proxy = Proxy::start(fixture.addr()).await.expect("a proxy");
+    let mut far = fixture.via(proxy.addr()).connect().await;
+    let (mut holder, stock) = (fixture.connect().await, VersionedTable::new(table.clone()));
     let mut tx = S::begin(&mut holder, IsolationLevel::ReadCommitted).await;
     S::execute_in(&mut tx, &format!("UPDATE {table} SET sold = 7 WHERE id = 1")).await.expect("locked");
 
-    let (mut asked, statement) = (0, format!("UPDATE \"{table}\" SET \"units\""));
+    let (mut attempts, statement) = (0, format!("UPDATE \"{table}\" SET \"units\""));
     let ended = {
         let update = stock.update(&mut far, S::Number::from(1), |row| {
-            asked += 1;
+            attempts += 1;
             Ok(sell_one::<S>(row))
         });
         let cut = async {
@@ -146,9 +147,9 @@ async fn a_connection_lost_during_an_update_is_unknown_and_not_retried<S: Databa
         tokio::join!(update, cut).0
     };
     assert!(matches!(ended, Err(UpdateError::Unknown(_))), "{ended:?}");
-    assert_eq!(asked, 1, "tried once");
+    assert_eq!(attempts, 1, "not retried");
     S::commit(tx).await.expect("committed");
-    // Its row is read column by column: only once nobody changes it any more.
+    // The row is read column by column, so the statement must have ended.
     let ended = async {
         while S::is_running(&mut conn, &statement).await {
             tokio::task::yield_now().await;
@@ -156,15 +157,15 @@ async fn a_connection_lost_during_an_update_is_unknown_and_not_retried<S: Databa
     };
     tokio::time::timeout(TEST_TIMEOUT, ended).await.expect("the statement ends");
     let [units, sold, version] = read_row::<S>(&mut conn, &table, 1).await;
-    assert_eq!((sold, units + version), (7, 100), "done once or not at all");
+    assert_eq!((sold, units + version), (7, 100), "applied at most once");
 }
 
-/// Before anything is written, a lost connection is no riddle.
-async fn a_connection_lost_before_an_update_is_a_known_failure<S: DatabaseFixture>(site: S) {
-    let mut conn = site.connect().await;
+/// If the connection is lost before the write, the outcome is known.
+async fn a_connection_lost_before_an_update_is_a_known_failure<S: DatabaseFixture>(fixture: S) {
+    let mut conn = fixture.connect().await;
     let table = create_stock_table::<S>(&mut conn).await;
-    let proxy = Proxy::start(site.addr()).await.expect("a proxy");
-    let mut far = site.via(proxy.addr()).connect().await;
+    let proxy = Proxy::start(fixture.addr()).await.expect("a proxy");
+    let mut far = fixture.via(proxy.addr()).connect().await;
     proxy.cut();
     let ended =
         VersionedTable::new(table.clone()).update(&mut far, S::Number::from(1), |row| Ok(sell_one::<S>(row))).await;

@@ -1,4 +1,4 @@
-//! The ACL lines of docs/redis-acl.md are enough, and nothing in them is too much.
+//! The ACL rules in docs/redis-acl.md are sufficient, and each one is necessary.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ use crate::redis_faults::manual_time::{pass_and_renew, patient_client};
 
 const PAGE: &str = include_str!("../../../../../docs/redis-acl.md");
 
-/// The words behind `ACL SETUSER name` in the page's lines for this user: the first, or all.
+/// The rules after `ACL SETUSER name` in the page's lines for this user: the first line, or all.
 pub(super) fn acl_rules(user: &str, all: bool) -> Vec<&'static str> {
     let start = format!("ACL SETUSER {user} ");
     let lines = PAGE.lines().filter_map(|line| line.strip_prefix(&start));
@@ -27,12 +27,12 @@ pub(super) async fn set_user(addr: SocketAddr, user: &str, rules: &[&str]) {
     assert_eq!(raw_command(addr, &words).await, Reply::Simple("OK".to_owned()), "{words:?}");
 }
 
-/// A URL with this user in it.
+/// The URL with this user.
 pub(super) fn url_as_user(url: &str, user: &str) -> String {
     url.replacen("://", &format!("://{user}:secret@"), 1)
 }
 
-/// A user who may do what the page says, but for one thing, and a URL for it.
+/// Creates a user with all documented rules except one, and returns its URL.
 pub(super) async fn url_without(server: &Server, missing: &str) -> String {
     let user = format!("no{}", missing.replace(['+', '|', '~', '&', ':', '*'], "-"));
     let rules: Vec<_> = acl_rules("app", true).into_iter().filter(|rule| *rule != missing).collect();
@@ -41,23 +41,23 @@ pub(super) async fn url_without(server: &Server, missing: &str) -> String {
 }
 
 pub(super) fn assert_denied(error: &Error, names: &str) {
-    // A script's own refusal names the command without its subcommand.
+    // An error from inside a script names the command without its subcommand.
     let names = names.split('|').next().filter(|_| error.to_string().contains("executing the script")).unwrap_or(names);
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    let said = error.to_string();
-    assert!(said.to_lowercase().contains(&names.to_lowercase()), "it does not name {names}: {said}");
-    assert!(!said.contains("secret"), "{said}");
+    let text = error.to_string();
+    assert!(text.to_lowercase().contains(&names.to_lowercase()), "the error does not name {names}: {text}");
+    assert!(!text.contains("secret"), "{text}");
 }
 
 pub(super) async fn assert_released(guard: leasehold::Guard) {
     assert_eq!(guard.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
-/// What needs no inspection.
+/// Uses every kind of lock, without inspections.
 pub(super) async fn use_every_lock_kind(one: &Locks, two: &Locks) {
     let owner = Owner::new();
     let held = one.mutex("a").owner(&owner).lock().await.expect("a lock");
-    let again = one.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("its owner comes in");
+    let again = one.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("its owner re-enters");
     assert!(two.mutex("a").try_lock().await.expect("an answer").is_none());
     assert_released(again).await;
     assert_released(held).await;
@@ -75,20 +75,20 @@ pub(super) async fn use_every_lock_kind(one: &Locks, two: &Locks) {
     let made = records.update("a", |_, now| Some(format!("{now:?}"))).await.expect("a record");
     assert_eq!(others.get("a").await.expect("a record").value, made.value);
     let removed = others.compare_and_set("a", made.version, "").await.expect("an answer");
-    assert_eq!(removed.expect("it is removed").version, 0);
+    assert_eq!(removed.expect("a removed record").version, 0);
 }
 
-/// One waits, and is told when it is its turn; somebody who may see everything sees it wait.
+/// A waiter is notified when it gets the lock; an admin client sees it wait.
 pub(super) async fn hand_off(admin: &Locks, one: &Locks, two: &Locks, name: &str) {
     let held = one.mutex(name).lock().await.expect("a lock");
     let mutex = two.mutex(name);
     let waiting = tokio::spawn(async move { mutex.lock().await });
     until_waiting(admin, name, 1).await;
     assert_released(held).await;
-    assert_released(within_bound("its turn", waiting).await.expect("no panic").expect("a lock")).await;
+    assert_released(within_bound("the waiter gets the lock", waiting).await.expect("no panic").expect("a lock")).await;
 }
 
-/// So many leases that they are renewed together, from the next time on that all are renewed: that is after a cut.
+/// Holds enough leases to form a renewal group, and closes the connection so that all are renewed.
 async fn hold_many_leases(server: &Server, locks: &Locks, about: &str) -> Vec<leasehold::Guard> {
     let mut guards = Vec::new();
     for number in 0..20 {
@@ -100,10 +100,10 @@ async fn hold_many_leases(server: &Server, locks: &Locks, about: &str) -> Vec<le
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_minimal_acl_is_enough_for_locks() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
+    let (server, manual_clock) = (redis::start().await.expect("a server"), ManualClock::running());
     set_user(server.addr(), "app", &acl_rules("app", false)).await;
     let url = url_as_user(&server.url(), "app");
-    let (one, two) = (patient_client(&url, LONG_TTL, hand.clock()).await, client(&url, LONG_TTL).await);
+    let (one, two) = (patient_client(&url, LONG_TTL, manual_clock.clock()).await, client(&url, LONG_TTL).await);
     use_every_lock_kind(&one, &two).await;
     hand_off(&client(&server.url(), LONG_TTL).await, &one, &two, "f").await;
     let many = hold_many_leases(&server, &one, "many").await;
@@ -115,16 +115,16 @@ async fn the_minimal_acl_is_enough_for_locks() {
     })
     .await;
     for _ in 0..3 {
-        pass_and_renew(&many, |by| hand.advance(by)).await;
+        pass_and_renew(&many, |by| manual_clock.advance(by)).await;
     }
     assert!(two.mutex("many-0").try_lock().await.expect("an answer").is_none());
     for guard in many {
         assert_released(guard).await;
     }
-    assert_denied(&one.inspect("a").await.expect_err("not this"), "hgetall");
-    assert_denied(&one.list("").await.expect_err("nor this"), "scan");
-    assert_denied(&one.records().expect("records").list("").await.expect_err("nor this"), "scan");
-    // A server that has lost its scripts is sent them again.
+    assert_denied(&one.inspect("a").await.expect_err("no permission for an inspection"), "hgetall");
+    assert_denied(&one.list("").await.expect_err("no permission for a list"), "scan");
+    assert_denied(&one.records().expect("records").list("").await.expect_err("no permission for a list"), "scan");
+    // The client sends its scripts again to a server that has lost them.
     assert_eq!(raw_command(server.addr(), &["SCRIPT", "FLUSH"]).await, Reply::Simple("OK".to_owned()));
     use_every_lock_kind(&one, &two).await;
 }
@@ -137,16 +137,16 @@ async fn the_full_acl_is_enough_for_everything() {
     let (one, two) = (client(&url, LONG_TTL).await, client(&url, LONG_TTL).await);
     use_every_lock_kind(&one, &two).await;
     let held = one.mutex("a").lock().await.expect("a lock");
-    let mut line = WaiterQueue::default();
-    line.add_waiter(&two, "a").await;
+    let mut queue = WaiterQueue::default();
+    queue.add_waiter(&two, "a").await;
     assert_eq!(two.list("").await.expect("a list").len(), 1);
     let view = two.inspect("a").await.expect("a view");
-    two.request_release("a", view.holders[0].claim, "").await.expect("a request").expect("it holds");
-    tokio::time::timeout(TEST_TIMEOUT, held.release_requested()).await.expect("it is asked");
+    two.request_release("a", view.holders[0].claim, "").await.expect("a request").expect("the claim holds the lock");
+    tokio::time::timeout(TEST_TIMEOUT, held.release_requested()).await.expect("the holder learns of the request");
     let evicted = two.force_release("a", view.holders[0].claim).await.expect("an eviction");
     assert!(evicted.fence_token > Some(held.token()));
-    assert_eq!(within_bound("it is told", held.lost()).await, LostReason::Revoked);
-    assert_eq!(line.wait_all_served().await.0, numbers_up_to(1));
+    assert_eq!(within_bound("the holder learns of the loss", held.lost()).await, LostReason::Revoked);
+    assert_eq!(queue.wait_all_served().await.0, numbers_up_to(1));
     let mut observer = two.election("b").observe().expect("an observer");
     assert_eq!(observer.next().await.expect("an answer"), None);
     let leader = one.election("b").campaign().await.expect("elected");
@@ -156,13 +156,13 @@ async fn the_full_acl_is_enough_for_everything() {
     assert_eq!(within_bound("the resignation is seen", observer.next()).await.expect("an answer"), None);
 }
 
-/// Without it, no lock can be taken at all.
+/// Without one of these permissions, no lock can be acquired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permissions_that_every_lock_needs() {
     let server = redis::start().await.expect("a server");
     for (missing, names) in [("+subscribe", "'subscribe'"), ("&leasehold:*", "channels"), ("+info", "'info'")] {
         let opened = Locks::open(&patient_url(&url_without(&server, missing).await)).await;
-        assert_denied(&opened.expect_err("no inbox, or no run"), names);
+        assert_denied(&opened.expect_err("no inbox, or no run id"), names);
     }
     for missing in ["+evalsha", "+time", "+hget", "+hset", "+expire", "~leasehold:*"] {
         let locks = client(&url_without(&server, missing).await, LONG_TTL).await;
@@ -177,7 +177,7 @@ async fn permissions_that_every_lock_needs() {
             raw_command(server.addr(), &["DEL", &format!("leasehold:l{{{name}}}")]).await;
         }
     }
-    // Either is enough: the script is stored, or it is sent.
+    // Either one is enough: the client stores the script or sends its text.
     for missing in ["+eval", "+script|load"] {
         let locks = client(&url_without(&server, missing).await, LONG_TTL).await;
         use_every_lock_kind(&locks, &locks).await;
@@ -185,10 +185,11 @@ async fn permissions_that_every_lock_needs() {
     let sent = url_without(&server, "+eval").await;
     let locks = client(&sent, LONG_TTL).await;
     assert_eq!(raw_command(server.addr(), &["SCRIPT", "FLUSH"]).await, Reply::Simple("OK".to_owned()));
-    assert_denied(&locks.mutex("a").lock().await.expect_err("the server has forgotten it"), "'eval'");
+    assert_denied(&locks.mutex("a").lock().await.expect_err("the server has lost the script"), "'eval'");
 }
 
-/// Without it, one thing fails and says so, and everything else goes on.
+/// Without one of these permissions, one feature fails with an error that names it, and the rest
+/// works.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permissions_that_some_features_need() {
     let server = redis::start().await.expect("a server");
@@ -207,8 +208,8 @@ async fn permissions_that_some_features_need() {
             "a list" => locks.list("").await.map(drop),
             _ => {
                 let mut observer = locks.election("a").observe().expect("an observer");
-                assert_eq!(observer.next().await.expect("who leads now may be seen"), None);
-                within_bound("it is not left waiting", observer.next()).await.map(drop)
+                assert_eq!(observer.next().await.expect("the current leader is visible"), None);
+                within_bound("the observer gets an error", observer.next()).await.map(drop)
             }
         };
         assert_denied(&failed.expect_err(what), &missing[1..]);
@@ -217,8 +218,8 @@ async fn permissions_that_some_features_need() {
     }
     let locks = client(&url_without(&server, "+hdel").await, LONG_TTL).await;
     let reading = locks.rwlock("shared").read().await.expect("a lock");
-    assert_denied(&reading.release().await.expect_err("it cannot be removed"), "hdel");
+    assert_denied(&reading.release().await.expect_err("the hold cannot be removed"), "hdel");
     let view = admin.inspect("shared").await.expect("a view");
-    assert_eq!(view.holders.len(), 1, "what fails has changed nothing: {view:?}");
+    assert_eq!(view.holders.len(), 1, "a failed release changes nothing: {view:?}");
     simple(&locks).await;
 }

@@ -1,4 +1,4 @@
-//! The ACL lines of docs/redis-acl.md where a lease must end, and where there is more than one server.
+//! The ACL rules in docs/redis-acl.md for hand-offs, URL options, Sentinels and clusters.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::redis_deployments::deployment::{
     LONG_TTL, TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, until_answering, within_bound,
 };
 
-/// No waiter can be told: the lock cannot be handed over, and its lease ends.
+/// Without these permissions no waiter can be notified: the hand-off fails, and the lease expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permissions_that_a_hand_off_needs() {
     let server = redis::start().await.expect("a server");
     for missing in ["+publish", "+pubsub|numsub"] {
-        let mute = client(&url_without(&server, missing).await, Duration::from_secs(10)).await;
+        let restricted = client(&url_without(&server, missing).await, Duration::from_secs(10)).await;
         set_user(server.addr(), "app", &acl_rules("app", true)).await;
         let other = client(&url_as_user(&server.url(), "app"), LONG_TTL).await;
-        use_every_lock_kind(&mute, &mute).await;
-        let held = mute.mutex("a").lock().await.expect("a lock");
-        let mut line = WaiterQueue::default();
-        line.add_waiter(&other, "a").await;
-        assert_denied(&held.release().await.expect_err("somebody waits"), &missing[1..]);
-        assert_eq!(line.wait_all_served().await.0, numbers_up_to(1), "at the end of its lease");
+        use_every_lock_kind(&restricted, &restricted).await;
+        let held = restricted.mutex("a").lock().await.expect("a lock");
+        let mut queue = WaiterQueue::default();
+        queue.add_waiter(&other, "a").await;
+        assert_denied(&held.release().await.expect_err("a client waits"), &missing[1..]);
+        assert_eq!(queue.wait_all_served().await.0, numbers_up_to(1), "served when the lease expires");
     }
 }
 
@@ -92,11 +92,11 @@ async fn permissions_that_a_cluster_needs() {
     assert!(one.list("").await.expect("a list").is_empty());
     let slot = slot_of("moving");
     let from = cluster.owner_of(slot).await.expect("an owner");
-    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
+    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("a started migration");
     assert_denied(&one.mutex("moving").lock().await.expect_err("no ASKING"), "'asking'");
     with(&cluster, &["+cluster|slots", "+cluster|info", "+asking"]).await;
     let admin = client(&cluster.url(), LONG_TTL).await;
     hand_off(&admin, &one, &two, "moving").await;
-    cluster.finish_migration(migration).await.expect("the end of a move");
+    cluster.finish_migration(migration).await.expect("a finished migration");
     hand_off(&admin, &one, &two, "moving").await;
 }

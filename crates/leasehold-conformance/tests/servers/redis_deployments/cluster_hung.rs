@@ -1,4 +1,4 @@
-//! One master of a cluster hangs: what is on the others goes on.
+//! One master of a cluster hangs: leases on the other masters are still renewed.
 
 use leasehold::clock::ManualClock;
 use leasehold_testbed::redis::{Cluster, Reply};
@@ -14,8 +14,8 @@ async fn a_hung_master_affects_only_its_own_leases() {
         let set = raw_command(addr, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
         assert_eq!(set, Reply::Simple("OK".to_owned()));
     }
-    let hand = ManualClock::running();
-    let locks = patient_client(&cluster.url(), LONG_TTL, hand.clock()).await;
+    let manual_clock = ManualClock::running();
+    let locks = patient_client(&cluster.url(), LONG_TTL, manual_clock.clock()).await;
     let mut guards = Vec::new();
     for node in 0..3 {
         for number in 0..4 {
@@ -23,10 +23,10 @@ async fn a_hung_master_affects_only_its_own_leases() {
             guards.push(locks.mutex(name).lock().await.expect("a lock"));
         }
     }
-    cluster.nodes_mut()[0].pause().expect("a master that hangs");
+    cluster.nodes_mut()[0].pause().expect("a paused master");
     let healthy = guards.split_off(4);
     for _ in 0..2 {
-        pass_and_renew(&healthy, |by| hand.advance(by)).await;
+        pass_and_renew(&healthy, |by| manual_clock.advance(by)).await;
     }
-    cluster.nodes_mut()[0].resume().expect("it goes on");
+    cluster.nodes_mut()[0].resume().expect("a resumed server");
 }

@@ -1,4 +1,4 @@
-//! A cluster's slots move under load, and its masters are replaced.
+//! A cluster's slots move under load, and its masters fail over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::redis_deployments::deployment::{
     until_listening, within_bound,
 };
 
-/// A slot moves round and round while everything goes on in it.
+/// A slot moves around the cluster while its locks are in use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_under_load() {
     let (mut cluster, run) = shared_masters().await;
@@ -25,38 +25,38 @@ async fn a_slot_moves_under_load() {
     let name = |about: &str| format!("{about}{{load-{run}}}");
     let (one, two) = (client(&cluster.url(), LONG_TTL).await, client(&cluster.url(), LONG_TTL).await);
     let held = two.mutex(name("held")).lock().await.expect("a lock");
-    let mut line = WaiterQueue::default();
+    let mut queue = WaiterQueue::default();
     for locks in [&one, &two, &one] {
-        line.add_waiter(locks, &name("held")).await;
+        queue.add_waiter(locks, &name("held")).await;
     }
-    let (stop, rooms) =
+    let (stop, probes) =
         (Arc::new(AtomicBool::new(false)), Arc::new([OverlapProbe::default(), OverlapProbe::default()]));
     let mut cycles = JoinSet::new();
     for task in 0..6 {
-        let (locks, room) = ([one.clone(), two.clone()][task % 2].clone(), task / 3);
-        let (stop, rooms, name) = (Arc::clone(&stop), Arc::clone(&rooms), name(["x", "y"][room]));
-        cycles.spawn(async move { acquire_and_release(&locks, &name, &rooms[room], &stop).await });
+        let (locks, probe) = ([one.clone(), two.clone()][task % 2].clone(), task / 3);
+        let (stop, probes, name) = (Arc::clone(&stop), Arc::clone(&probes), name(["x", "y"][probe]));
+        cycles.spawn(async move { acquire_and_release(&locks, &name, &probes[probe], &stop).await });
     }
     for turn in 0..6 {
         let from = cluster.owner_of(slot).await.expect("an owner");
-        let before = rooms[0].visit_count() + rooms[1].visit_count();
-        cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
+        let before = probes[0].visit_count() + probes[1].visit_count();
+        cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a migrated slot");
         eventually(TEST_TIMEOUT, || async {
-            let entered = rooms[0].visit_count() + rooms[1].visit_count() - before;
+            let entered = probes[0].visit_count() + probes[1].visit_count() - before;
             if entered > 20 { Ok(()) } else { Err(format!("only {entered} grants after move {turn}")) }
         })
         .await;
     }
     stop.store(true, Ordering::SeqCst);
-    let visits = within_bound("all come to an end", cycles.join_all()).await;
-    assert_eq!(rooms.iter().map(OverlapProbe::max_concurrent).max(), Some(1), "never two at once");
-    assert_eq!(rooms[0].visit_count() + rooms[1].visit_count(), visits.iter().sum::<u32>());
-    assert!(held.is_held(), "the long holder holds");
+    let visits = within_bound("all tasks end", cycles.join_all()).await;
+    assert_eq!(probes.iter().map(OverlapProbe::max_concurrent).max(), Some(1), "never two holders at once");
+    assert_eq!(probes[0].visit_count() + probes[1].visit_count(), visits.iter().sum::<u32>());
+    assert!(held.is_held(), "the lock is still held");
     assert_released(held).await;
-    assert_eq!(line.wait_all_served().await.0.len(), 3);
+    assert_eq!(queue.wait_all_served().await.0.len(), 3);
 }
 
-/// Takes the lock and gives it back, until told to stop; how often.
+/// Acquires and releases the lock until stopped, and returns the number of rounds.
 async fn acquire_and_release(locks: &Locks, name: &str, inside: &OverlapProbe, stop: &AtomicBool) -> u32 {
     let mut visits = 0;
     while !stop.load(Ordering::SeqCst) {
@@ -82,7 +82,7 @@ async fn an_observer_sees_the_next_leader_after_a_slot_move() {
         let seen = within_bound("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
         assert_eq!(seen.token, leader.token());
         let from = cluster.owner_of(slot).await.expect("an owner");
-        let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
+        let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("a started migration");
         cluster.move_keys(&migration).await.expect("moved keys");
         let round_trips = async {
             for _ in 0..20 {
@@ -90,7 +90,7 @@ async fn an_observer_sees_the_next_leader_after_a_slot_move() {
             }
         };
         tokio::select! {
-            news = observer.next() => panic!("a slot on its way is no news: {news:?}"),
+            change = observer.next() => panic!("a moving slot is not a change: {change:?}"),
             () = round_trips => {}
         }
         let _ = leader.resign().await.expect("an answer");
@@ -98,13 +98,13 @@ async fn an_observer_sees_the_next_leader_after_a_slot_move() {
         let leader = one.election(&name).campaign().await.expect("elected");
         let seen = within_bound("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
         assert_eq!(seen.token, leader.token());
-        cluster.finish_migration(migration).await.expect("the end of a move");
+        cluster.finish_migration(migration).await.expect("a finished migration");
         let _ = leader.resign().await.expect("an answer");
         assert_eq!(within_bound("the resignation is seen", observer.next()).await.expect("an answer"), None);
     }
 }
 
-/// Nodes that do not know by which name they are known say only their port.
+/// Nodes that do not know their host name report only a port.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_do_not_know_their_host_names_are_reached() {
     let (mut cluster, run) = shared_masters().await;
@@ -124,18 +124,19 @@ async fn nodes_that_do_not_know_their_host_names_are_reached() {
     prefer(&cluster, "ip").await;
 }
 
-/// `false`: on a busy machine the lease ended before it was renewed. A longer one has to show the same.
+/// Returns `false` if the lease expired before it was renewed, as on a busy machine; the caller
+/// then tries a longer one.
 async fn is_renewed_while_its_slot_moves(cluster: &mut Cluster, name: &str, ttl: Duration) -> bool {
     let slot = slot_of(name);
     let locks = client(&format!("redis+cluster://{}", cluster.addrs()[0]), ttl).await;
     let held = locks.mutex(name).lock().await.expect("a lock");
     let from = cluster.owner_of(slot).await.expect("an owner");
-    cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
+    cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a migrated slot");
     let first = is_renewed(&held).await;
-    let migration = cluster.begin_migration(slot, (from + 2) % 3).await.expect("the beginning of a move");
+    let migration = cluster.begin_migration(slot, (from + 2) % 3).await.expect("a started migration");
     cluster.move_keys(&migration).await.expect("moved keys");
     let second = first && is_renewed(&held).await;
-    cluster.finish_migration(migration).await.expect("the end of a move");
+    cluster.finish_migration(migration).await.expect("a finished migration");
     match held.release().await.expect("a release") {
         ReleaseOutcome::AlreadyLost(LostReason::Expired) => false,
         outcome => {
@@ -145,19 +146,19 @@ async fn is_renewed_while_its_slot_moves(cluster: &mut Cluster, name: &str, ttl:
     }
 }
 
-/// The replica had everything: whoever held holds, whoever waited is served.
+/// The replica has all data: holders keep their locks, and waiters are served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_survive_the_failover_of_a_dead_master() {
     let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
     let (one, two) = (client(&cluster.url(), LONG_TTL).await, client(&cluster.url(), LONG_TTL).await);
     let name = lock_name_on(&cluster, 0, "kept").await;
     let held = one.mutex(&name).lock().await.expect("a lock");
-    let mut line = WaiterQueue::default();
+    let mut queue = WaiterQueue::default();
     for _ in 0..2 {
-        line.add_waiter(&two, &name).await;
+        queue.add_waiter(&two, &name).await;
     }
     eventually(TEST_TIMEOUT, || async {
-        // The replica's own word: WAIT speaks of the asker's writes only.
+        // Ask the replica itself: WAIT covers only the caller's writes.
         let keys = raw_command(cluster.nodes()[3].addr(), &["DBSIZE"]).await;
         let links = raw_command(cluster.nodes()[0].addr(), &["INFO", "replication"]).await;
         match (&keys, text(links).contains("lag=0")) {
@@ -169,20 +170,20 @@ async fn holders_and_waiters_survive_the_failover_of_a_dead_master() {
     let token = held.token();
     cluster.kill_node(0).expect("a dead master");
     let new = cluster.wait_for_failover(slot_of(&name), TEST_TIMEOUT).await.expect("a fail-over");
-    // Nobody asks for anything, and yet all find the new one.
+    // Clients find the new master without sending a request.
     until_listening(cluster.nodes()[new].addr(), 2).await;
     assert_eq!(one.inspect(&name).await.expect("a view").waiters.len(), 2);
     assert!(held.is_held() && held.token() == token);
     assert!(two.mutex(&name).try_lock().await.expect("an answer").is_none());
     assert_released(held).await;
-    assert_eq!(line.wait_all_served().await.0, numbers_up_to(2));
+    assert_eq!(queue.wait_all_served().await.0, numbers_up_to(2));
     let elsewhere = lock_name_on(&cluster, 1, "else").await;
     assert_released(one.mutex(elsewhere).lock().await.expect("a lock")).await;
     drop((one, two));
     assert_partitioned_master_is_abandoned(&mut cluster).await;
 }
 
-/// A master that hears nothing of the others any more, which have replaced it, still answers us.
+/// A partitioned master still answers clients after the others have replaced it.
 async fn assert_partitioned_master_is_abandoned(cluster: &mut Cluster) {
     let name = lock_name_on(cluster, 1, "island").await;
     let mut clients = Vec::new();
@@ -194,33 +195,33 @@ async fn assert_partitioned_master_is_abandoned(cluster: &mut Cluster) {
     }
     for node in 2..6usize {
         let id = text(raw_command(cluster.nodes()[node].addr(), &["CLUSTER", "MYID"]).await);
-        let forgotten = raw_command(cluster.nodes()[1].addr(), &["CLUSTER", "FORGET", &id]).await;
-        assert_eq!(forgotten, Reply::Simple("OK".to_owned()));
+        let removed = raw_command(cluster.nodes()[1].addr(), &["CLUSTER", "FORGET", &id]).await;
+        assert_eq!(removed, Reply::Simple("OK".to_owned()));
     }
-    let taken = raw_command(cluster.nodes()[4].addr(), &["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
-    assert_eq!(taken, Reply::Simple("OK".to_owned()));
+    let promoted = raw_command(cluster.nodes()[4].addr(), &["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    assert_eq!(promoted, Reply::Simple("OK".to_owned()));
     for locks in &clients {
-        let guard = within_bound("its replica answers", locks.mutex(&name).lock()).await;
+        let guard = within_bound("the replica grants the lock", locks.mutex(&name).lock()).await;
         assert_released(guard.expect("a lock")).await;
     }
 }
 
-/// The replica had missed the grant: its holder is told, and its writes are refused.
+/// The replica missed the grant: the holder learns of the loss, and the fence rejects its writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_learns_of_a_failover_that_lost_its_grant() {
     let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
     let (one, two) = (client(&cluster.url(), LONG_TTL).await, client(&cluster.url(), LONG_TTL).await);
     let name = lock_name_on(&cluster, 0, "lost").await;
-    cluster.cut_replication(0).await.expect("a cut");
+    cluster.cut_replication(0).await.expect("a stopped replication");
     let first = one.mutex(&name).lock().await.expect("a lock");
     cluster.kill_node(0).expect("a dead master");
-    cluster.resume_replicas().expect("a replica that goes on");
+    cluster.resume_replicas().expect("a resumed replica");
     cluster.wait_for_failover(slot_of(&name), TEST_TIMEOUT).await.expect("a fail-over");
-    assert_eq!(within_bound("the forgotten holder is told", first.lost()).await, LostReason::Revoked);
+    assert_eq!(within_bound("the holder learns of the loss", first.lost()).await, LostReason::Revoked);
     until_answering(&two).await;
-    let second = within_bound("a newcomer gets it", two.mutex(&name).lock()).await.expect("a lock");
+    let second = within_bound("a new client gets the lock", two.mutex(&name).lock()).await.expect("a lock");
     let fence = Fence::default();
-    fence.admit(&name, second.token()).expect("the newest");
-    fence.admit(&name, first.token()).expect_err("a stale one");
+    fence.admit(&name, second.token()).expect("the newest token");
+    fence.admit(&name, first.token()).expect_err("a stale token");
     assert_released(second).await;
 }

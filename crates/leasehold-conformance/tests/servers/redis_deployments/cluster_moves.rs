@@ -1,4 +1,4 @@
-//! A cluster's slots move, half and whole: what holders and waiters see of it.
+//! A cluster's slots move, partly and completely, while locks are held and awaited.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -19,7 +19,8 @@ use crate::redis_deployments::deployment::{
 use crate::redis_faults::fixture::claim;
 use crate::redis_faults::manual_time::{pass_and_renew, patient_client};
 
-/// Masters without replicas, which the tests that only move slots share, one after the other; and a number for each of them.
+/// Masters without replicas, shared by the tests that only move slots. They run one after another,
+/// each with its own number.
 pub(super) async fn shared_masters() -> (MutexGuard<'static, Cluster>, u32) {
     static CLUSTER: OnceCell<Mutex<Cluster>> = OnceCell::const_new();
     static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -66,95 +67,97 @@ async fn one_seed_node_is_enough() {
         names.push(lock_name_on(&cluster, node, "each").await);
     }
     names.extend(["{tag}:a".to_owned(), "{tag}:b".to_owned()]);
-    let all = locks.multi_lock(names.clone()).timeout(TEST_TIMEOUT).lock().await.expect("all of them");
+    let all = locks.multi_lock(names.clone()).timeout(TEST_TIMEOUT).lock().await.expect("all locks");
     for (node, name) in names.iter().take(3).enumerate() {
-        assert!(has_key(&cluster, node, name).await, "{name} is where its slot is");
+        assert!(has_key(&cluster, node, name).await, "{name} is on the node of its slot");
     }
     let owner = cluster.owner_of(slot_of("tag")).await.expect("an owner");
-    assert!(has_key(&cluster, owner, "{tag}:a").await && has_key(&cluster, owner, "{tag}:b").await, "side by side");
+    assert!(has_key(&cluster, owner, "{tag}:a").await && has_key(&cluster, owner, "{tag}:b").await, "on the same node");
     let listed = locks.list("").await.expect("a list");
     let listed: BTreeSet<_> = listed.iter().map(|view| view.name.as_str()).collect();
-    assert!(names.iter().all(|name| listed.contains(name.as_str())), "from all nodes: {listed:?}");
+    assert!(names.iter().all(|name| listed.contains(name.as_str())), "listed from all nodes: {listed:?}");
     let other = client(&cluster.url(), LONG_TTL).await;
     for name in &names {
         assert!(other.mutex(name).try_lock().await.expect("an answer").is_none(), "{name}");
     }
     assert!(other.multi_lock(names.clone()).try_lock().await.expect("an answer").is_none());
     assert_eq!(all.release().await.expect("an answer").len(), names.len());
-    let all = other.multi_lock(names.clone()).try_lock().await.expect("an answer").expect("all are free");
+    let all = other.multi_lock(names.clone()).try_lock().await.expect("an answer").expect("all locks are free");
     assert_eq!(all.release().await.expect("an answer").len(), names.len());
 }
 
-/// Clients learn only from their next request that a slot has moved.
+/// Clients learn of a moved slot only from their next request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_between_two_requests() {
     let (mut cluster, run) = shared_masters().await;
-    let hand = ManualClock::running();
+    let manual_clock = ManualClock::running();
     let (one, two) =
-        (patient_client(&cluster.url(), LONG_TTL, hand.clock()).await, client(&cluster.url(), LONG_TTL).await);
+        (patient_client(&cluster.url(), LONG_TTL, manual_clock.clock()).await, client(&cluster.url(), LONG_TTL).await);
     let name = format!("moved-{run}");
     let slot = slot_of(&name);
     let from = cluster.owner_of(slot).await.expect("an owner");
     let held = one.mutex(&name).lock().await.expect("a lock");
-    let mut line = WaiterQueue::default();
-    line.add_waiter(&two, &name).await;
-    cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
-    pass_and_renew([&held], |by| hand.advance(by)).await;
-    line.add_waiter(&two, &name).await;
-    cluster.migrate_slot(slot, (from + 2) % 3).await.expect("a move");
+    let mut queue = WaiterQueue::default();
+    queue.add_waiter(&two, &name).await;
+    cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a migrated slot");
+    pass_and_renew([&held], |by| manual_clock.advance(by)).await;
+    queue.add_waiter(&two, &name).await;
+    cluster.migrate_slot(slot, (from + 2) % 3).await.expect("a migrated slot");
     assert!(two.mutex(&name).try_lock().await.expect("an answer").is_none());
     until_waiting(&one, &name, 2).await;
-    cluster.migrate_slot(slot, from).await.expect("a move");
-    pass_and_renew([&held], |by| hand.advance(by)).await;
+    cluster.migrate_slot(slot, from).await.expect("a migrated slot");
+    pass_and_renew([&held], |by| manual_clock.advance(by)).await;
     assert_released(held).await;
-    assert_eq!(line.wait_all_served().await.0, numbers_up_to(2));
+    assert_eq!(queue.wait_all_served().await.0, numbers_up_to(2));
     until_free(&one, &name).await;
 }
 
-/// A slot on its way: what is there is served there, everything else at its new node.
+/// During a migration, the source node serves the keys that it still has; the target serves all
+/// others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_half_moved_slot_serves_every_lock() {
     let (mut cluster, run) = shared_masters().await;
-    let hand = ManualClock::running();
+    let manual_clock = ManualClock::running();
     let (one, two) =
-        (patient_client(&cluster.url(), LONG_TTL, hand.clock()).await, client(&cluster.url(), LONG_TTL).await);
+        (patient_client(&cluster.url(), LONG_TTL, manual_clock.clock()).await, client(&cluster.url(), LONG_TTL).await);
     let name = |about: &str| format!("{about}{{half-{run}}}");
     let slot = slot_of(&format!("half-{run}"));
     let from = cluster.owner_of(slot).await.expect("an owner");
     let to = (from + 1) % 3;
     let held = one.mutex(name("old")).lock().await.expect("a lock");
-    let mut line = WaiterQueue::default();
-    line.add_waiter(&two, &name("old")).await;
-    let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
+    let mut queue = WaiterQueue::default();
+    queue.add_waiter(&two, &name("old")).await;
+    let migration = cluster.begin_migration(slot, to).await.expect("a started migration");
 
-    // The old lock is where it was, a new one where it will be.
+    // The old lock is on the source node, and a new one on the target.
     let new = two.mutex(name("new")).lock().await.expect("a lock");
     assert!(has_key(&cluster, from, &name("old")).await && has_key(&cluster, to, &name("new")).await);
     assert!(one.mutex(name("new")).try_lock().await.expect("an answer").is_none());
     let mut behind = WaiterQueue::default();
     behind.add_waiter(&one, &name("new")).await;
-    pass_and_renew([&held], |by| hand.advance(by)).await;
+    pass_and_renew([&held], |by| manual_clock.advance(by)).await;
     assert_released(new).await;
     assert_eq!(behind.wait_all_served().await.0, numbers_up_to(1));
 
-    // The old one has moved, too, but the slot has not.
+    // The old lock's key has moved, but the slot has not.
     cluster.move_keys(&migration).await.expect("moved keys");
     assert!(has_key(&cluster, to, &name("old")).await && !has_key(&cluster, from, &name("old")).await);
-    pass_and_renew([&held], |by| hand.advance(by)).await;
-    line.add_waiter(&two, &name("old")).await;
+    pass_and_renew([&held], |by| manual_clock.advance(by)).await;
+    queue.add_waiter(&two, &name("old")).await;
     assert!(two.mutex(name("old")).try_lock().await.expect("an answer").is_none());
     assert_eq!(two.inspect(name("old")).await.expect("a view").holders.len(), 1);
     assert_released(held).await;
-    assert_eq!(line.wait_all_served().await.0, numbers_up_to(2));
+    assert_eq!(queue.wait_all_served().await.0, numbers_up_to(2));
     let again = two.mutex(name("old")).lock().await.expect("a lock");
 
-    cluster.finish_migration(migration).await.expect("the end of a move");
+    cluster.finish_migration(migration).await.expect("a finished migration");
     assert!(one.mutex(name("old")).try_lock().await.expect("an answer").is_none());
     assert_released(again).await;
     until_free(&one, &name("old")).await;
 }
 
-/// Strict mode has a key beside the lock's: while the slot moves, the two may be on different nodes. Whatever is held stays held.
+/// Strict mode has a key beside the lock's. While the slot moves, the two may be on different
+/// nodes; held locks stay held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strict_mode_keeps_held_locks_in_a_half_moved_slot() {
     for lock_first in [false, true] {
@@ -175,21 +178,21 @@ async fn strict_mode_keeps_held_locks_in_a_half_moved_slot() {
         let answer = Arc::clone(&engine).attempt(Arc::clone(&waits), true).await.expect("an answer");
         assert!(matches!(answer, AcquireReply::Queued { .. }), "{answer:?}");
 
-        let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
+        let migration = cluster.begin_migration(slot, to).await.expect("a started migration");
         let moves = if lock_first { key(&name) } else { beside };
         let moved = raw_command(addr, &["MIGRATE", "127.0.0.1", &port, &moves, "0", "5000"]).await;
         assert_eq!(moved, Reply::Simple("OK".to_owned()));
         let renewed = Arc::clone(&engine).renew(vec![Arc::clone(&held)]).await.expect("an answer");
         assert!(matches!(renewed[..], [RenewReply::Renewed(_)]), "{renewed:?}");
-        // Given back it can be, and nobody new is let in so far.
+        // The lock can be released, but no new claim is granted yet.
         assert_eq!(Arc::clone(&engine).release(held).await.expect("an answer"), ReleaseReply::Released);
-        let looks = Arc::clone(&engine).wait(waits, Duration::ZERO).await.expect("an answer");
-        assert!(matches!(looks, AcquireReply::Queued { ahead: 0, .. }), "{looks:?}");
-        cluster.finish_migration(migration).await.expect("the end of a move");
+        let answer = Arc::clone(&engine).wait(waits, Duration::ZERO).await.expect("an answer");
+        assert!(matches!(answer, AcquireReply::Queued { ahead: 0, .. }), "{answer:?}");
+        cluster.finish_migration(migration).await.expect("a finished migration");
     }
 }
 
-/// Strict mode's key of a slot, which says that its server has forgotten nothing for long.
+/// Writes strict mode's record of a slot as on a server that has been up for long.
 async fn old_epoch_record(addr: SocketAddr, slot: u16) -> String {
     let tag = (0..).find(|tag: &u32| slot_of(&tag.to_string()) == slot).expect("every slot has one");
     let key = format!("leasehold:e{{{tag}}}");
@@ -205,32 +208,33 @@ async fn old_epoch_record(addr: SocketAddr, slot: u16) -> String {
     key
 }
 
-/// Locks of one slot, some on either side: a request for all cannot be served, one for each can.
+/// Locks of one slot are split over two nodes: a request for all of them fails, single requests
+/// work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_of_a_half_moved_slot_are_renewed_on_both_nodes() {
     let (mut cluster, run) = shared_masters().await;
-    let hand = ManualClock::running();
-    let locks = patient_client(&cluster.url(), LONG_TTL, hand.clock()).await;
+    let manual_clock = ManualClock::running();
+    let locks = patient_client(&cluster.url(), LONG_TTL, manual_clock.clock()).await;
     let name = |about: &str| format!("{about}{{split-{run}}}");
     let slot = slot_of(&format!("split-{run}"));
     let from = cluster.owner_of(slot).await.expect("an owner");
     let to = (from + 1) % 3;
     let names: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"].map(name).into();
-    let all = locks.multi_lock(names.clone()).lock().await.expect("all of them");
-    let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
+    let all = locks.multi_lock(names.clone()).lock().await.expect("all locks");
+    let migration = cluster.begin_migration(slot, to).await.expect("a started migration");
     let port = cluster.nodes()[to].port().to_string();
     for name in names.iter().step_by(2) {
         let moved =
             raw_command(cluster.nodes()[from].addr(), &["MIGRATE", "127.0.0.1", &port, &key(name), "0", "5000"]).await;
         assert_eq!(moved, Reply::Simple("OK".to_owned()));
     }
-    // Longer than a TTL.
+    // For longer than a TTL.
     for _ in 0..4 {
-        pass_and_renew(all.guards(), |by| hand.advance(by)).await;
+        pass_and_renew(all.guards(), |by| manual_clock.advance(by)).await;
     }
     assert!(all.is_held());
     let both = [name("a"), name("new")];
     assert!(locks.multi_lock(both.clone()).try_lock().await.expect("an answer").is_none());
-    cluster.finish_migration(migration).await.expect("the end of a move");
+    cluster.finish_migration(migration).await.expect("a finished migration");
     assert!(all.release().await.expect("an answer").iter().all(|(_, outcome)| *outcome == ReleaseOutcome::Released));
 }

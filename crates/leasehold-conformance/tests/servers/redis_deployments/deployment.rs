@@ -1,4 +1,4 @@
-//! What the tests of Redis deployments share.
+//! Helpers for the tests of Redis deployments.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Reply, RespClient};
 use tokio::task::JoinSet;
 
-/// A client of its own. A deployment that elects a master is asked again; every other refusal is the finding.
+/// Opens a client, retrying while the deployment elects a master; every other error fails the test.
 pub(crate) async fn client(url: &str, ttl: Duration) -> Locks {
     let url = &patient_url(url);
     let open = || async {
@@ -22,17 +22,17 @@ pub(crate) async fn client(url: &str, ttl: Duration) -> Locks {
     eventually(TEST_TIMEOUT, open).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-/// Waits for what should happen soon.
+/// Waits for a future, up to the test's timeout.
 pub(crate) async fn within_bound<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap_or_else(|_| panic!("not within {TEST_TIMEOUT:?}: {what}"))
 }
 
-/// Asks a server by hand, on a connection of its own.
+/// Sends a raw command on a new connection.
 pub(crate) async fn raw_command(addr: SocketAddr, words: &[&str]) -> Reply {
     RespClient::connect(addr).await.expect("a connection").command(words).await.expect("an answer")
 }
 
-/// The text of an answer.
+/// The text of a reply.
 pub(crate) fn text(reply: Reply) -> String {
     match reply {
         Reply::Bulk(text) | Reply::Simple(text) => text,
@@ -40,7 +40,8 @@ pub(crate) fn text(reply: Reply) -> String {
     }
 }
 
-/// Waits until so many of our clients listen at the server. One that becomes the master closes its connections: it is asked again.
+/// Waits until `count` clients are subscribed at the server. A replica that becomes master closes
+/// its connections, so this retries.
 #[cfg(feature = "nightly")]
 pub(crate) async fn until_listening(addr: SocketAddr, count: usize) {
     eventually(TEST_TIMEOUT, || async {
@@ -60,7 +61,7 @@ pub(crate) async fn until_answering(locks: &Locks) {
     eventually(TEST_TIMEOUT, || async { locks.inspect("anything").await.map(drop) }).await;
 }
 
-/// Waits until so many wait for the lock.
+/// Waits until `count` waiters queue for the lock.
 pub(crate) async fn until_waiting(locks: &Locks, name: &str, count: usize) {
     eventually(TEST_TIMEOUT, || async {
         let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
@@ -69,7 +70,7 @@ pub(crate) async fn until_waiting(locks: &Locks, name: &str, count: usize) {
     .await;
 }
 
-/// Waits until nobody holds the lock and nobody waits.
+/// Waits until the lock has no holders and no waiters.
 pub(crate) async fn until_free(locks: &Locks, name: &str) {
     eventually(TEST_TIMEOUT, || async {
         let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
@@ -79,8 +80,8 @@ pub(crate) async fn until_free(locks: &Locks, name: &str) {
     .await;
 }
 
-/// Runs a test of renewals with one TTL after the other until a try shows it. `false`: on a busy machine a lease ended before it was
-/// renewed. A longer lease has to show the same.
+/// Runs a renewal test with growing TTLs until it succeeds. `false` means that a lease expired
+/// before it was renewed, as on a busy machine.
 #[cfg(feature = "nightly")]
 pub(crate) async fn with_a_lease(test: impl AsyncFn(Duration) -> bool) {
     for ttl in [6, 12, 24, 48].map(Duration::from_secs) {
@@ -91,7 +92,7 @@ pub(crate) async fn with_a_lease(test: impl AsyncFn(Duration) -> bool) {
     panic!("no lease was renewed");
 }
 
-/// Waits until the lease was extended once more; `false`: it was lost before.
+/// Waits until the lease was renewed once more; returns `false` if it expired before.
 #[cfg(feature = "nightly")]
 pub(crate) async fn is_renewed(guard: &leasehold::Guard) -> bool {
     let before = guard.deadline();
@@ -105,7 +106,7 @@ pub(crate) async fn is_renewed(guard: &leasehold::Guard) -> bool {
     .await
 }
 
-/// Tasks that wait for one lock, one after the other, hold it for a moment and give it back.
+/// Tasks that queue for one lock, hold it for a moment and release it.
 #[derive(Default)]
 pub(crate) struct WaiterQueue {
     tasks: JoinSet<()>,
@@ -113,12 +114,12 @@ pub(crate) struct WaiterQueue {
 }
 
 impl WaiterQueue {
-    /// Adds one at the end, and returns when it waits.
+    /// Adds a waiter at the end and returns when it waits.
     pub(crate) async fn add_waiter(&mut self, locks: &Locks, name: &str) {
         assert!(self.try_add_waiter(locks, name).await, "a waiter was served before all waited");
     }
 
-    /// The same; `false`: one was served before it was seen that all wait.
+    /// The same, but returns `false` if a waiter was served first.
     pub(crate) async fn try_add_waiter(&mut self, locks: &Locks, name: &str) -> bool {
         let served_before = self.grants.lock().expect("no panic").len();
         let before = locks.inspect(name).await.expect("a view").waiters.len();
@@ -138,15 +139,15 @@ impl WaiterQueue {
         .await
     }
 
-    /// Waits until all were served; their numbers in the order in which they were, and their tokens.
+    /// Waits until all are served. Returns their numbers in the order of service, and their tokens.
     pub(crate) async fn wait_all_served(self) -> (Vec<usize>, Vec<Token>) {
-        within_bound("all who wait are served", self.tasks.join_all()).await;
+        within_bound("all waiters are served", self.tasks.join_all()).await;
         let served = self.grants.lock().expect("no panic").clone();
         served.into_iter().unzip()
     }
 }
 
-/// The numbers up to `count`, in order.
+/// The numbers below `count`, in order.
 pub(crate) fn numbers_up_to(count: usize) -> Vec<usize> {
     (0..count).collect()
 }

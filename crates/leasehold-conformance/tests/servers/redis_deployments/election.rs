@@ -1,4 +1,4 @@
-//! An observer of an election is told by the server, and misses nothing.
+//! The server notifies an election's observer, which misses no change.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use crate::redis_faults::fixture::Fixture;
 
 async fn next_leader(observer: &mut Observer, what: &str) -> Option<Leader> {
-    // An observer that was not told looks by itself after a third of the TTL, which is later.
+    // Without a notification the observer checks after a third of the TTL, which is later than this
+    // timeout.
     let seen = tokio::time::timeout(TEST_TIMEOUT, observer.next()).await;
     seen.unwrap_or_else(|_| panic!("missed: {what}")).expect("an answer")
 }
 
-/// Lets a little time pass, without sleeping.
+/// Lets a little time pass without sleeping.
 async fn yield_for(time: Duration) {
     let until = Clock::system().now().saturating_add(time);
     while Clock::system().now() < until {
@@ -22,11 +23,11 @@ async fn yield_for(time: Duration) {
     }
 }
 
-/// The change falls before, into and after the moment in which the server is asked to tell of it.
+/// The change happens before, while and after the observer subscribes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_observer_sees_every_change_at_any_time() {
-    let site = Fixture::shared().await;
-    let (one, two) = (site.locks(LONG_TTL).await, site.locks(LONG_TTL).await);
+    let fixture = Fixture::shared().await;
+    let (one, two) = (fixture.locks(LONG_TTL).await, fixture.locks(LONG_TTL).await);
     let mut observer = two.election("a").observe().expect("an observer");
     assert_eq!(next_leader(&mut observer, "the beginning").await, None);
     for round in 0..300 {

@@ -1,5 +1,5 @@
-//! A server that others' leases come to, by a fail-over or with a slot that moves: its clock is another one, and it may be one that a
-//! waiter's client has not heard of.
+//! A server inherits leases in a fail-over or a slot migration. Its clock differs, and a waiter's
+//! client may not know the server.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use leasehold_testbed::{Server, WallClock, eventually, redis};
 use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, patient_url, raw_command, text};
 use crate::redis_faults::fixture::claim;
 
-/// Further than a lease.
+/// Further ahead than a lease lasts, in seconds.
 const AHEAD: i64 = 2 * LONG_TTL.as_secs() as i64;
 
 /// An engine without a keeper.
@@ -29,7 +29,7 @@ async fn assert_granted(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) {
     assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");
 }
 
-/// Others are not let in, and the lease ends within its TTL.
+/// Other claims are not granted, and the lease expires within its TTL.
 async fn assert_busy(engine: &Arc<dyn Engine>, name: &str) {
     match attempt(engine, &claim(name, Mode::Exclusive, LONG_TTL), false).await {
         AcquireReply::Busy { recheck_after: recheck } => {
@@ -45,14 +45,14 @@ async fn assert_renewed(engine: &Arc<dyn Engine>, claims: &[&Arc<Claim>]) {
     assert!(answers.iter().all(|answer| matches!(answer, RenewReply::Renewed(_))), "{answers:?}");
 }
 
-/// A server whose clock is ahead.
+/// A wall clock that is ahead.
 fn clock_ahead() -> WallClock {
     let clock = WallClock::new().expect("a clock");
     clock.set_offset(AHEAD).expect("a moved clock");
     clock
 }
 
-/// The lease on a lock of its own, on one that is shared, on one that another waits for; and 16 that are renewed together.
+/// Leases on an exclusive, a shared and a contended lock, and 16 that are renewed as a group.
 struct HeldLeases {
     exclusive: Arc<Claim>,
     shared: Arc<Claim>,
@@ -75,7 +75,7 @@ impl HeldLeases {
         Self { exclusive: alone, shared, contended: wanted, grouped: many }
     }
 
-    /// What another server has of it: nobody else gets in, and all who hold go on.
+    /// The other server grants the locks to no one else and renews all leases.
     async fn assert_still_held(&self, engine: &Arc<dyn Engine>) {
         for name in ["alone", "shared", "wanted", "many 3"] {
             assert_busy(engine, name).await;
@@ -105,14 +105,14 @@ async fn leases_survive_a_failover_to_a_replica_whose_clock_is_ahead() {
     raw_command(replica.addr(), &["REPLICAOF", "NO", "ONE"]).await;
     let engine = open_engine(&replica).await;
     scene.assert_still_held(&engine).await;
-    // What nobody renews any more ends by this server's clock.
+    // Leases that are not renewed expire by this server's clock.
     clock.set_offset(AHEAD + LONG_TTL.as_secs() as i64 + 1).expect("a moved clock");
     for name in ["alone", "shared", "many 3"] {
         assert_granted(&engine, &claim(name, Mode::Exclusive, LONG_TTL)).await;
     }
 }
 
-/// What a slot's move does with a key, between two servers that need no cluster for it.
+/// Moves a lock's key as a slot migration does, without a cluster.
 async fn migrate_lock(from: &Server, to: &Server, name: &str) {
     let (port, key) = (to.port().to_string(), format!("leasehold:l{{{name}}}"));
     let moved = raw_command(from.addr(), &["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]).await;
@@ -135,7 +135,8 @@ async fn a_lease_survives_a_move_to_a_node_whose_clock_is_ahead() {
     assert_granted(&new, &claim("alone", Mode::Exclusive, LONG_TTL)).await;
 }
 
-/// A waiter whose client does not listen at the lock's new node, since it has not heard of the move, keeps its place.
+/// A waiter keeps its position even if its client does not know of the move and is not subscribed
+/// at the new node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_keeps_its_position_when_its_lock_moves() {
     let clock = WallClock::new().expect("a clock");
@@ -149,13 +150,13 @@ async fn a_waiter_keeps_its_position_when_its_lock_moves() {
     }
     migrate_lock(&from, &to, "a").await;
     assert_eq!(Arc::clone(&new).release(first).await.expect("an answer"), ReleaseReply::Released);
-    let overtakes = attempt(&new, &late, true).await;
-    assert!(matches!(overtakes, AcquireReply::Queued { ahead: 1, .. }), "{overtakes:?}");
-    // It hears that it was granted when it looks for itself, and so does the next one.
+    let answer = attempt(&new, &late, true).await;
+    assert!(matches!(answer, AcquireReply::Queued { ahead: 1, .. }), "{answer:?}");
+    // The waiter learns of its grant at its own next attempt, and so does the next one.
     assert_granted(&new, &waiter).await;
     assert_eq!(Arc::clone(&new).release(waiter).await.expect("an answer"), ReleaseReply::Released);
     assert_granted(&new, &next).await;
-    // One that is never heard of again is in the way for no longer than its time.
+    // A dead waiter blocks the queue for no longer than its TTL.
     let [dead, behind] = ["b"; 2].map(|name| claim(name, Mode::Exclusive, LONG_TTL));
     assert_granted(&old, &dead).await;
     assert!(matches!(attempt(&old, &behind, true).await, AcquireReply::Queued { .. }));

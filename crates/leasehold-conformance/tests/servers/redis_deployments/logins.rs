@@ -1,4 +1,4 @@
-//! Passwords, databases and TLS where there is more than one server.
+//! Passwords, databases and TLS behind Sentinels.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,20 +13,20 @@ use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, WaiterQueue, 
 
 pub(super) const SECRET: &str = "opensesame";
 
-/// Two clients hand a lock over: commands and messages both go through.
+/// Two clients hand off a lock, which needs both commands and notifications.
 pub(super) async fn assert_hands_off(url: &str) {
     eventually(TEST_TIMEOUT, || async { Locks::open(url).await.map(drop).map_err(|error| error.to_string()) }).await;
     let (one, two) = (client(url, LONG_TTL).await, client(url, LONG_TTL).await);
     let held = one.mutex("a").lock().await.expect("a lock");
-    let mut line = WaiterQueue::default();
-    line.add_waiter(&two, "a").await;
+    let mut queue = WaiterQueue::default();
+    queue.add_waiter(&two, "a").await;
     assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
-    assert_eq!(line.wait_all_served().await.0, numbers_up_to(1));
+    assert_eq!(queue.wait_all_served().await.0, numbers_up_to(1));
 }
 
-/// Who has no or a wrong password is refused, and it is not repeated.
+/// A missing or wrong password is rejected, and the error does not repeat it.
 pub(super) async fn assert_login_refused(url: &str) {
-    let error = Locks::open(url).await.expect_err("refused");
+    let error = Locks::open(url).await.expect_err("access denied");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!error.to_string().contains(SECRET) && !error.to_string().contains("wrong"), "{error}");
 }
@@ -46,7 +46,7 @@ async fn a_password_and_a_database_behind_sentinels() {
     assert_login_refused(&set.url().replace(&format!(":{SECRET}@"), "")).await;
 }
 
-/// A Sentinel that speaks only TLS, with another server's certificate.
+/// A Sentinel that accepts only TLS, with another server's certificate.
 struct TlsSentinel {
     master: u16,
     certificates: PathBuf,
@@ -89,6 +89,6 @@ async fn tls_behind_a_sentinel() {
     let recipe = TlsSentinel { master: redis.server.port(), certificates };
     let sentinel = Server::start(recipe).await.expect("a Sentinel");
     assert_hands_off(&format!("{}?tls=on&ca={}", sentinel.url(), redis.ca.display())).await;
-    let error = Locks::open(&sentinel.url()).await.expect_err("without TLS nobody is heard");
+    let error = Locks::open(&sentinel.url()).await.expect_err("TLS is required");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }

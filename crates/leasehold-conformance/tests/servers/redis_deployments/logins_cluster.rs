@@ -8,7 +8,8 @@ use leasehold_testbed::redis::{Redis, Reply, RespClient};
 
 use crate::redis_deployments::logins::{SECRET, assert_hands_off, assert_login_refused};
 
-/// Arguments of a cluster of one. The port for other nodes must be a free one; nobody else calls there.
+/// Arguments for a cluster of one node. The bus port must be free, but no other node connects to
+/// it.
 fn single_node_arguments() -> Vec<String> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
     let arguments = format!("--cluster-enabled yes --cluster-config-file nodes.conf --cluster-port {port}");
@@ -40,6 +41,6 @@ async fn tls_in_a_cluster() {
     assert_eq!(String::from_utf8_lossy(&done.stdout).trim(), "OK", "{done:?}");
     let url = format!("redis+cluster://{}", redis.server.addr());
     assert_hands_off(&format!("{url}?tls=on&ca={}", redis.ca.display())).await;
-    let error = Locks::open(&url).await.expect_err("without TLS nobody is heard");
+    let error = Locks::open(&url).await.expect_err("TLS is required");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }

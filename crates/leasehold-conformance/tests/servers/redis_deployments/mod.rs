@@ -1,4 +1,4 @@
-//! Redis as it is run: alone with replicas, behind Sentinels, as a cluster; and what all of these have in common.
+//! Redis deployments: a server with replicas, Sentinels, a cluster, and what they have in common.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod acl;

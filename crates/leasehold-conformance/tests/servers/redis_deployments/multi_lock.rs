@@ -1,4 +1,4 @@
-//! Several locks at once on `redis:`: one script takes them all, or none.
+//! Multi-locks on `redis:`: one script acquires all locks or none.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +13,7 @@ async fn open(server: &Server) -> Locks {
     Locks::builder().ttl(LONG_TTL).open(&patient_url(&server.url())).await.expect("the engine")
 }
 
-/// How many scripts the server has run.
+/// Number of scripts that the server has run.
 async fn script_calls(server: &Server) -> u64 {
     let mut raw = RespClient::connect(server.addr()).await.expect("a raw connection");
     let Reply::Bulk(stats) = raw.command(&["INFO", "commandstats"]).await.expect("an answer") else {
@@ -28,7 +28,7 @@ async fn free_locks_are_acquired_by_one_script() {
     let server = redis::start().await.expect("a server");
     let locks = open(&server).await;
     let before = script_calls(&server).await;
-    let all = locks.multi_lock(["c", "a", "b"]).lock().await.expect("all of them");
+    let all = locks.multi_lock(["c", "a", "b"]).lock().await.expect("all locks");
     assert_eq!(script_calls(&server).await - before, 1, "one script for three locks");
     let tokens: Vec<_> = ["a", "b", "c"].map(|name| all.token(name).expect("a token")).to_vec();
     for (name, token) in ["a", "b", "c"].into_iter().zip(&tokens) {
@@ -46,8 +46,8 @@ async fn free_locks_are_acquired_by_one_script() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn if_one_lock_is_held_none_is_acquired() {
-    let site = Fixture::shared().await;
-    let (locks, other) = (site.locks(LONG_TTL).await, site.locks(LONG_TTL).await);
+    let fixture = Fixture::shared().await;
+    let (locks, other) = (fixture.locks(LONG_TTL).await, fixture.locks(LONG_TTL).await);
     let held = other.mutex("b").lock().await.expect("a lock");
     assert!(locks.multi_lock(["a", "b", "c"]).try_lock().await.expect("an answer").is_none());
     eventually(TEST_TIMEOUT, || async {
@@ -66,43 +66,43 @@ async fn if_one_lock_is_held_none_is_acquired() {
     })
     .await;
     let _ = held.release().await.expect("a release");
-    assert!(waits.await.expect("no panic").expect("all of them").is_held());
+    assert!(waits.await.expect("no panic").expect("all locks").is_held());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn modes_owners_and_limits_are_kept_in_one_script_too() {
-    let site = Fixture::shared().await;
-    let (locks, other) = (site.locks(LONG_TTL).await, site.locks(LONG_TTL).await);
+    let fixture = Fixture::shared().await;
+    let (locks, other) = (fixture.locks(LONG_TTL).await, fixture.locks(LONG_TTL).await);
     let owner = Owner::new();
     let outer = locks.mutex("mine").owner(&owner).lock().await.expect("a lock");
     let reader = other.rwlock("read").read().await.expect("a lock");
     let permit = other.semaphore("slots", 3).acquire(2).await.expect("permits");
     let wanted = [("mine", Mode::Exclusive), ("read", Mode::Shared), ("slots", Mode::Permits { n: 1, limit: 3 })];
-    let all = locks.multi_lock(wanted).owner(&owner).try_lock().await.expect("an answer").expect("all fit");
+    let all = locks.multi_lock(wanted).owner(&owner).try_lock().await.expect("an answer").expect("all locks fit");
     assert_eq!(all.token("mine"), Some(outer.token()), "re-entered");
-    assert!(other.semaphore("slots", 3).try_acquire(1).await.expect("an answer").is_none(), "none is left");
+    assert!(other.semaphore("slots", 3).try_acquire(1).await.expect("an answer").is_none(), "no permit is left");
     drop(all);
     let two = [("free", Mode::Exclusive), ("slots", Mode::Permits { n: 2, limit: 3 })];
-    assert!(locks.multi_lock(two).try_lock().await.expect("an answer").is_none(), "two do not fit");
+    assert!(locks.multi_lock(two).try_lock().await.expect("an answer").is_none(), "two permits do not fit");
     let other_limit = [("free", Mode::Exclusive), ("slots", Mode::Permits { n: 1, limit: 4 })];
-    assert!(locks.multi_lock(other_limit).try_lock().await.is_err(), "another limit is refused");
+    assert!(locks.multi_lock(other_limit).try_lock().await.is_err(), "a different limit is rejected");
     drop((reader, permit, outer));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn multi_lock_holders_exclude_each_other_and_never_deadlock() {
-    let site = Fixture::shared().await;
+    let fixture = Fixture::shared().await;
     static INSIDE: [AtomicU32; 3] = [AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)];
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..6_usize {
-        let locks = site.locks(LONG_TTL).await;
+        let locks = fixture.locks(LONG_TTL).await;
         tasks.spawn(async move {
             for turn in 0..30 {
                 let pair = [number % 3, (number + 1 + turn % 2) % 3];
                 let names = pair.map(|at| format!("lock {at}"));
                 let all = locks.multi_lock(names).timeout(TEST_TIMEOUT).lock().await.expect("both");
                 for at in pair {
-                    assert_eq!(INSIDE[at].fetch_add(1, Ordering::SeqCst), 0, "somebody else is inside");
+                    assert_eq!(INSIDE[at].fetch_add(1, Ordering::SeqCst), 0, "the lock has another holder");
                 }
                 for _ in 0..20 {
                     tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Records in Redis: what is stored, and what others may do to it.
+//! Records in Redis: how they are stored, and what happens when other programs change them.
 
 use leasehold::engine::Record;
 use leasehold::{ErrorKind, Records};
@@ -8,71 +8,72 @@ use crate::redis_deployments::deployment::{LONG_TTL, raw_command};
 use crate::redis_faults::fixture::Fixture;
 
 async fn compare_and_set(records: &Records, over: u64, value: &str) -> Record {
-    records.compare_and_set("a", over, value).await.expect("an answer").expect("it is as it was")
+    records.compare_and_set("a", over, value).await.expect("an answer").expect("the version is unchanged")
 }
 
-/// A record stays; what is left of a removed one goes after a day, and keeps its version until then.
+/// A record has no expiry; a removed one keeps its version for a day.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_persists_and_a_removed_one_expires_after_a_day() {
-    let site = Fixture::shared().await;
-    let (records, key) = (site.locks(LONG_TTL).await.records().expect("records"), &*site.record_key("a"));
-    let ttl = async || match raw_command(site.server.addr(), &["TTL", key]).await {
+    let fixture = Fixture::shared().await;
+    let (records, key) = (fixture.locks(LONG_TTL).await.records().expect("records"), &*fixture.record_key("a"));
+    let ttl = async || match raw_command(fixture.server.addr(), &["TTL", key]).await {
         Reply::Integer(seconds) => seconds,
         other => panic!("{other:?}"),
     };
     let made = compare_and_set(&records, 0, "x").await;
-    assert_eq!(ttl().await, -1, "it stays");
+    assert_eq!(ttl().await, -1, "no expiry");
     compare_and_set(&records, made.version, "").await;
     let left = ttl().await;
     assert!((3600..=86_400).contains(&left), "{left}");
     let again = compare_and_set(&records, 0, "y").await;
     assert!(again.version > made.version);
-    assert_eq!(ttl().await, -1, "it is there again, and stays");
+    assert_eq!(ttl().await, -1, "the new record has no expiry");
 }
 
-/// The server's clock was an hour ahead when it was written, or removed: versions go on from there, one by one.
+/// The record was written or removed while the server's clock was an hour ahead: versions continue
+/// from there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn versions_rise_while_the_clock_is_behind() {
-    let site = Fixture::shared().await;
-    let (records, key) = (site.locks(LONG_TTL).await.records().expect("records"), &*site.record_key("a"));
+    let fixture = Fixture::shared().await;
+    let (records, key) = (fixture.locks(LONG_TTL).await.records().expect("records"), &*fixture.record_key("a"));
     let now = records.get("a").await.expect("a record").engine_time;
     let ahead = u64::try_from(now.as_micros()).expect("a time") + 3_600_000_000;
     for left in [format!("{ahead:016}"), format!("{ahead:016}x")] {
-        assert_eq!(raw_command(site.server.addr(), &["SET", key, &left]).await, Reply::Simple("OK".to_owned()));
+        assert_eq!(raw_command(fixture.server.addr(), &["SET", key, &left]).await, Reply::Simple("OK".to_owned()));
         let over = records.get("a").await.expect("a record").version;
         assert_eq!(over, if left.ends_with('x') { ahead } else { 0 });
         assert_eq!(compare_and_set(&records, over, "y").await.version, ahead + 1);
     }
 }
 
-/// Deleted by hand, it is gone, and a client that read it before is late.
+/// A record deleted by hand is gone, and a client that read it before gets a conflict.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_deleted_by_hand_never_repeats_a_version() {
-    let site = Fixture::shared().await;
-    let (records, key) = (site.locks(LONG_TTL).await.records().expect("records"), &*site.record_key("a"));
+    let fixture = Fixture::shared().await;
+    let (records, key) = (fixture.locks(LONG_TTL).await.records().expect("records"), &*fixture.record_key("a"));
     let made = compare_and_set(&records, 0, "x").await;
-    assert_eq!(raw_command(site.server.addr(), &["DEL", key]).await, Reply::Integer(1));
+    assert_eq!(raw_command(fixture.server.addr(), &["DEL", key]).await, Reply::Integer(1));
     assert_eq!(records.get("a").await.expect("a record").version, 0);
     assert!(records.compare_and_set("a", made.version, "late").await.expect("an answer").is_none());
     assert!(compare_and_set(&records, 0, "x").await.version > made.version);
 }
 
-/// Another program's key is said, and not written over.
+/// Another program's key causes an error and is not overwritten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_key_is_an_error_and_is_not_overwritten() {
-    let site = Fixture::shared().await;
-    let (records, key) = (site.locks(LONG_TTL).await.records().expect("records"), &*site.record_key("a"));
+    let fixture = Fixture::shared().await;
+    let (records, key) = (fixture.locks(LONG_TTL).await.records().expect("records"), &*fixture.record_key("a"));
     for command in [["SET", key, "short"], ["SET", key, "no number, but long enough"]] {
-        raw_command(site.server.addr(), &command).await;
-        let error = records.get("a").await.expect_err("not ours");
+        raw_command(fixture.server.addr(), &command).await;
+        let error = records.get("a").await.expect_err("not a record");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
-    raw_command(site.server.addr(), &["DEL", key]).await;
-    raw_command(site.server.addr(), &["HSET", key, "field", "value"]).await;
+    raw_command(fixture.server.addr(), &["DEL", key]).await;
+    raw_command(fixture.server.addr(), &["HSET", key, "field", "value"]).await;
     let errors = [records.get("a").await.map(drop), records.compare_and_set("a", 0, "x").await.map(drop)];
     for error in errors {
-        let error = error.expect_err("not ours");
+        let error = error.expect_err("not a record");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
-    assert_eq!(raw_command(site.server.addr(), &["HLEN", key]).await, Reply::Integer(1));
+    assert_eq!(raw_command(fixture.server.addr(), &["HLEN", key]).await, Reply::Integer(1));
 }

@@ -1,4 +1,4 @@
-//! `replicas=1`: a grant counts when a replica has it, and only then.
+//! `replicas=1`: a grant counts only once a replica has it.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::redis_deployments::deployment::{
     LONG_TTL, TEST_TIMEOUT, client, raw_command, text, until_waiting, within_bound,
 };
 
-/// A master and its replica, and a URL that asks for it.
+/// A master with a replica, and a URL with `replicas=1`.
 pub(super) async fn master_and_replica() -> (Server, Server, String) {
     let master = redis::start().await.expect("a master");
     let replica = redis::replica_of(&master).start().await.expect("a replica");
@@ -18,7 +18,7 @@ pub(super) async fn master_and_replica() -> (Server, Server, String) {
     (master, replica, url)
 }
 
-/// The token of the lock's holder in a server's record, or nothing if it knows of none.
+/// The token of the lock's holder in a server's record, if any.
 async fn holder_token(addr: SocketAddr, name: &str) -> Option<Token> {
     match raw_command(addr, &["HGET", &format!("leasehold:l{{{name}}}"), "m"]).await {
         Reply::Nil => None,
@@ -30,11 +30,11 @@ async fn holder_token(addr: SocketAddr, name: &str) -> Option<Token> {
     }
 }
 
-/// Waits until the server's record says that somebody holds the lock, other than by this token.
+/// Waits until the server's record has a holder with a token above `before`.
 async fn until_held(addr: SocketAddr, name: &str, before: Option<Token>) -> Token {
     eventually(TEST_TIMEOUT, || async {
         let token = holder_token(addr, name).await;
-        token.filter(|token| before < Some(*token)).ok_or(format!("nobody holds it, {token:?}"))
+        token.filter(|token| before < Some(*token)).ok_or(format!("no newer holder: {token:?}"))
     })
     .await
 }
@@ -47,17 +47,17 @@ async fn a_grant_counts_once_the_replica_has_it() {
     assert_eq!(holder_token(replica.addr(), "a").await, Some(guard.token()));
     replica.pause().expect("a pause");
     let mutex = locks.mutex("b");
-    let taking = tokio::spawn(async move { mutex.lock().await });
+    let acquiring = tokio::spawn(async move { mutex.lock().await });
     let token = until_held(master.addr(), "b", None).await;
-    assert!(!taking.is_finished(), "the master alone is not enough");
-    replica.resume().expect("it goes on");
-    let taken = within_bound("a lock", taking).await.expect("no panic").expect("a lock");
-    assert_eq!((taken.token(), holder_token(replica.addr(), "b").await), (token, Some(token)));
-    assert_eq!(taken.release().await.expect("an answer"), ReleaseOutcome::Released);
+    assert!(!acquiring.is_finished(), "the master alone is not enough");
+    replica.resume().expect("a resumed server");
+    let acquired = within_bound("a lock", acquiring).await.expect("no panic").expect("a lock");
+    assert_eq!((acquired.token(), holder_token(replica.addr(), "b").await), (token, Some(token)));
+    assert_eq!(acquired.release().await.expect("an answer"), ReleaseOutcome::Released);
     assert_eq!(guard.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
-/// The lock is handed to whoever is next, who has it when the replica knows.
+/// The next waiter holds the lock only once the replica has the hand-off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_waits_for_the_replica() {
     let (master, mut replica, url) = master_and_replica().await;
@@ -68,10 +68,14 @@ async fn a_hand_off_waits_for_the_replica() {
     until_waiting(&one, "a", 1).await;
     replica.pause().expect("a pause");
     let before = first.token();
-    assert_eq!(first.release().await.expect("an answer"), ReleaseOutcome::Released, "giving back waits for nobody");
+    assert_eq!(
+        first.release().await.expect("an answer"),
+        ReleaseOutcome::Released,
+        "a release does not wait for the replica"
+    );
     let token = until_held(master.addr(), "a", Some(before)).await;
     assert!(!waiting.is_finished(), "the master alone is not enough");
-    replica.resume().expect("it goes on");
+    replica.resume().expect("a resumed server");
     let second = within_bound("the next", waiting).await.expect("no panic").expect("a lock");
     assert_eq!((second.token(), holder_token(replica.addr(), "a").await), (token, Some(token)));
     assert_eq!(second.release().await.expect("an answer"), ReleaseOutcome::Released);

@@ -1,4 +1,4 @@
-//! What reading the Redis engine's protocol found, as tests.
+//! Regression tests for findings of a review of the Redis engine's protocol.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,24 +35,24 @@ pub(super) async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
     eventually(TEST_TIMEOUT, || async { if condition().await { Ok(()) } else { Err(what.to_owned()) } }).await;
 }
 
-/// A record lives as long as its longest lease, whatever other clients think of how long to keep it.
+/// A record outlives its longest lease, whatever retention other clients use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_with_different_retentions_do_not_end_each_others_leases() {
-    let site = Fixture::shared().await;
-    let (short, long) = (engine(&site.url("retention=1s")).await, engine(&site.url("")).await);
+    let fixture = Fixture::shared().await;
+    let (short, long) = (engine(&fixture.url("retention=1s")).await, engine(&fixture.url("")).await);
     let (first, second) = (claim("a", LONG_TTL / 2), claim("a", LONG_TTL));
     assert!(matches!(attempt(&short, &first).await, AcquireReply::Granted(_)));
     Arc::clone(&short).release(first).await.expect("a release");
     assert!(matches!(attempt(&long, &second).await, AcquireReply::Granted(_)));
-    let left = raw_connection(site.server).await.command(&["PTTL", &site.key("a")]).await.expect("an answer");
+    let left = raw_connection(fixture.server).await.command(&["PTTL", &fixture.key("a")]).await.expect("an answer");
     let Reply::Integer(left) = left else { panic!("{left:?}") };
-    // It is kept for an hour by the second.
+    // The second client's retention is an hour.
     assert!(left > LONG_TTL.as_millis() as i64, "the record ends in {left} ms");
     let third = claim("a", LONG_TTL);
     assert!(matches!(attempt(&short, &third).await, AcquireReply::Queued { .. }));
 }
 
-/// A claim that a late request has put into the queue does not hold, whatever it held before.
+/// A claim that a late request has queued is not renewed, whatever it held before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_only_waits_is_not_renewed() {
     let engine = engine(&Fixture::shared().await.url("")).await;
@@ -63,26 +63,27 @@ async fn a_claim_that_only_waits_is_not_renewed() {
     assert!(matches!(renewed[..], [RenewReply::Renewed(_), RenewReply::Lost]), "{renewed:?}");
 }
 
-/// What another program has put under one lock's key costs the others of the same renewal nothing.
+/// Foreign data under one lock's key does not affect the other leases of the same renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_overwritten_key_does_not_end_other_leases() {
-    let (site, hand) = (Fixture::shared().await, ManualClock::running());
-    let (locks, other) = (site.locks_with_clock(LONG_TTL, hand.clock()).await, site.locks(LONG_TTL).await);
+    let (fixture, manual_clock) = (Fixture::shared().await, ManualClock::running());
+    let (locks, other) =
+        (fixture.locks_with_clock(LONG_TTL, manual_clock.clock()).await, fixture.locks(LONG_TTL).await);
     let mut guards: Vec<Guard> = Vec::new();
     for number in 0..40 {
         guards.push(locks.mutex(format!("lock {number}")).lock().await.expect("a lock"));
     }
-    let spoilt = ["SET", &site.key("lock 9"), "x", "PX", "600000"];
+    let overwrite = ["SET", &fixture.key("lock 9"), "x", "PX", "600000"];
     assert_eq!(
-        raw_connection(site.server).await.command(&spoilt).await.expect("an answer"),
+        raw_connection(fixture.server).await.command(&overwrite).await.expect("an answer"),
         Reply::Simple("OK".to_owned())
     );
     let lost = guards.remove(9);
-    // With the fourth renewal at the latest each is asked for by itself; twice the TTL.
+    // Each lease is renewed on its own at least every fourth time; this is twice the TTL.
     for _ in 0..6 {
-        pass_and_renew(&guards, |by| hand.advance(by)).await;
+        pass_and_renew(&guards, |by| manual_clock.advance(by)).await;
     }
-    let reason = tokio::time::timeout(TEST_TIMEOUT, lost.lost()).await.expect("it is told");
+    let reason = tokio::time::timeout(TEST_TIMEOUT, lost.lost()).await.expect("the holder learns of the loss");
     assert!(matches!(reason, LostReason::Revoked | LostReason::Expired));
     for guard in &guards {
         assert!(guard.is_held(), "{guard:?}");
@@ -90,52 +91,55 @@ async fn one_overwritten_key_does_not_end_other_leases() {
     }
 }
 
-/// A lease in a bundle is no longer than what the replicas have acknowledged.
+/// A grouped lease lasts no longer than the replicas have acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_replicas_grouped_leases_are_not_extended() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
+    let (server, manual_clock) = (redis::start().await.expect("a server"), ManualClock::running());
     let mut replica = replica_of(&server).start().await.expect("a replica");
-    let locks = patient_client(&format!("{}?replicas=1", server.url()), LONG_TTL, hand.clock()).await;
-    let taking = tokio::spawn(async move {
+    let locks = patient_client(&format!("{}?replicas=1", server.url()), LONG_TTL, manual_clock.clock()).await;
+    let acquiring = tokio::spawn(async move {
         let mut guards = Vec::new();
         for number in 0..40 {
             guards.push(locks.mutex(format!("lock {number}")).timeout(LONG_TTL).lock().await.expect("a lock"));
         }
         guards
     });
-    // A grant that the replica has not seen in time is asked for again, after a pause.
-    manual_time::advance_until(&hand, || if taking.is_finished() { Ok(()) } else { Err("not all are taken") }).await;
-    let guards = taking.await.expect("no panic");
+    // A grant that the replica has not acknowledged in time is retried after a back-off.
+    manual_time::advance_until(&manual_clock, || {
+        if acquiring.is_finished() { Ok(()) } else { Err("not all are acquired") }
+    })
+    .await;
+    let guards = acquiring.await.expect("no panic");
     replica.pause().expect("a pause");
-    let promised: Vec<_> = guards.iter().map(Guard::deadline).collect();
+    let deadlines: Vec<_> = guards.iter().map(Guard::deadline).collect();
     let _ = raw_connection(&server).await.command(&["CONFIG", "RESETSTAT"]).await.expect("an answer");
-    hand.advance(LONG_TTL / 3);
-    wait_until("they are renewed on the server, which asks its replica", async || {
+    manual_clock.advance(LONG_TTL / 3);
+    wait_until("the server renews them and asks its replica", async || {
         let stats = raw_connection(&server).await.command(&["INFO", "commandstats"]).await.expect("an answer");
         matches!(stats, Reply::Bulk(stats) if stats.contains("cmdstat_wait:calls="))
     })
     .await;
-    hand.advance(LONG_TTL);
-    for (guard, promised) in guards.iter().zip(promised) {
-        tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("it is lost when its lease ends");
-        assert!(guard.deadline() <= promised, "{guard:?} was extended without the replica");
+    manual_clock.advance(LONG_TTL);
+    for (guard, deadline) in guards.iter().zip(deadlines) {
+        tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("lost when the lease expires");
+        assert!(guard.deadline() <= deadline, "{guard:?} was extended without the replica");
     }
 }
 
-/// A server that has no memory left lets no new holder in; those that hold go on, and give back.
+/// A server without free memory grants no new lock; holders can still renew and release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_memory_held_locks_are_kept_and_released() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
-    let locks = patient_client(&server.url(), LONG_TTL, hand.clock()).await;
+    let (server, manual_clock) = (redis::start().await.expect("a server"), ManualClock::running());
+    let locks = patient_client(&server.url(), LONG_TTL, manual_clock.clock()).await;
     let mut guards: Vec<Guard> = Vec::new();
     for number in 0..40 {
         guards.push(locks.mutex(format!("lock {number}")).lock().await.expect("a lock"));
     }
     let _ = raw_connection(&server).await.command(&["CONFIG", "SET", "maxmemory", "1"]).await.expect("an answer");
-    let error = locks.mutex("new").try_lock().await.expect_err("there is no room");
+    let error = locks.mutex("new").try_lock().await.expect_err("out of memory");
     assert_eq!(error.kind(), leasehold::ErrorKind::Full, "{error}");
     for _ in 0..4 {
-        pass_and_renew(&guards, |by| hand.advance(by)).await;
+        pass_and_renew(&guards, |by| manual_clock.advance(by)).await;
     }
     for guard in guards {
         assert!(guard.is_held(), "{guard:?}");

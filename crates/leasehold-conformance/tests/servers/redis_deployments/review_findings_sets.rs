@@ -1,4 +1,4 @@
-//! What reading the Redis engine's protocol found, where there are several servers, or a server that is away.
+//! Regression tests for review findings about several servers, or an unreachable one.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use leasehold_testbed::{Proxy, Server, redis};
 
 use crate::redis_deployments::review_findings::{raw_connection, wait_until};
 
-/// The numbers of a server's clients that listen to an inbox.
+/// The ids of a server's clients that are subscribed to an inbox.
 async fn subscribed_client_ids(server: &Server) -> Vec<String> {
     let Reply::Bulk(list) = raw_connection(server).await.command(&["CLIENT", "LIST"]).await.expect("a list") else {
         panic!()
@@ -19,7 +19,8 @@ async fn subscribed_client_ids(server: &Server) -> Vec<String> {
     listens.filter_map(|line| Some(line.strip_prefix("id=")?.split(' ').next()?.to_owned())).collect()
 }
 
-/// A waiter that cannot be reached at the lock's node is passed over, and does not hear from another node that it was granted.
+/// A waiter that is unreachable from the lock's node is skipped, and gets no grant through another
+/// node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_skipped_waiter_receives_no_grant_from_another_cluster_node() {
     let cluster = Cluster::start(3, 0).await.expect("a cluster");
@@ -33,8 +34,8 @@ async fn a_skipped_waiter_receives_no_grant_from_another_cluster_node() {
         let mutex = waiter.mutex("a").timeout(LONG_TTL);
         async move { mutex.lock().await }
     });
-    wait_until("one waits", async || locks.inspect("a").await.is_ok_and(|view| view.waiters.len() == 1)).await;
-    // Its connection breaks, and the node takes no new ones; what it has to the other nodes stays.
+    wait_until("a waiter is queued", async || locks.inspect("a").await.is_ok_and(|view| view.waiters.len() == 1)).await;
+    // Its connection breaks, and the node accepts no new ones; connections to the other nodes stay.
     let mut raw = raw_connection(node).await;
     let mut theirs = subscribed_client_ids(node).await;
     theirs.retain(|id| !before.contains(id));
@@ -45,16 +46,19 @@ async fn a_skipped_waiter_receives_no_grant_from_another_cluster_node() {
     }
     let _ = held.release().await.expect("a release");
     let next = locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("the lock");
-    assert!(!waits.is_finished(), "it was passed over, and must not believe that it holds");
+    assert!(!waits.is_finished(), "a skipped waiter must not hold the lock");
     let _ = raw.command(&["CONFIG", "SET", "maxclients", "1000"]).await.expect("an answer");
-    wait_until("it waits again", async || locks.inspect("a").await.is_ok_and(|view| view.waiters.len() == 1)).await;
+    wait_until("the skipped client waits again", async || {
+        locks.inspect("a").await.is_ok_and(|view| view.waiters.len() == 1)
+    })
+    .await;
     assert!(next.is_held() && !waits.is_finished());
     let token = next.token();
     let _ = next.release().await.expect("a release");
     assert!(waits.await.expect("no panic").expect("the lock").token() > token);
 }
 
-/// Two clients that know the same master by different words agree on what strict mode waits for.
+/// Two clients that address the same master differently agree on its cool-down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cool_down_ends_although_clients_name_the_master_differently() {
     let set = SentinelSet::start(1).await.expect("a set");
@@ -75,7 +79,7 @@ async fn the_cool_down_ends_although_clients_name_the_master_differently() {
     tokio::join!(work(one), work(two));
 }
 
-/// A server that is away is asked for with growing pauses.
+/// Reconnects to an unreachable server back off with growing pauses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reconnects_come_with_growing_pauses() {
     let server = redis::start().await.expect("a server");
@@ -86,11 +90,11 @@ async fn reconnects_come_with_growing_pauses() {
     let start = clock.now();
     proxy.refuse(true);
     proxy.cut();
-    wait_until("it was refused eight times", async || proxy.counts().refused >= 8).await;
-    // Half of 20, 40, 80, 160, 320, 640 and 1000 ms at least; a busy machine only makes it longer.
+    wait_until("eight refused connections", async || proxy.counts().refused >= 8).await;
+    // At least half of 20, 40, 80, 160, 320, 640 and 1000 ms; a busy machine only takes longer.
     let took = clock.now().duration_since(start);
-    assert!(took >= Duration::from_secs(1), "eight tries within {took:?}");
+    assert!(took >= Duration::from_secs(1), "eight attempts within {took:?}");
     proxy.refuse(false);
-    wait_until("it is back", async || locks.inspect("a").await.is_ok()).await;
+    wait_until("the client is reconnected", async || locks.inspect("a").await.is_ok()).await;
     assert!(held.is_held());
 }

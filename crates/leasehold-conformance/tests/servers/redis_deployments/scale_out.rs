@@ -1,4 +1,4 @@
-//! A cluster gets a new node, and a slot moves there, before a waiter's client has heard of it.
+//! A cluster gets a new node, and a slot moves there before a waiter's client knows the node.
 
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Cluster, Reply, slot_of};
@@ -47,8 +47,8 @@ async fn a_waiter_is_served_by_a_node_that_it_does_not_know() {
 
     let newcomer = client(&format!("redis+cluster://{new}"), LONG_TTL).await;
     assert_released(held).await;
-    assert!(newcomer.mutex("a").try_lock().await.expect("an answer").is_none(), "a newcomer overtakes nobody");
-    assert_released(within_bound("its turn", waits).await.expect("no panic").expect("a lock")).await;
+    assert!(newcomer.mutex("a").try_lock().await.expect("an answer").is_none(), "a new client does not overtake");
+    assert_released(within_bound("the waiter gets the lock", waits).await.expect("no panic").expect("a lock")).await;
     assert_released(newcomer.mutex("a").lock().await.expect("a lock")).await;
 }
 

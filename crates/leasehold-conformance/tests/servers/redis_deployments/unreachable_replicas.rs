@@ -1,4 +1,4 @@
-//! `replicas=1` where the replica is away, the master dies, and slots move.
+//! `replicas=1` with an unreachable replica, a dead master, and moving slots.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,8 +22,8 @@ fn assert_names_replica_count(error: &Error) {
 async fn without_the_replica_no_grant_counts() {
     let (_master, mut replica, url) = master_and_replica().await;
     let (one, two) = (client(&url, LONG_TTL).await, client(&url, LONG_TTL).await);
-    for gone in [false, true] {
-        if gone {
+    for dead in [false, true] {
+        if dead {
             replica.kill().expect("a dead replica");
         } else {
             replica.pause().expect("a pause");
@@ -41,14 +41,14 @@ async fn without_the_replica_no_grant_counts() {
     }
 }
 
-/// How often WAIT was called.
+/// Number of WAIT calls.
 async fn wait_calls(addr: SocketAddr) -> u64 {
     let stats = text(raw_command(addr, &["INFO", "commandstats"]).await);
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next());
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// Whoever waits for the replica holds nobody else up, on the same client.
+/// A claim that waits for the replica does not delay other requests of the same client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_for_the_replica_does_not_delay_other_requests() {
     const MANY: u64 = 40;
@@ -59,7 +59,7 @@ async fn waiting_for_the_replica_does_not_delay_other_requests() {
         guards.push(locks.mutex(format!("held-{number}")).lock().await.expect("a lock"));
     }
     replica.pause().expect("a pause");
-    let taking = tokio::spawn({
+    let acquiring = tokio::spawn({
         let mutex = locks.mutex("a");
         async move { mutex.lock().await }
     });
@@ -68,21 +68,21 @@ async fn waiting_for_the_replica_does_not_delay_other_requests() {
         list.lines().find(|line| line.contains("cmd=wait")).map(str::to_owned).ok_or(list)
     })
     .await;
-    assert!(blocked.contains(" sub=0 "), "not the one that hears for all: {blocked}");
+    assert!(blocked.contains(" sub=0 "), "the shared connection is blocked: {blocked}");
     let before = wait_calls(master.addr()).await;
     for guard in guards {
         assert!(guard.is_held());
         assert_eq!(guard.release().await.expect("an answer"), ReleaseOutcome::Released);
     }
     let meanwhile = wait_calls(master.addr()).await - before;
-    assert!(meanwhile < MANY / 2, "{meanwhile} waits for {MANY} releases: one stood behind the other");
-    assert!(!taking.is_finished());
-    replica.resume().expect("it goes on");
-    let taken = within_bound("a lock", taking).await.expect("no panic").expect("a lock");
-    assert_eq!(taken.release().await.expect("an answer"), ReleaseOutcome::Released);
+    assert!(meanwhile < MANY / 2, "{meanwhile} WAIT calls for {MANY} releases: the releases were serialised");
+    assert!(!acquiring.is_finished());
+    replica.resume().expect("a resumed server");
+    let acquired = within_bound("a lock", acquiring).await.expect("no panic").expect("a lock");
+    assert_eq!(acquired.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
-/// The point of it all: the master dies right after the grant, and the grant stands.
+/// The master dies right after an acknowledged grant, and the grant survives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acknowledged_grant_survives_the_masters_death() {
     let mut set = SentinelSet::start(1).await.expect("a set");
@@ -96,14 +96,14 @@ async fn an_acknowledged_grant_survives_the_masters_death() {
     assert!(refused.is_none(), "{refused:?}");
     assert_eq!(two.inspect("a").await.expect("a view").holders[0].token, Some(token));
     assert!(guard.is_held());
-    // The new master has no replica, so that nothing new counts.
+    // The new master has no replica, so no new grant counts.
     until_answering(&one).await;
     assert_names_replica_count(&one.mutex("b").try_lock().await.expect_err("no replica has it"));
     assert_eq!(guard.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
-/// A slot on its way: the lock is on one node, what is asked of the replicas must be asked of the same, and nothing of it may be in
-/// the way of the move.
+/// During a migration, WAIT must go to the node that has the lock, and must not block the
+/// migration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_are_acknowledged_while_a_slot_moves() {
     with_a_lease(are_acknowledged_while_a_slot_moves).await;
@@ -115,7 +115,7 @@ async fn are_acknowledged_while_a_slot_moves(ttl: Duration) -> bool {
     let slot = slot_of("a");
     let held = within_bound("a lock", locks.mutex("a").lock()).await.expect("a lock");
     let from = cluster.owner_of(slot).await.expect("an owner");
-    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
+    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("a started migration");
     if !is_renewed(&held).await {
         return false;
     }
@@ -124,13 +124,13 @@ async fn are_acknowledged_while_a_slot_moves(ttl: Duration) -> bool {
     if !is_renewed(&held).await || !is_renewed(&new).await {
         return false;
     }
-    cluster.finish_migration(migration).await.expect("the end of a move");
+    cluster.finish_migration(migration).await.expect("a finished migration");
     if !is_renewed(&held).await || new.lost_reason() == Some(LostReason::Expired) {
         return false;
     }
     assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
     assert_eq!(new.release().await.expect("an answer"), ReleaseOutcome::Released);
-    // However many slots are used, one connection to each node waits.
+    // One connection per node calls WAIT, however many slots are used.
     for number in 0..30 {
         let guard = within_bound("a lock", locks.mutex(format!("many-{number}")).lock()).await.expect("a lock");
         assert_eq!(guard.release().await.expect("an answer"), ReleaseOutcome::Released);

@@ -1,4 +1,5 @@
-//! The server's clock is set back: what it wrote before counts as written now, and no lease lasts longer than its TTL.
+//! Setting the server's clock back: earlier records count as written now, and no lease outlasts its
+//! TTL.
 
 use leasehold::clock::Clock;
 use leasehold::engine::AcquireReply;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use crate::redis_faults::fixture::{Fixture, claim};
 
 const TTL: i64 = LONG_TTL.as_secs() as i64;
-/// Much further than a lease.
+/// Far longer than a lease.
 const BACK: i64 = -100 * TTL;
 
 async fn fixture() -> (Fixture, WallClock) {
@@ -21,15 +22,15 @@ async fn fixture() -> (Fixture, WallClock) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_ends_within_its_ttl() {
-    let (site, clock) = fixture().await;
-    let engine = site.engine().await;
+    let (fixture, clock) = fixture().await;
+    let engine = fixture.engine().await;
     let attempt = async |name: &str, mode, queue| {
         Arc::clone(&engine).attempt(claim(name, mode, LONG_TTL), queue).await.expect("an answer")
     };
     for (name, mode) in [("a", Mode::Exclusive), ("b", Mode::Shared)] {
         assert!(matches!(attempt(name, mode, false).await, AcquireReply::Granted(_)));
     }
-    // A waiter that is never heard of again.
+    // A waiter that sends nothing more.
     assert!(matches!(attempt("c", Mode::Exclusive, false).await, AcquireReply::Granted(_)));
     assert!(matches!(attempt("c", Mode::Exclusive, true).await, AcquireReply::Queued { .. }));
     clock.set_offset(BACK).expect("a moved clock");
@@ -50,27 +51,27 @@ async fn a_lease_ends_within_its_ttl() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strict_mode_waits_for_no_longer_than_the_longest_lease() {
-    let (site, clock) = fixture().await;
-    let engine = site.engine_with(&format!("strict={TTL}s"), &Clock::system()).await;
+    let (fixture, clock) = fixture().await;
+    let engine = fixture.engine_with(&format!("strict={TTL}s"), &Clock::system()).await;
     let granted = async |name: &str| {
         let answer =
             Arc::clone(&engine).attempt(claim(name, Mode::Exclusive, LONG_TTL), false).await.expect("an answer");
         matches!(answer, AcquireReply::Granted(_))
     };
-    assert!(!granted("a").await, "who knows what was here before?");
+    assert!(!granted("a").await, "a new server may have lost leases");
     clock.set_offset(TTL + 1).expect("a moved clock");
     assert!(granted("a").await);
     clock.set_offset(BACK).expect("a moved clock");
-    assert!(!granted("b").await, "it is as if the server had just been reached");
+    assert!(!granted("b").await, "the server counts as newly started");
     clock.set_offset(BACK + TTL + 1).expect("a moved clock");
-    assert!(granted("b").await, "a time to come counts as now");
+    assert!(granted("b").await, "a deadline in the future counts as now");
 }
 
-/// Counts have six digits: who would be one too many is refused, and nothing is damaged.
+/// Counts have six digits: one waiter too many is rejected without damage to the record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_million_waiters_are_too_many() {
-    let site = Fixture::shared().await;
-    let engine = site.engine().await;
+    let fixture = Fixture::shared().await;
+    let engine = fixture.engine().await;
     let attempt = async |claim| Arc::clone(&engine).attempt(claim, true).await;
     let exclusive = || claim("a", Mode::Exclusive, LONG_TTL);
     assert!(matches!(attempt(exclusive()).await, Ok(AcquireReply::Granted(_))));
@@ -78,31 +79,31 @@ async fn a_million_waiters_are_too_many() {
     let patch = "local main = redis.call('HGET', KEYS[1], 'm')
         redis.call('HSET', KEYS[1], 'm', string.sub(main, 1, 141) .. ARGV[1] .. string.sub(main, 148))
         return string.sub(main, 142, 147)";
-    let key = site.key("a");
-    assert_eq!(site.command_text(&["EVAL", patch, "1", &key, "999998"]).await, "000001");
+    let key = fixture.key("a");
+    assert_eq!(fixture.command_text(&["EVAL", patch, "1", &key, "999998"]).await, "000001");
     let error = attempt(exclusive()).await.expect_err("one too many");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains("999,999"), "{error}");
-    assert_eq!(site.command_text(&["EVAL", patch, "1", &key, "000001"]).await, "999998");
+    assert_eq!(fixture.command_text(&["EVAL", patch, "1", &key, "000001"]).await, "999998");
     let view = Arc::clone(&engine).inspect(LockName::new("a").expect("a name")).await.expect("a view");
     assert_eq!((view.holders.len(), view.waiters.len(), view.damage), (1, 1, None));
 }
 
-/// What an engine keeps of a holder has bounds, wherever it comes from.
+/// The size of a stored holder is limited, both in the client and in the engine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_endless_name_of_a_program_damages_nothing() {
-    let site = Fixture::shared().await;
+    let fixture = Fixture::shared().await;
     let long = "x".repeat(100_000);
     let holder = Holder::new(&long, 1, &long, &long);
-    let url = site.url("");
+    let url = fixture.url("");
     let locks = leasehold::Locks::builder().holder(holder.clone()).open(&url).await.expect("a client");
     let error = locks.mutex("a").try_lock().await.expect_err("too long");
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
     assert!(error.to_string().contains("at most 255 bytes"), "{error}");
     let name = LockName::new("a").expect("a name");
-    let terms = LockOptions::new(name.clone(), Mode::Exclusive, None, LONG_TTL, Arc::new(holder));
-    let engine = site.engine().await;
-    let claim = Arc::new(leasehold::Claim::new(Arc::new(terms)));
+    let options = LockOptions::new(name.clone(), Mode::Exclusive, None, LONG_TTL, Arc::new(holder));
+    let engine = fixture.engine().await;
+    let claim = Arc::new(leasehold::Claim::new(Arc::new(options)));
     assert!(matches!(Arc::clone(&engine).attempt(claim, false).await, Ok(AcquireReply::Granted(_))));
     let view = engine.inspect(name).await.expect("a view");
     assert_eq!((view.holders.len(), view.damage), (1, None));

@@ -1,4 +1,4 @@
-//! Contenders for one lock have it equally often.
+//! Contenders for one lock are served equally often.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,15 +7,15 @@ use leasehold_conformance::test_context::LONG_TTL;
 
 use crate::redis_faults::fixture::{Fixture, release, until_waiting};
 
-/// Eight who want a lock again and again have it equally often.
+/// Eight contenders loop over one lock and are served equally often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contenders_are_served_equally() {
     const ROUNDS: usize = 400;
-    let site = Fixture::shared().await;
+    let fixture = Fixture::shared().await;
     let served = Arc::new(Mutex::new(vec![0usize; 8]));
     let mut clients = Vec::new();
     for _ in 0..4 {
-        clients.push(site.locks(LONG_TTL).await);
+        clients.push(fixture.locks(LONG_TTL).await);
     }
     let start = clients[0].mutex("a").lock().await.expect("a lock");
     let contend = |number: usize, locks: &Locks| {

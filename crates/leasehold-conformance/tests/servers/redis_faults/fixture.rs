@@ -1,4 +1,4 @@
-//! A server, its clients, and what the server says of them.
+//! A server, its clients, and statistics from the server.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -20,16 +20,16 @@ use tokio::time::timeout;
 
 use crate::redis_faults::manual_time::patient_client;
 
-/// Longer than any test: who waits so long is not sent away.
+/// Longer than any test runs, so no waiter times out.
 const PATIENCE: Duration = Duration::from_secs(86_400);
 
-/// A server, and the ways to it: one of the test's own, or a part of the one that many tests share.
+/// A server and its clients: a server of its own, or a key prefix on the shared one.
 pub(crate) struct Fixture<S = Server> {
     pub(crate) server: S,
     prefix: String,
 }
 
-/// How often each command was carried out, those inside scripts included.
+/// Calls per command, including those inside scripts.
 pub(crate) struct CommandCalls(HashMap<String, u64>);
 
 impl CommandCalls {
@@ -37,7 +37,7 @@ impl CommandCalls {
         self.0.get(command).copied().unwrap_or_default()
     }
 
-    /// How many scripts were run.
+    /// Number of scripts run.
     pub(crate) fn scripts(&self) -> u64 {
         self.of("evalsha") + self.of("eval")
     }
@@ -60,7 +60,7 @@ pub(crate) async fn server() -> &'static Server {
 }
 
 impl Fixture<&'static Server> {
-    /// Keys of the test's own on the server that is shared: for tests that neither hurt it nor count what it does.
+    /// A key prefix on the shared server, for tests that neither disturb it nor count its commands.
     pub(crate) async fn shared() -> Self {
         static NEXT_PREFIX: AtomicU32 = AtomicU32::new(0);
         Self { server: server().await, prefix: format!("test-{}:", NEXT_PREFIX.fetch_add(1, Ordering::Relaxed)) }
@@ -72,7 +72,7 @@ impl<S: Borrow<Server>> Fixture<S> {
         self.server.borrow()
     }
 
-    /// A URL with these options: `db=1&retention=1s`.
+    /// A URL with options such as `db=1&retention=1s`.
     fn url_at(&self, server: &str, options: &str) -> String {
         let prefix = if options.contains("prefix=") { String::new() } else { format!("prefix={}", self.prefix) };
         let both: Vec<_> = [&*prefix, options].into_iter().filter(|part| !part.is_empty()).collect();
@@ -94,7 +94,7 @@ impl<S: Borrow<Server>> Fixture<S> {
         format!("{}r{{{name}}}", self.prefix)
     }
 
-    /// A client.
+    /// Opens a client.
     pub(crate) async fn locks(&self, ttl: Duration) -> Locks {
         self.locks_with(ttl, "").await
     }
@@ -103,12 +103,12 @@ impl<S: Borrow<Server>> Fixture<S> {
         patient_client(&self.url(options), ttl, Clock::system()).await
     }
 
-    /// A client that goes by this clock.
+    /// Opens a client that uses this clock.
     pub(crate) async fn locks_with_clock(&self, ttl: Duration, clock: Clock) -> Locks {
         patient_client(&self.url(""), ttl, clock).await
     }
 
-    /// A client whose line can be tampered with.
+    /// Opens a client behind a proxy.
     pub(crate) async fn proxied_locks(&self, ttl: Duration) -> (Locks, Proxy) {
         self.proxied_locks_with(ttl, Clock::system(), "").await
     }
@@ -119,7 +119,7 @@ impl<S: Borrow<Server>> Fixture<S> {
         (eventually(TEST_TIMEOUT, || Locks::builder().ttl(ttl).clock(clock.clone()).open(&url)).await, proxy)
     }
 
-    /// An engine without a keeper: nothing is asked but what the test asks.
+    /// An engine without a keeper: it sends only what the test requests.
     pub(crate) async fn engine(&self) -> Arc<dyn Engine> {
         self.engine_with("", &Clock::system()).await
     }
@@ -128,17 +128,17 @@ impl<S: Borrow<Server>> Fixture<S> {
         leasehold::registry::open(&patient_url(&self.url(options)), clock).await.expect("an engine")
     }
 
-    /// Another process.
+    /// Starts an actor process.
     pub(crate) async fn actor_process(&self, ttl: Duration) -> ActorProcess {
         ActorProcess::open(Path::new(env!("CARGO_BIN_EXE_leasehold-actor")), &self.url(""), ttl).await
     }
 
-    /// A connection by hand.
+    /// Opens a raw connection.
     pub(crate) async fn raw_connection(&self) -> RespClient {
         RespClient::connect(self.server().addr()).await.expect("a connection")
     }
 
-    /// Asks the server by hand.
+    /// Sends a raw command.
     pub(crate) async fn command(&self, words: &[&str]) -> Reply {
         match self.raw_connection().await.command(words).await.expect("an answer") {
             Reply::Error(error) => panic!("{words:?}: {error}"),
@@ -167,7 +167,7 @@ impl<S: Borrow<Server>> Fixture<S> {
         Duration::from_secs(number(&parts[0])) + Duration::from_micros(number(&parts[1]))
     }
 
-    /// Counts from here on.
+    /// Resets the command statistics.
     pub(crate) async fn reset_stats(&self) {
         self.command_text(&["CONFIG", "RESETSTAT"]).await;
     }
@@ -181,13 +181,13 @@ impl<S: Borrow<Server>> Fixture<S> {
         CommandCalls(text.lines().filter_map(line).collect())
     }
 
-    /// How many connections the library's clients have.
+    /// Number of connections of leasehold clients.
     pub(crate) async fn connections(&self) -> usize {
-        // Ours listen to an inbox; those by hand do not.
+        // leasehold clients subscribe to an inbox; raw connections do not.
         self.command_text(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.lines().count()
     }
 
-    /// Ends the connections of all the library's clients, from the server's side.
+    /// Closes the connections of all leasehold clients from the server's side.
     pub(crate) async fn kill_connections(&self) -> i64 {
         self.command_number(&["CLIENT", "KILL", "TYPE", "pubsub"]).await
     }
@@ -195,32 +195,32 @@ impl<S: Borrow<Server>> Fixture<S> {
     /// All keys.
     pub(crate) async fn keys(&self) -> Vec<String> {
         let Reply::Array(keys) = self.command(&["KEYS", "*"]).await else { panic!("no list of keys") };
-        let text = |key| if let Reply::Bulk(text) = key { text } else { panic!("{key:?} is no key") };
+        let text = |key| if let Reply::Bulk(text) = key { text } else { panic!("{key:?} is not a key") };
         keys.into_iter().map(text).collect()
     }
 
-    /// Every key ends by itself.
+    /// Asserts that every key has an expiry.
     pub(crate) async fn assert_all_keys_expire(&self) {
         for key in self.keys().await {
             let left = self.command_number(&["PTTL", &key]).await;
-            // It may have ended meanwhile.
-            assert!(left > 0 || left == -2, "{key} lives for ever: {left}");
+            // The key may have expired meanwhile.
+            assert!(left > 0 || left == -2, "{key} has no expiry: {left}");
         }
     }
 }
 
-/// Asks for a lock in a task of its own.
+/// Acquires a lock in a task of its own.
 pub(crate) fn spawn_lock(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
     let mutex = locks.mutex(name).timeout(PATIENCE);
     tokio::spawn(async move { mutex.lock().await })
 }
 
-/// The guard that such a task gets.
+/// The guard that such a task acquires.
 pub(crate) async fn await_guard(task: JoinHandle<Result<Guard>>) -> Guard {
-    timeout(TEST_TIMEOUT, task).await.expect("its turn").expect("no panic").expect("the lock")
+    timeout(TEST_TIMEOUT, task).await.expect("the waiter gets the lock").expect("no panic").expect("the lock")
 }
 
-/// Gives a lock back that was not lost.
+/// Releases a lock that was not lost.
 pub(crate) async fn release(guard: Guard) {
     assert_eq!(guard.release().await.expect("a release"), leasehold::ReleaseOutcome::Released);
 }
@@ -229,7 +229,7 @@ pub(crate) async fn inspect(locks: &Locks, name: &str) -> LockView {
     locks.inspect(name).await.expect("an inspection")
 }
 
-/// Waits until so many wait for the lock.
+/// Waits until `count` waiters queue for the lock.
 pub(crate) async fn until_waiting(locks: &Locks, name: &str, count: usize) {
     eventually(TEST_TIMEOUT, || async {
         let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
@@ -238,7 +238,7 @@ pub(crate) async fn until_waiting(locks: &Locks, name: &str, count: usize) {
     .await;
 }
 
-/// Waits until nobody holds anything and nobody waits.
+/// Waits until no locks are held or awaited.
 pub(crate) async fn until_empty(locks: &Locks) {
     eventually(TEST_TIMEOUT, || async {
         let left = locks.list("").await.map_err(|error| error.to_string())?;
@@ -247,7 +247,7 @@ pub(crate) async fn until_empty(locks: &Locks) {
     .await;
 }
 
-/// A claim for an engine itself.
+/// A claim to use with an engine directly.
 pub(crate) fn claim(name: &str, mode: Mode, ttl: Duration) -> Arc<Claim> {
     let (name, holder) = (LockName::new(name).expect("a name"), Arc::new(Holder::this_process()));
     Arc::new(Claim::new(Arc::new(LockOptions::new(name, mode, None, ttl, holder))))

@@ -1,4 +1,4 @@
-//! Who does not meet: other prefixes, other databases.
+//! Clients with different prefixes or databases are isolated.
 
 use leasehold::Locks;
 use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT, patient_url};
@@ -7,11 +7,13 @@ use crate::redis_faults::fixture::{Fixture, await_guard, inspect, release, spawn
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_with_different_prefixes_are_independent() {
-    let site = Fixture::new().await;
-    let (one, two) = (site.locks_with(LONG_TTL, "prefix=one:").await, site.locks_with(LONG_TTL, "prefix=two:").await);
-    let plain = Locks::builder().ttl(LONG_TTL).open(&patient_url(&site.server.url())).await.expect("a client");
-    // One prefix that begins as another does, and one with letters that a pattern would read otherwise.
-    let (longer, odd) = (site.locks_with(LONG_TTL, "prefix=one:l").await, site.locks_with(LONG_TTL, "prefix=*:").await);
+    let fixture = Fixture::new().await;
+    let (one, two) =
+        (fixture.locks_with(LONG_TTL, "prefix=one:").await, fixture.locks_with(LONG_TTL, "prefix=two:").await);
+    let plain = Locks::builder().ttl(LONG_TTL).open(&patient_url(&fixture.server.url())).await.expect("a client");
+    // One prefix starts with another, and one is a glob pattern.
+    let (longer, odd) =
+        (fixture.locks_with(LONG_TTL, "prefix=one:l").await, fixture.locks_with(LONG_TTL, "prefix=*:").await);
     let all = [&one, &two, &plain, &longer, &odd];
     let mut held = Vec::new();
     for locks in all {
@@ -22,10 +24,10 @@ async fn locks_with_different_prefixes_are_independent() {
         let holders: Vec<_> = listed.iter().flat_map(|view| &view.holders).map(|holder| holder.token).collect();
         assert_eq!(holders, [Some(guard.token())], "{locks:?}");
     }
-    for key in site.keys().await {
+    for key in fixture.keys().await {
         assert!(["one:", "two:", "leasehold:", "*:"].iter().any(|prefix| key.starts_with(prefix)), "{key}");
     }
-    // What is evicted, waited for and handed over in one is not seen in the others.
+    // An eviction, a wait and a hand-off under one prefix do not affect the others.
     let waits = spawn_lock(&two, "a");
     until_waiting(&two, "a", 1).await;
     assert!(inspect(&one, "a").await.waiters.is_empty());
@@ -42,15 +44,15 @@ async fn locks_with_different_prefixes_are_independent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_in_different_databases_are_independent() {
-    let site = Fixture::new().await;
-    let zero = site.locks(LONG_TTL).await;
-    let url = format!("{}1", site.server.url());
+    let fixture = Fixture::new().await;
+    let zero = fixture.locks(LONG_TTL).await;
+    let url = format!("{}1", fixture.server.url());
     let open = || async { Locks::builder().ttl(LONG_TTL).open(&patient_url(&url)).await.expect("a client") };
-    let (one, other, by_option) = (open().await, open().await, site.locks_with(LONG_TTL, "db=1").await);
+    let (one, other, by_option) = (open().await, open().await, fixture.locks_with(LONG_TTL, "db=1").await);
     let in_zero = zero.mutex("a").lock().await.expect("a lock");
     let in_one = one.mutex("a").try_lock().await.expect("an answer").expect("free in the other database");
     assert!(by_option.mutex("a").try_lock().await.expect("an answer").is_none(), "the same database");
-    // Messages know no databases: each still reaches the one whom it is for.
+    // Pub/sub ignores databases, yet each message reaches only its client.
     let (waits_in_zero, waits_in_one) = (spawn_lock(&zero, "a"), spawn_lock(&other, "a"));
     until_waiting(&zero, "a", 1).await;
     until_waiting(&other, "a", 1).await;
@@ -61,8 +63,8 @@ async fn locks_in_different_databases_are_independent() {
     release(in_zero).await;
     let in_zero = await_guard(waits_in_zero).await;
     assert!(in_one.is_held());
-    // Also after a new connection.
-    assert_eq!(site.kill_connections().await, 4);
+    // The same after a reconnect.
+    assert_eq!(fixture.kill_connections().await, 4);
     let waits_in_one = spawn_lock(&by_option, "a");
     leasehold_testbed::eventually(TEST_TIMEOUT, || async { one.inspect("a").await.map(drop) }).await;
     until_waiting(&one, "a", 1).await;

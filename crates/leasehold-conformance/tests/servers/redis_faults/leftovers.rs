@@ -1,4 +1,4 @@
-//! Nothing is left behind: no key that does not end by itself, no place in a queue, no lock, no connection.
+//! Nothing is left behind: every key expires, and no queue entry, lock or connection remains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use leasehold_testbed::eventually;
 use crate::redis_faults::fixture::{Fixture, await_guard, inspect, release, spawn_lock, until_empty, until_waiting};
 use crate::redis_faults::manual_time::{LONGER, ManualTime, pass_and_renew, patient_client};
 
-/// Some of everything: held and free, waited for, contended, evicted, entered again, bundled.
+/// Uses every feature: locks that are held, released, awaited, contended, evicted, re-entered and
+/// renewed in groups.
 async fn use_every_feature(locks: &Locks, other: &Locks, time: &ManualTime) {
     let owner = Owner::new();
     let mutex = locks.mutex("mutex").owner(&owner).lock().await.expect("a lock");
@@ -20,7 +21,7 @@ async fn use_every_feature(locks: &Locks, other: &Locks, time: &ManualTime) {
     let also = other.rwlock("rwlock").read().await.expect("a lock");
     let permits = locks.semaphore("semaphore", 4).acquire(3).await.expect("permits");
     assert!(other.semaphore("semaphore", 4).try_acquire(2).await.expect("an answer").is_none());
-    let all = locks.multi_lock(["one", "two", "three"]).lock().await.expect("all of them");
+    let all = locks.multi_lock(["one", "two", "three"]).lock().await.expect("all locks");
     let writer = other.rwlock("rwlock").timeout(Duration::from_millis(100));
     assert!(writer.write().await.is_err(), "others read");
     let waits = spawn_lock(other, "semaphore");
@@ -31,55 +32,56 @@ async fn use_every_feature(locks: &Locks, other: &Locks, time: &ManualTime) {
     let claim = inspect(other, "evicted").await.holders[0].claim;
     other.force_release("evicted", claim).await.expect("an eviction");
     evicted.lost().await;
-    other.force_release("never taken", claim).await.expect("an eviction of nobody");
+    other.force_release("never acquired", claim).await.expect("evicting an unknown claim");
     let mut many = Vec::new();
     for number in 0..40 {
         many.push(locks.mutex(format!("many {number}")).lock().await.expect("a lock"));
     }
     pass_and_renew(&many, |by| time.advance(by)).await;
     drop((mutex, again, read, also, all, handed, evicted, many));
-    locks.flush().await.expect("all given back");
-    other.flush().await.expect("all given back");
+    locks.flush().await.expect("all released");
+    other.flush().await.expect("all released");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_expires() {
     let time = Arc::new(ManualTime::new());
-    let site = Fixture::with_config(time.redis_config()).await;
-    // While it goes on, and afterwards; with records that are kept for long, and for short.
+    let fixture = Fixture::with_config(time.redis_config()).await;
+    // During the run and after it, with long and short retention.
     for options in ["prefix=long:", "prefix=short:&retention=1s"] {
         let (locks, other) = (
-            patient_client(&site.url(options), LONG_TTL, time.clients_clock()).await,
-            site.locks_with(LONGER, options).await,
+            patient_client(&fixture.url(options), LONG_TTL, time.clients_clock()).await,
+            fixture.locks_with(LONGER, options).await,
         );
         let mixing = tokio::spawn({
             let time = Arc::clone(&time);
             async move { use_every_feature(&locks, &other, &time).await }
         });
         while !mixing.is_finished() {
-            site.assert_all_keys_expire().await;
+            fixture.assert_all_keys_expire().await;
         }
         mixing.await.expect("no panic");
-        site.assert_all_keys_expire().await;
+        fixture.assert_all_keys_expire().await;
     }
-    let long = site.keys().await.iter().filter(|key| key.starts_with("long:l")).count();
-    assert!(long >= 40, "free locks are remembered: {long}");
+    let long = fixture.keys().await.iter().filter(|key| key.starts_with("long:l")).count();
+    assert!(long >= 40, "records of free locks are retained: {long}");
     time.advance(LONGER + Duration::from_secs(2));
     eventually(TEST_TIMEOUT, || async {
-        let short = site.keys().await.into_iter().filter(|key| key.starts_with("short:")).collect::<Vec<_>>();
+        let short = fixture.keys().await.into_iter().filter(|key| key.starts_with("short:")).collect::<Vec<_>>();
         if short.is_empty() { Ok(()) } else { Err(format!("{short:?}")) }
     })
     .await;
 }
 
-/// A client goes away while it waits and while it holds: its places and its locks are given back, and its connection ends.
+/// A client is dropped while it holds and waits: its locks and queue entries are released, and its
+/// connection closes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_client_leaves_no_claims_behind() {
-    let site = Fixture::new().await;
-    let watcher = site.locks(LONG_TTL).await;
+    let fixture = Fixture::new().await;
+    let watcher = fixture.locks(LONG_TTL).await;
     let rounds = if cfg!(feature = "nightly") { 10 } else { 4 };
     for round in 0..rounds {
-        let locks = site.locks(LONG_TTL).await;
+        let locks = fixture.locks(LONG_TTL).await;
         let other = watcher.mutex("other").lock().await.expect("a lock");
         let held = locks.mutex("held").lock().await.expect("a lock");
         let read = locks.rwlock("read").read().await.expect("a lock");
@@ -102,20 +104,20 @@ async fn a_dropped_client_leaves_no_claims_behind() {
         release(other).await;
         until_empty(&watcher).await;
         eventually(TEST_TIMEOUT, || async {
-            let open = site.connections().await;
+            let open = fixture.connections().await;
             if open == 1 { Ok(()) } else { Err(format!("{open} connections")) }
         })
         .await;
     }
 }
 
-/// As above, while the line is broken: nothing is left for longer than a TTL.
+/// The same while the connection is down: nothing remains for longer than a TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_dropped_while_disconnected_leaves_no_claims_after_a_ttl() {
     let ttl = Duration::from_secs(1);
-    let site = Fixture::shared().await;
-    let watcher = site.locks(LONG_TTL).await;
-    let (locks, proxy) = site.proxied_locks(ttl).await;
+    let fixture = Fixture::shared().await;
+    let watcher = fixture.locks(LONG_TTL).await;
+    let (locks, proxy) = fixture.proxied_locks(ttl).await;
     let other = watcher.mutex("other").lock().await.expect("a lock");
     let held = locks.mutex("held").lock().await.expect("a lock");
     let waits = spawn_lock(&locks, "other");

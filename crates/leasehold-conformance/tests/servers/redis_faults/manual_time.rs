@@ -1,4 +1,4 @@
-//! Time that passes when the test says so: a server's wall clock, and the clock of its clients.
+//! Time under the test's control: a server's wall clock and its clients' clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,13 +10,14 @@ use leasehold_testbed::redis::Redis;
 use leasehold_testbed::{WallClock, eventually};
 use tokio::task::JoinHandle;
 
-/// A TTL whose heartbeats come later than the end of a lease of [`LONG`].
+/// A TTL whose heartbeats come later than the end of a lease of [`LONG_TTL`].
 pub(crate) const LONGER: Duration = Duration::from_secs(6 * LONG_TTL.as_secs());
 
-// What happens within `SOON` under a TTL of `LONG` was not done by a renewal or a heartbeat that was due by its turn.
+// What happens within `TEST_TIMEOUT` under a TTL of `LONG_TTL` is not due to a scheduled renewal or
+// heartbeat.
 const _: () = assert!(LONG_TTL.as_millis() / 4 > TEST_TIMEOUT.as_millis());
 
-/// The clock of a server and that of its clients. Both go on together.
+/// The clock of a server and of its clients, which advance together.
 pub(crate) struct ManualTime {
     server_clock: WallClock,
     client_clock: ManualClock,
@@ -32,7 +33,7 @@ impl ManualTime {
         }
     }
 
-    /// A server that goes by it.
+    /// A server that uses this clock.
     pub(crate) fn redis_config(&self) -> Redis {
         Redis::new().clock(&self.server_clock)
     }
@@ -42,23 +43,24 @@ impl ManualTime {
         self.client_clock.clock()
     }
 
-    /// So much time passes, in whole seconds.
+    /// Advances both clocks by whole seconds.
     pub(crate) fn advance(&self, time: Duration) {
         let passed = self.passed_secs.fetch_add(time.as_secs(), Ordering::SeqCst) + time.as_secs();
-        self.server_clock.set_offset(i64::try_from(passed).expect("a sensible time")).expect("a moved clock");
+        self.server_clock.set_offset(i64::try_from(passed).expect("an offset in range")).expect("a moved clock");
         self.client_clock.advance(time);
     }
 
-    /// The guard of a waiter whose timer is over. One that had not gone to rest when the clock moved counts from then on: a
-    /// little more time passes for it, but not so much that a heartbeat under [`LONGER`] is due.
+    /// The guard of a waiter whose timer is due. A waiter that was not idle when the clock moved
+    /// starts its timer later: a little more time passes for it, but less than a heartbeat interval
+    /// under [`LONGER`].
     pub(crate) async fn advance_until_granted(&self, waiter: JoinHandle<Result<Guard>>) -> Guard {
-        let mut look = 0;
+        let mut poll = 0;
         eventually(TEST_TIMEOUT, || {
-            look += 1;
+            poll += 1;
             let granted = waiter.is_finished();
-            // For one whose look failed, and that tries again after a pause.
+            // Lets a failed attempt retry after its back-off.
             self.client_clock.advance(Duration::from_millis(200));
-            if !granted && (50..150).contains(&look) {
+            if !granted && (50..150).contains(&poll) {
                 self.advance(Duration::from_secs(5));
             }
             async move { if granted { Ok(()) } else { Err("not granted so far") } }
@@ -68,25 +70,25 @@ impl ManualTime {
     }
 }
 
-/// A client that goes by this clock, and does not give up a slow connection. One whose clock stands still would try again after a pause
-/// on that clock.
+/// Opens a client that uses this clock and tolerates a slow connection. With a stopped clock, a
+/// connection timeout would never be retried.
 pub(crate) async fn patient_client(url: &str, ttl: Duration, clock: Clock) -> Locks {
     let mark = if url.contains('?') { '&' } else { '?' };
     let url = format!("{url}{mark}connect-timeout=300s");
     Locks::builder().ttl(ttl).clock(clock).open(&url).await.expect("a client")
 }
 
-/// A third of a lease of [`LONG`] passes, by which all of them are due, and each is renewed. A renewal that was on its way when the
-/// clock moved counts as unanswered, and is tried again a tenth of the lease later.
+/// A third of a lease of [`LONG_TTL`] passes, and each lease is renewed. A renewal in flight when
+/// the clock moves counts as timed out and is retried a tenth of the lease later.
 pub(crate) async fn pass_and_renew<'a>(guards: impl IntoIterator<Item = &'a Guard>, advance: impl Fn(Duration)) {
     let guards: Vec<_> = guards.into_iter().map(|guard| (guard, guard.deadline())).collect();
     advance(LONG_TTL / 3);
-    let mut look = 0;
+    let mut poll = 0;
     eventually(TEST_TIMEOUT, || {
-        look += 1;
+        poll += 1;
         let late = guards.iter().find(|(guard, before)| guard.deadline() <= *before || !guard.is_held());
-        // Four tenths at the most: no lease ends.
-        if late.is_some() && look % 50 == 0 && look <= 200 {
+        // At most four tenths in total, so no lease expires.
+        if late.is_some() && poll % 50 == 0 && poll <= 200 {
             advance(LONG_TTL / 10);
         }
         let late = late.map(|(guard, _)| format!("not renewed: {guard:?}, {:?}", guard.lost_reason()));
@@ -95,7 +97,7 @@ pub(crate) async fn pass_and_renew<'a>(guards: impl IntoIterator<Item = &'a Guar
     .await;
 }
 
-/// Time passes in small steps until the condition holds: far less than a lease in all.
+/// Advances the clock in small steps until the condition holds; the total is far less than a lease.
 pub(crate) async fn advance_until<E: std::fmt::Display>(
     clock: &ManualClock,
     mut condition: impl FnMut() -> std::result::Result<(), E>,

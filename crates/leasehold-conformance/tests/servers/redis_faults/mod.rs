@@ -1,5 +1,5 @@
-//! What `redis:` costs and what it survives, on real servers: lost messages, replies and data, dead and silent clients,
-//! servers that are away. The behaviour itself is the suite's.
+//! What `redis:` costs and survives on real servers: lost messages, replies and data, dead and
+//! unresponsive clients, unreachable servers. The suite covers the behaviour itself.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod clock_back;

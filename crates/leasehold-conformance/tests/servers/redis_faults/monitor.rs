@@ -1,37 +1,37 @@
-//! What a server is asked, as it is asked it.
+//! The commands that a server receives, in order.
 
 use leasehold_testbed::redis::{Reply, RespClient};
 
 use crate::redis_faults::fixture::Fixture;
 
-/// What a server is asked, as it is asked it.
+/// The commands that a server receives, in order.
 pub(crate) struct Monitor(RespClient);
 
-/// One command.
+/// A command.
 #[derive(Debug)]
 pub(crate) struct MonitoredCommand {
-    /// Who asked: an address, or `lua`.
+    /// The client's address, or `lua`.
     pub(crate) source: String,
     pub(crate) command: String,
 }
 
 impl Monitor {
-    pub(crate) async fn start(site: &Fixture) -> Self {
-        let mut hand = site.raw_connection().await;
-        assert_eq!(hand.command(&["MONITOR"]).await.expect("an answer"), Reply::Simple("OK".to_owned()));
-        Self(hand)
+    pub(crate) async fn start(fixture: &Fixture) -> Self {
+        let mut raw = fixture.raw_connection().await;
+        assert_eq!(raw.command(&["MONITOR"]).await.expect("an answer"), Reply::Simple("OK".to_owned()));
+        Self(raw)
     }
 
-    /// What clients have asked since the last call, scripts and us left out.
-    pub(crate) async fn client_commands(&mut self, site: &Fixture) -> Vec<String> {
-        let mut asked = self.all_commands(site).await;
-        asked.retain(|asked| asked.source != "lua");
-        asked.into_iter().map(|asked| asked.command).collect()
+    /// Commands that clients sent since the last call, without those inside scripts.
+    pub(crate) async fn client_commands(&mut self, fixture: &Fixture) -> Vec<String> {
+        let mut commands = self.all_commands(fixture).await;
+        commands.retain(|command| command.source != "lua");
+        commands.into_iter().map(|command| command.command).collect()
     }
 
-    pub(crate) async fn all_commands(&mut self, site: &Fixture) -> Vec<MonitoredCommand> {
+    pub(crate) async fn all_commands(&mut self, fixture: &Fixture) -> Vec<MonitoredCommand> {
         let mark = format!("mark-{:032x}", leasehold::ClaimId::random().bits());
-        site.command_text(&["ECHO", &mark]).await;
+        fixture.command_text(&["ECHO", &mark]).await;
         let mut seen = Vec::new();
         loop {
             let Reply::Simple(line) = self.0.reply().await.expect("a line") else { panic!("no line") };

@@ -1,4 +1,4 @@
-//! The server forgets its scripts, again and again: no client notices.
+//! The server's script cache is flushed repeatedly: no client is affected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,12 @@ use crate::redis_faults::manual_time::pass_and_renew;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_flushed_between_any_two_operations_are_resent() {
-    let (site, hand) = (Fixture::new().await, ManualClock::running());
-    let (locks, other) =
-        (site.locks_with_clock(LONG_TTL, hand.clock()).await, site.locks_with_clock(LONG_TTL, hand.clock()).await);
-    let flush = || async { assert_eq!(site.command_text(&["SCRIPT", "FLUSH"]).await, "OK") };
+    let (fixture, manual_clock) = (Fixture::new().await, ManualClock::running());
+    let (locks, other) = (
+        fixture.locks_with_clock(LONG_TTL, manual_clock.clock()).await,
+        fixture.locks_with_clock(LONG_TTL, manual_clock.clock()).await,
+    );
+    let flush = || async { assert_eq!(fixture.command_text(&["SCRIPT", "FLUSH"]).await, "OK") };
     flush().await;
     let held = locks.mutex("a").lock().await.expect("a lock");
     flush().await;
@@ -25,8 +27,8 @@ async fn scripts_flushed_between_any_two_operations_are_resent() {
     let waits = spawn_lock(&other, "a");
     until_waiting(&other, "a", 1).await;
     flush().await;
-    // A renewal, and a look of the first in line.
-    pass_and_renew([&held], |by| hand.advance(by)).await;
+    // A renewal, and a heartbeat of the first waiter.
+    pass_and_renew([&held], |by| manual_clock.advance(by)).await;
     flush().await;
     let claim = inspect(&other, "a").await.holders[0].claim;
     flush().await;
@@ -36,10 +38,10 @@ async fn scripts_flushed_between_any_two_operations_are_resent() {
     let next = await_guard(waits).await;
     release(next).await;
     flush().await;
-    let all = locks.multi_lock(["x", "y", "z"]).lock().await.expect("all of them");
+    let all = locks.multi_lock(["x", "y", "z"]).lock().await.expect("all locks");
     flush().await;
     drop(all);
-    locks.flush().await.expect("all given back");
+    locks.flush().await.expect("all released");
     flush().await;
     let owner = Owner::new();
     let read = locks.rwlock("r").owner(&owner).read().await.expect("a lock");
@@ -53,29 +55,29 @@ async fn scripts_flushed_between_any_two_operations_are_resent() {
     flush().await;
     release(locks.semaphore("s", 2).acquire(2).await.expect("permits")).await;
     until_empty(&other).await;
-    assert!(site.calls().await.of("eval") > 10, "scripts were sent as text");
+    assert!(fixture.calls().await.of("eval") > 10, "scripts were sent as text");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_flushed_under_load_are_resent() {
     const ROUNDS: u32 = if cfg!(feature = "nightly") { 25 } else { 5 };
-    let site = Arc::new(Fixture::new().await);
-    let (locks, other) = (site.locks(LONG_TTL).await, site.locks(LONG_TTL).await);
-    let (room, over) = (Arc::new(OverlapProbe::default()), Arc::new(AtomicBool::new(false)));
+    let fixture = Arc::new(Fixture::new().await);
+    let (locks, other) = (fixture.locks(LONG_TTL).await, fixture.locks(LONG_TTL).await);
+    let (probe, over) = (Arc::new(OverlapProbe::default()), Arc::new(AtomicBool::new(false)));
     let flusher = tokio::spawn({
-        let (site, over) = (Arc::clone(&site), Arc::clone(&over));
+        let (fixture, over) = (Arc::clone(&fixture), Arc::clone(&over));
         async move {
             while !over.load(Ordering::SeqCst) {
-                site.command_text(&["SCRIPT", "FLUSH"]).await;
+                fixture.command_text(&["SCRIPT", "FLUSH"]).await;
             }
         }
     });
     let work = |number: usize| {
-        let (mutex, room) = (if number.is_multiple_of(2) { &locks } else { &other }.mutex("a"), Arc::clone(&room));
+        let (mutex, probe) = (if number.is_multiple_of(2) { &locks } else { &other }.mutex("a"), Arc::clone(&probe));
         tokio::spawn(async move {
             for _ in 0..ROUNDS {
                 let guard = mutex.lock().await.expect("the lock");
-                room.visit(1).await;
+                probe.visit(1).await;
                 release(guard).await;
             }
         })
@@ -85,7 +87,7 @@ async fn scripts_flushed_under_load_are_resent() {
     }
     over.store(true, Ordering::SeqCst);
     flusher.await.expect("no panic");
-    assert_eq!((room.max_concurrent(), room.visit_count()), (1, 20 * ROUNDS), "one at a time");
+    assert_eq!((probe.max_concurrent(), probe.visit_count()), (1, 20 * ROUNDS), "one at a time");
     until_empty(&locks).await;
-    assert!(site.calls().await.of("eval") > 0, "scripts were forgotten in between");
+    assert!(fixture.calls().await.of("eval") > 0, "scripts were flushed in between");
 }

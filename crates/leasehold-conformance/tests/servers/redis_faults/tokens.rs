@@ -1,4 +1,4 @@
-//! Tokens rise, whatever becomes of the record that they are kept in.
+//! Tokens rise, even if the record that stores the last one is lost.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ async fn acquire(locks: &Locks) -> Guard {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_with_every_grant_of_any_mode() {
-    let site = Fixture::shared().await;
-    let locks = site.locks(LONG_TTL).await;
+    let fixture = Fixture::shared().await;
+    let locks = fixture.locks(LONG_TTL).await;
     let mut last = Token(0);
     for round in 0..200 {
         let guard = match round % 3 {
@@ -31,20 +31,20 @@ async fn tokens_rise_with_every_grant_of_any_mode() {
         last = guard.token();
         release(guard).await;
     }
-    // Together: each its own.
+    // Concurrent holders have different tokens.
     let first = locks.rwlock("a").read().await.expect("a lock");
     let second = locks.rwlock("a").read().await.expect("a lock");
     assert!(last < first.token() && first.token() < second.token());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_owner_that_enters_again_keeps_its_token() {
-    let site = Fixture::shared().await;
-    let (locks, other) = (site.locks(LONG_TTL).await, site.locks(LONG_TTL).await);
+async fn an_owner_that_re_enters_keeps_its_token() {
+    let fixture = Fixture::shared().await;
+    let (locks, other) = (fixture.locks(LONG_TTL).await, fixture.locks(LONG_TTL).await);
     let owner = Owner::new();
     let first = locks.mutex("a").owner(&owner).lock().await.expect("a lock");
-    let again = other.mutex("a").owner(&owner).lock().await.expect("the same owner, elsewhere");
-    let read = locks.rwlock("a").owner(&owner).read().await.expect("the same owner, for less");
+    let again = other.mutex("a").owner(&owner).lock().await.expect("the same owner in another client");
+    let read = locks.rwlock("a").owner(&owner).read().await.expect("the same owner in a weaker mode");
     assert_eq!((first.token(), first.token()), (again.token(), read.token()));
     let token = first.token();
     for guard in [first, again, read] {
@@ -55,74 +55,81 @@ async fn an_owner_that_enters_again_keeps_its_token() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_rise_after_a_lease_that_ended_by_itself() {
-    let site = Fixture::shared().await;
-    let locks = site.locks(LONG_TTL).await;
-    let mut player = site.actor_process(Duration::from_secs(1)).await;
-    let (token, _) = player.acquire(LockRequest::exclusive_with_retries("a")).await;
-    player.process().sigkill().expect("a killed process");
+async fn tokens_rise_after_an_expired_lease() {
+    let fixture = Fixture::shared().await;
+    let locks = fixture.locks(LONG_TTL).await;
+    let mut actor = fixture.actor_process(Duration::from_secs(1)).await;
+    let (token, _) = actor.acquire(LockRequest::exclusive_with_retries("a")).await;
+    actor.process().sigkill().expect("a killed process");
     assert!(acquire(&locks).await.token().0 > token);
 }
 
-/// The record is removed by hand, while the lock is free and while it is held.
+/// The record is deleted while the lock is free and while it is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_rise_after_the_record_is_gone() {
-    let (site, hand) = (Fixture::new().await, ManualClock::running());
-    let (locks, other) = (site.locks_with_clock(LONG_TTL, hand.clock()).await, site.locks(LONG_TTL).await);
+async fn tokens_rise_after_the_record_is_deleted() {
+    let (fixture, manual_clock) = (Fixture::new().await, ManualClock::running());
+    let (locks, other) =
+        (fixture.locks_with_clock(LONG_TTL, manual_clock.clock()).await, fixture.locks(LONG_TTL).await);
     let mut last = Token(0);
-    for words in [&["DEL", &site.key("a")][..], &["FLUSHALL"], &["FLUSHDB"]] {
+    for words in [&["DEL", &fixture.key("a")][..], &["FLUSHALL"], &["FLUSHDB"]] {
         let guard = acquire(&locks).await;
         assert!(guard.token() > last, "{words:?}");
         last = guard.token();
         release(guard).await;
-        site.command(words).await;
-        assert!(site.keys().await.is_empty());
+        fixture.command(words).await;
+        assert!(fixture.keys().await.is_empty());
         let held = acquire(&locks).await;
         assert!(held.token() > last, "{words:?}");
-        site.command(words).await;
+        fixture.command(words).await;
         let next = acquire(&other).await;
         assert!(next.token() > held.token(), "{words:?}");
         last = next.token();
-        // Its holder finds out when it renews.
-        hand.advance(LONG_TTL / 3);
-        let reason = timeout(TEST_TIMEOUT, held.lost()).await.expect("it is told");
+        // The holder learns of it at its next renewal.
+        manual_clock.advance(LONG_TTL / 3);
+        let reason = timeout(TEST_TIMEOUT, held.lost()).await.expect("the holder learns of the loss");
         assert_eq!(reason, LostReason::Revoked);
         drop(held);
-        locks.flush().await.expect("given back");
+        locks.flush().await.expect("released");
         assert!(next.is_held());
-        assert_eq!(inspect(&other, "a").await.holders.len(), 1, "the one that was lost did not touch the next");
+        assert_eq!(
+            inspect(&other, "a").await.holders.len(),
+            1,
+            "the release of the lost lock did not affect the next holder"
+        );
         release(next).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_after_a_restart_without_data() {
-    let mut site = Fixture::new().await;
-    let locks = site.locks(LONG_TTL).await;
+    let mut fixture = Fixture::new().await;
+    let locks = fixture.locks(LONG_TTL).await;
     let mut last = Token(0);
     for _ in 0..3 {
         let guard = acquire(&locks).await;
         assert!(guard.token() > last);
         last = guard.token();
-        site.server.kill().expect("a killed server");
-        site.server.restart(Data::Wipe).await.expect("a restarted server");
+        fixture.server.kill().expect("a killed server");
+        fixture.server.restart(Data::Wipe).await.expect("a restarted server");
         drop(guard);
     }
     assert!(acquire(&locks).await.token() > last);
 }
 
-/// The server's clock was set back: the record remembers a token of the future, and the next ones are above it.
+/// The server's clock was set back: the record stores a token from the future, and later tokens are
+/// above it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_above_those_of_a_clock_that_was_set_back() {
-    let site = Fixture::shared().await;
-    let (locks, other) = (site.locks(LONG_TTL).await, site.locks(LONG_TTL).await);
+    let fixture = Fixture::shared().await;
+    let (locks, other) = (fixture.locks(LONG_TTL).await, fixture.locks(LONG_TTL).await);
     let guard = acquire(&locks).await;
     let now = guard.token().0;
     release(guard).await;
-    // As `scripts/table.lua` writes a free lock: its last token, and the second in which its end was set.
+    // The format of a free lock in `scripts/table.lua`: its last token, and the second when its
+    // expiry was set.
     let mut last = now + 3_600_000_000;
     let record = format!("F{last:016}{:010}", now / 1_000_000);
-    site.command(&["HSET", &site.key("a"), "m", &record]).await;
+    fixture.command(&["HSET", &fixture.key("a"), "m", &record]).await;
     assert_eq!(inspect(&locks, "a").await.last_token, Some(Token(last)));
     for round in 0..6 {
         let guard = match round % 3 {

@@ -1,4 +1,5 @@
-//! The end of a lock as a wall-clock time, written by one client and read by another: the lock of the old SETNX page.
+//! A lock whose value is its expiry by the client's wall clock, as in the old Redis SETNX
+//! documentation.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,22 +11,22 @@ use leasehold_testbed::redis;
 
 use super::timeline::{LOCK, TextbookClient, Timeline, elapsed_text, now, process};
 
-/// How wrong a clock is, in seconds.
+/// The clock error in seconds.
 const SKEW: i64 = 600;
 
-/// What a client's clock shows, in seconds since 1970, if it is wrong by so much.
+/// The wall clock in seconds since 1970, shifted by `skew`.
 #[allow(clippy::disallowed_methods, reason = "this is the mistake")]
 fn clock(skew: i64) -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock after 1970");
     i64::try_from(since.as_secs()).expect("a clock before 2200") + skew
 }
 
-/// A number that Redis has answered.
+/// Parses a number from a Redis reply.
 fn number(reply: &str) -> i64 {
     reply.parse().expect("a number")
 }
 
-/// The first half: whoever is ahead finds every lock expired.
+/// A client whose clock is ahead finds every lock expired.
 async fn show_stolen_lock(steps: &Timeline, a: &mut TextbookClient<'_>, b: &mut TextbookClient<'_>) {
     assert_eq!(a.run(&format!("SETNX lock {}", clock(0) + 60)).await, "1");
     assert_eq!(b.run(&format!("SETNX lock {}", clock(SKEW) + 60)).await, "0");
@@ -34,12 +35,12 @@ async fn show_stolen_lock(steps: &Timeline, a: &mut TextbookClient<'_>, b: &mut 
     steps.record_event(&format!("B, by its own clock: that ended {over} s ago"));
     assert!(over > 0);
     let old = number(&b.run(&format!("GETSET lock {}", clock(SKEW) + 60)).await);
-    assert_eq!(old, end, "nobody was faster, so B believes that it holds the lock");
-    assert!(clock(0) < end, "and so does A, by the right time");
+    assert_eq!(old, end, "no other client was faster, so B believes that it holds the lock");
+    assert!(clock(0) < end, "by the real time, A still holds the lock");
     steps.record_conclusion(&format!("A's lock lasts {} s more, and B is inside, too", end - clock(0)));
 }
 
-/// The second half: whoever is ahead locks for longer than it thinks.
+/// A client whose clock is ahead locks for longer than it intends.
 async fn show_overlong_lock(steps: &Timeline, c: &mut TextbookClient<'_>, d: &mut TextbookClient<'_>) {
     assert_eq!(c.run(&format!("SETNX other {}", clock(SKEW) + 1)).await, "1");
     steps.record_event("C wanted it for 1 s, and is gone");
@@ -49,7 +50,7 @@ async fn show_overlong_lock(steps: &Timeline, c: &mut TextbookClient<'_>, d: &mu
     steps.record_conclusion(&format!("by D's clock that ends in {left} s: a lock of 1 s lasts ten minutes"));
 }
 
-/// A process whose wall clock is wrong; it must believe so itself.
+/// A process with a skewed wall clock; it verifies the skew.
 async fn process_with_skewed_clock(
     steps: &Timeline,
     who: &str,
@@ -58,25 +59,25 @@ async fn process_with_skewed_clock(
     server: &mut TextbookClient<'_>,
 ) -> ActorProcess {
     let faked = format!("{skew:+}");
-    // The loader puts the machine's own folder in place of $LIB.
+    // The loader replaces $LIB with the machine's library directory.
     let library = "/usr/$LIB/faketime/libfaketimeMT.so.1";
     let env = [("LD_PRELOAD", library), ("FAKETIME", &faked), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
     let exe = Path::new(env!("CARGO_BIN_EXE_leasehold-actor"));
-    let mut player = ActorProcess::open_with(exe, &env, url, Duration::from_secs(1)).await;
-    let wall = i64::try_from(player.wall_clock_ms().await / 1000).expect("a time");
+    let mut actor = ActorProcess::open_with(exe, &env, url, Duration::from_secs(1)).await;
+    let wall = i64::try_from(actor.wall_clock_ms().await / 1000).expect("a time");
     let time = server.run_silently("TIME").await;
     let right = number(time.split(' ').next().expect("seconds"));
     steps.record_call(who, "its clock", format!("{wall}; the server's: {right}"));
-    assert!((wall - right - skew).abs() < 60, "no wrong clock: is the Debian package `faketime` installed?");
-    player
+    assert!((wall - right - skew).abs() < 60, "the clock is not skewed: is the Debian package `faketime` installed?");
+    actor
 }
 
-/// Another process tries; the lock must be somebody else's.
-async fn assert_busy(steps: &Timeline, who: &str, player: &mut ActorProcess) {
-    player
+/// Another process tries the lock, which another client must hold.
+async fn assert_busy(steps: &Timeline, who: &str, actor: &mut ActorProcess) {
+    actor
         .send(&ActorCommand::Lock(LockRequest { wait_ms: Some(0), ..LockRequest::exclusive_with_retries(LOCK) }))
         .await;
-    let answer = player.wait_for_report("an answer", |report| match report {
+    let answer = actor.wait_for_report("an answer", |report| match report {
         ActorReport::Busy { .. } => Some("None"),
         ActorReport::Granted { .. } => Some("a guard"),
         _ => None,
@@ -115,7 +116,7 @@ async fn an_expiry_by_a_skewed_client_clock() {
     let token = steps.lock_in_process("B", &mut ahead).await;
     let server_time = number(&d.run_silently("TIME").await.replace(' ', "")[..10]);
     let granted = i64::try_from(token / 1_000_000).expect("a time");
-    assert!(token > first && (server_time - granted).abs() < 60, "the token is the server's time: {token}");
+    assert!(token > first && (server_time - granted).abs() < 60, "the token is not the server's time: {token}");
     ahead.process().sigkill().expect("a killed process");
     let killed = now();
     steps.record_event("B is killed (SIGKILL)");

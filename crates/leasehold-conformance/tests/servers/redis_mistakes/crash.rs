@@ -1,4 +1,4 @@
-//! SETNX first, EXPIRE second, and nothing in between; so one thinks.
+//! SETNX and EXPIRE as two commands, with a crash between them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn setnx_and_expire_apart_with_a_crash_between() {
     steps.assert_busy("B", &locks).await;
     let later = LONG_TTL + Duration::from_secs(1);
     time.advance(later);
-    let next = locks.mutex(LOCK).timeout(TEST_TIMEOUT).lock().await.expect("the lock of the dead");
+    let next = locks.mutex(LOCK).timeout(TEST_TIMEOUT).lock().await.expect("the lock of the killed process");
     steps.record_call(
         "B",
         "lock().await",

@@ -1,4 +1,4 @@
-//! A master dies with a lock that no replica has heard of.
+//! A master dies before it replicated a lock.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use leasehold_testbed::redis::SentinelSet;
 
 use super::timeline::{LOCK, TextbookClient, Timeline, client, elapsed_text, now};
 
-/// The TTL of strict mode, which is what nobody new gets in for.
+/// The TTL in strict mode, and the length of the cool-down.
 const TTL: Duration = Duration::from_secs(20);
 
-/// A textbook client of the master that the Sentinels name.
+/// A textbook client of the master that the Sentinels report.
 async fn textbook_client_of_master<'a>(
     steps: &'a Timeline,
     who: &'static str,
     set: &SentinelSet,
 ) -> TextbookClient<'a> {
-    let mut asking = steps.textbook_client(who, set.sentinel_addrs()[0]).await;
-    let named = asking.run("SENTINEL GET-MASTER-ADDR-BY-NAME mymaster").await;
+    let mut sentinel = steps.textbook_client(who, set.sentinel_addrs()[0]).await;
+    let named = sentinel.run("SENTINEL GET-MASTER-ADDR-BY-NAME mymaster").await;
     steps.textbook_client(who, named.replace(' ', ":").parse().expect("an address")).await
 }
 
-/// Two clients that use leasehold in one way.
+/// Two clients with the same options.
 struct TwoClients {
     a: Locks,
     b: Locks,
@@ -36,12 +36,13 @@ impl TwoClients {
     }
 }
 
-/// The default mode: there may be two for a moment; the first is told, and its token is refused.
+/// Default mode: there may be two holders for a moment. The first learns of its loss, and the fence
+/// rejects its token.
 async fn show_default_mode(steps: &Timeline, pair: &TwoClients, old: &leasehold::Guard) {
     let resource = Fence::default();
     resource.admit(LOCK, old.token()).expect("the only token so far");
     let new = steps.lock_here("B", &pair.b).await;
-    let reason = tokio::time::timeout(TEST_TIMEOUT, old.lost()).await.expect("A is told");
+    let reason = tokio::time::timeout(TEST_TIMEOUT, old.lost()).await.expect("A learns that it lost the lock");
     steps.record_call("A", "lost().await", reason);
     assert!(!old.is_held());
     resource.admit(LOCK, new.token()).expect("a newer token");
@@ -51,14 +52,14 @@ async fn show_default_mode(steps: &Timeline, pair: &TwoClients, old: &leasehold:
     steps.record_conclusion("A is told as soon as the new master is asked, and is fenced off in any case");
 }
 
-/// Strict mode: nobody new gets in before the old lease is over.
+/// Strict mode: no new holder before the old lease is over.
 async fn show_strict_mode(
     steps: &Timeline,
     pair: &TwoClients,
     old: &leasehold::Guard,
     killed: leasehold::clock::Instant,
 ) {
-    // A try does not wait for a client that has yet to find the new master.
+    // `try_lock` does not wait for a client that has yet to find the new master.
     let refused = eventually(TEST_TIMEOUT, || async {
         match pair.b.mutex(LOCK).try_lock().await {
             Err(error) if error.to_string().contains("cools down") => Ok(error),
@@ -68,7 +69,7 @@ async fn show_strict_mode(
     })
     .await;
     steps.record_call("B", "try_lock().await", format!("{:?}: it cools down (strict)", refused.kind()));
-    let new = pair.b.mutex(LOCK).timeout(TEST_TIMEOUT).lock().await.expect("the lock, at last");
+    let new = pair.b.mutex(LOCK).timeout(TEST_TIMEOUT).lock().await.expect("the lock after the cool-down");
     let held = old.is_held();
     steps.record_call(
         "B",
@@ -87,9 +88,9 @@ async fn a_fail_over_that_loses_the_lock() {
     let mut set = SentinelSet::start(1).await.expect("a set");
     let loose = TwoClients::open(&set.url(), LONG_TTL).await;
     let strict = TwoClients::open(&format!("{}?strict=20s&prefix=strict:", set.url()), TTL).await;
-    // A server that strict mode does not know yet may have forgotten something, too.
+    // Strict mode also cools down on a server that it sees for the first time.
     drop(strict.a.mutex("warm-up").timeout(TEST_TIMEOUT).lock().await.expect("a lock"));
-    set.cut_replication().await.expect("a cut");
+    set.cut_replication().await.expect("a stopped replication");
 
     steps.begin_section("before");
     let mut a = textbook_client_of_master(&steps, "A (the textbook)", &set).await;

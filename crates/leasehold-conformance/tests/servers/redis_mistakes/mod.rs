@@ -1,11 +1,11 @@
-//! The classic mistakes, shown: each is made on a real server with the textbook's own commands, goes wrong, and then
-//! leasehold is put through the same.
+//! Demonstrates the classic mistakes. Each test makes one on a real server with the textbook's
+//! commands, then runs leasehold through the same events.
 //!
-//! The page `docs/classic-mistakes.md` has a section for each test, with the story that the test tells; a test whose story
-//! has changed fails until the page says so, too (numbers aside). To write the stories anew:
-//!
+//! `docs/classic-mistakes.md` has a section with the timeline of each test. A test whose timeline
+//! differs from the page fails (numbers aside). To update the page:
 //! ```text
-//! UPDATE_PAGE=1 cargo test --package leasehold-conformance --test servers --features nightly redis_mistakes
+//! UPDATE_PAGE=1 cargo test --package leasehold-conformance --test servers \
+//!     --features nightly redis_mistakes
 //! ```
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
@@ -20,7 +20,7 @@ mod work;
 
 use std::collections::BTreeSet;
 
-/// Each test has its section, each section its test: a heading in small letters is the test's name.
+/// Each test has a section whose heading, lowercased, is the test's name.
 #[test]
 fn every_section_of_the_page_has_its_test() {
     let mut tests = BTreeSet::new();
@@ -28,7 +28,7 @@ fn every_section_of_the_page_has_its_test() {
         let file = format!("{}/tests/servers/redis_mistakes/{source}.rs", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(file).expect("a source");
         let (marked, rest): (Vec<_>, Vec<_>) = text.split("#[tokio::test").enumerate().partition(|(at, _)| *at > 0);
-        assert!(!marked.is_empty(), "{source}.rs has no test, or the mark is another one now: {}", rest.len());
+        assert!(!marked.is_empty(), "{source}.rs has no test, or tests are marked in another way: {}", rest.len());
         for (_, after) in marked {
             let name = after.split("async fn ").nth(1).and_then(|code| code.split('(').next());
             tests.insert(name.expect("a test's name").to_owned());

@@ -1,4 +1,4 @@
-//! Deleting a lock that has become another's.
+//! Deleting a lock that another client holds by now.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use tokio::time::timeout;
 use super::timeline::{LOCK, TextbookClient, Timeline, client, process};
 use crate::redis_faults::manual_time::ManualTime;
 
-/// A TTL whose end is awaited.
+/// A TTL that the test waits out.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A's lock ends by itself, and B takes it.
+/// A's lock expires and B acquires it.
 async fn let_expire_and_reacquire(steps: &Timeline, a: &mut TextbookClient<'_>, b: &mut TextbookClient<'_>) {
     a.wait_expired("lock").await;
     steps.record_event("A is slow: its lock ends by itself");
     assert_eq!(b.run("SET lock B NX PX 60000").await, "OK");
 }
 
-/// A deletes what is B's, and C comes in beside B.
+/// A deletes B's lock, and C acquires it beside B.
 async fn delete_and_grant_again(steps: &Timeline, a: &mut TextbookClient<'_>, c: &mut TextbookClient<'_>) {
     assert_eq!(a.run("DEL lock").await, "1");
     assert_eq!(c.run("SET lock C NX PX 60000").await, "OK");
@@ -62,7 +62,7 @@ async fn del_without_looking_whose_it_is() {
     steps.finish();
 }
 
-/// What the server sees of a release: one command, with everything else inside it.
+/// What a release looks like on the server: one command that contains all others.
 async fn show_release_on_the_server(steps: &Timeline, server: &Server) {
     let locks = client(&server.url(), LONG_TTL).await;
     let guard = locks.mutex("another").lock().await.expect("a lock");
@@ -117,19 +117,19 @@ async fn get_compare_del_not_atomic() {
     let mut release = Box::pin(mine.release());
     tokio::select! {
         biased;
-        outcome = &mut release => panic!("nobody has answered: {outcome:?}"),
+        outcome = &mut release => panic!("the release returned without a reply: {outcome:?}"),
         () = std::future::ready(()) => {}
     }
     time.advance(LONG_TTL + Duration::from_secs(1));
     let guard = steps.lock_here("B", &locks).await;
-    let outcome = timeout(TEST_TIMEOUT, release).await.expect("an end");
-    let error = outcome.expect_err("nobody has answered");
+    let outcome = timeout(TEST_TIMEOUT, release).await.expect("the call returns");
+    let error = outcome.expect_err("the release gets no reply");
     steps.record_call("A", "release().await", format!("error: {error}"));
-    assert_eq!(network.counts().request_bytes, before.request_bytes, "nothing has arrived");
+    assert_eq!(network.counts().request_bytes, before.request_bytes, "the release reached the server");
     network.freeze(false);
     eventually(TEST_TIMEOUT, || async {
         let answered = network.counts().reply_bytes > before.reply_bytes;
-        if answered { Ok(()) } else { Err("nothing has been answered") }
+        if answered { Ok(()) } else { Err("no reply so far") }
     })
     .await;
     steps.record_event("the network comes back: A's release arrives at the server, too late");

@@ -1,4 +1,4 @@
-//! The page in the docs that shows the stories.
+//! Reads and updates the timelines in the docs page.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
@@ -7,23 +7,23 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/classic-mist
 const BLOCK_START: &str = "\n```text\n";
 const BLOCK_END: &str = "\n```\n";
 
-/// The page.
+/// Reads the page.
 pub(crate) fn read() -> String {
     fs::read_to_string(PAGE).expect("docs/classic-mistakes.md")
 }
 
-/// The headings of the stories.
+/// The headings of the timelines.
 pub(crate) fn headings(page: &str) -> impl Iterator<Item = &str> {
     page.lines().filter_map(|line| line.strip_prefix("## "))
 }
 
-/// The test that a heading is about.
+/// The name of the test for a heading.
 pub(crate) fn test_name(heading: &str) -> String {
     let words = heading.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join("_").to_lowercase()
 }
 
-/// Where the story under a heading is.
+/// The position of the timeline under a heading.
 fn timeline_range(page: &str, heading: &str) -> std::ops::Range<usize> {
     let title = format!("\n## {heading}\n");
     let section = page.find(&title).map(|at| at + title.len());
@@ -36,7 +36,8 @@ fn timeline_range(page: &str, heading: &str) -> std::ops::Range<usize> {
     from..(from - 1 + length).max(from)
 }
 
-/// Fails if the page tells another story than `lines`, whatever the numbers; or writes it there, if that is asked for.
+/// Fails if the timeline on the page differs from `lines` (numbers aside), or rewrites it if
+/// `UPDATE_PAGE` is set.
 pub(crate) fn compare(heading: &str, lines: &[String]) {
     static WRITING: Mutex<()> = Mutex::new(());
     let _alone = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,12 +53,12 @@ pub(crate) fn compare(heading: &str, lines: &[String]) {
     assert_eq!(
         without_numbers(&steps),
         shown,
-        "left: what happened; right: what docs/classic-mistakes.md says of it. If the test is right, write the page anew: \
+        "left: this run; right: docs/classic-mistakes.md. If this run is right, update the page: \
          UPDATE_PAGE=1 cargo test --package leasehold-conformance --test servers --features nightly redis_mistakes"
     );
 }
 
-/// Ports, tokens, times and counts differ from run to run.
+/// Masks the ports, tokens, times and counts that differ between runs.
 fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     for letter in text.trim_end().chars() {

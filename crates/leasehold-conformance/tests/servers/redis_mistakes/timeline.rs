@@ -1,4 +1,4 @@
-//! Who did what, and what came of it: told while it happens, so that the story is what happened.
+//! Records what each client does and gets, as it happens.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -16,17 +16,17 @@ use leasehold_testbed::redis::{Reply, RespClient};
 
 use super::page;
 
-/// The lock of all stories.
+/// The lock name in all timelines.
 pub(crate) const LOCK: &str = "job";
 
-/// A story, printed line by line.
+/// A timeline, printed line by line.
 pub(crate) struct Timeline {
     heading: &'static str,
     lines: RefCell<Vec<String>>,
 }
 
 impl Timeline {
-    /// Begins the story that stands under `heading` on the page.
+    /// Starts the timeline under `heading` on the page.
     pub(crate) fn start(heading: &'static str) -> Self {
         println!("\n## {heading}");
         Self { heading, lines: RefCell::default() }
@@ -37,37 +37,37 @@ impl Timeline {
         self.lines.borrow_mut().push(line);
     }
 
-    /// Begins a part.
+    /// Starts a section.
     pub(crate) fn begin_section(&self, name: &str) {
         self.print(format!("{name}:"));
     }
 
-    /// Something happens.
+    /// Records an event.
     pub(crate) fn record_event(&self, what: &str) {
         self.print(format!("  {what}"));
     }
 
-    /// Somebody does something, and gets an answer.
+    /// Records a client's call and its result.
     pub(crate) fn record_call(&self, client: &str, what: &str, answer: impl Display) {
         self.print(format!("  {client}: {what} → {answer}"));
     }
 
-    /// What has just been shown.
+    /// Records the conclusion of a section.
     pub(crate) fn record_conclusion(&self, what: &str) {
         self.print(format!("  => {what}"));
     }
 
-    /// The end: the page must tell the same.
+    /// Ends the timeline; the page must match it.
     pub(crate) fn finish(self) {
         page::compare(self.heading, &self.lines.take());
     }
 
     /// A client that follows the textbook.
     pub(crate) async fn textbook_client(&self, who: &'static str, addr: SocketAddr) -> TextbookClient<'_> {
-        TextbookClient { story: self, name: who, resp: RespClient::connect(addr).await.expect("a connection") }
+        TextbookClient { timeline: self, name: who, resp: RespClient::connect(addr).await.expect("a connection") }
     }
 
-    /// Takes the lock with leasehold, in this process, and waits for it.
+    /// Acquires the lock with leasehold in this process, waiting for it.
     pub(crate) async fn lock_here(&self, who: &str, locks: &Locks) -> Guard {
         let start = now();
         let guard = locks.mutex(LOCK).timeout(TEST_TIMEOUT).lock().await.expect("the lock");
@@ -75,52 +75,53 @@ impl Timeline {
         guard
     }
 
-    /// Takes the lock with leasehold, in another process, and waits for it: under a short TTL, too, on a slow machine.
-    pub(crate) async fn lock_in_process(&self, who: &str, player: &mut ActorProcess) -> u64 {
-        let (token, _) = player.acquire(LockRequest::exclusive_with_retries(LOCK)).await;
+    /// Acquires the lock with leasehold in another process, waiting for it. It retries, because a
+    /// slow machine can outlast a short TTL.
+    pub(crate) async fn lock_in_process(&self, who: &str, actor: &mut ActorProcess) -> u64 {
+        let (token, _) = actor.acquire(LockRequest::exclusive_with_retries(LOCK)).await;
         self.record_call(who, "lock().await", format!("token {token}"));
         token
     }
 
-    /// Tries to take the lock with leasehold; it must be somebody else's.
+    /// Tries the lock with leasehold; another client must hold it.
     pub(crate) async fn assert_busy(&self, who: &str, locks: &Locks) {
         let answer = locks.mutex(LOCK).try_lock().await.expect("an answer");
         self.record_call(who, "try_lock().await", if answer.is_some() { "a guard" } else { "None" });
         assert!(answer.is_none(), "the lock is held");
     }
 
-    /// The guard must still be held, by its own word and by the server's.
+    /// The guard must be held, both by the client and by the server.
     pub(crate) async fn assert_held(&self, who: &str, locks: &Locks, guard: &Guard) {
         self.record_call(who, "is_held()", guard.is_held());
         assert!(guard.is_held());
         let view = locks.inspect(LOCK).await.expect("a view");
         let tokens: Vec<_> = view.holders.iter().filter_map(|holder| holder.token).collect();
-        assert_eq!(tokens, [guard.token()], "the server's word");
+        assert_eq!(tokens, [guard.token()], "the server's holders");
     }
 }
 
-/// A client that follows the textbook: it sends the commands it is told, as they are.
+/// A client that follows the textbook: it sends commands as they are.
 pub(crate) struct TextbookClient<'a> {
-    story: &'a Timeline,
+    timeline: &'a Timeline,
     name: &'static str,
     resp: RespClient,
 }
 
 impl TextbookClient<'_> {
-    /// Sends a command; its reply, as a person reads it.
+    /// Sends a command, records it, and returns the reply as text.
     pub(crate) async fn run(&mut self, command: &str) -> String {
         let reply = self.run_silently(command).await;
-        self.story.record_call(self.name, command, &reply);
+        self.timeline.record_call(self.name, command, &reply);
         reply
     }
 
-    /// The same, and nobody talks about it.
+    /// Sends a command without recording it.
     pub(crate) async fn run_silently(&mut self, command: &str) -> String {
         let words: Vec<_> = command.split(' ').collect();
         reply_text(&self.resp.command(&words).await.expect("a reply"))
     }
 
-    /// Waits until the server has let a key go.
+    /// Waits until a key has expired on the server.
     pub(crate) async fn wait_expired(&mut self, key: &str) {
         let words = ["EXISTS", key];
         let resp = tokio::sync::Mutex::new(&mut self.resp);
@@ -156,7 +157,7 @@ pub(crate) fn now() -> Instant {
     Clock::system().now()
 }
 
-/// How long ago that was, for people.
+/// The elapsed time as text.
 pub(crate) fn elapsed_text(start: Instant) -> String {
     format!("{:.1} s", now().duration_since(start).as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! The work takes longer than the TTL.
+//! Work that takes longer than the TTL.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use super::timeline::{LOCK, Timeline, client, process};
 use crate::redis_faults::manual_time::{ManualTime, pass_and_renew, patient_client};
 
-/// A TTL whose end is awaited.
+/// A TTL that the test waits out.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Somebody writes to the resource, which looks at the token.
+/// Writes to the resource, which checks the token.
 fn write_with_token(steps: &Timeline, who: &str, stock: &Fence, token: u64) -> bool {
     let admitted = stock.admit("stock", Token(token));
     let answer = admitted.map_or_else(|stale| format!("refused: {stale}"), |()| "done".to_owned());
@@ -20,7 +20,7 @@ fn write_with_token(steps: &Timeline, who: &str, stock: &Fence, token: u64) -> b
     admitted.is_ok()
 }
 
-/// Tries to take a lock that is held, all the while: for longer than three TTLs of its holder.
+/// Keeps trying a held lock for longer than three TTLs of its holder.
 async fn keep_trying(steps: &Timeline, who: &str, locks: &Locks, time: &ManualTime, held: &Guard) {
     const THIRDS: u32 = 10;
     for _ in 0..THIRDS {
@@ -75,7 +75,7 @@ async fn work_that_outlives_its_ttl_without_a_watchdog() {
     assert!(write_with_token(&steps, "A", &stock, stale));
     stopped.process().sigstop().expect("a stopped process");
     steps.record_event("A stands still (SIGSTOP), longer than its TTL");
-    let next = locks.mutex(LOCK).timeout(TEST_TIMEOUT).lock().await.expect("the lock of the one who stands still");
+    let next = locks.mutex(LOCK).timeout(TEST_TIMEOUT).lock().await.expect("the lock of the stopped process");
     steps.record_call("B", "lock().await", format!("token {}", next.token()));
     assert!(write_with_token(&steps, "B", &stock, next.token().0));
     stopped.process().sigcont().expect("a running process");

@@ -1,4 +1,5 @@
-//! Two processes with redis-py and two clients of ours fight for one lock around a counter that is not atomic.
+//! Two redis-py processes and two leasehold clients contend for one lock around a non-atomic
+//! counter.
 
 use leasehold::{Locks, ReleaseOutcome};
 use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
@@ -18,7 +19,7 @@ async fn read_counter(resp: &mut RespClient, key: &str) -> u32 {
     }
 }
 
-/// Adds one, again and again, in two steps that only a lock makes one.
+/// Increments the counter repeatedly with GET and SET, which only a lock makes atomic.
 async fn increment_repeatedly(locks: Option<Locks>, name: &str, key: &str) {
     let mut resp = RespClient::connect(server().await.addr()).await.expect("a connection");
     for _ in 0..ROUNDS {
@@ -34,7 +35,7 @@ async fn increment_repeatedly(locks: Option<Locks>, name: &str, key: &str) {
     }
 }
 
-/// All count together; what came of it.
+/// Runs all four clients concurrently and returns the final count.
 async fn count_concurrently(name: &'static str, key: &'static str, locked: bool) -> u32 {
     let mut pythons = [RedisPyProcess::start(server().await), RedisPyProcess::start(server().await)];
     for python in &mut pythons {
@@ -61,11 +62,11 @@ async fn no_update_is_lost_between_redis_py_and_us() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_lock_updates_are_lost() {
     let mut right = 0;
-    for fights in 1..=20 {
+    for rounds in 1..=20 {
         right = count_concurrently("unused", "control", false).await;
-        if right < fights * CONTENDERS * ROUNDS {
+        if right < rounds * CONTENDERS * ROUNDS {
             return;
         }
     }
-    panic!("{right} is right after 20 fights: these counters do not need a lock");
+    panic!("{right} is correct after 20 rounds: these counters do not need a lock");
 }

@@ -1,4 +1,4 @@
-"""Takes redis-py's own Lock as it is told: one JSON value per line, in and out. Argument: the server's port."""
+"""Uses redis-py's own Lock on command: one JSON value per line, in and out. Argument: the server's port."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def owned(order):
 
 
 def count(order):
-    """Adds one, again and again, in two steps that only a lock makes one."""
+    """Increments a key repeatedly with GET and SET, which only a lock makes atomic."""
     lock = server.lock(order["name"], timeout=order["timeout"], sleep=0.005)
     for _ in range(order["rounds"]):
         if order["locked"]:

@@ -1,4 +1,4 @@
-//! `protocol=simple`: the suite, and the same lock in two hands: redis-py's `Lock` and ours keep each other out.
+//! `protocol=simple`: the suite, and mutual exclusion with redis-py's `Lock`.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod contention;
@@ -16,18 +16,18 @@ use tokio::sync::OnceCell;
 
 use crate::redis_faults::manual_time::patient_client;
 
-/// One server for everything here.
+/// One server for all tests of this module.
 async fn server() -> &'static Server {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
     SERVER.get_or_init(|| async { leasehold_testbed::redis::start().await.expect("a server") }).await
 }
 
-/// A client of ours, at the server or at something in front of it.
+/// A leasehold client of the server, or of a proxy in front of it.
 async fn our_client(at: &str, ttl: Duration) -> Locks {
     our_client_with_clock(at, ttl, Clock::system()).await
 }
 
-/// One that goes by this clock.
+/// The same with this clock.
 async fn our_client_with_clock(at: &str, ttl: Duration, clock: Clock) -> Locks {
     patient_client(&format!("{at}?protocol=simple"), ttl, clock).await
 }

@@ -1,4 +1,4 @@
-//! A Python process with redis-py, from the test's side.
+//! Controls a Python process that uses redis-py.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::{Actor, Server};
 use serde_json::{Value, json};
 
-/// Debian's own: another one that comes first in PATH does not know Debian's packages.
+/// Debian's own Python: another one that comes first in PATH lacks Debian's packages.
 const PYTHON: &str = "/usr/bin/python3";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/redis_simple/locker.py");
 
-/// How long redis-py's locks last where nothing else is said, in seconds: longer than any test.
+/// The default TTL of redis-py's locks, in seconds: longer than any test.
 pub(crate) const TIMEOUT: f64 = 600.0;
 
-/// A process that takes redis-py's lock.
+/// A process that uses redis-py's `Lock`.
 pub(crate) struct RedisPyProcess(Actor);
 
 impl RedisPyProcess {
@@ -25,11 +25,11 @@ impl RedisPyProcess {
     }
 
     pub(crate) async fn send(&mut self, request: Value) {
-        self.0.send(&request).await.expect("Python listens");
+        self.0.send(&request).await.expect("Python reads requests");
     }
 
     pub(crate) async fn receive(&mut self) -> Value {
-        self.0.recv(TEST_TIMEOUT).await.expect("Python's answer")
+        self.0.recv(TEST_TIMEOUT).await.expect("Python's reply")
     }
 
     async fn request(&mut self, request: Value) -> Value {
@@ -37,13 +37,13 @@ impl RedisPyProcess {
         self.receive().await
     }
 
-    /// `acquire(blocking=False)` on a lock that lasts so many seconds.
+    /// `acquire(blocking=False)` on a lock with this TTL in seconds.
     pub(crate) async fn try_acquire(&mut self, name: &str, timeout: Option<f64>) -> bool {
         let answer = self.request(json!({ "do": "acquire", "name": name, "timeout": timeout, "wait": false })).await;
         answer.as_bool().expect("yes or no")
     }
 
-    /// `acquire()`, begun; the answer comes later.
+    /// Starts `acquire()`; the reply comes later.
     pub(crate) async fn begin_acquire(&mut self, name: &str) {
         self.send(json!({ "do": "acquire", "name": name, "timeout": TIMEOUT, "wait": true })).await;
     }
@@ -51,7 +51,7 @@ impl RedisPyProcess {
     /// `release()`: "released", or the name of the exception.
     pub(crate) async fn release(&mut self, name: &str) -> String {
         let answer = self.request(json!({ "do": "release", "name": name })).await;
-        answer.as_str().expect("a word").to_owned()
+        answer.as_str().expect("a string").to_owned()
     }
 
     /// `owned()`.
@@ -59,14 +59,14 @@ impl RedisPyProcess {
         self.request(json!({ "do": "owned", "name": name })).await.as_bool().expect("yes or no")
     }
 
-    /// Adds one to a key so often, begun; the answer comes later.
+    /// Starts to increment a key `rounds` times; the reply comes later.
     pub(crate) async fn begin_count(&mut self, name: &str, key: &str, rounds: u32, locked: bool) {
         let order =
             json!({ "do": "count", "name": name, "key": key, "rounds": rounds, "locked": locked, "timeout": TIMEOUT });
         self.send(order).await;
     }
 
-    /// Ends it as a crash does.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         self.0.sigkill().expect("a killed process");
     }

@@ -1,4 +1,5 @@
-//! What is opened and what is refused, on real servers: modes, numbers of nodes, one server twice, passwords, TLS.
+//! What can be opened on real servers and what is rejected: modes, node counts, duplicate servers,
+//! passwords, TLS.
 
 use leasehold::{Error, ErrorKind, Locks};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
@@ -16,7 +17,7 @@ async fn open(url: &str) -> Locks {
 
 async fn open_refused(url: &str) -> Error {
     let answer = tokio::time::timeout(TEST_TIMEOUT, Locks::open(url)).await.expect("an answer");
-    answer.expect_err("it should be refused")
+    answer.expect_err("the call must fail")
 }
 
 fn assert_no_secret(shown: &str) {
@@ -39,8 +40,8 @@ fn host(server: &Server) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn modes_that_a_majority_cannot_guarantee_are_refused() {
-    let site = Fixture::shared().await;
-    let locks = site.locks().await;
+    let fixture = Fixture::shared().await;
+    let locks = fixture.locks().await;
     for (error, mode) in [
         (locks.rwlock("a").read().await.expect_err("no read locks"), "has no shared locks"),
         (locks.rwlock("a").try_read().await.expect_err("no read locks"), "has no shared locks"),
@@ -49,16 +50,16 @@ async fn modes_that_a_majority_cannot_guarantee_are_refused() {
     ] {
         assert_error(&error, ErrorKind::Unsupported, &["on redlock://", mode]);
     }
-    assert_eq!(site.claim_counts("a").await, [0; 5]);
-    // To write is to be alone.
+    assert_eq!(fixture.claim_counts("a").await, [0; 5]);
+    // A write lock is an exclusive lock.
     release(lock(&locks, "a").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn even_and_too_large_numbers_of_nodes_are_refused() {
-    let site = Fixture::shared().await;
-    let hosts: Vec<_> = (0..4).map(|at| host(site.server(at))).collect();
-    let four = format!("redlock://{}?{}", hosts.join(","), site.prefix_option());
+    let fixture = Fixture::shared().await;
+    let hosts: Vec<_> = (0..4).map(|at| host(fixture.server(at))).collect();
+    let four = format!("redlock://{}?{}", hosts.join(","), fixture.prefix_option());
     assert_error(
         &open_refused(&four).await,
         ErrorKind::InvalidUrl,
@@ -67,24 +68,24 @@ async fn even_and_too_large_numbers_of_nodes_are_refused() {
     let locks = open(&format!("{four}&even=allowed")).await;
     assert_eq!(locks.capabilities().warning, "");
     release(lock(&locks, "a").await).await;
-    let one = open(&format!("redlock://{}?{}", hosts[0], site.prefix_option())).await;
+    let one = open(&format!("redlock://{}?{}", hosts[0], fixture.prefix_option())).await;
     assert!(one.capabilities().warning.contains("fewer than three nodes"), "{}", one.capabilities().warning);
     release(lock(&one, "b").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_with_two_addresses_is_refused() {
-    let site = Fixture::shared().await;
-    let ports = [0, 1].map(|at| site.server(at).port());
+    let fixture = Fixture::shared().await;
+    let ports = [0, 1].map(|at| fixture.server(at).port());
     for url in [
         format!("redlock://127.0.0.1:{0},localhost:{0},127.0.0.1:{1}", ports[0], ports[1]),
         format!("redlock://127.0.0.1:{0},127.0.0.1:{1},localhost:{0}", ports[0], ports[1]),
         format!("redlock://127.0.0.1:{0}/1,127.0.0.1:{1},localhost:{0}/2", ports[0], ports[1]),
     ] {
-        // One that takes longer than a quarter of a second for its answer is not compared.
+        // A server that takes longer than a quarter of a second to reply is not compared.
         let error = eventually(TEST_TIMEOUT, || async {
             match Locks::open(&url).await {
-                Ok(_) => Err("it should be refused"),
+                Ok(_) => Err("the call must fail"),
                 Err(error) => Ok(error),
             }
         })
@@ -106,7 +107,7 @@ async fn nodes_may_share_a_password_or_have_their_own() {
     for url in [
         format!("redlock://:{first}@{a},:{first}@{b},:{second}@{c}"),
         format!("redlock://redis://default:{first}@{a},:{second}@{c},{d}"),
-        // One for all: the last one has another, and two are a majority.
+        // One password for all: the last node has another one, but two nodes are a majority.
         format!("redlock://:{first}@{a},{b},{c}"),
     ] {
         let locks = open(&url).await;
@@ -115,7 +116,7 @@ async fn nodes_may_share_a_password_or_have_their_own() {
         release(lock(&locks, "a").await).await;
         assert!(locks.inspect("a").await.expect("a view").last_token.is_some());
     }
-    // Two refuse: no majority.
+    // Two nodes deny access: no majority.
     let error = open_refused(&format!("redlock://:{second}@{a},{b},{c}")).await;
     assert_error(&error, ErrorKind::Denied, &["2 of 3 nodes must answer", "refuses the user or the password", &a]);
     let comma = format!("redlock://u:{},{}@{a},{b},{c}", &first[..6], &first[6..]);
@@ -143,7 +144,7 @@ async fn one_node_of_three_may_use_tls() {
     let mut plain = plain;
     let locks = open(&url).await;
     release(lock(&locks, "a").await).await;
-    // It takes part: without it, there is no majority.
+    // The TLS node votes: without it there is no majority.
     plain.server_mut(0).kill().expect("a killed server");
     release(lock(&locks, "a").await).await;
     drop(tls);

@@ -1,4 +1,4 @@
-//! Servers whose clocks are minutes apart, and majorities that change: tokens rise all the same.
+//! Servers whose clocks are minutes apart, and changing majorities: tokens rise all the same.
 
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use leasehold_testbed::{Data, Server, eventually};
 
 use crate::redlock_faults::fixture::{LASTING, PATIENT, lock, release};
 
-/// By how many seconds each server's clock is wrong.
+/// The clock error of each server in seconds.
 const SKEWS: [i64; 5] = [600, -420, 0, 180, -60];
-/// Who is alive, one set after the other: each shares a server with the one before, and the fastest is not in all of them.
+/// Which servers are alive, one set after another. Each set shares a server with the one before,
+/// and some lack the fastest.
 pub(super) const ALIVE_SETS: [[usize; 3]; 8] =
     [[0, 1, 2], [2, 3, 4], [0, 1, 4], [1, 3, 4], [1, 2, 3], [0, 3, 4], [1, 2, 4], [0, 2, 4]];
 
-/// A Redis under a wrong clock, which has on disk whatever it acknowledged.
+/// A Redis with a skewed clock that writes to disk before it acknowledges.
 struct SkewedRedis {
     redis: Redis,
     skew: i64,
@@ -29,8 +30,8 @@ impl ServerSpec for SkewedRedis {
     }
 
     fn arguments(&self, place: &Workspace) -> Vec<String> {
-        // The loader puts the machine's own folder in place of $LIB. Memory comes from libc: Redis' own allocator asks for the
-        // time before the library that fakes it is ready.
+        // The loader replaces $LIB with the machine's library directory. Memory comes from libc,
+        // because Redis' own allocator reads the time before the faketime library is ready.
         let env = [
             "LD_PRELOAD=/usr/$LIB/faketime/libfaketimeMT.so.1:libc.so.6".to_owned(),
             format!("FAKETIME={:+}", self.skew),
@@ -50,8 +51,8 @@ impl ServerSpec for SkewedRedis {
 }
 
 async fn server_time_secs(server: &Server) -> i64 {
-    let mut hand = RespClient::connect(server.addr()).await.expect("a connection");
-    let Reply::Array(time) = hand.command(&["TIME"]).await.expect("an answer") else { panic!("no time") };
+    let mut raw = RespClient::connect(server.addr()).await.expect("a connection");
+    let Reply::Array(time) = raw.command(&["TIME"]).await.expect("an answer") else { panic!("no time") };
     let Reply::Bulk(text) = &time[0] else { panic!("no seconds") };
     text.parse().expect("a number")
 }
@@ -63,7 +64,7 @@ async fn skewed_servers() -> Vec<Server> {
     let right = server_time_secs(&servers[2]).await;
     for (server, skew) in servers.iter().zip(SKEWS) {
         let wrong = server_time_secs(server).await - right;
-        assert!((wrong - skew).abs() < 30, "no wrong clock: is the Debian package `faketime` installed?");
+        assert!((wrong - skew).abs() < 30, "the clock is not skewed: is the Debian package `faketime` installed?");
     }
     servers
 }
@@ -73,11 +74,11 @@ fn url(servers: &[Server], options: &str) -> String {
     format!("redlock://{}?{options}", hosts.join(","))
 }
 
-/// Has these be alive, and no others.
+/// Starts these servers and kills all others.
 async fn keep_alive_only(servers: &mut [Server], alive: &[usize]) {
     for (at, server) in servers.iter_mut().enumerate() {
         match (alive.contains(&at), server.pid().is_some()) {
-            (true, false) => server.restart(Data::Keep).await.expect("a server that is back"),
+            (true, false) => server.restart(Data::Keep).await.expect("a restarted server"),
             (false, true) => server.kill().expect("a killed server"),
             _ => {}
         }
@@ -92,7 +93,7 @@ async fn assert_token_rises(locks: &Locks, last: &mut Token, when: &str) {
     release(guard).await;
 }
 
-/// One set of servers after the other is alive.
+/// Tokens rise while one set of servers after another is alive.
 pub(super) async fn assert_tokens_rise(options: &str, sets: &[[usize; 3]]) {
     let mut servers = skewed_servers().await;
     let url = url(&servers, options);
@@ -102,7 +103,8 @@ pub(super) async fn assert_tokens_rise(options: &str, sets: &[[usize; 3]]) {
     for alive in sets {
         keep_alive_only(&mut servers, alive).await;
         let when = format!("{alive:?} alive");
-        // A new client knows only the clocks of those who are alive: its guess is too low where the fastest is missing.
+        // A new client knows only the clocks of the live servers, so its token guess is too low
+        // without the fastest one.
         let new = Locks::builder().ttl(LASTING).open(&url).await.expect("a client");
         for _ in 0..3 {
             assert_token_rises(&new, &mut last, &when).await;
@@ -124,7 +126,7 @@ async fn tokens_rise_over_majorities() {
     assert_tokens_rise(PATIENT, &ALIVE_SETS[..3]).await;
 }
 
-/// Each server measures a lease by its own clock: by how much they differ does not matter.
+/// Each server measures a lease by its own clock, so clock differences do not matter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn skewed_node_clocks_do_not_change_lease_durations() {
     let servers = skewed_servers().await;
@@ -138,13 +140,13 @@ async fn skewed_node_clocks_do_not_change_lease_durations() {
     let (token, end) = eventually(TEST_TIMEOUT, || async {
         let answer =
             crate::redlock_faults::fixture::attempt(&locks, &claim).await.map_err(|error| error.to_string())?;
-        answer.ok_or("it is not free".to_owned())
+        answer.ok_or("the lock is not free".to_owned())
     })
     .await;
     let next = lock(&other, "a").await;
-    // Had it been measured by clocks that are minutes apart, it would be minutes early or late.
+    // With clocks that are minutes apart, a wrong measurement would be minutes early or late.
     let now = other.clock().now();
-    assert!(now >= end, "{:?} before its time was over", end.duration_since(now));
+    assert!(now >= end, "{:?} before the lease expired", end.duration_since(now));
     assert!(next.token() > token);
     release(next).await;
 }

@@ -1,4 +1,4 @@
-//! Five servers, their clients, and what each server has of a lock.
+//! Five servers, their clients, and each server's record of a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,18 +20,18 @@ const COUNT_CLAIMS_SCRIPT: &str = "local text, at, count = redis.call('GET', KEY
 while text and at < #text do at, count = at + 68 + string.sub(text, at + 64, at + 67), count + 1 end
 return count";
 
-/// How many servers there are.
+/// The number of servers.
 pub(crate) const NODES: usize = 5;
 
 /// A TTL that no test outlives.
 pub(crate) const LASTING: Duration = Duration::from_secs(600);
-/// No node of such a lease is taken for silent because the machine is busy.
+/// Keeps a node of such a lease from counting as unresponsive on a busy machine.
 pub(crate) const PATIENT: &str = "node-timeout=60s";
 
-/// Five servers, and the ways to them.
+/// Five servers and their clients.
 pub(crate) struct Fixture {
     servers: Servers,
-    /// What keys begin with.
+    /// The key prefix.
     prefix: String,
 }
 
@@ -41,12 +41,13 @@ enum Servers {
 }
 
 impl Fixture {
-    /// Servers that keep nothing on disk, of this test's own.
+    /// Servers of this test's own, without persistence.
     pub(crate) async fn new() -> Self {
         Self::with_config(&Redis::new()).await
     }
 
-    /// Those that all tests share which neither stop them, nor change them, nor count what they do.
+    /// Servers shared by all tests that neither stop them, nor reconfigure them, nor count their
+    /// commands.
     pub(crate) async fn shared() -> Self {
         static SERVERS: OnceCell<IndependentServers> = OnceCell::const_new();
         static NEXT_PREFIX: AtomicU32 = AtomicU32::new(0);
@@ -55,7 +56,7 @@ impl Fixture {
         Self { servers: Servers::Shared(servers), prefix }
     }
 
-    /// Servers that have on disk whatever they have acknowledged.
+    /// Servers that write to disk before they acknowledge.
     pub(crate) async fn durable() -> Self {
         Self::with_config(&Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"])).await
     }
@@ -79,7 +80,7 @@ impl Fixture {
     fn server_mut(&mut self, at: usize) -> &mut Server {
         match &mut self.servers {
             Servers::Own(servers) => servers.server_mut(at),
-            Servers::Shared(_) => panic!("others use it, too"),
+            Servers::Shared(_) => panic!("shared servers cannot be stopped"),
         }
     }
 
@@ -88,22 +89,22 @@ impl Fixture {
         format!("{}q{name}", self.prefix)
     }
 
-    /// The option that says so.
+    /// The URL option with the key prefix.
     pub(crate) fn prefix_option(&self) -> String {
         format!("prefix={}", self.prefix)
     }
 
-    /// The URL with these options: `prefix=a&strict=1s`.
+    /// The URL with options such as `prefix=a&strict=1s`.
     pub(crate) fn url(&self, options: &str) -> String {
         format!("{}?{}&{options}", self.servers().url(), self.prefix_option())
     }
 
-    /// A client of lasting leases.
+    /// A client with long leases.
     pub(crate) async fn locks(&self) -> Locks {
         self.locks_with(LASTING, PATIENT).await
     }
 
-    /// The same on this clock. Without a drift by the TTL, what is lost is given back soon after that.
+    /// The same on this clock. Without clock drift, a lost claim is released soon after its TTL.
     pub(crate) async fn locks_with_clock(&self, clock: &ShiftedClock) -> Locks {
         connected_client(&self.url(&format!("{PATIENT}&drift=0")), LASTING, &clock.clock()).await
     }
@@ -112,12 +113,12 @@ impl Fixture {
         connected_client(&self.url(options), ttl, &Clock::system()).await
     }
 
-    /// An engine without a keeper: nothing is asked but what the test asks.
+    /// An engine without a keeper: it sends only what the test requests.
     pub(crate) async fn engine(&self, options: &str) -> Arc<dyn Engine> {
         connected_engine(&self.url(options), &Clock::system()).await
     }
 
-    /// A proxy before each of the servers, and the URL of all of them.
+    /// A proxy in front of each server, and the URL of all of them.
     pub(crate) async fn start_proxies(&self, options: &str) -> (Vec<Proxy>, String) {
         let mut proxies = Vec::new();
         for server in self.servers().servers() {
@@ -127,13 +128,13 @@ impl Fixture {
         (proxies, format!("redlock://{}?{}&{options}", hosts.join(","), self.prefix_option()))
     }
 
-    /// A client whose lines can be tampered with.
+    /// A client behind proxies.
     pub(crate) async fn proxied_locks(&self, ttl: Duration, options: &str) -> (Locks, Vec<Proxy>) {
         let (proxies, url) = self.start_proxies(options).await;
         (connected_client(&url, ttl, &Clock::system()).await, proxies)
     }
 
-    /// An engine that never reaches these servers.
+    /// An engine that never reaches the servers in `cut`.
     pub(crate) async fn engine_without(&self, cut: &[usize], options: &str) -> (Arc<dyn Engine>, Vec<Proxy>) {
         let (proxies, url) = self.start_proxies(options).await;
         for at in cut {
@@ -150,7 +151,7 @@ impl Fixture {
 
     pub(crate) async fn restart(&mut self, which: &[usize], data: Data) {
         for at in which {
-            self.server_mut(*at).restart(data).await.expect("a server that is back");
+            self.server_mut(*at).restart(data).await.expect("a restarted server");
         }
     }
 
@@ -166,23 +167,23 @@ impl Fixture {
         }
     }
 
-    /// Asks one server by hand.
+    /// Sends a raw command to one server.
     pub(crate) async fn command(&self, at: usize, words: &[&str]) -> Reply {
-        let mut hand = RespClient::connect(self.server(at).addr()).await.expect("a connection");
-        match hand.command(words).await.expect("an answer") {
+        let mut raw = RespClient::connect(self.server(at).addr()).await.expect("a connection");
+        match raw.command(words).await.expect("an answer") {
             Reply::Error(error) => panic!("{words:?}: {error}"),
             reply => reply,
         }
     }
 
-    /// How many scripts a server has run since its figures were last set back.
+    /// Number of scripts that a server has run since its statistics were reset.
     pub(crate) async fn script_calls(&self, at: usize) -> usize {
         let Reply::Bulk(text) = self.command(at, &["INFO", "commandstats"]).await else { panic!("no text") };
         let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
         line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or_default()
     }
 
-    /// How many claims a server has for a lock, whether their time is over or not.
+    /// Number of a lock's claims on a server, expired ones included.
     pub(crate) async fn claim_count(&self, at: usize, name: &str) -> usize {
         match self.command(at, &["EVAL", COUNT_CLAIMS_SCRIPT, "1", &self.key(name)]).await {
             Reply::Integer(count) => count as usize,
@@ -190,7 +191,7 @@ impl Fixture {
         }
     }
 
-    /// How many claims each server has for a lock; those that are down are left out.
+    /// Number of a lock's claims on each server that is up.
     pub(crate) async fn claim_counts(&self, name: &str) -> Vec<usize> {
         let mut counts = Vec::new();
         for at in 0..NODES {
@@ -201,7 +202,7 @@ impl Fixture {
         counts
     }
 
-    /// Waits until each server that is up has so many claims for a lock.
+    /// Waits until each server that is up has `count` claims on a lock.
     #[track_caller]
     pub(crate) fn until_claim_counts(&self, name: &str, count: usize) -> impl Future<Output = ()> {
         eventually(TEST_TIMEOUT, move || async move {
@@ -210,8 +211,8 @@ impl Fixture {
         })
     }
 
-    /// Renews these leases until each server that is up has so many claims for a lock: a server that came back is asked again only after
-    /// it has answered a probe, so one renewal may pass it over.
+    /// Renews these leases until each server that is up has `count` claims on a lock. A restarted
+    /// server gets requests only after it has answered a probe, so one renewal may skip it.
     #[track_caller]
     pub(crate) fn renew_until_claim_counts(
         &self,
@@ -228,20 +229,20 @@ impl Fixture {
     }
 }
 
-/// A client that is in touch with every server.
+/// A client that is connected to every server.
 pub(crate) async fn connected_client(url: &str, ttl: Duration, clock: &Clock) -> Locks {
     Locks::builder().ttl(ttl).clock(clock.clone()).open_engine(connected_engine(url, clock).await)
 }
 
-/// An engine that is in touch with every server.
+/// An engine that is connected to every server.
 pub(crate) async fn connected_engine(url: &str, clock: &Clock) -> Arc<dyn Engine> {
     let engine = eventually(TEST_TIMEOUT, || leasehold::registry::open(url, clock)).await;
     until_all_respond(&engine).await;
     engine
 }
 
-/// Waits until every server answers. One that does not in time, also when the engine is opened, is not asked before it has answered a probe: it
-/// would hear of claims with their first renewal only.
+/// Waits until every server responds. A server that does not respond in time gets no requests
+/// before it has answered a probe, so it would learn of claims only by their first renewal.
 pub(crate) async fn until_all_respond(engine: &Arc<dyn Engine>) {
     let nothing = LockName::new("nothing").expect("a name");
     eventually(TEST_TIMEOUT, || async {
@@ -258,58 +259,58 @@ pub(crate) fn claim(name: &str, owner: Option<Owner>, ttl: Duration) -> Arc<Clai
     Arc::new(Claim::new(Arc::new(LockOptions::new(name, Mode::Exclusive, owner, ttl, holder))))
 }
 
-/// One attempt: its token, and until when it lasts. `None`: it is not free.
+/// One attempt: its token and deadline, or `None` if the lock is not free.
 pub(crate) async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Result<Option<(Token, Instant)>> {
     match Arc::clone(engine).attempt(Arc::clone(claim), false).await? {
         AcquireReply::Granted(grant) => Ok(Some((grant.token, grant.expires_at))),
         AcquireReply::Busy { .. } => Ok(None),
         AcquireReply::CoolingDown { left } => {
-            Err(Error::new(ErrorKind::Unavailable, format!("it cools down for {left:?}")))
+            Err(Error::new(ErrorKind::Unavailable, format!("cools down for {left:?}")))
         }
         other => panic!("no queue: {other:?}"),
     }
 }
 
-/// One attempt that is answered: some servers may not answer for a moment.
+/// An attempt that gets an answer, retried while too few servers respond.
 pub(crate) async fn attempt_until_answered(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Option<(Token, Instant)> {
     eventually(TEST_TIMEOUT, || attempt(engine, claim)).await
 }
 
-/// Attempts until it is granted: its token, and the moment of the grant.
+/// Retries until the claim is granted. Returns its token and the time of the grant.
 pub(crate) async fn until_granted(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> (Token, Instant) {
     eventually(TEST_TIMEOUT, || async {
         match attempt(engine, claim).await {
             Ok(Some((token, _))) => Ok((token, Clock::system().now())),
-            Ok(None) => Err("it is not free".to_owned()),
+            Ok(None) => Err("the lock is not free".to_owned()),
             Err(error) => Err(error.to_string()),
         }
     })
     .await
 }
 
-/// Asks for a lock in a task of its own.
+/// Acquires a lock in a task of its own.
 pub(crate) fn spawn_lock(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
     let mutex = locks.mutex(name);
     tokio::spawn(async move { mutex.lock().await })
 }
 
-/// The guard that such a task gets.
+/// The guard that such a task acquires.
 pub(crate) async fn await_guard(task: JoinHandle<Result<Guard>>) -> Guard {
-    tokio::time::timeout(TEST_TIMEOUT, task).await.expect("it is free soon").expect("no panic").expect("the lock")
+    tokio::time::timeout(TEST_TIMEOUT, task).await.expect("the lock becomes free").expect("no panic").expect("the lock")
 }
 
-/// Takes a lock, however long that takes on the client's clock.
+/// Acquires a lock, with a timeout on the machine's clock only.
 pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
     let mutex = locks.mutex(name);
-    tokio::time::timeout(TEST_TIMEOUT, mutex.lock()).await.expect("it is free soon").expect("the lock")
+    tokio::time::timeout(TEST_TIMEOUT, mutex.lock()).await.expect("the lock becomes free").expect("the lock")
 }
 
-/// Gives a lock back that was not lost.
+/// Releases a lock that was not lost.
 pub(crate) async fn release(guard: Guard) {
     assert_eq!(guard.release().await.expect("a release"), leasehold::ReleaseOutcome::Released);
 }
 
-/// Numbers that look random and are the same for the same seed.
+/// A seeded pseudo-random number generator.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
@@ -318,7 +319,7 @@ impl Rng {
         (self.0 >> 33) % limit
     }
 
-    /// The seed of this run: that of `LEASEHOLD_SEED`, or a new one, which is printed.
+    /// The seed of this run: `LEASEHOLD_SEED`, or a new one, which is printed.
     pub(crate) fn seed() -> u64 {
         let given = std::env::var("LEASEHOLD_SEED").ok().map(|text| text.parse().expect("a number"));
         let seed = given.unwrap_or_else(|| leasehold::ClaimId::random().bits() as u64);

@@ -1,5 +1,5 @@
-//! What `redlock:` survives, on real servers: nodes that die, hang, forget, disagree about the time or answer late. The behaviour
-//! itself is the suite's.
+//! What `redlock:` survives on real servers: nodes that die, hang, lose data, have skewed clocks or
+//! reply late. The suite covers the behaviour itself.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod addresses;

@@ -1,5 +1,5 @@
-//! Three of five servers are dead: everybody hears it in words that help, nobody holds anything, and all is well when
-//! they are back.
+//! Three of five servers are dead: every call fails with a helpful error, no lock is held, and
+//! everything works again after a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,103 +13,110 @@ use tokio::time::timeout;
 
 use crate::redlock_faults::fixture::{Fixture, LASTING, PATIENT, ShiftedClock, connected_engine, lock, release};
 
-/// Shorter than the library waits for a server that says nothing.
+/// Shorter than the timeout for a server that does not respond.
 const WAIT: Duration = Duration::from_secs(3);
 const DEAD: [usize; 3] = [0, 2, 4];
 
-/// A client whose clock stands still: no answer is late, and a wait ends when the test says so.
-struct Still {
+/// A client with a stopped clock: no reply is late, and a wait ends when the test moves the clock.
+struct StoppedClockClient {
     locks: Locks,
-    hand: ManualClock,
+    manual_clock: ManualClock,
     flaky: Arc<FlakyEngine>,
 }
 
-impl Still {
-    async fn new(site: &Fixture) -> Self {
-        let hand = ManualClock::new();
-        let url = site.url(&format!("{PATIENT}&connect-timeout=300s"));
-        let flaky = Arc::new(FlakyEngine::new(connected_engine(&url, &hand.clock()).await));
+impl StoppedClockClient {
+    async fn new(fixture: &Fixture) -> Self {
+        let manual_clock = ManualClock::new();
+        let url = fixture.url(&format!("{PATIENT}&connect-timeout=300s"));
+        let flaky = Arc::new(FlakyEngine::new(connected_engine(&url, &manual_clock.clock()).await));
         let engine: Arc<dyn leasehold::engine::Engine> = Arc::clone(&flaky) as _;
-        let locks = Locks::builder().ttl(LASTING).clock(hand.clock()).open_engine(engine);
-        Self { locks, hand, flaky }
+        let locks = Locks::builder().ttl(LASTING).clock(manual_clock.clock()).open_engine(engine);
+        Self { locks, manual_clock, flaky }
     }
 
-    /// Time passes in which nothing happens, so that a connection that breaks is made again at once.
-    fn rests(&self) {
-        self.hand.advance(Duration::from_secs(1));
+    /// Advances the clock, so that a broken connection is re-established at once.
+    fn pass_idle_time(&self) {
+        self.manual_clock.advance(Duration::from_secs(1));
     }
 
-    /// Waits for the lock in vain.
-    async fn waits(&self, name: &str) -> Error {
+    /// Waits for the lock until the wait times out.
+    async fn wait_error(&self, name: &str) -> Error {
         let calls = || self.flaky.call_count(Method::Attempt);
         let (before, mutex) = (calls(), self.locks.mutex(name).timeout(WAIT));
         let waiting = tokio::spawn(async move { mutex.lock().await });
-        // It asks again when it has heard from enough servers. Its pause passes; its wait does not, nor does the time for an answer.
+        // The client retries once enough servers have answered. Its back-off passes, but neither
+        // its wait nor a reply timeout does.
         eventually(TEST_TIMEOUT, || async {
-            self.hand.advance(Duration::from_millis(2));
-            let asked = calls() - before;
-            if asked > 1 { Ok(()) } else { Err(format!("asked {asked} times")) }
+            self.manual_clock.advance(Duration::from_millis(2));
+            let attempts = calls() - before;
+            if attempts > 1 { Ok(()) } else { Err(format!("{attempts} attempts")) }
         })
         .await;
-        assert!(!waiting.is_finished(), "it could have come back");
-        // A call that is under way has a moment more.
-        self.hand.advance(WAIT + Duration::from_secs(1));
-        timeout(TEST_TIMEOUT, waiting).await.expect("its wait is over").expect("no panic").expect_err("no majority")
+        assert!(!waiting.is_finished(), "the wait ended early");
+        // A call in flight gets a little more time.
+        self.manual_clock.advance(WAIT + Duration::from_secs(1));
+        timeout(TEST_TIMEOUT, waiting).await.expect("the wait ends").expect("no panic").expect_err("no majority")
     }
 }
 
-/// The error says how many are needed, and who is missing.
-fn assert_names_missing_nodes(site: &Fixture, error: &Error) {
+/// The error names the required number of nodes, and the missing ones.
+fn assert_names_missing_nodes(fixture: &Fixture, error: &Error) {
     assert!([ErrorKind::Unavailable, ErrorKind::Timeout].contains(&error.kind()), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("3 of 5 nodes must answer"), "{text}");
-    assert!(!text.contains("somebody else holds it"), "nobody knows that: {text}");
+    assert!(!text.contains("another claim holds it"), "the error claims a holder: {text}");
     for at in DEAD {
-        let address = site.server(at).addr().to_string();
-        assert!(text.contains(&format!("{address} cannot be reached")), "it does not name {address}: {text}");
+        let address = fixture.server(at).addr().to_string();
+        assert!(text.contains(&format!("{address} cannot be reached")), "the error does not name {address}: {text}");
     }
 }
 
-async fn assert_every_call_fails(site: &Fixture, still: &Still) {
-    let locks = &still.locks;
+async fn assert_every_call_fails(fixture: &Fixture, stopped: &StoppedClockClient) {
+    let locks = &stopped.locks;
     for name in ["free", "held"] {
-        assert_names_missing_nodes(site, &locks.mutex(name).try_lock().await.expect_err("no majority"));
-        assert_names_missing_nodes(site, &still.waits(name).await);
-        assert_names_missing_nodes(site, &locks.inspect(name).await.expect_err("no majority"));
+        assert_names_missing_nodes(fixture, &locks.mutex(name).try_lock().await.expect_err("no majority"));
+        assert_names_missing_nodes(fixture, &stopped.wait_error(name).await);
+        assert_names_missing_nodes(fixture, &locks.inspect(name).await.expect_err("no majority"));
     }
-    assert_names_missing_nodes(site, &locks.list("").await.expect_err("no majority"));
+    assert_names_missing_nodes(fixture, &locks.list("").await.expect_err("no majority"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_dead_servers_are_an_error_and_grant_nothing() {
-    let mut site = Fixture::new().await;
+    let mut fixture = Fixture::new().await;
     let ahead = ShiftedClock::new();
-    let (locks, other, still) = (site.locks_with_clock(&ahead).await, site.locks().await, Still::new(&site).await);
+    let (locks, other, stopped) =
+        (fixture.locks_with_clock(&ahead).await, fixture.locks().await, StoppedClockClient::new(&fixture).await);
     let held = lock(&locks, "held").await;
-    still.rests();
-    site.kill(&DEAD);
+    stopped.pass_idle_time();
+    fixture.kill(&DEAD);
     let killed = locks.clock().now();
-    // The first to write to one that has just died may hear of it from its old connection.
-    still.locks.mutex("first").try_lock().await.expect_err("no majority");
-    assert_every_call_fails(&site, &still).await;
-    let error = Locks::builder().clock(still.hand.clock()).open(&site.url("")).await.expect_err("no majority");
-    assert_names_missing_nodes(&site, &error);
+    // The first request to a dead server may learn of it only from its old connection.
+    stopped.locks.mutex("first").try_lock().await.expect_err("no majority");
+    assert_every_call_fails(&fixture, &stopped).await;
+    let error =
+        Locks::builder().clock(stopped.manual_clock.clock()).open(&fixture.url("")).await.expect_err("no majority");
+    assert_names_missing_nodes(&fixture, &error);
     ahead.advance(LASTING);
-    timeout(TEST_TIMEOUT, held.lost()).await.expect("it hears that it is lost");
+    timeout(TEST_TIMEOUT, held.lost()).await.expect("the holder learns of the loss");
     let deadline = held.deadline();
-    assert!(deadline <= killed.saturating_add(LASTING), "nobody could renew it: {:?}", deadline.duration_since(killed));
+    assert!(
+        deadline <= killed.saturating_add(LASTING),
+        "the lease was renewed without a majority: {:?}",
+        deadline.duration_since(killed)
+    );
     assert!(!held.is_held());
     for name in ["free", "held"] {
-        still.waits(name).await;
+        stopped.wait_error(name).await;
     }
     let error = held.release().await;
-    assert!(!matches!(error, Ok(leasehold::ReleaseOutcome::Released)), "it was lost: {error:?}");
-    site.restart(&DEAD, Data::Wipe).await;
-    let again = site.locks().await;
+    assert!(!matches!(error, Ok(leasehold::ReleaseOutcome::Released)), "the lock was lost: {error:?}");
+    fixture.restart(&DEAD, Data::Wipe).await;
+    let again = fixture.locks().await;
     eventually(TEST_TIMEOUT, || async { other.inspect("free").await.map(drop) }).await;
     for name in ["free", "held"] {
         release(lock(&again, name).await).await;
         release(lock(&other, name).await).await;
-        site.until_claim_counts(name, 0).await;
+        fixture.until_claim_counts(name, 0).await;
     }
 }

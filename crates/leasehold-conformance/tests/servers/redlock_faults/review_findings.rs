@@ -1,4 +1,4 @@
-//! What reading the Redlock engine's protocol found, as tests.
+//! Regression tests for findings of a review of the Redlock engine's protocol.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,8 @@ async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
     eventually(TEST_TIMEOUT, || async { if condition().await { Ok(()) } else { Err(what.to_owned()) } }).await;
 }
 
-/// A server without memory takes a give-back by writing the rest of the record anew; the other claims of this owner keep their time.
+/// A server without free memory handles a release by rewriting the record; the owner's other claims
+/// keep their leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_without_memory_does_not_end_the_owners_other_claims() {
     let server = redis::start().await.expect("a server");
@@ -50,11 +51,11 @@ async fn a_release_without_memory_does_not_end_the_owners_other_claims() {
     assert!(left > LASTING.as_millis() as i64 / 2, "the record of a claim that lasts {LASTING:?} ends in {left} ms");
 }
 
-/// One owner may hold a lock many times over: what its servers do for one renewal grows with the claims, and not with their square.
+/// The cost of a renewal grows linearly with the number of an owner's claims, not quadratically.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewal_cost_is_linear_in_an_owners_claims() {
-    let (site, ahead) = (Fixture::shared().await, ShiftedClock::new());
-    let (locks, owner) = (site.locks_with_clock(&ahead).await, Owner::new());
+    let (fixture, ahead) = (Fixture::shared().await, ShiftedClock::new());
+    let (locks, owner) = (fixture.locks_with_clock(&ahead).await, Owner::new());
     let mut guards = Vec::new();
     for _ in 0..150 {
         guards.push(locks.mutex("a").owner(&owner).lock().await.expect("the lock"));
@@ -62,36 +63,38 @@ async fn renewal_cost_is_linear_in_an_owners_claims() {
     ahead.renew_now(&guards.iter().collect::<Vec<_>>(), LASTING).await;
 }
 
-/// A majority says that a lease is lost. What the others have of it, and have just extended, does not stay for a TTL.
+/// A majority reports a lost lease. The claim on the remaining server, which just extended it, does
+/// not stay for a TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_claim_is_released_on_the_servers_that_still_have_it() {
-    let (site, ahead) = (Fixture::shared().await, ShiftedClock::new());
-    let hosts = |count| (0..count).map(|at| site.server(at).addr().to_string()).collect::<Vec<_>>().join(",");
-    let url = format!("redlock://{}?{}&{PATIENT}&drift=0", hosts(3), site.prefix_option());
+    let (fixture, ahead) = (Fixture::shared().await, ShiftedClock::new());
+    let hosts = |count| (0..count).map(|at| fixture.server(at).addr().to_string()).collect::<Vec<_>>().join(",");
+    let url = format!("redlock://{}?{}&{PATIENT}&drift=0", hosts(3), fixture.prefix_option());
     let holds = connected_client(&url, LASTING, &ahead.clock()).await;
     let evicts =
-        open_locks(&format!("redlock://{}?{}&{PATIENT}&even=allowed", hosts(2), site.prefix_option()), LASTING).await;
+        open_locks(&format!("redlock://{}?{}&{PATIENT}&even=allowed", hosts(2), fixture.prefix_option()), LASTING)
+            .await;
     let held = holds.mutex("a").lock().await.expect("the lock");
-    let size = async || command_number(site.server(2), &["STRLEN", &site.key("a")]).await;
-    wait_until("the third has it, too", async || size().await > 48).await;
+    let size = async || command_number(fixture.server(2), &["STRLEN", &fixture.key("a")]).await;
+    wait_until("the third server has the claim", async || size().await > 48).await;
     let claim = eventually(TEST_TIMEOUT, || async {
         let view = evicts.inspect("a").await.map_err(|error| error.to_string())?;
-        view.holders.first().map(|holder| holder.claim).ok_or("nobody holds it there".to_owned())
+        view.holders.first().map(|holder| holder.claim).ok_or("no holder there".to_owned())
     });
     let claim = claim.await;
     eventually(TEST_TIMEOUT, || evicts.force_release("a", claim)).await;
     ahead.advance(LASTING * 2 / 5);
-    assert_eq!(timeout(TEST_TIMEOUT, held.lost()).await.expect("it is told"), LostReason::Revoked);
-    wait_until("nothing is left of it", async || size().await == 48).await;
+    assert_eq!(timeout(TEST_TIMEOUT, held.lost()).await.expect("the holder learns of the loss"), LostReason::Revoked);
+    wait_until("the claim is gone", async || size().await == 48).await;
 }
 
-/// Where the drift takes all of a lease, it says so, and not that somebody else holds the lock.
+/// If the drift consumes the whole lease, the error says so, and does not claim another holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ttl_shorter_than_the_drift_is_refused() {
-    let site = Fixture::shared().await;
+    let fixture = Fixture::shared().await;
     for (drift, fits) in [("drift-fixed=3s", 7), ("drift-fixed=1900ms", 4), ("drift=0.49", 1)] {
         let locks = open_locks(
-            &format!("redlock://{}?{drift}&{}", site.server(0).addr(), site.prefix_option()),
+            &format!("redlock://{}?{drift}&{}", fixture.server(0).addr(), fixture.prefix_option()),
             Duration::from_secs(2),
         )
         .await;
@@ -99,13 +102,13 @@ async fn a_ttl_shorter_than_the_drift_is_refused() {
         drop(locks.mutex("a").ttl(ttl).lock().await.expect("the lock"));
         eventually(TEST_TIMEOUT, || locks.flush()).await;
         if fits > 2 {
-            let error = locks.mutex("a").try_lock().await.expect_err("nothing is left");
+            let error = locks.mutex("a").try_lock().await.expect_err("the drift leaves no lease");
             assert_eq!(error.kind(), ErrorKind::InvalidOption, "{drift}: {error}");
         }
     }
 }
 
-/// No part of a password that was not written as it must be is repeated.
+/// No error repeats part of a password that was not escaped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_error_repeats_half_a_password() {
     for url in [

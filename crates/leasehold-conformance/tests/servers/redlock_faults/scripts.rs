@@ -1,4 +1,5 @@
-//! The scripts are what `logic/acceptor.rs` says: random steps on a real server, compared one by one, with a time of our own.
+//! The scripts match `logic/acceptor.rs`: random steps on a real server with a simulated time,
+//! compared one by one.
 
 use leasehold::{ClaimId, Owner, Token};
 use leasehold_internals::logic::acceptor::{AcceptorState, ClaimRequest};
@@ -13,13 +14,13 @@ macro_rules! script {
     };
 }
 
-/// Instead of the server's time: the last two arguments are the time, and until when the node abstains.
+/// Replaces the server's time: the last two arguments are the time and the end of the cool-down.
 const TEST_PROLOGUE: &str = "local clock = ARGV[#ARGV - 1]
 local now, frozen, extra = num(clock), num(ARGV[#ARGV]), 2
 local floor = fmt('%016.0f', frozen)
 if frozen <= now then frozen = 0 end
 ";
-/// Far away, so that no key expires.
+/// Far in the future, so that no key expires.
 const START_US: u64 = 4_000_000_000_000_000;
 const RETENTION: &str = "600";
 const SEQUENCES: u64 = if cfg!(feature = "nightly") { 400 } else { 100 };
@@ -36,10 +37,10 @@ fn claim_text(claim: usize) -> String {
     format!("claim----------{claim}")
 }
 
-/// A server, the scripts on it, and what they should do.
+/// A server with the scripts, and the model of what they should do.
 struct ScriptsAndModel {
     connection: RespClient,
-    /// By name: where the server has it.
+    /// The scripts' SHA digests by name.
     scripts: Vec<(&'static str, String)>,
     locks: [AcceptorState; LOCKS],
     keys: [String; LOCKS],
@@ -59,14 +60,14 @@ impl ScriptsAndModel {
         }
     }
 
-    /// Begins anew, on other keys.
+    /// Starts over with new keys.
     fn reset(&mut self, sequence: u64, cool_down_end: u64) {
         self.keys = [0, 1].map(|lock| format!("{sequence}-{lock}"));
         (self.now, self.cool_down_end, self.attempts) = (START_US, cool_down_end, 1000);
         self.locks = [(); LOCKS].map(|()| AcceptorState::cooling_down(cool_down_end));
     }
 
-    /// What a server has of a lock: the highest token, and until when each of the claims lasts.
+    /// A server's record of a lock: the highest token, and the deadline of each claim.
     async fn read_lock(&mut self, lock: usize) -> (Token, [Option<u64>; 5]) {
         let text = match self.connection.command(&["GET", &self.keys[lock]]).await.expect("an answer") {
             Reply::Bulk(text) => text,
@@ -76,7 +77,7 @@ impl ScriptsAndModel {
         let number = |from: usize, to: usize| text[from..to].parse::<u64>().expect("a number");
         let (mut last, mut ends, mut at) = (number(0, 16), [None; 5], 48);
         while at < text.len() {
-            let claim = (0..5).find(|claim| claim_text(*claim) == text[at..at + 16]).expect("one of ours");
+            let claim = (0..5).find(|claim| claim_text(*claim) == text[at..at + 16]).expect("a known claim");
             last = last.max(number(at + 32, at + 48));
             ends[claim] = Some(number(at + 48, at + 64) + number(at + 69, at + 81));
             at += 68 + number(at + 64, at + 68) as usize;
@@ -94,9 +95,9 @@ impl ScriptsAndModel {
             steps()
         );
         for (at, seen) in ends.into_iter().enumerate() {
-            let said = self.locks[lock].expires_at(claim_id(at));
+            let expected = self.locks[lock].expires_at(claim_id(at));
             let live = |end: &u64| *end > self.now;
-            assert_eq!(seen.filter(live), said.filter(live), "claim {at} of lock {lock}\n{}", steps());
+            assert_eq!(seen.filter(live), expected.filter(live), "claim {at} of lock {lock}\n{}", steps());
         }
     }
 }
@@ -110,7 +111,7 @@ fn owner_text(claim: usize) -> &'static str {
     OWNERS[claim].map_or("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", |owner| std::str::from_utf8(owner).expect("text"))
 }
 
-fn ask_of(claim: usize, attempt: u64, ttl: u64) -> ClaimRequest {
+fn claim_request(claim: usize, attempt: u64, ttl: u64) -> ClaimRequest {
     let owner = OWNERS[claim].map(|owner| Owner::from_bits(u128::from_be_bytes(*owner)));
     ClaimRequest { claim: claim_id(claim), attempt, owner, ttl }
 }
@@ -119,7 +120,7 @@ fn encode_contender(claim: usize, ttl: u64) -> String {
     format!("E{ttl:012}{}the rest", owner_text(claim))
 }
 
-/// The answer of `take`, as the engine reads it.
+/// The reply of `take`, parsed as the engine does.
 fn parse_vote(reply: &Reply, guess: Token) -> Vote {
     match reply {
         Reply::Integer(1) => Vote::Yes { last_token: guess, own_token: guess, owner_token: Token::default() },
@@ -136,7 +137,7 @@ fn parse_vote(reply: &Reply, guess: Token) -> Vote {
     }
 }
 
-/// The answer of `write`, as the engine reads it.
+/// The reply of `write`, parsed as the engine does.
 fn parse_written(reply: &Reply) -> WriteReply {
     let Reply::Bulk(text) = reply else { panic!("{reply:?}") };
     let token = || Token(text[1..17].parse().expect("a number"));
@@ -150,7 +151,7 @@ fn parse_written(reply: &Reply) -> WriteReply {
     }
 }
 
-/// What a step is about.
+/// The arguments of a step.
 #[derive(Debug)]
 struct Step {
     lock: usize,
@@ -164,7 +165,7 @@ impl Step {
     fn random(pair: &mut ScriptsAndModel, rng: &mut Rng) -> Self {
         let lock = rng.below(LOCKS as u64) as usize;
         let last = pair.locks[lock].last_token().0;
-        // Most often the next attempt, sometimes one from before.
+        // Usually the next attempt, sometimes an earlier one.
         pair.attempts += rng.below(2);
         let attempt = pair.attempts - if rng.below(4) == 0 { rng.below(4) } else { 0 };
         let token = [0, last, last + 1, last.saturating_sub(1), last + rng.below(4), 1 + rng.below(20)];
@@ -175,51 +176,55 @@ impl Step {
 
 async fn run_step(pair: &mut ScriptsAndModel, rng: &mut Rng, steps: &mut Vec<String>) {
     pair.now += [0, 0, 1, 150, 400, 2000][rng.below(6) as usize];
-    // A clock that is set back, once in a while.
+    // Sometimes the clock is set back.
     pair.now -= if rng.below(10) == 0 { rng.below(3000) } else { 0 };
     let step = Step::random(pair, rng);
     let Step { lock, claim, attempt, token, ttl } = step;
-    let (key, id, party) = (pair.keys[lock].clone(), claim_text(claim), encode_contender(claim, ttl));
+    let (key, id, contender) = (pair.keys[lock].clone(), claim_text(claim), encode_contender(claim, ttl));
     let (number, written_token) = (digits(attempt), digits(token.0));
-    let (ask, now) = (ask_of(claim, attempt, ttl), pair.now);
+    let (request, now) = (claim_request(claim, attempt, ttl), pair.now);
     let kind = ["take", "take", "write", "write", "renew", "renew", "release", "withdraw", "evict"];
     let kind = kind[rng.below(9) as usize];
     steps.push(format!("{now}: {kind} {step:?}"));
-    let told = steps.join("\n");
+    let history = steps.join("\n");
     match kind {
         "take" => {
-            let reply = pair.run_script("take", &[&key], &[&id, &number, RETENTION, &written_token, &party]).await;
-            assert_eq!(parse_vote(&reply, token), pair.locks[lock].acquire(now, ask, token), "{told}");
+            let reply = pair.run_script("take", &[&key], &[&id, &number, RETENTION, &written_token, &contender]).await;
+            assert_eq!(parse_vote(&reply, token), pair.locks[lock].acquire(now, request, token), "{history}");
         }
         // A second round always has a token.
         "write" if token > Token::default() => {
             let arguments = [&id, &number, RETENTION, &written_token, owner_text(claim)];
             let reply = pair.run_script("write", &[&key], &arguments).await;
-            assert_eq!(parse_written(&reply), pair.locks[lock].write_token(now, ask, token), "{told}");
+            assert_eq!(parse_written(&reply), pair.locks[lock].write_token(now, request, token), "{history}");
         }
-        "renew" if token > Token::default() => renew_both(pair, &ask, token, &party, &told).await,
+        "renew" if token > Token::default() => renew_both(pair, &request, token, &contender, &history).await,
         "release" | "withdraw" => {
             let granted = if kind == "release" { "1" } else { "0" };
             let reply = pair.run_script("release", &[&key], &[&id, &number, RETENTION, granted]).await;
-            let said = match kind {
-                "release" => pair.locks[lock].release(ask.claim, attempt),
-                _ => pair.locks[lock].withdraw(ask.claim, attempt),
+            let expected = match kind {
+                "release" => pair.locks[lock].release(request.claim, attempt),
+                _ => pair.locks[lock].withdraw(request.claim, attempt),
             };
-            assert_eq!(reply, Reply::Integer(said.into()), "{told}");
+            assert_eq!(reply, Reply::Integer(expected.into()), "{history}");
         }
         "evict" => {
             let last = pair.locks[lock].last_token();
-            // Also where the claim is not, or only where it is.
+            // Sometimes also if the claim is absent.
             let always = attempt % 2 == 0;
             let written_always = if always { "1" } else { "0" };
             let reply = pair.run_script("evict", &[&key], &[&id, "", RETENTION, &written_token, written_always]).await;
-            let said = pair.locks[lock].force_release(now, ask.claim, token, always);
+            let expected = pair.locks[lock].force_release(now, request.claim, token, always);
             let Reply::Array(parts) = reply else { panic!("{reply:?}") };
-            assert_eq!(parts[..2], [Reply::Integer(said.is_stored.into()), Reply::Bulk(digits(last.0))], "{told}");
+            assert_eq!(
+                parts[..2],
+                [Reply::Integer(expected.is_stored.into()), Reply::Bulk(digits(last.0))],
+                "{history}"
+            );
             assert_eq!(
                 parts[4..],
-                [said.was_present, said.others_remain].map(|yes| Reply::Integer(yes.into())),
-                "{told}"
+                [expected.was_present, expected.others_remain].map(|yes| Reply::Integer(yes.into())),
+                "{history}"
             );
         }
         _ => {}
@@ -229,30 +234,30 @@ async fn run_step(pair: &mut ScriptsAndModel, rng: &mut Rng, steps: &mut Vec<Str
     }
 }
 
-/// One request for both locks, as the keeper makes it.
-async fn renew_both(pair: &mut ScriptsAndModel, ask: &ClaimRequest, token: Token, party: &str, steps: &str) {
+/// One request for both locks, as the keeper sends it.
+async fn renew_both(pair: &mut ScriptsAndModel, request: &ClaimRequest, token: Token, contender: &str, steps: &str) {
     let keys = pair.keys.clone();
-    let claim = (0..5).find(|at| claim_id(*at) == ask.claim).map(claim_text).expect("one of ours");
-    let (attempt, token_text) = (digits(ask.attempt), digits(token.0));
-    let each = [claim.as_str(), &token_text, party];
+    let claim = (0..5).find(|at| claim_id(*at) == request.claim).map(claim_text).expect("a known claim");
+    let (attempt, token_text) = (digits(request.attempt), digits(token.0));
+    let each = [claim.as_str(), &token_text, contender];
     let arguments = [&[attempt.as_str(), RETENTION], &each[..], &each[..]].concat();
     let reply = pair.run_script("renew", &[&keys[0], &keys[1]], &arguments).await;
     let now = pair.now;
-    let said: String = pair
+    let expected: String = pair
         .locks
         .iter_mut()
-        .map(|lock| match lock.renew(now, *ask, token) {
+        .map(|lock| match lock.renew(now, *request, token) {
             Some(true) => '1',
             Some(false) => '0',
             None => 'A',
         })
         .collect();
-    assert_eq!(reply, Reply::Bulk(said), "{steps}");
+    assert_eq!(reply, Reply::Bulk(expected), "{steps}");
 }
 
 async fn run_sequences(cooling_down: bool) {
     let server = redis::start().await.expect("a server");
-    let mut hand = RespClient::connect(server.addr()).await.expect("a connection");
+    let mut raw = RespClient::connect(server.addr()).await.expect("a connection");
     let (words, see) = (script!("redis/scripts/words.lua"), script!("redlock/scripts/see.lua"));
     let take = [script!("redlock/scripts/take_first.lua"), see, script!("redlock/scripts/take.lua")];
     let write = [script!("redlock/scripts/write_first.lua"), see, script!("redlock/scripts/write.lua")];
@@ -265,20 +270,20 @@ async fn run_sequences(cooling_down: bool) {
         ("release", script!("redlock/scripts/release.lua").to_owned()),
     ] {
         let text = if name == "release" { [words, &text].concat() } else { [words, TEST_PROLOGUE, &text].concat() };
-        let Reply::Bulk(sha) = hand.command(&["SCRIPT", "LOAD", &text]).await.expect("an answer") else {
-            panic!("{name} is no script")
+        let Reply::Bulk(sha) = raw.command(&["SCRIPT", "LOAD", &text]).await.expect("an answer") else {
+            panic!("{name} is not a script")
         };
         stored.push((name, sha));
     }
     let (locks, keys) = Default::default();
     let mut pair =
-        ScriptsAndModel { connection: hand, scripts: stored, locks, keys, now: 0, cool_down_end: 0, attempts: 0 };
+        ScriptsAndModel { connection: raw, scripts: stored, locks, keys, now: 0, cool_down_end: 0, attempts: 0 };
     let seed = Rng::seed();
     for sequence in 0..SEQUENCES {
         let mut rng = Rng(seed.wrapping_add(sequence));
         let frozen = if cooling_down { START_US + rng.below(8000) } else { 0 };
         pair.reset(sequence, frozen);
-        let mut steps = vec![format!("sequence {sequence}, abstaining until {frozen}")];
+        let mut steps = vec![format!("sequence {sequence}, cooling down until {frozen}")];
         for _ in 0..STEPS {
             run_step(&mut pair, &mut rng, &mut steps).await;
         }

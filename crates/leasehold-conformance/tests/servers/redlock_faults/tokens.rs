@@ -1,4 +1,4 @@
-//! Tokens of `redlock:` where the nodes have forgotten them.
+//! Tokens of `redlock:` after the nodes lost them.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use leasehold_testbed::redis::{IndependentServers, Reply, RespClient};
 
 use crate::redlock_faults::fixture::{LASTING, PATIENT, connected_client, connected_engine};
 
-/// After every node has forgotten everything, tokens go on from the clock: with a guess, and in the second round.
+/// After every node restarted empty, tokens continue from the clock, both with a guess and in the
+/// second round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_after_every_node_restarted_empty() {
     let servers = IndependentServers::start(3).await.expect("servers");
@@ -29,34 +30,34 @@ async fn tokens_rise_after_every_node_restarted_empty() {
             last = Some(guard.token());
             let _ = guard.release().await.expect("a release");
             for server in servers.servers() {
-                let mut asker = RespClient::connect(server.addr()).await.expect("a connection");
-                let _ = asker.command(&["FLUSHALL"]).await.expect("an answer");
+                let mut raw = RespClient::connect(server.addr()).await.expect("a connection");
+                let _ = raw.command(&["FLUSHALL"]).await.expect("an answer");
             }
         }
-        // What comes from a clock is far above what is counted.
+        // Tokens from a clock are far above counted ones.
         assert!(last.expect("a token").0 > 1_000_000_000_000_000, "{last:?}");
     }
 }
 
-/// Nothing lives for ever: whatever was done to a lock, its key expires.
+/// Every key expires, whatever was done to its lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_expires() {
     let servers = IndependentServers::start(3).await.expect("servers");
     let url = format!("{}?{PATIENT}", servers.url());
     let locks = connected_client(&url, LASTING, &Clock::system()).await;
-    let first = locks.mutex("given back").lock().await.expect("a lock");
+    let first = locks.mutex("released").lock().await.expect("a lock");
     let _ = first.release().await.expect("a release");
     let _held = locks.mutex("held").lock().await.expect("a lock");
     let evicted = locks.mutex("evicted").lock().await.expect("a lock");
     let claim = locks.inspect("evicted").await.expect("a view").holders[0].claim;
     let _ = locks.force_release("evicted", claim).await.expect("an eviction");
     drop(evicted);
-    // One whose time is over, and whose late renewal is refused.
+    // An expired claim whose late renewal is rejected.
     let engine = connected_engine(&url, &Clock::system()).await;
     let name = LockName::new("over").expect("a name");
-    let terms =
+    let lock_options =
         LockOptions::new(name.clone(), Mode::Exclusive, None, Duration::from_secs(2), Holder::this_process().into());
-    let claim = std::sync::Arc::new(Claim::new(terms.into()));
+    let claim = std::sync::Arc::new(Claim::new(lock_options.into()));
     let attempt = || std::sync::Arc::clone(&engine).attempt(std::sync::Arc::clone(&claim), false);
     let _ = eventually(TEST_TIMEOUT, attempt).await;
     eventually(TEST_TIMEOUT, || async {
@@ -66,12 +67,12 @@ async fn every_key_expires() {
     .await;
     let _ = std::sync::Arc::clone(&engine).renew(vec![claim]).await.expect("an answer");
     for server in servers.servers() {
-        let mut asker = RespClient::connect(server.addr()).await.expect("a connection");
-        let Reply::Array(keys) = asker.command(&["KEYS", "*"]).await.expect("keys") else { panic!("no keys") };
+        let mut raw = RespClient::connect(server.addr()).await.expect("a connection");
+        let Reply::Array(keys) = raw.command(&["KEYS", "*"]).await.expect("keys") else { panic!("no keys") };
         assert!(keys.len() >= 4, "{keys:?}");
         for key in keys {
             let Reply::Bulk(key) = &key else { panic!("{key:?}") };
-            let left = asker.command(&["TTL", key]).await.expect("an answer");
+            let left = raw.command(&["TTL", key]).await.expect("an answer");
             assert!(matches!(left, Reply::Integer(1..=7200)), "{key}: {left:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Where else the table may be: behind a pooler, on a server that takes no writes.
+//! The lease table behind a pooler, and on a read-only server.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use leasehold_testbed::{Proxy, mariadb, postgres};
 
 use crate::sql_faults::fixture::{LASTING, ShiftedClock, acquire, is_lock_free, open_locks, until_queued};
 
-/// Through a pooler that gives each transaction another session: everything works, by looking now and then.
+/// Locks work by polling through a pooler that may give each transaction another session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_work_through_a_transaction_pooler() {
     let server = postgres::start().await.expect("a server");
@@ -29,13 +29,14 @@ async fn locks_work_through_a_transaction_pooler() {
         last = waiting.await.expect("no panic");
         assert!(last.token() > token, "round {round}");
     }
-    // Held over renewals: ten changes of hands end with the client whose clock is moved.
+    // Held over renewals: after ten hand-offs, the holder is the client whose clock is moved.
     ahead.renew_now(&[&last], LASTING).await;
     assert!(!is_lock_free(&two, "a").await && !is_lock_free(&one, "a").await);
 }
 
-/// What an administrator says counts, also for those who could write all the same: a user with every right on MariaDB, and whoever may set
-/// `default_transaction_read_only` on PostgreSQL, which is everybody. Nothing is written there, with any technique.
+/// A server marked read-only is respected even by users who could still write: a user with every
+/// privilege on MariaDB, and any user on PostgreSQL, who may set `default_transaction_read_only`.
+/// No technique writes there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_marked_read_only_refuses_locks_to_every_user() {
     let my = mariadb::start().await.expect("a server");
@@ -47,19 +48,21 @@ async fn a_server_marked_read_only_refuses_locks_to_every_user() {
     let marks = ["SET GLOBAL read_only = ON", "ALTER DATABASE test SET default_transaction_read_only = on"];
     for url in &urls {
         for technique in ["row", "for-update", "session"] {
-            // The tables are there: what is refused is the lock.
+            // The tables exist: only the lock is refused.
             let locks = open_locks(&format!("{url}?technique={technique}"), LASTING).await;
             let _ = acquire(&locks, "a").await.release().await.expect("a release");
         }
     }
     mariadb::query(&my, marks[0]).await.expect("an answer");
     postgres::query(&pg, marks[1]).await.expect("an answer");
-    mariadb::query(&my, "INSERT INTO leasehold_rows VALUES ('boss')").await.expect("who has every right may write");
+    mariadb::query(&my, "INSERT INTO leasehold_rows VALUES ('boss')")
+        .await
+        .expect("a user with every privilege may write");
     for url in &urls {
         for technique in ["row", "for-update", "session"] {
             let url = format!("{url}?technique={technique}");
             let error = match Locks::open(&url).await {
-                Ok(locks) => locks.mutex("a").try_lock().await.expect_err("no writes here"),
+                Ok(locks) => locks.mutex("a").try_lock().await.expect_err("the server is read-only"),
                 Err(error) => error,
             };
             assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{url}: {error}");
@@ -68,25 +71,27 @@ async fn a_server_marked_read_only_refuses_locks_to_every_user() {
     }
 }
 
-/// A server that takes no writes ends each connection with its refusal. Calls that follow at once do not open another one.
+/// A read-only server closes each connection after its error. Calls that follow at once do not open
+/// a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_server_gets_few_connections() {
     let server = mariadb::start().await.expect("a server");
     let proxy = Proxy::start(server.addr()).await.expect("a proxy");
     let url = server.url().replace(&server.addr().to_string(), &proxy.addr().to_string());
-    // The client's clock stands still: no pause ends, however slow the machine is.
-    let hand = ManualClock::new();
-    let locks = Locks::builder().ttl(LASTING).clock(hand.clock()).open(&patient_url(&url)).await.expect("locks");
+    // The client's clock is stopped, so no back-off ends, however slow the machine is.
+    let manual_clock = ManualClock::new();
+    let locks =
+        Locks::builder().ttl(LASTING).clock(manual_clock.clock()).open(&patient_url(&url)).await.expect("locks");
     let _ = acquire(&locks, "a").await.release().await.expect("a release");
     mariadb::query(&server, "SET GLOBAL read_only = ON").await.expect("an answer");
     let before = proxy.counts().accepted;
     for _ in 0..50 {
-        let error = locks.mutex("a").try_lock().await.expect_err("no writes here");
+        let error = locks.mutex("a").try_lock().await.expect_err("the server is read-only");
         assert!(error.to_string().contains("takes no writes"), "{error}");
     }
     let opened = proxy.counts().accepted - before;
     assert!(opened <= 2, "{opened} connections for 50 calls");
     mariadb::query(&server, "SET GLOBAL read_only = OFF").await.expect("an answer");
-    hand.advance(Duration::from_secs(1));
+    manual_clock.advance(Duration::from_secs(1));
     let _ = acquire(&locks, "a").await.release().await.expect("a release");
 }

@@ -1,4 +1,5 @@
-//! Evictions where no message is sent: the holder and the next waiter see that another has written, long before a renewal or a heartbeat is due.
+//! Evictions without notifications: the holder and the next waiter detect the changed row long
+//! before a renewal or heartbeat is due.
 
 use leasehold::{Effect, ErrorKind, LostReason};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
@@ -10,8 +11,8 @@ use crate::sql_faults::fixture::{BOTH, Fixture, LASTING, acquire, open_locks, un
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn polling_clients_notice_an_eviction_early() {
     for kind in BOTH {
-        let site = Fixture::new(kind).await;
-        let url = format!("{}?wake=poll", site.url());
+        let fixture = Fixture::new(kind).await;
+        let url = format!("{}?wake=poll", fixture.url());
         let (one, two, other) =
             (open_locks(&url, LASTING).await, open_locks(&url, LASTING).await, open_locks(&url, LASTING).await);
         let held = acquire(&one, "a").await;
@@ -20,57 +21,62 @@ async fn polling_clients_notice_an_eviction_early() {
         until_queued(&other, "a", 1).await;
         let claim = other.inspect("a").await.expect("a view").holders[0].claim;
         let fence = other.force_release("a", claim).await.expect("an eviction").fence_token.expect("a token");
-        assert_eq!(timeout(TEST_TIMEOUT, held.lost()).await.expect("it is told"), LostReason::Revoked, "{kind:?}");
-        let next = timeout(TEST_TIMEOUT, next).await.expect("its turn").expect("no panic");
+        assert_eq!(
+            timeout(TEST_TIMEOUT, held.lost()).await.expect("the holder learns of the loss"),
+            LostReason::Revoked,
+            "{kind:?}"
+        );
+        let next = timeout(TEST_TIMEOUT, next).await.expect("the waiter gets the lock").expect("no panic");
         assert!(held.token() < fence && fence < next.token(), "{kind:?}");
-        assert!(beside.is_held(), "nobody else is touched");
+        assert!(beside.is_held(), "other locks are unaffected");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_evicted_waiter_ends_when_clients_poll() {
+async fn an_evicted_waiter_gets_an_error_when_clients_poll() {
     for kind in BOTH {
-        let site = Fixture::new(kind).await;
-        let url = format!("{}?wake=poll", site.url());
+        let fixture = Fixture::new(kind).await;
+        let url = format!("{}?wake=poll", fixture.url());
         let (one, two) = (open_locks(&url, LASTING).await, open_locks(&url, LASTING).await);
         let held = acquire(&one, "a").await;
         let waits = tokio::spawn(async move { two.mutex("a").timeout(LASTING).lock().await });
         until_queued(&one, "a", 1).await;
         let claim = one.inspect("a").await.expect("a view").waiters[0].claim;
         one.force_release("a", claim).await.expect("an eviction");
-        let ended = timeout(TEST_TIMEOUT, waits).await.expect("it is told").expect("no panic");
-        assert_eq!(ended.expect_err("it was removed").kind(), ErrorKind::ForceReleased, "{kind:?}");
+        let ended = timeout(TEST_TIMEOUT, waits).await.expect("the waiter learns of the eviction").expect("no panic");
+        assert_eq!(ended.expect_err("the waiter was evicted").kind(), ErrorKind::ForceReleased, "{kind:?}");
         until_queued(&one, "a", 0).await;
         assert!(held.is_held());
     }
 }
 
-/// A row that somebody deletes is no eviction: its waiter asks anew.
+/// A deleted row is not an eviction: its waiter queues again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_row_is_deleted_queues_again() {
     for kind in BOTH {
-        let site = Fixture::new(kind).await;
+        let fixture = Fixture::new(kind).await;
         let (one, two) =
-            (site.open_locks(LASTING).await, open_locks(&format!("{}?wake=poll", site.url()), LASTING).await);
+            (fixture.open_locks(LASTING).await, open_locks(&format!("{}?wake=poll", fixture.url()), LASTING).await);
         let held = acquire(&one, "a").await;
         let waits = tokio::spawn(async move { acquire(&two, "a").await });
         until_queued(&one, "a", 1).await;
-        site.query_as_admin(&format!("DELETE FROM {}", site.table())).await;
-        let next = timeout(TEST_TIMEOUT, waits).await.expect("its turn").expect("no panic");
+        fixture.query_as_admin(&format!("DELETE FROM {}", fixture.table())).await;
+        let next = timeout(TEST_TIMEOUT, waits).await.expect("the waiter gets the lock").expect("no panic");
         assert!(next.token() > held.token(), "{kind:?}");
     }
 }
 
-/// The reply to a force release is lost. The second try finds no such claim, and must not report that nothing was changed.
+/// The reply to a force release is lost. The retry finds no such claim, and must not report that
+/// nothing changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_to_a_force_release_is_an_unknown_outcome() {
     for kind in BOTH {
-        let site = Fixture::new(kind).await;
-        let one = site.open_locks(LASTING).await;
-        let (two, proxy) = site.open_through_proxy(LASTING).await;
+        let fixture = Fixture::new(kind).await;
+        let one = fixture.open_locks(LASTING).await;
+        let (two, proxy) = fixture.open_through_proxy(LASTING).await;
         eventually(TEST_TIMEOUT, || async {
             let held = acquire(&one, "a").await;
-            // A client that waits knows the row: its next statement writes.
+            // A client with a waiter has cached the row, so its next statement writes.
             let waits = tokio::spawn({
                 let two = two.clone();
                 async move { while two.mutex("a").lock().await.is_err() {} }
@@ -79,12 +85,12 @@ async fn a_lost_reply_to_a_force_release_is_an_unknown_outcome() {
             proxy.cut_after_request();
             let forced = two.force_release("a", held.claim_id()).await;
             proxy.cancel_pending_cuts();
-            timeout(TEST_TIMEOUT, waits).await.expect("its turn").expect("no panic");
+            timeout(TEST_TIMEOUT, waits).await.expect("the waiter gets the lock").expect("no panic");
             match forced {
                 Err(error) if error.effect() == Effect::Unknown => Ok(()),
                 Err(error) => Err(error.to_string()),
                 Ok(forced) if forced.contender.is_some() => Err("another statement was cut".to_owned()),
-                Ok(_) => panic!("{kind:?}: it was force released, and the answer is that nothing was changed"),
+                Ok(_) => panic!("{kind:?}: the claim was force released, but the reply says that nothing changed"),
             }
         })
         .await;

@@ -1,4 +1,4 @@
-//! Databases of both kinds, clients, and what is done to them.
+//! Databases of both kinds, their clients, and faults.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use leasehold_testbed::mariadb::Connection;
 use leasehold_testbed::{Proxy, Server, WallClock, eventually, mariadb, postgres};
 
 pub(crate) use super::manual_transaction::ManualTransaction;
-pub(crate) use super::shared_server::{BOTH, DatabaseKind, TestDatabase, lock_stubbornly};
+pub(crate) use super::shared_server::{BOTH, DatabaseKind, TestDatabase, lock_with_retries};
 pub(crate) use super::shifted_clock::ShiftedClock;
 
-/// A TTL whose end a test waits for.
+/// A TTL that a test waits out.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 /// A TTL that no test outlives.
 pub(crate) const LASTING: Duration = Duration::from_secs(600);
 
-/// A database, and our table in it.
+/// A database with the lease table.
 pub(crate) struct Fixture {
     pub(crate) kind: DatabaseKind,
     pub(crate) database: TestDatabase,
 }
 
 impl Fixture {
-    /// On the server that all share.
+    /// On the shared server.
     pub(crate) async fn new(kind: DatabaseKind) -> Self {
         Self { kind, database: TestDatabase::on_shared_server(kind).await }
     }
 
-    /// On a server of its own, to be killed.
+    /// On a server of its own, which the test may kill.
     pub(crate) async fn on_own_server(kind: DatabaseKind) -> Self {
         let server = match kind {
             DatabaseKind::MariaDb => mariadb::start().await,
@@ -47,7 +47,7 @@ impl Fixture {
         Self::on_server(kind, server.expect("a server"))
     }
 
-    /// On this server, where there is nobody else.
+    /// On this server, which no other test uses.
     pub(crate) fn on_server(kind: DatabaseKind, server: Server) -> Self {
         Self { kind, database: TestDatabase::on_own_server(kind, server) }
     }
@@ -60,7 +60,7 @@ impl Fixture {
         self.database.url()
     }
 
-    /// The same server through another door.
+    /// The same server at another address.
     pub(crate) fn url_at(&self, addr: SocketAddr) -> String {
         self.url().replace(&self.server().addr().to_string(), &addr.to_string())
     }
@@ -73,7 +73,7 @@ impl Fixture {
         Proxy::start(self.server().addr()).await.expect("a proxy")
     }
 
-    /// A client whose line can be tampered with.
+    /// A client behind a proxy.
     pub(crate) async fn open_through_proxy(&self, ttl: Duration) -> (Locks, Proxy) {
         let proxy = self.proxy().await;
         (open_locks(&self.url_at(proxy.addr()), ttl).await, proxy)
@@ -83,12 +83,12 @@ impl Fixture {
         self.database.query_as_admin(sql).await
     }
 
-    /// The only number that a statement gives.
+    /// The single number that a statement returns.
     pub(crate) async fn number(&self, sql: &str) -> u64 {
         self.query_as_admin(sql).await[0][0].as_ref().expect("a value").parse().expect("a number")
     }
 
-    /// What is ours in this database, as a statement of the one who may do everything names it.
+    /// A table of this database as the administrator's statements name it.
     pub(crate) fn qualified_name(&self, what: &str) -> String {
         match self.kind {
             DatabaseKind::MariaDb => format!("{}.{what}", self.database.database),
@@ -96,7 +96,7 @@ impl Fixture {
         }
     }
 
-    /// Our table.
+    /// The lease table.
     pub(crate) fn table(&self) -> String {
         self.qualified_name("leasehold")
     }
@@ -105,8 +105,9 @@ impl Fixture {
         self.database.connections().await
     }
 
-    /// No more than so many statements are under way, and no more connections are there; but one that has said good-bye may be seen for a moment
-    /// yet, beside the one in its place. How many are under way.
+    /// Asserts that no more statements run than `at_work`, and waits until no more connections
+    /// exist than `connections`: a closed one may be visible for a moment beside its replacement.
+    /// Returns the number of running statements.
     pub(crate) async fn assert_at_most(&self, at_work: usize, connections: usize) -> usize {
         let busy = |one: &&Connection| ["active", "Query", "Execute"].contains(&one.state.as_str());
         eventually(TEST_TIMEOUT, || async {
@@ -118,10 +119,10 @@ impl Fixture {
         .await
     }
 
-    /// Ends all our connections from the server's side.
+    /// Closes all connections of the locks' user from the server's side.
     pub(crate) async fn kill_connections(&self) {
         for connection in self.connections().await {
-            // It may have ended by itself.
+            // It may have closed meanwhile.
             let _ = self.database.kill_connection(connection.id).await;
         }
     }
@@ -131,17 +132,17 @@ pub(crate) async fn open_locks(url: &str, ttl: Duration) -> Locks {
     Locks::builder().ttl(ttl).open(&patient_url(url)).await.expect("locks")
 }
 
-/// Takes a lock, however long that takes on the client's clock.
+/// Acquires a lock, with a timeout on the machine's clock only.
 pub(crate) async fn acquire(locks: &Locks, name: &str) -> Guard {
     let mutex = locks.mutex(name);
-    tokio::time::timeout(TEST_TIMEOUT, mutex.lock()).await.expect("it is free soon").expect("a lock")
+    tokio::time::timeout(TEST_TIMEOUT, mutex.lock()).await.expect("the lock becomes free").expect("a lock")
 }
 
 pub(crate) async fn is_lock_free(locks: &Locks, name: &str) -> bool {
     locks.mutex(name).try_lock().await.expect("an answer").is_some()
 }
 
-/// Waits until somebody waits for a lock.
+/// Waits until `waiters` claims wait for a lock.
 pub(crate) async fn until_queued(locks: &Locks, name: &str, waiters: usize) {
     eventually(TEST_TIMEOUT, || async {
         let view = locks.inspect(name).await.map_err(|error| error.to_string())?;

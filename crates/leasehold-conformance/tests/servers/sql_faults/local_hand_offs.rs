@@ -1,4 +1,4 @@
-//! Claims of one client that have a lock one after the other without a statement in between.
+//! Claims of one client hand a lock off locally, without a statement in between.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use leasehold_conformance::test_context::TEST_TIMEOUT;
 
 use crate::sql_faults::fixture::{BOTH, Fixture, LASTING, ShiftedClock, acquire, until_queued};
 
-/// Who had the lock, in order, with its token.
+/// Logs the holders in order, with their tokens.
 #[derive(Default)]
 struct HolderLog {
     holders: AtomicU32,
@@ -17,12 +17,12 @@ struct HolderLog {
 }
 
 impl HolderLog {
-    /// Holds the lock once: alone, and with a token above all before.
+    /// Holds the lock once, and asserts exclusion and a token above all earlier ones.
     async fn hold_once(&self, locks: &Locks, who: usize) {
         let guard = acquire(locks, "a").await;
         assert_eq!(self.holders.fetch_add(1, Ordering::SeqCst), 0, "two at once");
         let before = self.highest_token.swap(guard.token().0, Ordering::SeqCst);
-        assert!(before < guard.token().0, "{before} and then {}", guard.token());
+        assert!(before < guard.token().0, "tokens do not rise: {before}, then {}", guard.token());
         self.grants.lock().expect("no panic").push((who, guard.token().0));
         tokio::task::yield_now().await;
         self.holders.fetch_sub(1, Ordering::SeqCst);
@@ -30,29 +30,30 @@ impl HolderLog {
     }
 }
 
-/// One after the other, in the order of their coming, while not one statement reaches the server; and with far fewer writes than there are holders.
+/// Waiters are served in order while no statement reaches the server, with far fewer writes than
+/// holders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_handed_off_locally_with_few_writes() {
     const MANY: usize = 40;
     for kind in BOTH {
-        let site = Fixture::new(kind).await;
-        let (locks, proxy) = site.open_through_proxy(LASTING).await;
+        let fixture = Fixture::new(kind).await;
+        let (locks, proxy) = fixture.open_through_proxy(LASTING).await;
         let first = acquire(&locks, "a").await;
         let log = Arc::new(HolderLog::default());
         let mut tasks = tokio::task::JoinSet::new();
         for who in 0..MANY {
-            let (log, its) = (Arc::clone(&log), locks.clone());
-            tasks.spawn(async move { log.hold_once(&its, who).await });
+            let (log, client) = (Arc::clone(&log), locks.clone());
+            tasks.spawn(async move { log.hold_once(&client, who).await });
             until_queued(&locks, "a", who + 1).await;
         }
-        let version = format!("SELECT version FROM {} WHERE name = 'a'", site.table());
-        let before = site.number(&version).await;
+        let version = format!("SELECT version FROM {} WHERE name = 'a'", fixture.table());
+        let before = fixture.number(&version).await;
         let token = first.token().0;
         proxy.freeze(true);
         let releasing = tokio::spawn(first.release());
         leasehold_testbed::eventually(TEST_TIMEOUT, || async {
             let seen = log.grants.lock().expect("no panic").len();
-            if seen == MANY { Ok(()) } else { Err(format!("{seen} had it")) }
+            if seen == MANY { Ok(()) } else { Err(format!("{seen} have held it")) }
         })
         .await;
         proxy.freeze(false);
@@ -61,23 +62,23 @@ async fn a_lock_is_handed_off_locally_with_few_writes() {
         let seen = log.grants.lock().expect("no panic").clone();
         assert!(seen.iter().map(|(who, _)| *who).eq(0..MANY), "{kind:?}: {seen:?}");
         assert!(seen[0].1 > token, "{kind:?}");
-        // All is written down in the end, and the next one's token is above all.
-        let writes = site.number(&version).await - before;
+        // Everything is written in the end, and the next token is above all.
+        let writes = fixture.number(&version).await - before;
         assert!(writes < MANY as u64 / 2, "{kind:?}: {writes} writes for {MANY} holders");
-        let other = site.open_locks(LASTING).await;
+        let other = fixture.open_locks(LASTING).await;
         assert!(acquire(&other, "a").await.token().0 > log.highest_token.load(Ordering::SeqCst), "{kind:?}");
     }
 }
 
-/// Two clients, each with many waiters: nobody of one comes in beside one of the other, and all tokens rise.
+/// Two clients with many waiters each: no two holders overlap, and all tokens rise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_hand_offs_of_two_clients_exclude_each_other() {
     for kind in BOTH {
-        let site = Fixture::new(kind).await;
+        let fixture = Fixture::new(kind).await;
         let log = Arc::new(HolderLog::default());
         let mut tasks = tokio::task::JoinSet::new();
         for client in 0..2 {
-            let locks = site.open_locks(LASTING).await;
+            let locks = fixture.open_locks(LASTING).await;
             for _ in 0..16 {
                 let (log, locks) = (Arc::clone(&log), locks.clone());
                 tasks.spawn(async move {
@@ -92,13 +93,13 @@ async fn local_hand_offs_of_two_clients_exclude_each_other() {
     }
 }
 
-/// Another client sees who has the lock now, can put it out, and it is told.
+/// Another client sees the current holder and can evict it, and the holder learns of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_local_holder_can_be_inspected_and_evicted() {
     for kind in BOTH {
-        let site = Fixture::new(kind).await;
+        let fixture = Fixture::new(kind).await;
         let ahead = ShiftedClock::new();
-        let (locks, other) = (ahead.open_locks(&site.url(), LASTING).await, site.open_locks(LASTING).await);
+        let (locks, other) = (ahead.open_locks(&fixture.url(), LASTING).await, fixture.open_locks(LASTING).await);
         let first = acquire(&locks, "a").await;
         let waiting = |locks: &Locks| {
             let locks = locks.clone();
@@ -108,12 +109,12 @@ async fn a_local_holder_can_be_inspected_and_evicted() {
         until_queued(&locks, "a", 1).await;
         let third = waiting(&locks);
         until_queued(&locks, "a", 2).await;
-        let theirs = waiting(&other);
+        let other_waiter = waiting(&other);
         until_queued(&locks, "a", 3).await;
         let _ = first.release().await.expect("a release");
         let _ = second.await.expect("no panic").release().await.expect("a release");
         let third = third.await.expect("no panic");
-        // It is written down a moment later.
+        // The hand-off is written a moment later.
         let holder = leasehold_testbed::eventually(TEST_TIMEOUT, || async {
             let view = other.inspect("a").await.map_err(|error| error.to_string())?;
             let held = view.holders.first().filter(|held| held.token == Some(third.token()));
@@ -123,48 +124,48 @@ async fn a_local_holder_can_be_inspected_and_evicted() {
         let evicted = other.force_release("a", holder).await.expect("an eviction");
         let fence = evicted.fence_token.expect("a token");
         assert!(evicted.contender.is_some() && fence > third.token(), "{kind:?}");
-        assert!(theirs.await.expect("no panic").token() > fence, "{kind:?}");
-        // By a message, or because its client sees that another has written: no renewal is due.
-        tokio::time::timeout(TEST_TIMEOUT, third.lost()).await.expect("it is told");
+        assert!(other_waiter.await.expect("no panic").token() > fence, "{kind:?}");
+        // By a notification, or because the client detects the changed row: no renewal is due.
+        tokio::time::timeout(TEST_TIMEOUT, third.lost()).await.expect("the holder learns of the loss");
     }
 }
 
-/// A claim's longest hold counts from when it got the lock, not from when its predecessor did.
+/// A claim's maximum hold time counts from its own grant, not from its predecessor's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_max_hold_counts_from_each_holders_own_grant() {
     for kind in BOTH {
-        let site = Fixture::new(kind).await;
+        let fixture = Fixture::new(kind).await;
         let ahead = ShiftedClock::new();
-        let locks = ahead.open_locks(&site.url(), LASTING).await;
+        let locks = ahead.open_locks(&fixture.url(), LASTING).await;
         let first = acquire(&locks, "a").await;
         let most = LASTING / 8;
-        let its = locks.clone();
+        let second_client = locks.clone();
         let second = tokio::spawn(async move {
-            let guard = its.mutex("a").max_hold(most).lock().await.expect("a lock");
-            let left = guard.deadline().duration_since(its.clock().now());
+            let guard = second_client.mutex("a").max_hold(most).lock().await.expect("a lock");
+            let left = guard.deadline().duration_since(second_client.clock().now());
             let _ = guard.release().await.expect("a release");
             left
         });
         until_queued(&locks, "a", 1).await;
-        // Longer than the second one may hold it.
+        // Longer than the second claim may hold the lock.
         ahead.advance(most * 2);
         let _ = first.release().await.expect("a release");
-        assert!(!second.await.expect("it was let in").is_zero(), "{kind:?}");
+        assert!(!second.await.expect("the second claim was granted").is_zero(), "{kind:?}");
     }
 }
 
-/// Another client evicts one of ours that waits and may have been promised the lock: it ends with an error, or is told that it has lost it. The
-/// others have it in turn.
+/// Another client evicts a local waiter that may already be the next holder: it gets an error or
+/// learns that it lost the lock. The others are served in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_evicted_local_successor_does_not_keep_the_lock() {
     for kind in BOTH {
-        let site = Fixture::new(kind).await;
-        let (locks, other) = (site.open_locks(LASTING).await, site.open_locks(LASTING).await);
+        let fixture = Fixture::new(kind).await;
+        let (locks, other) = (fixture.open_locks(LASTING).await, fixture.open_locks(LASTING).await);
         let first = acquire(&locks, "a").await;
         let mut waiting = Vec::new();
         for place in 1..=3 {
-            let its = locks.clone();
-            waiting.push(tokio::spawn(async move { its.mutex("a").timeout(LASTING).lock().await }));
+            let client = locks.clone();
+            waiting.push(tokio::spawn(async move { client.mutex("a").timeout(LASTING).lock().await }));
             until_queued(&locks, "a", place).await;
         }
         let second = other.inspect("a").await.expect("a view").waiters[1].claim;
@@ -176,14 +177,14 @@ async fn an_evicted_local_successor_does_not_keep_the_lock() {
         let mut last = first.token();
         let _ = first.release().await.expect("a release");
         for (place, waiter) in waiting.into_iter().enumerate() {
-            let ended = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("an end").expect("no panic");
+            let ended = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("the call returns").expect("no panic");
             match ended {
                 Err(error) => assert_eq!((place, error.kind()), (1, ErrorKind::ForceReleased), "{kind:?}: {error}"),
                 Ok(guard) => {
                     assert!(guard.token() > last, "{kind:?}");
                     last = guard.token();
                     if place == 1 {
-                        tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("it is told");
+                        tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder learns of the loss");
                     } else {
                         assert_eq!(guard.release().await.expect("a release"), ReleaseOutcome::Released, "{kind:?}");
                     }
@@ -194,14 +195,15 @@ async fn an_evicted_local_successor_does_not_keep_the_lock() {
     }
 }
 
-/// The server is killed while a cohort has the lock: nobody else comes in, and tokens go on from above all that were given.
+/// The server is killed during local hand-offs: no two holders overlap, and later tokens are above
+/// all granted ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_crash_repeats_no_token_of_local_hand_offs() {
     for kind in BOTH {
-        let mut site = Fixture::on_own_server(kind).await;
+        let mut fixture = Fixture::on_own_server(kind).await;
         let log = Arc::new(HolderLog::default());
         let mut tasks = tokio::task::JoinSet::new();
-        let locks = site.open_locks(LASTING).await;
+        let locks = fixture.open_locks(LASTING).await;
         for who in 0..32 {
             let (log, locks) = (Arc::clone(&log), locks.clone());
             tasks.spawn(async move {
@@ -212,22 +214,19 @@ async fn a_server_crash_repeats_no_token_of_local_hand_offs() {
         }
         leasehold_testbed::eventually(TEST_TIMEOUT, || async {
             let seen = log.grants.lock().expect("no panic").len();
-            if seen > 100 { Ok(()) } else { Err(format!("{seen} had it")) }
+            if seen > 100 { Ok(()) } else { Err(format!("{seen} have held it")) }
         })
         .await;
-        site.database.crash_and_restart().await;
-        // Those whose call failed have left; the others go on.
+        fixture.database.crash_and_restart().await;
+        // Tasks whose call failed have ended; the others continue.
         while let Some(ended) = tasks.join_next().await {
             if let Err(error) = ended {
                 assert!(!format!("{error:?}").contains("two at once"), "{kind:?}: {error:?}");
             }
         }
-        let other = site.open_locks(LASTING).await;
-        let written = site.number(&format!("SELECT token FROM {} WHERE name = 'a'", site.table())).await;
-        assert!(
-            written >= log.highest_token.load(Ordering::SeqCst),
-            "{kind:?}: a token was given that was not written"
-        );
+        let other = fixture.open_locks(LASTING).await;
+        let written = fixture.number(&format!("SELECT token FROM {} WHERE name = 'a'", fixture.table())).await;
+        assert!(written >= log.highest_token.load(Ordering::SeqCst), "{kind:?}: a token was granted but not written");
         drop((other, locks));
     }
 }

@@ -1,5 +1,6 @@
-//! What the lease table of `mysql:` and `postgres:` survives, on real servers: killed connections, killed servers, cut and frozen
-//! lines, lost answers, clocks that are set back, poolers, replicas, clusters. The behaviour itself is the suite's.
+//! What the lease table of `mysql:` and `postgres:` survives on real servers: killed connections
+//! and servers, cut and frozen connections, lost replies, clocks set back, poolers, replicas,
+//! clusters. The suite covers the behaviour itself.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod clocks;

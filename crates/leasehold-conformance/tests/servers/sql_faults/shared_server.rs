@@ -1,4 +1,5 @@
-//! One server of each kind for all tests that neither end it nor change it: each has a database of its own there.
+//! One server of each kind, shared by all tests that neither stop nor change it. Each test has its
+//! own database there.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,7 +10,7 @@ use leasehold_testbed::postgres::{self, Postgres};
 use leasehold_testbed::{Data, Server, eventually};
 use tokio::sync::OnceCell;
 
-/// Which database.
+/// The kind of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DatabaseKind {
     MariaDb,
@@ -34,12 +35,12 @@ enum ServerRef {
 }
 
 impl TestDatabase {
-    /// The only one on a server.
+    /// The only database on a server.
     pub(crate) fn on_own_server(kind: DatabaseKind, server: Server) -> Self {
         Self { kind, server: ServerRef::Own(server), database: mariadb::DATABASE.to_owned() }
     }
 
-    /// A new one on the server that all share.
+    /// A new database on the shared server.
     pub(crate) async fn on_shared_server(kind: DatabaseKind) -> Self {
         static NEXT_DATABASE: AtomicU32 = AtomicU32::new(0);
         let server = shared_server(kind).await;
@@ -67,11 +68,11 @@ impl TestDatabase {
         }
     }
 
-    /// The server, where it is this test's own.
+    /// The server, if this test owns it.
     pub(crate) fn own_server(&mut self) -> &mut Server {
         match &mut self.server {
             ServerRef::Own(server) => server,
-            ServerRef::Shared(_) => panic!("others have their databases there, too"),
+            ServerRef::Shared(_) => panic!("the server is shared"),
         }
     }
 
@@ -79,7 +80,7 @@ impl TestDatabase {
         self.server().url().replace(&format!("/{}", mariadb::DATABASE), &format!("/{}", self.database))
     }
 
-    /// Asks by hand, as the one who may do everything. In MariaDB, tables are named with their database.
+    /// Runs a statement as the administrator. In MariaDB, table names include their database.
     pub(crate) async fn query_as_admin(&self, sql: &str) -> Vec<Vec<Option<String>>> {
         match self.kind {
             DatabaseKind::MariaDb => {
@@ -91,13 +92,13 @@ impl TestDatabase {
         }
     }
 
-    /// The testbed's own asks another database.
+    /// The testbed's own query uses another database.
     async fn query_postgres_as_admin(&self, sql: &str) -> Result<Vec<Vec<Option<String>>>, tokio_postgres::Error> {
         let mut config = tokio_postgres::Config::new();
         config.host_path(self.server().dir()).port(self.server().port()).user(postgres::ADMIN).dbname(&self.database);
-        let (client, line) = config.connect(tokio_postgres::NoTls).await?;
-        let asking = async move { client.simple_query(sql).await };
-        let (answer, end) = tokio::join!(asking, line);
+        let (client, connection) = config.connect(tokio_postgres::NoTls).await?;
+        let query = async move { client.simple_query(sql).await };
+        let (answer, end) = tokio::join!(query, connection);
         let messages = answer?;
         end?;
         let rows = messages.into_iter().filter_map(|message| match message {
@@ -107,7 +108,7 @@ impl TestDatabase {
         Ok(rows.map(|row| (0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect()).collect())
     }
 
-    /// The connections of the user of the locks to this database, oldest first.
+    /// The connections of the locks' user to this database, oldest first.
     pub(crate) async fn connections(&self) -> Vec<Connection> {
         let (user, database) = (mariadb::USER, &self.database);
         let sql = match self.kind {
@@ -126,7 +127,7 @@ impl TestDatabase {
         self.query_as_admin(&sql).await.into_iter().map(one).collect()
     }
 
-    /// Ends a connection from the server's side; whether it was there.
+    /// Closes a connection from the server's side, and returns whether it existed.
     pub(crate) async fn kill_connection(&self, id: u64) -> bool {
         match self.kind {
             DatabaseKind::MariaDb => mariadb::kill_connection(self.server(), id).await,
@@ -135,14 +136,14 @@ impl TestDatabase {
         .is_ok()
     }
 
-    /// `kill -9`, and up again with what was written.
+    /// Kills the server with SIGKILL and restarts it with its data.
     pub(crate) async fn crash_and_restart(&mut self) {
         self.own_server().kill().expect("a kill");
         self.own_server().restart(Data::Keep).await.expect("a restart");
     }
 }
 
-/// The server that all tests of this program share.
+/// The server that all tests of this binary share.
 async fn shared_server(kind: DatabaseKind) -> &'static Server {
     static MARIADB: OnceCell<Server> = OnceCell::const_new();
     static POSTGRES: OnceCell<Server> = OnceCell::const_new();
@@ -160,7 +161,7 @@ async fn shared_server(kind: DatabaseKind) -> &'static Server {
     }
 }
 
-/// Takes a lock under a TTL that is short for a slow machine: it asks again as long as the database does not answer in time.
-pub(crate) async fn lock_stubbornly(locks: &Locks, name: &str) -> Guard {
+/// Acquires a lock with a short TTL, retrying while the database does not answer in time.
+pub(crate) async fn lock_with_retries(locks: &Locks, name: &str) -> Guard {
     eventually(TEST_TIMEOUT, || async { locks.mutex(name).lock().await }).await
 }

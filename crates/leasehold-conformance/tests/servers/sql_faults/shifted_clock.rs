@@ -1,4 +1,5 @@
-//! A client's clock that a test moves ahead: what is due after a third of a TTL is due at once, and no server's clock is touched.
+//! A client clock that a test moves ahead: what is due after a third of a TTL is due at once, while
+//! server clocks stay.
 
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use leasehold_conformance::test_context::{TEST_TIMEOUT, patient_url};
 use leasehold_testbed::{eventually, try_eventually};
 use tokio::time::timeout;
 
-/// How long a renewal is waited for before the clock is moved on.
+/// Timeout for a renewal before the clock is moved on.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Goes on as the machine's clock does, and by so much more as the test says. A call that is under way at a jump has taken as long as that: where
-/// there is no queue, whoever waits then pauses for as long.
+/// Runs with the machine's clock, plus an offset that the test advances. A call in flight during a
+/// jump seems to have taken that long, and without a queue a waiter's back-off grows accordingly.
 pub(crate) struct ShiftedClock {
     clock: ManualClock,
 }
@@ -25,18 +26,18 @@ impl ShiftedClock {
         self.clock.clock()
     }
 
-    /// A client that goes by this clock.
+    /// A client that uses this clock.
     pub(crate) async fn open_locks(&self, url: &str, ttl: Duration) -> Locks {
         Locks::builder().ttl(ttl).clock(self.clock()).open(&patient_url(url)).await.expect("locks")
     }
 
-    /// Moves it ahead.
+    /// Advances the clock.
     pub(crate) fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
 
-    /// Has leases of this TTL renewed, and waits until they are. All that the client holds should be among them: the next jump finds
-    /// less left of what was not renewed meanwhile.
+    /// Advances the clock until leases of this TTL are renewed. The guards should include all that
+    /// the client holds: the next jump finds less left of a lease that was not renewed.
     pub(crate) async fn renew_now(&self, guards: &[&Guard], ttl: Duration) {
         let before: Vec<_> = guards.iter().map(|guard| guard.deadline()).collect();
         let renewed = || async {
@@ -45,7 +46,8 @@ impl ShiftedClock {
             let renewed = guards.iter().zip(&before).all(|(guard, before)| guard.deadline() > *before);
             if renewed { Ok(()) } else { Err("not renewed so far") }
         };
-        // They are due after a third. A call that was under way has run out of its time by that, and is made again after a tenth.
+        // Renewals are due after a third. A call in flight has timed out by then and is retried
+        // after a tenth.
         self.advance(ttl * 2 / 5);
         for _ in 0..3 {
             if try_eventually("a renewal", RENEWAL_TIMEOUT, renewed).await.is_ok() {
@@ -56,7 +58,8 @@ impl ShiftedClock {
         eventually(TEST_TIMEOUT, renewed).await;
     }
 
-    /// Has a lease of this TTL renewed that the server no longer has: why it is lost, long before its end.
+    /// Renews a lease that the server no longer has, and returns the loss reason, long before its
+    /// deadline.
     pub(crate) async fn lost(&self, guard: &Guard, ttl: Duration) -> LostReason {
         self.advance(ttl * 2 / 5);
         for _ in 0..3 {
@@ -65,6 +68,6 @@ impl ShiftedClock {
             }
             self.advance(ttl / 10);
         }
-        timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder is told")
+        timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder learns of the loss")
     }
 }

@@ -1,4 +1,4 @@
-//! A server that is short of connections: those who wait leave theirs to others, and keep their places.
+//! A server that is short of connections: waiters give up theirs and keep their positions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,12 +11,12 @@ use tokio::task::JoinSet;
 
 use crate::sql_faults::fixture::{DatabaseKind, LASTING, acquire};
 
-/// How many programs wait; each wants two connections.
+/// The number of waiting programs; each wants two connections.
 const PROGRAMS: usize = 12;
-/// Of PostgreSQL's, three are the superuser's: for all programs there are eleven.
+/// PostgreSQL reserves three for the superuser, so eleven remain.
 const CONNECTIONS: usize = 14;
 
-/// A number by hand. MariaDB may have no connection for the administrator, either.
+/// A number from a statement. MariaDB may lack a connection even for the administrator.
 async fn number(kind: DatabaseKind, server: &Server, sql: &str) -> Result<usize, String> {
     let rows = match kind {
         DatabaseKind::Postgres => postgres::query(server, sql).await,
@@ -26,7 +26,7 @@ async fn number(kind: DatabaseKind, server: &Server, sql: &str) -> Result<usize,
     Ok(rows.first().and_then(|row| row[0].as_ref()).map_or(0, |text| text.parse().expect("a number")))
 }
 
-/// As a program that starts: it tries again while it is refused.
+/// As a program that starts and retries while it is refused.
 async fn open_with_retry(server: &Server) -> Locks {
     let url = server.url();
     eventually(TEST_TIMEOUT, || async {
@@ -35,8 +35,8 @@ async fn open_with_retry(server: &Server) -> Locks {
     .await
 }
 
-/// More programs wait for one lock than the server has connections. All of them wait to the end, are served in the order in which they came, and leave
-/// half of the connections to others.
+/// More programs wait for one lock than the server has connections. All of them are served in the
+/// order of arrival, and leave half of the connections unused.
 async fn check_waiting_programs(kind: DatabaseKind) {
     let most = CONNECTIONS.to_string();
     let server = match kind {
@@ -51,7 +51,7 @@ async fn check_waiting_programs(kind: DatabaseKind) {
     for program in 0..PROGRAMS {
         let (locks, served) = (open_with_retry(&server).await, Arc::clone(&served));
         programs.spawn(async move {
-            let guard = locks.mutex("a").lock().await.expect("it waits, whatever the server lacks");
+            let guard = locks.mutex("a").lock().await.expect("the lock");
             served.lock().unwrap_or_else(PoisonError::into_inner).push(program);
             let _ = guard.release().await.expect("a release");
         });
@@ -76,10 +76,10 @@ async fn check_waiting_programs(kind: DatabaseKind) {
         if used <= CONNECTIONS / 2 + 1 { Ok(()) } else { Err(format!("{used} connections of {CONNECTIONS}")) }
     })
     .await;
-    // Another program is let in, and sees them all.
-    let looks = open_with_retry(&server).await;
-    assert_eq!(looks.inspect("a").await.expect("a view").waiters.len(), PROGRAMS);
-    drop(looks);
+    // Another program can connect and sees all waiters.
+    let observer = open_with_retry(&server).await;
+    assert_eq!(observer.inspect("a").await.expect("a view").waiters.len(), PROGRAMS);
+    drop(observer);
     let _ = guard.release().await.expect("a release");
     while let Some(ended) = programs.join_next().await {
         ended.expect("no panic");

@@ -1,4 +1,5 @@
-//! A pooler in transaction mode that the URL does not name: other programs share its sessions, and find them as they were.
+//! A pooler in transaction mode that the URL does not declare: the sessions that it shares with
+//! other programs stay unchanged.
 
 use leasehold::{ErrorKind, Locks};
 use leasehold_testbed::Server;
@@ -7,17 +8,17 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::sql_faults::fixture::{LASTING, acquire, open_locks, until_queued};
 
-/// Another program, whose transactions run in the same sessions of the server as ours.
+/// Another program, whose transactions use the same server sessions.
 struct OtherProgram(Client);
 
 impl OtherProgram {
     async fn connect(pooler: &Server) -> Self {
-        let (client, line) = tokio_postgres::connect(&pooler.url(), NoTls).await.expect("a connection");
-        tokio::spawn(line);
+        let (client, connection) = tokio_postgres::connect(&pooler.url(), NoTls).await.expect("a connection");
+        tokio::spawn(connection);
         Self(client)
     }
 
-    /// What a session keeps: settings, prepared statements, channels.
+    /// Session state: settings, prepared statements, channels.
     async fn session_state(&self) -> Vec<String> {
         let mut found = Vec::new();
         for sql in [
@@ -38,17 +39,17 @@ impl OtherProgram {
     }
 }
 
-/// Without `pooler=transaction` the engine refuses to open and says what to add; with it, locks work. Either way the session that another program
-/// gets next is as it was.
+/// Without `pooler=transaction` the engine refuses to open and says what to add; with it, locks
+/// work. Either way, the next session of another program is unchanged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_programs_sessions_are_left_unchanged() {
     let server = postgres::start().await.expect("a server");
-    // One session for all: whatever is left behind there, the neighbour sees. And a few.
+    // With a single session, the neighbour sees every leftover. And with a few.
     for size in [1, 3] {
         let pooler = PgBouncer::new(&server, PoolMode::Transaction).pool_size(size).start().await.expect("a pooler");
         let neighbour = OtherProgram::connect(&pooler).await;
         let before = neighbour.session_state().await;
-        let error = Locks::open(&pooler.url()).await.expect_err("its sessions are not ours");
+        let error = Locks::open(&pooler.url()).await.expect_err("its sessions are shared");
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("add pooler=transaction"), "{error}");
         assert_eq!(neighbour.session_state().await, before, "pool of {size}: refused");
@@ -65,7 +66,7 @@ async fn other_programs_sessions_are_left_unchanged() {
     }
 }
 
-/// A pooler in session mode leaves sessions alone, and needs no option.
+/// A pooler in session mode does not share sessions, and needs no option.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pooler_in_session_mode_needs_no_option() {
     let server = postgres::start().await.expect("a server");

@@ -1,4 +1,4 @@
-//! URLs that no waiting makes right: another kind of server, a database that is not there.
+//! Permanently wrong URLs: another kind of server, or a missing database.
 
 use leasehold::{ErrorKind, Locks};
 use leasehold_testbed::{mariadb, postgres};
@@ -6,13 +6,14 @@ use tokio::io::AsyncWriteExt;
 
 use crate::sql_faults::fixture::{BOTH, Fixture};
 
-/// A database that is not there is a wrong URL on either server, also where the server would not say whether it is there.
+/// A missing database is a wrong URL on either server, even if the server does not reveal that it
+/// is missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_database_is_a_wrong_url() {
     for kind in BOTH {
-        let site = Fixture::on_own_server(kind).await;
-        let url = site.url().replace("/test", "/nowhere");
-        let error = Locks::open(&url).await.expect_err("there is none");
+        let fixture = Fixture::on_own_server(kind).await;
+        let url = fixture.url().replace("/test", "/nowhere");
+        let error = Locks::open(&url).await.expect_err("no such database");
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::InvalidUrl, false), "{kind:?}: {error}");
         assert!(error.to_string().contains("no such database"), "{kind:?}: {error}");
     }
@@ -27,7 +28,7 @@ async fn serve_greeting(greeting: &'static [u8]) -> std::net::SocketAddr {
             let _ = stream.write_all(greeting).await;
             let _ = stream.shutdown().await;
             let mut rest = [0; 64];
-            // What was sent is read, so that the end is no reset.
+            // Reads what was sent, so that the connection closes without a reset.
             while tokio::io::AsyncReadExt::read(&mut stream, &mut rest).await.is_ok_and(|read| read > 0) {}
         }
     });
@@ -37,7 +38,7 @@ async fn serve_greeting(greeting: &'static [u8]) -> std::net::SocketAddr {
 const HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const SSH: &[u8] = b"SSH-2.0-OpenSSH_9.2p1\r\n";
 
-/// A server of another kind is named as that, and not asked again.
+/// The error names a server of another kind, and is not retryable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_of_another_kind_is_reported_and_not_retried() {
     let (http, ssh) = (serve_greeting(HTTP).await, serve_greeting(SSH).await);

@@ -1,4 +1,4 @@
-//! What befalls the counter that tokens come from: others in its way, and a clock that is set back.
+//! Faults of the token counter: other transactions in its way, and a clock that is set back.
 
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::{WallClock, eventually};
@@ -11,7 +11,8 @@ fn number(rows: &[Vec<Option<String>>]) -> u64 {
     rows[0][0].as_ref().expect("a value").parse().expect("a number")
 }
 
-/// A deadlock that the server reports (1213, 40P01), here through a trigger: raised again, while the lock stays where it is.
+/// A deadlock (1213, 40P01), caused by a trigger: the increment is retried while the lock stays
+/// held.
 async fn counter_meets_a_deadlock(kind: DatabaseKind) {
     for table in Fixture::new(kind).await.techniques() {
         let (locks, other) = (table.open_locks(LASTING).await, table.open_locks(LASTING).await);
@@ -19,22 +20,22 @@ async fn counter_meets_a_deadlock(kind: DatabaseKind) {
         let before = first.token();
         let _ = first.release().await.expect("a release");
         cause_deadlock(&table).await;
-        let guard = locks.mutex("a").try_lock().await.expect("nobody notices").expect("it is free");
+        let guard = locks.mutex("a").try_lock().await.expect("a retried increment").expect("the lock is free");
         assert!(guard.token() > before, "{}", table.technique);
         let what = if kind == DatabaseKind::MariaDb { "times" } else { "last_value" };
         let met = table.fixture.query_as_admin(&format!("SELECT {what} FROM {}", table.qualified_name("_met"))).await;
-        assert!(number(&met) > 2, "{}: it was met", table.technique);
+        assert!(number(&met) > 2, "{}: the deadlock occurred", table.technique);
         assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "{}", table.technique);
         assert!(guard.is_held());
     }
 }
 
-/// Has the next two who raise the counter meet a deadlock.
+/// Makes the next two increments of the counter fail with a deadlock.
 async fn cause_deadlock(table: &TechniqueFixture) {
     let (met, deadlock, tokens) =
         (table.qualified_name("_met"), table.qualified_name("_deadlock"), table.qualified_name("_tokens"));
     let statements = match table.fixture.kind {
-        // What is counted there stays when the statement is undone.
+        // This counter survives a rollback.
         DatabaseKind::MariaDb => vec![
             format!("CREATE TABLE {met} (times INT) ENGINE = MyISAM"),
             format!("INSERT INTO {met} VALUES (0)"),
@@ -63,7 +64,7 @@ async fn cause_deadlock(table: &TechniqueFixture) {
     }
 }
 
-/// What tells one wait for a row from the next; `None`: there is none.
+/// Identifies the current wait for a row lock, if any.
 async fn waiting_statement(table: &TechniqueFixture) -> Option<String> {
     let sql = match table.fixture.kind {
         DatabaseKind::MariaDb => {
@@ -78,7 +79,7 @@ async fn waiting_statement(table: &TechniqueFixture) -> Option<String> {
     table.fixture.query_as_admin(sql).await.first().and_then(|row| row[0].clone())
 }
 
-/// Waits until there is another than this.
+/// Waits for a row-lock wait other than this one.
 async fn until_other_statement_waits(table: &TechniqueFixture, than: Option<String>) -> Option<String> {
     eventually(TEST_TIMEOUT, || async {
         let now = waiting_statement(table).await;
@@ -87,11 +88,12 @@ async fn until_other_statement_waits(table: &TechniqueFixture, than: Option<Stri
     .await
 }
 
-/// Somebody keeps the counter locked until the server says so (1205, 55P03): raised again, and one who only tries has its lock.
+/// Another transaction keeps the counter locked until the lock timeout (1205, 55P03): the increment
+/// is retried, and `try_lock` succeeds.
 async fn counter_row_stays_locked(kind: DatabaseKind) {
     for table in Fixture::on_own_server(kind).await.techniques() {
         if (kind, table.technique) == (DatabaseKind::Postgres, "session") {
-            // A session that waits for locks without a bound has none for this, either.
+            // This session waits for locks without a timeout, so there is none here either.
             continue;
         }
         let locks = table.open_locks(LASTING).await;
@@ -99,7 +101,7 @@ async fn counter_row_stays_locked(kind: DatabaseKind) {
         let before = first.token();
         let _ = first.release().await.expect("a release");
         let before_all = waiting_statement(&table).await;
-        let hand = ManualTransaction::begin(
+        let blocker = ManualTransaction::begin(
             &table.fixture.database,
             &format!("SELECT * FROM {}_tokens FOR UPDATE", table.name),
         )
@@ -109,16 +111,17 @@ async fn counter_row_stays_locked(kind: DatabaseKind) {
             async move { mutex.try_lock().await }
         });
         let first = until_other_statement_waits(&table, before_all).await;
-        // The server has given up the first, and it was asked again.
+        // The server timed out the first increment, and the client retried it.
         until_other_statement_waits(&table, first).await;
         assert!(!trying.is_finished(), "{}", table.technique);
-        hand.commit().await;
-        let guard = trying.await.expect("no panic").expect("nobody notices").expect("it is free");
+        blocker.commit().await;
+        let guard = trying.await.expect("no panic").expect("a retried increment").expect("the lock is free");
         assert!(guard.token() > before && guard.is_held(), "{}", table.technique);
     }
 }
 
-/// The database's clock goes back by an hour: who holds still holds, and the next token is higher.
+/// The database's clock goes back by an hour: the holder keeps its lock, and the next token is
+/// higher.
 async fn counter_survives_a_clock_set_back(kind: DatabaseKind) {
     let clock = WallClock::new().expect("a clock");
     for table in Fixture::with_clock(kind, &clock).await.techniques() {

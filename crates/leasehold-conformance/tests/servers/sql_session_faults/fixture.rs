@@ -1,4 +1,4 @@
-//! A server, its clients, and what is done to them.
+//! A server, its clients, and faults.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use leasehold_testbed::postgres::Postgres;
 use leasehold_testbed::{Proxy, Server, WallClock, eventually};
 
 pub(crate) use crate::sql_faults::manual_transaction::ManualTransaction;
-pub(crate) use crate::sql_faults::shared_server::{DatabaseKind, TestDatabase, lock_stubbornly};
+pub(crate) use crate::sql_faults::shared_server::{DatabaseKind, TestDatabase, lock_with_retries};
 
 /// A TTL that no test outlives.
 pub(crate) const LASTING: Duration = Duration::from_secs(600);
-/// A TTL whose end a test waits for.
+/// A TTL that a test waits out.
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
 
 /// A database.
@@ -24,7 +24,7 @@ pub(crate) struct Fixture {
     pub(crate) database: TestDatabase,
 }
 
-/// Tables of its own, on one technique.
+/// The tables of one technique.
 pub(crate) struct TechniqueFixture {
     pub(crate) fixture: Arc<Fixture>,
     pub(crate) technique: &'static str,
@@ -32,12 +32,12 @@ pub(crate) struct TechniqueFixture {
 }
 
 impl Fixture {
-    /// On the server that all share.
+    /// On the shared server.
     pub(crate) async fn new(kind: DatabaseKind) -> Self {
         Self { kind, database: TestDatabase::on_shared_server(kind).await }
     }
 
-    /// On a server of its own, to be killed or changed.
+    /// On a server of its own, which the test may kill or change.
     pub(crate) async fn on_own_server(kind: DatabaseKind) -> Self {
         let server = match kind {
             DatabaseKind::MariaDb => MariaDb::new().start().await,
@@ -55,7 +55,7 @@ impl Fixture {
         Self::on_server(kind, server.expect("a server"))
     }
 
-    /// On this server, where there is nobody else.
+    /// On this server, which no other test uses.
     pub(crate) fn on_server(kind: DatabaseKind, server: Server) -> Self {
         Self { kind, database: TestDatabase::on_own_server(kind, server) }
     }
@@ -64,17 +64,17 @@ impl Fixture {
         self.database.server()
     }
 
-    /// Both techniques, one after the other.
+    /// Both techniques, one after another.
     pub(crate) fn techniques(self) -> Vec<TechniqueFixture> {
-        let site = Arc::new(self);
-        ["session", "for-update"].map(|technique| site.technique_fixture(technique)).into()
+        let fixture = Arc::new(self);
+        ["session", "for-update"].map(|technique| fixture.technique_fixture(technique)).into()
     }
 
     fn technique_fixture(self: &Arc<Self>, technique: &'static str) -> TechniqueFixture {
         TechniqueFixture { fixture: Arc::clone(self), technique, name: technique.replace('-', "_") }
     }
 
-    /// Asks by hand, as the one who may do everything.
+    /// Runs a statement as the administrator.
     pub(crate) async fn query_as_admin(&self, statement: &str) -> Vec<Vec<Option<String>>> {
         self.database.query_as_admin(statement).await
     }
@@ -83,18 +83,17 @@ impl Fixture {
         self.database.connections().await
     }
 
-    /// Ends all connections that `which` picks; how many.
+    /// Closes all connections that `which` selects, and returns their number.
     pub(crate) async fn kill_connections(&self, which: impl FnMut(&Connection) -> bool) -> usize {
         let mut ended = 0;
         for connection in self.connections().await.into_iter().filter(which) {
-            // It may have ended by itself.
+            // It may have closed meanwhile.
             ended += usize::from(self.database.kill_connection(connection.id).await);
         }
         ended
     }
 
-    /// Ends all connections, and waits until the server has none of them: PostgreSQL ends them later
-    /// than it answers.
+    /// Closes all connections and waits until they are gone: PostgreSQL answers before they close.
     pub(crate) async fn kill_idle_connections(&self) {
         let before: HashSet<_> = self.connections().await.iter().map(|one| one.id).collect();
         self.kill_connections(|one| before.contains(&one.id)).await;
@@ -105,7 +104,7 @@ impl Fixture {
         .await;
     }
 
-    /// Waits until a connection is there that `which` picks.
+    /// Waits for a connection that `which` selects.
     pub(crate) async fn until_connection(&self, what: &str, which: impl Fn(&Connection) -> bool) {
         eventually(TEST_TIMEOUT, || async {
             let there = self.connections().await;
@@ -123,7 +122,7 @@ pub(crate) fn is_waiting(connection: &Connection) -> bool {
 }
 
 impl TechniqueFixture {
-    /// What belongs to it, as a statement of the one who may do everything names it: `_tokens`, say.
+    /// The table with this suffix, such as `_tokens`, as the administrator's statements name it.
     pub(crate) fn qualified_name(&self, end: &str) -> String {
         match self.fixture.kind {
             DatabaseKind::MariaDb => format!("{}.{}{end}", self.fixture.database.database, self.name),
@@ -145,7 +144,7 @@ impl TechniqueFixture {
         self.open_through_proxy_with("", ttl).await
     }
 
-    /// The same, with options of the URL.
+    /// The same with URL options.
     pub(crate) async fn open_through_proxy_with(&self, options: &str, ttl: Duration) -> (Locks, Proxy) {
         let addr = self.fixture.server().addr();
         let proxy = Proxy::start(addr).await.expect("a proxy");
@@ -158,14 +157,14 @@ pub(crate) async fn open_locks(url: &str, ttl: Duration) -> Locks {
     Locks::builder().ttl(ttl).open(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-/// Takes a lock, sooner or later.
+/// Acquires a lock, waiting for it.
 pub(crate) async fn acquire(locks: &Locks, name: &str) -> Guard {
     let mutex = locks.mutex(name);
-    tokio::time::timeout(TEST_TIMEOUT, mutex.lock()).await.expect("it is free soon").expect("a lock")
+    tokio::time::timeout(TEST_TIMEOUT, mutex.lock()).await.expect("the lock becomes free").expect("a lock")
 }
 
-/// The holder is told.
+/// The holder learns of the loss.
 pub(crate) async fn assert_lost(guard: &Guard) {
-    tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder is told");
+    tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder learns of the loss");
     assert!(!guard.is_held());
 }

@@ -1,4 +1,4 @@
-//! A connection is ended by the server, in each state.
+//! The server closes a connection in each state.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,8 @@ use crate::sql_session_faults::fixture::{
     DatabaseKind, Fixture, LASTING, ManualTransaction, acquire, assert_lost, is_waiting,
 };
 
-/// Holding: the holder is told long before its TTL, and the lock is the next one's, with a higher token.
+/// While holding: the holder learns of the loss long before its TTL, and the next holder has a
+/// higher token.
 async fn a_killed_holder_learns_of_its_loss(kind: DatabaseKind) {
     for table in Fixture::new(kind).await.techniques() {
         let (locks, other) = (table.open_locks(LASTING).await, table.open_locks(LASTING).await);
@@ -19,13 +20,14 @@ async fn a_killed_holder_learns_of_its_loss(kind: DatabaseKind) {
         let outcome = guard.release().await.expect("an outcome");
         assert_ne!(outcome, leasehold::ReleaseOutcome::Released);
         assert!(next.is_held());
-        // The one who lost it can have it again.
+        // The former holder can acquire the lock again.
         let _ = next.release().await.expect("a release");
         drop(acquire(&locks, "a").await);
     }
 }
 
-/// Holding, while another waits: that one has the lock at once, and the holder may not have been told yet. The token tells them apart.
+/// While another client waits: the waiter acquires the lock at once, possibly before the holder
+/// learns of its loss. The fence rejects the old token.
 async fn a_killed_holder_is_succeeded_by_the_waiter(kind: DatabaseKind) {
     for table in Fixture::new(kind).await.techniques() {
         let (locks, other) = (table.open_locks(LASTING).await, table.open_locks(LASTING).await);
@@ -36,23 +38,23 @@ async fn a_killed_holder_is_succeeded_by_the_waiter(kind: DatabaseKind) {
         let next = waiter.await.expect("no panic");
         assert!(next.token() > guard.token(), "{}", table.technique);
         let fence = leasehold::fence::Fence::default();
-        fence.admit("a", next.token()).expect("the newest");
-        assert!(fence.admit("a", guard.token()).is_err(), "{}: the old one is refused", table.technique);
+        fence.admit("a", next.token()).expect("the newest token");
+        assert!(fence.admit("a", guard.token()).is_err(), "{}: the old token is rejected", table.technique);
         assert_lost(&guard).await;
         assert!(next.is_held());
     }
 }
 
-/// Waiting: the place is lost, and nothing else.
+/// While waiting: the client loses only its position.
 async fn a_killed_waiter_only_loses_its_position(kind: DatabaseKind) {
     for table in Fixture::new(kind).await.techniques() {
         let (locks, other) = (table.open_locks(LASTING).await, table.open_locks(LASTING).await);
         let guard = locks.mutex("a").lock().await.expect("a lock");
         let waiter = tokio::spawn(async move { acquire(&other, "a").await });
-        // One that is told to end may be seen for a while yet.
+        // A closed connection may be visible for a while.
         let mut ended = HashSet::new();
         for _ in 0..3 {
-            // One may be seen while its statement is prepared, and then not for a moment.
+            // A connection may disappear for a moment after its statement was prepared.
             while table.fixture.kill_connections(|one| is_waiting(one) && ended.insert(one.id)).await == 0 {
                 table.fixture.until_connection("waits", |one| is_waiting(one) && !ended.contains(&one.id)).await;
             }
@@ -66,18 +68,18 @@ async fn a_killed_waiter_only_loses_its_position(kind: DatabaseKind) {
     }
 }
 
-/// Between the lock and its counter: there was no grant, and the claim asks again.
+/// Between the lock and the counter: there is no grant, and the client retries.
 async fn killed_between_lock_and_token_grants_nothing(kind: DatabaseKind) {
     for table in Fixture::new(kind).await.techniques() {
         let locks = table.open_locks(LASTING).await;
         let first = locks.mutex("a").lock().await.expect("a lock");
         let before = first.token();
         let _ = first.release().await.expect("a release");
-        // Somebody keeps the counter.
+        // Another transaction locks the counter.
         let tokens = format!("{}_tokens", table.name);
-        let hand =
+        let blocker =
             ManualTransaction::begin(&table.fixture.database, &format!("SELECT * FROM {tokens} FOR UPDATE")).await;
-        let asking = tokio::spawn({
+        let acquiring = tokio::spawn({
             let locks = locks.clone();
             async move { acquire(&locks, "a").await }
         });
@@ -87,17 +89,17 @@ async fn killed_between_lock_and_token_grants_nothing(kind: DatabaseKind) {
                 && connection.state != "Sleep"
         };
         table.fixture.until_connection("raises the counter", counts).await;
-        assert!(!asking.is_finished());
-        assert!(table.fixture.kill_connections(|one| one.id != hand.id).await > 0);
-        hand.commit().await;
-        let guard = asking.await.expect("no panic");
+        assert!(!acquiring.is_finished());
+        assert!(table.fixture.kill_connections(|one| one.id != blocker.id).await > 0);
+        blocker.commit().await;
+        let guard = acquiring.await.expect("no panic");
         assert!(guard.token() > before && guard.is_held(), "{}", table.technique);
         let other = table.open_locks(LASTING).await;
         assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
     }
 }
 
-/// Idle, between two locks: no call fails.
+/// While idle between two locks: no call fails.
 async fn a_killed_idle_connection_is_replaced(kind: DatabaseKind) {
     for table in Fixture::new(kind).await.techniques() {
         let locks = table.open_locks(LASTING).await;

@@ -1,4 +1,5 @@
-//! What befalls locks that sessions hold: ends of connections in each state, silent lines, deaths of servers, servers that take no writes.
+//! Faults of session locks: connections closed in each state, unresponsive connections, server
+//! crashes, read-only servers.
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod connections;
@@ -9,7 +10,7 @@ mod killed_connections;
 mod nightly;
 mod servers;
 
-/// Makes a test of a check for each database.
+/// Runs each check on both databases.
 macro_rules! on_both {
     ($($check:ident)*) => {
         mod mariadb {

@@ -1,4 +1,4 @@
-//! The server dies, takes no writes, or stands behind a pooler.
+//! The server crashes, is read-only, or is behind a pooler.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::sql_session_faults::fixture::{
     DatabaseKind, Fixture, LASTING, ManualTransaction, acquire, assert_lost, is_waiting,
 };
 
-/// Killed and started again: all locks are lost and told, and tokens rise.
+/// After a crash and restart, all locks are lost, holders learn of it, and tokens rise.
 async fn a_server_crash_loses_all_locks(kind: DatabaseKind) {
     let tables = Fixture::on_own_server(kind).await.techniques();
     let mut all = Vec::new();
@@ -23,14 +23,14 @@ async fn a_server_crash_loses_all_locks(kind: DatabaseKind) {
         });
         all.push((table.technique, locks, held, waited, waiter));
     }
-    let sites: Vec<_> = tables.into_iter().map(|table| table.fixture).collect();
-    let mut site = sites.into_iter().find_map(Arc::into_inner).expect("the only one");
-    site.database.own_server().kill().expect("a dead server");
+    let fixtures: Vec<_> = tables.into_iter().map(|table| table.fixture).collect();
+    let mut fixture = fixtures.into_iter().find_map(Arc::into_inner).expect("the only reference");
+    fixture.database.own_server().kill().expect("a dead server");
     for (_, _, held, waited, _) in &all {
         assert_lost(held).await;
         assert_lost(waited).await;
     }
-    site.database.own_server().restart(Data::Keep).await.expect("a server");
+    fixture.database.own_server().restart(Data::Keep).await.expect("a server");
     for (technique, locks, held, waited, waiter) in all {
         let next = waiter.await.expect("no panic");
         assert!(next.token() > waited.token(), "{technique}");
@@ -39,7 +39,7 @@ async fn a_server_crash_loses_all_locks(kind: DatabaseKind) {
     }
 }
 
-/// Read-only: the error says so, and nothing stays locked.
+/// A read-only server: the error says so, and no lock is left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_server_refuses_locks() {
     for table in Fixture::on_own_server(DatabaseKind::MariaDb).await.techniques() {
@@ -48,7 +48,7 @@ async fn a_read_only_server_refuses_locks() {
         let token = guard.token();
         let _ = guard.release().await.expect("a release");
         table.fixture.query_as_admin("SET GLOBAL read_only = ON").await;
-        let error = locks.mutex("a").try_lock().await.expect_err("no writes");
+        let error = locks.mutex("a").try_lock().await.expect_err("the server is read-only");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("takes no writes"), "{error}");
         table.fixture.query_as_admin("SET GLOBAL read_only = OFF").await;
@@ -58,7 +58,7 @@ async fn a_read_only_server_refuses_locks() {
     }
 }
 
-/// Behind a pooler in transaction mode nobody has a session of its own: what one locks, the next has, too.
+/// A pooler in transaction mode shares sessions: a lock of one client belongs to the next as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_pooler_is_refused() {
     let server = Postgres::new().start().await.expect("a server");
@@ -67,13 +67,13 @@ async fn a_transaction_pooler_is_refused() {
     for pooler in [one.expect("a pooler"), some.expect("a pooler")] {
         for technique in ["session", "for-update"] {
             let url = format!("{}?technique={technique}", pooler.url());
-            let error = leasehold::Locks::open(&url).await.expect_err("the lock would be anybody's");
+            let error = leasehold::Locks::open(&url).await.expect_err("the lock would be shared");
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-            let said = error.to_string();
-            assert!(said.contains("pooler=transaction") && said.contains("technique=row"), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("pooler=transaction") && text.contains("technique=row"), "{error}");
         }
     }
-    // One that leaves sessions alone is none of that.
+    // A pooler in session mode is accepted.
     let pooler = of(PoolMode::Session, 12).await.expect("a pooler");
     for technique in ["session", "for-update"] {
         let url = format!("{}?technique={technique}&table={}", pooler.url(), technique.replace('-', "_"));
@@ -82,7 +82,7 @@ async fn a_transaction_pooler_is_refused() {
     }
 }
 
-/// A name whose key is another's merely excludes it.
+/// Names with the same key only exclude each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_names_of_one_key_exclude_each_other() {
     let table = Fixture::new(DatabaseKind::Postgres).await.techniques().swap_remove(0);
@@ -93,11 +93,11 @@ async fn two_names_of_one_key_exclude_each_other() {
     let keys = table.fixture.query_as_admin(sql).await;
     let key = keys[0][0].clone().expect("a key");
     let _ = guard.release().await.expect("a release");
-    // Whoever has the key: another name's lock looks no different.
+    // Another session holds the key, as a lock with a colliding name would.
     let stranger =
         ManualTransaction::begin(&table.fixture.database, &format!("SELECT pg_advisory_xact_lock({key})")).await;
-    assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none(), "not excluded");
-    assert!(other.mutex("b").try_lock().await.expect("an answer").is_some(), "no other name is");
+    assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none(), "the key is held");
+    assert!(other.mutex("b").try_lock().await.expect("an answer").is_some(), "other names are not affected");
     let waiting = tokio::spawn(async move { acquire(&other, "a").await });
     table.fixture.until_connection("waits", is_waiting).await;
     stranger.commit().await;

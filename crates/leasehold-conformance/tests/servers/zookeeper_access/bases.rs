@@ -1,4 +1,4 @@
-//! Where our nodes are.
+//! Base paths: where the lock nodes are.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::zookeeper_access::fixture::{
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_parents_are_created_and_the_root_is_a_valid_base() {
     let server = ZooKeeper::new().start().await.expect("a server");
-    let looks = admin_client(&server, None).await;
+    let admin = admin_client(&server, None).await;
     for (path, folder) in [
         ("", "/leasehold/a"),
         ("/", "/a"),
@@ -25,16 +25,16 @@ async fn missing_parents_are_created_and_the_root_is_a_valid_base() {
     ] {
         let locks = open_locks(&format!("zookeeper://{}{path}", server.url())).await;
         let held = locks.mutex("a").lock().await.expect("a lock");
-        assert_eq!(nodes(&looks, folder).await.len(), 1, "{path}");
+        assert_eq!(nodes(&admin, folder).await.len(), 1, "{path}");
         assert_eq!(locks.list("").await.expect("a list").len(), 1, "{path}");
         drop(held);
-        locks.flush().await.expect("it is given back");
+        locks.flush().await.expect("released");
         acquire_and_release(&locks).await;
     }
     assert_eq!(open_error(&format!("zookeeper://{}/zookeeper/a", server.url())).await.kind(), ErrorKind::InvalidUrl);
 }
 
-/// Two bases are two worlds, also if one is below the other.
+/// Locks of two bases are independent, even if one base is below the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_of_different_bases_are_independent() {
     let server = shared_server().await;
@@ -44,7 +44,7 @@ async fn locks_of_different_bases_are_independent() {
     );
     let held = one.mutex("a").lock().await.expect("a lock");
     let other = below.mutex("a").lock().await.expect("another lock");
-    // The folder of one lock is the other's base.
+    // The folder of one lock is the other client's base.
     let both = one.mutex("two").lock().await.expect("a third lock");
     assert_eq!(one.list("").await.expect("a list").len(), 2);
     assert_eq!(below.list("").await.expect("a list").len(), 1);
@@ -64,14 +64,14 @@ async fn a_base_that_cannot_be_created_is_denied() {
             assert_error(&error, ErrorKind::Denied, &[&base, "ACL"]);
         }
     }
-    // What is in the way is not a folder: it ends with somebody's session, and has no children.
+    // The base is an ephemeral node, which has no children.
     let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
     admin.create("/passing", b"", &ephemeral).await.expect("a node");
     let locks = open_locks(&format!("zookeeper://{}/passing", server.url())).await;
-    // It may pass, and so it is asked for until the wait is over.
+    // An ephemeral node may go away, so the client retries until the wait is over.
     eventually(TEST_TIMEOUT, || async {
-        let asked = locks.mutex("a").timeout(Duration::from_millis(300)).lock().await;
-        let error = asked.expect_err("it has no children").to_string();
+        let result = locks.mutex("a").timeout(Duration::from_millis(300)).lock().await;
+        let error = result.expect_err("an ephemeral node has no children").to_string();
         if error.contains("ephemeral") { Ok(()) } else { Err(error) }
     })
     .await;

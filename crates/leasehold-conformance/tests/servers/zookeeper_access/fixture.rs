@@ -1,4 +1,4 @@
-//! Clients, refusals, and nodes as one sees them by hand.
+//! Clients, expected errors, and direct access to nodes.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use leasehold_zookeeper::Client;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-/// The TTL where nothing depends on it.
+/// The TTL for tests that do not depend on it.
 pub(crate) const TTL: Duration = LONG_TTL;
 
-/// One server for all tests that do not harm it and do not count what it does, each with a base of its own. It knows two users:
-/// `ann` with the [`SECRET`], and `bob` with `word`.
+/// One server, with a base per test, for all tests that neither disturb it nor count its requests.
+/// It has two users: `ann` with the [`SECRET`], and `bob` with `word`.
 pub(crate) async fn shared_server() -> &'static Server {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
     let zookeeper = || ZooKeeper::new().user("ann", SECRET).user("bob", "word");
     SERVER.get_or_init(|| async { zookeeper().start().await.expect("a server") }).await
 }
 
-/// What must never be seen again.
+/// A password that no output may show.
 pub(crate) const SECRET: &str = "opensesame";
 
 pub(crate) async fn try_open(url: &str) -> leasehold::Result<Locks> {
@@ -32,36 +32,36 @@ pub(crate) async fn open_locks(url: &str) -> Locks {
     try_open(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-/// Takes and gives back.
+/// Acquires and releases a lock.
 pub(crate) async fn acquire_and_release(locks: &Locks) {
     let held = locks.mutex("works").lock().await.expect("a lock");
     assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
 }
 
-/// A client cannot be opened, and no secret is in what is said about it.
+/// Asserts that a client cannot be opened, and that the error shows no secret.
 pub(crate) async fn open_error(url: &str) -> Error {
     let opened = timeout(TEST_TIMEOUT, try_open(url)).await.unwrap_or_else(|_| panic!("{url} hangs"));
-    let error = opened.err().unwrap_or_else(|| panic!("{url} is refused"));
+    let error = opened.err().unwrap_or_else(|| panic!("{url} was opened"));
     assert_no_secret(&error);
     error
 }
 
-/// It is this kind of error, and says all of this.
+/// Asserts the kind of the error and words of its message.
 pub(crate) fn assert_error(error: &Error, kind: ErrorKind, words: &[&str]) {
     assert_eq!(error.kind(), kind, "{error}");
     for word in words {
-        assert!(error.to_string().contains(word), "it should say {word:?}: {error}");
+        assert!(error.to_string().contains(word), "the error does not name {word:?}: {error}");
     }
 }
 
-/// No secret is in it, however it is shown.
+/// Asserts that no secret is shown in either debug format.
 pub(crate) fn assert_no_secret(shown: &(impl std::fmt::Debug + ?Sized)) {
     for text in [format!("{shown:?}"), format!("{shown:#?}")] {
         assert!(!text.contains(SECRET), "{text}");
     }
 }
 
-/// Somebody who looks at nodes by hand: `user:password`, or nobody.
+/// A plain client for direct access to nodes, with a `user:password` login or none.
 pub(crate) async fn admin_client(server: &Server, login: Option<&str>) -> Client {
     let connector = Client::connector().with_session_timeout(TTL);
     let connector = match login {
@@ -72,20 +72,20 @@ pub(crate) async fn admin_client(server: &Server, login: Option<&str>) -> Client
 }
 
 /// The paths of the nodes in a folder.
-pub(crate) async fn nodes(hand: &Client, folder: &str) -> Vec<String> {
-    hand.sync(folder).await.expect("a server that is up to date");
-    let nodes = hand.list_children(folder).await.expect("a list");
+pub(crate) async fn nodes(admin: &Client, folder: &str) -> Vec<String> {
+    admin.sync(folder).await.expect("an up-to-date server");
+    let nodes = admin.list_children(folder).await.expect("a list");
     nodes.iter().map(|node| format!("{folder}/{node}")).collect()
 }
 
-/// The session whose node it is.
-pub(crate) async fn node_session(hand: &Client, folder: &str) -> i64 {
-    let nodes = nodes(hand, folder).await;
+/// The session that owns the folder's node.
+pub(crate) async fn node_session(admin: &Client, folder: &str) -> i64 {
+    let nodes = nodes(admin, folder).await;
     assert_eq!(nodes.len(), 1, "{nodes:?}");
-    hand.check_stat(&nodes[0]).await.expect("an answer").expect("a node").ephemeral_owner
+    admin.check_stat(&nodes[0]).await.expect("an answer").expect("a node").ephemeral_owner
 }
 
-/// Waits until a lock is free, and takes it.
+/// Waits until a lock is free and acquires it.
 #[cfg(feature = "nightly")]
 pub(crate) async fn acquire_when_free(locks: &Locks, name: &str) {
     leasehold_testbed::eventually(TEST_TIMEOUT, || async {

@@ -1,4 +1,4 @@
-//! Servers that are not there.
+//! Unreachable servers.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::zookeeper_access::fixture::{
     acquire_and_release, assert_error, open_error, open_locks, shared_server, try_open,
 };
 
-/// An address at which nobody listens.
+/// An address without a listener.
 fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address").to_string()
+    listener.local_addr().expect("a bound address").to_string()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -27,11 +27,12 @@ async fn an_unreachable_server_is_named() {
     assert_error(&error, ErrorKind::Unavailable, &["no-such-host.invalid"]);
 }
 
-/// It takes connections, and says nothing: its disk hangs, or it is something else.
+/// The server accepts connections but does not respond: its disk hangs, or it is another kind of
+/// server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unresponsive_server_times_out() {
-    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let host = silent.local_addr().expect("its address").to_string();
+    let unresponsive = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let host = unresponsive.local_addr().expect("a bound address").to_string();
     let error = open_error(&format!("zookeeper://{host}?connect-timeout=500ms")).await;
     assert_error(&error, ErrorKind::Unavailable, &[&host]);
 }
@@ -48,10 +49,10 @@ async fn all_servers_are_named_if_none_is_reachable() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreachable_servers_first_in_the_list_are_skipped() {
     let server = shared_server().await;
-    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let silent = silent.local_addr().map(|addr| (addr.to_string(), silent)).expect("its address");
-    for hosts in [format!("{},{}", unused_address(), server.url()), format!("{},{}", silent.0, server.url())] {
-        // On a slow machine the living one, too, may take longer than this.
+    let unresponsive = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let unresponsive = unresponsive.local_addr().map(|addr| (addr.to_string(), unresponsive)).expect("a bound address");
+    for hosts in [format!("{},{}", unused_address(), server.url()), format!("{},{}", unresponsive.0, server.url())] {
+        // On a slow machine the live server may exceed this timeout as well.
         let url = format!("zookeeper://{hosts}/living?connect-timeout=2s");
         acquire_and_release(&eventually(TEST_TIMEOUT, || try_open(&url)).await).await;
     }
@@ -73,7 +74,7 @@ async fn an_ensemble_serves_while_a_majority_runs() {
     let hosts: Vec<String> = (0..3).map(|at| ensemble.addr(at).to_string()).collect();
     eventually(TEST_TIMEOUT, || async {
         match try_open(&url.replace("5s", "1s")).await {
-            Ok(_) => Err("one server alone serves nobody"),
+            Ok(_) => Err("one server alone must not serve"),
             Err(error) => {
                 assert_error(&error, ErrorKind::Unavailable, &[&hosts[0], &hosts[1], &hosts[2], "majority"]);
                 Ok(())
@@ -83,11 +84,11 @@ async fn an_ensemble_serves_while_a_majority_runs() {
     .await;
 }
 
-/// A line that is slow is not one that is dead.
+/// A slow connection does not count as unreachable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_connection_is_not_unreachable() {
     let server = shared_server().await;
-    let line = Proxy::start(server.addr()).await.expect("a proxy");
-    line.delay(Duration::from_millis(150));
-    acquire_and_release(&open_locks(&format!("zookeeper://{}/far", line.addr())).await).await;
+    let proxy = Proxy::start(server.addr()).await.expect("a proxy");
+    proxy.delay(Duration::from_millis(150));
+    acquire_and_release(&open_locks(&format!("zookeeper://{}/far", proxy.addr())).await).await;
 }

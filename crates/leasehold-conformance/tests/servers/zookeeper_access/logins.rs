@@ -1,4 +1,4 @@
-//! Who may do what with our nodes.
+//! Logins and ACLs: who may use the nodes.
 
 use leasehold::{ErrorKind, Locks, ReleaseOutcome};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
@@ -28,19 +28,20 @@ impl BaseFixture {
         format!("zookeeper://{login}{}{}?{options}", self.server.url(), self.path)
     }
 
-    /// Everything that belongs to a held lock: the base, the folder, and the claim.
-    async fn lock_paths(&self, hand: &Client, name: &str) -> Vec<String> {
+    /// The paths of a held lock: the base, the folder, and the claim.
+    async fn lock_paths(&self, admin: &Client, name: &str) -> Vec<String> {
         let folder = format!("{}/{name}", self.path);
-        let mut all = nodes(hand, &folder).await;
+        let mut all = nodes(admin, &folder).await;
         assert_eq!(all.len(), 1, "{all:?}");
         all.extend([self.path.to_owned(), folder]);
         all
     }
 
-    /// A login that is denied hears it, and what it may do about it.
+    /// A denied login gets an error that says what to do.
     async fn assert_denied(&self, locks: &Locks) {
-        let asking = async { locks.mutex("a").timeout(TEST_TIMEOUT * 2).lock().await };
-        let error = timeout(TEST_TIMEOUT, asking).await.expect("it is not tried for ever").expect_err("denied");
+        let acquiring = async { locks.mutex("a").timeout(TEST_TIMEOUT * 2).lock().await };
+        let error =
+            timeout(TEST_TIMEOUT, acquiring).await.expect("the call is not retried forever").expect_err("denied");
         assert_error(&error, ErrorKind::Denied, &[self.path, "user:password@", "ACL"]);
         assert!(!error.is_retryable(), "{error}");
         assert_no_secret(&error);
@@ -51,8 +52,8 @@ fn ann_login() -> String {
     format!("ann:{SECRET}@")
 }
 
-async fn acl(hand: &Client, path: &str) -> Vec<(Permission, String, String)> {
-    let (acl, _) = hand.get_acl(path).await.expect("an ACL");
+async fn acl(admin: &Client, path: &str) -> Vec<(Permission, String, String)> {
+    let (acl, _) = admin.get_acl(path).await.expect("an ACL");
     acl.iter().map(|acl: &Acl| (acl.permission(), acl.scheme().to_owned(), acl.id().to_owned())).collect()
 }
 
@@ -61,7 +62,7 @@ async fn nodes_of_a_user_are_private_by_default() {
     let base = BaseFixture::new("/alone").await;
     let mine = open_locks(&base.url(&ann_login(), "")).await;
     let held = mine.mutex("a").lock().await.expect("a lock");
-    let (me, other, nobody) = tokio::join!(
+    let (me, other, anonymous) = tokio::join!(
         admin_client(base.server, Some("ann:opensesame")),
         admin_client(base.server, Some("bob:word")),
         admin_client(base.server, None)
@@ -72,8 +73,8 @@ async fn nodes_of_a_user_are_private_by_default() {
         let (permission, scheme, id) = &acl[0];
         assert_eq!((*permission, scheme.as_str()), (Permission::ALL, "digest"), "{path}");
         assert!(id.starts_with("ann:") && !id.contains(SECRET), "{path}: {id}");
-        for stranger in [&other, &nobody] {
-            // Who may delete the base is written above it.
+        for stranger in [&other, &anonymous] {
+            // Its parent's ACL decides who may delete the base.
             let wrong = if path == base.path { Cause::NotEmpty } else { Cause::NoAuth };
             assert_eq!(stranger.delete(&path, None).await, Err(wrong), "{path}");
             assert_eq!(stranger.list_children(&path).await, Err(Cause::NoAuth), "{path}");
@@ -88,7 +89,7 @@ async fn nodes_of_a_user_are_private_by_default() {
         assert_error(&stranger.force_release("a", claim).await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
     }
     assert!(held.is_held());
-    // The same user comes in by another door.
+    // The same user through another client.
     let again = open_locks(&base.url(&ann_login(), "")).await;
     assert!(again.mutex("a").try_lock().await.expect("an answer").is_none());
     assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
@@ -100,13 +101,13 @@ async fn acl_readable_lets_others_read() {
     let base = BaseFixture::new("/looked").await;
     let mine = open_locks(&base.url(&ann_login(), "acl=readable")).await;
     let held = mine.mutex("a").describe("the nightly run").lock().await.expect("a lock");
-    let nobody = admin_client(base.server, None).await;
-    for path in base.lock_paths(&nobody, "a").await {
-        let acl = acl(&nobody, &path).await;
+    let anonymous = admin_client(base.server, None).await;
+    for path in base.lock_paths(&anonymous, "a").await {
+        let acl = acl(&anonymous, &path).await;
         assert_eq!(acl.len(), 2, "{path}: {acl:?}");
         assert!(acl.contains(&(Permission::READ, "world".to_owned(), "anyone".to_owned())), "{path}: {acl:?}");
         assert!(acl.iter().any(|(all, scheme, _)| *all == Permission::ALL && scheme == "digest"), "{path}: {acl:?}");
-        assert!(nobody.delete(&path, None).await.is_err(), "{path}");
+        assert!(anonymous.delete(&path, None).await.is_err(), "{path}");
     }
     for login in ["bob:word@", ""] {
         let stranger = open_locks(&base.url(login, "")).await;
@@ -126,10 +127,10 @@ async fn acl_open_lets_everyone_write() {
     let base = BaseFixture::new("/open").await;
     let mine = open_locks(&base.url(&ann_login(), "acl=open")).await;
     let held = mine.mutex("a").lock().await.expect("a lock");
-    let nobody = admin_client(base.server, None).await;
-    for path in base.lock_paths(&nobody, "a").await {
-        let everybody = (Permission::ALL, "world".to_owned(), "anyone".to_owned());
-        assert_eq!(acl(&nobody, &path).await, [everybody], "{path}");
+    let anonymous = admin_client(base.server, None).await;
+    for path in base.lock_paths(&anonymous, "a").await {
+        let everyone = (Permission::ALL, "world".to_owned(), "anyone".to_owned());
+        assert_eq!(acl(&anonymous, &path).await, [everyone], "{path}");
     }
     let stranger = open_locks(&base.url("bob:word@", "acl=open")).await;
     assert!(stranger.mutex("a").try_lock().await.expect("an answer").is_none());
@@ -142,10 +143,10 @@ async fn sasl_identifies_the_user() {
     let base = BaseFixture::new("/sasl").await;
     let mine = open_locks(&base.url(&ann_login(), "auth=sasl&acl=readable")).await;
     let held = mine.mutex("a").lock().await.expect("a lock");
-    let nobody = admin_client(base.server, None).await;
-    for path in base.lock_paths(&nobody, "a").await {
+    let anonymous = admin_client(base.server, None).await;
+    for path in base.lock_paths(&anonymous, "a").await {
         let mine = (Permission::ALL, "sasl".to_owned(), "ann".to_owned());
-        assert!(acl(&nobody, &path).await.contains(&mine), "{path}");
+        assert!(acl(&anonymous, &path).await.contains(&mine), "{path}");
     }
     base.assert_denied(&open_locks(&base.url("bob:word@", "auth=sasl")).await).await;
     assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
@@ -156,7 +157,7 @@ async fn sasl_identifies_the_user() {
 async fn a_wrong_password_is_reported() {
     let server = shared_server().await;
     let twice = format!("{0},{0}", server.url());
-    // Where there are several hosts, too, which are otherwise tried for a while.
+    // Also with several hosts, which a client otherwise retries for a while.
     for hosts in [server.url(), twice] {
         for login in [format!("bob:{SECRET}@"), format!("carl:{SECRET}@")] {
             let error = open_error(&format!("zookeeper://{login}{hosts}/base?auth=sasl")).await;
@@ -166,7 +167,7 @@ async fn a_wrong_password_is_reported() {
     }
 }
 
-/// A server may let in only who has logged in.
+/// A server may require a login.
 #[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_may_demand_a_login() {
@@ -179,7 +180,7 @@ async fn a_server_may_demand_a_login() {
             let locks = crate::zookeeper_access::fixture::try_open(&url(&login, "")).await?;
             locks.mutex("a").lock().await.map(drop)
         });
-        let error = opened.await.expect("it is not tried for ever").expect_err("denied");
+        let error = opened.await.expect("the call is not retried forever").expect_err("denied");
         assert_error(&error, ErrorKind::Denied, &["user:password@", "auth=sasl"]);
         assert_no_secret(&error);
     }
@@ -189,7 +190,7 @@ async fn a_server_may_demand_a_login() {
 async fn secrets_are_not_shown() {
     let server = shared_server().await;
     for (base, options) in [("secret-a", ""), ("secret-b", "auth=sasl"), ("secret-c", "session=own")] {
-        // What one login has made is closed to the other.
+        // Another login cannot use these nodes.
         let url = format!("zookeeper://{}{}/{base}?{options}", ann_login(), server.url());
         let locks = open_locks(&url).await;
         let engine = leasehold::registry::open(&url, locks.clock()).await.expect("an engine");
@@ -212,7 +213,7 @@ async fn secrets_are_not_shown() {
     ] {
         assert_no_secret(&open_error(&format!("zookeeper://{wrong}")).await);
     }
-    // All of them are away: the error names them, and not the password.
+    // All hosts are unreachable: the error names them, but not the password.
     let error = open_error("zookeeper://ann:opensesame@127.0.0.1:1,127.0.0.1:2/?connect-timeout=200ms").await;
     assert_error(&error, ErrorKind::Unavailable, &["127.0.0.1:1", "127.0.0.1:2"]);
 }

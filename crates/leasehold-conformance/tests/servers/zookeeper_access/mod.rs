@@ -1,4 +1,5 @@
-//! How one gets at `zookeeper:`, on real servers: TLS, logins and ACLs, sessions, bases, and hosts that are not there.
+//! Access to `zookeeper:` on real servers: TLS, logins and ACLs, sessions, bases, and unreachable
+//! hosts.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod bases;

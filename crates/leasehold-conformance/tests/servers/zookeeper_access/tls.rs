@@ -1,4 +1,4 @@
-//! Whom we trust, and who we are.
+//! Server and client certificates.
 
 #[cfg(feature = "nightly")]
 use std::fs;
@@ -23,7 +23,7 @@ async fn a_server_is_trusted_by_its_authority() {
     let (one, other) = tokio::join!(server(), server());
     let trusting = url(&one, &format!("tls=on&ca={}", one.ca.display()));
     acquire_and_release(&open_locks(&trusting).await).await;
-    // The authority alone says it, and the certificate is good for this name, too.
+    // `ca=` alone enables TLS, and the certificate is valid for this name as well.
     acquire_and_release(
         &open_locks(&url(&one, &format!("ca={}", one.ca.display())).replace("127.0.0.1", "localhost")).await,
     )
@@ -42,17 +42,17 @@ async fn a_server_is_trusted_by_its_authority() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_may_demand_a_certificate() {
     let zookeeper = ZooKeeper::new().tls().require_client_certificates().start().await.expect("a server");
-    let nobody = url(&zookeeper, &format!("tls=on&ca={}", zookeeper.ca.display()));
-    let error = open_error(&nobody).await;
+    let anonymous = url(&zookeeper, &format!("tls=on&ca={}", zookeeper.ca.display()));
+    let error = open_error(&anonymous).await;
     assert_error(&error, ErrorKind::Unavailable, &["cert=", "cert-key="]);
     let (cert, key) = (zookeeper.client_certificate.display(), zookeeper.client_key.display());
-    let somebody = open_locks(&format!("{nobody}&cert={cert}&cert-key={key}&acl=open")).await;
-    acquire_and_release(&somebody).await;
-    let reversed = open_error(&format!("{nobody}&cert={key}&cert-key={cert}")).await;
+    let authenticated = open_locks(&format!("{anonymous}&cert={cert}&cert-key={key}&acl=open")).await;
+    acquire_and_release(&authenticated).await;
+    let reversed = open_error(&format!("{anonymous}&cert={key}&cert-key={cert}")).await;
     assert_error(&reversed, ErrorKind::InvalidUrl, &[".pem"]);
 }
 
-/// Who shows a certificate is known by it: the nodes are his, unless he says otherwise.
+/// A client certificate identifies the user, who owns the nodes unless the URL says otherwise.
 #[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_is_a_login() {
@@ -63,13 +63,13 @@ async fn a_certificate_is_a_login() {
         (zookeeper.ca.display(), zookeeper.client_certificate.display(), zookeeper.client_key.display());
     let mine = open_locks(&url(&zookeeper, &format!("ca={ca}&cert={cert}&cert-key={key}&acl=readable"))).await;
     let held = mine.mutex("a").lock().await.expect("a lock");
-    let looks = plain_admin_client(&zookeeper).await;
-    for path in nodes(&looks, "/base/a").await {
-        let (acl, _) = looks.get_acl(&path).await.expect("an ACL");
+    let admin = plain_admin_client(&zookeeper).await;
+    for path in nodes(&admin, "/base/a").await {
+        let (acl, _) = admin.get_acl(&path).await.expect("an ACL");
         assert!(acl.iter().any(|acl| acl.scheme() == "x509" && acl.id().contains("leasehold tests")), "{acl:?}");
     }
-    let nobody = open_locks(&format!("zookeeper://{}/base", zookeeper.plain_addr)).await;
-    let error = nobody.mutex("a").try_lock().await.expect_err("it is not his");
+    let anonymous = open_locks(&format!("zookeeper://{}/base", zookeeper.plain_addr)).await;
+    let error = anonymous.mutex("a").try_lock().await.expect_err("the nodes belong to another user");
     assert_error(&error, ErrorKind::Denied, &["/base"]);
     drop(held);
 }
@@ -100,15 +100,15 @@ async fn files_that_are_missing_or_garbage_are_named() {
         (format!("ca={good}&cert={empty}&cert-key={key}"), empty.to_string()),
         (format!("ca={good}&cert={good}&cert-key={garbage}"), garbage.to_string()),
         (format!("ca={good}&cert={good}&cert-key={empty}"), empty.to_string()),
-        // Both are good, but they do not belong together.
+        // Both are valid, but do not match.
         (format!("ca={good}&cert={good}&cert-key={key}"), key.to_string()),
     ] {
         let error = open_error(&url(&zookeeper, &format!("tls=on&{options}"))).await;
         assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{options}: {error}");
         assert!(error.to_string().contains(&file), "{options}: {error}");
     }
-    let looks = plain_admin_client(&zookeeper).await;
-    assert!(looks.check_stat("/base").await.expect("an answer").is_none(), "nobody came through");
+    let admin = plain_admin_client(&zookeeper).await;
+    assert!(admin.check_stat("/base").await.expect("an answer").is_none(), "a client has connected");
 }
 
 #[cfg(feature = "nightly")]

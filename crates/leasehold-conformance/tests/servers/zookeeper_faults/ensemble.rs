@@ -1,4 +1,5 @@
-//! The leader dies; a follower, or the leader, is cut off from the others while its clients still reach it.
+//! The leader dies, or a follower or leader is partitioned from the others while its clients still
+//! reach it.
 
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use crate::zookeeper_faults::fixture::{
     LONG_TTL, SHORT, admin_client, ensemble, open_locks, spawn_loss_watcher, spawn_waiter,
 };
 
-/// Runs a test with one TTL after the other until a try shows it. `false`: on a busy machine a lease ended although nothing was wrong,
-/// or an election took longer than a lease. A longer lease has to show the same.
+/// Runs a test with growing TTLs until it succeeds. `false` means that a lease expired without a
+/// fault, or that an election took longer than a lease, as on a busy machine.
 async fn with_a_lease(test: impl AsyncFn(Duration) -> bool) {
     for ttl in [6, 12, 24, 48].map(Duration::from_secs) {
         if test(ttl).await {
@@ -34,13 +35,13 @@ async fn is_held_for(guard: &Guard, waiter: Option<&JoinHandle<(Instant, Guard)>
         if !guard.is_held() {
             return false;
         }
-        assert!(!granted, "two at once");
+        assert!(!granted, "two holders");
         clock.sleep_until(clock.now().saturating_add(Duration::from_millis(50))).await;
     }
     true
 }
 
-/// The leader is killed: sessions live on with the next one for as long as they like, and nobody loses a lock or a place.
+/// The leader is killed: sessions continue with the next one, and no lock or position is lost.
 #[tokio::test]
 async fn killing_the_leader_loses_no_lock_over_two_sessions() {
     with_a_lease(outlasts_the_leader).await;
@@ -56,29 +57,30 @@ async fn outlasts_the_leader(ttl: Duration) -> bool {
     servers.server_mut(leader).kill().expect("a killed leader");
     let next = servers.leader().await.expect("another leader");
     assert_ne!(next, leader);
-    // Over two whole sessions.
+    // For two whole sessions.
     if !is_held_for(&guard, Some(&waiter), ttl * 2).await {
         return false;
     }
     let token = guard.token();
     let _ = guard.release().await.expect("a release");
-    let (_, second) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in time").expect("a contender");
+    let (_, second) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in time").expect("no panic");
     assert!(second.token() > token, "tokens rise over an election");
     true
 }
 
-/// The follower to which the holder talks is cut off, and goes on answering reads. The holder stops before the leader lets another
-/// in; somebody who takes answered reads for a sign of life does not.
+/// The holder's follower is partitioned and still answers reads. The holder's lease expires before
+/// the leader grants the lock to another client; a client that takes reads for a liveness check
+/// does not notice.
 #[tokio::test]
 async fn a_holder_at_a_partitioned_follower_expires_before_the_next_grant() {
-    // It answers until the end of the test: longer than a session lasts.
+    // The follower answers until the end of the test, which is longer than a session.
     let (mut servers, _turn) = ensemble(&ZooKeeper::new().peer_timeout(LONG_TTL)).await;
     let (leader, follower) =
         (servers.leader().await.expect("a leader"), servers.followers().await.expect("followers")[0]);
     let holder = open_locks(&format!("zookeeper://{}/e", servers.addr(follower)), SHORT).await;
     let other = open_locks(&format!("zookeeper://{}/e", servers.addr(leader)), SHORT).await;
     let guard = holder.mutex("a").lock().await.expect("a lock");
-    // The textbook's sign of life: is my node there?
+    // The textbook's liveness check: does my node exist?
     let naive = leasehold_zookeeper::Client::connector()
         .with_session_timeout(SHORT)
         .connect(&servers.addr(follower).to_string())
@@ -89,22 +91,23 @@ async fn a_holder_at_a_partitioned_follower_expires_before_the_next_grant() {
     let outside = admin_client(&servers.addr(leader).to_string()).await;
     let (lost, granted) = (spawn_loss_watcher(&guard), spawn_waiter(&other, "a"));
     servers.cut_off(follower);
-    let _ = tokio::time::timeout(TEST_TIMEOUT, lost).await.expect("a loss in time").expect("a mourner");
+    let _ = tokio::time::timeout(TEST_TIMEOUT, lost).await.expect("a loss in time").expect("no panic");
     let (granted_at, second) =
-        tokio::time::timeout(TEST_TIMEOUT, granted).await.expect("a grant in time").expect("a contender");
-    assert!(!guard.is_held() && guard.deadline() <= granted_at, "two at once");
+        tokio::time::timeout(TEST_TIMEOUT, granted).await.expect("a grant in time").expect("no panic");
+    assert!(!guard.is_held() && guard.deadline() <= granted_at, "two holders");
     assert!(second.token() > guard.token());
-    // The mistake, shown: the leader has ended that session, and the follower still says that all is well.
+    // The mistake: the leader has ended that session, but the follower still has its node.
     eventually(TEST_TIMEOUT, || async {
         let there = outside.check_stat("/naive").await.expect("an answer").is_some();
-        if there { Err("the leader has not ended it yet".to_owned()) } else { Ok(()) }
+        if there { Err("the leader has not ended the session yet".to_owned()) } else { Ok(()) }
     })
     .await;
     let says = tokio::time::timeout(TEST_TIMEOUT, naive.check_stat("/naive")).await.expect("an answer at once");
-    assert!(says.expect("an answer").is_some(), "the cut-off follower knows better than we thought");
+    assert!(says.expect("an answer").is_some(), "the partitioned follower has noticed");
 }
 
-/// The leader is cut off, with the holder at it: the others choose another leader, and the holder stops first.
+/// The holder's leader is partitioned: the others elect a new leader, and the holder's lease
+/// expires first.
 #[tokio::test]
 async fn a_holder_at_a_partitioned_leader_expires_before_the_next_grant() {
     let (mut servers, _turn) = ensemble(&ZooKeeper::new().peer_timeout(Duration::from_secs(2))).await;
@@ -116,14 +119,14 @@ async fn a_holder_at_a_partitioned_leader_expires_before_the_next_grant() {
     let guard = holder.mutex("a").lock().await.expect("a lock");
     let (lost, granted) = (spawn_loss_watcher(&guard), spawn_waiter(&other, "a"));
     servers.cut_off(leader);
-    let _ = tokio::time::timeout(TEST_TIMEOUT, lost).await.expect("a loss in time").expect("a mourner");
-    let (granted_at, second) =
-        tokio::time::timeout(TEST_TIMEOUT, granted).await.expect("a grant").expect("a contender");
-    assert!(!guard.is_held() && guard.deadline() <= granted_at, "two at once");
+    let _ = tokio::time::timeout(TEST_TIMEOUT, lost).await.expect("a loss in time").expect("no panic");
+    let (granted_at, second) = tokio::time::timeout(TEST_TIMEOUT, granted).await.expect("a grant").expect("no panic");
+    assert!(!guard.is_held() && guard.deadline() <= granted_at, "two holders");
     assert!(second.token() > guard.token());
 }
 
-/// A follower dies, and its clients go to another server: nothing is lost, and waiters keep their places.
+/// A follower dies, and its clients reconnect to another server: no lock is lost, and waiters keep
+/// their positions.
 #[tokio::test]
 async fn clients_of_a_dead_follower_reconnect_elsewhere() {
     with_a_lease(outlasts_a_follower).await;
@@ -133,7 +136,8 @@ async fn outlasts_a_follower(ttl: Duration) -> bool {
     let (mut servers, _turn) = ensemble(&ZooKeeper::new()).await;
     let follower = servers.followers().await.expect("followers")[0];
     let leader = servers.leader().await.expect("a leader");
-    // Only these two are named, and the first is taken by chance: several clients, some of which sit at the follower.
+    // The URL names only these two, and a client picks one at random: with several clients, some
+    // use the follower.
     let url = format!("zookeeper://{},{}/e", servers.addr(follower), servers.addr(leader));
     let mut clients = Vec::new();
     for _ in 0..6 {
@@ -156,8 +160,9 @@ async fn outlasts_a_follower(ttl: Duration) -> bool {
     let mut last = guard.token();
     let _ = guard.release().await.expect("a release");
     for waiter in waiters {
-        let (_, next) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in its turn").expect("a contender");
-        assert!(next.token() > last, "in the order of their arrival");
+        let (_, next) =
+            tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("the waiter gets the lock").expect("no panic");
+        assert!(next.token() > last, "in the order of arrival");
         last = next.token();
         let _ = next.release().await.expect("a release");
     }

@@ -1,4 +1,4 @@
-//! Servers, clients, and a look at the nodes by hand.
+//! Servers, clients, and direct access to nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,8 @@ use tokio::task::JoinHandle;
 /// A session that a test outlives.
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
 
-/// One server for all tests that do not harm it, each with a folder of its own: in the nightly run a follower of an ensemble.
+/// One server for all tests that do not disturb it, each with its own folder. In nightly runs it is
+/// a follower of an ensemble.
 pub(crate) struct Fixture {
     addr: std::net::SocketAddr,
     base: String,
@@ -48,13 +49,13 @@ impl Fixture {
         open_locks(&self.url(), ttl).await
     }
 
-    /// A client whose line can be tampered with.
+    /// A client behind a proxy.
     pub(crate) async fn open_through_proxy(&self, ttl: Duration) -> (Locks, Proxy) {
         let proxy = Proxy::start(self.addr).await.expect("a proxy");
         (open_locks(&format!("zookeeper://{}{}", proxy.addr(), self.base), ttl).await, proxy)
     }
 
-    /// An engine without a keeper: nothing is asked but what the test asks.
+    /// An engine without a keeper: it sends only what the test requests.
     pub(crate) async fn engine(&self) -> Arc<dyn Engine> {
         leasehold::registry::open(&self.url(), &Clock::system()).await.expect("an engine")
     }
@@ -63,7 +64,7 @@ impl Fixture {
         format!("{}/{name}", self.base)
     }
 
-    /// The nodes of a lock, by their number.
+    /// The nodes of a lock, by sequence number.
     pub(crate) async fn nodes(&self, name: &str) -> Vec<String> {
         let folder = self.folder(name);
         self.client.sync(&folder).await.expect("a sync");
@@ -76,7 +77,7 @@ impl Fixture {
         nodes.into_iter().map(|node| format!("{folder}/{node}")).collect()
     }
 
-    /// Puts a stranger into a lock's folder, so that it is not removed.
+    /// Puts a foreign node into a lock's folder, so that the folder is not removed.
     pub(crate) async fn add_foreign_node(&self, name: &str) {
         let acls = leasehold_zookeeper::Acls::anyone_all();
         let (folder, container) = (self.folder(name), leasehold_zookeeper::CreateMode::Container.with_acls(acls));
@@ -87,7 +88,7 @@ impl Fixture {
                 Err(leasehold_zookeeper::Error::NoNode) => {
                     let _ = self.client.create(&folder, b"", &container).await;
                 }
-                Err(error) => panic!("a stranger in {folder}: {error}"),
+                Err(error) => panic!("a foreign node in {folder}: {error}"),
             }
         }
     }
@@ -100,7 +101,7 @@ impl Fixture {
         .await;
     }
 
-    /// How many packets the server has received, and how many it has sent.
+    /// Packets that the server has received and sent.
     pub(crate) async fn packets(&self) -> (i64, i64) {
         let facts = zookeeper::monitor_values(self.addr).await.expect("facts");
         let figure = |key| facts.get(key).and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{facts:?}"));
@@ -126,7 +127,7 @@ async fn server() -> std::net::SocketAddr {
 }
 
 pub(crate) async fn admin_client(hosts: &str) -> Client {
-    Client::connector().with_session_timeout(LONG_TTL).connect(hosts).await.expect("a client by hand")
+    Client::connector().with_session_timeout(LONG_TTL).connect(hosts).await.expect("an admin client")
 }
 
 pub(crate) async fn open_locks(url: &str, ttl: Duration) -> Locks {
@@ -138,7 +139,7 @@ pub(crate) fn claim(name: &str, mode: Mode, owner: Option<Owner>, ttl: Duration)
     Arc::new(Claim::new(Arc::new(LockOptions::new(name, mode, owner, ttl, holder))))
 }
 
-/// Asks the engine once, and says the token if it grants.
+/// One attempt, and its token if it is granted.
 pub(crate) async fn attempt_once(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Option<Token> {
     match Arc::clone(engine).attempt(Arc::clone(claim), true).await.expect("an answer") {
         AcquireReply::Granted(grant) => Some(grant.token),
@@ -147,23 +148,23 @@ pub(crate) async fn attempt_once(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -
     }
 }
 
-/// Three servers; only one test has any at a time.
+/// An ensemble of three servers; only one test runs one at a time.
 pub(crate) async fn ensemble(each: &ZooKeeper) -> (Ensemble, MutexGuard<'static, ()>) {
     static ONE: Mutex<()> = Mutex::const_new(());
     let turn = ONE.lock().await;
     (Ensemble::start_with(3, each).await.expect("an ensemble"), turn)
 }
 
-/// Somebody who waits for a lock elsewhere: when it had it.
+/// Waits for a lock in a task, and returns the time of the grant.
 pub(crate) fn spawn_waiter(locks: &Locks, name: &'static str) -> JoinHandle<(Instant, Guard)> {
     let locks = locks.clone();
     tokio::spawn(async move {
-        let guard = locks.mutex(name).timeout(TEST_TIMEOUT).lock().await.expect("the lock, in the end");
+        let guard = locks.mutex(name).timeout(TEST_TIMEOUT).lock().await.expect("the lock");
         (Clock::system().now(), guard)
     })
 }
 
-/// Somebody who hears of a loss: when.
+/// Waits for a loss in a task, and returns its time.
 pub(crate) fn spawn_loss_watcher(guard: &Guard) -> JoinHandle<(Instant, LostReason)> {
     let watch = guard.watcher();
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! The leader of an ensemble dies: what the gate wants to see of it.
+//! The leader of an ensemble dies: the short version of the test.
 
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
@@ -6,7 +6,7 @@ use leasehold_testbed::zookeeper::ZooKeeper;
 
 use crate::zookeeper_faults::fixture::{LONG_TTL, ensemble, open_locks, spawn_waiter};
 
-/// The leader is killed: sessions live on with the next one, and nobody loses a lock or a place.
+/// The leader is killed: sessions continue with the next one, and no lock or position is lost.
 #[tokio::test]
 async fn killing_the_leader_loses_no_lock() {
     let (mut servers, _turn) = ensemble(&ZooKeeper::new()).await;
@@ -17,15 +17,15 @@ async fn killing_the_leader_loses_no_lock() {
     let leader = servers.leader().await.expect("a leader");
     servers.server_mut(leader).kill().expect("a killed leader");
     assert_ne!(servers.leader().await.expect("another leader"), leader);
-    // Both clients have reached the others, and have written there.
+    // Both clients have reconnected and written.
     for locks in [&one, &other] {
         let write = || async { locks.mutex("b").timeout(TEST_TIMEOUT).lock().await };
         let _ = eventually(TEST_TIMEOUT, write).await.release().await.expect("a release");
     }
     assert!(guard.is_held(), "lost: {:?}", guard.lost_reason());
-    assert!(!waiter.is_finished(), "two at once");
+    assert!(!waiter.is_finished(), "two holders");
     let token = guard.token();
     let _ = guard.release().await.expect("a release");
-    let (_, second) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in time").expect("a contender");
+    let (_, second) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in time").expect("no panic");
     assert!(second.token() > token, "tokens rise over an election");
 }

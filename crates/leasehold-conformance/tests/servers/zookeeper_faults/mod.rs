@@ -1,5 +1,5 @@
-//! What `zookeeper:` survives, on real servers: leaders that die, followers that are cut off, lines that break, answers that are lost,
-//! nodes that somebody deletes. The behaviour itself is the suite's.
+//! What `zookeeper:` survives on real servers: dying leaders, partitioned followers, broken
+//! connections, lost replies, deleted nodes. The suite covers the behaviour itself.
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod connections;

@@ -1,4 +1,4 @@
-//! What a lock costs, counted by the server: this is a promise, and no matter of speed.
+//! Requests per lock, counted by the server: a guarantee, not a matter of speed.
 
 use std::time::Duration;
 
@@ -9,93 +9,98 @@ use leasehold_testbed::{eventually, zookeeper};
 
 use crate::zookeeper_faults::fixture::{Fixture, LONG_TTL, spawn_waiter};
 
-/// How often the figures are asked for until they count what has happened.
+/// The number of polls until the statistics include the last packets.
 const MAX_POLLS: i64 = 20;
 
-/// A server of the test's own: nobody else's requests are counted.
+/// A server of the test's own, so that no other requests are counted.
 async fn fixture_on_own_server() -> (leasehold_testbed::Server, Fixture) {
     let server = zookeeper::start().await.expect("a server");
-    let site = Fixture::at(server.addr(), "/r").await;
-    (server, site)
+    let fixture = Fixture::at(server.addr(), "/r").await;
+    (server, fixture)
 }
 
-/// Taking a free lock is one request, and giving it back is another.
+/// Acquiring a free lock takes one request, and releasing it another.
 #[tokio::test]
 async fn a_free_lock_costs_two_requests() {
-    let (_server, site) = fixture_on_own_server().await;
-    // Its clock stands still: no lock is held for so long that its own node is watched, however slow the machine is.
+    let (_server, fixture) = fixture_on_own_server().await;
+    // The client's clock is stopped: no lock is held long enough for a watch on its own node,
+    // however slow the machine is.
     let clock = ManualClock::new().clock();
-    let locks = Locks::builder().ttl(LONG_TTL).clock(clock).open(&site.url()).await.expect("a client");
+    let locks = Locks::builder().ttl(LONG_TTL).clock(clock).open(&fixture.url()).await.expect("a client");
     drop(locks.mutex("a").lock().await.expect("a lock"));
-    site.until_nodes("a", 0).await;
-    let asking = measurement_cost(&site).await.0;
-    // Pings of the two clients come between, the more the slower the machine is: some ten locks are without.
+    fixture.until_nodes("a", 0).await;
+    let polling = measurement_cost(&fixture).await.0;
+    // Pings of the two clients interfere, more so on a slow machine; some runs of ten locks are
+    // without them.
     eventually(TEST_TIMEOUT, || async {
-        let before = site.packets().await.0;
+        let before = fixture.packets().await.0;
         for _ in 0..10 {
             let guard = locks.mutex("a").lock().await.expect("a lock");
             let _ = guard.release().await.expect("a release");
         }
-        let cost = site.packets().await.0 - before - asking;
+        let cost = fixture.packets().await.0 - before - polling;
         assert!(cost >= 20, "{cost} requests for 10 locks");
         if cost == 20 { Ok(()) } else { Err(format!("{cost} requests for 10 locks")) }
     })
     .await;
 }
 
-/// A give-back wakes one waiter, which needs no further request: however many wait.
+/// A release wakes one waiter, which needs no further request, however many wait.
 #[tokio::test]
 async fn a_hand_off_costs_one_request_and_wakes_one() {
-    let (_server, site) = fixture_on_own_server().await;
-    let locks = site.open_locks(LONG_TTL).await;
+    let (_server, fixture) = fixture_on_own_server().await;
+    let locks = fixture.open_locks(LONG_TTL).await;
     let mut guard = locks.mutex("a").lock().await.expect("a lock");
     let mut waiters = Vec::new();
     for count in 2..=17 {
         waiters.push(spawn_waiter(&locks, "a"));
-        site.until_nodes("a", count).await;
+        fixture.until_nodes("a", count).await;
     }
-    let asking = measurement_cost(&site).await;
+    let polling = measurement_cost(&fixture).await;
     let (mut requests, mut events) = (0i64, 0i64);
     for (round, waiter) in waiters.into_iter().enumerate() {
         if round > 0 {
-            // Who has waited tells the one behind.
+            // The former waiter notifies the next one.
             eventually(TEST_TIMEOUT, || async {
-                let holder = site.client.check_stat(&site.nodes("a").await[0]).await.expect("an answer");
-                if holder.is_some_and(|stat| stat.version == 1) { Ok(()) } else { Err("not told yet".to_owned()) }
+                let holder = fixture.client.check_stat(&fixture.nodes("a").await[0]).await.expect("an answer");
+                if holder.is_some_and(|stat| stat.version == 1) { Ok(()) } else { Err("not notified yet".to_owned()) }
             })
             .await;
         }
-        until_quiet(&site).await;
-        let before = site.packets().await;
+        until_quiet(&fixture).await;
+        let before = fixture.packets().await;
         let _ = guard.release().await.expect("a release");
-        let (_, next) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in time").expect("a contender");
-        // A packet is counted a moment after it was sent: the waiter may hear of it before.
-        let mut asked = 0;
-        let (received, told) = loop {
-            let after = site.packets().await;
-            asked += 1;
-            let received = (after.0 - before.0) - asked * asking.0;
-            let told = (after.1 - before.1) - asked * asking.1 - received;
-            if told > 0 || asked == MAX_POLLS {
-                break (received, told);
+        let (_, next) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in time").expect("no panic");
+        // The server counts a packet a moment after it was sent, so the waiter may receive it
+        // earlier.
+        let mut polls = 0;
+        let (received, notified) = loop {
+            let after = fixture.packets().await;
+            polls += 1;
+            let received = (after.0 - before.0) - polls * polling.0;
+            let notified = (after.1 - before.1) - polls * polling.1 - received;
+            if notified > 0 || polls == MAX_POLLS {
+                break (received, notified);
             }
         };
         requests += received;
-        events += told;
+        events += notified;
         guard = next;
     }
-    // The give-backs themselves, and a few pings. With a list for each there would be twice as many.
+    // The releases and a few pings. With a list request per hand-off there would be twice as many.
     assert!((16..=26).contains(&requests), "{requests} requests for 16 hand-offs");
-    // The next one hears of each, and the one who left, of itself. A herd of 16 would make 136.
+    // One event for each next holder and one for each releasing client. A herd of 16 would cause
+    // 136.
     assert!((16..=34).contains(&events), "{events} events for 16 hand-offs");
 }
 
-/// What asking for the figures itself costs: they count it, too. Now and then a ping comes in between, or a reply is counted a moment later: mostly not.
-async fn measurement_cost(site: &Fixture) -> (i64, i64) {
-    until_quiet(site).await;
+/// The cost of reading the statistics, which count themselves. The median hides occasional pings
+/// and late counts.
+async fn measurement_cost(fixture: &Fixture) -> (i64, i64) {
+    until_quiet(fixture).await;
     let (mut received, mut sent) = (Vec::new(), Vec::new());
     for _ in 0..9 {
-        let (before, after) = (site.packets().await, site.packets().await);
+        let (before, after) = (fixture.packets().await, fixture.packets().await);
         received.push(after.0 - before.0);
         sent.push(after.1 - before.1);
     }
@@ -106,13 +111,14 @@ async fn measurement_cost(site: &Fixture) -> (i64, i64) {
     (middle(received), middle(sent))
 }
 
-/// Waits until the holder has told the one behind it, and that one has looked: nobody asks anything any more.
-async fn until_quiet(site: &Fixture) {
+/// Waits until the holder has notified the next waiter, which has checked its node: no more
+/// requests.
+async fn until_quiet(fixture: &Fixture) {
     eventually(TEST_TIMEOUT, || async {
-        let before = site.packets().await.0;
+        let before = fixture.packets().await.0;
         Clock::system().sleep_until(Clock::system().now().saturating_add(Duration::from_millis(150))).await;
-        let after = site.packets().await.0;
-        // A ping may come between.
+        let after = fixture.packets().await.0;
+        // A ping may come in between.
         if after <= before + 1 { Ok(()) } else { Err(format!("{} requests", after - before)) }
     })
     .await;

@@ -1,4 +1,4 @@
-//! How many sessions a client has, counted by the server.
+//! The number of a client's sessions, counted by the server.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ async fn count_sessions(server: &Server) -> usize {
     listed.lines().filter(|line| line.contains("sid=")).count()
 }
 
-/// A hundred locks of as many TTLs are held at once, in a process that the server allows sixty connections: few sessions serve them all, and those that
-/// serve none are closed.
+/// One process holds a hundred locks with a hundred TTLs, on a server that allows sixty
+/// connections: a few sessions serve them all, and unused ones are closed.
 #[tokio::test]
 async fn a_hundred_ttls_share_few_sessions() {
     let server = ZooKeeper::new().setting("maxClientCnxns", "60").start().await.expect("a server");
@@ -42,15 +42,15 @@ async fn a_hundred_ttls_share_few_sessions() {
         eventually(TEST_TIMEOUT, || async {
             clock.advance(Duration::from_secs(60));
             let open = count_sessions(&server).await;
-            if open == 1 { Ok(()) } else { Err(format!("{open} sessions, and no lock is held")) }
+            if open == 1 { Ok(()) } else { Err(format!("{open} sessions without a held lock")) }
         })
         .await;
         // The next lock has a session all the same.
         assert!(locks.mutex("next").lock().await.expect("a lock").is_held());
-        locks.close().await.expect("an end");
+        locks.close().await.expect("a closed client");
         eventually(TEST_TIMEOUT, || async {
             let open = count_sessions(&server).await;
-            if open == 0 { Ok(()) } else { Err(format!("{open} sessions of a client that was closed")) }
+            if open == 0 { Ok(()) } else { Err(format!("{open} sessions of a closed client")) }
         })
         .await;
     }

@@ -1,10 +1,10 @@
-//! Nodes in a lock's folder that are not ours.
+//! Foreign nodes in a lock's folder.
 
 use leasehold_zookeeper::CreateMode;
 
 use crate::zookeeper_folders::fixture::{Fixture, ProtectedResource, create_node, release, stat, until_waiting};
 
-/// As others name theirs, and as nobody should name his.
+/// Names that other programs use, and malformed ones.
 const FOREIGN_NODES: [(&str, CreateMode); 10] = [
     ("lock-0000000000", CreateMode::Ephemeral),
     ("_c_5b0bd9c1-6ff4-4f7b-9b6f-4a3b3a1b0f55-lock-", CreateMode::EphemeralSequential),
@@ -12,7 +12,7 @@ const FOREIGN_NODES: [(&str, CreateMode); 10] = [
     ("a folder", CreateMode::Persistent),
     ("-----", CreateMode::Persistent),
     ("x-x-0-0-0000000000", CreateMode::Ephemeral),
-    // Almost ours: but we write all digits, and small letters.
+    // Almost valid claims, which have all digits and lowercase letters.
     ("1-x-0-0-0", CreateMode::Ephemeral),
     ("+1-x-0-0-", CreateMode::EphemeralSequential),
     ("0000000000000000000000000000000A-x-0-0-", CreateMode::EphemeralSequential),
@@ -21,54 +21,54 @@ const FOREIGN_NODES: [(&str, CreateMode); 10] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_nodes_do_not_affect_the_queue() {
-    let site = Fixture::new("/strangers").await;
-    let (hand, one, two) = (site.admin_client().await, site.open_locks().await, site.open_locks().await);
+    let fixture = Fixture::new("/strangers").await;
+    let (admin, one, two) = (fixture.admin_client().await, fixture.open_locks().await, fixture.open_locks().await);
     for path in ["/strangers", "/strangers/a"] {
-        create_node(&hand, path, CreateMode::Persistent).await;
+        create_node(&admin, path, CreateMode::Persistent).await;
     }
     let mut strangers = Vec::new();
     for (name, mode) in FOREIGN_NODES {
-        strangers.push(create_node(&hand, &format!("/strangers/a/{name}"), mode).await);
+        strangers.push(create_node(&admin, &format!("/strangers/a/{name}"), mode).await);
     }
-    create_node(&hand, "/strangers/a/a folder/lock-0000000000", CreateMode::Persistent).await;
-    let (room, mut visitors) = (ProtectedResource::default(), Vec::new());
+    create_node(&admin, "/strangers/a/a folder/lock-0000000000", CreateMode::Persistent).await;
+    let (resource, mut holder_tasks) = (ProtectedResource::default(), Vec::new());
     for number in 0..4 {
         let mutex = [&one, &two][number % 2].mutex("a");
-        visitors.push(room.spawn_holder(number, false, async move { mutex.lock().await }));
-        room.until_grants(&[0]).await;
+        holder_tasks.push(resource.spawn_holder(number, false, async move { mutex.lock().await }));
+        resource.until_grants(&[0]).await;
         until_waiting(&one, "a", number).await;
     }
     let view = two.inspect("a").await.expect("a view");
     assert_eq!((view.holders.len(), view.waiters.len()), (1, 3), "{view:?}");
     let mut more = Vec::new();
-    for (number, visitor) in visitors.into_iter().enumerate() {
-        room.until_grants(&(0..=number).collect::<Vec<_>>()).await;
-        // They come and go meanwhile.
-        more.push(create_node(&hand, "/strangers/a/lock-", CreateMode::EphemeralSequential).await);
-        hand.delete(&strangers.pop().expect("a stranger"), None).await.expect("a stranger goes");
-        visitor.release().await;
+    for (number, holder) in holder_tasks.into_iter().enumerate() {
+        resource.until_grants(&(0..=number).collect::<Vec<_>>()).await;
+        // Foreign nodes come and go meanwhile.
+        more.push(create_node(&admin, "/strangers/a/lock-", CreateMode::EphemeralSequential).await);
+        admin.delete(&strangers.pop().expect("a foreign node"), None).await.expect("a deleted node");
+        holder.release().await;
     }
     for stranger in strangers.iter().chain(&more) {
-        assert!(stat(&hand, stranger).await.is_some(), "{stranger} is none of our business");
+        assert!(stat(&admin, stranger).await.is_some(), "{stranger} was deleted");
     }
 }
 
-/// The first who waits for permits looks at the whole folder: strangers wake it, and that is all.
+/// The first waiter for permits watches the whole folder: foreign nodes only wake it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_nodes_hold_no_permits() {
-    let site = Fixture::new("/no-permits").await;
-    let (hand, locks) = (site.admin_client().await, site.open_locks().await);
+    let fixture = Fixture::new("/no-permits").await;
+    let (admin, locks) = (fixture.admin_client().await, fixture.open_locks().await);
     let held = locks.semaphore("a", 2).acquire(2).await.expect("both permits");
-    let (room, semaphore) = (ProtectedResource::default(), locks.semaphore("a", 2));
-    let waits = room.spawn_holder(0, true, async move { semaphore.acquire(1).await });
+    let (resource, semaphore) = (ProtectedResource::default(), locks.semaphore("a", 2));
+    let waits = resource.spawn_holder(0, true, async move { semaphore.acquire(1).await });
     until_waiting(&locks, "a", 1).await;
     for _ in 0..5 {
-        let stranger = create_node(&hand, "/no-permits/a/lock-", CreateMode::EphemeralSequential).await;
-        hand.delete(&stranger, None).await.expect("it goes");
+        let stranger = create_node(&admin, "/no-permits/a/lock-", CreateMode::EphemeralSequential).await;
+        admin.delete(&stranger, None).await.expect("a deleted node");
     }
     until_waiting(&locks, "a", 1).await;
-    room.until_grants(&[]).await;
+    resource.until_grants(&[]).await;
     release(held).await;
-    room.until_grants(&[0]).await;
+    resource.until_grants(&[0]).await;
     waits.release().await;
 }

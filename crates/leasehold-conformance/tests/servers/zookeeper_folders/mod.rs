@@ -1,5 +1,6 @@
-//! What `zookeeper:` leaves in its folders, and what it finds there, on real servers: folders that vanish, sequences that end,
-//! names that nobody expects and nodes of others. The behaviour itself is the suite's.
+//! What `zookeeper:` leaves in its folders, and what it finds there, on real servers: removed
+//! folders, exhausted sequences, unusual names and foreign nodes. The suite covers the behaviour
+//! itself.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod fixture;

@@ -1,4 +1,4 @@
-//! Any name that a lock may have is a node that a server takes, and no two are the same one.
+//! Every valid lock name maps to a valid node, and no two to the same one.
 
 use futures_util::future::join_all;
 use leasehold::Guard;
@@ -66,9 +66,9 @@ fn names() -> Vec<String> {
     names
 }
 
-async fn check_all_names(site: Fixture) {
-    let base = site.base;
-    let (one, two) = (site.open_locks().await, site.open_locks().await);
+async fn check_all_names(fixture: Fixture) {
+    let base = fixture.base;
+    let (one, two) = (fixture.open_locks().await, fixture.open_locks().await);
     let names = names();
     let taken = join_all(names.iter().map(async |name| one.mutex(name).try_lock().await)).await;
     let held: Vec<Guard> = names
@@ -77,12 +77,12 @@ async fn check_all_names(site: Fixture) {
         .map(|(name, taken)| {
             taken
                 .unwrap_or_else(|error| panic!("{name:?}: {error}"))
-                .unwrap_or_else(|| panic!("{name:?} meets another"))
+                .unwrap_or_else(|| panic!("{name:?} equals another name"))
         })
         .collect();
     let again = join_all(names.iter().map(async |name| two.mutex(name).try_lock().await)).await;
     for (name, again) in names.iter().zip(again) {
-        assert!(again.expect("an answer").is_none(), "{name:?} is held twice");
+        assert!(again.expect("an answer").is_none(), "{name:?} has two holders");
     }
     let mut seen: Vec<String> = Vec::new();
     for view in two.list("").await.expect("a list") {
@@ -93,15 +93,15 @@ async fn check_all_names(site: Fixture) {
     expected.sort();
     seen.sort();
     assert_eq!(seen, expected);
-    // The data of a folder is its lock's name, for whoever looks.
-    let hand = site.admin_client().await;
+    // The data of a folder is its lock's name.
+    let admin = fixture.admin_client().await;
     let parent = if base.is_empty() { "/" } else { base };
-    let folders = hand.list_children(parent).await.expect("a list");
+    let folders = admin.list_children(parent).await.expect("a list");
     for folder in folders.iter().filter(|folder| *folder != "zookeeper") {
-        let (data, _) = hand.get_data(&format!("{base}/{folder}")).await.expect("a folder");
+        let (data, _) = admin.get_data(&format!("{base}/{folder}")).await.expect("a folder");
         assert!(names.contains(&String::from_utf8(data).expect("text")), "{folder}");
     }
-    assert!(stat(&hand, "/zookeeper/quota").await.is_some(), "the server's own nodes are as they were");
+    assert!(stat(&admin, "/zookeeper/quota").await.is_some(), "the server's own nodes still exist");
     join_all(held.into_iter().map(release)).await;
     assert!(two.list("").await.expect("a list").is_empty());
 }

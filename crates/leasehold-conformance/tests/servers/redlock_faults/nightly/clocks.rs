@@ -1,4 +1,4 @@
-//! Servers whose clocks are minutes apart, and all majorities one after the other.
+//! Servers whose clocks are minutes apart, with every majority in turn.
 
 use crate::redlock_faults::clocks::{ALIVE_SETS, assert_tokens_rise};
 use crate::redlock_faults::fixture::PATIENT;

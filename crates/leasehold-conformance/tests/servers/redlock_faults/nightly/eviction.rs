@@ -1,4 +1,4 @@
-//! Putting holders out with any two servers down.
+//! Eviction with any two servers down.
 
 use crate::redlock_faults::eviction::assert_stays_released;
 

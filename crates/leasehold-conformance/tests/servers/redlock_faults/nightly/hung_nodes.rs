@@ -1,4 +1,4 @@
-//! More servers that hang, or fewer.
+//! One to three hung servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +18,15 @@ async fn a_holder_keeps_its_lock_while_one_node_hangs() {
     assert_holds_through(&[2]).await;
 }
 
-/// Three hang: no majority, and the caller is told; and nothing of it is left when they go on.
+/// Three nodes hang: no majority, so callers get an error, and no claim remains when the nodes
+/// resume.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_hung_nodes_end_the_wait_and_keep_no_claims() {
-    let mut site = Fixture::new().await;
-    let engine = site.engine("node-timeout=1s").await;
+    let mut fixture = Fixture::new().await;
+    let engine = fixture.engine("node-timeout=1s").await;
     let locks = Locks::builder().ttl(LASTING).open_engine(Arc::clone(&engine));
     release(lock(&locks, "a").await).await;
-    site.pause(&[0, 1, 2]);
+    fixture.pause(&[0, 1, 2]);
     for _ in 0..3 {
         let error = locks.mutex("a").try_lock().await.expect_err("no majority");
         let text = error.to_string();
@@ -33,13 +34,13 @@ async fn three_hung_nodes_end_the_wait_and_keep_no_claims() {
     }
     let error = locks.mutex("a").timeout(Duration::from_secs(3)).lock().await.expect_err("no majority");
     assert!(error.to_string().contains("3 of 5 nodes must answer"), "{error}");
-    site.until_claim_counts("a", 0).await;
-    site.resume(&[0, 1, 2]);
+    fixture.until_claim_counts("a", 0).await;
+    fixture.resume(&[0, 1, 2]);
     // Long before the TTL would end them.
-    site.until_claim_counts("a", 0).await;
+    fixture.until_claim_counts("a", 0).await;
     until_all_respond(&engine).await;
     let held = lock(&locks, "a").await;
-    site.until_claim_counts("a", 1).await;
+    fixture.until_claim_counts("a", 1).await;
     release(held).await;
-    site.until_claim_counts("a", 0).await;
+    fixture.until_claim_counts("a", 0).await;
 }

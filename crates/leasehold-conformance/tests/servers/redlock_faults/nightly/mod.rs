@@ -1,4 +1,4 @@
-//! What takes many seconds, and variants of what the other modules show.
+//! Slow tests, and more variants of the other modules.
 
 mod clocks;
 mod empty_restarts;

@@ -1,4 +1,4 @@
-//! More lines that are slow, silent, cut or mute, and callers that go away.
+//! More connections that are slow, frozen, cut or lossy, and cancelled callers.
 
 use std::time::Duration;
 
@@ -12,41 +12,42 @@ use crate::redlock_faults::proxied_connections::{assert_failed_attempt_leaves_no
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_frozen_connections_leave_no_claims() {
-    assert_failed_attempt_leaves_nothing(0..3, |line| line.freeze(true), |line| line.freeze(false)).await;
+    assert_failed_attempt_leaves_nothing(0..3, |proxy| proxy.freeze(true), |proxy| proxy.freeze(false)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_slow_connections_leave_no_claims() {
-    // There and back takes longer than a node is waited for.
+    // A round trip takes longer than the node timeout.
     let slow = Duration::from_millis(600);
-    assert_failed_attempt_leaves_nothing(0..3, |line| line.delay(slow), |line| line.delay(Duration::ZERO)).await;
+    assert_failed_attempt_leaves_nothing(0..3, |proxy| proxy.delay(slow), |proxy| proxy.delay(Duration::ZERO)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_lost_replies_leave_no_claims() {
-    assert_failed_attempt_leaves_nothing(0..3, |line| line.drop_replies(true), |line| line.drop_replies(false)).await;
+    assert_failed_attempt_leaves_nothing(0..3, |proxy| proxy.drop_replies(true), |proxy| proxy.drop_replies(false))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_refused_connections_leave_no_claims() {
-    let bad = |line: &Proxy| {
-        line.refuse(true);
-        line.cut();
+    let bad = |proxy: &Proxy| {
+        proxy.refuse(true);
+        proxy.cut();
     };
-    assert_failed_attempt_leaves_nothing(0..3, bad, |line| line.refuse(false)).await;
+    assert_failed_attempt_leaves_nothing(0..3, bad, |proxy| proxy.refuse(false)).await;
 }
 
-/// Callers go away at any moment of their attempt, on lines that are slow to different degrees.
+/// Callers are cancelled at random points of their attempt, on connections with different delays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_attempts_leave_no_claims() {
-    let site = Fixture::shared().await;
-    let other = site.locks().await;
-    let (locks, proxies) = site.proxied_locks(LASTING, "node-timeout=40ms&connect-timeout=2s").await;
+    let fixture = Fixture::shared().await;
+    let other = fixture.locks().await;
+    let (locks, proxies) = fixture.proxied_locks(LASTING, "node-timeout=40ms&connect-timeout=2s").await;
     let mut rng = Rng(Rng::seed());
     let mut last = Token(0);
     for _ in 0..4 {
-        for line in &proxies {
-            line.delay(Duration::from_millis([0, 0, 5, 15, 30][rng.below(5) as usize]));
+        for proxy in &proxies {
+            proxy.delay(Duration::from_millis([0, 0, 5, 15, 30][rng.below(5) as usize]));
         }
         for _ in 0..25 {
             let patience = Duration::from_micros(rng.below(60_000));
@@ -55,8 +56,8 @@ async fn cancelled_attempts_leave_no_claims() {
                 Err(_) => continue,
             }
         }
-        proxies.iter().for_each(|line| line.delay(Duration::ZERO));
+        proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
         eventually(TEST_TIMEOUT, || locks.flush()).await;
-        last = assert_free_on_all_nodes(&site, &other, "a", last).await;
+        last = assert_free_on_all_nodes(&fixture, &other, "a", last).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What reading the Redlock engine's protocol found, where it takes long.
+//! Slow regression tests for findings of a review of the Redlock engine's protocol.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use leasehold_testbed::redis::IndependentServers;
 use crate::redlock_faults::fixture::LASTING;
 use crate::redlock_faults::review_findings::open_locks;
 
-/// A server that hangs does not keep those waiting for long who only look, nor those who put somebody out.
+/// A hung server does not delay inspections or evictions for long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hung_server_does_not_delay_inspection() {
     let mut servers = IndependentServers::start(5).await.expect("servers");
     let url = format!("{}?node-timeout=1s", servers.url());
-    let (holds, looks) = (open_locks(&url, LASTING).await, open_locks(&url, LASTING).await);
+    let (holds, inspects) = (open_locks(&url, LASTING).await, open_locks(&url, LASTING).await);
     let (lists, evicts) = (open_locks(&url, LASTING).await, open_locks(&url, LASTING).await);
     let held = holds.mutex("a").lock().await.expect("the lock");
     servers.server_mut(1).pause().expect("a paused server");
-    let view = looks.inspect("a").await.expect("a view");
+    let view = inspects.inspect("a").await.expect("a view");
     assert_eq!(view.holders.len(), 1, "{view:?}");
     assert_eq!(lists.list("").await.expect("a list").len(), 1);
     let evicted = evicts.force_release("a", view.holders[0].claim).await.expect("an eviction");
     assert!(evicted.fence_token > Some(held.token()));
 }
 
-/// Whoever lists the locks of servers far away does not pay a round trip for each of them.
+/// Listing the locks of distant servers does not cost one round trip per lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listing_many_locks_is_not_one_round_trip_each() {
     let servers = IndependentServers::start(3).await.expect("servers");
@@ -33,13 +33,13 @@ async fn listing_many_locks_is_not_one_round_trip_each() {
     for number in 0..300 {
         guards.push(near.mutex(format!("n{number}")).lock().await.expect("a lock"));
     }
-    let mut lines = Vec::new();
+    let mut proxies = Vec::new();
     for server in servers.servers() {
-        let line = Proxy::start(server.addr()).await.expect("a proxy");
-        line.delay(Duration::from_millis(15));
-        lines.push(line);
+        let proxy = Proxy::start(server.addr()).await.expect("a proxy");
+        proxy.delay(Duration::from_millis(15));
+        proxies.push(proxy);
     }
-    let hosts: Vec<_> = lines.iter().map(|line| line.addr().to_string()).collect();
+    let hosts: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
     let far = open_locks(&format!("redlock://{}", hosts.join(",")), LASTING).await;
     assert_eq!(far.list("n").await.expect("a list").len(), guards.len());
 }

@@ -1,4 +1,4 @@
-//! Some of a client's connections go silent.
+//! Some of a client's connections become unresponsive.
 
 use std::time::Duration;
 
@@ -10,19 +10,20 @@ use leasehold_testbed::{Proxy, eventually};
 
 use crate::sql_session_faults::fixture::{DatabaseKind, Fixture, LASTING, acquire, assert_lost};
 
-/// A TTL of which a busy machine may miss some renewals.
+/// A TTL for which a busy machine may miss some renewals.
 const TTL: Duration = Duration::from_secs(4);
 
-/// One session goes silent: its own lock is lost in time, and the others of that client are not.
+/// One session becomes unresponsive: its lock is lost in time, and the client's other locks are
+/// kept.
 async fn one_unresponsive_session_loses_only_its_own_lock(kind: DatabaseKind) {
     for table in Fixture::new(kind).await.techniques() {
         let (locks, proxy) = table.open_through_proxy_with("&connections=24", TTL).await;
         let mut kept = Vec::new();
-        // So many that some are renewed together with the one.
+        // Enough that some are renewed together with the unresponsive one.
         for name in 0..20 {
             kept.push(locks.mutex(format!("kept-{name}")).lock().await.expect("a lock"));
         }
-        // The first connection that is made for this one is its session.
+        // The first new connection is the session of this lock.
         let session = proxy.counts().accepted + 1;
         let guard = locks.mutex("a").lock().await.expect("a lock");
         proxy.silence(session);
@@ -31,7 +32,8 @@ async fn one_unresponsive_session_loses_only_its_own_lock(kind: DatabaseKind) {
     }
 }
 
-/// The same as the keeper asks: whoever is renewed together with the silent one is answered while that one is silent.
+/// The same as the keeper renews: the other leases of the renewal get a result while one session is
+/// unresponsive.
 async fn a_renewal_does_not_wait_for_an_unresponsive_session(kind: DatabaseKind) {
     let ttl = Duration::from_secs(15);
     for table in Fixture::new(kind).await.techniques() {
@@ -40,10 +42,10 @@ async fn a_renewal_does_not_wait_for_an_unresponsive_session(kind: DatabaseKind)
         let engine = leasehold::registry::open(&url, &Clock::system()).await.expect("an engine");
         let kept = acquire_claim(&engine, "b", ttl).await;
         let session = proxy.counts().accepted + 1;
-        let silent = acquire_claim(&engine, "a", ttl).await;
+        let unresponsive = acquire_claim(&engine, "a", ttl).await;
         proxy.silence(session);
-        let renewals = tokio::time::timeout(TEST_TIMEOUT, engine.renew(vec![silent, kept])).await;
-        // The line is silent still.
+        let renewals = tokio::time::timeout(TEST_TIMEOUT, engine.renew(vec![unresponsive, kept])).await;
+        // The session is still unresponsive.
         let renewals = renewals.expect("an answer").expect("answers");
         assert!(
             matches!(renewals[..], [RenewReply::Unknown, RenewReply::Renewed(_)]),
@@ -53,14 +55,15 @@ async fn a_renewal_does_not_wait_for_an_unresponsive_session(kind: DatabaseKind)
     }
 }
 
-/// None of them is lost for so long.
+/// Asserts that none of the guards is lost during this time.
 async fn assert_stay_held(guards: &[Guard], time: Duration) {
     let lost = futures_util::future::select_all(guards.iter().map(|guard| Box::pin(guard.lost())));
     let lost = tokio::time::timeout(time, lost).await;
-    assert!(lost.is_err() && guards.iter().all(Guard::is_held), "one was lost");
+    assert!(lost.is_err() && guards.iter().all(Guard::is_held), "a lock was lost");
 }
 
-/// The connection for counters and looks goes silent: locks are taken all the same, and a holder whose session is ended is told.
+/// The connection for counters and inspections becomes unresponsive: locks are acquired all the
+/// same, and holders learn of killed sessions.
 async fn the_side_pool_is_unresponsive(kind: DatabaseKind) {
     for table in Fixture::new(kind).await.techniques() {
         let (locks, proxy) = table.open_through_proxy_with("&connect-timeout=2s", LASTING).await;
@@ -70,7 +73,7 @@ async fn the_side_pool_is_unresponsive(kind: DatabaseKind) {
             if open == 2 { Ok(()) } else { Err(format!("{open} connections")) }
         })
         .await;
-        // The older one: the session was made after it.
+        // The older connection: the session was opened after it.
         proxy.silence_half(true);
         let second = acquire(&locks, "b").await;
         assert!(first.is_held() && second.is_held(), "{}", table.technique);

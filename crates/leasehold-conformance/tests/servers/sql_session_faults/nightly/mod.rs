@@ -1,4 +1,4 @@
-//! What takes many seconds, several database servers, or TLS.
+//! Slow tests, and tests with several database servers or TLS.
 
 mod connections;
 mod servers;

@@ -1,4 +1,4 @@
-//! Several servers, and one that has no connection to spare.
+//! Several servers, and a client without a free connection.
 
 use leasehold::ErrorKind;
 use leasehold_testbed::mariadb::GaleraCluster;
@@ -16,14 +16,15 @@ async fn a_standby_refuses_locks() {
         let addr = table.fixture.server().addr().to_string();
         let url = table.url().replace(&addr, &standby.addr().to_string());
         let error = match leasehold::Locks::builder().ttl(LASTING).open(&url).await {
-            Ok(locks) => locks.mutex("a").try_lock().await.expect_err("no writes"),
+            Ok(locks) => locks.mutex("a").try_lock().await.expect_err("the server is read-only"),
             Err(error) => error,
         };
         assert!(error.to_string().contains("takes no writes"), "{}: {error}", table.technique);
     }
 }
 
-/// More locks than connections: who waits is served when one is given back, and who tries is told why not.
+/// More locks than connections: a waiter is served after a release, and a try fails with an error
+/// that says why.
 async fn locks_outnumber_connections(kind: DatabaseKind) {
     for table in Fixture::new(kind).await.techniques() {
         let url = format!("{}&connections=3&connect-timeout=2s", table.url());
@@ -35,20 +36,20 @@ async fn locks_outnumber_connections(kind: DatabaseKind) {
             let locks = locks.clone();
             async move { acquire(&locks, "3").await }
         });
-        // Waiters of one name need one connection, however many they are.
+        // All waiters of one name share one connection.
         let _ = one.release().await.expect("a release");
         let third = third.await.expect("no panic");
         assert!(third.is_held() && two.expect("a lock").is_held());
     }
 }
 
-/// The members of a Galera cluster do not share the locks of sessions: two would hold.
+/// The nodes of a Galera cluster do not share session locks: there would be two holders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_galera_cluster_is_refused() {
     let cluster = GaleraCluster::start(1).await.expect("a cluster");
     for technique in ["session", "for-update"] {
         let url = format!("{}?technique={technique}", cluster.server(0).url());
-        let error = leasehold::Locks::open(&url).await.expect_err("two would hold");
+        let error = leasehold::Locks::open(&url).await.expect_err("there would be two holders");
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("technique=row"), "{error}");
     }

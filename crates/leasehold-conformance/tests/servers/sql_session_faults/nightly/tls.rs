@@ -1,4 +1,4 @@
-//! The same over TLS, where even the end of a statement is asked for over a line of its own.
+//! The same over TLS, where even cancelling a statement needs its own connection.
 
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
@@ -7,7 +7,7 @@ use leasehold_testbed::postgres::Postgres;
 
 use crate::sql_session_faults::fixture::{DatabaseKind, Fixture, LASTING, acquire, is_waiting, open_locks};
 
-/// Taken, waited for, left and given back.
+/// Acquire, wait, cancel and release.
 async fn locks_work_over_tls(kind: DatabaseKind) {
     let (server, ca) = match kind {
         DatabaseKind::MariaDb => {
@@ -20,7 +20,8 @@ async fn locks_work_over_tls(kind: DatabaseKind) {
         }
     };
     for table in Fixture::on_server(kind, server).techniques() {
-        // Who cannot end its statement cuts its line after `connect-timeout`: not within this test.
+        // A client that cannot cancel its statement closes the connection after `connect-timeout`:
+        // not within this test.
         let url = format!("{}&tls=on&ca={}&connect-timeout=600s", table.url(), ca.display());
         let (locks, other) = (open_locks(&url, LASTING).await, open_locks(&url, LASTING).await);
         let guard = locks.mutex("a").lock().await.expect("a lock");
