@@ -76,7 +76,8 @@ pub(crate) fn check_layers(root: &Path) -> TaskResult {
     let mut seen = BTreeSet::new();
     for path in rust_files(&source)? {
         let module = module_path(path.strip_prefix(&source)?);
-        if is_test(&module) {
+        // The root only names what is public.
+        if module.is_empty() || is_test(&module) {
             continue;
         }
         for used in used_paths(&fs::read_to_string(&path)?, &module) {
@@ -126,7 +127,7 @@ fn module_path(file: &Path) -> Vec<String> {
 
 fn is_test(module: &[String]) -> bool {
     let folders = ["simulation", "scripted_server_tests", "virtual_time"];
-    module.iter().any(|part| part.ends_with("tests") || folders.contains(&part.as_str()))
+    module.iter().any(|part| part == "tests" || part.ends_with("_tests") || folders.contains(&part.as_str()))
 }
 
 /// The entry of the table to which a path belongs. A name at the root, such as `crate::Locks`, is
@@ -144,17 +145,21 @@ fn layer_of(path: &[String]) -> String {
 /// All paths of the crate in a file's code, as full paths. Comments and tests are left out.
 fn used_paths(text: &str, module: &[String]) -> Vec<Vec<String>> {
     let code = text.split("\nmod tests {").next().unwrap_or_default();
-    let code: String = code.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect();
+    let is_comment = |line: &&str| line.trim_start().starts_with("//");
+    let without_comment = |line: &str| line.split(" // ").next().unwrap_or_default().to_owned() + "\n";
+    let code: String = code.lines().filter(|line| !is_comment(line)).map(without_comment).collect();
     let mut found = Vec::new();
     // `use crate::engine;` makes `engine::redis::…` possible.
-    for start in ["crate::", "super::", "engine::"] {
+    for start in ["crate::", "super::", "self::", "engine::"] {
         for (at, _) in code.match_indices(start) {
             let before = &code[..at];
             if before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
                 continue;
             }
             let (mut base, mut rest) = (module.to_vec(), &code[at..]);
-            if start != "super::" {
+            if start == "self::" {
+                rest = &rest[start.len()..];
+            } else if start != "super::" {
                 (base, rest) = (Vec::new(), rest.strip_prefix("crate::").unwrap_or(rest));
             }
             while let Some(path) = rest.strip_prefix("super::") {
@@ -236,6 +241,7 @@ mod tests {
             ["engine::sql", "engine::sql", "engine::redis"]
         );
         assert_eq!(uses("engine/sql/mod.rs", "use super::Engine;"), ["engine"]);
+        assert_eq!(uses("engine/mod.rs", "pub use self::redis::RedisEngine;"), ["engine::redis"]);
         assert_eq!(uses("core/guard.rs", "use crate::Locks;"), ["root"]);
         assert_eq!(uses("core/guard.rs", "use crate::engine;\nengine::file::open()"), ["engine", "engine::file"]);
     }

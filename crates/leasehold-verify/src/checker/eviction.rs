@@ -187,9 +187,11 @@ fn check_hand_off(
         return false;
     }
     let others = || holds.iter().filter(|hold| Some(hold.op) != eviction.hold);
+    // Its server may keep a lease for longer than the client relied on it.
     let is_over = |hold: &Hold<'_>| {
-        let ends = [hold.released_by, hold.lost.map(|(lost, _)| lost), Some(hold.deadline)];
-        ends.into_iter().flatten().any(|end| end < began)
+        let lease_end = hold.deadline.saturating_add(timeline.header.ttl);
+        [hold.released_by, Some(lease_end)].into_iter().flatten().any(|end| end < began)
+            || hold.evicted_at.is_some_and(|evicted| evicted < began) && hold.lost.is_some_and(|(lost, _)| lost < began)
     };
     if others().any(|hold| hold.granted_at < ended && !is_over(hold)) {
         return false;

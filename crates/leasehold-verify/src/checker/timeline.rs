@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::history::{Call, Event, FaultKind, Header, Mode, OpId, Outcome, RunNanos, WorkerId, WorkerState, Workload};
 
+/// How long a grant from before an eviction may take to reach its worker.
+const GRANT_GRACE: RunNanos = 600_000_000;
+
 /// A call, from its beginning to its end if it has one.
 #[derive(Clone, Debug)]
 pub(crate) struct Invocation<'a> {
@@ -410,7 +413,12 @@ impl<'a> Timeline<'a> {
                 continue;
             }
             let hold = self.hold_index.get(hold).and_then(|&at| self.holds.get_mut(at));
-            if let Some(hold) = hold.filter(|hold| hold.token == *token || *token == 0) {
+            // A waiter may have been granted the lock meanwhile; a later grant is not affected.
+            let waited = |hold: &Hold<'_>| {
+                *token == 0
+                    && invocation.ended.is_none_or(|(end, _)| hold.granted_at <= end.saturating_add(GRANT_GRACE))
+            };
+            if let Some(hold) = hold.filter(|hold| hold.token == *token || waited(hold)) {
                 hold.evicted_at = Some(hold.evicted_at.unwrap_or(invocation.began_at).min(invocation.began_at));
             }
         }

@@ -91,10 +91,16 @@ impl LockBackend {
                 .description
                 .strip_prefix(DESCRIPTION_PREFIX)
                 .and_then(|op| OpId::from_str_radix(op, 16).ok());
-            let token = party.token.unwrap_or_default().0;
-            ObservedContender { claim: party.claim, token, hold, age: party.age }
+            ObservedContender {
+                claim: party.claim,
+                token: party.token.map_or(0, |token| token.0),
+                hold,
+                age: party.age,
+            }
         };
-        (view.holders.iter().map(observe).collect(), view.waiters.iter().map(observe).collect())
+        let holders = view.holders.iter().filter(|party| party.token.is_some()).map(observe).collect();
+        let waiters = view.waiters.iter().map(|party| ObservedContender { token: 0, ..observe(party) }).collect();
+        (holders, waiters)
     }
 
     /// Force-releases a holder, or requests its release.

@@ -25,7 +25,7 @@ impl Mutex {
     /// - `Timeout` if the wait ends first.
     /// - `Conflict` if the request can never be granted beside the present holders.
     /// - `ForceReleased` if an operator force releases the request.
-    /// - `Lost` if `max_hold` ends before the grant arrives.
+    /// - `Lost` if `max_hold` ends before the caller has the guard.
     /// - `Unavailable` if the engine does not respond for a whole TTL, or until the end of the wait
     ///   if there is one.
     /// - Other errors from the engine.

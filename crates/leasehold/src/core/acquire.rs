@@ -388,7 +388,7 @@ impl<'a> Acquisition<'a> {
         if let Some(error) = self.last_error.take().filter(|_| self.unresponsive_since.is_some()) {
             return error;
         }
-        if let Some(until) = self.cool_down_until {
+        if let Some(until) = self.cool_down_until.filter(|until| *until > now) {
             return cooling_down_error(until.duration_since(now));
         }
         Error::new(ErrorKind::Timeout, format!("not granted within {waited:.1?}; another claim holds it")).retryable()

@@ -6,7 +6,7 @@
 //! 1. The longest prefix of compatible claims holds. New claims join at the end, and departures
 //!    only shorten the list, so a holder stays a holder.
 //! 2. A re-entrant claim shares the position of its owner's first claim, ahead of all claims that
-//! wait behind that claim.
+//!    wait behind that claim.
 //! 3. A waiter watches one claim ahead of it. When that claim leaves, the waiter knows without a
 //!    request whether it is next: the list ahead of it can only have become shorter.
 

@@ -8,9 +8,9 @@
 //!    (phase-fair).
 //! 3. Skip a waiter that sent no heartbeat for its TTL.
 //! 4. A repeated claim is the same request: it gets the same answer.
-//! 5. An owner whose hold already covers the request enters at once with the same token, whatever
 //! 5. An owner whose hold already covers the request enters at once with the same token, ahead of
-//! all waiters.
+//!    all waiters.
+//! 6. Every other grant has a higher token than all before.
 //! 7. A force-released claim leaves at once. Its fence is above its own token and rejects no other
 //!    holder ([`fence::force_release_token`]).
 

@@ -168,6 +168,10 @@ impl FileEngine {
             StepOutput::Verdict(verdict, expiry, _) => {
                 Ok(AcquireReply::from_verdict(verdict, claim.options.ttl, expiry, &self.clock))
             }
+            StepOutput::WaitForceReleased => {
+                self.wakeups.unsubscribe(claim.id);
+                Ok(AcquireReply::ForceReleased)
+            }
             other => Err(unexpected_output(&other)),
         }
     }

@@ -238,7 +238,7 @@ fn stat_folder(fd: &OwnedFd, path: &Path) -> Result<Stat> {
 
 /// Refuses a folder that other users could tamper with, or that is not on a local file system.
 fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
-    let (found, display) = (stat_folder(fd, path)?, path.display());
+    let (found, folder_text) = (stat_folder(fd, path)?, path.display());
     let sharing = Permissions::of_folder(config, &found);
     sharing.check_owner(&found, path)?;
     match config.mode {
@@ -251,7 +251,7 @@ fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
         }
         None if found.st_mode & 0o022 != 0 => {
             let message = format!(
-                "{display} can be written by others (mode {:04o}); remove that permission (chmod go-w), or share it knowingly with ?mode=0770",
+                "{folder_text} can be written by others (mode {:04o}); remove that permission (chmod go-w), or share it knowingly with ?mode=0770",
                 found.st_mode & 0o7777
             );
             return Err(Error::new(ErrorKind::Denied, message));
@@ -259,7 +259,7 @@ fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
         None => {}
     }
     if check_local(path)? == FileSystemKind::Fuse {
-        tracing::warn!(dir = %display, "a FUSE file system: if another host shares it, the locks do not exclude that host");
+        tracing::warn!(dir = %folder_text, "a FUSE file system: if another host shares it, the locks do not exclude that host");
     }
     Ok(())
 }

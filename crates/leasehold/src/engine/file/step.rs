@@ -50,6 +50,8 @@ impl Operation {
 pub(super) enum StepOutput {
     /// The verdict, when the next lease ends, and the clients that a queued claim should watch.
     Verdict(Verdict, Option<Instant>, Vec<u128>),
+    /// The claim was evicted while it waited.
+    WaitForceReleased,
     Renewed(Option<Instant>),
     Released(ReleaseEffect),
     DeadRemoved,
@@ -127,6 +129,9 @@ impl FileEngine {
         let slots = latch.0.counters.slots as usize;
         let mut table = layout::read_table(&latch.0.content, slots)
             .map_err(|reason| super::error::damaged_file_error(&session.folder.lock_path(name), reason))?;
+        if self.is_evicted_waiter(op, &table, file) {
+            return Ok((StepOutput::WaitForceReleased, Notifications::new()));
+        }
         let counters = latch.0.counters;
         let max_token = counters.last.max(session.min_token) + 2 + table.waiters.len() as u64;
         let may_grant =
@@ -171,21 +176,7 @@ impl FileEngine {
                 table.waiters.front().map(|first| (first.details.client, first.claim, Notification::CheckState)),
             );
         }
-        match (op, &output) {
-            // Inside the latch, so that no notification can come before we listen.
-            (_, StepOutput::Verdict(Verdict::Queued(_), _, ahead)) => {
-                let claim = op.queried_claim();
-                let waiter = table.waiters.iter().find(|contender| Some(contender.claim) == claim);
-                if let Some(Contender { claim, expires_at, .. }) = waiter {
-                    let position = QueuePosition { file: Arc::clone(file), expires_at: *expires_at };
-                    self.wakeups.subscribe(*claim, ahead.clone(), position);
-                }
-            }
-            (Operation::Refresh(claim), StepOutput::Verdict(Verdict::Busy, ..)) => {
-                self.wakeups.note_absence(*claim, file, now);
-            }
-            _ => {}
-        }
+        self.subscribe_waiter(op, &output, &table, file, now);
         if contenders(&table).count() as u64 > layout::MAX_SLOTS {
             let message = format!("{} claims hold or wait already, and there is no room for more", layout::MAX_SLOTS);
             return Err(StepAborted::Failed(Error::new(ErrorKind::Full, message)));
@@ -194,6 +185,44 @@ impl FileEngine {
         session.note_token(last);
         latch.write(&table)?;
         Ok((output, notifications))
+    }
+
+    /// Whether a claim attempts again that waited and was evicted: it does not queue again.
+    fn is_evicted_waiter(
+        &self,
+        op: &Operation,
+        table: &LockTable<ContenderDetails>,
+        file: &Arc<Mutex<LockFile>>,
+    ) -> bool {
+        let Operation::Attempt { claim, .. } = op else { return false };
+        contenders(table).all(|contender| contender.claim != claim.id)
+            && self.wakeups.was_force_released(claim.id, file, self.clock.now())
+    }
+
+    /// Listens for a claim that waits, or notes that it does not wait any more. Inside the latch, so
+    /// that no notification can come before we listen.
+    fn subscribe_waiter(
+        &self,
+        op: &Operation,
+        output: &StepOutput,
+        table: &LockTable<ContenderDetails>,
+        file: &Arc<Mutex<LockFile>>,
+        now: Instant,
+    ) {
+        match (op, output) {
+            (_, StepOutput::Verdict(Verdict::Queued(_), _, ahead)) => {
+                let claim = op.queried_claim();
+                let waiter = table.waiters.iter().find(|contender| Some(contender.claim) == claim);
+                if let Some(Contender { claim, expires_at, .. }) = waiter {
+                    let position = QueuePosition { file: Arc::downgrade(file), expires_at: *expires_at };
+                    self.wakeups.subscribe(*claim, ahead.clone(), position);
+                }
+            }
+            (Operation::Refresh(claim), StepOutput::Verdict(Verdict::Busy, ..)) => {
+                self.wakeups.was_force_released(*claim, file, now);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -501,6 +501,22 @@ async fn an_evicted_waiter_does_not_queue_again_if_its_notification_is_lost() {
     assert_eq!(operator.inspect("a").await.unwrap().waiters, []);
 }
 
+/// The same if the claim's next request is not a look, but a new attempt: an error came between.
+#[tokio::test]
+async fn a_new_attempt_of_an_evicted_waiter_does_not_queue_again() {
+    let home = TestFolder::new();
+    let (operator, waiting) = (engine(&home).await, engine(&home).await);
+    let (held, waiter) = (claim("a"), claim("a"));
+    Arc::clone(&operator).attempt(held, true).await.unwrap();
+    let attempt = || Arc::clone(&waiting).attempt(Arc::clone(&waiter), true);
+    assert!(matches!(attempt().await.unwrap(), AcquireReply::Queued { .. }));
+    let evicted = Arc::clone(&operator).force_release(waiter.name().clone(), waiter.id, String::new()).await.unwrap();
+    assert!(evicted.contender.is_some());
+    assert_eq!(attempt().await.unwrap(), AcquireReply::ForceReleased);
+    // The claim is over for good; a later one is another claim.
+    assert!(matches!(attempt().await.unwrap(), AcquireReply::Queued { .. }));
+}
+
 /// A socket holds about ten messages; the others are lost. The clock is frozen, so no renewal finds
 /// the losses.
 #[tokio::test]

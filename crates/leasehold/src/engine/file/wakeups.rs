@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram as StdDatagram;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::net::UnixDatagram;
 use tokio::sync::Notify;
@@ -33,6 +34,10 @@ pub(super) enum Notification {
 /// After this many notifications at once, the socket may have been full (it holds ten by default),
 /// and others may have been lost.
 const OVERFLOW_THRESHOLD: u32 = 10;
+
+/// How often an eviction's notification is sent again to a client whose socket is full.
+const MAX_SEND_RETRIES: u32 = 5;
+const SEND_RETRY_PAUSE: Duration = Duration::from_millis(1);
 
 /// The length of a message: the notification and its claim; the other bytes are unused.
 const MESSAGE_LEN: usize = 33;
@@ -82,7 +87,9 @@ struct SubscriberState {
 /// Where a claim was last seen waiting.
 #[derive(Debug)]
 pub(super) struct QueuePosition {
-    pub(super) file: Arc<Mutex<LockFile>>,
+    /// Does not keep the file open: a process may wait for more locks than it can have open files.
+    /// Once it was opened again, an absence proves nothing.
+    pub(super) file: Weak<Mutex<LockFile>>,
     /// Until then only an eviction, or its own release, removes the claim from this file.
     pub(super) expires_at: Instant,
 }
@@ -144,12 +151,13 @@ impl Wakeups {
 
     /// A queued claim is not in this file any more: if its position there has not expired, it was
     /// evicted, and the notification may have been lost.
-    pub(super) fn note_absence(&self, claim: ClaimId, file: &Arc<Mutex<LockFile>>, now: Instant) {
-        let Some(subscriber) = self.subscriber(claim) else { return };
+    pub(super) fn was_force_released(&self, claim: ClaimId, file: &Arc<Mutex<LockFile>>, now: Instant) -> bool {
+        let Some(subscriber) = self.subscriber(claim) else { return false };
         let mut state = subscriber.state();
-        let position = state.position.as_ref();
+        let is_same = |position: &QueuePosition| position.file.upgrade().is_some_and(|known| Arc::ptr_eq(&known, file));
         state.is_force_released |=
-            position.is_some_and(|position| Arc::ptr_eq(&position.file, file) && now < position.expires_at);
+            state.position.as_ref().is_some_and(|position| is_same(position) && now < position.expires_at);
+        state.is_force_released
     }
 
     /// The listening claim, if it listens.
@@ -178,17 +186,31 @@ impl Wakeups {
         }
     }
 
-    /// Makes all claims check their state, because notifications may have been lost.
-    fn notify_all(&self) {
+    /// Makes all queued claims check their state, because notifications may have been lost; after
+    /// evictions also all holders.
+    fn notify_all(&self, with_holders: bool) {
         self.subscribers().values().for_each(|subscriber| subscriber.notified.notify_one());
-        self.loss_events.report_resync();
+        if with_holders {
+            self.loss_events.report_resync();
+        }
     }
 
     /// Notifies a claim of another process.
     pub(super) fn notify_remote(&self, folder: &Folder, client: u128, claim: ClaimId, notification: Notification) {
         #[cfg(test)]
         self.notified_count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        if let Err(error) = self.send(folder, client, &notification.encode(claim)) {
+        let message = notification.encode(claim);
+        let mut result = self.send(folder, client, &message);
+        // A full socket: an eviction is rare, and worth a moment's wait.
+        for _ in 0..MAX_SEND_RETRIES {
+            let is_full = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+            if notification == Notification::CheckState || !is_full {
+                break;
+            }
+            std::thread::sleep(SEND_RETRY_PAUSE);
+            result = self.send(folder, client, &message);
+        }
+        if let Err(error) = result {
             tracing::debug!(%error, "a notification was not delivered; its client finds the change at its next check");
         }
     }
@@ -215,14 +237,14 @@ impl Wakeups {
     /// Forwards arriving notifications until it is dropped.
     pub(super) async fn forward_notifications(self: Arc<Self>, socket: UnixDatagram) {
         let mut message = [0; 64];
-        let mut burst = 0;
+        let (mut burst, mut has_evictions) = (0, false);
         loop {
             let received = match socket.try_recv(&mut message) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if burst >= OVERFLOW_THRESHOLD {
-                        self.notify_all();
+                        self.notify_all(has_evictions);
                     }
-                    burst = 0;
+                    (burst, has_evictions) = (0, false);
                     socket.recv(&mut message).await
                 }
                 other => other,
@@ -230,7 +252,10 @@ impl Wakeups {
             burst += 1;
             match received {
                 Ok(length) => match Notification::decode(&message[..length]) {
-                    Some((claim, ring)) => self.notify_local(claim, ring),
+                    Some((claim, notification)) => {
+                        has_evictions |= notification == Notification::ForceReleased;
+                        self.notify_local(claim, notification);
+                    }
                     None => tracing::debug!("a notification in an unknown format"),
                 },
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

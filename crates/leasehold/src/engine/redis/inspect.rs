@@ -25,7 +25,7 @@ pub(super) async fn inspect_lock(engine: &RedisEngine, name: &LockName) -> Resul
             fill_view(&mut view, stock, now);
             if view.holders.is_empty() {
                 let slot = engine.nodes.slot(&engine.key(name));
-                view.cool_down = strict::cool_down_left(engine, slot, now, &live).await;
+                view.cool_down = strict::cool_down_left(engine, slot, now, &live).await?;
             }
         }
         Err(error) if error.kind() == ErrorKind::Corrupt => view.damage = Some(error.message_without_location()),

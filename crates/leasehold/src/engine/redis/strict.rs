@@ -10,9 +10,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::config::Address;
 use super::engine::RedisEngine;
+use super::error;
 use super::link::LiveConnection;
 use super::wire::{self, SLOTS};
 use crate::clock::Clock;
+use crate::types::Result;
 
 /// How many slots are touched at once.
 const MAX_CONCURRENT_SLOTS: usize = 512;
@@ -55,27 +57,40 @@ pub(super) async fn cool_down_left(
     slot: Option<u16>,
     now: u64,
     live: &LiveConnection,
-) -> Option<Duration> {
-    let longest = u64::try_from(engine.config.strict?.as_micros()).unwrap_or(u64::MAX);
+) -> Result<Option<Duration>> {
+    let Some(longest) = engine.config.strict else { return Ok(None) };
+    let longest = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
     let mut get = redis::cmd("GET");
     engine.add_epoch_key(&mut get, slot);
-    let record = engine.nodes.link(slot).ok()?.send_command(live, &get).await.ok()?;
+    let record = match engine.nodes.link(slot)?.send_command(live, &get).await {
+        Ok(record) => record,
+        // The slot is moving; while it does, no cool-down is known.
+        Err(cause) if error::is_redirect(&cause) => return Ok(None),
+        Err(cause) => return Err(error::step_error(&live.address, cause)),
+    };
     let left = remaining_cool_down(wire::bytes(&record), &live.run_id, longest, now);
-    (left > 0).then(|| Duration::from_micros(left))
+    Ok((left > 0).then(|| Duration::from_micros(left)))
 }
 
 /// The cool-down that the stored run of the server means at `now`, in microseconds. Without a
-/// record, or with that of another run, it begins with the next claim.
+/// record, or with that of another run or an older election, it begins with the next claim. As in
+/// `strict.lua`.
 fn remaining_cool_down(record: Option<&[u8]>, run: &str, longest: u64, now: u64) -> u64 {
     let number = |from: usize| std::str::from_utf8(record?.get(from..from + 16)?).ok()?.parse::<u64>().ok();
-    let id = |run: &[u8]| run.split(|byte| *byte == b':').next().map(<[u8]>::to_vec);
-    let is_same_run = record.and_then(|record| id(record.get(64..)?)) == id(run.as_bytes());
-    let (Some(start), Some(known), true) = (number(0), number(16), is_same_run) else { return longest };
+    let longest = number(16).map_or(longest, |known| longest.max(known));
+    let run_and_election = |run: &str| {
+        let (id, election) = run.split_once(':').unwrap_or((run, ""));
+        (id.to_owned(), election.parse::<u64>().unwrap_or(0))
+    };
+    let stored = record.and_then(|record| std::str::from_utf8(record.get(64..)?).ok()).map(run_and_election);
+    let (id, election) = run_and_election(run);
+    let is_same_run = stored.is_some_and(|(old_id, old_election)| old_id == id && old_election >= election);
+    let (Some(start), true) = (number(0), is_same_run) else { return longest };
     // A start in the future: the server's clock was set back.
-    start.min(now).saturating_add(longest.max(known)).saturating_sub(now)
+    start.min(now).saturating_add(longest).saturating_sub(now)
 }
 
-async fn refresh_epoch(engine: &RedisEngine, slot: Option<u16>) -> crate::types::Result<()> {
+async fn refresh_epoch(engine: &RedisEngine, slot: Option<u16>) -> Result<()> {
     let fill_command = |command: &mut Cmd, live: &LiveConnection| {
         engine.add_epoch_key(command, slot);
         engine.add_run_arguments(command, live);
@@ -93,8 +108,9 @@ mod tests {
         let left = |record: &str, run: &str, now| remaining_cool_down(Some(record.as_bytes()), run, 30, now);
         assert_eq!(left(&record(100, 20), "run-1:7", 110), 20);
         assert_eq!(left(&record(100, 50), "run-1:7", 110), 40, "another client has longer leases");
-        assert_eq!(left(&record(100, 20), "run-1:8", 130), 0, "a newer election of the same server");
-        assert_eq!(left(&record(100, 20), "run-2:7", 130), 30, "another run");
+        assert_eq!(left(&record(100, 20), "run-1:6", 130), 0, "a client that knows of an older election");
+        assert_eq!(left(&record(100, 20), "run-1:8", 130), 30, "a newer election of the same server");
+        assert_eq!(left(&record(100, 50), "run-2:7", 130), 50, "another run");
         assert_eq!(left(&record(200, 20), "run-1:7", 130), 30, "the clock was set back");
         assert_eq!(remaining_cool_down(None, "run-1", 30, 130), 30);
     }

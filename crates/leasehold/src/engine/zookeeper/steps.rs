@@ -120,7 +120,7 @@ async fn create_node(
                 };
                 remote.stage = NodeStage::Created(parse_node(path, stat.mzxid)?);
                 if stat.num_children > MAX_CONTENDERS {
-                    delete(session, path).await.map_err(|cause| engine.request_error(cause))?;
+                    delete(session, path).await.map_err(|cause| engine.request_error(cause).effect_unknown())?;
                     remote.stage = NodeStage::New;
                     let message =
                         format!("{MAX_CONTENDERS} claims hold this lock or wait for it, and that is the limit");
