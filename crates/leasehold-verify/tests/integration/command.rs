@@ -236,7 +236,7 @@ fn a_ttl_that_the_server_refuses_is_adjusted_or_refused_before_the_run() {
     assert_eq!(run.status.code(), Some(0), "{}", output_text(&run));
     let short = run_verify(folder.path(), &["--engine", &engine, "--faults", "none", "--ops", "40", "--ttl", "3s"]);
     assert_eq!(short.status.code(), Some(64), "{}", output_text(&short));
-    assert!(output_text(&short).contains("ask for 4s or more"), "{}", output_text(&short));
+    assert!(output_text(&short).contains("use 4s or more"), "{}", output_text(&short));
 }
 
 #[test]

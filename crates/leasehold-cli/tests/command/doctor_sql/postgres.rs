@@ -127,7 +127,7 @@ async fn postgres_tables_that_would_merge_or_lose_locks_are_found() {
     for (table, check, level, words) in [
         ("folded", "collation", "fail", "collation loose"),
         ("padded", "collation", "fail", "character"),
-        ("twice", "collation", "fail", "no key"),
+        ("twice", "collation", "fail", "no unique key"),
         ("unsafe", "table-engine", "warn", "UNLOGGED"),
         ("narrow", "table", "fail", "version of type integer"),
         ("shop", "table", "fail", "without the columns"),

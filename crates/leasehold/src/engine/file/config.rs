@@ -181,8 +181,8 @@ mod tests {
     fn unknown_options_are_refused() {
         for (url, expected) in [
             ("file://a/b", "three slashes"),
-            ("file:///a?mode=99", "no mode"),
-            ("file:///a?mode=0077", "no mode"),
+            ("file:///a?mode=99", "is not a folder mode"),
+            ("file:///a?mode=0077", "is not a folder mode"),
             ("file:///a?group=root", "needs mode="),
             ("file:///a?mode=0700&group=root", "gives the group no rights"),
             ("file:///a?mode=0770&group=no-such-group", "getent group"),

@@ -338,7 +338,7 @@ mod tests {
     fn errors_name_the_problem() {
         for (url, expected) in [
             ("redis://h1,h2", "one server"),
-            ("redis://h/x", "no database"),
+            ("redis://h/x", "is not a database"),
             ("redis://h:port", "no host with a port"),
             ("redis+sentinel://h1", "their master"),
             ("redis+cluster://h1/0", "without a path"),
@@ -346,7 +346,7 @@ mod tests {
             ("redis://u@h", "no password"),
             ("redis://h?tls=maybe", "`on` or `off`"),
             ("redis://h?ca=/x", "for TLS"),
-            ("rediss://h?cert=/x", "come together"),
+            ("rediss://h?cert=/x", "belong together"),
             ("redis://h?prefix={a}", "no braces"),
             ("redis://h?strict=soon", "like 500ms"),
             ("redis://h?strict=25h", "one day"),
