@@ -33,6 +33,7 @@ pub(crate) fn run_gate(root: &Path) -> TaskResult {
     print_line(&format!("==> the slowest parts: {}", slow.join(", ")));
     let failed: Vec<_> = outcomes.into_iter().filter_map(|outcome| outcome.failure).collect();
     part_runner::report_failures(&failed)?;
+    print_line(&format!("==> all parts passed after {} s", began.elapsed().as_secs()));
     programs::run_doc_tests(&["--workspace"], Lint::Yes)?;
     print_line(&format!("==> green after {} s", began.elapsed().as_secs()));
     Ok(())
