@@ -79,7 +79,7 @@ impl fmt::Display for EngineLocation {
     }
 }
 
-/// Why there is no result.
+/// The command line ended the example: `--help`, or a usage error.
 #[derive(Debug)]
 enum EarlyExit {
     Help(&'static str),

@@ -25,7 +25,8 @@ const LAST_LINES: usize = 40;
 
 const NO_RESULT: &str = "no result";
 
-/// The load of a part.
+/// How many tests of a part run at once, and about how long it takes: decides which part starts
+/// next.
 struct PartLoad {
     /// How many of its tests run at once.
     threads: usize,

@@ -305,7 +305,7 @@ impl JobWorker {
                     self.sleep_until_tick(loaded, None, RETRY_PAUSES.1).await;
                     break;
                 }
-                // Another client wrote: start over.
+                // The record has changed: start over.
                 Ok(None) => {}
                 Err(error) => self.pause_after_error(error, &mut failures).await?,
             }
@@ -343,8 +343,9 @@ impl JobWorker {
         }
     }
 
-    /// Reads the record under the lock, decides, and writes the decision. `None`: another client
-    /// wrote meanwhile.
+    /// Reads the record under the lock, decides, and writes the decision if it must be stored.
+    /// `None`: it was not written, because another client wrote meanwhile or the servers have lost
+    /// data since the read.
     async fn decide(&self, guard: &Guard) -> Result<Option<Action>> {
         let loaded = self.store.load().await?;
         // After the record, so that a run that is recorded and holds is found.

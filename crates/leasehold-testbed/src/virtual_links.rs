@@ -48,7 +48,9 @@ impl VirtualLinks {
     /// are missing (Debian's `iproute2` and `util-linux`).
     pub fn create(count: usize) -> Result<Self> {
         if !geteuid().is_root() {
-            return Err(Error::io("creating a network namespace")(std::io::ErrorKind::PermissionDenied.into()));
+            return Err(Error::io("creating a network namespace (needs root)")(
+                std::io::ErrorKind::PermissionDenied.into(),
+            ));
         }
         let mut command = Command::new("unshare");
         command.args(["--net", "sh", "-c", "echo; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -69,12 +71,13 @@ impl VirtualLinks {
 
     fn add_link(&mut self) -> Result<()> {
         let (pid, at) = (self.namespace_process.pid(), self.links.len());
-        let ticket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::io("numbering a link"))?;
-        let number = ticket.local_addr().map_err(Error::io("numbering a link"))?.port();
+        let reserved_port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .map_err(Error::io("reserving a port as the number of a link"))?;
+        let number = reserved_port.local_addr().map_err(Error::io("reserving a port as the number of a link"))?.port();
         let first = FIRST_ADDRESS + 2 * u32::from(number);
         let (host, there) = (Ipv4Addr::from_bits(first), Ipv4Addr::from_bits(first + 1));
         let name = format!("lh-{number:x}");
-        self.links.push(VirtualLink { _reserved_port: ticket, name: name.clone(), host_address: host });
+        self.links.push(VirtualLink { _reserved_port: reserved_port, name: name.clone(), host_address: host });
         let lines = format!(
             "link add {name} type veth peer name wire{at} netns {pid}\naddress add {host}/31 dev {name}\nlink set {name} up\n"
         );

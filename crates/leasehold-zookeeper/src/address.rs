@@ -39,13 +39,13 @@ impl Server {
 /// Refuses a path that no server accepts for a node.
 pub(crate) fn check_path(path: &str) -> Result<()> {
     let Some(rest) = path.strip_prefix('/') else {
-        return Err(Error::BadArguments("a path must begin with a slash"));
+        return Err(Error::BadArguments("a node's path must begin with a slash"));
     };
     if !rest.is_empty() && rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return Err(Error::BadArguments("a path must not have empty parts, . or .."));
+        return Err(Error::BadArguments("a node's path must not have empty parts, . or .."));
     }
     if rest.contains('\0') {
-        return Err(Error::BadArguments("a path must not contain a NUL character"));
+        return Err(Error::BadArguments("a node's path must not contain a NUL character"));
     }
     Ok(())
 }

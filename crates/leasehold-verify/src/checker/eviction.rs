@@ -138,12 +138,12 @@ fn check_notification(timeline: &Timeline<'_>, eviction: &Eviction<'_>, hold: &H
             let title =
                 format!("an evicted holder of {:?} was notified {} later", hold.lock, format_duration(lost - from));
             let how = format!("It was notified only at {}, although it ran all the time.", format_time(lost));
-            report_late(timeline, eviction, hold, (title, how), lost, log);
+            report_missing_notification(timeline, eviction, hold, (title, how), lost, log);
         }
         None => {
             let title = format!("an evicted holder of {:?} was never notified", hold.lock);
             let how = format!("It was not notified by {}, although it ran all the time.", format_time(by));
-            report_late(timeline, eviction, hold, (title, how), by, log);
+            report_missing_notification(timeline, eviction, hold, (title, how), by, log);
         }
     }
 }
@@ -242,17 +242,18 @@ fn check_hand_off(
     true
 }
 
-fn report_late(
+/// Reports that an evicted holder was notified late, or never; the violation lasts until `until`.
+fn report_missing_notification(
     timeline: &Timeline<'_>,
     eviction: &Eviction<'_>,
     hold: &Hold<'_>,
-    (title, how): (String, String),
-    to: RunNanos,
+    (title, explanation): (String, String),
+    until: RunNanos,
     log: &mut ViolationLog,
 ) {
-    let words = describe(timeline, eviction, &how);
+    let words = describe(timeline, eviction, &explanation);
     log.add_time_violation(
-        (eviction.invocation.began_at, to),
+        (eviction.invocation.began_at, until),
         &[eviction.invocation.worker_id, hold.worker],
         &[eviction.invocation.op, hold.op],
         title,

@@ -90,12 +90,12 @@ pub struct RunSettings {
     pub worker: PathBuf,
 }
 
-/// A run.
+/// The parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// What the workers do.
     pub workload: Workload,
-    /// The faults to cause, out of those of the scene.
+    /// The faults to cause, out of those of the [`RunSettings`].
     pub faults: Vec<FaultKind>,
     /// The number of faults; `None`: one of each kind, or one every few seconds.
     pub fault_count: Option<usize>,
@@ -109,7 +109,7 @@ pub struct Run {
     pub history: Option<PathBuf>,
 }
 
-/// A scene with its engine running.
+/// The settings, with their engine running.
 #[derive(Debug)]
 pub struct Conductor {
     settings: RunSettings,
@@ -122,7 +122,7 @@ pub struct Conductor {
 }
 
 impl Conductor {
-    /// Starts what the scene needs.
+    /// Starts what the settings need.
     ///
     /// # Errors
     /// With a message for the user: a server is not installed, a fault cannot be caused there, …

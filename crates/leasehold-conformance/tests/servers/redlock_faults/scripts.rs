@@ -258,15 +258,15 @@ async fn renew_both(pair: &mut ScriptsAndModel, request: &ClaimRequest, token: T
 async fn run_sequences(cooling_down: bool) {
     let server = redis::start().await.expect("a server");
     let mut raw = RespClient::connect(server.addr()).await.expect("a connection");
-    let (words, see) = (script!("redis/scripts/words.lua"), script!("redlock/scripts/see.lua"));
-    let take = [script!("redlock/scripts/take_first.lua"), see, script!("redlock/scripts/take.lua")];
-    let write = [script!("redlock/scripts/write_first.lua"), see, script!("redlock/scripts/write.lua")];
+    let (words, see) = (script!("redis/scripts/prelude.lua"), script!("redlock/scripts/record.lua"));
+    let take = [script!("redlock/scripts/acquire_first.lua"), see, script!("redlock/scripts/acquire.lua")];
+    let write = [script!("redlock/scripts/store_token_first.lua"), see, script!("redlock/scripts/store_token.lua")];
     let mut stored = Vec::new();
     for (name, text) in [
         ("take", take.concat()),
         ("write", write.concat()),
         ("renew", [see, script!("redlock/scripts/renew.lua")].concat()),
-        ("evict", [see, script!("redlock/scripts/evict.lua")].concat()),
+        ("evict", [see, script!("redlock/scripts/force_release.lua")].concat()),
         ("release", script!("redlock/scripts/release.lua").to_owned()),
     ] {
         let text = if name == "release" { [words, &text].concat() } else { [words, TEST_PROLOGUE, &text].concat() };

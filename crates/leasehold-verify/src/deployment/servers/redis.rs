@@ -144,8 +144,9 @@ impl RedisServers {
         Ok(try_eventually("reply of a Sentinel", RECOVERY_TIMEOUT, || self.current_master()).await?)
     }
 
-    /// The master, and the Sentinels' configuration epoch. With the guard off it is not checked:
-    /// one more fail-over would show the same.
+    /// The master, and the Sentinels' configuration epoch. `None` for a single server, and in a
+    /// negative control (a safeguard is off): there an unplanned fail-over only adds another
+    /// violation of the expected kind.
     async fn master_and_epoch(&self) -> Result<Option<(usize, u64)>, RunError> {
         match &self.servers {
             Topology::Sentinel(set) if self.is_guarded => {

@@ -43,16 +43,16 @@ pub(super) struct StoredRecords {
 impl StoredRecords {
     pub(super) fn new(prefix: String) -> Self {
         let script = |text: &str| CachedScript::new(text.to_owned());
-        let (recall, record) = (include_str!("scripts/recall.lua"), include_str!("scripts/record.lua"));
+        let (recall, record) = (include_str!("scripts/get_record.lua"), include_str!("scripts/set_record.lua"));
         let in_run =
             |rest: &[&str]| CachedScript::new([&[lua::PRELUDE, lua::SERVER_TIME, lua::STRICT], rest].concat().concat());
         Self {
             prefix,
             get: script(recall),
             compare_and_set: script(record),
-            get_in_run: in_run(&[include_str!("scripts/recall_strict.lua")]),
+            get_in_run: in_run(&[include_str!("scripts/get_record_strict.lua")]),
             // record.lua declares a time of its own, which has the same value.
-            compare_and_set_in_run: in_run(&[include_str!("scripts/record_strict.lua"), "do ", record, "end"]),
+            compare_and_set_in_run: in_run(&[include_str!("scripts/set_record_strict.lua"), "do ", record, "end"]),
         }
     }
 
@@ -154,7 +154,7 @@ fn parse_time(value: &Value) -> Option<Duration> {
     Some(Duration::from_micros(wire::integer(value)?.try_into().ok()?))
 }
 
-/// Reads the answer of `get.lua`.
+/// Reads the answer of `get_record.lua`.
 fn parse_record(answer: &Value) -> Option<Record> {
     let Value::Array(parts) = answer else { return None };
     let (now, stored) = (parse_time(parts.first()?)?, parts.get(1));
@@ -170,14 +170,14 @@ fn parse_record(answer: &Value) -> Option<Record> {
     Some(Record { version, value: String::from_utf8(value.to_vec()).ok()?, engine_time: now })
 }
 
-/// Reads what `recall_strict.lua` adds.
+/// Reads what `get_record_strict.lua` adds.
 fn parse_run(answer: &Value) -> Option<ServerRun> {
     let Value::Array(parts) = answer else { return None };
     let id = String::from_utf8(wire::bytes(parts.get(2)?)?.to_vec()).ok()?;
     Some(ServerRun { id, began_at: parse_time(parts.get(3)?)? })
 }
 
-/// Reads the answer of `compare_and_set.lua`: the time and, if the record was written, its version.
+/// Reads the answer of `set_record.lua`: the time and, if the record was written, its version.
 fn parse_write(answer: &Value) -> Option<(Duration, Option<u64>)> {
     let Value::Array(parts) = answer else { return None };
     let version = match parts.get(1) {

@@ -56,9 +56,9 @@ impl SimpleEngine {
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
         let script = |text: &str| CachedScript::new(text.to_owned());
-        let take = script(include_str!("scripts/simple_take.lua"));
-        let keep = script(include_str!("scripts/simple_keep.lua"));
-        let give = script(include_str!("scripts/simple_give.lua"));
+        let take = script(include_str!("scripts/simple_acquire.lua"));
+        let keep = script(include_str!("scripts/simple_renew.lua"));
+        let give = script(include_str!("scripts/simple_release.lua"));
         let listener = Arc::new(Subscriber::new(clock, "", None));
         let records = StoredRecords::new(format!("{}{RECORD_SEPARATOR}", config.prefix));
         let locks = [&take, &keep, &give].map(Arc::clone);

@@ -179,13 +179,13 @@ fn eval_command(command: &str, script: &str, keys: usize) -> Cmd {
 
 /// Parts that the scripts of other engines on Redis share.
 pub mod lua {
-    pub const PRELUDE: &str = include_str!("scripts/words.lua");
-    pub const SERVER_TIME: &str = include_str!("scripts/head.lua");
-    pub const STRICT_OFF: &str = include_str!("scripts/lax.lua");
-    pub const STRICT_OFF_WITH_RUN: &str = include_str!("scripts/lax_run.lua");
+    pub const PRELUDE: &str = include_str!("scripts/prelude.lua");
+    pub const SERVER_TIME: &str = include_str!("scripts/server_time.lua");
+    pub const STRICT_OFF: &str = include_str!("scripts/strict_off.lua");
+    pub const STRICT_OFF_WITH_RUN: &str = include_str!("scripts/strict_off_with_run.lua");
     pub const STRICT: &str = include_str!("scripts/strict.lua");
     pub const STRICT_RUN: &str = include_str!("scripts/strict_run.lua");
-    pub const STRICT_SLOT_MOVING: &str = include_str!("scripts/split.lua");
+    pub const STRICT_SLOT_MOVING: &str = include_str!("scripts/strict_slot_moving.lua");
 }
 
 macro_rules! lua {
@@ -215,17 +215,19 @@ impl Scripts {
             CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, prologue, first, lua!("table"), rest].concat())
         };
         // Most releases do not need the time.
-        let start = [lua::PRELUDE, lua!("release"), lua::SERVER_TIME, prologue, lua!("release_handover")].concat();
+        let start = [lua::PRELUDE, lua!("release"), lua::SERVER_TIME, prologue, lua!("release_hand_off")].concat();
         let release = [&start, lua!("table"), lua!("release_end")].concat();
         Self {
             attempt: full(lua!("attempt"), lua!("attempt_end")),
-            heartbeat: full(lua!("look"), lua!("look_end")),
+            heartbeat: full(lua!("heartbeat"), lua!("heartbeat_end")),
             release: CachedScript::new(release),
             renew: full(lua!("renew"), lua!("renew_end")),
-            renew_groups: CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, lua!("beat")].concat()),
-            check_group_members: CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, lua!("seen")].concat()),
-            force_release: full("", lua!("evict")),
-            acquire_all: full("", lua!("all")),
+            renew_groups: CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, lua!("renew_groups")].concat()),
+            check_group_members: CachedScript::new(
+                [lua::PRELUDE, lua::SERVER_TIME, lua!("check_group_members")].concat(),
+            ),
+            force_release: full("", lua!("force_release")),
+            acquire_all: full("", lua!("acquire_all")),
             inspect: CachedScript::new(lua!("inspect").to_owned()),
             refresh_epoch: CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, prologue, "return 0"].concat()),
         }

@@ -2,7 +2,7 @@
 //!
 //! | key | type | content |
 //! |---|---|---|
-//! | `<prefix>q<name>` | string | one lock, see `scripts/see.lua` |
+//! | `<prefix>q<name>` | string | one lock, see `scripts/record.lua` |
 //! | `<prefix>e` | string | with `strict`: the server's run |
 //!
 //! All keys expire.
@@ -59,17 +59,18 @@ pub(super) struct Scripts {
 impl Scripts {
     pub(super) fn new(strict: bool) -> Self {
         let guard = if strict { shared::STRICT } else { shared::STRICT_OFF };
-        let full = |text| CachedScript::new([shared::PRELUDE, shared::SERVER_TIME, guard, lua!("see"), text].concat());
+        let full =
+            |text| CachedScript::new([shared::PRELUDE, shared::SERVER_TIME, guard, lua!("record"), text].concat());
         // The first part of a script handles the common case alone.
         let quick = |first: &str, rest| {
-            CachedScript::new([shared::PRELUDE, shared::SERVER_TIME, guard, first, lua!("see"), rest].concat())
+            CachedScript::new([shared::PRELUDE, shared::SERVER_TIME, guard, first, lua!("record"), rest].concat())
         };
         Self {
-            acquire: quick(lua!("take_first"), lua!("take")),
-            store_token: quick(lua!("write_first"), lua!("write")),
+            acquire: quick(lua!("acquire_first"), lua!("acquire")),
+            store_token: quick(lua!("store_token_first"), lua!("store_token")),
             renew: full(lua!("renew")),
             release: CachedScript::new([shared::PRELUDE, lua!("release")].concat()),
-            force_release: full(lua!("evict")),
+            force_release: full(lua!("force_release")),
             probe: CachedScript::new([shared::PRELUDE, shared::SERVER_TIME, guard, "return clock"].concat()),
         }
     }

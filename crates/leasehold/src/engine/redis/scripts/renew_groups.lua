@@ -1,5 +1,7 @@
 -- Renews groups of leases. KEYS: the groups. ARGV: for each its TTL (us), how many leases it must
--- have, and how long the key is kept (s); then this server's run. Returns a 1 or a 0 for each.
+-- have, and how long the key is kept (s); then this server's run (of its run_id). Returns for each
+-- 1: renewed; 0: it is missing, has another number of leases, or has expired. A group that was
+-- written in another run is renewed, and gets this run.
 local answers, RUN = {}, ARGV[#ARGV]
 for i = 1, #KEYS do
   local group, answer = call('GET', KEYS[i]), '0'

@@ -1,4 +1,4 @@
--- The common case, as in take_first.lua: only our own claim is here, live and without a token, and
+-- The common case, as in acquire_first.lua: only our own claim is here, live and without a token, and
 -- the token is higher than all known ones. KEYS: the lock. ARGV: claim, attempt, retention, token,
 -- owner.
 local text, token = call('GET', KEYS[1]), ARGV[4]
