@@ -301,6 +301,7 @@ impl Engine for FileEngine {
         Step::new(async move {
             let until = self.clock.now().saturating_add(timeout);
             if let Some(subscriber) = self.wakeups.subscriber(claim.id) {
+                subscriber.begin_wait();
                 self.wait_for_change(&claim, &subscriber, until).await?;
                 if subscriber.is_force_released() {
                     self.wakeups.unsubscribe(claim.id);

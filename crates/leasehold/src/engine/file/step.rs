@@ -187,7 +187,8 @@ impl FileEngine {
         Ok((output, notifications))
     }
 
-    /// Whether a claim attempts again that waited and was evicted: it does not queue again.
+    /// Whether a claim attempts again that was evicted while it waited, and may not know: it does not
+    /// queue again.
     fn is_evicted_waiter(
         &self,
         op: &Operation,
@@ -195,7 +196,8 @@ impl FileEngine {
         file: &Arc<Mutex<LockFile>>,
     ) -> bool {
         let Operation::Attempt { claim, .. } = op else { return false };
-        contenders(table).all(|contender| contender.claim != claim.id)
+        self.wakeups.subscriber(claim.id).is_some_and(|subscriber| subscriber.has_unanswered_wait())
+            && contenders(table).all(|contender| contender.claim != claim.id)
             && self.wakeups.was_force_released(claim.id, file, self.clock.now())
     }
 

@@ -501,7 +501,7 @@ async fn an_evicted_waiter_does_not_queue_again_if_its_notification_is_lost() {
     assert_eq!(operator.inspect("a").await.unwrap().waiters, []);
 }
 
-/// The same if the claim's next request is not a look, but a new attempt: an error came between.
+/// The same if a wait fails, and the claim's next request is a new attempt.
 #[tokio::test]
 async fn a_new_attempt_of_an_evicted_waiter_does_not_queue_again() {
     let home = TestFolder::new();
@@ -510,10 +510,11 @@ async fn a_new_attempt_of_an_evicted_waiter_does_not_queue_again() {
     Arc::clone(&operator).attempt(held, true).await.unwrap();
     let attempt = || Arc::clone(&waiting).attempt(Arc::clone(&waiter), true);
     assert!(matches!(attempt().await.unwrap(), AcquireReply::Queued { .. }));
+    assert!(Arc::clone(&waiting).wait(Arc::clone(&waiter), LONG_TTL).now_or_never().is_none());
     let evicted = Arc::clone(&operator).force_release(waiter.name().clone(), waiter.id, String::new()).await.unwrap();
     assert!(evicted.contender.is_some());
     assert_eq!(attempt().await.unwrap(), AcquireReply::ForceReleased);
-    // The claim is over for good; a later one is another claim.
+    // Its caller knows now: the claim may start over.
     assert!(matches!(attempt().await.unwrap(), AcquireReply::Queued { .. }));
 }
 

@@ -82,6 +82,8 @@ struct SubscriberState {
     /// The clients to watch.
     watched_clients: Vec<u128>,
     position: Option<QueuePosition>,
+    /// A wait began and has no answer yet, or failed: its caller may not know of an eviction.
+    has_unanswered_wait: bool,
 }
 
 /// Where a claim was last seen waiting.
@@ -102,6 +104,16 @@ impl Subscriber {
     /// Waits for a notification, including one that arrived before the call.
     pub(super) async fn notified(&self) {
         self.notified.notified().await;
+    }
+
+    /// A wait of the claim begins.
+    pub(super) fn begin_wait(&self) {
+        self.state().has_unanswered_wait = true;
+    }
+
+    /// Whether a wait of the claim has no answer.
+    pub(super) fn has_unanswered_wait(&self) -> bool {
+        self.state().has_unanswered_wait
     }
 
     /// Whether the claim was evicted.
@@ -146,7 +158,7 @@ impl Wakeups {
     pub(super) fn subscribe(&self, claim: ClaimId, ahead: Vec<u128>, position: QueuePosition) {
         let subscriber = Arc::clone(self.subscribers().entry(claim).or_default());
         *subscriber.state() =
-            SubscriberState { is_force_released: false, watched_clients: ahead, position: Some(position) };
+            SubscriberState { watched_clients: ahead, position: Some(position), ..SubscriberState::default() };
     }
 
     /// A queued claim is not in this file any more: if its position there has not expired, it was
