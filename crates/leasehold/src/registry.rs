@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use crate::clock::Clock;
-use crate::engine::{self, Capabilities, Engine, EngineUrl};
+use crate::engine::{Capabilities, Engine, EngineUrl};
 use crate::types::{Error, ErrorKind, Result};
 
 /// An engine that this version knows.
@@ -63,7 +63,7 @@ macro_rules! entry {
             example: $example,
             summary: $about,
             #[cfg(feature = $feature)]
-            capabilities: Some(engine::$engine::CAPABILITIES),
+            capabilities: Some(crate::engine::$engine::CAPABILITIES),
             #[cfg(not(feature = $feature))]
             capabilities: None,
             techniques: Vec::new(),
@@ -93,14 +93,14 @@ pub fn entries() -> Vec<EngineEntry> {
             example: "mysql://user:password@host/database",
             summary: "many machines, in a MySQL or MariaDB database",
             #[cfg(feature = "mysql")]
-            capabilities: Some(engine::sql::MYSQL),
+            capabilities: Some(crate::engine::sql::MYSQL),
             #[cfg(not(feature = "mysql"))]
             capabilities: None,
             #[cfg(feature = "mysql")]
             techniques: techniques(
-                engine::sql::MYSQL,
-                engine::sql::session_locks::MYSQL_FOR_UPDATE,
-                engine::sql::session_locks::MYSQL_SESSION,
+                crate::engine::sql::MYSQL,
+                crate::engine::sql::session_locks::MYSQL_FOR_UPDATE,
+                crate::engine::sql::session_locks::MYSQL_SESSION,
                 "a named lock of the session: GET_LOCK",
             ),
             #[cfg(not(feature = "mysql"))]
@@ -112,14 +112,14 @@ pub fn entries() -> Vec<EngineEntry> {
             example: "postgres://user:password@host/database",
             summary: "many machines, in a PostgreSQL database",
             #[cfg(feature = "postgres")]
-            capabilities: Some(engine::sql::POSTGRES),
+            capabilities: Some(crate::engine::sql::POSTGRES),
             #[cfg(not(feature = "postgres"))]
             capabilities: None,
             #[cfg(feature = "postgres")]
             techniques: techniques(
-                engine::sql::POSTGRES,
-                engine::sql::session_locks::POSTGRES_FOR_UPDATE,
-                engine::sql::session_locks::POSTGRES_SESSION,
+                crate::engine::sql::POSTGRES,
+                crate::engine::sql::session_locks::POSTGRES_FOR_UPDATE,
+                crate::engine::sql::session_locks::POSTGRES_SESSION,
                 "an advisory lock of the session",
             ),
             #[cfg(not(feature = "postgres"))]
@@ -147,19 +147,19 @@ async fn open_scheme(url: EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let url = url.read_password_files()?;
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]
-        "memory" => Ok(engine::memory::MemoryEngine::open(&url, clock)?),
+        "memory" => Ok(crate::engine::memory::MemoryEngine::open(&url, clock)?),
         #[cfg(feature = "file")]
-        "file" => Ok(engine::file::FileEngine::open(&url, clock).await?),
+        "file" => Ok(crate::engine::file::FileEngine::open(&url, clock).await?),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => engine::redis::open(&url, clock).await,
+        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => crate::engine::redis::open(&url, clock).await,
         #[cfg(feature = "redis")]
-        "redlock" => engine::redlock::open(&url, clock).await,
+        "redlock" => crate::engine::redlock::open(&url, clock).await,
         #[cfg(feature = "mysql")]
-        "mysql" => engine::sql::open(&url, clock).await,
+        "mysql" => crate::engine::sql::open(&url, clock).await,
         #[cfg(feature = "postgres")]
-        "postgres" => engine::sql::open(&url, clock).await,
+        "postgres" => crate::engine::sql::open(&url, clock).await,
         #[cfg(feature = "zookeeper")]
-        "zookeeper" => engine::zookeeper::open(&url, clock).await,
+        "zookeeper" => crate::engine::zookeeper::open(&url, clock).await,
         scheme => {
             let _ = clock;
             Err(unknown_scheme(scheme))
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn urls_know_the_scheme_of_every_engine() {
         for entry in entries() {
-            assert!(engine::SCHEMES.contains(&entry.scheme), "{}", entry.scheme);
+            assert!(crate::engine::SCHEMES.contains(&entry.scheme), "{}", entry.scheme);
         }
     }
 }

@@ -43,11 +43,11 @@ pub use self::url::EngineUrl;
 pub(crate) use self::url::SCHEMES;
 
 #[cfg(any(feature = "memory", feature = "file"))]
-use crate::clock::{Clock, Instant};
+use crate::clock::Clock;
 #[cfg(any(feature = "memory", feature = "file"))]
 use crate::logic::table::{Contender, Verdict};
 use crate::logic::table::{Refusal, ReleaseEffect};
-use crate::types::{ClaimId, Error, Holder, LockName, Mode, Token};
+use crate::types::{ClaimId, Error, Holder, Instant, LockName, Mode, Token};
 
 /// One step of an engine. The caller may drop it at any time, and then cleans up with
 /// [`Engine::release`].
