@@ -238,6 +238,17 @@ async fn memory_findings(url: &EngineUrl) -> Result<Vec<Finding>> {
     Ok(vec![reach])
 }
 
+/// Asserts a finding's level, and that its text contains `text`.
+#[cfg(all(test, any(feature = "mysql", feature = "postgres", feature = "redis", feature = "zookeeper")))]
+#[track_caller]
+fn assert_level(finding: &Finding, level: Level, text: &str) {
+    assert_eq!(finding.level, level, "{finding:?}");
+    let all = format!("{} {} {}", finding.found, finding.impact, finding.fix);
+    assert!(all.contains(text), "{text:?} is not in {all}");
+    assert!(!finding.impact.is_empty(), "{finding:?}");
+    assert_eq!(finding.fix.is_empty(), level == Level::Ok, "{finding:?}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,12 +1,12 @@
 //! Servers for the rules' tests.
 
+pub(super) use crate::assert_level;
 use std::collections::HashMap;
 use std::time::Duration;
 
 use super::super::facts::{ClockOffset, Deployment, Echo, Info, MasterFacts, NodeFacts, Requirements, RoundTrips};
 use super::super::keys::KeyScan;
 use super::super::query::QueryError;
-use crate::{Finding, Level};
 
 pub(super) fn requirements() -> Requirements {
     Requirements {
@@ -106,14 +106,4 @@ impl NodeFacts {
         let count = self.info_number("connected_slaves").unwrap();
         self.with_info("connected_slaves", &(count + 1).to_string()).with_info(&format!("slave{count}"), line)
     }
-}
-
-/// Asserts a finding's level, and that its text contains `text`.
-#[track_caller]
-pub(super) fn assert_level(finding: &Finding, level: Level, text: &str) {
-    assert_eq!(finding.level, level, "{finding:?}");
-    let all = format!("{} {} {}", finding.found, finding.impact, finding.fix);
-    assert!(all.contains(text), "{text:?} is not in {all}");
-    assert!(!finding.impact.is_empty(), "{finding:?}");
-    assert_eq!(finding.fix.is_empty(), level == Level::Ok, "{finding:?}");
 }

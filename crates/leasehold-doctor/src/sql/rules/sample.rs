@@ -1,12 +1,12 @@
 //! Databases for the rules' tests, with real replies of MariaDB 10.11 and PostgreSQL 15.
 
+pub(super) use crate::assert_level;
 use std::time::Duration;
 
 use super::super::facts::{
     ClockOffset, Column, Fact, Facts, Intermediary, Requirements, RoundTrips, RowStats, Server, ServerFacts, Table,
     TableDefinition, TableState, UnknownReason, Values,
 };
-use crate::{Finding, Level};
 use leasehold_internals::sql::Dialect;
 use leasehold_internals::sql::config::Technique;
 
@@ -181,14 +181,4 @@ impl ServerFacts {
         }
         self
     }
-}
-
-/// Asserts a finding's level, and that its text contains `text`.
-#[track_caller]
-pub(super) fn assert_level(finding: &Finding, level: Level, text: &str) {
-    assert_eq!(finding.level, level, "{finding:?}");
-    let all = format!("{} {} {}", finding.found, finding.impact, finding.fix);
-    assert!(all.contains(text), "{text:?} is not in {all}");
-    assert!(!finding.impact.is_empty(), "{finding:?}");
-    assert_eq!(finding.fix.is_empty(), level == Level::Ok, "{finding:?}");
 }

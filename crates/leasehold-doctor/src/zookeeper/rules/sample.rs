@@ -1,5 +1,6 @@
 //! Ensembles for the rules' tests, with real replies of ZooKeeper 3.8.
 
+pub(super) use crate::assert_level;
 use std::time::Duration;
 
 use leasehold_zookeeper::{Acl, Permission};
@@ -9,7 +10,6 @@ use super::super::facts::{
     ServerSession, UnknownReason,
 };
 use super::super::walk::NodeSurvey;
-use crate::{Finding, Level};
 
 const SRVR: &str = "Zookeeper version: 3.8.0-${mvngit.commit.id}, built on 2024-12-29 17:54 UTC
 Latency min/avg/max: 0/0.0/0
@@ -153,14 +153,4 @@ impl Server {
     pub(super) fn with_conf(self, key: &str, value: &str) -> Self {
         Self { conf: self.conf.map(|lines| with_line(lines, key, value)), ..self }
     }
-}
-
-/// Asserts a finding's level, and that its text contains `text`.
-#[track_caller]
-pub(super) fn assert_level(finding: &Finding, level: Level, text: &str) {
-    assert_eq!(finding.level, level, "{finding:?}");
-    let all = format!("{} {} {}", finding.found, finding.impact, finding.fix);
-    assert!(all.contains(text), "{text:?} is not in {all}");
-    assert!(!finding.impact.is_empty(), "{finding:?}");
-    assert_eq!(finding.fix.is_empty(), level == Level::Ok, "{finding:?}");
 }

@@ -28,7 +28,7 @@ pub(super) fn io_error_at(path: &Path, action: &str, error: impl Into<io::Error>
 pub(super) fn damaged_file_error(path: &Path, reason: &str) -> Error {
     let message = format!(
         "{} is damaged ({reason}); the lock cannot be acquired, and the file is unchanged. Restore the file from a copy, or move it away to \
-         start anew: then also reset the resources that compare this lock's tokens, which start low again",
+         start over: then also reset the resources that compare this lock's tokens, which start low again",
         path.display()
     );
     Error::new(ErrorKind::Corrupt, message)

@@ -32,7 +32,7 @@ pub enum Failure {
 pub enum ErrorClass {
     /// Two statements conflicted: retry at once.
     Conflict,
-    /// Another transaction keeps our row locked.
+    /// Another transaction holds a row lock on our table.
     RowLocked,
     ReadOnly,
     Denied,
@@ -142,7 +142,7 @@ impl ErrorClass {
             }
             Self::RowLocked => later(
                 Unavailable,
-                format!("somebody keeps our row locked at {server}: is a transaction open on our table? ({cause_text})"),
+                format!("another transaction holds a row lock on our table at {server}; end it ({cause_text})"),
             ),
             Self::ReadOnly => later(
                 Unavailable,
