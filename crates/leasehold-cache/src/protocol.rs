@@ -13,7 +13,7 @@ use redis::{Cmd, Value};
 use crate::logic::{
     Data, LoadedValue, Operation, OperationReply, ReadReply, ReadRequest, StoreRefusal, WriteEnd, WriteRequest,
 };
-use leasehold_internals::redis::wire::{CachedScript, Reader, bytes, integer, named_key};
+use leasehold_internals::redis::wire::{CachedScript, Reader, bytes, check_format, integer, named_key};
 
 /// The default prefix of our keys. It differs from the locks' prefix: a cache may be evicted, and
 /// locks may not.
@@ -210,7 +210,7 @@ pub(crate) struct Message {
 
 impl Message {
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
-        let mut reader = Reader(text);
+        let mut reader = Reader(check_format(text).ok()?);
         let lease = u128::from_str_radix(std::str::from_utf8(reader.bytes(32)?).ok()?, 16).ok()?;
         let size = reader.number(6)?;
         let key = String::from_utf8(reader.bytes(size.try_into().ok()?)?.to_vec()).ok()?;
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn messages_are_parsed_as_the_scripts_write_them() {
-        let text = format!("{}000003a}}b", encode_id(7));
+        let text = format!("1{}000003a}}b", encode_id(7));
         let message = Message { lease: 7, key: "a}b".into(), failure: None };
         assert_eq!(Message::parse(text.as_bytes()), Some(message));
         let failed = Message::parse(format!("{text}no luck").as_bytes()).unwrap();

@@ -15,6 +15,7 @@
 //! | [`short_leases`] | short leases and waits on a machine that may be slow |
 //! | [`requirement`] | capabilities that a case needs, and how an engine without them must refuse |
 //! | [`flaky`] | an engine wrapper that loses requests and replies |
+//! | [`formats`] | assertions on locks and records in an unknown format |
 //! | [`limited`] | an engine wrapper with fewer capabilities |
 //! | [`model`] | random sequences of operations, compared with the memory engine step by step |
 //! | [`actor_process`], [`protocol`] | a separate process that holds locks, is killed and stopped |
@@ -28,6 +29,7 @@
 pub mod actor_process;
 pub mod cases;
 pub mod flaky;
+pub mod formats;
 pub mod limited;
 pub mod model;
 pub mod overlap_probe;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::logic::{JobRecord, LAYOUT_VERSION, SeenState};
+use crate::logic::{JobRecord, RECORD_FORMAT, SeenState};
 use leasehold::LockName;
 use leasehold::Locks;
 use leasehold::Records;
@@ -113,19 +113,21 @@ impl JobStore {
     }
 }
 
-/// Parses a record. Checks the layout version first: another layout may look alike.
+/// Parses a record. Checks the format number first: another format may look alike.
 fn parse(value: &str) -> Result<JobRecord> {
     let corrupt = |what: String| Error::new(ErrorKind::Corrupt, what);
     let raw: serde_json::Value = serde_json::from_str(value)
         .map_err(|error| corrupt(format!("the job's record is not JSON, so no tick runs: {error}")))?;
     match raw.get("v").and_then(serde_json::Value::as_u64) {
-        Some(v) if v == u64::from(LAYOUT_VERSION) => {}
+        Some(v) if v == u64::from(RECORD_FORMAT) => {}
         Some(v) => {
-            return Err(corrupt(format!(
-                "the job's record has layout {v}, but this program supports {LAYOUT_VERSION}, so no tick runs; use the program version that wrote it"
-            )));
+            let message = format!(
+                "the job's record has format {v}, and this version of leasehold reads format {RECORD_FORMAT}, so no tick runs; \
+                 use the version that wrote it (docs/upgrading.md)"
+            );
+            return Err(Error::new(ErrorKind::UnknownFormat, message));
         }
-        None => return Err(corrupt("the job's record does not state its layout, so no tick runs".into())),
+        None => return Err(corrupt("the job's record has no format number, so no tick runs".into())),
     }
     serde_json::from_value(raw)
         .map_err(|error| corrupt(format!("the job's record is damaged, so no tick runs: {error}")))
@@ -166,18 +168,19 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_layout_is_refused() {
+    fn an_unknown_format_is_refused() {
         let good = serde_json::to_string(&JobRecord::new("@daily", "UTC", 5)).unwrap();
         assert_eq!(parse(&good).unwrap().watermark, 5);
         for (text, expected) in [
             ("nonsense", "not JSON"),
-            ("{}", "state its layout"),
-            (&*good.replace("\"v\":1", "\"v\":2"), "has layout 2, but this program supports 1"),
+            ("{}", "has no format number"),
+            (&*good.replace("\"v\":1", "\"v\":2"), "has format 2, and this version of leasehold reads format 1"),
             (&*good.replace("\"watermark\":5", "\"watermark\":\"x\""), "is damaged"),
             (&*good.replace("\"watermark\":5,", ""), "is damaged"),
         ] {
             let error = parse(text).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            let kind = if expected.contains("format 2") { ErrorKind::UnknownFormat } else { ErrorKind::Corrupt };
+            assert_eq!(error.kind(), kind);
             assert!(error.to_string().contains(expected), "{error}");
         }
     }

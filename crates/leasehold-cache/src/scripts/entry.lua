@@ -1,5 +1,5 @@
 -- One key's record, as in src/logic.rs.
--- KEYS: the key, a hash. `m` is everything but the value, `v` the value, `w` the inboxes of waiting
+-- KEYS: the key, a hash. `m` is the format number and everything but the value, `v` the value, `w` the inboxes of waiting
 -- readers.
 -- ARGV: our inbox, the prefix of channels, then the operation's own arguments. Ids have 32 digits,
 -- times 16, tokens and versions 20, so that they compare as texts like numbers.
@@ -11,11 +11,12 @@ local token, version, kind, of, fresh, cost, row_until = '0000' .. ZERO, '0000' 
 -- When it was written, by the clock of the server that wrote it.
 local written = ZERO
 if m then
+  if sub(m, 1, 1) ~= FORMAT then error('unknown format ' .. sub(m, 1, 1)) end
+  m = sub(m, 2)
   generation, keep, lease, lease_until = sub(m, 1, 16), sub(m, 17, 32), sub(m, 33, 64), sub(m, 65, 80)
   mark, mark_until, token, version = sub(m, 81, 112), sub(m, 113, 128), sub(m, 129, 148), sub(m, 149, 168)
   kind, of, fresh, cost = sub(m, 169, 169), sub(m, 170, 185), sub(m, 186, 201), sub(m, 202, 217)
-  if #m >= 233 then row_until = sub(m, 218, 233) end
-  if #m >= 249 then written = sub(m, 234, 249) end
+  row_until, written = sub(m, 218, 233), sub(m, 234, 249)
 end
 local had_lease, had_keep = lease, keep
 local function plus(time, us)
@@ -47,7 +48,7 @@ local function fill(at)
 end
 -- Stores the record, and notifies waiting readers when the lease has ended.
 local function save(news)
-  call('HSET', key, 'm', generation .. keep .. lease .. lease_until .. mark .. mark_until .. token .. version
+  call('HSET', key, 'm', FORMAT .. generation .. keep .. lease .. lease_until .. mark .. mark_until .. token .. version
     .. kind .. of .. fresh .. cost .. row_until .. clock)
   if keep > had_keep then call('PEXPIRE', key, math.ceil((num(keep) - now) / 1000)) end
   if had_lease ~= NOBODY and lease == NOBODY then
@@ -55,7 +56,7 @@ local function save(news)
     if inboxes then
       call('HDEL', key, 'w')
       for at = 1, #inboxes, 16 do
-        call('PUBLISH', ARGV[2] .. sub(inboxes, at, at + 15), had_lease .. fmt('%06d', #key) .. key .. (news or ''))
+        call('PUBLISH', ARGV[2] .. sub(inboxes, at, at + 15), FORMAT .. had_lease .. fmt('%06d', #key) .. key .. (news or ''))
       end
     end
   end

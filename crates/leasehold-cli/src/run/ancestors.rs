@@ -13,10 +13,13 @@ use leasehold::{ClaimId, Guard, Owner};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-/// The holds around a command, outermost first: `owner:token:claim:process:engine:name`,
+/// The holds around a command, outermost first: `format:owner:token:claim:process:engine:name`,
 /// comma-separated, with escapes.
 const HELD_VARIABLE: &str = "LEASEHOLD_HELD";
 const OWNER_VARIABLE: &str = "LEASEHOLD_OWNER";
+
+/// The number of that format.
+const FORMAT: &str = "1";
 
 /// How many holds are passed to the command: the list must not outgrow the environment when a
 /// program starts itself repeatedly under locks.
@@ -52,6 +55,8 @@ pub(super) struct Ancestors {
     holds: Vec<Hold>,
     owner: Option<String>,
     is_nested: bool,
+    /// The format number of an entry that another version wrote.
+    unknown_format: Option<String>,
 }
 
 impl Hold {
@@ -63,7 +68,7 @@ impl Hold {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.splitn(5, ':');
+        let mut parts = text.strip_prefix(FORMAT)?.strip_prefix(':')?.splitn(5, ':');
         let owner = match parts.next()? {
             "-" => None,
             digits => Some(digits.parse().ok()?),
@@ -83,8 +88,8 @@ impl Hold {
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.owner {
-            Some(owner) => write!(f, "{owner}")?,
-            None => f.write_str("-")?,
+            Some(owner) => write!(f, "{FORMAT}:{owner}")?,
+            None => write!(f, "{FORMAT}:-")?,
         }
         let Process { pid, start_time: started, scope } = self.process;
         write!(f, ":{}:{:016x}:{pid}.{started}.{scope:016x}:{}", self.token, self.claim_prefix, self.lock_key)
@@ -125,7 +130,24 @@ impl Ancestors {
 
     fn new(held: &str, owner: Option<String>) -> Self {
         // Entries of another version do not parse, so they are not re-entered.
-        Self { holds: held.split(',').filter_map(Hold::parse).collect(), owner, is_nested: !held.is_empty() }
+        let holds = held.split(',').filter_map(Hold::parse).collect();
+        let other_format = |entry: &str| {
+            let (format, _) = entry.split_once(':')?;
+            let is_number = matches!(format.len(), 1..=3) && format.bytes().all(|byte| byte.is_ascii_digit());
+            (is_number && format != FORMAT).then(|| format.to_owned())
+        };
+        let unknown_format = held.split(',').find_map(other_format);
+        Self { holds, owner, is_nested: !held.is_empty(), unknown_format }
+    }
+
+    /// A warning, if an enclosing run is of a version whose holds cannot be read.
+    pub(super) fn unknown_format_warning(&self) -> Option<String> {
+        self.unknown_format.as_ref().map(|found| {
+            format!(
+                "{HELD_VARIABLE} lists a hold in format {found}, and this version of leasehold reads format {FORMAT}: \
+                 that hold is not re-entered (docs/upgrading.md)"
+            )
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -258,9 +280,13 @@ mod tests {
         let outer = hold(Some(Owner::new()), 7, 1, "a,b:c%");
         let inner = hold(None, 8, 2, "täst");
         let all = nested(&nested(&Ancestors::default(), &outer), &inner);
-        assert_eq!(all.holds, [outer, inner]);
+        assert_eq!(all.holds, [outer.clone(), inner]);
         assert!(!all.can_be_reentered(), "the innermost hold has no owner, so the variable is gone");
-        assert_eq!(Ancestors::new("x,1:2:3:4:5:6,,", None).holds, []);
+        let others = Ancestors::new("x,1:2:3:4:5:6,,", None);
+        assert_eq!((&others.holds[..], others.unknown_format_warning()), (&[][..], None));
+        let newer = Ancestors::new(&outer.to_string().replacen("1:", "2:", 1), None);
+        let warning = newer.unknown_format_warning().expect("a warning");
+        assert!(newer.holds.is_empty() && warning.contains("format 2") && warning.contains("format 1"), "{warning}");
     }
 
     #[tokio::test]

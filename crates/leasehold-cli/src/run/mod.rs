@@ -100,6 +100,9 @@ async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> 
         report.warn(&format!("other processes do not share {}: this lock excludes none of them", locks.url()));
     }
     let (engine, ancestors) = (args.engine.for_child(), Ancestors::from_env());
+    if let Some(warning) = ancestors.unknown_format_warning() {
+        report.warn(&warning);
+    }
     reentry::refuse_possible_deadlock(&locks, &plan, &ancestors)?;
     let result = match acquire(&locks, &plan, &ancestors, &mut signals, report).await {
         Ok(AcquireResult::Held(guard, owner)) => {

@@ -124,7 +124,7 @@ async fn unreported_settings_are_unknown_and_never_ok() {
 #[tokio::test]
 async fn missing_permissions_are_failures_and_the_fix_works() {
     let server = durable_redis().start().await.unwrap();
-    redis_command(&server, &["HSET", "leasehold:l{a}", "m", "F"]).await;
+    redis_command(&server, &["HSET", "leasehold:l{a}", "m", "1F"]).await;
     redis_command(&server, &["EXPIRE", "leasehold:l{a}", "600"]).await;
     let url = create_user(&server, "~* &* +@all -eval").await;
     let (code, no_eval) = doctor_report(&url).await;
@@ -176,9 +176,11 @@ async fn unexpected_keys_below_the_prefix_are_found() {
         &["RPUSH", "leasehold:l{list}", "x"][..],
         &["SET", "leasehold:settings", "x"],
         &["HSET", "leasehold:l{other}", "field", "x"],
-        &["HSET", "leasehold:l{immortal}", "m", "F00000000000000010000000000"],
-        &["HSET", "leasehold:l{half}", "m", "R00000000000000010000000000"],
+        &["HSET", "leasehold:l{immortal}", "m", "1F00000000000000010000000000"],
+        &["HSET", "leasehold:l{half}", "m", "1R00000000000000010000000000"],
         &["EXPIRE", "leasehold:l{half}", "60"],
+        &["HSET", "leasehold:l{newer}", "m", "2 from the future"],
+        &["EXPIRE", "leasehold:l{newer}", "60"],
         &["SET", "elsewhere:l{x}", "x"],
     ] {
         redis_command(&server, words).await;
@@ -191,12 +193,13 @@ async fn unexpected_keys_below_the_prefix_are_found() {
         ("foreign-keys", "warn", "l{other}"),
         ("keys-without-ttl", "warn", "l{immortal}"),
         ("orphans", "warn", "l{half}"),
+        ("key-formats", "fail", "l{newer}"),
     ] {
         let finding = assert_finding(&report, check, level);
         assert!(finding["found"].as_str().unwrap().contains(&format!("leasehold:{key}")), "{finding}");
     }
     assert!(!report.to_string().contains("elsewhere"));
-    assert_eq!(redis_command(&server, &["DBSIZE"]).await, Reply::Integer(6), "all is left as it was");
+    assert_eq!(redis_command(&server, &["DBSIZE"]).await, Reply::Integer(7), "all is left as it was");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use crate::common::{LONG_TTL, TEST_TIMEOUT, TestFolder};
 use leasehold_testbed::redis::{IndependentServers, Reply, RespClient};
 
 /// Counts the claims in a lock's record.
-const COUNT_SCRIPT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 49, 0
+const COUNT_SCRIPT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 50, 0
 while text and at < #text do at, count = at + 68 + string.sub(text, at + 64, at + 67), count + 1 end
 return count";
 

@@ -147,7 +147,7 @@ pub(crate) struct MasterFacts {
 pub(crate) struct Epoch {
     /// The server's time in microseconds.
     pub(crate) now: u64,
-    /// In the format of `scripts/strict.lua`; `None` if there is no record.
+    /// In the format of `scripts/strict.lua`, without its number; `None` if there is no record.
     pub(crate) record: Option<String>,
 }
 

@@ -20,9 +20,9 @@ const EXAMINE_KEY_SCRIPT: &str = "\
 local kind = redis.call('TYPE', KEYS[1]).ok
 local hash = kind == 'hash'
 local main = hash and redis.call('HGET', KEYS[1], 'm') or ''
-local since, ttl = tonumber(string.sub(main, 28, 43)), tonumber(string.sub(main, 61, 72))
+local since, ttl = tonumber(string.sub(main, 29, 44)), tonumber(string.sub(main, 62, 73))
 local over = 0
-if string.sub(main, 1, 1) == 'H' and since and ttl then
+if string.sub(main, 1, 2) == '1H' and since and ttl then
   local time = redis.call('TIME')
   if since + ttl <= time[1] * 1000000 + time[2] then over = 1 end
 end
@@ -60,6 +60,8 @@ pub(crate) struct KeyScan {
     pub(crate) is_complete: bool,
     /// At the key of a lock's record, but of another type.
     pub(crate) wrong_type: KeyGroup,
+    /// Locks in a format that this version of leasehold does not read.
+    pub(crate) unknown_format: KeyGroup,
     /// Keys that are not ours.
     pub(crate) foreign: KeyGroup,
     /// Our keys without a TTL.
@@ -105,8 +107,8 @@ impl KeyScan {
 
     /// Adds one more key.
     ///
-    /// A lock is a hash, `<prefix>l…`. Its field `m` begins with F (free), H or B (held by one) and
-    /// is the only field; or it begins with R, and each claim has a field beside it. A record is a
+    /// A lock is a hash, `<prefix>l…`. Its field `m` begins with the format number. Then comes F
+    /// (free), H or B (held by one), and `m` is the only field; or R, and each claim has a field beside it. A record is a
     /// string, `<prefix>r…`, and stays. `<prefix>b…` (grouped renewals), `<prefix>e` and
     /// `<prefix>s` are strings, the last two followed by a slot's tag in a cluster. So are the
     /// locks of Redlock with the same prefix, `<prefix>q<name>`.
@@ -133,10 +135,11 @@ impl KeyScan {
         if key_facts.ttl_ms == -1 {
             self.without_ttl.add(key);
         }
-        let whole = match (expected, key_facts.lock_state.first()) {
+        let whole = match (expected, &key_facts.lock_state[..]) {
             ("string", _) => true,
-            (_, Some(b'F' | b'H' | b'B')) => key_facts.field_count == 1,
-            (_, Some(b'R')) => key_facts.field_count > 1,
+            (_, [wire::FORMAT_DIGIT, b'F' | b'H' | b'B', ..]) => key_facts.field_count == 1,
+            (_, [wire::FORMAT_DIGIT, b'R', ..]) => key_facts.field_count > 1,
+            (_, [b'0'..=b'9', ..]) => return self.unknown_format.add(key),
             _ => return self.foreign.add(key),
         };
         if !whole {
@@ -191,7 +194,7 @@ mod tests {
             lock_state: main.into(),
             field_count: fields,
             ttl_ms,
-            is_expired: main == "H over",
+            is_expired: main == "1H over",
         };
         keys.add_key("p:", key.as_bytes(), &key_facts);
         keys
@@ -200,11 +203,11 @@ mod tests {
     #[test]
     fn well_formed_lock_keys_give_no_finding() {
         for (key, kind, main, fields) in [
-            ("p:l{a}", "hash", "F0001", 1),
-            ("p:l{a}", "hash", "H0001", 1),
-            ("p:l=a{b}", "hash", "R0001", 2),
-            ("p:l~{x}}a", "hash", "R0001", 9),
-            ("p:l{a}", "hash", "B0001", 1),
+            ("p:l{a}", "hash", "1F0001", 1),
+            ("p:l{a}", "hash", "1H0001", 1),
+            ("p:l=a{b}", "hash", "1R0001", 2),
+            ("p:l~{x}}a", "hash", "1R0001", 9),
+            ("p:l{a}", "hash", "1B0001", 1),
             ("p:b0123456789abcdef0123456789abcdef", "string", "", 0),
             ("p:e", "string", "", 0),
             ("p:s{123}", "string", "", 0),
@@ -237,10 +240,11 @@ mod tests {
         assert_eq!(count(scan_of_one_key("p:settings", "hash", "", 3, -1)), [0, 1, 0, 0]);
         assert_eq!(count(scan_of_one_key("p:late", "string", "", 0, -1)), [0, 1, 0, 0]);
         assert_eq!(count(scan_of_one_key("p:", "string", "", 0, -1)), [0, 1, 0, 0]);
-        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "H", 1, -1)), [0, 0, 1, 0]);
-        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "R", 1, 1000)), [0, 0, 0, 1]);
-        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "F", 2, 1000)), [0, 0, 0, 1]);
-        assert_eq!(scan_of_one_key("p:l{a}", "hash", "H over", 1, 1000).expired.count, 1);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "1H", 1, -1)), [0, 0, 1, 0]);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "1R", 1, 1000)), [0, 0, 0, 1]);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "1F", 2, 1000)), [0, 0, 0, 1]);
+        assert_eq!(scan_of_one_key("p:l{a}", "hash", "2F0001", 1, 1000).unknown_format.count, 1);
+        assert_eq!(scan_of_one_key("p:l{a}", "hash", "1H over", 1, 1000).expired.count, 1);
     }
 
     #[test]

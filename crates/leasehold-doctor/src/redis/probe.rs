@@ -99,8 +99,11 @@ pub(super) async fn check_lock_keys(
 
 /// The record that strict mode keeps on the server, and the time to compare it with.
 pub(super) async fn epoch(link: &QueryConnection, aim: &Requirements) -> Fact<Epoch> {
-    let record: Option<String> =
+    let record: Option<Vec<u8>> =
         query(link, &redis_command(&["GET", &wire::auxiliary_key(&aim.prefix, 'e', None)])).await?;
+    let record = record.as_deref().map(wire::check_format).transpose();
+    let record = record.map_err(|error| QueryError::Refused(error.to_string()))?;
+    let record = record.map(|record| String::from_utf8_lossy(record).into_owned());
     let (seconds, micros): (u64, u64) = query(link, &redis_command(&["TIME"])).await?;
     Ok(Epoch { now: seconds * 1_000_000 + micros, record })
 }

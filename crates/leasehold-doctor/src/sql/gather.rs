@@ -203,12 +203,12 @@ async fn gather_server_facts(client: &mut QueryClient, config: &Config) -> Serve
 
 /// The tables that the technique needs, with their columns and the statements that create them.
 fn required_tables(config: &Config) -> Vec<(String, &'static [&'static str], String)> {
-    const LEASE: &[&str] = &["version", "token", "busy", "state"];
+    const LEASE: &[&str] = &["version", "token", "busy", "state", "format"];
     let of = |suffix: &str, wanted| (format!("{}{suffix}", config.table), wanted);
     let tables: Vec<(String, &'static [&'static str])> = match config.technique {
         Technique::Row => vec![of("", LEASE)],
-        Technique::ForUpdate => vec![of("_rows", &[]), of("_tokens", &["token"])],
-        Technique::Session => vec![of("_tokens", &["token"])],
+        Technique::ForUpdate => vec![of("_rows", &[]), of("_tokens", &["token", "format"])],
+        Technique::Session => vec![of("_tokens", &["token", "format"])],
     };
     tables
         .into_iter()
@@ -263,14 +263,17 @@ async fn count_rows(client: &mut QueryClient, config: &Config) -> Fact<RowStats>
     let [count, busy, ended, endless] = numbers[..] else {
         return Err(UnknownReason::not_reported("the number of rows"));
     };
-    let sql =
-        format!("SELECT name, version, token, state FROM {table} ORDER BY busy DESC LIMIT {}", RowStats::MAX_PARSED);
+    let sql = format!(
+        "SELECT name, version, token, state, format FROM {table} ORDER BY busy DESC LIMIT {}",
+        RowStats::MAX_PARSED
+    );
     // Rows may be large, and there may be no index: read them only if their number is known to be
     // below the limit.
     let reply = if count < most { client.query(&sql).await? } else { Reply::default() };
     let damaged = |row: &Vec<Value>| match &row[..] {
-        [name, version, token, state] => {
+        [name, version, token, state, format] => {
             let why = match (version.int(), token.int(), state.text()) {
+                _ if format.int() != Some(1) => "its format is not 1, which this version reads",
                 (Some(0..), Some(0..), Some(state)) => lease::corruption(state)?,
                 _ => "its version or token is invalid",
             };

@@ -47,6 +47,8 @@ pub(super) struct NodeSurvey {
     pub(super) is_complete: bool,
     /// Claims that belong to no session: no server will ever delete them.
     pub(super) ownerless: NodeGroup,
+    /// Claims in a format that this version of leasehold does not read.
+    pub(super) unknown_format: NodeGroup,
     /// Nodes that are not ours.
     pub(super) foreign: NodeGroup,
     /// Folders that have been empty for so long that the leader will never delete them.
@@ -75,7 +77,8 @@ impl NodeSurvey {
         self.add_list(path, names);
         self.transaction_times.extend([(stat.czxid, stat.ctime), (stat.mzxid, stat.mtime)]);
         for name in names.iter().filter(|name| wire::parse_node_name(name).is_none()) {
-            self.foreign.add(&format!("{path}/{name}"));
+            let group = if wire::other_format(name).is_some() { &mut self.unknown_format } else { &mut self.foreign };
+            group.add(&format!("{path}/{name}"));
         }
         if names.is_empty() {
             self.empty_folders.push((path.to_owned(), stat.pzxid));
@@ -169,7 +172,7 @@ pub(super) async fn survey_nodes(
 mod tests {
     use super::*;
 
-    const CLAIM: &str = "0123456789abcdef0123456789abcdef-x-0-0-0000000007";
+    const CLAIM: &str = "1-0123456789abcdef0123456789abcdef-x-0-0-0000000007";
 
     fn stat(zxid: i64, minute: i64) -> Stat {
         let time = minute * 60_000;
@@ -191,14 +194,18 @@ mod tests {
     #[test]
     fn ownerless_claims_and_foreign_nodes_are_distinguished() {
         let mut nodes = NodeSurvey::default();
-        nodes.add_folder("/l/a", &stat(1, 0), &[CLAIM.into(), "lock-0000000001".into()]);
+        nodes.add_folder("/l/a", &stat(1, 0), &[CLAIM.into(), "lock-0000000001".into(), "2-newer".into()]);
         nodes.add_claim("/l/a/mortal", &Stat { ephemeral_owner: 7, ..stat(2, 0) });
         nodes.add_claim(&format!("/l/a/{CLAIM}"), &stat(3, 0));
         nodes.find_stale_folders();
         assert_eq!((nodes.examined, nodes.claims, nodes.stale_folders.count), (1, 2, 0));
         assert_eq!(nodes.foreign.examples, ["/l/a/lock-0000000001"]);
+        assert_eq!(nodes.unknown_format.examples, ["/l/a/2-newer"]);
         assert_eq!(nodes.ownerless.examples, [format!("/l/a/{CLAIM}")]);
-        assert_eq!(nodes.longest_list, Some(("/l/a".into(), CLAIM.len() + "lock-0000000001".len() + 12)));
+        assert_eq!(
+            nodes.longest_list,
+            Some(("/l/a".into(), CLAIM.len() + "lock-0000000001".len() + "2-newer".len() + 16))
+        );
     }
 
     #[test]

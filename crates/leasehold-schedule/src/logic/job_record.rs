@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The layout that this code reads and writes.
-pub const LAYOUT_VERSION: u32 = 1;
+/// The format that this code reads and writes. The record states it in the field `v`.
+pub const RECORD_FORMAT: u32 = 1;
 
 /// The number of entries in the history. A record has at most 64 KiB, of which queued ticks use up
 /// to 12.
@@ -16,7 +16,7 @@ pub const MAX_MANUAL_RUNS: usize = 20;
 /// times in milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// The layout.
+    /// The number of the format.
     pub v: u32,
     /// The expression of the node that decided last.
     pub schedule: String,
@@ -162,7 +162,7 @@ impl JobRecord {
     /// A job that is new at `since`: it has no ticks before that.
     pub fn new(schedule: &str, zone: &str, since: i64) -> Self {
         Self {
-            v: LAYOUT_VERSION,
+            v: RECORD_FORMAT,
             schedule: schedule.to_owned(),
             zone: zone.to_owned(),
             since,

@@ -27,7 +27,7 @@ mod decide_tests;
 mod simulation;
 
 pub use self::decide::{Action, Decision, DecisionEvent, DecisionInput, decide};
-pub use self::job_record::{ActiveRun, HistoryEntry, JobRecord, LAYOUT_VERSION, OperatorRequest, TickOutcome};
+pub use self::job_record::{ActiveRun, HistoryEntry, JobRecord, OperatorRequest, RECORD_FORMAT, TickOutcome};
 pub use self::pending_work::{PendingWork, pending_work};
 pub use self::seen_state::SeenState;
 pub use self::ticks::{DueTicks, Ticks, due_ticks};

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::LockName;
+use super::{FORMAT, LockName};
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -40,6 +40,8 @@ pub enum ErrorKind {
     Denied,
     /// The engine's stored data cannot be parsed.
     Corrupt,
+    /// Another version of leasehold stored this in a format that this version does not read.
+    UnknownFormat,
     /// The engine has no space left.
     Full,
     /// This `Locks` was closed.
@@ -63,6 +65,7 @@ impl ErrorKind {
             Self::Unavailable => "unavailable",
             Self::Denied => "denied",
             Self::Corrupt => "corrupt",
+            Self::UnknownFormat => "unknown-format",
             Self::Full => "full",
             Self::Closed => "closed",
         }
@@ -110,6 +113,20 @@ impl Error {
             message: message.into(),
             source: None,
         }))
+    }
+
+    /// What is stored has format `found`, and not [`FORMAT`].
+    pub(crate) fn unknown_format(found: &str) -> Self {
+        let message = format!(
+            "it is stored in format {found}, and this version of leasehold reads format {FORMAT}; \
+             use the version that stored it (docs/upgrading.md)"
+        );
+        Self::new(ErrorKind::UnknownFormat, message)
+    }
+
+    /// Whether only one lock's stored data is at fault: damaged, or in an unknown format.
+    pub(crate) fn is_bad_record(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Corrupt | ErrorKind::UnknownFormat)
     }
 
     /// The same error, marked as worth a retry.

@@ -14,5 +14,10 @@ pub use self::instant::Instant;
 pub(crate) use self::instant::nanos;
 pub use self::name::{LockName, MAX_NAME};
 
+/// The format of everything that leasehold stores at an engine or sends to another client. Each
+/// stored value and each message has this number; another number is an error
+/// ([`ErrorKind::UnknownFormat`]), and never counts as a free lock.
+pub(crate) const FORMAT: u32 = 1;
+
 /// The TTL of a grant, unless the builder or the request sets another one.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);

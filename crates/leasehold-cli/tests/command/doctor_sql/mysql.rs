@@ -65,7 +65,7 @@ async fn mariadb_settings_that_delay_lose_or_refuse_locks_are_found() {
     run_statements(
         &server,
         &["CREATE TABLE leasehold (name VARBINARY(512) PRIMARY KEY, version BIGINT NOT NULL, \
-        token BIGINT NOT NULL, busy BIGINT NOT NULL, state MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL)"],
+        token BIGINT NOT NULL, busy BIGINT NOT NULL, state MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL, format BIGINT NOT NULL DEFAULT 1)"],
     )
     .await;
     let (_, report) = crate::common::doctor_report::doctor_report(&server.url()).await;
@@ -103,7 +103,8 @@ async fn a_read_only_or_inaccessible_mariadb_is_a_failure() {
 async fn mariadb_tables_that_would_merge_or_lose_locks_are_failures() {
     let server = shared_servers::mariadb().await;
     let of = |table: &str| format!("{}?table={table}", server.url());
-    let rest = "version BIGINT NOT NULL, token BIGINT NOT NULL, busy BIGINT NOT NULL, state MEDIUMTEXT NOT NULL";
+    let rest = "version BIGINT NOT NULL, token BIGINT NOT NULL, busy BIGINT NOT NULL, state MEDIUMTEXT NOT NULL, \
+        format BIGINT NOT NULL DEFAULT 1";
     run_statements(
         &server,
         &[
@@ -132,8 +133,8 @@ async fn mariadb_tables_that_would_merge_or_lose_locks_are_failures() {
     run_statements(
         &server,
         &[
-            "INSERT INTO leasehold VALUES ('torn', 1, 1, 0, '{')",
-            "INSERT INTO leasehold SELECT 'stuck', version, token, 9000000000000000, state FROM leasehold WHERE name = 'job'",
+            "INSERT INTO leasehold VALUES ('torn', 1, 1, 0, '{', 1)",
+            "INSERT INTO leasehold SELECT 'stuck', version, token, 9000000000000000, state, 1 FROM leasehold WHERE name = 'job'",
         ],
     )
     .await;

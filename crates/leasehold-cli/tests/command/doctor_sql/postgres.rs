@@ -112,7 +112,8 @@ async fn a_transaction_pooler_is_found() {
 #[tokio::test]
 async fn postgres_tables_that_would_merge_or_lose_locks_are_found() {
     let server = shared_servers::postgres().await;
-    let rest = "version bigint NOT NULL, token bigint NOT NULL, busy bigint NOT NULL, state text NOT NULL";
+    let rest = "version bigint NOT NULL, token bigint NOT NULL, busy bigint NOT NULL, state text NOT NULL, \
+        format bigint NOT NULL DEFAULT 1";
     let statements = format!(
         "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
          CREATE TABLE folded (name text COLLATE loose PRIMARY KEY, {rest});

@@ -128,8 +128,9 @@ async fn world_writable_nodes_and_missing_permissions_are_found() {
 async fn claims_without_a_session_block_their_lock_until_they_are_evicted() {
     let server = shared_servers::well_configured_zookeeper().await;
     let url = zookeeper_url("", &format!("{}/claims", server.url()));
-    let claim = format!("{:032x}-x-0-0-0000000000", 7);
-    let paths = ["/claims", "/claims/a", "/claims/b", &format!("/claims/a/{claim}"), "/claims/b/lock-1"];
+    let claim = format!("1-{:032x}-x-0-0-0000000000", 7);
+    let paths =
+        ["/claims", "/claims/a", "/claims/b", &format!("/claims/a/{claim}"), "/claims/b/lock-1", "/claims/b/2-newer"];
     let create: Vec<_> = paths.iter().map(|path| format!("create {path}")).collect();
     run_zookeeper_cli(&server, &create.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let (code, orphans) = doctor_report(&url).await;
@@ -138,6 +139,8 @@ async fn claims_without_a_session_block_their_lock_until_they_are_evicted() {
     assert!(text_of(finding, "found").contains(&format!("1 claim (/claims/a/{claim})")), "{finding}");
     let finding = assert_finding(&orphans, "foreign-nodes", "warn");
     assert!(text_of(finding, "found").contains("/claims/b/lock-1"), "{finding}");
+    let finding = assert_finding(&orphans, "node-formats", "fail");
+    assert!(text_of(finding, "found").contains("/claims/b/2-newer"), "{finding}");
     run_leasehold(&["run", "--engine", &url, "-n", "a", "--", "true"]).await.assert_failed(1, "");
     // The printed remedy works.
     run_leasehold(&["evict", "--engine", &url, "--yes", "a"]).await.assert_ok();

@@ -203,7 +203,7 @@ async fn old_epoch_record(addr: SocketAddr, slot: u16) -> String {
     let seconds: u128 = time.into_iter().next().map(text).and_then(|text| text.parse().ok()).expect("seconds");
     let now = seconds * 1_000_000;
     let start = now - 2 * longest;
-    let record = format!("{start:016}{longest:016}{now:016}{:016}{run}", start + longest);
+    let record = format!("1{start:016}{longest:016}{now:016}{:016}{run}", start + longest);
     assert_eq!(raw_command(addr, &["SET", &key, &record, "PX", "86400000"]).await, Reply::Simple("OK".to_owned()));
     key
 }

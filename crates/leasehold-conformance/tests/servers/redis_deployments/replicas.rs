@@ -24,8 +24,8 @@ async fn holder_token(addr: SocketAddr, name: &str) -> Option<Token> {
         Reply::Nil => None,
         record => {
             let record = text(record);
-            let token = record[1..17].parse().expect("a token");
-            (!record.starts_with('F')).then_some(Token(token))
+            let token = record[2..18].parse().expect("a token");
+            (!record.starts_with("1F")).then_some(Token(token))
         }
     }
 }

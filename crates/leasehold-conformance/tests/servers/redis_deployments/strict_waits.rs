@@ -46,7 +46,7 @@ async fn server_time_us(addr: SocketAddr) -> u64 {
 async fn epoch_start(addr: SocketAddr, slot: Option<u16>) -> u64 {
     let tag = slot.and_then(|slot| (0..).find(|number: &u32| slot_of(&number.to_string()) == slot));
     let key = tag.map_or("leasehold:e".to_owned(), |tag| format!("leasehold:e{{{tag}}}"));
-    text(raw_command(addr, &["GET", &key]).await)[..16].parse().expect("a number")
+    text(raw_command(addr, &["GET", &key]).await)[1..17].parse().expect("a number")
 }
 
 /// The earliest start of a new lease.

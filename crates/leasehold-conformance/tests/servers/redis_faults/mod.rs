@@ -8,6 +8,7 @@ mod deaths;
 #[cfg(feature = "nightly")]
 mod fairness;
 pub(crate) mod fixture;
+mod formats;
 mod isolation;
 mod leftovers;
 mod lock_record;

@@ -125,10 +125,10 @@ async fn tokens_rise_above_those_of_a_clock_that_was_set_back() {
     let guard = acquire(&locks).await;
     let now = guard.token().0;
     release(guard).await;
-    // The format of a free lock in `scripts/table.lua`: its last token, and the second when its
+    // A free lock as in `scripts/table.lua`: format 1, its last token, and the second when its
     // expiry was set.
     let mut last = now + 3_600_000_000;
-    let record = format!("F{last:016}{:010}", now / 1_000_000);
+    let record = format!("1F{last:016}{:010}", now / 1_000_000);
     fixture.command(&["HSET", &fixture.key("a"), "m", &record]).await;
     assert_eq!(inspect(&locks, "a").await.last_token, Some(Token(last)));
     for round in 0..6 {

@@ -12,7 +12,7 @@ use crate::redlock_faults::fixture::{Fixture, LASTING, NODES, PATIENT, ShiftedCl
 /// Finds a claim in a lock's record, after the header with the last release; nil if it is absent.
 const FIND_CLAIM_SCRIPT: &str =
     "local id = string.gsub(ARGV[1], '..', function(byte) return string.char(tonumber(byte, 16)) end)
-return string.find(redis.call('GET', KEYS[1]) or '', id, 49, true)";
+return string.find(redis.call('GET', KEYS[1]) or '', id, 50, true)";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_force_released_with_two_servers_down_stays_released() {

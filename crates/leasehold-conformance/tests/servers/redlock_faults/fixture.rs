@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 pub(crate) use crate::sql_faults::shifted_clock::ShiftedClock;
 
 /// Counts the claims in a lock's record.
-const COUNT_CLAIMS_SCRIPT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 49, 0
+const COUNT_CLAIMS_SCRIPT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 50, 0
 while text and at < #text do at, count = at + 68 + string.sub(text, at + 64, at + 67), count + 1 end
 return count";
 

@@ -7,6 +7,7 @@ mod clocks;
 mod empty_restarts;
 mod eviction;
 mod fixture;
+mod formats;
 mod hung_nodes;
 #[cfg(feature = "nightly")]
 mod nightly;

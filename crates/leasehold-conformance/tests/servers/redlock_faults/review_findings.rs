@@ -76,7 +76,7 @@ async fn a_lost_claim_is_released_on_the_servers_that_still_have_it() {
             .await;
     let held = holds.mutex("a").lock().await.expect("the lock");
     let size = async || command_number(fixture.server(2), &["STRLEN", &fixture.key("a")]).await;
-    wait_until("the third server has the claim", async || size().await > 48).await;
+    wait_until("the third server has the claim", async || size().await > 49).await;
     let claim = eventually(TEST_TIMEOUT, || async {
         let view = evicts.inspect("a").await.map_err(|error| error.to_string())?;
         view.holders.first().map(|holder| holder.claim).ok_or("no holder there".to_owned())
@@ -85,7 +85,7 @@ async fn a_lost_claim_is_released_on_the_servers_that_still_have_it() {
     eventually(TEST_TIMEOUT, || evicts.force_release("a", claim)).await;
     ahead.advance(LASTING * 2 / 5);
     assert_eq!(timeout(TEST_TIMEOUT, held.lost()).await.expect("the holder learns of the loss"), LostReason::Revoked);
-    wait_until("the claim is gone", async || size().await == 48).await;
+    wait_until("the claim is gone", async || size().await == 49).await;
 }
 
 /// If the drift consumes the whole lease, the error says so, and does not claim another holder.

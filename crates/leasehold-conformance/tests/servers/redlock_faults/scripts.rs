@@ -75,7 +75,7 @@ impl ScriptsAndModel {
             other => panic!("{other:?}"),
         };
         let number = |from: usize, to: usize| text[from..to].parse::<u64>().expect("a number");
-        let (mut last, mut ends, mut at) = (number(0, 16), [None; 5], 48);
+        let (mut last, mut ends, mut at) = (number(1, 17), [None; 5], 49);
         while at < text.len() {
             let claim = (0..5).find(|claim| claim_text(*claim) == text[at..at + 16]).expect("a known claim");
             last = last.max(number(at + 32, at + 48));

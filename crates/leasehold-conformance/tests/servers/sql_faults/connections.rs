@@ -1,5 +1,7 @@
 //! Connections that are killed, cut or frozen, or that lose replies.
 
+use std::time::Duration;
+
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::eventually;
 
@@ -146,4 +148,34 @@ async fn until_wakeup_lock_held(fixture: &Fixture, wakeup_lock: &str, not: u64) 
         if holder != not && waits { Ok(holder) } else { Err("no connection waits for it") }
     })
     .await
+}
+
+/// A firewall drops the connection that listens, without closing it: the next check of the server's
+/// load gets no reply, and the client listens on a new connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_listening_connection_is_replaced() {
+    // A heartbeat and the end of the lease would find the grant as well, but are due later than
+    // anything here.
+    const HEARTBEAT_IS_FAR: Duration = Duration::from_secs(7200);
+    let (fixture, ahead) = (Fixture::new(DatabaseKind::Postgres).await, ShiftedClock::new());
+    let (near, proxy) = (fixture.open_locks(HEARTBEAT_IS_FAR).await, fixture.proxy().await);
+    let url = format!("{}?connect-timeout=20s", fixture.url_at(proxy.addr()));
+    let far = ahead.open_locks(&url, HEARTBEAT_IS_FAR).await;
+    let guard = acquire(&near, "a").await;
+    let waiter = tokio::spawn(async move { far.mutex("a").timeout(HEARTBEAT_IS_FAR).lock().await });
+    until_queued(&near, "a", 1).await;
+    for number in 1..=proxy.counts().accepted {
+        proxy.silence(number);
+    }
+    let _ = guard.release().await.expect("a release");
+    let mut passed = Duration::ZERO;
+    eventually(TEST_TIMEOUT, || {
+        if !waiter.is_finished() && passed < Duration::from_secs(600) {
+            ahead.advance(Duration::from_secs(1));
+            passed += Duration::from_secs(1);
+        }
+        std::future::ready(if waiter.is_finished() { Ok(()) } else { Err("the waiter was not granted the lock") })
+    })
+    .await;
+    assert!(waiter.await.expect("no panic").expect("a lock").is_held());
 }

@@ -10,6 +10,7 @@ mod deployments;
 mod evicted_waiters;
 mod evictions;
 mod fixture;
+mod formats;
 mod local_hand_offs;
 pub(crate) mod manual_transaction;
 mod many_waiters;

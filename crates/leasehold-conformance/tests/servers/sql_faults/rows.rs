@@ -138,7 +138,7 @@ async fn an_outdated_notification_grants_no_lock() {
     let waiter = "state::jsonb->'waiters'->0";
     // The notification names the waiter's own claim, with an earlier token.
     let sql = format!(
-        "SELECT pg_notify('leasehold_' || ({waiter}->>'in'), 'g ' || ({waiter}->>'id') || ' {} a ' || \
+        "SELECT pg_notify('leasehold_' || ({waiter}->>'in'), '1 g ' || ({waiter}->>'id') || ' {} a ' || \
          (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) FROM leasehold",
         guard.token()
     );

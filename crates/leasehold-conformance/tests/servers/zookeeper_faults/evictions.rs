@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use leasehold::clock::Clock;
 use leasehold::engine::{AcquireReply, Engine, LossEvent, LossEvents};
-use leasehold::{Claim, ErrorKind, Mode};
+use leasehold::{Claim, ErrorKind, Mode, Token};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::{Proxy, eventually};
+use leasehold_zookeeper::{Acls, CreateMode, MultiWriteResult};
 use tokio::time::timeout;
 
 use crate::zookeeper_faults::fixture::{Fixture, LONG_TTL, attempt_once, claim};
@@ -252,4 +253,31 @@ async fn a_release_on_request_is_noted_until_it_is_read() {
         assert_eq!(locks.was_released("a", claim).await.expect("an answer"), Some(requested), "lost: {lost}");
         assert_eq!(mark_count(&fixture).await, 0, "lost: {lost}");
     }
+}
+
+/// A request arrived twice, so that the claim has two nodes, and its client may go on with either:
+/// the token of the eviction is above both, or there is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_token_of_an_eviction_refuses_both_nodes_of_a_claim() {
+    let fixture = Fixture::new().await;
+    let locks = fixture.open_locks(LONG_TTL).await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let node = fixture.nodes("a").await.pop().expect("a node");
+    let (second, _) = node.rsplit_once('-').expect("a number at its end");
+    let waiter = format!("{}/1-{:032x}-x-0-0-", fixture.folder("a"), 7);
+    let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    // In one transaction: no number lies between the two tokens.
+    let mut both = fixture.client.new_multi_writer();
+    both.add_create(&format!("{second}-"), b"", &mode).expect("a valid path");
+    both.add_create(&waiter, b"", &mode).expect("a valid path");
+    let created = both.commit().await.expect("two nodes");
+    let MultiWriteResult::Create { path, .. } = &created[0] else { panic!("{created:?}") };
+    let stat = fixture.client.check_stat(path).await.expect("an answer").expect("a node");
+    let second = Token(stat.czxid.cast_unsigned());
+    assert!(second > held.token());
+    let evicted = locks.inspect("a").await.expect("a view").holders[0].claim;
+    let outcome = locks.force_release("a", evicted).await.expect("an eviction");
+    assert_eq!(outcome.contender.and_then(|contender| contender.token), Some(second));
+    assert!(outcome.fence_token.is_none_or(|token| token > second), "{:?} for {second}", outcome.fence_token);
+    assert_eq!(fixture.nodes("a").await.len(), 1, "only the waiter's node stays");
 }

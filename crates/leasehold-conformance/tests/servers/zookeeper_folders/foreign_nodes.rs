@@ -5,7 +5,7 @@ use leasehold_zookeeper::CreateMode;
 use crate::zookeeper_folders::fixture::{Fixture, ProtectedResource, create_node, release, stat, until_waiting};
 
 /// Names that other programs use, and malformed ones.
-const FOREIGN_NODES: [(&str, CreateMode); 10] = [
+const FOREIGN_NODES: [(&str, CreateMode); 11] = [
     ("lock-0000000000", CreateMode::Ephemeral),
     ("_c_5b0bd9c1-6ff4-4f7b-9b6f-4a3b3a1b0f55-lock-", CreateMode::EphemeralSequential),
     ("stays", CreateMode::Persistent),
@@ -13,10 +13,11 @@ const FOREIGN_NODES: [(&str, CreateMode); 10] = [
     ("-----", CreateMode::Persistent),
     ("x-x-0-0-0000000000", CreateMode::Ephemeral),
     // Almost valid claims, which have all digits and lowercase letters.
-    ("1-x-0-0-0", CreateMode::Ephemeral),
-    ("+1-x-0-0-", CreateMode::EphemeralSequential),
-    ("0000000000000000000000000000000A-x-0-0-", CreateMode::EphemeralSequential),
-    ("0000000000000000000000000000000a-x-0-0-0000000000-", CreateMode::EphemeralSequential),
+    ("1-1-x-0-0-0", CreateMode::Ephemeral),
+    ("1-+1-x-0-0-", CreateMode::EphemeralSequential),
+    ("1-0000000000000000000000000000000A-x-0-0-", CreateMode::EphemeralSequential),
+    ("1-0000000000000000000000000000000a-x-0-0-0000000000-", CreateMode::EphemeralSequential),
+    ("0000000000000000000000000000000a-x-0-0-", CreateMode::EphemeralSequential),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,6 +6,7 @@
 mod fixture;
 mod folder_removal;
 mod foreign_nodes;
+mod formats;
 mod names;
 mod sequence_exhaustion;
 mod snapshot;

@@ -30,7 +30,7 @@ async fn enqueue(resource: &ProtectedResource, locks: &Locks, number: usize, wai
 /// one.
 async fn holders_by_sequence(admin: &Client, folder: &str) -> Vec<String> {
     let nodes = admin.list_children(folder).await.expect("a list");
-    let text = |node: &String| node.splitn(5, '-').last().map(str::to_owned);
+    let text = |node: &String| node.splitn(6, '-').last().map(str::to_owned);
     let first = nodes.iter().map(text).min().expect("a node");
     nodes.into_iter().filter(|node| text(node) == first).collect()
 }

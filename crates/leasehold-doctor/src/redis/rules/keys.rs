@@ -25,6 +25,11 @@ pub(super) fn judge(node: &NodeFacts, keys: &Fact<KeyScan>, aim: &Requirements) 
             .impact("these locks cannot be acquired (WRONGTYPE)")
             .fix(other)
     }));
+    findings.extend(describe(&keys.unknown_format).map(|found| {
+        fail("key-formats", at, format!("of ours, {found}, in a format that this version does not read"))
+            .impact("another version of leasehold stored these locks; this version refuses to use them")
+            .fix("use one version of leasehold in the whole fleet, or versions that docs/upgrading.md allows together")
+    }));
     findings.extend(describe(&keys.foreign).map(|found| {
         warn("foreign-keys", at, format!("below {prefix:?}, {found}, not written by us"))
             .impact("another program uses our prefix: its keys may collide with a lock's, and one overwrites the other")
@@ -83,6 +88,7 @@ mod tests {
         assert_level(&find(good.clone())[0], Good, "9 keys");
         assert_level(&find(KeyScan { is_complete: false, ..good.clone() })[0], Good, "as far as examined");
         assert_level(&find(KeyScan { wrong_type: group(1), ..good.clone() })[0], Fail, "1 key (leasehold:l{0})");
+        assert_level(&find(KeyScan { unknown_format: group(2), ..good.clone() })[0], Fail, "2 keys (leasehold:l{0}, ");
         assert_level(&find(KeyScan { foreign: group(5), ..good.clone() })[0], Warn, "5 keys (leasehold:l{0}, ");
         assert_level(&find(KeyScan { without_ttl: group(2), ..good.clone() })[0], Warn, "without a TTL");
         assert_level(&find(KeyScan { orphans: group(2), ..good.clone() })[0], Warn, "part is missing");

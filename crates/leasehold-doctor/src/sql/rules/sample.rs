@@ -89,10 +89,10 @@ fn column(name: &str, of: &str, collation: &str) -> Column {
 
 fn table(engine: &str, name: Column, long: &str) -> Table {
     let mut columns = vec![name];
-    columns.extend(["version", "token", "busy"].map(|name| column(name, "bigint", "")));
+    columns.extend(["version", "token", "busy", "format"].map(|name| column(name, "bigint", "")));
     columns.push(Column { has_loose_collation: engine == "InnoDB", ..column("state", long, "utf8mb4_bin") });
     let shape = TableDefinition { engine: engine.into(), columns, is_name_unique: true };
-    let wanted = &["version", "token", "busy", "state"];
+    let wanted = &["version", "token", "busy", "state", "format"];
     Table { name: "leasehold".into(), required_columns: wanted, state: Ok(TableState::Exists(shape)) }
 }
 

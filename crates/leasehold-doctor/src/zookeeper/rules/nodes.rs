@@ -19,6 +19,11 @@ pub(super) fn check_nodes(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Fin
             .impact("no session end deletes them: their locks are blocked forever. These nodes were restored or copied")
             .fix("delete them: `leasehold evict` on their locks, or delete in zkCli")
     }));
+    findings.extend(describe_group(&nodes.unknown_format, "claim").map(|found| {
+        fail("node-formats", "", format!("{found} in a format that this version does not read"))
+            .impact("another version of leasehold stored these claims; this version refuses to use their locks")
+            .fix("use one version of leasehold in the whole fleet, or versions that docs/upgrading.md allows together")
+    }));
     findings.extend(describe_group(&nodes.foreign, "node").map(|found| {
         warn("foreign-nodes", "", format!("below {base}, {found}, not ours"))
             .impact("another program uses our path. In a lock's folder its nodes slow down each acquire, and the folder stays forever")
@@ -64,6 +69,11 @@ mod tests {
             &find(NodeSurvey { ownerless: group(1), ..good.clone() })[0],
             Fail,
             "1 claim (/leasehold/0) without",
+        );
+        assert_level(
+            &find(NodeSurvey { unknown_format: group(1), ..good.clone() })[0],
+            Fail,
+            "1 claim (/leasehold/0) in a format",
         );
         assert_level(&find(NodeSurvey { foreign: group(5), ..good.clone() })[0], Warn, "5 nodes (/leasehold/0, ");
         assert_level(&find(NodeSurvey { stale_folders: group(2), ..good.clone() })[0], Warn, "checkIntervalMs");

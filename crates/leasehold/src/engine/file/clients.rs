@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::error;
 use super::folder::{self, Folder, client_file, socket_file};
-use crate::types::{Holder, Result};
+use crate::types::{FORMAT, Holder, Result};
 
 /// How many files of other clients one start checks, to remove those of dead ones.
 const MAX_CLIENTS_SWEPT: usize = 256;
@@ -45,7 +45,7 @@ impl Client {
                 if found.st_nlink == 0 {
                     return Ok(None);
                 }
-                writeln!(file, "{}\n{}\n{}", holder.host, holder.pid, holder.program)?;
+                writeln!(file, "{FORMAT}\n{}\n{}\n{}", holder.host, holder.pid, holder.program)?;
                 Ok(Some(Self { id, file, path: path.clone(), device_and_inode: (found.st_dev, found.st_ino) }))
             };
             match register() {
@@ -100,7 +100,8 @@ pub(super) fn is_alive(folder: &Folder, client: u128) -> bool {
 pub(super) fn read_holder(folder: &Folder, client: u128, text: &str) -> Holder {
     let info = folder.clients.read(&client_file(client), MAX_CLIENT_FILE).ok().flatten().unwrap_or_default();
     let info = String::from_utf8_lossy(&info);
-    let mut lines = info.lines();
+    // An unknown format shows as an unknown client.
+    let mut lines = info.strip_prefix(&format!("{FORMAT}\n")).unwrap_or_default().lines();
     let host = lines.next().unwrap_or("?");
     let pid = lines.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
     Holder::new(host, pid, lines.next().unwrap_or("?"), text)

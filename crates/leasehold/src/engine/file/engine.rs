@@ -411,7 +411,7 @@ impl Engine for FileEngine {
                 let view = match self.view_lock(name.clone()).await {
                     Ok(view) => view,
                     // A lock that is damaged, or belongs to another user, does not hide the others.
-                    Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Denied) => {
+                    Err(error) if error.is_bad_record() || error.kind() == ErrorKind::Denied => {
                         LockView { damage: Some(error.to_string()), ..LockView::free(name) }
                     }
                     Err(error) => return Err(error),

@@ -13,7 +13,7 @@ use super::config::Config;
 use super::dir::{self, Dir};
 use super::permissions::{Permissions, user_label};
 use super::{error, layout};
-use crate::types::{Error, ErrorKind, LockName, Result};
+use crate::types::{Error, ErrorKind, FORMAT, LockName, Result};
 
 /// The maximum size of `token_floor` and `clock`, which have one line each.
 const MAX_LINE_FILE: u64 = 256;
@@ -43,11 +43,12 @@ impl Folder {
     /// folder must be in the same one.
     fn check_clock(&self) -> Result<()> {
         let namespace = fs::metadata("/proc/self/ns/time").map_or(0, |found| found.ino());
-        let (boot, path) = (format!("{:032x} ", self.boot_id), self.root.path("clock"));
+        let (boot, path) = (format!("{FORMAT} {:032x} ", self.boot_id), self.root.path("clock"));
         let identity = format!("{boot}{namespace}\n");
         let found = self.root.read("clock", MAX_LINE_FILE).map_err(|e| error::io_error_at(&path, "read", e))?;
         match found.and_then(|found| String::from_utf8(found).ok()) {
             Some(found) if found == identity => return Ok(()),
+            Some(found) if layout::after_format(&found)?.is_none() => {}
             Some(found) if found.starts_with(&boot) => {
                 let message = format!(
                     "{} is in use from another time namespace, whose clock is not ours; use it from one side only",
@@ -80,7 +81,8 @@ impl Folder {
         else {
             return Ok(0);
         };
-        let number = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
+        let text = layout::after_format(str::from_utf8(&text).unwrap_or_default())?;
+        let number = text.and_then(|text| text.trim().parse().ok());
         number.ok_or_else(|| error::damaged_file_error(&path, "it is not a number"))
     }
 
@@ -93,7 +95,7 @@ impl Folder {
         if token <= self.token_floor()? {
             return Ok(());
         }
-        let replaced = self.root.replace("floor.new", "floor", &format!("{token}\n"));
+        let replaced = self.root.replace("floor.new", "floor", &format!("{FORMAT} {token}\n"));
         replaced.and_then(|()| latch.sync_all()).map_err(|e| error::io_error_at(&path, "write", e))
     }
 

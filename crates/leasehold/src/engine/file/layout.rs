@@ -1,7 +1,7 @@
 //! The layout of a lock file, and its name.
 //!
 //! ```text
-//! 0     magic, name                                   written once
+//! 0     magic with the format number, name            written once
 //! 960   last, reserved and intended token, boot, slots the counters
 //! 1024  slot 0 (128 bytes), slot 1, …                 32 to a page, none across a page's end; each with its checksum
 //! 2 Mi  text 0 (256 bytes), text 1, …                 the description of each slot's party
@@ -16,9 +16,10 @@ use sha2::{Digest, Sha256};
 use crate::clock::Instant;
 use crate::engine::Claim;
 use crate::logic::table::{Contender, LockTable};
-use crate::types::{ClaimId, LockName, MAX_DESCRIPTION, MAX_NAME, Mode, Owner, Token};
+use crate::types::{ClaimId, Error, FORMAT, LockName, MAX_DESCRIPTION, MAX_NAME, Mode, Owner, Token};
 
-pub(super) const MAGIC: &[u8; 8] = b"LEASEHD1";
+/// The last byte is the format number.
+const MAGIC: &[u8; 8] = &[b'L', b'E', b'A', b'S', b'E', b'H', b'D', b'0' + FORMAT as u8];
 pub(super) const PAGE_SIZE: usize = 4096;
 pub(super) const COUNTERS_OFFSET: usize = 960;
 pub(super) const SLOTS_OFFSET: usize = 1024;
@@ -77,6 +78,25 @@ pub(super) fn first_page(name: &LockName, floor: u64) -> Vec<u8> {
     page[10..10 + bytes.len()].copy_from_slice(bytes);
     write_counters(&mut page, Counters { last: floor, reserved: floor, intent: floor, ..Counters::default() });
     page
+}
+
+/// Refuses a first page in another format.
+pub(super) fn check_format(page: &[u8]) -> Result<(), Error> {
+    match (page.get(..7), page.get(7)) {
+        (Some(start), Some(format)) if start == &MAGIC[..7] && *format != MAGIC[7] => {
+            Err(Error::unknown_format(&char::from(*format).to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The rest of a one-line file behind the format number and a blank; `None` if it has none.
+pub(super) fn after_format(text: &str) -> Result<Option<&str>, Error> {
+    match text.split_once(' ') {
+        Some((format, rest)) if format.parse() == Ok(FORMAT) => Ok(Some(rest)),
+        Some((format, _)) if format.parse::<u32>().is_ok() => Err(Error::unknown_format(format)),
+        _ => Ok(None),
+    }
 }
 
 /// The lock name in a file's first page.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::LockOptions;
-use crate::types::Holder;
+use crate::types::{ErrorKind, Holder};
 
 fn name(text: &str) -> LockName {
     LockName::new(text).unwrap()
@@ -51,6 +51,12 @@ fn a_damaged_header_is_refused() {
         assert!(read_counters(&bad).is_err(), "byte {at}");
     }
     assert!(lock_name_in(&[0; PAGE_SIZE]).is_err());
+    assert!(check_format(&page).is_ok() && check_format(&[0; PAGE_SIZE]).is_ok());
+    let mut newer = page;
+    newer[7] = b'2';
+    assert_eq!(check_format(&newer).unwrap_err().kind(), ErrorKind::UnknownFormat);
+    assert!(after_format("1 7").unwrap() == Some("7") && after_format("7").unwrap().is_none());
+    assert_eq!(after_format("2 7").unwrap_err().kind(), ErrorKind::UnknownFormat);
 }
 
 fn contender(id: u128, mode: Mode, owner: Option<u128>, text: &str) -> Contender<ContenderDetails> {

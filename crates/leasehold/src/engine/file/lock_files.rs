@@ -288,6 +288,7 @@ impl Latch<'_> {
         if first < PAGE_SIZE {
             return Err(damage_error("it is too short"));
         }
+        layout::check_format(&file.content)?;
         layout::lock_name_in(&file.content).map_err(damage_error)?;
         let mut counters = layout::read_counters(&file.content).map_err(damage_error)?;
         let size = layout::slot_offset(counters.slots as usize).max(PAGE_SIZE);

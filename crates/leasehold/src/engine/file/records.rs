@@ -28,9 +28,10 @@ use super::folder::Folder;
 use super::{error, layout};
 use crate::engine::Record;
 use crate::logic::record_version::{MAX_RECORD, next_version};
-use crate::types::{Error, ErrorKind, LockName, Result};
+use crate::types::{Error, ErrorKind, FORMAT, LockName, Result};
 
-const MAGIC: &str = "leasehold record 1";
+/// Begins each record; the format number follows.
+const MAGIC: &str = "leasehold record ";
 
 /// The name of a new version until it is complete.
 const DRAFT_FILE: &str = ".new";
@@ -126,6 +127,7 @@ fn record_name_in(folder: &Folder, file: &str) -> Result<Option<LockName>> {
 fn read_version_and_value(folder: &Folder, name: &LockName) -> Result<Option<(u64, String)>> {
     let file = layout::file_name(name);
     let Some(text) = read_text(folder, &file)? else { return Ok(None) };
+    check_format(&text)?;
     decode(&text, name).map(Some).map_err(|reason| damaged_record_error(&folder.records.path(&file), reason))
 }
 
@@ -142,16 +144,33 @@ fn read_text(folder: &Folder, file: &str) -> Result<Option<String>> {
 }
 
 fn encode(name: &LockName, version: u64, value: &str) -> String {
-    format!("{MAGIC}\n{version} {}\n{name}\n{value}", checksum(name, version, value))
+    format!("{MAGIC}{FORMAT}\n{version} {}\n{name}\n{value}", checksum(name, version, value))
+}
+
+/// The format number in a record's first line.
+fn format_in(line: &str) -> Option<&str> {
+    line.strip_prefix(MAGIC).filter(|format| !format.is_empty() && format.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Refuses a record in another format.
+fn check_format(text: &str) -> Result<()> {
+    match text.lines().next().and_then(format_in).filter(|format| format.parse() != Ok(FORMAT)) {
+        Some(format) => Err(Error::unknown_format(format)),
+        None => Ok(()),
+    }
 }
 
 fn decode(text: &str, name: &LockName) -> Result<(u64, String), &'static str> {
     let mut parts = text.splitn(4, '\n');
     let (magic, numbers) = (parts.next(), parts.next().and_then(|line| line.split_once(' ')));
-    let (Some(MAGIC), Some((version, sum)), Some(found), Some(value)) = (magic, numbers, parts.next(), parts.next())
+    let (Some(format), Some((version, sum)), Some(found), Some(value)) =
+        (magic.and_then(format_in), numbers, parts.next(), parts.next())
     else {
         return Err("it does not begin like a record");
     };
+    if format.parse() != Ok(FORMAT) {
+        return Err("its format is unknown");
+    }
     let version = version.parse().map_err(|_| "its version is not a number")?;
     if found != name.as_str() {
         return Err("it belongs to another record");
@@ -189,15 +208,16 @@ fn sync_folder(latch: &File, path: &Path) -> Result<()> {
 /// The version up to which no new record may start.
 fn version_floor(folder: &Folder) -> Result<u64> {
     let path = folder.records.path(FLOOR_FILE);
-    read_text(folder, FLOOR_FILE)?
-        .map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged_record_error(&path, "it is not a number")))
+    let Some(text) = read_text(folder, FLOOR_FILE)? else { return Ok(0) };
+    let number = layout::after_format(&text)?.and_then(|number| number.trim().parse().ok());
+    number.ok_or_else(|| damaged_record_error(&path, "it is not a number"))
 }
 
 fn raise_version_floor(folder: &Folder, version: u64) -> Result<()> {
     if version <= version_floor(folder)? {
         return Ok(());
     }
-    replace_file(folder, FLOOR_FILE, format!("{version}\n").as_bytes())?;
+    replace_file(folder, FLOOR_FILE, format!("{FORMAT} {version}\n").as_bytes())?;
     // Before the record is removed: otherwise a loss of power could leave neither.
     folder.records.sync().map_err(|e| error::io_error_at(&folder.records.path(FLOOR_FILE), "sync", e))
 }

@@ -16,7 +16,7 @@ use super::folder::{Folder, socket_file};
 use super::lock_files::LockFile;
 use crate::clock::Instant;
 use crate::engine::LossBroadcaster;
-use crate::types::{ClaimId, Result};
+use crate::types::{ClaimId, FORMAT, Result};
 
 /// What a notification reports about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,29 +39,29 @@ const OVERFLOW_THRESHOLD: u32 = 10;
 const MAX_SEND_RETRIES: u32 = 5;
 const SEND_RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// The length of a message: the notification and its claim; the other bytes are unused.
-const MESSAGE_LEN: usize = 33;
+/// The length of a message: its format, the notification and its claim.
+const MESSAGE_LEN: usize = 18;
 
 impl Notification {
     fn encode(self, claim: ClaimId) -> [u8; MESSAGE_LEN] {
         let mut message = [0; MESSAGE_LEN];
-        message[0] = match self {
+        message[0] = FORMAT as u8;
+        message[1] = match self {
             Self::CheckState => 1,
-            Self::ForceReleased => 3,
-            Self::ReleaseRequested => 4,
+            Self::ForceReleased => 2,
+            Self::ReleaseRequested => 3,
         };
-        message[1..17].copy_from_slice(&claim.bits().to_le_bytes());
+        message[2..18].copy_from_slice(&claim.bits().to_le_bytes());
         message
     }
 
     fn decode(message: &[u8]) -> Option<(ClaimId, Self)> {
         let message: &[u8; MESSAGE_LEN] = message.try_into().ok()?;
-        let claim = u128::from_le_bytes(message[1..17].try_into().ok()?);
-        let notification = match message[0] {
-            // Earlier versions report a grant with the second one, with its token and end.
-            1 | 2 => Self::CheckState,
-            3 => Self::ForceReleased,
-            4 => Self::ReleaseRequested,
+        let claim = u128::from_le_bytes(message[2..18].try_into().ok()?);
+        let notification = match (u32::from(message[0]), message[1]) {
+            (FORMAT, 1) => Self::CheckState,
+            (FORMAT, 2) => Self::ForceReleased,
+            (FORMAT, 3) => Self::ReleaseRequested,
             _ => return None,
         };
         Some((ClaimId::from_bits(claim), notification))

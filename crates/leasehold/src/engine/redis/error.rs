@@ -117,6 +117,12 @@ pub fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
 /// The text with which Redis 7.0 refuses a command inside a script.
 const FORBIDDEN: &str = "The user executing the script can't";
 
+/// The format number that a script has refused: see `check` in `scripts/prelude.lua`.
+fn unknown_format(cause_text: &str) -> Option<&str> {
+    let (_, found) = cause_text.split_once("user_script:")?.1.split_once("unknown format ")?;
+    found.get(..1).filter(|digit| digit.as_bytes()[0].is_ascii_digit())
+}
+
 /// The server refuses the step. A refusal before the script's first write had no effect.
 fn refusal_error(address: &Address, code: &str, cause_text: &str) -> Error {
     use ErrorKind::{Corrupt, Denied, Full, Unavailable};
@@ -143,6 +149,8 @@ fn refusal_error(address: &Address, code: &str, cause_text: &str) -> Error {
         }
         // A server that shuts down may have done the step.
         "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, cause_text.to_owned()).effect_unknown(),
+        // The scripts refuse what is stored in another format before they write.
+        "ERR" if let Some(found) = unknown_format(cause_text) => Error::unknown_format(found),
         // Our scripts fail only on data that they did not write.
         "ERR" if cause_text.contains("user_script:") => {
             Error::new(Corrupt, format!("the lock's record is not what leasehold writes ({cause_text})"))

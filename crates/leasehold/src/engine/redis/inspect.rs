@@ -12,7 +12,7 @@ use super::wire::{self, ClaimRecord, HashField, Message, StoredLock};
 use super::{config::Address, error, strict};
 use crate::engine::{ContenderView, ForceReleaseOutcome, LockView};
 use crate::logic::fence;
-use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
+use crate::types::{ClaimId, LockName, Result, Token};
 
 /// How many locks are read at once.
 pub(super) const MAX_CONCURRENT_READS: usize = 128;
@@ -28,7 +28,7 @@ pub(super) async fn inspect_lock(engine: &RedisEngine, name: &LockName) -> Resul
                 view.cool_down = strict::cool_down_left(engine, slot, now, &live).await?;
             }
         }
-        Err(error) if error.kind() == ErrorKind::Corrupt => view.damage = Some(error.message_without_location()),
+        Err(error) if error.is_bad_record() => view.damage = Some(error.message_without_location()),
         Err(error) => return Err(error),
     }
     Ok(view)
@@ -43,8 +43,7 @@ async fn read_lock(engine: &RedisEngine, name: &LockName) -> Result<(u64, Stored
     let reply = engine.nodes.run_script(engine.nodes.slot(&key), &engine.scripts.inspect, 1, &fill_command).await;
     let (answer, live) = reply?;
     let (now, fields, group) = parse_answer(&answer).ok_or_else(|| error::unexpected_answer(&live.address, &answer))?;
-    let stored = StoredLock::read(&fields, group, now, wire::short_run(&live.run_id));
-    let stored = stored.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))?;
+    let stored = StoredLock::read(&fields, group, now, wire::short_run(&live.run_id))?;
     Ok((now, stored, live))
 }
 

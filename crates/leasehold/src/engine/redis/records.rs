@@ -49,7 +49,7 @@ impl StoredRecords {
         Self {
             prefix,
             get: script(recall),
-            compare_and_set: script(record),
+            compare_and_set: script(&[lua::PRELUDE, record].concat()),
             get_in_run: in_run(&[include_str!("scripts/get_record_strict.lua")]),
             // record.lua declares a time of its own, which has the same value.
             compare_and_set_in_run: in_run(&[include_str!("scripts/set_record_strict.lua"), "do ", record, "end"]),
@@ -77,7 +77,7 @@ impl StoredRecords {
         let (answer, live) =
             engine.nodes.run_script(slot, &self.get_in_run, engine.key_count(1), &fill_command).await?;
         let unexpected = || error::unexpected_answer(&live.address, &answer);
-        Ok((parse_record(&answer).ok_or_else(unexpected)?, Some(parse_run(&answer).ok_or_else(unexpected)?)))
+        Ok((parse_record(&answer)?.ok_or_else(unexpected)?, Some(parse_run(&answer).ok_or_else(unexpected)?)))
     }
 
     pub(super) async fn get(&self, nodes: &Nodes, name: &LockName) -> Result<Record> {
@@ -86,7 +86,7 @@ impl StoredRecords {
             command.arg(&key);
         };
         let (answer, live) = nodes.run_script(nodes.slot(&key), &self.get, 1, &fill_command).await?;
-        parse_record(&answer).ok_or_else(|| error::unexpected_answer(&live.address, &answer))
+        parse_record(&answer)?.ok_or_else(|| error::unexpected_answer(&live.address, &answer))
     }
 
     /// Writes a record; also returns the connection to the server that did it.
@@ -155,13 +155,18 @@ fn parse_time(value: &Value) -> Option<Duration> {
 }
 
 /// Reads the answer of `get_record.lua`.
-fn parse_record(answer: &Value) -> Option<Record> {
-    let Value::Array(parts) = answer else { return None };
-    let (now, stored) = (parse_time(parts.first()?)?, parts.get(1));
-    let stored = match stored {
-        None | Some(Value::Nil) => return Some(Record::absent(now)),
-        Some(stored) => wire::bytes(stored)?,
+fn parse_record(answer: &Value) -> Result<Option<Record>> {
+    let Value::Array(parts) = answer else { return Ok(None) };
+    let Some(now) = parts.first().and_then(parse_time) else { return Ok(None) };
+    let stored = match parts.get(1) {
+        None | Some(Value::Nil) => return Ok(Some(Record::absent(now))),
+        Some(stored) => wire::bytes(stored),
     };
+    Ok(stored.map(wire::check_format).transpose()?.and_then(|stored| parse_stored(stored, now)))
+}
+
+/// Reads a stored record without its format number.
+fn parse_stored(stored: &[u8], now: Duration) -> Option<Record> {
     let (version, value) = stored.split_at_checked(VERSION_DIGITS)?;
     let version = std::str::from_utf8(version).ok()?.parse().ok()?;
     if value.is_empty() {

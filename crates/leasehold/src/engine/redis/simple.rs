@@ -1,7 +1,7 @@
 //! `protocol=simple`: the textbook lock, to share locks with other programs.
 //!
 //! A lock is one string key, acquired with `SET key value NX PX` and released by
-//! compare-and-delete. The key is the lock's name, after a prefix if there is one. The protocol has
+//! compare-and-delete. Its value is `<format>:<claim>:<token>`. Any other value is another holder. The key is the lock's name, after a prefix if there is one. The protocol has
 //! no queue, modes, owners or holder information, and refuses them. Waiters poll. Records have keys
 //! that no lock's name can be. A token is the server's time in microseconds at the grant, and rises
 //! as long as that clock does.
@@ -24,7 +24,7 @@ use crate::engine::Claim;
 use crate::engine::{
     AcquireReply, Capabilities, Engine, Grant, LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::types::{LockName, Result, Token};
+use crate::types::{FORMAT, LockName, Result, Token};
 
 /// Capabilities of `redis:` with `protocol=simple`.
 pub const CAPABILITIES: Capabilities = Capabilities {
@@ -91,7 +91,10 @@ impl SimpleEngine {
     async fn run_script(&self, script: &CachedScript, claim: &Claim) -> Result<(Value, LiveConnection)> {
         let key = self.key(claim);
         let fill_command = |command: &mut Cmd, _: &LiveConnection| {
-            command.arg(&key).arg(format!("{:032x}", claim.id.bits())).arg(claim.options.ttl.as_millis() as u64);
+            command
+                .arg(&key)
+                .arg(format!("{FORMAT}:{:032x}:", claim.id.bits()))
+                .arg(claim.options.ttl.as_millis() as u64);
         };
         self.nodes.run_script(self.nodes.slot(&key), script, 1, &fill_command).await
     }

@@ -68,11 +68,12 @@ pub(super) async fn cool_down_left(
         Err(cause) if error::is_redirect(&cause) => return Ok(None),
         Err(cause) => return Err(error::step_error(&live.address, cause)),
     };
-    let left = remaining_cool_down(wire::bytes(&record), &live.run_id, longest, now);
+    let record = wire::bytes(&record).map(wire::check_format).transpose()?;
+    let left = remaining_cool_down(record, &live.run_id, longest, now);
     Ok((left > 0).then(|| Duration::from_micros(left)))
 }
 
-/// The cool-down that the stored run of the server means at `now`, in microseconds. Without a
+/// The cool-down that the stored run of the server (without its format number) means at `now`, in microseconds. Without a
 /// record, or with that of another run or an older election, it begins with the next claim. As in
 /// `strict.lua`.
 fn remaining_cool_down(record: Option<&[u8]>, run: &str, longest: u64, now: u64) -> u64 {

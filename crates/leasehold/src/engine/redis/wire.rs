@@ -9,6 +9,9 @@
 //! | `<prefix>s` | string | with `replicas`: written to find out how far the replicas are |
 //! | `<prefix>i<number>` | channel | a client's inbox: the only place to which messages about its claims are sent |
 //!
+//! Each value and message begins with the number of its format, one digit; in a lock's hash, the
+//! field `m` does.
+//!
 //! In a cluster the key `e` has the lock's slot as its hash tag, and `s` any slot of the node that
 //! it is written on. All keys but records expire.
 
@@ -18,7 +21,24 @@ use std::time::Duration;
 use redis::{Cmd, Script, Value};
 
 use crate::engine::LockOptions;
-use crate::types::{ClaimId, Holder, LockName, Mode, Token};
+use crate::types::{ClaimId, Error, ErrorKind, FORMAT, Holder, LockName, Mode, Result, Token};
+
+/// The number of the format, with which every value and message begins.
+pub const FORMAT_DIGIT: u8 = b'0' + FORMAT as u8;
+
+/// The rest of a stored value behind its format number; an error if that is another number.
+pub fn check_format(text: &[u8]) -> Result<&[u8]> {
+    match text.split_first() {
+        Some((&FORMAT_DIGIT, rest)) => Ok(rest),
+        Some((digit, _)) if digit.is_ascii_digit() => Err(Error::unknown_format(&char::from(*digit).to_string())),
+        _ => Err(not_ours()),
+    }
+}
+
+/// No script of leasehold's has stored this.
+pub fn not_ours() -> Error {
+    Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes")
+}
 
 /// A lock's key. Each name has one key, and no two names share one. A name with a hash tag keeps
 /// it, so that locks with the same tag share a node.
@@ -428,12 +448,17 @@ pub struct StoredLock {
 }
 
 impl StoredLock {
-    /// Reads all fields of a lock's hash, as a server with this time and this run reads them;
-    /// `None` if a script did not write them.
-    pub fn read(fields: &[HashField], group: Option<&[u8]>, now: u64, run: &str) -> Option<Self> {
+    /// Reads all fields of a lock's hash, as a server with this time and this run reads them.
+    pub fn read(fields: &[HashField], group: Option<&[u8]>, now: u64, run: &str) -> Result<Self> {
         let Some((_, main)) = fields.iter().find(|(field, _)| field == b"m") else {
-            return fields.is_empty().then(Self::default);
+            return if fields.is_empty() { Ok(Self::default()) } else { Err(not_ours()) };
         };
+        let (main, group) = (check_format(main)?, group.map(check_format).transpose()?);
+        Self::parse(main, fields, group, now, run).ok_or_else(not_ours)
+    }
+
+    /// As above, from field `m` and the group without their format numbers.
+    fn parse(main: &[u8], fields: &[HashField], group: Option<&[u8]>, now: u64, run: &str) -> Option<Self> {
         let mut reader = Reader(main);
         let (kind, token) = (reader.bytes(1)?[0], reader.number(16)?);
         reader.number(10)?;
@@ -468,7 +493,7 @@ impl StoredLock {
     }
 }
 
-/// What the field of a lease in a group contains from its 28th byte on.
+/// What the field of a lease in a group contains from its 29th byte on.
 pub fn group_membership(claim: ClaimId, group: &str) -> Vec<u8> {
     let mut text = Vec::with_capacity(32 + group.len());
     push_digits(&mut text, group.len() as u64, 16);
@@ -493,6 +518,9 @@ pub enum Message {
 impl Message {
     pub fn read(text: &[u8]) -> Option<Self> {
         let mut reader = Reader(text);
+        if reader.bytes(1)? != [FORMAT_DIGIT] {
+            return None;
+        }
         let kind = reader.bytes(1)?[0];
         let claim = ClaimId::from_bits(u128::from_be_bytes(reader.bytes(16)?.try_into().ok()?));
         match kind {
@@ -509,7 +537,7 @@ impl Message {
 
     /// The message that requests a release from a claim's holder.
     pub fn request_release(claim: ClaimId, reason: &str) -> Vec<u8> {
-        [b"R", &claim.bits().to_be_bytes()[..], reason.as_bytes()].concat()
+        [&[FORMAT_DIGIT, b'R'], &claim.bits().to_be_bytes()[..], reason.as_bytes()].concat()
     }
 }
 

@@ -28,7 +28,7 @@ const MAX_CONCURRENT_READS: usize = 128;
 pub(super) async fn inspect_lock(engine: &RedlockEngine, name: &LockName) -> Result<LockView> {
     let answers = engine.ask_responsive(|node| async move { read_lock(engine, name, &node).await });
     let (stored, errors) = partition_results(answers.await);
-    let damaged = errors.iter().find(|error| error.kind() == ErrorKind::Corrupt);
+    let damaged = errors.iter().find(|error| error.is_bad_record());
     if stored.len() < engine.config.quorum.majority {
         return match damaged {
             Some(error) => {
@@ -47,8 +47,7 @@ async fn read_lock(engine: &RedlockEngine, name: &LockName, node: &Node) -> Resu
     let mut answers = node.send_commands(&commands, node_timeout(engine)).await?;
     let text = answers.pop().unwrap_or(Value::Nil);
     let text = text.extract_error().map_err(|cause| crate::engine::redis::error::step_error(&node.address, cause))?;
-    let stored = answers.first().and_then(|time| StoredLock::read(time, &text));
-    stored.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))
+    StoredLock::read(answers.first().unwrap_or(&Value::Nil), &text)
 }
 
 /// Requests that a holder releases its claim, by a message from each node that has it. A client

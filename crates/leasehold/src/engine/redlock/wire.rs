@@ -5,7 +5,7 @@
 //! | `<prefix>q<name>` | string | one lock, see `scripts/record.lua` |
 //! | `<prefix>e` | string | with `strict`: the server's run |
 //!
-//! All keys expire.
+//! Each value begins with the number of its format, one digit. All keys expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,11 @@ use std::time::Duration;
 use redis::Value;
 
 use super::server::RequestKind;
-use crate::engine::redis::wire::{CachedScript, Contender, Reader, bytes, integer, lua as shared};
+use crate::engine::redis::wire::{
+    CachedScript, Contender, Reader, bytes, check_format, integer, lua as shared, not_ours,
+};
 use crate::logic::quorum::{Vote, WriteReply};
-use crate::types::{ClaimId, LockName, Owner, Token};
+use crate::types::{ClaimId, LockName, Owner, Result, Token};
 
 /// A lock's key.
 pub(super) fn key(prefix: &str, name: &LockName) -> String {
@@ -187,13 +189,20 @@ pub(super) struct StoredLock {
 }
 
 impl StoredLock {
-    /// Reads the answers of `TIME` and `GET`; `None` if a script did not write them.
-    pub(super) fn read(time: &Value, text: &Value) -> Option<Self> {
-        let mut stored = Self { now: parse_time(time)?, ..Self::default() };
+    /// Reads the answers of `TIME` and `GET`.
+    pub(super) fn read(time: &Value, text: &Value) -> Result<Self> {
+        let now = parse_time(time).ok_or_else(not_ours)?;
         if *text == Value::Nil {
-            return Some(stored);
+            return Ok(Self { now, ..Self::default() });
         }
-        let mut reader = Reader(bytes(text)?);
+        let text = bytes(text).ok_or_else(not_ours)?;
+        Self::parse(check_format(text)?, now).ok_or_else(not_ours)
+    }
+
+    /// As above, from a text without its format number.
+    fn parse(text: &[u8], now: u64) -> Option<Self> {
+        let mut stored = Self { now, ..Self::default() };
+        let mut reader = Reader(text);
         stored.last_token = Token(reader.number(16)?);
         reader.bytes(32)?;
         while !reader.0.is_empty() {

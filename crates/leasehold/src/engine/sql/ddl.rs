@@ -32,7 +32,8 @@ impl Tables {
     }
 }
 
-/// The statements that create missing tables, one for each table.
+/// The statements that create missing tables, one for each table. The rows that have content have
+/// the number of its format; `technique=for-update` reads that of the counter.
 ///
 /// Names are compared byte by byte. In MySQL that means `VARBINARY`: every `_bin` collation of
 /// MariaDB pads with spaces, so that `a` and `a` with a trailing space would be one lock.
@@ -43,36 +44,40 @@ pub fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
             format!(
                 "CREATE TABLE IF NOT EXISTS {leases} (\n  name VARBINARY(512) NOT NULL PRIMARY KEY,\n  \
                  version BIGINT NOT NULL,\n  token BIGINT NOT NULL,\n  busy BIGINT NOT NULL,\n  \
-                 state MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL\n) ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
+                 state MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,\n  {FORMAT_COLUMN}\n) ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
             ),
             format!("CREATE TABLE IF NOT EXISTS {rows} (\n  name VARBINARY(512) NOT NULL PRIMARY KEY\n) ENGINE=InnoDB"),
             format!(
                 "CREATE TABLE IF NOT EXISTS {tokens} (\n  name VARBINARY(512) NOT NULL PRIMARY KEY,\n  \
-                 token BIGINT NOT NULL\n) ENGINE=InnoDB"
+                 token BIGINT NOT NULL,\n  {FORMAT_COLUMN}\n) ENGINE=InnoDB"
             ),
             // A value has up to 64 KiB, and a BLOB one byte less.
             format!(
                 "CREATE TABLE IF NOT EXISTS {records} (\n  name VARBINARY(512) NOT NULL PRIMARY KEY,\n  \
-                 version BIGINT NOT NULL,\n  value MEDIUMBLOB NOT NULL\n) ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
+                 version BIGINT NOT NULL,\n  value MEDIUMBLOB NOT NULL,\n  {FORMAT_COLUMN}\n) ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
             ),
         ],
         Dialect::Postgres => vec![
             format!(
                 "CREATE TABLE IF NOT EXISTS {leases} (\n  name text COLLATE \"C\" PRIMARY KEY,\n  version bigint NOT NULL,\n  \
-                 token bigint NOT NULL,\n  busy bigint NOT NULL,\n  state text NOT NULL\n) \
+                 token bigint NOT NULL,\n  busy bigint NOT NULL,\n  state text NOT NULL,\n  {FORMAT_COLUMN}\n) \
                  WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01)"
             ),
             format!("CREATE TABLE IF NOT EXISTS {rows} (\n  name text COLLATE \"C\" PRIMARY KEY\n)"),
             format!(
-                "CREATE TABLE IF NOT EXISTS {tokens} (\n  name text COLLATE \"C\" PRIMARY KEY,\n  token bigint NOT NULL\n)"
+                "CREATE TABLE IF NOT EXISTS {tokens} (\n  name text COLLATE \"C\" PRIMARY KEY,\n  token bigint NOT NULL,\n  {FORMAT_COLUMN}\n)"
             ),
             format!(
                 "CREATE TABLE IF NOT EXISTS {records} (\n  name text COLLATE \"C\" PRIMARY KEY,\n  \
-                 version bigint NOT NULL,\n  value bytea NOT NULL\n)"
+                 version bigint NOT NULL,\n  value bytea NOT NULL,\n  {FORMAT_COLUMN}\n)"
             ),
         ],
     }
 }
+
+/// The column with the format number of a row. A client writes it nowhere else: a version with another
+/// format changes it together with the row.
+const FORMAT_COLUMN: &str = "format BIGINT NOT NULL DEFAULT 1";
 
 /// The statement that creates the table of records, which every technique may use.
 pub fn records_table_statement(config: &Config) -> String {

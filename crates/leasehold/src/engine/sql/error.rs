@@ -19,6 +19,8 @@ pub enum Failure {
     UnexpectedReply(String),
     /// The stored state of a lock cannot be parsed.
     CorruptRow(String),
+    /// The row is stored in this format, which is not ours.
+    UnknownFormat(i64),
     /// The lock or the table is full.
     Full(String),
     /// Other clients wrote first each time.
@@ -78,7 +80,7 @@ impl Failure {
             | Self::ConnectionLost(_)
             | Self::UnexpectedReply(_)
             | Self::Closed => true,
-            Self::CorruptRow(_) | Self::Full(_) | Self::Contended(_) => false,
+            Self::CorruptRow(_) | Self::UnknownFormat(_) | Self::Full(_) | Self::Contended(_) => false,
             Self::Refused { .. } => {
                 matches!(
                     self.class(dialect),
@@ -116,6 +118,7 @@ impl Failure {
                 later(Unavailable, format!("the connection to {server} was lost ({reason})")).effect_unknown()
             }
             Self::CorruptRow(detail) => Error::new(Corrupt, detail.clone()),
+            Self::UnknownFormat(found) => Error::unknown_format(&found.to_string()),
             Self::Full(detail) => Error::new(Full, detail.clone()),
             Self::Contended(detail) => later(Unavailable, detail.clone()),
             Self::Closed => Error::new(ErrorKind::Closed, "this engine was closed"),
@@ -164,7 +167,10 @@ impl ErrorClass {
             .retryable(),
             Self::WrongTable => Error::new(
                 Corrupt,
-                format!("the table was not created by leasehold; choose another name with table= ({cause_text})"),
+                format!(
+                    "another program or another version of leasehold created the table; \
+                     choose another name with table= ({cause_text})"
+                ),
             ),
             Self::TooManyConnections => later(
                 Unavailable,

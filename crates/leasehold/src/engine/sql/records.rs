@@ -22,7 +22,7 @@ use super::ddl::Tables;
 use super::error::{ErrorClass, Failure};
 use super::pool::{Pool, PooledConnection};
 use crate::engine::Record;
-use crate::types::{LockName, Result};
+use crate::types::{FORMAT, LockName, Result};
 
 /// How many times a statement is tried that others blocked.
 const MAX_TRIES: u32 = 5;
@@ -112,7 +112,7 @@ impl StoredRecords {
 #[derive(Clone, Debug)]
 struct RecordStatements {
     dialect: Dialect,
-    /// The version, the value and the time, even without a row. Parameter: name.
+    /// The version, the value, the format and the time, even without a row. Parameter: name.
     read: String,
     /// Writes a record that does not exist. Parameters: name, value.
     insert: String,
@@ -133,8 +133,11 @@ impl RecordStatements {
 
     async fn get(&self, link: &mut PooledConnection, name: &LockName) -> Result<Record, Failure> {
         let reply = link.run(&self.read, &[name.as_str().into()]).await?;
-        let Some([version, value, now]) = reply.row() else { return Err(unexpected_reply()) };
+        let Some([version, value, format, now]) = reply.row() else { return Err(unexpected_reply()) };
         let now = duration_from_micros(now.int())?;
+        if let Some(format) = format.int().filter(|format| *format != i64::from(FORMAT)) {
+            return Err(Failure::UnknownFormat(format));
+        }
         match (version, value) {
             (Value::Null, Value::Null) => Ok(Record::absent(now)),
             (version, Value::Text(value)) if value.is_empty() => {
@@ -245,14 +248,15 @@ fn mysql(table: &str) -> RecordStatements {
     RecordStatements {
         dialect: Dialect::MySql,
         read: format!(
-            "SELECT r.version, r.value, c.now_us FROM (SELECT {NOW} AS now_us) AS c LEFT JOIN {table} AS r ON r.name = ?"
+            "SELECT r.version, r.value, r.format, c.now_us FROM (SELECT {NOW} AS now_us) AS c LEFT JOIN {table} AS r ON r.name = ?"
         ),
         insert: format!(
             "INSERT INTO {table} (name, version, value) VALUES (?, LAST_INSERT_ID({NOW}), ?) ON DUPLICATE KEY UPDATE \
-             version = IF(value = '', {next}, version), value = IF(value = '', VALUES(value), value)"
+             version = IF(value = '' AND format = {FORMAT}, {next}, version), \
+             value = IF(value = '' AND format = {FORMAT}, VALUES(value), value)"
         ),
         update: format!(
-            "UPDATE {table} SET version = {next}, value = ? WHERE name = ? AND version = ? AND value <> ''"
+            "UPDATE {table} SET version = {next}, value = ? WHERE name = ? AND version = ? AND value <> '' AND format = {FORMAT}"
         ),
         names: format!("SELECT name FROM {table} WHERE value <> '' AND LEFT(name, LENGTH(?)) = ? ORDER BY name"),
         clock: format!("SELECT {NOW}"),
@@ -265,16 +269,16 @@ fn postgres(table: &str) -> RecordStatements {
     RecordStatements {
         dialect: Dialect::Postgres,
         read: format!(
-            "SELECT r.version, encode(r.value, 'hex'), {NOW} FROM (SELECT 1) AS c LEFT JOIN {table} AS r ON r.name = $1"
+            "SELECT r.version, encode(r.value, 'hex'), r.format, {NOW} FROM (SELECT 1) AS c LEFT JOIN {table} AS r ON r.name = $1"
         ),
         insert: format!(
             "INSERT INTO {table} AS r (name, version, value) VALUES ($1, {NOW}, decode($2, 'hex')) \
              ON CONFLICT (name) DO UPDATE SET version = greatest(r.version + 1, {NOW}), value = excluded.value \
-             WHERE r.value = '' RETURNING r.version, {NOW}"
+             WHERE r.value = '' AND r.format = {FORMAT} RETURNING r.version, {NOW}"
         ),
         update: format!(
             "UPDATE {table} AS r SET version = greatest(r.version + 1, {NOW}), value = decode($1, 'hex') \
-             WHERE r.name = $2 AND r.version = $3 AND r.value <> '' RETURNING r.version, {NOW}"
+             WHERE r.name = $2 AND r.version = $3 AND r.value <> '' AND r.format = {FORMAT} RETURNING r.version, {NOW}"
         ),
         names: format!("SELECT name FROM {table} WHERE value <> '' AND starts_with(name, $1) ORDER BY name"),
         clock: format!("SELECT {NOW}"),

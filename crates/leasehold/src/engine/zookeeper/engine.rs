@@ -20,7 +20,7 @@ use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, Grant, LockView, LossBroadcaster,
     LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
-use crate::types::{ClaimId, Error, ErrorKind, LockName, Result};
+use crate::types::{ClaimId, Error, ErrorKind, FORMAT, LockName, Result};
 
 /// How many folders are remembered as existing.
 const MAX_KNOWN_FOLDERS: usize = 4096;
@@ -130,7 +130,7 @@ impl ZookeeperEngine {
 
     /// The mark of a claim that was force released.
     pub(super) fn mark_path(&self, claim: ClaimId) -> String {
-        format!("{}/{:032x}", self.marks_folder(), claim.bits())
+        format!("{}/{FORMAT}-{:032x}", self.marks_folder(), claim.bits())
     }
 
     /// The note that a claim was released after an operator asked for it.

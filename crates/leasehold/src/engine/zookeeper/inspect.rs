@@ -27,7 +27,14 @@ pub(super) async fn inspect_lock(engine: &ZookeeperEngine, name: &LockName) -> R
 
 async fn view(engine: &ZookeeperEngine, session: &Session, name: &LockName) -> Result<LockView> {
     let folder = engine.folder(name);
-    let queue = steps::read_queue(engine, session, &folder).await?;
+    let queue = match steps::read_queue(engine, session, &folder).await {
+        Ok(queue) => queue,
+        Err(error) if error.is_bad_record() => {
+            let damage = Some(error.message_without_location());
+            return Ok(LockView { damage, ..LockView::free(name.clone()) });
+        }
+        Err(error) => return Err(error),
+    };
     let found = queue.nodes().iter().map(|node| async {
         match session.client.get_data(&format!("{folder}/{}", wire::node_name(node))).await {
             Ok((data, stat)) => Ok(Some((data, stat))),
@@ -91,7 +98,7 @@ pub(super) async fn list_locks(engine: &ZookeeperEngine, prefix: &str) -> Result
     for some in names.chunks(MAX_CONCURRENT) {
         views.extend(try_join_all(some.iter().map(|name| view(engine, &session, name))).await?);
     }
-    views.retain(|view| !view.holders.is_empty() || !view.waiters.is_empty());
+    views.retain(|view| !view.holders.is_empty() || !view.waiters.is_empty() || view.damage.is_some());
     Ok(views)
 }
 
@@ -100,7 +107,8 @@ struct ForceReleaseNodes {
     /// The claim's nodes, and the version of each. There are several if its client has replaced an
     /// ended session that the servers still have.
     nodes: Vec<(String, i32)>,
-    /// The claim's inspection view, by its first node.
+    /// The claim's inspection view, by its first node; the token is the highest of its nodes. Its
+    /// client may still use any of them: the one that it keeps depends on which session has ended.
     party: Option<ContenderView>,
     /// The tokens of the other holders and of the first waiter; later waiters have higher ones.
     others: Vec<Token>,
@@ -124,7 +132,8 @@ async fn find_nodes(
         match session.client.get_data(&path).await {
             Ok((data, stat)) if node.claim == id => {
                 found.nodes.push((path, stat.version));
-                found.party.get_or_insert_with(|| to_contender_view(node, &data, &stat, holds));
+                let party = found.party.get_or_insert_with(|| to_contender_view(node, &data, &stat, holds));
+                party.token = party.token.map(|highest| highest.max(token(node, &stat)));
             }
             Ok((_, stat)) => {
                 found.others.push(token(node, &stat));
@@ -169,7 +178,7 @@ pub(super) async fn force_release(
             Err(Cause::NoNode) => return Ok(ForceReleaseOutcome::new(None, None)),
             Err(cause) => return Err(engine.request_error(cause)),
         };
-        let queue = steps::build_queue(&session, &folder, &nodes).await.map_err(|cause| engine.request_error(cause))?;
+        let queue = steps::build_queue(engine, &session, &folder, &nodes).await?;
         let ForceReleaseNodes { nodes, party: contender_view, others } =
             find_nodes(engine, &session, &folder, &queue, claim).await?;
         let Some(contender_view) = contender_view else { return Ok(ForceReleaseOutcome::new(None, None)) };

@@ -23,7 +23,7 @@ use leasehold_zookeeper::{CreateMode, Error as Cause, Stat};
 
 use super::engine::ZookeeperEngine;
 use super::session::Session;
-use super::{inspect, steps};
+use super::{inspect, steps, wire};
 use crate::engine::Record;
 use crate::types::{Error, ErrorKind, LockName, Result};
 
@@ -44,8 +44,8 @@ pub(super) async fn get(engine: &ZookeeperEngine, name: &LockName) -> Result<Rec
     };
     match found {
         Ok((value, stat)) if !value.is_empty() => {
-            let value = String::from_utf8(value).map_err(|_| {
-                let message = format!("{path} is not a record: it is not UTF-8. Delete the node to start without it");
+            let value = wire::parse_record_data(&value)?.ok_or_else(|| {
+                let message = format!("{path} is not a record of leasehold's; delete the node to start without it");
                 Error::new(ErrorKind::Corrupt, message)
             })?;
             Ok(Record { version: stat.mzxid.cast_unsigned(), value, engine_time: now })
@@ -77,8 +77,8 @@ pub(super) async fn compare_and_set(
         return Ok(Some(Record::absent(leader_time(engine, &session).await?)));
     }
     let written = match current {
-        Some(stat) => session.client.set_data(&path, value.as_bytes(), Some(stat.version)).await,
-        None => create(engine, &session, &path, &value).await?,
+        Some(stat) => session.client.set_data(&path, wire::record_data(&value).as_bytes(), Some(stat.version)).await,
+        None => create(engine, &session, &path, &wire::record_data(&value)).await?,
     };
     match written {
         Ok(stat) if value.is_empty() => Ok(Some(Record::absent(time(stat.mtime)))),
@@ -120,14 +120,14 @@ async fn create(
     engine: &ZookeeperEngine,
     session: &Session,
     path: &str,
-    value: &str,
+    data: &str,
 ) -> Result<std::result::Result<Stat, Cause>> {
     let options = CreateMode::Persistent.with_acls(engine.config.access.acls());
-    let created = session.client.create(path, value.as_bytes(), &options).await;
+    let created = session.client.create(path, data.as_bytes(), &options).await;
     let created = match created {
         Err(Cause::NoNode) => {
             steps::create_persistent(engine, session, &engine.records_folder()).await?;
-            session.client.create(path, value.as_bytes(), &options).await
+            session.client.create(path, data.as_bytes(), &options).await
         }
         created => created,
     };

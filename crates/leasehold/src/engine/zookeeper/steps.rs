@@ -294,7 +294,7 @@ async fn read_position(
         if !nodes.contains(&own.node) {
             return Ok(None);
         }
-        remote.queue = build_queue(session, folder, &nodes).await.map_err(|cause| engine.request_error(cause))?;
+        remote.queue = build_queue(engine, session, folder, &nodes).await?;
         match remote.queue.state_of(id, new) {
             ClaimState::Held => return Ok(Some(ClaimStatus::Held)),
             // A hold that has ended is no reason to refuse: it is deleted, and the list read again.
@@ -608,27 +608,28 @@ pub(super) async fn remove_claim(
 /// The queue of a lock, as of now.
 pub(super) async fn read_queue(engine: &ZookeeperEngine, session: &Session, folder: &str) -> Result<NodeQueue> {
     let (synced, listed) = join(session.client.sync(folder), session.client.list_children(folder)).await;
-    let read = match synced.and(listed) {
-        Ok(nodes) => build_queue(session, folder, &nodes).await,
+    match synced.and(listed) {
+        Ok(nodes) => build_queue(engine, session, folder, &nodes).await,
         Err(Cause::NoNode) => Ok(NodeQueue::default()),
-        Err(cause) => Err(cause),
-    };
-    read.map_err(|cause| engine.request_error(cause))
+        Err(cause) => Err(engine.request_error(cause)),
+    }
 }
 
 /// Builds the queue from a list of nodes.
 pub(super) async fn build_queue(
+    engine: &ZookeeperEngine,
     session: &Session,
     folder: &str,
     nodes: &[String],
-) -> std::result::Result<NodeQueue, Cause> {
-    let parsed = wire::parse_node_names(nodes);
+) -> Result<NodeQueue> {
+    let parsed = wire::parse_node_names(nodes)?;
     if parsed.iter().all(wire::has_ordered_sequence) {
         return Ok(NodeQueue::new(parsed));
     }
     let with_stats = parsed.into_iter().map(|node| async move {
-        let stat = session.client.check_stat(&format!("{folder}/{}", wire::node_name(&node))).await?;
-        Ok::<_, Cause>(stat.map(|stat| (stat.czxid, node)))
+        let stat = session.client.check_stat(&format!("{folder}/{}", wire::node_name(&node))).await;
+        let stat = stat.map_err(|cause| engine.request_error(cause))?;
+        Ok::<_, Error>(stat.map(|stat| (stat.czxid, node)))
     });
     // A claim that has left in between is not in the queue.
     Ok(wire::queue_by_transaction(try_join_all(with_stats).await?.into_iter().flatten().collect()))

@@ -5,18 +5,19 @@
 //! | `<base>` | persistent | all locks; its parents are created, too |
 //! | `<base>/<name>` | container | one lock; vanishes when unused for a while. Its data is the lock's name |
 //! | `<base>/%records` | persistent | all records; written to learn the leader's time. No lock's node has this name |
-//! | `<base>/%records/<name>` | persistent | one record; without data: removed |
-//! | `<base>/%evicted/<claim>` | persistent | the mark of a force-released claim: its waiter reads why its node is gone, and deletes the mark when its request ends. Force releases delete marks older than an hour |
-//! | `<base>/%evicted/<claim>-released` | persistent | the note that a claim was released because an operator asked for it: the operator reads and deletes it |
-//! | `<base>/<name>/<claim>-<mode>-<owner>-<ride>-<sequence>` | ephemeral, sequential | a claim; its data describes the holder |
+//! | `<base>/%records/<name>` | persistent | one record: format number, line break, value; without data: removed |
+//! | `<base>/%evicted/<format>-<claim>` | persistent | the mark of a force-released claim: its waiter reads why its node is gone, and deletes the mark when its request ends. Force releases delete marks older than an hour |
+//! | `<base>/%evicted/<format>-<claim>-released` | persistent | the note that a claim was released because an operator asked for it: the operator reads and deletes it |
+//! | `<base>/<name>/<format>-<claim>-<mode>-<owner>-<re-entry>-<sequence>` | ephemeral, sequential | a claim; its data describes the holder |
 //!
-//! The names contain everything that decides, so that one list of them is enough.
+//! The names contain everything that decides, so that one list of them is enough. A node that begins
+//! with another format number is an error: it may be a holder.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use crate::logic::node_queue::{NodeQueue, QueueNode, ReentryLink};
-use crate::types::{ClaimId, Holder, LockName, Mode, Owner};
+use crate::types::{ClaimId, Error, FORMAT, Holder, LockName, Mode, Owner, Result};
 
 /// Means no owner, or no re-entry.
 const NONE: &str = "0";
@@ -79,7 +80,7 @@ pub fn node_prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, reentry: Opti
     let owner = owner.map_or(NONE.to_owned(), |owner| format!("{owner:016x}"));
     let reentry =
         reentry.map_or(NONE.to_owned(), |reentry| format!("{:08x}.{:x}", reentry.parent_position, reentry.token));
-    format!("{:032x}-{mode}-{owner}-{reentry}-", claim.bits())
+    format!("{FORMAT}-{:032x}-{mode}-{owner}-{reentry}-", claim.bits())
 }
 
 /// The name of a claim's node.
@@ -89,8 +90,9 @@ pub fn node_name(node: &QueueNode) -> String {
 
 /// The claim of a node's name; `None` if leasehold did not write it.
 pub fn parse_node_name(node: &str) -> Option<QueueNode> {
-    let mut parts = node.splitn(5, '-');
+    let mut parts = node.splitn(6, '-');
     let mut part = || parts.next();
+    let _ours = part()?.parse::<u32>().ok().filter(|format| *format == FORMAT)?;
     let (claim, mode, owner, reentry, seq) = (part()?, part()?, part()?, part()?, part()?);
     let mode = match mode {
         "x" => Mode::Exclusive,
@@ -114,9 +116,40 @@ pub fn parse_node_name(node: &str) -> Option<QueueNode> {
     (self::node_name(&parsed) == node).then_some(parsed)
 }
 
-/// The claims in a list of nodes.
-pub fn parse_node_names(nodes: &[String]) -> Vec<QueueNode> {
-    nodes.iter().filter_map(|node| parse_node_name(node)).collect()
+/// The claims in a list of nodes. Nodes that are not leasehold's are left out.
+///
+/// # Errors
+/// `UnknownFormat` if a node is a claim in another format.
+pub fn parse_node_names(nodes: &[String]) -> Result<Vec<QueueNode>> {
+    match nodes.iter().find_map(|node| other_format(node)) {
+        Some(format) => Err(Error::unknown_format(format)),
+        None => Ok(nodes.iter().filter_map(|node| parse_node_name(node)).collect()),
+    }
+}
+
+/// The format number of a node, if it is another one than ours: up to three digits before a hyphen.
+pub fn other_format(node: &str) -> Option<&str> {
+    let (format, _) = node.split_once('-')?;
+    let is_number = matches!(format.len(), 1..=3) && format.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number && format.parse() != Ok(FORMAT)).then_some(format)
+}
+
+/// The data of a record's node; a removed record has none.
+pub fn record_data(value: &str) -> String {
+    if value.is_empty() { String::new() } else { format!("{FORMAT}\n{value}") }
+}
+
+/// The value in a record's data; `None` if leasehold did not write it.
+///
+/// # Errors
+/// `UnknownFormat` if it is in another format.
+pub fn parse_record_data(data: &[u8]) -> Result<Option<String>> {
+    let Ok(text) = std::str::from_utf8(data) else { return Ok(None) };
+    match text.split_once('\n') {
+        Some((format, value)) if format.parse() == Ok(FORMAT) => Ok(Some(value.to_owned())),
+        Some((format, _)) if format.parse::<u32>().is_ok() => Err(Error::unknown_format(format)),
+        _ => Ok(None),
+    }
 }
 
 /// Whether a claim's number gives its position. A server counts with 31 bits. When they are used
@@ -230,6 +263,24 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_in_another_format_is_an_error() {
+        let nodes = |second: &str| {
+            [node_prefix(ClaimId::from_bits(1), Mode::Exclusive, None, None) + "0000000000", second.to_owned()]
+        };
+        assert_eq!(parse_node_names(&nodes("lock-0000000001")).expect("one claim").len(), 1);
+        let error = parse_node_names(&nodes("2-anything")).expect_err("a newer format");
+        assert_eq!(error.kind(), crate::types::ErrorKind::UnknownFormat);
+        assert!(error.to_string().contains("format 2") && error.to_string().contains("format 1"), "{error}");
+    }
+
+    #[test]
+    fn record_data_round_trips() {
+        assert_eq!(parse_record_data(record_data("a\nb").as_bytes()).expect("ours"), Some("a\nb".to_owned()));
+        assert!(parse_record_data(b"2\na").is_err());
+        assert_eq!(parse_record_data(b"a\nb").expect("not ours"), None);
+    }
+
+    #[test]
     fn foreign_nodes_are_not_parsed() {
         for node in [
             "",
@@ -238,6 +289,8 @@ mod tests {
             "zookeeper",
             "00-q-0-0-1",
             "1-x-0-0-0000000001",
+            "12",
+            "2020-01-01",
             "%2",
             "a/b",
             "%zz",

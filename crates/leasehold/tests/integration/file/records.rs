@@ -60,9 +60,9 @@ async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     let future = written.version + 3_600_000_000;
     before.compare_and_set("a", written.version, "").await.unwrap().unwrap();
     let floor = dir.path().join("records/.floor");
-    assert_eq!(fs::read_to_string(&floor).unwrap().trim(), written.version.to_string());
+    assert_eq!(fs::read_to_string(&floor).unwrap().trim(), format!("1 {}", written.version));
     // As if it was removed an hour from now.
-    fs::write(&floor, future.to_string()).unwrap();
+    fs::write(&floor, format!("1 {future}")).unwrap();
     let again = open_records(&dir).await.compare_and_set("a", 0, "second").await.unwrap().unwrap();
     assert_eq!(again.version, future + 1);
     fs::write(&floor, "x").unwrap();
@@ -84,4 +84,36 @@ async fn a_stopped_writer_is_reported() {
     assert_eq!(records.get("a").await.unwrap().value, "first");
     drop(folder_lock);
     assert!(records.compare_and_set("a", written.version, "second").await.unwrap().is_some());
+}
+
+/// What another version stored in another format is refused, with both numbers, and kept.
+#[tokio::test]
+async fn a_lock_or_record_in_another_format_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let locks = Locks::open(&format!("file://{}", dir.path().display())).await.unwrap();
+    let records = locks.records().unwrap();
+    drop(locks.mutex("a").lock().await.unwrap());
+    locks.flush().await.unwrap();
+    assert!(records.compare_and_set("a", 0, "x").await.unwrap().is_some());
+    for (path, at) in [("locks/a", 7), ("records/a", "leasehold record ".len())] {
+        let mut content = fs::read(dir.path().join(path)).unwrap();
+        assert_eq!(content[at], b'1', "{path}");
+        content[at] = b'2';
+        fs::write(dir.path().join(path), content).unwrap();
+    }
+    let locks = Locks::open(&format!("file://{}", dir.path().display())).await.unwrap();
+    let errors = [
+        locks.mutex("a").try_lock().await.map(drop),
+        locks.inspect("a").await.map(drop),
+        records.get("a").await.map(drop),
+        records.compare_and_set("a", 0, "y").await.map(drop),
+    ];
+    for error in errors {
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnknownFormat, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("format 2") && text.contains("format 1"), "{text}");
+    }
+    let listed = locks.list("").await.unwrap();
+    assert!(listed.iter().any(|view| view.damage.is_some()), "{listed:?}");
 }

@@ -19,7 +19,7 @@ if rec then
     -- could refuse it. So none is advised.
     if frozen > 0 then lowest = token_of(rec) end
   end
-  notify(rec, 'X' .. ARGV[1] .. sub(rec, 33, 48) .. ARGV[5])
+  notify(rec, FORMAT .. 'X' .. ARGV[1] .. sub(rec, 33, 48) .. ARGV[5])
   remove(ARGV[1], rec)
   settle()
 end

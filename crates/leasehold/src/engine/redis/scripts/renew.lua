@@ -7,25 +7,26 @@ local answers, rich, groups, joined = {}, {}, {}, 0
 redis.pcall('HDEL', KEYS[1], '')
 -- The group exists before any lease points to it: if the script fails half-way, no lease ends
 -- because of that.
-if ARGV[2] ~= '' then call('SET', ARGV[2], clock .. '0000000000' .. RUN, 'EX', ARGV[4] + ARGV[3]) end
+if ARGV[2] ~= '' then call('SET', ARGV[2], FORMAT .. clock .. '0000000000' .. RUN, 'EX', ARGV[4] + ARGV[3]) end
 for i = 1, #ARGV - 4 - extra do
-  -- If another program has written one lock's key, the other leases are renewed all the same.
+  -- If another program or another format has taken one lock's key, the other leases are renewed all
+  -- the same.
   local main, answer = redis.pcall('HGET', KEYS[i], 'm'), '0'
-  local kind = type(main) == 'string' and byte(main)
+  local kind = type(main) == 'string' and sub(main, 1, 1) == FORMAT and byte(main, 2)
   if type(main) == 'table' and not string.find(main.err, 'WRONGTYPE', 1, true) then return main end
   if kind == 82 then
     rich[#rich + 1] = i
-  elseif (kind == 72 or kind == 66) and sub(main, 44, 59) == ARGV[i + 4] then
-    local since, from, to, run, name = sub(main, 28, 43), 60, -9, sub(main, -8), nil
+  elseif (kind == 72 or kind == 66) and sub(main, 45, 60) == ARGV[i + 4] then
+    local since, from, to, run, name = sub(main, 29, 44), 61, -9, sub(main, -8), nil
     if kind == 66 then
-      name = sub(main, 60, 59 + num(since))
-      from, to = 60 + num(since), -1
-      if groups[name] == nil then groups[name] = call('GET', name) end
+      name = sub(main, 61, 60 + num(since))
+      from, to = 61 + num(since), -1
+      if groups[name] == nil then groups[name] = check(call('GET', name)) end
       -- Without its group the lease has expired.
-      since, run = groups[name] and sub(groups[name], 1, 16) or ZERO, groups[name] and sub(groups[name], 27, 34) or RUN
+      since, run = groups[name] and sub(groups[name], 2, 17) or ZERO, groups[name] and sub(groups[name], 28, 35) or RUN
     end
     if run ~= RUN or since > clock or since + sub(main, from + 1, from + 12) > now then
-      local kept = sub(main, 18, 27)
+      local kept = sub(main, 19, 28)
       -- In a group the lease is checked on its own only after more than a TTL. By then it may have
       -- been renewed for one more TTL.
       local most = ARGV[2] ~= '' and ARGV[4] * 4 or ARGV[4]
@@ -34,16 +35,16 @@ for i = 1, #ARGV - 4 - extra do
         kept = fmt('%010.0f', time[1] + most + ARGV[3])
         call('EXPIRE', KEYS[i], most + ARGV[3])
       end
-      local start = sub(main, 2, 17) .. kept
+      local start = sub(main, 3, 18) .. kept
       if name then
-        groups[name] = sub(groups[name], 1, 16) .. fmt('%010.0f', sub(groups[name], 17, 26) - 1) .. sub(groups[name], 27)
+        groups[name] = sub(groups[name], 1, 17) .. fmt('%010.0f', sub(groups[name], 18, 27) - 1) .. sub(groups[name], 28)
         call('SETRANGE', name, 0, groups[name])
       end
       if ARGV[2] ~= '' then
-        call('HSET', KEYS[i], 'm', 'B' .. start .. fmt('%016d', #ARGV[2]) .. ARGV[i + 4] .. ARGV[2] .. sub(main, from, to))
+        call('HSET', KEYS[i], 'm', FORMAT .. 'B' .. start .. fmt('%016d', #ARGV[2]) .. ARGV[i + 4] .. ARGV[2] .. sub(main, from, to))
         joined, answer = joined + 1, '2'
       else
-        call('HSET', KEYS[i], 'm', 'H' .. start .. clock .. ARGV[i + 4] .. sub(main, from, to) .. RUN)
+        call('HSET', KEYS[i], 'm', FORMAT .. 'H' .. start .. clock .. ARGV[i + 4] .. sub(main, from, to) .. RUN)
         answer = '1'
       end
     end
@@ -51,7 +52,7 @@ for i = 1, #ARGV - 4 - extra do
   answers[i] = answer
 end
 if joined > 0 then
-  call('SETRANGE', ARGV[2], 16, fmt('%010d', joined))
+  call('SETRANGE', ARGV[2], 17, fmt('%010d', joined))
 elseif ARGV[2] ~= '' then
   call('DEL', ARGV[2])
 end

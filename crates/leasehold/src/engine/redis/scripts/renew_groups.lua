@@ -4,16 +4,16 @@
 -- written in another run is renewed, and gets this run.
 local answers, RUN = {}, ARGV[#ARGV]
 for i = 1, #KEYS do
-  local group, answer = call('GET', KEYS[i]), '0'
-  if group and sub(group, 17, 26) == ARGV[i * 3 - 1] then
-    local since, ours = sub(group, 1, 16), sub(group, 27, 34) == RUN
+  local group, answer = check(call('GET', KEYS[i])), '0'
+  if group and sub(group, 18, 27) == ARGV[i * 3 - 1] then
+    local since, ours = sub(group, 2, 17), sub(group, 28, 35) == RUN
     -- What another run wrote, or a clock that was ahead, counts from now on.
     if not ours or since > clock or since + ARGV[i * 3 - 2] > now then
       -- EXPIRE comes first: a server that is out of memory lets a script continue once it has
       -- written, and EXPIRE needs no memory.
       call('EXPIRE', KEYS[i], ARGV[i * 3])
-      call('SETRANGE', KEYS[i], 0, clock)
-      if not ours then call('SETRANGE', KEYS[i], 26, RUN) end
+      call('SETRANGE', KEYS[i], 1, clock)
+      if not ours then call('SETRANGE', KEYS[i], 27, RUN) end
       answer = '1'
     end
   end

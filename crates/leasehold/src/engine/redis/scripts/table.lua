@@ -1,6 +1,7 @@
 -- One lock, as `logic/table.rs` defines it; "rule N" below refers to the rules there.
 --
--- The lock is one hash. Its field `m` is one of:
+-- The lock is one hash. Its field `m` begins with the format number of all fields, and goes on with
+-- one of:
 --   F token kept                            free
 --   H token kept since claim contender run  one exclusive holder, no waiters
 --   B token kept size claim key contender   as H, but `since` and `run` are in the group `key`
@@ -127,7 +128,7 @@ local function hold(claim, since, main, contender, run)
   local till = since + sub(contender, 2, 13)
   if till <= now then return end
   lasts(till)
-  append(held, claim, sub(main, 2, 17) .. since .. sub(main, 2, 17) .. NONE .. NONE .. contender)
+  append(held, claim, sub(main, 3, 18) .. since .. sub(main, 3, 18) .. NONE .. NONE .. contender)
   place, alone, holders, soonest = last, 1, 1, till
 end
 
@@ -155,29 +156,31 @@ local function open(of, main)
   name, kept, longest, cache, dirty, gone = of, 0, 0, {}, {}, {}
   last, place, alone, shared, used, permits, limit, holders, waiters, soonest = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
   held, queue, front = { NONE, NONE }, { NONE, NONE }, NONE
-  if not main then return end
-  last, kept = num(sub(main, 2, 17)), num(sub(main, 18, 27))
-  local kind = byte(main)
+  if not check(main) then return end
+  last, kept = num(sub(main, 3, 18)), num(sub(main, 19, 28))
+  local kind = byte(main, 2)
   if kind == 72 then
-    hold(sub(main, 44, 59), sub(main, 28, 43), main, sub(main, 60, -9), sub(main, -8))
+    hold(sub(main, 45, 60), sub(main, 29, 44), main, sub(main, 61, -9), sub(main, -8))
   elseif kind == 66 then
-    local size = num(sub(main, 28, 43))
-    local tie = sub(main, 60, 59 + size)
-    local group = call('GET', tie)
+    local size = num(sub(main, 29, 44))
+    local tie = sub(main, 61, 60 + size)
+    local group = check(call('GET', tie))
     if group then
-      hold(sub(main, 44, 59), sub(group, 1, 16), main, sub(main, 60 + size), sub(group, 27, 34))
+      hold(sub(main, 45, 60), sub(group, 2, 17), main, sub(main, 61 + size), sub(group, 28, 35))
       -- The lease leaves its group. The group's owner finds one lease less there.
-      call('SETRANGE', tie, 16, fmt('%010.0f', sub(group, 17, 26) - 1))
+      call('SETRANGE', tie, 17, fmt('%010.0f', sub(group, 18, 27) - 1))
     end
   elseif kind == 82 then
-    held = { sub(main, 28, 43), sub(main, 44, 59) }
-    queue, front = { sub(main, 60, 75), sub(main, 76, 91) }, sub(main, 60, 75)
-    place, soonest = num(sub(main, 92, 107)), num(sub(main, 108, 123))
-    alone, shared, holders = num(sub(main, 124, 129)), num(sub(main, 130, 135)), num(sub(main, 136, 141))
-    waiters, permits = num(sub(main, 142, 147)), num(sub(main, 148, 153))
-    used, limit = num(sub(main, 154, 169)), num(sub(main, 170, 179))
-    local foreign = sub(main, 196, 203) ~= RUN
-    if foreign or sub(main, 180, 195) > clock then inherit(foreign) end
+    held = { sub(main, 29, 44), sub(main, 45, 60) }
+    queue, front = { sub(main, 61, 76), sub(main, 77, 92) }, sub(main, 61, 76)
+    place, soonest = num(sub(main, 93, 108)), num(sub(main, 109, 124))
+    alone, shared, holders = num(sub(main, 125, 130)), num(sub(main, 131, 136)), num(sub(main, 137, 142))
+    waiters, permits = num(sub(main, 143, 148)), num(sub(main, 149, 154))
+    used, limit = num(sub(main, 155, 170)), num(sub(main, 171, 180))
+    local foreign = sub(main, 197, 204) ~= RUN
+    if foreign or sub(main, 181, 196) > clock then inherit(foreign) end
+  elseif kind ~= 70 then
+    error('unknown state of a lock')
   end
 end
 
@@ -195,9 +198,9 @@ local function close()
   if old then kept = time[1] + most end
   fields[#fields + 1] = 'm'
   if holders == 0 and waiters == 0 then
-    fields[#fields + 1] = fmt('F%016.0f%010.0f', last, kept)
+    fields[#fields + 1] = fmt(FORMAT .. 'F%016.0f%010.0f', last, kept)
   else
-    fields[#fields + 1] = fmt('R%016.0f%010.0f', last, kept) .. held[1] .. held[2] .. queue[1] .. queue[2]
+    fields[#fields + 1] = fmt(FORMAT .. 'R%016.0f%010.0f', last, kept) .. held[1] .. held[2] .. queue[1] .. queue[2]
       .. fmt('%016.0f%016.0f%06d%06d%06d%06d%06d%016.0f%010.0f', place, soonest, alone, shared, holders, waiters, permits, used, limit)
       .. clock .. RUN
   end
@@ -352,11 +355,11 @@ local function settle(me)
       if not token then
         -- The claim has just become the first in the queue. An earlier answer may have put off its
         -- next `look` until after the end of a lease.
-        if claim ~= front and claim ~= me and holders > 0 and (soonest - now) * 3 < ttl_of(rec) then notify(rec, 'L' .. claim) end
+        if claim ~= front and claim ~= me and holders > 0 and (soonest - now) * 3 < ttl_of(rec) then notify(rec, FORMAT .. 'L' .. claim) end
         front = claim
         return
       end
-      if claim == me or notify(rec, 'G' .. claim .. n16(token) .. sub(rec, 33, 48)) then
+      if claim == me or notify(rec, FORMAT .. 'G' .. claim .. n16(token) .. sub(rec, 33, 48)) then
         cut(queue, claim, rec)
         waiters = waiters - 1
         grant(claim, rec, token)

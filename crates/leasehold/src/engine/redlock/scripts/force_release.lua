@@ -14,10 +14,10 @@ local back, by = rest.back, rest.by
 if record and sub(record, 33, 48) ~= ZERO and sub(record, 33, 48) >= back then
   back, by = sub(record, 33, 48), claim
 end
-call('SET', key, highest .. back .. by .. rest.records, 'EX', math.ceil((ends - now) / 1000000) + ARGV[3])
+call('SET', key, FORMAT .. highest .. back .. by .. rest.records, 'EX', math.ceil((ends - now) / 1000000) + ARGV[3])
 -- Notifies the claim's client, if it subscribes. A caller that may not publish has force released
 -- the claim all the same: then the client learns of it at its next renewal.
 if record and sub(record, 101, 116) ~= ZERO then
-  redis.pcall('PUBLISH', sub(key, 1, num(sub(record, 98, 100))) .. 'i' .. sub(record, 101, 116), 'X' .. claim .. ZERO)
+  redis.pcall('PUBLISH', sub(key, 1, num(sub(record, 98, 100))) .. 'i' .. sub(record, 101, 116), FORMAT .. 'X' .. claim .. ZERO)
 end
 return { token > known and 1 or 0, known, clock, record or '', record and 1 or 0, till and 1 or 0 }

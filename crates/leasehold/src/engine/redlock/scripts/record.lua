@@ -1,4 +1,4 @@
--- One lock on one node is one string. It begins with the highest token of the claims that have
+-- One lock on one node is one string. It begins with its format number, the highest token of the claims that have
 -- ended, the highest token that was released (16 digits each), and the last claim that released it
 -- (16 bytes). Then comes for each claim: the claim (16 bytes); its attempt, its token and its last
 -- renewal (16 digits each); the length of its contender (4 digits); and its contender, which begins
@@ -13,10 +13,10 @@ end
 local function see(key, text, claim, owner)
   local gone, last, same, mine, till, dead, moved = ZERO, ZERO, ZERO, nil, nil, false, false
   local rest = { back = ZERO, by = NONE, records = '', ends = 0 }
-  if text then
-    gone, rest.back, rest.by = sub(text, 1, 16), sub(text, 17, 32), sub(text, 33, 48)
+  if check(text) then
+    gone, rest.back, rest.by = sub(text, 2, 17), sub(text, 18, 33), sub(text, 34, 49)
     last = gone
-    local at, from, others = 49, 49, {}
+    local at, from, others = 50, 50, {}
     while at < #text do
       local size = 68 + math.abs(sub(text, at + 64, at + 67))
       -- The clock was set back: a time in the future counts as now.
@@ -45,7 +45,7 @@ local function see(key, text, claim, owner)
     rest.records = table.concat(others)
     if dead then gone = last end
     if dead or moved then
-      call('SET', key, gone .. rest.back .. rest.by .. rest.records .. (mine or ''), 'KEEPTTL')
+      call('SET', key, FORMAT .. gone .. rest.back .. rest.by .. rest.records .. (mine or ''), 'KEEPTTL')
     end
   end
   rest.gone = gone
@@ -57,6 +57,6 @@ end
 local function store(key, rest, last, claim, attempt, token, contender, retention)
   local ends = math.max(now, num(last), num(token)) + sub(contender, 2, 13)
   if rest.ends > ends then ends = rest.ends end
-  call('SET', key, rest.gone .. rest.back .. rest.by .. rest.records .. claim .. attempt .. token .. clock
+  call('SET', key, FORMAT .. rest.gone .. rest.back .. rest.by .. rest.records .. claim .. attempt .. token .. clock
     .. fmt('%04d', #contender) .. contender, 'EX', math.ceil((ends - now) / 1000000) + retention)
 end

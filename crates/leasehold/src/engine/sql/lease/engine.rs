@@ -1,7 +1,7 @@
 //! Implements the engine trait on the lease table.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub(crate) struct LeaseEngine {
     pub(super) can_notify: bool,
     /// Whether no notification would reach us at present.
     is_unsubscribed: AtomicBool,
+    /// The shortest TTL of any claim so far, in milliseconds.
+    shortest_ttl_ms: AtomicU64,
     /// Our wake-up locks, where the database sends no notifications.
     pub(super) wakeup_locks: Option<WakeupLocks>,
     /// How many connections may wait on other clients' wake-up locks.
@@ -101,6 +103,7 @@ impl LeaseEngine {
             client_id: inbox.into(),
             can_notify: sends,
             is_unsubscribed: AtomicBool::new(true),
+            shortest_ttl_ms: AtomicU64::new(u64::MAX),
             wakeup_locks: uses_wakeup_locks.then(|| WakeupLocks::start(Arc::clone(&wakeup_pool), clock.clone())),
             wait_permits: uses_wakeup_locks.then(|| Arc::new(Semaphore::new(wakeup_connections))),
             lock_states: Mutex::default(),
@@ -188,6 +191,8 @@ impl LeaseEngine {
 
     async fn run_op(self: &Arc<Self>, claim: &Arc<Claim>, op: Op) -> Result<AcquireReply> {
         let lock_state = self.lock_state(claim.name());
+        let ttl_ms = u64::try_from(claim.options.ttl.as_millis()).unwrap_or(u64::MAX);
+        self.shortest_ttl_ms.fetch_min(ttl_ms, Ordering::SeqCst);
         let (outcome, reading) = self.submit(&lock_state, op, claim.options.ttl).await?;
         Self::to_answer(outcome, claim.options.ttl, reading)
     }
@@ -210,6 +215,11 @@ impl LeaseEngine {
     /// Whether no notification would reach us at present.
     pub(super) fn is_unsubscribed(&self) -> bool {
         self.is_unsubscribed.load(Ordering::SeqCst)
+    }
+
+    /// The shortest TTL of any claim so far.
+    pub(super) fn shortest_ttl(&self) -> Duration {
+        Duration::from_millis(self.shortest_ttl_ms.load(Ordering::SeqCst))
     }
 
     /// Whether this client holds any lock.

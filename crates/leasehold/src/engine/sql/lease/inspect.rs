@@ -2,7 +2,7 @@
 
 use super::engine::{DEFAULT_STEP_TIMEOUT, LeaseEngine};
 use super::lock_state::{LockState, lock};
-use super::round::{corrupt_row, unexpected_reply};
+use super::round::corrupt_row;
 use super::state::{self, instant_from_micros};
 use super::step::{Op, to_contender_view};
 use super::wire::{self, StoredRow};
@@ -19,7 +19,7 @@ pub(super) async fn inspect_lock(engine: &Arc<LeaseEngine>, name: LockName) -> R
     let (sql, values) = engine.sql.read(name.as_str());
     let reply = engine.read_query(sql, &values).await?;
     let Some(row) = reply.row() else { return Ok(LockView::free(name)) };
-    let stored = wire::parse_row(row).map_err(unexpected_reply).map_err(|failure| engine.pool.to_error(&failure))?;
+    let stored = wire::parse_row(row).map_err(|failure| engine.pool.to_error(&failure))?;
     to_lock_view(name, &stored).map_err(|failure| engine.pool.to_error(&failure))
 }
 
@@ -32,8 +32,7 @@ pub(super) async fn list_locks(engine: &Arc<LeaseEngine>, prefix: &str) -> Resul
     for row in &reply.rows {
         let Some((Value::Text(name), rest)) = row.split_first() else { continue };
         let Ok(name) = LockName::new(name) else { continue };
-        let view =
-            wire::parse_row(rest).map_err(unexpected_reply).and_then(|stored| to_lock_view(name.clone(), &stored));
+        let view = wire::parse_row(rest).and_then(|stored| to_lock_view(name.clone(), &stored));
         let view = view.unwrap_or_else(|failure| {
             let damage = Some(engine.pool.to_error(&failure).to_string());
             LockView { damage, ..LockView::free(name) }

@@ -1,11 +1,13 @@
 //! Notifications: `LISTEN` on one connection to PostgreSQL, and their delivery to our claims. They
 //! are hints that save time; correctness never depends on them.
 
+use std::fmt::Display;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::engine::LeaseEngine;
 use super::state::instant_from_micros;
+use crate::clock::{Clock, Instant};
 use crate::engine::sql::connection::Connection;
 use crate::engine::sql::connection_load;
 use crate::engine::sql::error::{ErrorClass, Failure};
@@ -13,11 +15,17 @@ use crate::engine::sql::pool::Pool;
 use crate::engine::sql::pooler::{self, PoolerProbe};
 use crate::logic::backoff;
 use crate::logic::connections::{self, WaitStrategy};
-use crate::types::{ClaimId, LockName, Token};
+use crate::types::{ClaimId, FORMAT, LockName, Token};
 
 /// The channel on which a client listens.
 pub(super) fn channel(inbox: &str) -> String {
     format!("leasehold_{inbox}")
+}
+
+/// A notification: the number of its format, then its kind, claim, token and lock. The statement
+/// that sends it adds the time.
+pub(super) fn text(kind: char, claim: ClaimId, token: Token, name: impl Display) -> String {
+    format!("{FORMAT} {kind} {:032x} {token} {name}", claim.bits())
 }
 
 /// The inbox of a client that listens has no `-` before it.
@@ -127,28 +135,58 @@ async fn listen_once(
         }
         pool.mark_own_sessions();
     }
-    if !has_enough_connections(engine, &mut link, wake).await? {
+    if !has_enough_connections(engine, pool, &mut link, wake).await? {
         link.close().await;
         return Ok(ListenEnd::ConnectionShortage);
     }
-    link.execute_batch(&format!("LISTEN \"{}\"", channel(inbox))).await?;
+    let listen = format!("LISTEN \"{}\"", channel(inbox));
+    within_timeout(engine, pool, link.execute_batch(&listen)).await?;
     pool.set_shortage(false);
-    deliver_notifications(engine, link).await
+    deliver_notifications(engine, pool, link).await
+}
+
+/// When to check the listening connection next: as often as the server's load must be known, and once
+/// in a third of the shortest TTL. A firewall, or a proxy before a server that lost its power, may
+/// have dropped the connection without closing it. So a client whose notifications no longer arrive
+/// knows within two thirds of that TTL.
+fn next_check(engine: &Weak<LeaseEngine>, clock: &Clock) -> Instant {
+    let most = engine.upgrade().map_or(Duration::MAX, |engine| engine.shortest_ttl() / 3);
+    clock.now().saturating_add(connection_load::check_pause().min(most))
+}
+
+/// The least time for a reply on the listening connection.
+const MIN_REPLY_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Bounds a statement on the listening connection by the timeout of connecting and by a third of the
+/// shortest TTL.
+async fn within_timeout<T>(
+    engine: &Weak<LeaseEngine>,
+    pool: &Pool,
+    statement: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let most = engine.upgrade().map_or(Duration::MAX, |engine| engine.shortest_ttl() / 3);
+    let timeout = pool.config.connect_timeout.min(most.max(MIN_REPLY_TIMEOUT));
+    pool.config.clock.timeout(timeout, statement).await.unwrap_or_else(|_| Err(Failure::timed_out(timeout)))
 }
 
 /// Whether the server has enough connections for one that listens.
 async fn has_enough_connections(
     engine: &Weak<LeaseEngine>,
+    pool: &Pool,
     link: &mut Connection,
     now: WaitStrategy,
 ) -> Result<bool, Failure> {
-    let load = connection_load::query_postgres(link).await?;
+    let load = within_timeout(engine, pool, connection_load::query_postgres(link)).await?;
     let holds = engine.upgrade().is_some_and(|engine| engine.is_holder());
     Ok(connections::next_strategy(now, Some(load), holds) == WaitStrategy::Listen)
 }
 
 /// Delivers the notifications of one connection, until it ends or is given up.
-async fn deliver_notifications(engine: &Weak<LeaseEngine>, mut link: Connection) -> Result<ListenEnd, Failure> {
+async fn deliver_notifications(
+    engine: &Weak<LeaseEngine>,
+    pool: &Pool,
+    mut link: Connection,
+) -> Result<ListenEnd, Failure> {
     let Some(mut notifications) = link.take_notifications() else { return Ok(ListenEnd::ConnectionLost) };
     // Looking at the rows finds what was sent before we listened.
     let Some(clock) = engine.upgrade().map(|engine| {
@@ -157,7 +195,7 @@ async fn deliver_notifications(engine: &Weak<LeaseEngine>, mut link: Connection)
     }) else {
         return Ok(ListenEnd::ConnectionLost);
     };
-    let mut check_at = connection_load::next_check(&clock);
+    let mut check_at = next_check(engine, &clock);
     loop {
         tokio::select! {
             text = notifications.recv() => {
@@ -165,8 +203,8 @@ async fn deliver_notifications(engine: &Weak<LeaseEngine>, mut link: Connection)
                 engine.handle_notification(&text);
             }
             () = clock.sleep_until(check_at) => {
-                check_at = connection_load::next_check(&clock);
-                if !has_enough_connections(engine, &mut link, WaitStrategy::Listen).await? {
+                check_at = next_check(engine, &clock);
+                if !has_enough_connections(engine, pool, &mut link, WaitStrategy::Listen).await? {
                     link.close().await;
                     return Ok(ListenEnd::ConnectionShortage);
                 }
@@ -176,12 +214,13 @@ async fn deliver_notifications(engine: &Weak<LeaseEngine>, mut link: Connection)
 }
 
 impl LeaseEngine {
-    /// Handles one notification: `g <claim> <token> <name> <µs>` for a grant, `e <claim> 0 <name>
-    /// <µs>` for a force release, `l …` for the first waiter that must look, `r …` for a holder
-    /// that is asked for a release.
+    /// Handles one notification, see [`text`]: kind `g` is a grant, `e` a force release, `l` a request
+    /// to the first waiter to look, `r` a request to a holder to release. One in another format is
+    /// ignored: it is a hint.
     fn handle_notification(&self, text: &str) {
         let read = || {
-            let mut words = text.splitn(4, ' ');
+            let mut words = text.splitn(5, ' ');
+            let _ours = words.next().filter(|format| format.parse() == Ok(FORMAT))?;
             let kind = words.next()?;
             let claim = u128::from_str_radix(words.next()?, 16).ok().map(ClaimId::from_bits)?;
             let token = Token(words.next()?.parse().ok()?);

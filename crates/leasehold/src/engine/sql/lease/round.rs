@@ -422,7 +422,7 @@ impl LeaseEngine {
         let reply = self.run(link, sql, &values).await?;
         let received_at = self.clock.now();
         let Some(found) = reply.row() else { return Ok(None) };
-        let StoredRow { version, token, now, state } = wire::parse_row(found).map_err(unexpected_reply)?;
+        let StoredRow { version, token, now, state } = wire::parse_row(found)?;
         let server_time = instant_from_micros(now);
         let (content, healed) = state::read_and_correct(&state, server_time)
             .map_err(|reason| corrupt_row(lock_state.name.as_str(), reason))?;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use super::engine::LeaseEngine;
 use super::lock_state::{CachedRow, LockState, LockStateInner};
+use super::notifications;
 use super::state::{self, ContenderDetails};
 use super::step::{Effects, Op, OpOutcome};
 use crate::clock::Instant;
 use crate::logic::local_hand_off::{HandOffState, LocalHandOff, ReservedTokens};
 use crate::logic::table::Contender;
-use crate::types::{ClaimId, LockName, Mode};
+use crate::types::{ClaimId, LockName, Mode, Token};
 
 /// What a round is based on.
 #[derive(Clone, Copy, Debug)]
@@ -205,21 +206,21 @@ impl LeaseEngine {
         if !self.can_notify {
             return messages;
         }
-        let elsewhere = |inbox: &Arc<str>| *inbox != self.client_id && super::notifications::can_receive(inbox);
+        let elsewhere = |inbox: &Arc<str>| *inbox != self.client_id && notifications::can_receive(inbox);
         for claim in &effects.granted {
             if let Some(held) = table.holder(*claim).filter(|held| elsewhere(&held.details.client_id)) {
-                let text = format!("g {:032x} {} {name}", claim.bits(), held.token);
-                messages.push((super::notifications::channel(&held.details.client_id), text));
+                let text = notifications::text('g', *claim, held.token, name);
+                messages.push((notifications::channel(&held.details.client_id), text));
             }
         }
         for (claim, inbox) in effects.recheck_sooner.iter().filter(|(_, inbox)| elsewhere(inbox)) {
-            messages.push((super::notifications::channel(inbox), format!("l {:032x} 0 {name}", claim.bits())));
+            messages.push((notifications::channel(inbox), notifications::text('l', *claim, Token(0), name)));
         }
         for (claim, inbox) in effects.force_released.iter().filter(|(_, inbox)| elsewhere(inbox)) {
-            messages.push((super::notifications::channel(inbox), format!("e {:032x} 0 {name}", claim.bits())));
+            messages.push((notifications::channel(inbox), notifications::text('e', *claim, Token(0), name)));
         }
         for (claim, inbox) in effects.release_requested.iter().filter(|(_, inbox)| elsewhere(inbox)) {
-            messages.push((super::notifications::channel(inbox), format!("r {:032x} 0 {name}", claim.bits())));
+            messages.push((notifications::channel(inbox), notifications::text('r', *claim, Token(0), name)));
         }
         messages
     }

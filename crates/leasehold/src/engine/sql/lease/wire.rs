@@ -3,12 +3,14 @@
 //! `version` changes with every write, so that a write decided on an older version fails. `token`
 //! is the highest token granted. `busy` is the time until which the rest of the row counts: the last
 //! lease or queue position ends then, or the last eviction is dropped. It is zero if there is none of
-//! these. A later client sees that the lock is free without reading the rest. All times are
-//! microseconds of the database's clock.
+//! these. A later client sees that the lock is free without reading the rest, unless `format` is
+//! another number than ours. All times are microseconds of the database's clock.
 
 use super::super::Dialect;
 use super::super::connection::{Reply, Value};
 use super::super::ddl::Tables;
+use super::super::error::Failure;
+use crate::types::FORMAT;
 
 /// The statements of one engine.
 #[derive(Clone, Debug)]
@@ -186,15 +188,24 @@ impl LeaseStatements {
     }
 }
 
-/// Reads version, token, state, now.
-pub(super) fn parse_row(row: &[Value]) -> Result<StoredRow, &'static str> {
-    let [version, token, state, now] = row else { return Err("a row of another length") };
+/// Reads version, token, state, format, now.
+pub(super) fn parse_row(row: &[Value]) -> Result<StoredRow, Failure> {
+    let [version, token, state, format, now] = row else { return Err(unexpected_reply("a row of another length")) };
+    match format.int() {
+        Some(format) if format == i64::from(FORMAT) => {}
+        Some(format) => return Err(Failure::UnknownFormat(format)),
+        None => return Err(unexpected_reply("no format")),
+    }
     Ok(StoredRow {
-        version: version.int().ok_or("no version")?,
-        token: token.int().and_then(|token| token.try_into().ok()).ok_or("no token")?,
-        state: state.text().ok_or("no state")?.to_owned(),
-        now: now.int().ok_or("no time")?,
+        version: version.int().ok_or_else(|| unexpected_reply("no version"))?,
+        token: token.int().and_then(|token| token.try_into().ok()).ok_or_else(|| unexpected_reply("no token"))?,
+        state: state.text().ok_or_else(|| unexpected_reply("no state"))?.to_owned(),
+        now: now.int().ok_or_else(|| unexpected_reply("no time"))?,
     })
+}
+
+fn unexpected_reply(detail: &str) -> Failure {
+    Failure::UnexpectedReply(detail.to_owned())
 }
 
 fn mysql(table: &str) -> LeaseStatements {
@@ -206,16 +217,17 @@ fn mysql(table: &str) -> LeaseStatements {
     // contains it is already right.
     let next = "GREATEST(token + 1, version + 1, VALUES(version))";
     let both = |value: &str| put(&put("?", 1, value), 2, value);
+    let is_free = format!("format = {FORMAT} AND busy <= VALUES(version) - ?");
     // Each assignment sees the results of those before it, so `busy` comes last. LAST_INSERT_ID
     // returns the time.
     let take = format!(
         "INSERT INTO {table} (name, version, token, busy, state) \
          VALUES (?, {NOW}, LAST_INSERT_ID(version), version + ?, {}) ON DUPLICATE KEY UPDATE \
-         state = IF(busy <= VALUES(version) - ?, \
+         state = IF({is_free}, \
           IF(GREATEST(token, version) < VALUES(version), VALUES(state), {}), state), \
-         token = IF(busy <= VALUES(version) - ?, LAST_INSERT_ID({next}), token), \
-         version = IF(busy <= VALUES(version) - ?, token, version), \
-         busy = IF(busy <= VALUES(version) - ?, version + VALUES(busy) - VALUES(version), busy)",
+         token = IF({is_free}, LAST_INSERT_ID({next}), token), \
+         version = IF({is_free}, token, version), \
+         busy = IF({is_free}, version + VALUES(busy) - VALUES(version), busy)",
         both("version"),
         both(next),
     );
@@ -232,9 +244,9 @@ fn mysql(table: &str) -> LeaseStatements {
         clear: format!(
             "UPDATE {table} SET version = version + 1, token = ?, busy = 0, state = ? WHERE name = ? AND version = ?"
         ),
-        read: format!("SELECT version, token, state, {NOW} FROM {table} WHERE name = ?"),
+        read: format!("SELECT version, token, state, format, {NOW} FROM {table} WHERE name = ?"),
         list: format!(
-            "SELECT name, version, token, state, {NOW} FROM {table} WHERE busy > {NOW} AND LEFT(name, LENGTH(?)) = ? \
+            "SELECT name, version, token, state, format, {NOW} FROM {table} WHERE busy > {NOW} AND LEFT(name, LENGTH(?)) = ? \
              ORDER BY name"
         ),
         versions: format!("SELECT name, version FROM {table} WHERE name"),
@@ -258,7 +270,7 @@ fn postgres(table: &str) -> LeaseStatements {
          SELECT $1, {CAME}, {CAME}, {CAME} + $2, {} FROM {} ON CONFLICT (name) DO UPDATE SET \
          version = {next}, token = {next}, busy = {next} + $2, \
          state = CASE WHEN greatest(l.token, l.version) < excluded.token THEN excluded.state ELSE {} END \
-         WHERE l.busy <= excluded.token - $4 RETURNING l.token",
+         WHERE l.format = {FORMAT} AND l.busy <= excluded.token - $4 RETURNING l.token",
         both(CAME),
         bounded(5),
         both(next),
@@ -285,9 +297,9 @@ fn postgres(table: &str) -> LeaseStatements {
              WHERE l.name = $1 AND l.version = $2",
             bounded(5),
         ),
-        read: format!("SELECT version, token, state, {NOW} FROM {table} WHERE name = $1"),
+        read: format!("SELECT version, token, state, format, {NOW} FROM {table} WHERE name = $1"),
         list: format!(
-            "SELECT name, version, token, state, {NOW} FROM {table} WHERE busy > {NOW} AND starts_with(name, $1) ORDER BY name"
+            "SELECT name, version, token, state, format, {NOW} FROM {table} WHERE busy > {NOW} AND starts_with(name, $1) ORDER BY name"
         ),
         versions: format!("SELECT name, version FROM {table} WHERE name"),
         clock: format!("SELECT {NOW}"),

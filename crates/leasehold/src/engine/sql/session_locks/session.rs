@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::connection::{Connection, Reply, Value};
 use super::super::error::Failure;
 use super::session_pool::SessionPool;
-use super::wire::{SessionStatements, Statement};
+use super::wire::{self, SessionStatements, Statement};
 use crate::clock::{Clock, Instant};
 use crate::types::{ClaimId, LockName, Mode, Token};
 
@@ -162,7 +162,10 @@ impl Session {
     /// Increments the counter on this connection: while the answer is awaited, the lock is held.
     pub(super) async fn token(&mut self, wire: &SessionStatements, name: &LockName) -> Result<Token, Failure> {
         let reply = self.run(&wire.token(name.as_str())).await?;
-        wire.parse_token(&reply)
+        if let Some(token) = wire.parse_token(&reply) {
+            return Ok(token);
+        }
+        Err(wire::no_token(&self.run(&wire.token_format(name.as_str())).await?))
     }
 
     /// Whether the lock was held after this was sent. An answer later than a TTL is worthless.

@@ -12,7 +12,7 @@ use super::super::pool::Pool;
 use super::claim_entry::ClaimRegistry;
 use super::claim_error::ClaimError;
 use super::session::Session;
-use super::wire::SessionStatements;
+use super::wire::{self, SessionStatements};
 use crate::clock::Clock;
 use crate::engine::LossBroadcaster;
 use crate::types::{LockName, Token};
@@ -184,7 +184,13 @@ impl SessionPool {
         loop {
             tries += 1;
             let failure = match self.side_pool.run(&sql, &values).await {
-                Ok(reply) => return Ok(self.wire.parse_token(&reply)?),
+                Ok(reply) => match self.wire.parse_token(&reply) {
+                    Some(token) => return Ok(token),
+                    None => {
+                        let (sql, values) = self.wire.token_format(name.as_str());
+                        return Err(wire::no_token(&self.side_pool.run(&sql, &values).await?).into());
+                    }
+                },
                 Err(failure) => failure,
             };
             // Incrementing twice is harmless. The server may have closed an idle connection.

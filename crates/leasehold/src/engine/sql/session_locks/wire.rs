@@ -9,7 +9,7 @@ use super::super::config::{Config, Technique};
 use super::super::connection::{Reply, Value};
 use super::super::ddl::Tables;
 use super::super::error::Failure;
-use crate::types::{Mode, Token};
+use crate::types::{FORMAT, Mode, Token};
 
 /// A wait without a limit: a year, in seconds. (-1 means "for ever" in MySQL, and is an error in
 /// MariaDB.)
@@ -232,7 +232,14 @@ impl SessionStatements {
         }
     }
 
-    /// Increments the counter of a name, and returns its value.
+    /// The format of a name's counter.
+    pub(super) fn token_format(&self, name: &str) -> Statement {
+        let parameter = if self.dialect == Dialect::MySql { "?" } else { "$1" };
+        (format!("SELECT format FROM {} WHERE name = {parameter}", self.tables.tokens), vec![name.into()])
+    }
+
+    /// Increments the counter of a name, and returns its value. A counter in another format stays as
+    /// it is, and the answer has no value.
     pub(super) fn token(&self, name: &str) -> Statement {
         let tokens = &self.tables.tokens;
         let sql = match self.dialect {
@@ -240,29 +247,33 @@ impl SessionStatements {
                 const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
                 format!(
                     "INSERT INTO {tokens} (name, token) VALUES (?, LAST_INSERT_ID({NOW})) \
-                     ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token + 1, {NOW}))"
+                     ON DUPLICATE KEY UPDATE token = IF(format = {FORMAT}, LAST_INSERT_ID(GREATEST(token + 1, {NOW})), token)"
                 )
             }
             Dialect::Postgres => format!(
                 "INSERT INTO {tokens} AS counter (name, token) \
                  VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) \
-                 ON CONFLICT (name) DO UPDATE SET token = greatest(counter.token + 1, excluded.token) RETURNING token"
+                 ON CONFLICT (name) DO UPDATE SET token = greatest(counter.token + 1, excluded.token) \
+                 WHERE counter.format = {FORMAT} RETURNING token"
             ),
         };
         (sql, vec![name.into()])
     }
 
-    /// The value of the counter.
-    pub(super) fn parse_token(&self, reply: &Reply) -> Result<Token, Failure> {
+    /// The value of the counter; `None`: it is in another format.
+    pub(super) fn parse_token(&self, reply: &Reply) -> Option<Token> {
         let token = match self.dialect {
-            Dialect::MySql => Some(reply.insert_id),
+            Dialect::MySql => (reply.rows_changed > 0).then_some(reply.insert_id),
             Dialect::Postgres => reply.value().and_then(Value::int).and_then(|token| u64::try_from(token).ok()),
         };
-        match token {
-            Some(token @ 1..) => Ok(Token(token)),
-            _ => Err(Failure::UnexpectedReply("a counter without a value".into())),
-        }
+        token.filter(|token| *token > 0).map(Token)
     }
+}
+
+/// Why a counter has no value, from its format.
+pub(super) fn no_token(format: &Reply) -> Failure {
+    let format = format.value().and_then(Value::int);
+    format.map_or_else(|| Failure::UnexpectedReply("a counter without a value".into()), Failure::UnknownFormat)
 }
 
 /// MySQL's idle time is in whole seconds: never less than the TTL.
