@@ -47,6 +47,7 @@ pub(crate) struct EnginesArgs {
     schema: Option<String>,
 }
 
+/// The value of --ddl.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Database {
     /// MySQL and MariaDB
@@ -117,6 +118,8 @@ impl From<&Capabilities> for CapabilitiesJson {
     }
 }
 
+/// Prints the engines and their capabilities, or with --ddl a database's statements; returns the
+/// exit code.
 pub(crate) fn run_engines(args: &EnginesArgs) -> Result<u8, Failure> {
     let dialect = match args.ddl {
         None => return print_engines(args.json),
@@ -225,6 +228,7 @@ fn format_details(entry: &EngineEntry) -> String {
     text
 }
 
+/// Which faults the engine survives, and which break its guarantees.
 fn format_faults(capabilities: &Capabilities, indent: &str) -> String {
     let mut text =
         format!("{indent}survives  {}\n{indent}breaks    {}\n", capabilities.tolerates, capabilities.fails_when);

@@ -13,6 +13,7 @@ use crate::args::Cli;
 use crate::exit::{self, Failure};
 use crate::output;
 
+/// Prints the completion script for a shell; returns the exit code.
 pub(crate) fn print_completions(shell: Shell) -> Result<u8, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut with_verify_options(Cli::command()), "leasehold", &mut script);
@@ -34,7 +35,7 @@ fn with_verify_options(cli: Command) -> Command {
     cli.mut_subcommand("verify", |command| command.args(options))
 }
 
-/// One page with all commands on standard output, or one file per command.
+/// Prints the manual as one page, or writes one page per command into `dir`. Returns the exit code.
 pub(crate) fn write_man(dir: Option<&Path>) -> Result<u8, Failure> {
     let mut cli = Cli::command().disable_help_subcommand(true);
     cli.build();
@@ -99,7 +100,7 @@ fn render_whole_page(cli: &Command) -> io::Result<String> {
     Ok(page)
 }
 
-/// A command's own page, with its sections one level lower.
+/// The page of one command as a section of the main page, with its own sections one level lower.
 fn render_section(command: &Command) -> io::Result<String> {
     let mut page = Vec::new();
     let man = Man::new(command.clone());
@@ -114,8 +115,8 @@ fn render_section(command: &Command) -> io::Result<String> {
     Ok(format!(".SH \"{title}\"\n{page}{}", render_after_help(command, ".SS")))
 }
 
-/// The text after the options, with its lines unchanged: each `Title:` at the margin begins a
-/// section.
+/// The help text after the options, with its lines unchanged. Each `Title:` at the margin begins a
+/// section; `heading` is the macro for its title, `.SH` or `.SS`.
 fn render_after_help(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let mut page = String::new();

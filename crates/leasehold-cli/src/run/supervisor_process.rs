@@ -17,19 +17,20 @@ use super::supervisor_message::SupervisorMessage;
 /// The first argument that makes this program the supervisor process.
 pub(crate) const SUPERVISOR_ARGUMENT: &str = "__supervisor";
 
-/// How often a killed supervisor is replaced.
+/// How often a killed supervisor is replaced, at most.
 const MAX_REPLACEMENTS: u32 = 8;
 
 /// A running supervisor process.
 #[derive(Debug)]
 pub(super) struct SupervisorProcess {
     process: Child,
+    /// Our end of the pipe for messages to it.
     pipe: OwnedFd,
     /// The descriptor that keeps the lock; a replacement gets it, too.
     liveness_fd: Option<OwnedFd>,
     replaced_count: u32,
     last_schedule: SignalSchedule,
-    /// It sent TERM or KILL, or may have, because we were stopped.
+    /// Whether it may have sent TERM or KILL, because we were stopped when a signal was due.
     may_have_acted: bool,
 }
 
@@ -77,18 +78,18 @@ impl SupervisorProcess {
         }
     }
 
-    /// Whether the supervisor had reason to act before `now`.
+    /// Whether a signal was due for the supervisor before `now`, which it may have sent.
     pub(super) fn has_acted(&self, now: Instant) -> bool {
         self.may_have_acted || now >= self.last_schedule.next_signal_at()
     }
 
-    /// The command has ended. The supervisor must not signal its group any more, because the group's
-    /// id may soon be reused.
+    /// Tells the supervisor to exit, because the command has ended. It must not signal the group
+    /// any more: the group's id may soon be reused.
     pub(super) fn send_done(&mut self) {
         self.send(SupervisorMessage::Done);
     }
 
-    /// Waits, with a time limit, until the supervisor has exited.
+    /// Waits until the supervisor has exited, for at most a second.
     pub(super) async fn wait_exited(mut self, clock: &Clock) {
         let bound = clock.now().saturating_add(Duration::from_secs(1));
         drop(self.pipe);
@@ -113,8 +114,9 @@ impl SupervisorProcess {
 }
 
 /// Starts a supervisor, for a command that is about to start or for one that runs in `group`.
+/// Returns its process and our end of the pipe for messages to it.
 fn spawn_process(liveness_fd: Option<&OwnedFd>, group: Option<Pid>) -> io::Result<(Child, OwnedFd)> {
-    let (ears, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (reader, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
     let liveness_fd = liveness_fd.map(OwnedFd::try_clone).transpose()?;
     let process = Command::new("/proc/self/exe")
@@ -123,7 +125,7 @@ fn spawn_process(liveness_fd: Option<&OwnedFd>, group: Option<Pid>) -> io::Resul
         .args(group.map(|group| group.as_raw_nonzero().to_string()))
         .env_remove(leasehold_command::secret::HIDDEN_URL_VARIABLE)
         .current_dir("/")
-        .stdin(ears)
+        .stdin(reader)
         // As its standard output, only the supervisor inherits the descriptor.
         .stdout(liveness_fd.map_or_else(Stdio::null, Stdio::from))
         .stderr(Stdio::null())

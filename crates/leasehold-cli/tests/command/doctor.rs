@@ -283,7 +283,7 @@ fn folders_and_memory_have_small_reports() {
     assert!(ran.stdout().contains("is not a folder"), "{}", ran.stdout());
     place.run(["doctor", "--engine", "memory:"]).assert_ok();
     place.run(["doctor", "--engine", "redis://h1,h2"]).assert_failed(64, "one server");
-    place.run(["doctor", "--ttl", "0"]).assert_failed(64, "longer than nothing");
+    place.run(["doctor", "--ttl", "0"]).assert_failed(64, "longer than zero");
 }
 
 /// The command in docs/redis-acl.md.

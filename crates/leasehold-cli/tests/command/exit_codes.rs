@@ -72,7 +72,7 @@ fn usage_errors_name_the_mistake() {
     for (args, message) in [
         (vec!["run", "a"], "no command to run"),
         (vec!["run", "-w", "soon", "a", "--", "true"], "a duration is seconds"),
-        (vec!["run", "--ttl", "0", "a", "--", "true"], "longer than nothing"),
+        (vec!["run", "--ttl", "0", "a", "--", "true"], "longer than zero"),
         (vec!["run", "--ttl", "1us", "a", "--", "true"], "a duration is seconds"),
         (vec!["run", "--ttl", "1ms", "a", "--", "true"], "the TTL is between"),
         (vec!["run", "--grace", "20s", "a", "--", "true"], "below half of the TTL"),
