@@ -1,10 +1,11 @@
-//! A name for a probe.
+//! Names for the locks of probes.
 
 use std::ops::RangeInclusive;
 
 use leasehold_internals::redis::wire;
 
-/// A lock name that no client uses, in one of these slots; in any slot if there are none.
+/// A lock name that no client uses, and whose hash slot is one of `slots`; any slot if that is
+/// empty.
 pub(crate) fn unused_lock_name(slots: &[RangeInclusive<u16>]) -> String {
     let random = leasehold_internals::random::random_bits();
     let mut names = (0u32..).map(|turn| format!("leasehold-doctor-{random:032x}-{turn}"));

@@ -222,7 +222,7 @@ async fn data_loss_at_a_restart_is_reported_for_each_server() {
     let (_, strict) = doctor_report(&format!("{none}&strict=600s")).await;
     let finding = assert_finding(&strict, "persistence", "ok");
     assert!(
-        findings_of(&strict, "persistence").iter().any(|one| text_of(one, "means").contains("abstains for 10 min")),
+        findings_of(&strict, "persistence").iter().any(|one| text_of(one, "means").contains("cools down for 10 min")),
         "{finding}"
     );
     let (code, short) = doctor_report(&format!("{none}&strict=300s")).await;

@@ -59,22 +59,22 @@ pub(super) fn healthy() -> NodeFacts {
 
 /// A server that refuses every query.
 pub(super) fn refusing_node() -> NodeFacts {
-    let no = || QueryError::Refused("NOPERM this user has no permissions".into());
+    let error = || QueryError::Refused("NOPERM this user has no permissions".into());
     NodeFacts {
         address: "h:6379".into(),
-        info: Err(no()),
-        is_master: Err(no()),
+        info: Err(error()),
+        is_master: Err(error()),
         settings: HashMap::new(),
-        clock_offset: Err(no()),
-        round_trips: Err(no()),
-        slow_log: Err(no()),
-        scripts: Err(no()),
-        script_time: Err(no()),
+        clock_offset: Err(error()),
+        round_trips: Err(error()),
+        slow_log: Err(error()),
+        scripts: Err(error()),
+        script_time: Err(error()),
         master: Some(MasterFacts {
-            lock_keys: Err(no()),
-            echo: Some(Err(no())),
-            tracking: Some(Err(no())),
-            keys: Some(Err(no())),
+            lock_keys: Err(error()),
+            echo: Some(Err(error())),
+            tracking: Some(Err(error())),
+            keys: Some(Err(error())),
             epoch: None,
         }),
     }

@@ -79,6 +79,7 @@ pub(super) fn facts(seen: ServerFacts) -> Facts {
     Facts { requirements: requirements(dialect), servers: vec![server("h1:1", seen)] }
 }
 
+/// A server with these facts.
 pub(super) fn server(address: &str, seen: ServerFacts) -> Server {
     Server { address: address.into(), facts: Ok(seen) }
 }
@@ -133,25 +134,25 @@ pub(super) fn postgres() -> ServerFacts {
 }
 
 /// A server that reveals nothing.
-pub(super) fn opaque_server(no: &UnknownReason) -> ServerFacts {
-    fn not<T>(no: &UnknownReason) -> Fact<T> {
-        Err(no.clone())
+pub(super) fn opaque_server(reason: &UnknownReason) -> ServerFacts {
+    fn not<T>(reason: &UnknownReason) -> Fact<T> {
+        Err(reason.clone())
     }
     let wanted = &["version"];
     ServerFacts {
-        version: not(no),
-        settings: not(no),
-        status: not(no),
-        identity: not(no),
-        is_in_recovery: not(no),
-        in_use: not(no),
-        replicas: not(no),
-        intermediary: not(no),
-        clock: not(no),
-        round_trips: not(no),
-        tables: vec![Table { name: "leasehold".into(), required_columns: wanted, state: not(no) }],
-        dry_run: not(no),
-        row_stats: not(no),
+        version: not(reason),
+        settings: not(reason),
+        status: not(reason),
+        identity: not(reason),
+        is_in_recovery: not(reason),
+        in_use: not(reason),
+        replicas: not(reason),
+        intermediary: not(reason),
+        clock: not(reason),
+        round_trips: not(reason),
+        tables: vec![Table { name: "leasehold".into(), required_columns: wanted, state: not(reason) }],
+        dry_run: not(reason),
+        row_stats: not(reason),
     }
 }
 
@@ -168,7 +169,7 @@ impl ServerFacts {
         self
     }
 
-    /// The same server, with another figure.
+    /// The same server, with another value in `SHOW GLOBAL STATUS`.
     pub(super) fn with_status(mut self, key: &str, value: &str) -> Self {
         self.status.as_mut().unwrap().0.insert(key.into(), value.into());
         self
