@@ -80,7 +80,7 @@ fn a_run_inside_the_command_re_enters() {
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(&lines[..3], ["1", "1", "deep"], "{out}");
     let list: serde_json::Value = serde_json::from_str(lines[3]).unwrap();
-    assert_eq!(list[0]["holders"].as_array().unwrap().len(), 1, "the inner one gave its part back: {list}");
+    assert_eq!(list[0]["holders"].as_array().unwrap().len(), 1, "the inner run has released its hold: {list}");
     assert_eq!(place.holder_count("a"), 0);
     // Two spellings of a URL name the same engine.
     let other =

@@ -18,11 +18,12 @@ fn start_shell(place: &TestFolder, program: &str) -> PtySession {
     screen
 }
 
+/// Waits until exactly `count` claims hold the lock `a`.
 fn wait_for_holders(place: &TestFolder, count: usize) {
     wait_for("a holder", || (place.holder_count("a") == count).then_some(()));
 }
 
-/// Stops, inspects, resumes and ends `cat` under a lock.
+/// Checks, in this shell, that `cat` under a lock can be stopped, listed, resumed and ended.
 fn check_stop_and_resume(program: &str) {
     let place = TestFolder::new();
     let mut screen = start_shell(&place, program);
@@ -227,7 +228,7 @@ fn the_wait_display_shows_the_holder_and_our_position() {
     assert_eq!(screen.wait(), Some(0));
     // Without a terminal it prints no status line.
     let holder = place.start_holder(&[], "a");
-    assert_eq!(place.run_with_a_wait(2.0, &["run", "-q", "-w", "{wait}", "a", "--", "true"]).stderr(), "");
+    assert_eq!(place.run_with_longer_waits(2.0, &["run", "-q", "-w", "{wait}", "a", "--", "true"]).stderr(), "");
     holder.close_input_and_wait().assert_ok();
 }
 

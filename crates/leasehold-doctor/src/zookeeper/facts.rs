@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn median_and_longest_of_samples() {
+    fn samples_are_summed_up_by_median_and_longest() {
         let times: Vec<_> = [5, 1, 3, 2, 4].map(Duration::from_millis).into();
         let trips = RoundTrips::from_samples(times).unwrap();
         assert_eq!((trips.median, trips.longest), (Duration::from_millis(3), Duration::from_millis(5)));

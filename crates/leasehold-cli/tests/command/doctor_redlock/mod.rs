@@ -18,7 +18,7 @@ use serde_json::Value;
 const LONG_TIMEOUT: &str = "?node-timeout=60s&connect-timeout=60s";
 const LONG_TTL_OPTION: [&str; 2] = ["--ttl", LONG_TTL];
 
-/// The exit code and the report for leases of ten minutes.
+/// Runs `doctor --json` for leases of ten minutes; returns the exit code and the report.
 async fn doctor_report(url: &str) -> (i32, Value) {
     doctor_report_with(url, &LONG_TTL_OPTION).await
 }
@@ -33,11 +33,12 @@ async fn five_servers() -> IndependentServers {
     IndependentServers::start_with(5, &durable_redis()).await.unwrap()
 }
 
+/// The text of this part of a finding: `found`, `means`, `fix` or `subject`.
 fn text_of<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
 
-/// The servers for which a check has this level.
+/// The servers about which a check has a finding with this level.
 fn subjects(report: &Value, check: &str, level: &str) -> Vec<String> {
     let all = findings_of(report, check).into_iter().filter(|finding| finding["level"] == level);
     all.map(|finding| text_of(finding, "subject").to_owned()).collect()
@@ -188,7 +189,7 @@ async fn clock_skew_is_reported_for_each_server() {
     assert_eq!(text_of(finding, "subject"), ahead.addr().to_string(), "is the Debian package `faketime` installed?");
     assert!(text_of(finding, "found").contains("ahead of most of the others; leases allow for 36.0 s"), "{finding}");
     assert_finding(&some, "clock", "ok");
-    // More than a lease.
+    // For leases of ten minutes, a skew of 15 minutes is a failure.
     let (code, all) = doctor_report(&five).await;
     assert_eq!(code, 2);
     assert_finding(&all, "clocks", "fail");

@@ -11,7 +11,7 @@ async fn servers_that_do_not_respond_are_failures_once_the_majority_is() {
     let mut set = five_servers().await;
     let url = redlock_url(set.servers());
     let away = set.server(4).addr().to_string();
-    // Only scripts block.
+    // The server answers, but blocks all scripts.
     redis_command(set.server(4), &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let (code, silent) = doctor_report(&url).await;
     assert_eq!((code, subjects(&silent, "reachable", "warn")), (1, vec![away.clone()]), "{silent:#}");

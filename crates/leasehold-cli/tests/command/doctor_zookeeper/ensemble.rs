@@ -9,7 +9,7 @@ use leasehold_testbed::eventually;
 use leasehold_testbed::zookeeper::{self, Ensemble, ZooKeeper};
 use serde_json::Value;
 
-/// The servers for which a check has this level.
+/// The servers about which a check has a finding with this level.
 fn subjects(report: &Value, check: &str, level: &str) -> Vec<String> {
     let all = findings_of(report, check).into_iter().filter(|finding| finding["level"] == level);
     all.map(|finding| text_of(finding, "subject").to_owned()).collect()

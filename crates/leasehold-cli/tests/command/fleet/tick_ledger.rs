@@ -1,5 +1,5 @@
-//! Accounts for the ticks: from the jobs' own records, and from the outcomes of those that did not
-//! run.
+//! Accounts for every tick of a job: by the runs that the job recorded itself, or by a recorded
+//! reason why it did not run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::common::TestFolder;
 use crate::fleet::host;
 
-/// Tick -> token and attempt of each run.
+/// The runs of each tick: token and attempt.
 pub(crate) type RunsByTick = BTreeMap<String, Vec<(u64, u32)>>;
 
-/// The records that a job wrote at the start of its runs.
+/// The runs that a job recorded in `file` when they started.
 pub(crate) fn recorded_runs(place: &TestFolder, file: &str) -> RunsByTick {
     let mut ran = RunsByTick::new();
     for line in place.read(file).lines().filter(|line| !line.starts_with("end ")) {
@@ -41,6 +41,7 @@ pub(crate) fn max_concurrent_runs(place: &TestFolder, file: &str) -> usize {
     most
 }
 
+/// The time of a tick, in seconds since 1970.
 fn unix_seconds(tick: &str) -> i64 {
     tick.parse::<jiff::Timestamp>().unwrap().as_second()
 }
@@ -78,6 +79,7 @@ pub(crate) struct OutcomeLimits {
 }
 
 impl TickLedger {
+    /// Adds the outcome of an event, or of an entry of the history, if it has one.
     fn record(&mut self, event: &Value) {
         let (Some(tick), outcome) = (event["tick"].as_str(), event["outcome"].as_str()) else { return };
         let outcome = if event["event"] == "crashed" { Some("crashed") } else { outcome };
@@ -91,7 +93,7 @@ impl TickLedger {
         list.extend(unix_seconds(tick) - count + 1..=unix_seconds(tick));
     }
 
-    /// Adds the record's current contents. Adds none while the engine does not respond.
+    /// Adds the job's current history; nothing while the engine does not respond.
     pub(crate) fn record_history(&mut self, place: &TestFolder, url: &str, job: &str) {
         let history = place.run(["cron", "history", "--engine", url, "--json", job]);
         if let Ok(Value::Array(entries)) = serde_json::from_str(&history.stdout()) {
@@ -99,7 +101,7 @@ impl TickLedger {
         }
     }
 
-    /// Adds the hosts' log events.
+    /// Adds the events about the job in the logs of all hosts.
     pub(crate) fn record_events(&mut self, place: &TestFolder, job: &str) {
         let events = host::parse_events(&host::all_logs(place));
         events.iter().filter(|event| event["job"] == job).for_each(|event| self.record(event));

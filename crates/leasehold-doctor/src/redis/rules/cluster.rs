@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn few_masters_and_masters_alone() {
+    fn too_few_masters_and_masters_without_replicas_warn() {
         let [a, b, c] = ["a", "b", "c"].map(|id| member(id, None));
         let [d, e, f] = ["a", "b", "c"].map(|id| member("r", Some(id)));
         let whole = judge_members(&[a.clone(), b.clone(), c.clone(), d.clone(), e.clone(), f.clone()]);

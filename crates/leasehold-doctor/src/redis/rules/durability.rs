@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_restarted_less_than_a_lease_ago() {
+    fn a_recent_restart_warns_unless_no_lease_is_lost() {
         let young = healthy().with_info("uptime_in_seconds", "5");
         assert_level(&judge_restart(&young, &requirements()), Good, "lost nothing");
         let forgetful = young.with_setting("appendfsync", "no");

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_is_behind() {
+    fn a_replica_that_is_behind_warns() {
         assert_eq!(judge_lag(&healthy()), None);
         assert_level(&judge_lag(&healthy().with_replica(LINE)).unwrap(), Good, "1 in step");
         let late = "ip=10.0.0.3,port=6380,state=online,offset=14,lag=9";

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_block() {
+    fn slow_commands_of_the_last_day_warn() {
         let slow = |logged_at, millis| SlowLogEntry {
             logged_at,
             duration: Duration::from_millis(millis),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn failovers_that_outlast_a_lease() {
+    fn failovers_longer_than_a_lease_warn() {
         assert_level(&judge_node_timeout(&healthy(), &requirements()), Good, "16 s");
         assert_level(
             &judge_node_timeout(&healthy().with_setting("cluster-node-timeout", "20000"), &requirements()),

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_of_several_servers() {
+    fn server_clocks_may_differ_by_the_declared_skew() {
         let pg = requirements(Dialect::Postgres);
         let both = |one: &ServerFacts, other: &ServerFacts, requirements: &Requirements| {
             judge_clocks(&[("a", one), ("b", other)], requirements).unwrap()

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_connections() {
+    fn large_files_and_refused_connections_are_warnings() {
         assert_level(&judge_disk(&follower("h")), Good, "597 bytes");
         let full = follower("h").with_conf("dataDirSize", "8000000000");
         assert_level(&judge_disk(&full.clone().with_conf("dataLogSize", "8000000000")), Good, "7629.4 MiB");

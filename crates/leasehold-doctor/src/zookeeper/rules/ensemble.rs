@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn observers_and_no_leader() {
+    fn observers_and_a_missing_leader_are_reported() {
         let mut facts = with_voters(4);
         assert_eq!(judge_observers(facts.ensemble.as_ref().unwrap()), None);
         facts.ensemble.as_mut().unwrap().members.as_mut().unwrap().all[3].is_voter = false;

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_differ() {
+    fn different_minor_versions_warn() {
         let with = |number, version| node(number).with_info("redis_version", version);
         assert_eq!(judge_versions(&[&node(1), &node(2)]), None);
         assert_level(&judge_versions(&[&with(1, "7.0.15"), &with(2, "7.0.14")]).unwrap(), Good, "patch releases");

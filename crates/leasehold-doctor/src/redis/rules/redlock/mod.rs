@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn even_and_too_small_numbers_of_nodes() {
+    fn even_and_too_small_numbers_of_nodes_are_reported() {
         assert_level(&judge_node_count(&settings(5))[0], Good, "2 failures are survived");
         assert_level(&judge_node_count(&settings(3))[0], Good, "2 are a majority: 1 failure is survived");
         assert_level(&judge_node_count(&settings(4))[0], Fail, "even=allowed");
