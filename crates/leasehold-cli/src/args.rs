@@ -18,6 +18,7 @@ use crate::output;
 use crate::run::RunArgs;
 use crate::verify::VerifyArgs;
 
+/// The text after the options in `leasehold --help`.
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const EXAMPLES: &str = "\
 Examples:

@@ -23,6 +23,7 @@ const EXIT_FAILURES: u8 = 2;
 /// The delay before the first progress line.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
+/// The text after the options in `leasehold doctor --help`.
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER_HELP: &str = "\
 Examples:
@@ -77,6 +78,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) output: JsonArg,
 }
 
+/// The output of `doctor --json`.
 #[derive(Debug, Serialize)]
 struct ReportJson<'a> {
     url: &'a str,
@@ -86,6 +88,7 @@ struct ReportJson<'a> {
     findings: Vec<FindingJson<'a>>,
 }
 
+/// One finding of `doctor --json`.
 #[derive(Debug, Serialize)]
 struct FindingJson<'a> {
     check: &'static str,
@@ -162,6 +165,7 @@ fn to_json(report: &Report) -> ReportJson<'_> {
     }
 }
 
+/// The table of findings, and the verdict below it.
 fn format_report(report: &Report) -> String {
     let mut table = output::new_table(&["LEVEL", "CHECK", "WHAT"]);
     let servers: BTreeSet<_> = report.findings.iter().map(|finding| finding.subject.as_str()).collect();

@@ -151,6 +151,7 @@ async fn force_release_all(
     Ok((gone, token.filter(|token| Some(*token) > highest)))
 }
 
+/// The result of a force release for people; `token` is the fence token, if there is one.
 fn format_evicted(name: &LockName, evicted: &[ContenderView], token: Option<Token>, reason: Option<&str>) -> String {
     let mut text = String::new();
     let name = escape_control_chars(name.as_str());

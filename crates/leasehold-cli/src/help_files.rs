@@ -50,6 +50,7 @@ pub(crate) fn write_man(dir: Option<&Path>) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// Writes one page per command into `dir`, which is created if it is missing.
 fn write_pages(dir: &Path, cli: &Command) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     write_page(dir, "leasehold", cli)
@@ -61,6 +62,7 @@ fn write_page(dir: &Path, name: &str, command: &Command) -> io::Result<()> {
     visible_subcommands(command).try_for_each(|inner| write_page(dir, &format!("{name}-{}", inner.get_name()), inner))
 }
 
+/// The subcommands that the help lists, except `help` itself.
 fn visible_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
 }

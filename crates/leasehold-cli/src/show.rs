@@ -33,6 +33,7 @@ fn report_damage(views: &[LockView], url: &str) -> u8 {
     code
 }
 
+/// The table of `leasehold ls`, with the number of locks below it.
 fn format_list(views: &[LockView], url: &str) -> String {
     if views.is_empty() {
         return format!("no locks held or awaited on {url}\n");
@@ -81,6 +82,7 @@ pub(crate) async fn show_lock(args: ShowArgs) -> Result<u8, Failure> {
     Ok(report_damage(std::slice::from_ref(&view), &url))
 }
 
+/// The output of `leasehold show` for people.
 fn format_lock(view: &LockView, url: &str) -> String {
     let mut text = format!("lock        {}\nengine      {url}\n", escape_control_chars(view.name.as_str()));
     let state = match (view.holders.as_slice(), view.waiters.is_empty()) {

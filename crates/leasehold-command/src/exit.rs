@@ -72,6 +72,8 @@ impl Failure {
     /// engine already.
     #[must_use]
     pub fn with_engine(mut self, url: &str) -> Self {
+        /// The kinds of failures that concern an engine; all others are about the command line or
+        /// this host.
         const ENGINE_ERROR_KINDS: [&str; 9] =
             ["unavailable", "denied", "corrupt", "full", "timeout", "conflict", "lost", "unsupported", "closed"];
         if ENGINE_ERROR_KINDS.contains(&self.kind) && !self.message.contains(host_or_path(url)) {

@@ -122,6 +122,7 @@ fn check_creatable(above: &Path, shown: &str) -> Finding {
     }
 }
 
+/// Checks whether the folder is on a local file system. `shown` is its path in the finding.
 fn check_file_system(dir: &Path, shown: &str) -> Finding {
     let new = |level, found: &str| Finding::new(level, "file-system", shown, found);
     match folder::check_local(dir) {
@@ -137,6 +138,7 @@ fn check_file_system(dir: &Path, shown: &str) -> Finding {
     }
 }
 
+/// Checks the free space of the folder's file system. `shown` is its path in the finding.
 fn check_free_space(dir: &Path, shown: &str) -> Finding {
     match statvfs(dir) {
         Ok(found) => {

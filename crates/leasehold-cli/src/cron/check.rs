@@ -45,6 +45,7 @@ pub(super) fn check(args: &CheckArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// One job of `cron check --json`, with its first `count` ticks after `from`.
 fn to_json(job: &Job, from: Tick, count: usize) -> JobJson<'_> {
     let next = next_ticks(job, from, count).map(|tick| tick.to_string()).collect();
     JobJson { job: job.name(), schedule: job.cron().as_str(), zone: job.cron().zone(), next }

@@ -57,6 +57,7 @@ pub(super) fn enable_timestamps() {
     output::set_timestamp_source(|| format!("{:.3}", jiff::Timestamp::now()));
 }
 
+/// The line as JSON, with its time.
 fn json_line(line: &impl Serialize) -> String {
     output::to_json_line(&TimedLine { time: output::current_timestamp(), line })
 }
@@ -109,12 +110,14 @@ fn to_tick(seconds: i64) -> Tick {
     Tick::from_unix(seconds)
 }
 
+/// `tick 2026-11-16T03:00:00Z, token 41, attempt 2`
 fn describe_run(run: &ActiveRun) -> String {
     let by_hand = if run.manual { " (by hand)" } else { "" };
     let again = if run.attempt > 1 { format!(", attempt {}", run.attempt) } else { String::new() };
     format!("tick {}{by_hand}, token {}{again}", to_tick(run.tick), run.token)
 }
 
+/// The event as a line for people.
 fn format_event(job: &Job, event: &JobEvent) -> String {
     let name = job.name();
     match event {

@@ -146,6 +146,7 @@ fn format_status_table(rows: &[StatusRow]) -> String {
     output::format_wide_table(&table)
 }
 
+/// The row of a job that the engine has a record of.
 fn known_job_row(status: &JobStatus, health: &JobHealth) -> [String; 9] {
     let cron = Cron::parse(&status.schedule).and_then(|cron| cron.in_zone(&status.zone)).ok();
     let local = |tick: Tick| cron.as_ref().map_or_else(|| tick.to_string(), |cron| cron.local(tick));
@@ -164,6 +165,7 @@ fn known_job_row(status: &JobStatus, health: &JobHealth) -> [String; 9] {
     ]
 }
 
+/// The job's next tick, as `local` formats it; `paused` or `never` if there is none.
 fn format_next(status: &JobStatus, local: impl Fn(Tick) -> String) -> String {
     if status.paused.is_some() {
         return "paused".to_owned();
@@ -171,6 +173,7 @@ fn format_next(status: &JobStatus, local: impl Fn(Tick) -> String) -> String {
     status.next.map_or_else(|| "never".to_owned(), local)
 }
 
+/// The outcome of a run or of skipped ticks: `failed (exit code 3), by hand`.
 fn format_outcome(entry: &HistoryEntry) -> String {
     let text = if entry.text.is_empty() { String::new() } else { format!(" ({})", escape_control_chars(&entry.text)) };
     let by_hand = if entry.run.as_ref().is_some_and(|run| run.manual) { ", by hand" } else { "" };
@@ -183,6 +186,7 @@ fn run_duration(entry: &HistoryEntry) -> Option<Duration> {
     Some(Duration::from_millis(entry.at.saturating_sub(run.started)))
 }
 
+/// The job's problems, active runs, queue and pause; `waits` if there are none.
 fn format_state(status: &JobStatus, health: &JobHealth) -> String {
     let mut parts = health.problems(status);
     for run in &status.running {

@@ -20,6 +20,7 @@ pub(super) fn parse_toml(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
     (parser.specs, parser.errors)
 }
 
+/// The state of the parser: the file's text, and the jobs and mistakes found so far.
 struct TomlParser<'a> {
     text: &'a str,
     specs: Vec<JobSpec>,

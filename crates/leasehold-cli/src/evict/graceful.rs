@@ -187,6 +187,7 @@ fn to_json(outcome: &GracefulOutcome, name: &LockName, url: &str, elapsed: Durat
     })
 }
 
+/// The result of `evict --graceful` for people.
 fn format_outcome(
     outcome: &GracefulOutcome,
     name: &LockName,

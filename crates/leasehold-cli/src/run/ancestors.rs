@@ -80,6 +80,7 @@ impl Hold {
         Some(Self { owner, token, claim_prefix: claim, process, lock_key: parts.next()?.to_owned() })
     }
 
+    /// Whether the engine lists this hold as `contender`.
     fn is_claim_of(&self, contender: &ContenderView) -> bool {
         self.claim_prefix == claim_prefix(contender.claim)
     }
@@ -97,6 +98,7 @@ impl fmt::Display for Hold {
 }
 
 impl Process {
+    /// This process.
     fn current() -> Self {
         let pid = std::process::id();
         Self { pid, start_time: start_time(pid).unwrap_or(0), scope: process_scope() }
@@ -123,11 +125,13 @@ impl Process {
 }
 
 impl Ancestors {
+    /// Reads the enclosing runs from this process's environment.
     pub(super) fn from_env() -> Self {
         let set = |key| std::env::var(key).ok().filter(|value| !value.is_empty());
         Self::new(&set(HELD_VARIABLE).unwrap_or_default(), set(OWNER_VARIABLE))
     }
 
+    /// Parses the values of `LEASEHOLD_HELD` and `LEASEHOLD_OWNER`.
     fn new(held: &str, owner: Option<String>) -> Self {
         // Entries of another version do not parse, so they are not re-entered.
         Self { holds: held.split(',').filter_map(Hold::parse).collect(), owner, is_nested: !held.is_empty() }

@@ -144,6 +144,7 @@ impl Child {
     }
 }
 
+/// The failure for a command that could not be started: code 127 if it was not found, else 126.
 fn spawn_failure(program: &std::ffi::OsStr, error: &io::Error) -> Failure {
     let message = format!("cannot run {}: {error}", program.display());
     match error.kind() {

@@ -89,6 +89,7 @@ struct CallProgress {
 }
 
 impl CallProgress {
+    /// Counts a run that starts or ends.
     fn record_event(&self, event: &JobEvent) {
         match event {
             JobEvent::RunStarted { .. } => {
@@ -209,6 +210,7 @@ fn describe_wait(job: &Job, status: &JobStatus) -> String {
     }
 }
 
+/// The job that the options describe.
 fn build_job(args: &RunArgs, schedule: &str) -> Result<Job, Failure> {
     let mut job = Job::new(&args.name, schedule)?.ttl(args.ttl).handles_loss();
     if let Some(zone) = &args.zone {

@@ -12,8 +12,10 @@ use crate::args::EngineArg;
 use crate::cron::policy;
 use crate::duration::{parse, parse_positive};
 
+/// The usage line of `leasehold run --help`.
 const USAGE: &str = "leasehold run [OPTIONS] NAME -- CMD...\n       leasehold run [OPTIONS] NAME -c STRING";
 
+/// The text after the options in `leasehold run --help`.
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER_HELP: &str = "\
 Examples:

@@ -58,6 +58,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Validates the options of `leasehold run`.
     pub(super) fn new(args: &RunArgs) -> Result<Self, Failure> {
         let min_hold = args.min_hold.unwrap_or_default();
         if args.max_hold.is_some_and(|max_hold| max_hold <= min_hold) {

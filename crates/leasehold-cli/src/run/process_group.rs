@@ -60,6 +60,7 @@ struct ProcessStat {
 }
 
 impl ProcessStat {
+    /// Reads the entry of this process id; `None` if there is no such process.
     fn read(pid: &str) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }

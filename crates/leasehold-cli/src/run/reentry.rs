@@ -27,6 +27,7 @@ use crate::view;
 /// How often to try to re-enter an enclosing hold: on a quorum engine an attempt may fail by
 /// chance.
 const MAX_ATTEMPTS: usize = 20;
+/// How long to wait between two attempts to re-enter an enclosing hold.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a wait lasts before the engine is asked whether an enclosing run holds the lock.

@@ -28,6 +28,7 @@ impl<'a> Refusal<'a> {
         Self { name: &plan.name, engine: locks.url(), view, waited }
     }
 
+    /// The lock's holders; none if the engine cannot inspect it.
     pub(super) fn holders(&self) -> &[ContenderView] {
         self.view.as_ref().map_or(&[], |view| &view.holders)
     }

@@ -77,12 +77,15 @@ impl Report {
         self.json
     }
 
+    /// Reports that the run waits for the lock, with --verbose or --json. `line` is the message for
+    /// people; `view` is `None` if the engine cannot inspect the lock.
     pub(super) fn report_waiting(&self, name: &LockName, engine: &str, view: Option<&LockView>, line: &str) {
         let holders = view.iter().flat_map(|view| &view.holders).map(ContenderJson::new).collect();
         let waiters = view.map(|view| view.waiters.len());
         self.emit_if_verbose(&ReportEvent::Waiting { name: name.as_str(), engine, holders, waiters }, line);
     }
 
+    /// Reports that the lock was acquired, with --verbose or --json.
     pub(super) fn report_acquired(&self, name: &LockName, engine: &str, token: Token, waited: Duration) {
         let waited_seconds = waited.as_secs_f64();
         let event = ReportEvent::Acquired { name: name.as_str(), engine, token: token.0, waited_seconds };
@@ -105,6 +108,7 @@ impl Report {
         self.emit(&event, &refusal.format_line());
     }
 
+    /// Reports that the command was started, with --verbose or --json.
     pub(super) fn report_started(&self, pid: u32) {
         self.emit_if_verbose(&ReportEvent::Started { pid }, &format!("started process {pid}"));
     }
@@ -125,6 +129,7 @@ impl Report {
         self.emit(&event, &format!("the lock {name} is lost on {engine}: {words}; {action}"));
     }
 
+    /// Reports the result of the release, with --verbose or --json.
     pub(super) fn report_released(&self, name: &LockName, engine: &str, outcome: ReleaseOutcome) {
         let outcome = match outcome {
             ReleaseOutcome::Released => "released",
@@ -133,6 +138,7 @@ impl Report {
         self.emit_if_verbose(&ReportEvent::Released { name: name.as_str(), engine, outcome }, outcome);
     }
 
+    /// Reports how the command ended, with --verbose or --json.
     pub(super) fn report_ended(&self, status: ExitStatus) {
         let (event, line) = match status {
             ExitStatus::Exited(code) => {
@@ -152,6 +158,7 @@ impl Report {
         }
     }
 
+    /// Prints a message that is no problem, with --verbose or --json only.
     pub(super) fn note_if_verbose(&self, message: &str) {
         self.emit_if_verbose(&ReportEvent::Note { message }, message);
     }

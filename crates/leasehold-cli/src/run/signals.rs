@@ -62,6 +62,7 @@ impl Signals {
         self.add(Signal::CONT)
     }
 
+    /// Handles this signal, too.
     fn add(&mut self, signal: Signal) -> io::Result<()> {
         self.streams.push((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?));
         Ok(())
@@ -145,6 +146,7 @@ fn signal_bit(signal: Signal) -> u64 {
 /// Blocks SIGTTOU, so that we can take the terminal back from the background, and unblocks SIGCHLD.
 /// Returns the signal mask that this process was started with, which its commands get.
 pub(super) fn prepare_mask() -> nix::Result<SigSet> {
+    /// The signal mask before the first call.
     static ORIGINAL_MASK: OnceLock<SigSet> = OnceLock::new();
     if let Some(before) = ORIGINAL_MASK.get() {
         return Ok(*before);

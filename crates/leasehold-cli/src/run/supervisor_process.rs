@@ -98,6 +98,7 @@ impl SupervisorProcess {
         }
     }
 
+    /// Writes a message to the supervisor's pipe. Kills a supervisor that no longer reads it.
     fn send(&mut self, message: SupervisorMessage) {
         match rustix::io::write(&self.pipe, &message.encode()) {
             Ok(_) => {}

@@ -16,6 +16,7 @@ use crate::view;
 
 /// A wait shorter than this shows no status line.
 const SHOW_AFTER: Duration = Duration::from_millis(100);
+/// How often the status line is refreshed.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The status line on the terminal.
@@ -106,6 +107,7 @@ fn format_line(name: &LockName, view: Option<&LockView>, own_process: &Holder) -
     line
 }
 
+/// `1st`, `2nd`, `3rd`, `4th`, …
 fn format_ordinal(n: usize) -> String {
     let ending = match (n % 10, n % 100) {
         (_, 11..=13) => "th",

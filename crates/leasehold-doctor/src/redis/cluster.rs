@@ -69,7 +69,7 @@ pub(super) async fn examine(config: &Config, listed: &[Address], requirements: &
 /// Asks one node for its view of the cluster.
 async fn read_view(config: &Config, address: &Address) -> Result<ClusterView> {
     let connection = &QueryConnection::new(config, connect::to_node(config, address, None).await?);
-    let state = query::<String>(connection, &redis_command(&["CLUSTER", "INFO"])).await.map(|text| Info::read(&text));
+    let state = query::<String>(connection, &redis_command(&["CLUSTER", "INFO"])).await.map(|text| Info::parse(&text));
     let nodes = query::<String>(connection, &redis_command(&["CLUSTER", "NODES"])).await;
     let members = nodes.map(|text| text.lines().filter_map(|line| parse_member(line, address)).collect());
     Ok(ClusterView { address: address.to_string(), state, members })

@@ -35,14 +35,14 @@ pub(crate) enum Deployment {
 }
 
 impl Requirements {
-    pub(crate) fn new(config: &Config, ttl: Duration, kind: Deployment) -> Self {
+    pub(crate) fn new(config: &Config, ttl: Duration, deployment: Deployment) -> Self {
         Self {
             ttl,
             prefix: config.prefix.clone(),
             simple: config.protocol == Protocol::Simple,
             strict: config.strict.is_some(),
             replicas: config.replicas,
-            deployment: kind,
+            deployment,
         }
     }
 
@@ -79,7 +79,8 @@ impl Requirements {
 pub(crate) struct Info(pub(crate) HashMap<String, String>);
 
 impl Info {
-    pub(crate) fn read(text: &str) -> Self {
+    /// Parses lines of `key:value`; ignores all others.
+    pub(crate) fn parse(text: &str) -> Self {
         let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
         Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
     }

@@ -41,7 +41,7 @@ pub(super) async fn gather_node(
     slots: &[RangeInclusive<u16>],
 ) -> Result<NodeFacts> {
     let connection = &QueryConnection::new(config, connect::to_node(config, address, None).await?);
-    let info = query::<String>(connection, &redis_command(&["INFO"])).await.map(|text| Info::read(&text));
+    let info = query::<String>(connection, &redis_command(&["INFO"])).await.map(|text| Info::parse(&text));
     let is_master = query_is_master(connection, &info).await;
     let mut settings = HashMap::new();
     for key in SETTINGS {

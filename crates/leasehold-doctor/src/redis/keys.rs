@@ -45,6 +45,7 @@ pub(crate) struct KeyGroup {
 }
 
 impl KeyGroup {
+    /// Counts a key, and keeps its name as an example if there are few so far.
     fn add(&mut self, key: &[u8]) {
         self.count += 1;
         if self.examples.len() < MAX_EXAMPLES {

@@ -218,10 +218,10 @@ async fn gather_server_facts(client: &mut QueryClient, config: &Config) -> Serve
 /// The tables that the technique needs: name, columns besides `name`, and the statement that
 /// creates it.
 fn required_tables(config: &Config) -> Vec<(String, &'static [&'static str], String)> {
-    const LEASE: &[&str] = &["version", "token", "busy", "state"];
+    const LEASE_COLUMNS: &[&str] = &["version", "token", "busy", "state"];
     let of = |suffix: &str, wanted| (format!("{}{suffix}", config.table), wanted);
     let tables: Vec<(String, &'static [&'static str])> = match config.technique {
-        Technique::Row => vec![of("", LEASE)],
+        Technique::Row => vec![of("", LEASE_COLUMNS)],
         Technique::ForUpdate => vec![of("_rows", &[]), of("_tokens", &["token"])],
         Technique::Session => vec![of("_tokens", &["token"])],
     };

@@ -46,11 +46,11 @@ async fn detect_intermediary(client: &mut QueryClient, config: &Config) -> Fact<
 /// Whether two connections share a session, or the first one moves to another session while the
 /// other has a transaction open.
 async fn is_session_shared_or_changed(client: &mut QueryClient, other: &mut QueryClient) -> Fact<bool> {
-    const WHO: &str = "SELECT pg_backend_pid()";
-    let first = client.query_number(WHO).await?;
+    const SESSION_ID_QUERY: &str = "SELECT pg_backend_pid()";
+    let first = client.query_number(SESSION_ID_QUERY).await?;
     other.execute("BEGIN").await?;
-    let second = other.query_number(WHO).await;
-    let third = client.query_number(WHO).await;
+    let second = other.query_number(SESSION_ID_QUERY).await;
+    let third = client.query_number(SESSION_ID_QUERY).await;
     other.execute("ROLLBACK").await?;
     Ok(second? == first || third? != first)
 }

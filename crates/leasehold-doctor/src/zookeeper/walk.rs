@@ -28,6 +28,7 @@ pub(super) struct NodeGroup {
 }
 
 impl NodeGroup {
+    /// Counts a node, and keeps its path as an example if there are few so far.
     fn add(&mut self, path: &str) {
         self.count += 1;
         if self.examples.len() < MAX_EXAMPLES {

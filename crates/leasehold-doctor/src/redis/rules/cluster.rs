@@ -123,7 +123,7 @@ mod tests {
     use crate::Level::{Fail, Ok as Good, Unknown, Warn};
 
     fn view(info: &str) -> ClusterView {
-        ClusterView { address: "h:1".into(), state: Ok(Info::read(info)), members: Ok(vec![]) }
+        ClusterView { address: "h:1".into(), state: Ok(Info::parse(info)), members: Ok(vec![]) }
     }
 
     fn member(id: &str, follows: Option<&str>) -> Member {

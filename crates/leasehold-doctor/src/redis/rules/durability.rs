@@ -7,6 +7,7 @@ use super::super::query::QueryError;
 use super::{format_short, ok, unknown, warn};
 use crate::Finding;
 
+/// What a finding about lost locks says of the tokens.
 const TOKEN_REMARK: &str = "tokens still rise, unless its clock went back, too";
 const DURABILITY_FIX: &str = "appendonly yes and appendfsync always; or strict=30s (the longest lease) in the URL, which makes a server that \
     may have lost leases cool down first";

@@ -39,7 +39,7 @@ pub(super) fn healthy() -> NodeFacts {
     let echo = Echo { receivers: 1, received: true };
     NodeFacts {
         address: "h:6379".into(),
-        info: Ok(Info::read(info)),
+        info: Ok(Info::parse(info)),
         is_master: Ok(true),
         settings: settings.map(|(key, value)| (key, Ok(value.to_owned()))).into(),
         clock_offset: Ok(ClockOffset { ahead_us: 150, uncertainty: Duration::from_micros(100) }),

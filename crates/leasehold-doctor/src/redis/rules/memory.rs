@@ -53,6 +53,7 @@ pub(super) fn judge_evicted_keys(node: &NodeFacts) -> Finding {
     }
 }
 
+/// The warning that keys were evicted; `found` says how many.
 fn warn_evicted_keys(check: &'static str, address: &str, found: &str) -> Finding {
     warn(check, address, found)
         .impact("locks may have been among them, even if the policy has changed since")
@@ -122,6 +123,7 @@ fn format_mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
 }
 
+/// The size limit of a buffer for people; `unlimited` for 0.
 fn format_limit(limit: u64) -> String {
     match limit {
         0 => "unlimited".into(),

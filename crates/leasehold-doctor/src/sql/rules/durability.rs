@@ -5,6 +5,7 @@ use super::{format_count, ok, unknown, warn};
 use crate::Finding;
 use leasehold_internals::sql::Dialect;
 
+/// What a finding about lost locks says of the tokens.
 const TOKEN_REMARK: &str =
     "tokens still rise, because they are never below the clock's microseconds, unless the clock went back, too";
 

@@ -10,6 +10,7 @@ use super::super::facts::{
 use leasehold_internals::sql::Dialect;
 use leasehold_internals::sql::config::Technique;
 
+/// The settings of a well-configured MariaDB.
 const MARIADB: &str = "autocommit=ON
 binlog_format=MIXED
 datadir=/var/lib/mysql/
@@ -32,12 +33,14 @@ tx_isolation=REPEATABLE-READ
 wait_timeout=28800
 wsrep_on=OFF";
 
+/// The status of a well-configured MariaDB.
 const STATUS: &str = "slaves_connected=0
 threads_connected=2
 wsrep_cluster_size=0
 wsrep_cluster_status=Disconnected
 wsrep_ready=OFF";
 
+/// The settings of a well-configured PostgreSQL.
 const POSTGRES: &str = "autovacuum=on
 database_connections=-1
 default_transaction_isolation=read committed
@@ -84,19 +87,21 @@ pub(super) fn server(address: &str, seen: ServerFacts) -> Server {
     Server { address: address.into(), facts: Ok(seen) }
 }
 
-fn column(name: &str, of: &str, collation: &str) -> Column {
-    Column { name: name.into(), data_type: of.into(), collation: collation.into(), has_loose_collation: false }
+fn column(name: &str, data_type: &str, collation: &str) -> Column {
+    Column { name: name.into(), data_type: data_type.into(), collation: collation.into(), has_loose_collation: false }
 }
 
-fn table(engine: &str, name: Column, long: &str) -> Table {
+/// The lease table; `name` is its first column, and `state_type` the type of its last.
+fn table(engine: &str, name: Column, state_type: &str) -> Table {
     let mut columns = vec![name];
     columns.extend(["version", "token", "busy"].map(|name| column(name, "bigint", "")));
-    columns.push(Column { has_loose_collation: engine == "InnoDB", ..column("state", long, "utf8mb4_bin") });
+    columns.push(Column { has_loose_collation: engine == "InnoDB", ..column("state", state_type, "utf8mb4_bin") });
     let shape = TableDefinition { engine: engine.into(), columns, is_name_unique: true };
     let wanted = &["version", "token", "busy", "state"];
     Table { name: "leasehold".into(), required_columns: wanted, state: Ok(TableState::Exists(shape)) }
 }
 
+/// The facts that all databases of these tests have in common.
 fn server_facts() -> ServerFacts {
     ServerFacts {
         in_use: Ok(2),
@@ -135,24 +140,24 @@ pub(super) fn postgres() -> ServerFacts {
 
 /// A server that reveals nothing.
 pub(super) fn opaque_server(reason: &UnknownReason) -> ServerFacts {
-    fn not<T>(reason: &UnknownReason) -> Fact<T> {
+    fn unknown<T>(reason: &UnknownReason) -> Fact<T> {
         Err(reason.clone())
     }
     let wanted = &["version"];
     ServerFacts {
-        version: not(reason),
-        settings: not(reason),
-        status: not(reason),
-        identity: not(reason),
-        is_in_recovery: not(reason),
-        in_use: not(reason),
-        replicas: not(reason),
-        intermediary: not(reason),
-        clock: not(reason),
-        round_trips: not(reason),
-        tables: vec![Table { name: "leasehold".into(), required_columns: wanted, state: not(reason) }],
-        dry_run: not(reason),
-        row_stats: not(reason),
+        version: unknown(reason),
+        settings: unknown(reason),
+        status: unknown(reason),
+        identity: unknown(reason),
+        is_in_recovery: unknown(reason),
+        in_use: unknown(reason),
+        replicas: unknown(reason),
+        intermediary: unknown(reason),
+        clock: unknown(reason),
+        round_trips: unknown(reason),
+        tables: vec![Table { name: "leasehold".into(), required_columns: wanted, state: unknown(reason) }],
+        dry_run: unknown(reason),
+        row_stats: unknown(reason),
     }
 }
 

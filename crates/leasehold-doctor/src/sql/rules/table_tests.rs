@@ -2,15 +2,16 @@ use super::super::sample::{assert_level, mariadb, opaque_server, postgres, requi
 use super::*;
 use crate::Level::{Fail, Ok as Good, Unknown, Warn};
 
-/// The finding of a check.
+/// The finding of this check about the tables of a server.
 fn finding_of(check: &str, server: &ServerFacts) -> Finding {
     let dialect = if server.status.is_ok() { Dialect::MySql } else { Dialect::Postgres };
     judge_tables("h", server, &requirements(dialect)).into_iter().find(|finding| finding.check == check).unwrap()
 }
 
-fn with_missing_table(server: ServerFacts, may_make: Result<(), UnknownReason>) -> ServerFacts {
+/// The same server without the lease table; `can_create`: whether this user may create it.
+fn with_missing_table(server: ServerFacts, can_create: Result<(), UnknownReason>) -> ServerFacts {
     let mut server = server;
-    server.tables[0].state = Ok(TableState::Missing { can_create: may_make });
+    server.tables[0].state = Ok(TableState::Missing { can_create });
     ServerFacts { dry_run: Err(UnknownReason::Skipped("its table does not exist")), ..server }
 }
 

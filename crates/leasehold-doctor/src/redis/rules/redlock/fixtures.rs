@@ -13,9 +13,10 @@ pub(super) fn requirements() -> Requirements {
     Requirements { deployment: Deployment::Redlock, ..fixtures::requirements() }
 }
 
-pub(super) fn settings(nodes: usize) -> RedlockSettings {
+/// The default settings for this many nodes, without strict mode.
+pub(super) fn settings(node_count: usize) -> RedlockSettings {
     RedlockSettings {
-        quorum: Quorum::from_node_count(nodes),
+        quorum: Quorum::from_node_count(node_count),
         is_even_allowed: false,
         node_timeout: Duration::from_millis(250),
         drift: Drift::REMOTE,

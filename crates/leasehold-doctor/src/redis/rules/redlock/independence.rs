@@ -73,6 +73,7 @@ pub(super) fn judge_same_host(voters: &[Voter]) -> Option<Finding> {
     )
 }
 
+/// Whether a node is on this machine, by a loopback address.
 fn is_loopback(voter: &Voter) -> bool {
     let named = voter.address.host.parse().ok();
     let mut places = voter.ips.iter().copied().chain(named);
