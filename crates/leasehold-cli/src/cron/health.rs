@@ -26,8 +26,8 @@ impl JobHealth {
         let is_held = |token: u64| view.holders.iter().any(|holder| holder.token == Some(Token(token)));
         let mut dead: Vec<u64> = status.running.iter().map(|run| run.token).filter(|token| !is_held(*token)).collect();
         if !dead.is_empty() {
-            // A run that ended meanwhile is recorded before its lock is released, so the record
-            // shows it.
+            // The end of a run is recorded before its lock is released: the new record no longer
+            // has the runs that ended meanwhile.
             let latest = jobs.status(&status.name).await?;
             dead.retain(|token| latest.iter().flat_map(|status| &status.running).any(|run| run.token == *token));
         }

@@ -247,7 +247,7 @@ impl<'a> EventLine<'a> {
         }
     }
 
-    /// The same line with the fields of a run.
+    /// Fills in the fields of a run.
     fn with_run(self, run: &'a ActiveRun) -> Self {
         Self {
             tick: Some(to_tick(run.tick).to_string()),

@@ -35,16 +35,16 @@ struct RequestedHolder {
 /// What happened to each claim whose release was requested.
 #[derive(Default)]
 struct GracefulOutcome {
-    /// Released before their leases ended.
+    /// Holders that released before their leases ended.
     released: Vec<ContenderView>,
-    /// Their leases ended: the work under them may still run.
+    /// Holders whose leases ended: their work may still run.
     lease_ended: Vec<ContenderView>,
-    /// They are gone, and no release is known: their sessions ended, or they released before they
-    /// learned of the request. In JSON they are among `lease_ended`.
+    /// Claims that are gone without a known release: their sessions ended, or they released before
+    /// they learned of the request. In JSON they are among `lease_ended`.
     unconfirmed: Vec<ContenderView>,
-    /// They still hold the lock.
+    /// Holders that still hold the lock.
     remaining: Vec<RequestedHolder>,
-    /// They did not hold the lock at the request: they were waiting, or gone.
+    /// Claims that did not hold the lock at the request: waiters, and those that were gone.
     not_holding: Vec<ContenderView>,
 }
 

@@ -24,17 +24,18 @@ pub(super) struct Child {
 /// A change of the command's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StateChange {
-    /// This signal stopped it.
+    /// The command was stopped by this signal.
     Stopped(Signal),
+    /// The command has ended.
     Ended(ExitStatus),
 }
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExitStatus {
-    /// It exited with this code.
+    /// The command exited with this code.
     Exited(u8),
-    /// The signal with this number ended it.
+    /// The signal with this number ended the command.
     Signalled(i32),
 }
 

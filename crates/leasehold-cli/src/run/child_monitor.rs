@@ -88,8 +88,7 @@ impl ChildMonitor<'_> {
         if self.state.end_schedule.is_none()
             && (self.state.is_end_requested || matches!(status, ExitStatus::Signalled(_)))
         {
-            // The signal was meant for the whole group: the rest of it must not continue without
-            // the lock.
+            // A signal ended the command. The rest of its group must not continue without the lock.
             let kill_at = self.clock.now().saturating_add(self.plan.loss_policy.grace);
             self.state.end_schedule = Some(SignalSchedule { term_at: Instant::NEVER, kill_at });
         }

@@ -1,8 +1,8 @@
 //! `leasehold run`: runs a command under a lock.
 //!
 //! ```text
-//! plan (validated options) -> acquire (wait, show, leave the queue)
-//!     -> child + supervisor -> monitor -> release
+//! plan (validated options) -> acquire (wait in the queue, or leave it)
+//!     -> child + supervisor -> child_monitor -> release
 //! ```
 //! `loss_policy` computes when a command whose lock is in danger gets TERM and KILL. `child_monitor` sends
 //! them while we run. `supervisor_main`, a separate process, sends them if we are killed or stopped.

@@ -16,7 +16,7 @@ use crate::output::{escape_control_chars, hide_passwords, shorten};
 pub(super) enum RunMode {
     Exclusive,
     Shared,
-    /// As one of this many holders.
+    /// As one of at most this many holders.
     Slots(u32),
 }
 

@@ -59,7 +59,8 @@ pub(super) async fn reenter(
             }
             Ok(None) if plan.wait_limit == WaitLimit::NoWait => return Ok(None),
             Ok(None) => tokio::time::sleep(RETRY_PAUSE).await,
-            // The enclosing hold covers less than the request, unless it has ended meanwhile.
+            // A conflict: the enclosing hold is weaker than the request, unless it has ended
+            // meanwhile.
             Err(error)
                 if error.kind() != ErrorKind::Conflict || is_held_by_ancestor(locks, plan, ancestors).await? =>
             {

@@ -108,7 +108,8 @@ impl SupervisorProcess {
                 let killed = self.process.kill();
                 tracing::warn!(?killed, "the supervisor process hangs; it is killed and replaced");
             }
-            // It was killed. Until it is replaced, the command still has its parent-death signal.
+            // The supervisor was killed. Until it is replaced, the command still has its
+            // parent-death signal.
             Err(error) => tracing::warn!(%error, "cannot write to the supervisor process"),
         }
     }
@@ -127,7 +128,7 @@ fn spawn_process(liveness_fd: Option<&OwnedFd>, group: Option<Pid>) -> io::Resul
         .env_remove(leasehold_command::secret::HIDDEN_URL_VARIABLE)
         .current_dir("/")
         .stdin(reader)
-        // As its standard output, only the supervisor inherits the descriptor.
+        // The descriptor is passed as standard output, so that only the supervisor inherits it.
         .stdout(liveness_fd.map_or_else(Stdio::null, Stdio::from))
         .stderr(Stdio::null())
         .process_group(0)

@@ -83,7 +83,7 @@ async fn a_reset_resumes_ticks_after_the_clock_was_ahead() {
     let newest = || recorded_runs(&place).into_keys().next_back();
     let first = wait_for("a tick", newest);
     clock.set_offset(3600).unwrap();
-    // So far ahead that it cannot be a tick of the right time.
+    // A tick later than this cannot be one by the right clock.
     let hour = first.parse::<jiff::Timestamp>().unwrap() + jiff::SignedDuration::from_mins(55);
     wait_for("a tick by the wrong clock", || newest().filter(|tick| *tick > hour.to_string()));
     clock.set_offset(0).unwrap();

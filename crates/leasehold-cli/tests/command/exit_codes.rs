@@ -144,7 +144,7 @@ fn a_folder_that_is_not_ours_is_refused() {
     std::fs::create_dir(place.path("theirs")).unwrap();
     let url = format!("file://{}/theirs", place.dir.path().display());
     let mut command = if rustix::process::geteuid().is_root() {
-        // As another user, who can run this but not use the folder.
+        // Runs the command as another user, who can execute the copy but not use the folder.
         std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::set_permissions(place.path("theirs"), std::fs::Permissions::from_mode(0o700)).unwrap();
         crate::common::copy_program(&place.path("leasehold"));

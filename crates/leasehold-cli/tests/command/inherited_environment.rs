@@ -21,7 +21,7 @@ fn start_daemon_under_lock(place: &TestFolder, options: &str, work: &str) -> cra
     args.extend(["a", "-c", start]);
     let outer = place.start(args);
     place.wait_for_file("outer");
-    // It has its own session now: before that it would die with the command's group.
+    // The daemon has its own session now; before, it would be killed with the command's group.
     place.wait_for_file("apart");
     outer
 }
@@ -159,8 +159,8 @@ async fn a_lock_held_by_an_outer_run_under_another_url_is_the_same_lock() {
 fn attempt_re_entry_by_another_url(url: &str, port: u16, wait: &str) -> Option<()> {
     let place = TestFolder::new();
     let other = format!("redis://localhost:{port}?connect-timeout=60s");
-    // With the owner it enters. Without it, a run that would wait forever is refused, and one
-    // with a timeout is not.
+    // With LEASEHOLD_OWNER, the inner run re-enters. Without it, a run that would wait forever is
+    // refused, and one with a timeout is not.
     let inner = format!("\"$L\" run --engine '{other}' a -c 'echo $LEASEHOLD_TOKEN'");
     let script = format!(
         "echo $LEASEHOLD_TOKEN; {inner}; env -u LEASEHOLD_OWNER {inner} 2> stranger; echo $?; \

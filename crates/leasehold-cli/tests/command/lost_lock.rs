@@ -299,7 +299,7 @@ fn a_loss_found_after_the_command_has_ended_is_reported() {
     wait_for("the end of the command", || (!is_alive(&child)).then_some(()));
     running.signal(rustix::process::Signal::CONT);
     running.wait().assert_failed(75, "the lock a is lost");
-    // Also if the lock is lost while only --min-hold keeps it.
+    // A loss is reported, too, when only --min-hold keeps the lock.
     let running = place.start(["run", "--min-hold", "1h", "a", "-c", "echo > done"]);
     place.wait_for_file("done");
     wait_for("the forced release", || (place.run(["evict", "--yes", "a"]).exit_code() == 0).then_some(()));

@@ -202,7 +202,7 @@ fn completions_and_manual_pages() {
 #[test]
 fn a_closed_pipe_causes_no_panic() {
     let place = TestFolder::new();
-    // So that `ls` and `show` print no message about a missing folder.
+    // Creates the folder, so that `ls` and `show` print no message about a missing one.
     place.run(["run", "a", "--", "true"]).assert_ok();
     for args in [
         &["ls"][..],

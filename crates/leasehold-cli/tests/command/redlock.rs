@@ -40,7 +40,7 @@ async fn no_server_keeps_data_after_the_command_has_ended() {
     let url = url_with_long_timeout(&servers);
     for round in 0..10 {
         assert_eq!(run_to_exit_code(&url, &["job", "--", "true"]).await, 0);
-        // Without any delay: the next run may start at once.
+        // The claims are gone when the command has ended, not a moment later.
         assert_eq!(claim_counts(&servers, "job").await, [0; 5], "round {round}");
         assert_eq!(run_to_exit_code(&url, &["job", "--", "sh", "-c", "exit 7"]).await, 7);
         assert_eq!(claim_counts(&servers, "job").await, [0; 5], "round {round}");
@@ -88,8 +88,8 @@ async fn the_wait_limit_covers_connecting_too() {
     assert!(output.contains("could not be reached within 1s"), "{output}");
 }
 
-/// With too few servers to survive a failure it prints a warning, and works. An even number needs
-/// an option.
+/// With too few servers to survive a failure, the command prints a warning, and runs. An even
+/// number of servers needs `even=allowed`.
 #[tokio::test]
 async fn too_few_servers_cause_a_warning() {
     let servers = IndependentServers::start(2).await.unwrap();

@@ -209,7 +209,8 @@ fn a_member_of_the_group_cannot_reach_roots_files_through_the_folder() {
         "others are still listed"
     );
     for number in 0..300 {
-        // Enough locks that some are swept, which writes the floor.
+        // With so many locks, the engine removes some, and then writes the lowest next token to
+        // `floor`.
         if fs::symlink_metadata(host.folder().join("floor")).is_ok() {
             break;
         }
@@ -243,7 +244,7 @@ fn the_default_folder_belongs_to_the_user_and_is_printed() {
     run(&["run", "job", "--", "true"], None).assert_ok();
     let listed = run(&["ls"], None).assert_ok();
     assert!(listed.stderr().contains(&named), "{}", listed.stderr());
-    // As under cron, which has another environment.
+    // With another XDG_STATE_HOME, as cron may set it, `file:` is another folder.
     let doctor = run(&["doctor", "--json"], Some(&state));
     assert_eq!(doctor.exit_code(), 1, "{}", doctor.stdout());
     let report: serde_json::Value = serde_json::from_str(&doctor.stdout()).unwrap();
@@ -252,7 +253,8 @@ fn the_default_folder_belongs_to_the_user_and_is_printed() {
     assert!(finding["found"].as_str().unwrap().contains(folder.to_str().unwrap()), "{finding}");
 }
 
-/// As another user's doctor sees root's default folder: mode 0700 hides what is in it.
+/// Another user's default folder has mode 0700, which hides its content; the doctor reports it
+/// anyway.
 #[test]
 fn a_default_folder_that_is_closed_to_us_is_seen() {
     let host = TestHost::new();

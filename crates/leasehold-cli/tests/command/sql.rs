@@ -169,7 +169,7 @@ async fn a_user_who_may_not_create_the_table_is_referred_to_the_ddl_on_postgres(
     let (code, printed) =
         run_with_output(&["engines", "--ddl", "postgres", "--table", "locks", "--schema", "ops"]).await;
     assert_eq!(code, 0);
-    // As psql would: including the comments.
+    // The whole output is run, with its comments, as psql would.
     postgres::query(&server, &printed).await.unwrap();
     for statement in ddl_statements(&printed, "poor") {
         postgres::query(&server, &statement).await.unwrap();

@@ -170,7 +170,7 @@ fn attempt_session_end_after_request(url: &str, waits: bool, ttl: &str) -> Optio
     if let Some(waiter) = waiter {
         waiter.wait().assert_ok();
     }
-    // No holder got a request.
+    // Exit code 1: the lease had ended, so no holder got a request.
     if evicted.exit_code() == 1 {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Each cluster node's view of the cluster, and its own facts.
+//! Examines a cluster: each node's view of it, and each node's own facts.
 
 use std::ops::RangeInclusive;
 

@@ -48,8 +48,8 @@ pub(super) async fn gather_node(
         settings.insert(key, query_setting(connection, key).await);
     }
     let (scripts, script_time) = (probe::check_scripts(connection).await, probe::check_script_time(connection).await);
-    // A server with an unknown role is queried as a master: a replica then refuses, which is a
-    // fact, too.
+    // A server with an unknown role is queried as a master: if it is a replica, its refusal is a
+    // fact.
     let master = match is_master {
         Ok(false) => None,
         _ => Some(gather_master_facts(config, address, connection, requirements, slots).await),

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redlock_key_has_another_name() {
+    fn redlock_keys_are_judged_by_their_own_names() {
         let judged = |key: &str, kind: &str, ttl_ms| {
             let mut keys = KeyScan::default();
             let key_facts =

@@ -10,13 +10,13 @@ use leasehold_internals::sql::{Dialect, error};
 /// Why a fact about a server is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UnknownReason {
-    /// The server denies this user access to it.
+    /// The server denies this user access to the fact.
     Denied(String),
-    /// It is unreachable, or did not respond.
+    /// The server is unreachable, or did not respond.
     Unreachable(String),
     /// The server does not reveal it.
     NotReported(String),
-    /// It was not queried because of another finding.
+    /// The server was not asked, because of another finding.
     Skipped(&'static str),
 }
 
@@ -255,7 +255,7 @@ pub(super) struct Table {
 /// The state of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TableState {
-    /// It does not exist.
+    /// The table does not exist.
     Missing {
         /// Whether this user may create it.
         can_create: Fact<()>,

@@ -143,7 +143,8 @@ pub(super) async fn gather_facts(config: &Config, ttl: Duration) -> Facts {
 /// Queries the facts about one server.
 async fn gather_server(config: &Config, (host, port): &(String, u16)) -> Server {
     let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    // As behind a pooler: we set and prepare nothing, so that we see the settings of other clients.
+    // The session is used as behind a pooler: it sets and prepares nothing, so it shows the
+    // defaults.
     let alone = Config {
         servers: vec![(host.clone(), *port)],
         has_transaction_pooler: true,

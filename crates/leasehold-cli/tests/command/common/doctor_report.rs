@@ -19,7 +19,7 @@ pub(crate) fn durable_redis() -> Redis {
 /// Runs `doctor` on this engine, with more arguments.
 pub(crate) async fn run_doctor(url: &str, more: &[&str]) -> CommandOutput {
     let args: Vec<_> = ["doctor", "--engine", url].iter().chain(more).map(|&word| word.to_owned()).collect();
-    // This thread must not block, because it also serves the server's process.
+    // The test's thread must not block, because it also serves the server's process.
     tokio::task::spawn_blocking(move || TestFolder::new().run(args)).await.unwrap()
 }
 

@@ -89,8 +89,8 @@ impl TestFolder {
         clock: &WallClock,
         args: impl IntoIterator<Item = I>,
     ) -> Command {
-        // Not in the environment of the starting program: that keeps the right time, and leaves no
-        // files of another clock behind.
+        // The variables are not set for the launcher: it keeps the right time, and leaves no files
+        // of a fake clock behind.
         let faked = clock.environment().into_iter().map(|(key, value)| format!("{key}={value}"));
         let before: Vec<String> = WITH_DEFAULT_SIGNALS.map(str::to_owned).into_iter().chain(faked).collect();
         self.command_via(&before, args)

@@ -10,8 +10,7 @@ use serde_json::Value;
 #[test]
 fn once_per_runs_once_among_concurrent_calls() {
     let place = TestFolder::new();
-    // A whole year is one tick, which is hardly ever near. (Near the end of a day each call would
-    // wait for the next day.)
+    // The tick of a year is hardly ever near: a call shortly before a tick would wait for it.
     let call = |command: &str| {
         place
             .command(["run", "--once-per", "@yearly", "--missed", "once", "-v", "mail", "-c", command])
@@ -34,7 +33,7 @@ fn once_per_runs_once_among_concurrent_calls() {
     assert_eq!(job_status(&place, "mail").unwrap()["last"]["outcome"], "done");
 }
 
-/// This includes calls while the lock is held and the run is not recorded yet.
+/// Calls with -n succeed even while another one holds the lock and has not recorded its run yet.
 #[test]
 fn once_per_calls_that_do_not_wait_succeed() {
     let place = TestFolder::new();

@@ -134,7 +134,7 @@ fn a_stop_grants_the_grace_and_a_repeated_signal_counts_once() {
     place.wait_for_file("begun");
     host.signal(Signal::TERM);
     host.signal(Signal::TERM);
-    // It starts no further run, and does not end the first.
+    // After the stop, the host starts no further run, and does not end the active one.
     place.run(["cron", "run-now", "one"]).assert_ok();
     assert!(host.try_wait().is_none());
     write_file(&place, "go", "");

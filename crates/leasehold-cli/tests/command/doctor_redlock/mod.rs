@@ -263,7 +263,7 @@ async fn a_wrong_password_and_missing_permissions_are_reported_for_each_server()
         assert_eq!(text_of(finding, "subject"), set.server(2).addr().to_string());
         assert!(text_of(finding, "found").to_lowercase().contains(taken), "{taken}: {finding}");
         assert!(text_of(finding, "fix").contains(&format!("+{taken}")), "{taken}: {finding}");
-        // Without it, the probe's keys stay for a moment.
+        // Without permission for DEL, the probe's keys stay until they expire.
         if taken != "del" {
             assert_eq!(redis_command(set.server(2), &["DBSIZE"]).await, Reply::Integer(0), "without {taken}");
         }

@@ -80,7 +80,8 @@ async fn unreachable_servers_are_failures_once_the_majority_is() {
     let finding = findings_of(&silent, "reachable").into_iter().find(|finding| finding["level"] == "warn").unwrap();
     assert_eq!(text_of(finding, "found"), "it does not answer");
     ensemble.server_mut(1).kill().unwrap();
-    // If it was the leader, a new one is elected soon; and the leader must have noticed.
+    // If the killed server was the leader, another is elected; and the leader must notice its
+    // absence.
     let one = eventually(TEST_TIMEOUT, || async {
         let (code, report) = doctor_report(&url).await;
         let noticed = findings_of(&report, "members").iter().any(|finding| finding["level"] == "warn");

@@ -1,4 +1,4 @@
-//! Servers for the rules' tests.
+//! Redis servers for the tests of the rules.
 
 pub(super) use crate::assert_level;
 use std::collections::HashMap;
@@ -81,7 +81,7 @@ pub(super) fn refusing_node() -> NodeFacts {
 }
 
 impl NodeFacts {
-    /// The same server, with another line in `INFO`.
+    /// The same server, with this value in `INFO`.
     pub(super) fn with_info(mut self, key: &str, value: &str) -> Self {
         if let Ok(info) = &mut self.info {
             info.0.insert(key.into(), value.into());
@@ -89,19 +89,19 @@ impl NodeFacts {
         self
     }
 
-    /// The same server, with another setting.
+    /// The same server, with this value of a setting.
     pub(super) fn with_setting(mut self, key: &'static str, value: &str) -> Self {
         self.settings.insert(key, Ok(value.into()));
         self
     }
 
-    /// The same server, which hides this setting.
+    /// The same server, which refuses to report this setting.
     pub(super) fn without_setting(mut self, key: &'static str) -> Self {
         self.settings.insert(key, Err(QueryError::Refused("NOPERM no CONFIG for you".into())));
         self
     }
 
-    /// The same server, with a replica.
+    /// The same server, with one more replica; `line` is its value in `INFO`.
     pub(super) fn with_replica(self, line: &str) -> Self {
         let count = self.info_number("connected_slaves").unwrap();
         self.with_info("connected_slaves", &(count + 1).to_string()).with_info(&format!("slave{count}"), line)

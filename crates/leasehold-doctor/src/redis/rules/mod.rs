@@ -1,5 +1,5 @@
-//! The rules: facts in, findings out, without queries. A fact that is not known is unknown, never
-//! ok.
+//! The rules: they make findings from facts, and send no queries. A fact that is not known becomes
+//! an unknown finding, never one that is ok.
 
 pub(super) mod access;
 pub(super) mod cluster;
@@ -22,9 +22,9 @@ use crate::{Finding, Level, fail, format_short, ok, warn};
 /// The expected role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpectedRole {
-    /// It stores the locks.
+    /// A master, which stores the locks.
     Master,
-    /// It may become a master.
+    /// A replica, which may become a master.
     Replica,
     /// Either of the two: the role is not known.
     Any,

@@ -1,5 +1,5 @@
-//! The rules: facts in, findings out, without queries. A fact that is not known is unknown, never
-//! ok.
+//! The rules: they make findings from facts, and send no queries. A fact that is not known becomes
+//! an unknown finding, never one that is ok.
 
 mod durability;
 mod galera;

@@ -162,25 +162,25 @@ pub(super) fn opaque_server(reason: &UnknownReason) -> ServerFacts {
 }
 
 impl ServerFacts {
-    /// The same server, with another setting.
+    /// The same server, with this value of a setting.
     pub(super) fn with_setting(mut self, key: &str, value: &str) -> Self {
         self.settings.as_mut().unwrap().0.insert(key.into(), value.into());
         self
     }
 
-    /// The same server, without a setting.
+    /// The same server, which does not report this setting.
     pub(super) fn without_setting(mut self, key: &str) -> Self {
         self.settings.as_mut().unwrap().0.remove(key);
         self
     }
 
-    /// The same server, with another value in `SHOW GLOBAL STATUS`.
+    /// The same server, with this value in `SHOW GLOBAL STATUS`.
     pub(super) fn with_status(mut self, key: &str, value: &str) -> Self {
         self.status.as_mut().unwrap().0.insert(key.into(), value.into());
         self
     }
 
-    /// The same server, with another table definition.
+    /// The same server, with its lease table's definition changed.
     pub(super) fn with_table(mut self, change: impl Fn(&mut TableDefinition)) -> Self {
         if let Ok(TableState::Exists(shape)) = &mut self.tables[0].state {
             change(shape);

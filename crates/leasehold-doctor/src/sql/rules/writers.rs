@@ -29,7 +29,7 @@ pub(super) fn judge_writable_servers(facts: &Facts) -> Vec<Finding> {
             Ok(None) => writers.push((address, one)),
             Err(reason) => findings.push(unknown(check, address, &reason).impact(means)),
             Ok(Some(why)) => {
-                // This is correct beside a server that accepts writes.
+                // A read-only server is correct beside one that accepts writes.
                 let elsewhere = examined().any(|(_, one)| accepts_writes(one, requirements) == Some(true));
                 findings.push(if elsewhere {
                     ok(check, address, why)
@@ -159,7 +159,7 @@ mod tests {
         let both = [("a", &one), ("b", &one)];
         assert_level(&judge_duplicate_servers(&both)[0], Warn, "same server as a");
         assert!(judge_duplicate_servers(&both[..1]).is_empty());
-        // It accepts writes, and counts once.
+        // A server with two addresses counts as one that accepts writes.
         let mut twice = facts(one.clone());
         twice.servers.push(server("h2:1", one));
         assert_level(&judge_writable_servers(&twice)[0], Good, "it accepts writes");

@@ -1,5 +1,5 @@
-//! The rules: facts in, findings out, without queries. A fact that is not known is unknown, never
-//! ok.
+//! The rules: they make findings from facts, and send no queries. A fact that is not known becomes
+//! an unknown finding, never one that is ok.
 
 mod access;
 mod data;
@@ -146,7 +146,7 @@ mod tests {
             inside.nodes = Err(reason.clone());
             inside.acls = vec![("/leasehold".into(), Err(reason.clone()))];
             inside.refuses_anonymous = Some(Err(reason.clone()));
-            // It is known that there was a session.
+            // `quorum` is known, because a session was opened.
             for finding in judge_all(&facts).iter().filter(|finding| finding.check != "quorum") {
                 assert_ne!(finding.level, Level::Ok, "{finding:?}");
                 assert!(!finding.impact.is_empty() && !finding.fix.is_empty(), "{finding:?}");

@@ -8,8 +8,8 @@ use crate::Finding;
 
 /// A clock that differs from ours by more than this is not synchronized.
 const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(1);
-/// So many outstanding requests delay renewals.
-const MAX_OUTSTANDING: u64 = 100;
+/// This many outstanding requests, or more, delay renewals.
+const MANY_OUTSTANDING: u64 = 100;
 /// A disk that takes longer delays all requests; ZooKeeper itself warns of it, too.
 const MAX_FSYNC: Duration = Duration::from_secs(1);
 
@@ -137,7 +137,7 @@ pub(super) fn judge_load(server: &Server) -> Finding {
     let (check, address) = ("load", &server.address);
     let figure = server.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.number("Outstanding"));
     match figure {
-        Ok(waiting) if waiting >= MAX_OUTSTANDING => warn(
+        Ok(waiting) if waiting >= MANY_OUTSTANDING => warn(
             check,
             address,
             format!("{waiting} requests are outstanding"),

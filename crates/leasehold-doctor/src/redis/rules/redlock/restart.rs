@@ -75,9 +75,10 @@ pub(super) fn judge_longest_lease(settings: &RedlockSettings, requirements: &Req
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VoteState {
     Voting,
-    /// It does not vote for this long.
+    /// The node does not vote for this long.
     CoolingDown(Duration),
-    /// It was not used since its start; its cool-down of this length begins with the first request.
+    /// The node was not used since its start; its cool-down of this length begins with the first
+    /// request.
     CoolDownPending(Duration),
 }
 
