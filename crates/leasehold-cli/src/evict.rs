@@ -35,7 +35,9 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     }
     let needs_confirmation = !args.yes;
     if needs_confirmation && !isatty(io::stdin()) {
-        return Err(Failure::usage("there is no terminal to confirm on: add --yes to evict without confirmation"));
+        return Err(Failure::usage(
+            "there is no terminal to confirm on: add --yes to force the release without confirmation",
+        ));
     }
     let (locks, url) = args.engine.open_read_only().await?;
     let view = locks.inspect(&name).await.map_err(|error| Failure::from(error).with_engine(&url))?;

@@ -41,7 +41,7 @@ pub(crate) fn write_man(dir: Option<&Path>) -> Result<u8, Failure> {
     cli.build();
     match dir {
         None => output::write_stdout(
-            &render_whole_page(&cli).map_err(|error| Failure::system("cannot make the page", error))?,
+            &render_whole_page(&cli).map_err(|error| Failure::system("cannot create the manual page", error))?,
         )?,
         Some(dir) => write_pages(dir, &cli).map_err(|error| {
             Failure::new(exit::OUTPUT, "output", format!("cannot write to {}: {error}", dir.display()))

@@ -46,7 +46,8 @@ impl Failure {
         Self::new(USAGE, "usage", message)
     }
 
-    /// A failure with code 71: a system call failed. `action` says what failed: `cannot start`.
+    /// A failure with code 71: a system call failed. `action` says what failed: `cannot read the
+    /// answer`.
     pub fn system(action: &str, error: impl std::fmt::Display) -> Self {
         Self::new(SYSTEM, "system", format!("{action}: {error}"))
     }

@@ -20,7 +20,7 @@ pub fn write_stdout(text: &str) -> Result<(), Failure> {
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::closed_pipe()),
-        Err(error) => Err(Failure::new(exit::OUTPUT, "output", format!("cannot write the output: {error}"))),
+        Err(error) => Err(Failure::new(exit::OUTPUT, "output", format!("cannot write to standard output: {error}"))),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::output;
 /// # Errors
 /// If the runtime cannot be started, or `work` fails.
 pub fn block_on<F: Future<Output = Result<u8, Failure>>>(runtime: io::Result<Runtime>, work: F) -> Result<u8, Failure> {
-    let runtime = runtime.map_err(|error| Failure::system("cannot start", error))?;
+    let runtime = runtime.map_err(|error| Failure::system("cannot start the async runtime", error))?;
     let result = runtime.block_on(work);
     // A blocking call that hangs must not keep the process alive.
     runtime.shutdown_background();

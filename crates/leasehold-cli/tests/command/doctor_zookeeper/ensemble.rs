@@ -129,7 +129,7 @@ async fn sessions_shorter_than_a_tick_are_found() {
     let two_url = format!("zookeeper://{LOGIN}{}", two.url());
     let (code, late) = doctor_report_with(&two_url, &["--ttl", "2s"]).await;
     assert_eq!(code, 2);
-    assert!(text_of(assert_finding(&late, "tick-time", "fail"), "means").contains("two may hold one lock"));
+    assert!(text_of(assert_finding(&late, "tick-time", "fail"), "means").contains("two clients may hold one lock"));
     assert!(text_of(assert_finding(&late, "ensemble", "warn"), "means").contains("no failure is survived"));
     assert_finding(&late, "failover-time", "warn");
     let (_, enough) = doctor_report_with(&two_url, &["--ttl", "30s"]).await;

@@ -169,7 +169,9 @@ async fn unrelated_servers_are_not_an_ensemble() {
     let (one, other) = (shared_servers::well_configured_zookeeper().await, shared_servers::zookeeper().await);
     let (code, apart) = doctor_report(&zookeeper_url(LOGIN, &format!("{},{}", one.addr(), other.addr()))).await;
     assert_eq!(code, 2);
-    assert!(text_of(assert_finding(&apart, "same-ensemble", "fail"), "means").contains("two may hold one lock"));
+    assert!(
+        text_of(assert_finding(&apart, "same-ensemble", "fail"), "means").contains("two clients may hold one lock")
+    );
     assert_finding(&apart, "same-server", "ok");
     let (_, twice) = doctor_report(&zookeeper_url(LOGIN, &format!("{},localhost:{}", one.addr(), one.port()))).await;
     assert_finding(&twice, "same-ensemble", "ok");

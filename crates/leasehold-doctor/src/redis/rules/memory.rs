@@ -37,7 +37,7 @@ pub(super) fn judge_eviction_policy(node: &NodeFacts) -> Finding {
                 .fix("maxmemory-policy noeviction; if the data beside the locks needs eviction, a server for locks alone")
         }
         (Err(error), _) | (_, Err(error)) => unknown(check, address, &error)
-            .impact("if keys are evicted when memory is full, two may hold one lock")
+            .impact("if keys are evicted when memory is full, two clients may hold one lock")
             .fix(format!("maxmemory-policy must be noeviction; {PERMISSION_FIX}")),
     }
 }

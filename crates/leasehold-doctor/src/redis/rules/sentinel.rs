@@ -53,7 +53,7 @@ fn judge_master(sentinels: &[SentinelView], name: &str) -> Finding {
     if reply.iter().any(|(_, master)| master != first) {
         let all: Vec<_> = reply.iter().map(|(one, master)| format!("{} names {master}", one.address)).collect();
         return fail(check, "", all.join("; "))
-            .impact("clients of different Sentinels use different masters: two may hold one lock")
+            .impact("clients of different Sentinels use different masters: two clients may hold one lock")
             .fix(
                 "examine it again in a minute: after a failover they agree; if not, SENTINEL RESET on the wrong ones",
             );

@@ -54,7 +54,7 @@ pub(super) fn judge_cluster(address: &str, server: &ServerFacts, requirements: &
     if size > 1 && requirements.clock_skew == Duration::ZERO {
         return warn(check, address, format!("{found}; clock-skew= is not set"))
             .impact(
-                "each node uses its own clock: one that is ahead treats valid leases as expired, and two may hold one lock. Waiters poll: GET_LOCK, which could wake them, does not work here",
+                "each node uses its own clock: one that is ahead treats valid leases as expired, and two clients may hold one lock. Waiters poll: GET_LOCK, which could wake them, does not work here",
             )
             .fix("clock-skew=1s in the URL: the maximum difference of their clocks; or only one node in the URL");
     }

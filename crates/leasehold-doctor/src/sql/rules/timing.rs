@@ -27,7 +27,7 @@ pub(super) fn judge_clock(address: &str, server: &ServerFacts) -> Finding {
             }
             warn(check, address, found)
                 .impact(
-                    "one of the two is wrong. The database's clock alone decides. But when it is corrected forward by that much, held leases end at once, and two may hold one lock",
+                    "one of the two is wrong. The database's clock alone decides. But when it is corrected forward by that much, held leases end at once, and two clients may hold one lock",
                 )
                 .fix("synchronize the clocks: chrony or ntpd, which adjust them gradually")
         }
@@ -44,9 +44,9 @@ pub(super) fn judge_clocks(servers: &[(&str, &ServerFacts)], requirements: &Requ
     let several =
         servers.iter().filter(|(_, server)| writers::accepts_writes(server, requirements) == Some(true)).count() > 1;
     let means = if several {
-        "each server uses its own clock: one that is ahead by more than clock-skew= treats valid leases as expired, and two may hold one lock"
+        "each server uses its own clock: one that is ahead by more than clock-skew= treats valid leases as expired, and two clients may hold one lock"
     } else {
-        "after a fail-over to a clock that is ahead, leases end early by that much, and two may hold one lock meanwhile"
+        "after a fail-over to a clock that is ahead, leases end early by that much, and two clients may hold one lock meanwhile"
     };
     let mut gaps = Vec::new();
     for (address, server) in servers {
@@ -75,12 +75,8 @@ pub(super) fn judge_round_trip(address: &str, server: &ServerFacts, requirements
     let check = "round-trip";
     match &server.round_trips {
         Ok(trips) => {
-            let found = format!(
-                "p50 {}, p99 {} of {} questions",
-                format_short(trips.p50),
-                format_short(trips.p99),
-                trips.count
-            );
+            let found =
+                format!("p50 {}, p99 {} of {} queries", format_short(trips.p50), format_short(trips.p99), trips.count);
             // One operation reads and writes.
             if trips.p99 * 2 <= requirements.renewal_interval() {
                 return ok(check, address, found).impact(format!(

@@ -64,7 +64,7 @@ pub(super) fn judge_writable_servers(facts: &Facts) -> Vec<Finding> {
             } else {
                 findings.push(
                     fail("writers", "", found)
-                        .impact("they are not one cluster: each has its own locks, and two may hold one")
+                        .impact("they are not one cluster: each has its own locks, and two clients may hold one")
                         .fix("use one primary and its replicas, which are read-only until promoted"),
                 );
             }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn two_writable_servers_must_be_one_cluster() {
-        assert_level(&judge_writable_servers(&pair(postgres(), postgres()))[0], Fail, "two may hold one");
+        assert_level(&judge_writable_servers(&pair(postgres(), postgres()))[0], Fail, "two clients may hold one");
         let node = || mariadb().with_setting("wsrep_on", "ON").with_status("wsrep_cluster_state_uuid", "c1");
         assert_level(&judge_writable_servers(&pair(node(), node()))[0], Good, "one cluster");
         let other = node().with_status("wsrep_cluster_state_uuid", "c2");

@@ -14,7 +14,7 @@ pub(super) fn judge_lock_nodes(inside: &EnsembleFacts, requirements: &Requiremen
         Ok(_) => ok(check, "", format!("below {base}, a lock was created, written to and removed"))
             .impact("this user has the permissions that locks need"),
         Err(reason @ UnknownReason::RequestFailed(cause)) => refused(
-            format!("below {base}, a lock cannot be made: {reason}"),
+            format!("below {base}, a lock cannot be created: {reason}"),
             match cause {
                 Cause::NoAuth => format!(
                     "log in as the creator of {base}: zookeeper://user:password@host; or let its ACL allow create, delete, write and read"

@@ -190,7 +190,7 @@ fn judge_same_ensemble(servers: &[Server]) -> Vec<Finding> {
         let found = format!("writes to the others are not visible at {}", blind.join(", "));
         return vec![
             fail(check, "", found)
-                .impact("these are different ensembles, each with its own locks: two may hold one lock")
+                .impact("these are different ensembles, each with its own locks: two clients may hold one lock")
                 .fix("only servers of one ensemble in the URL; standalone servers are independent"),
         ];
     }

@@ -97,7 +97,7 @@ fn longest_tick(facts: &Facts) -> Fact<Duration> {
 /// tick, and locks rely on four reports within a session's timeout.
 pub(super) fn judge_ticks(facts: &Facts) -> Finding {
     let check = "tick-time";
-    let broken = "the leader may learn of a session's activity too late, and end it while its holder relies on it: two may hold one lock";
+    let broken = "the leader may learn of a session's activity too late, and end it while its holder relies on it: two clients may hold one lock";
     let fix = "leave minSessionTimeout unset, or at least twice the tickTime; on all servers";
     if facts.servers.iter().all(|server| server.role() == Ok(Role::Standalone)) {
         return ok(check, "", "one server, standalone").impact("it learns of each session's activity directly");
@@ -242,7 +242,7 @@ mod tests {
         assert_level(
             &judge_ticks(&low(with_conf(with_ttl_and_session(3, 3), "tickTime", "2000"))),
             Fail,
-            "two may hold one lock",
+            "two clients may hold one lock",
         );
         let mut blind = with_ttl_and_session(10, 10);
         blind.servers.iter_mut().for_each(|server| server.conf = Err(UnknownReason::TlsOnly));

@@ -162,7 +162,7 @@ pub(super) fn judge_fsync(server: &Server, facts: &Facts) -> Finding {
             address,
             "it never waited for its disk, although there were writes",
         )
-        .impact("when its machine fails, it loses unwritten data: if a majority loses a grant, two may hold one lock")
+        .impact("when its machine fails, it loses unwritten data: if a majority loses a grant, two clients may hold one lock")
         .fix("forceSync=yes (zookeeper.forceSync) on all servers, which is the default"),
         Ok((mean, longest)) => {
             let (mean, longest) = (Duration::from_millis(mean), Duration::from_millis(longest));

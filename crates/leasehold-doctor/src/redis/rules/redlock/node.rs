@@ -92,7 +92,7 @@ fn judge_reachable(node: &NodeFacts, settings: &RedlockSettings, able_count: usi
 fn judge_role(node: &NodeFacts, voters: &[Voter]) -> Finding {
     let (check, address) = ("role", &node.address);
     match &node.is_master {
-        Ok(true) => ok(check, address, "it is a master").impact("it takes claims, and its vote is its own"),
+        Ok(true) => ok(check, address, "it is a master").impact("it accepts claims, and its vote is independent"),
         Ok(false) => {
             let found = match (node.info("master_host"), node.info_number("master_port")) {
                 (Ok(host), Ok(port)) => {
@@ -135,7 +135,8 @@ fn judge_cluster_mode(node: &NodeFacts) -> Option<Finding> {
 /// Warns if the node has replicas: one that is promoted lacks the node's latest votes.
 fn judge_replicas(node: &NodeFacts) -> Finding {
     let (check, address) = ("replicas", &node.address);
-    let means = "a promoted replica lacks the latest grants, and grants those locks again: two may hold one lock";
+    let means =
+        "a promoted replica lacks the latest grants, and grants those locks again: two clients may hold one lock";
     let fix = "no replicas and no Sentinels for the nodes of redlock: when one dies, the majority continues";
     match node.connected_replicas() {
         Ok(none) if none.is_empty() => {
@@ -184,7 +185,7 @@ mod tests {
         assert_level(&of("h1", "6379"), Fail, "h1:6379, which votes here, too");
         assert_level(&of("10.0.0.1", "6379"), Fail, "h1:6379, which votes here, too");
         assert_level(&of("h1", "7"), Fail, "replica of h1:7");
-        assert_level(&judge_role(&sample(1), &five_voters()), Good, "its own");
+        assert_level(&judge_role(&sample(1), &five_voters()), Good, "independent");
         assert_level(
             &judge_role(&NodeFacts { is_master: Err(QueryError::missing("it")), ..sample(1) }, &five_voters()),
             Unknown,

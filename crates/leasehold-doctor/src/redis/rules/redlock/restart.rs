@@ -37,7 +37,7 @@ pub(super) fn judge_persistence(node: &NodeFacts, settings: &RedlockSettings) ->
         }
         (Ok(1), Err(error)) | (Err(error), _) => {
             return unknown(check, address, &error)
-                .impact("a node that restarts may lose grants, and vote for others: two may hold one lock")
+                .impact("a node that restarts may lose grants, and vote for others: two clients may hold one lock")
                 .fix(format!("{DURABILITY_FIX}; {PERMISSION_FIX}"));
         }
         (Ok(_), _) => match node.setting("save") {

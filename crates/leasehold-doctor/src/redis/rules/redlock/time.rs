@@ -91,7 +91,7 @@ pub(super) fn judge_our_clock(nodes: &[&NodeFacts]) -> Option<Finding> {
     } else {
         warn(check, "", found)
             .impact(
-                "our clock is wrong, or theirs are. No lease depends on ours. But if theirs are all corrected at once, leases end early or late on a majority: then two may hold one lock. Tokens still rise",
+                "our clock is wrong, or theirs are. No lease depends on ours. But if theirs are all corrected at once, leases end early or late on a majority: then two clients may hold one lock. Tokens still rise",
             )
             .fix("synchronize the clocks: chrony or ntpd, on this machine and on theirs")
     })
