@@ -1,4 +1,4 @@
-//! The crontab form: assignments, and one named job per line.
+//! Parses the crontab form of a schedule file: assignments, and one named job per line.
 
 use super::job_spec::{FileError, JobOptions, JobSpec, OPTION_NAMES};
 

@@ -1,4 +1,4 @@
-//! A job as a file describes it.
+//! A job as a schedule file describes it, in either form.
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The TOML form: one table per job.
+//! Parses the TOML form of a schedule file: one table per job.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

@@ -69,7 +69,7 @@ pub(super) async fn acquire(
 }
 
 /// The exit code for an error of the wait. A request that can never be granted beside the existing
-/// holders is a conflict, as a lock that is held.
+/// holders is a conflict, like a lock that is held.
 fn exit_code(error: &Error, plan: &Plan) -> u8 {
     if error.kind() == ErrorKind::Conflict { plan.conflict_exit_code } else { Failure::exit_code(error.kind()) }
 }

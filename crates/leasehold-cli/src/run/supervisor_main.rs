@@ -1,6 +1,6 @@
 //! The supervisor process: it ends the command's group if leasehold is killed or stopped. It is the
 //! same program, started with a special argument. Its standard input is the pipe from leasehold, and
-//! its standard output is the descriptor that keeps the lock.
+//! its standard output is the descriptor that keeps the lock while it is open.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -26,7 +26,8 @@ pub(super) struct SupervisorProcess {
     process: Child,
     /// Our end of the pipe for messages to it.
     pipe: OwnedFd,
-    /// The descriptor that keeps the lock; a replacement gets it, too.
+    /// The descriptor that keeps the lock while a process has it open; `None` if the engine has
+    /// none. A replacement of the supervisor gets it, too.
     liveness_fd: Option<OwnedFd>,
     replaced_count: u32,
     last_schedule: SignalSchedule,

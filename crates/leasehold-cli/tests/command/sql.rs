@@ -75,7 +75,7 @@ async fn check_four_take_turns(url: &str) {
 }
 
 #[tokio::test]
-async fn on_mariadb() {
+async fn the_command_works_on_mariadb() {
     let server = shared_servers::mariadb().await;
     check_waiting_listing_force_release_and_re_entry(&server.url()).await;
     check_interrupted_waiter_leaves(&server.url()).await;
@@ -89,7 +89,7 @@ async fn on_mariadb() {
 }
 
 #[tokio::test]
-async fn on_postgres() {
+async fn the_command_works_on_postgres() {
     let server = shared_servers::postgres().await;
     check_waiting_listing_force_release_and_re_entry(&server.url()).await;
     check_interrupted_waiter_leaves(&server.url()).await;

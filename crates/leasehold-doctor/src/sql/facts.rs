@@ -14,7 +14,7 @@ pub(super) enum UnknownReason {
     Denied(String),
     /// The server is unreachable, or did not respond.
     Unreachable(String),
-    /// The server does not reveal it.
+    /// The server responded without the fact; the text says more.
     NotReported(String),
     /// The server was not asked, because of another finding.
     Skipped(&'static str),

@@ -21,7 +21,7 @@ pub(super) enum UnknownReason {
     NotServing,
     /// The server is unreachable, or did not respond.
     Unreachable(String),
-    /// The server does not reveal it.
+    /// The server responded without the fact; the text says more.
     NotReported(String),
     /// The server answered a request with this error.
     RequestFailed(Cause),

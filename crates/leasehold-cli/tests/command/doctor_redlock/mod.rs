@@ -128,7 +128,7 @@ async fn a_server_named_twice_and_a_replica_have_no_own_vote() {
 }
 
 #[tokio::test]
-async fn unreachable_servers_are_failures_once_the_majority_is() {
+async fn unreachable_servers_are_failures_without_a_majority() {
     let mut set = five_servers().await;
     let url = redlock_url(set.servers());
     let away = set.server(4).addr().to_string();
@@ -151,7 +151,7 @@ async fn servers_that_would_cool_down_are_named() {
     assert!(text_of(assert_finding(&new, "abstains", "warn"), "found").contains("from its first use on"), "{new:#}");
 }
 
-/// A Redis with this clock skew.
+/// A Redis whose clock is wrong by this many seconds, as FAKETIME takes them: `+900`.
 struct SkewedRedis(&'static str, Redis);
 
 impl ServerSpec for SkewedRedis {

@@ -7,7 +7,7 @@ use leasehold_testbed::redis::{IndependentServers, Redis};
 use leasehold_testbed::{Data, eventually};
 
 #[tokio::test]
-async fn servers_that_do_not_respond_are_failures_once_the_majority_is() {
+async fn servers_that_do_not_respond_are_failures_without_a_majority() {
     let mut set = five_servers().await;
     let url = redlock_url(set.servers());
     let away = set.server(4).addr().to_string();

@@ -65,7 +65,7 @@ async fn an_ensemble_of_three_with_a_login_is_fit_and_the_probe_leaves_no_data()
 }
 
 #[tokio::test]
-async fn unreachable_servers_are_failures_once_the_majority_is() {
+async fn unreachable_servers_are_failures_without_a_majority() {
     let mut ensemble = Ensemble::start_with(3, &ensemble_member()).await.unwrap();
     let url = zookeeper_url(LOGIN, &ensemble.url());
     let away = ensemble.addr(1).to_string();

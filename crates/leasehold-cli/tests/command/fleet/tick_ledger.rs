@@ -62,10 +62,9 @@ pub(crate) fn skipped_ticks(runs: &RunsByTick) -> BTreeSet<i64> {
 /// record, as far as it goes back, and from the hosts' logs.
 #[derive(Default)]
 pub(crate) struct TickLedger {
-    /// Their host died, or lost its lock.
+    /// Ticks whose run's host died, or lost its lock.
     crashed_or_lost: BTreeSet<i64>,
-    /// All others: no host ran them in time, they failed, or any other outcome that this test
-    /// cannot cause.
+    /// Ticks with any other outcome except `done`: no host ran them in time, or their run failed.
     unexpected: BTreeSet<i64>,
 }
 

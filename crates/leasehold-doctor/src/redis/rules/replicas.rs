@@ -16,7 +16,7 @@ pub(super) fn judge_min_replicas(node: &NodeFacts, requirements: &Requirements) 
     let fix = "min-replicas-to-write 1 and min-replicas-max-lag 10, or less; and replicas=N in the URL, which waits for \
         replicas at each grant";
     let followers = match node.info_number("connected_slaves") {
-        // None at present; the rules for Sentinel and cluster cover that.
+        // No replica is connected; the rules for Sentinel and cluster judge that.
         Ok(0) => return None,
         Ok(count) => count,
         Err(error) => {

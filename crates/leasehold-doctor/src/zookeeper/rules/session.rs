@@ -219,7 +219,7 @@ mod tests {
         assert_level(&judge_session_timeout(&facts), Good, "granted");
         facts.requirements.ttl = Duration::from_millis(500);
         assert_level(&judge_session_timeout(&facts), Fail, "the shortest possible is 2 s");
-        // From the settings: 1 s to 10 s.
+        // Without sessions, the settings count: they allow 1 s to 10 s.
         assert_level(
             &judge_session_timeout(&without_sessions(with_ttl_and_session(30, 0))),
             Good,
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_failover_longer_than_a_lease_is_a_warning() {
-        // 2.5 s of silence, and 1 s more.
+        // syncLimit x tickTime is 2.5 s, and the election takes 1 s.
         assert_level(&judge_failover(&with_ttl_and_session(30, 12)).unwrap(), Good, "3.5 s");
         assert_level(&judge_failover(&with_ttl_and_session(30, 11)).unwrap(), Warn, "a TTL of 13 s or more");
         assert_level(
