@@ -18,6 +18,7 @@ use crate::output;
 use crate::run::RunArgs;
 use crate::verify::VerifyArgs;
 
+/// The text after the options in `leasehold --help`.
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const EXAMPLES: &str = "\
 Examples:
@@ -65,12 +66,13 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Parses the command line and resolves the engine's URL.
+    /// Parses the command line and resolves the engine's URL. The outer error is a usage error, or
+    /// a request for help or the version; the inner one is about the engine's URL.
     pub(crate) fn parse() -> Result<Result<Self, Failure>, clap::Error> {
         let matches = Self::command().try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches)?;
         let resolved = match cli.command.engine_mut() {
-            Some(engine) => engine_url::resolve(engine, innermost_matches(&matches)),
+            Some(engine) => engine_url::resolve_engine(engine, innermost_matches(&matches)),
             None => Ok(()),
         };
         Ok(resolved.map(|()| cli))
@@ -151,8 +153,8 @@ pub(crate) struct EngineArg {
     pub(crate) connect_timeout: Duration,
 }
 
-/// Rejects an empty URL. It usually comes from an unset variable, and does not mean the default
-/// folder.
+/// Parses the value of --engine; restores a password that this program hid in it. Rejects an empty
+/// value, which usually comes from an unset variable: it does not mean the default folder.
 pub(crate) fn parse_engine_url(url: &str) -> Result<String, String> {
     match url.trim() {
         "" => Err("no engine is named; for `file:`, omit --engine and unset LEASEHOLD_ENGINE".to_owned()),
@@ -165,9 +167,9 @@ impl EngineArg {
         &self.engine
     }
 
-    /// The engine as the command gets it: a relative folder becomes absolute, so that it is the same
-    /// from any working directory.
-    pub(crate) fn for_child(&self) -> ChildEngine {
+    /// The engine as it is passed to the user's command. A relative folder becomes absolute, so
+    /// that it is the same from any working directory.
+    pub(crate) fn child_engine(&self) -> ChildEngine {
         if let Some(path) = &self.engine_file {
             return ChildEngine::File(path.clone());
         }
@@ -206,6 +208,8 @@ impl EngineArg {
         }
     }
 
+    /// Opens the engine for locks with this TTL; retries for --connect-timeout while it is
+    /// unreachable.
     pub(crate) async fn open(&self, ttl: Duration) -> Result<Locks, Failure> {
         self.open_within(ttl, self.connect_timeout, output::print_message).await
     }
@@ -281,11 +285,11 @@ pub(crate) struct ShowArgs {
 
 /// Force a holder to release, or a waiter to give up
 ///
-/// The evicted process gets a notification within a round trip, or within 500 ms on an engine that
-/// polls. If it is stopped or partitioned, it assumes that it holds the lock until the notification
+/// That process gets a notification within a round trip, or within 500 ms on an engine that polls.
+/// If it is stopped or partitioned, it assumes that it holds the lock until the notification
 /// arrives. If a fence token is printed, write it to the resource that the lock protects. The
-/// resource then refuses writes of the evicted holder, and of no other. An evicted waiter exits with
-/// code 75.
+/// resource then refuses writes of that holder, and of no other. A waiter that must give up exits
+/// with code 75.
 ///
 /// With --graceful, the command requests a release. The next waiter acquires the lock only when the
 /// holder has released it or its lease has expired, so two never hold the lock at once. On the

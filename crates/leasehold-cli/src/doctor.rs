@@ -23,6 +23,7 @@ const EXIT_FAILURES: u8 = 2;
 /// The delay before the first progress line.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
+/// The text after the options in `leasehold doctor --help`.
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER_HELP: &str = "\
 Examples:
@@ -77,25 +78,30 @@ pub(crate) struct DoctorArgs {
     pub(crate) output: JsonArg,
 }
 
+/// The output of `doctor --json`.
 #[derive(Debug, Serialize)]
 struct ReportJson<'a> {
     url: &'a str,
     ttl_seconds: f64,
+    /// The worst level of all findings.
     verdict: &'static str,
     findings: Vec<FindingJson<'a>>,
 }
 
+/// One finding of `doctor --json`.
 #[derive(Debug, Serialize)]
 struct FindingJson<'a> {
     check: &'static str,
+    /// The server or folder; empty if the finding is about all of them.
     subject: &'a str,
     level: &'static str,
     found: &'a str,
+    /// The effect on locks.
     means: &'a str,
     fix: &'a str,
 }
 
-/// Examines the engine and prints the findings.
+/// Examines the engine and prints the findings; returns the exit code.
 pub(crate) async fn run_doctor(args: DoctorArgs) -> Result<u8, Failure> {
     let options = Options::default().ttl(args.ttl);
     let examining = doctor::examine(args.engine.url(), &options);
@@ -105,6 +111,7 @@ pub(crate) async fn run_doctor(args: DoctorArgs) -> Result<u8, Failure> {
     Ok(exit_code(report.worst()))
 }
 
+/// The exit code for the worst level of all findings.
 fn exit_code(worst: Level) -> u8 {
     match worst {
         Level::Ok => 0,
@@ -113,7 +120,7 @@ fn exit_code(worst: Level) -> u8 {
     }
 }
 
-/// Waits for `work`, and shows progress on a terminal if it takes a while.
+/// Waits for `work`; after a second, shows on a terminal how long it has taken.
 async fn with_progress<T>(work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     let mut shown = false;
@@ -158,6 +165,7 @@ fn to_json(report: &Report) -> ReportJson<'_> {
     }
 }
 
+/// The table of findings, and the verdict below it.
 fn format_report(report: &Report) -> String {
     let mut table = output::new_table(&["LEVEL", "CHECK", "WHAT"]);
     let servers: BTreeSet<_> = report.findings.iter().map(|finding| finding.subject.as_str()).collect();
@@ -189,7 +197,7 @@ fn colour_levels(table: &str) -> String {
     table.lines().map(line).collect()
 }
 
-/// Merges equal findings about several servers into one row.
+/// Merges equal findings about several servers into one row: the finding, and its servers.
 fn merge_equal_findings(findings: &[Finding]) -> Vec<(&Finding, Vec<&str>)> {
     let mut rows: Vec<(&Finding, Vec<&str>)> = Vec::new();
     let same = |a: &Finding, b: &Finding| {
@@ -224,6 +232,7 @@ fn format_finding(finding: &Finding, subjects: &[&str], servers: usize) -> Strin
     text
 }
 
+/// The servers' names, without empty ones, and with control characters escaped.
 fn escaped_names(subjects: &[&str]) -> Vec<String> {
     subjects
         .iter()

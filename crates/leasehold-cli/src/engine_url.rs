@@ -14,7 +14,7 @@ use leasehold_command::secret;
 use crate::args::{EngineArg, parse_engine_url};
 use crate::exit::Failure;
 
-/// The size limit of a file that holds a URL.
+/// The size limit of a file with an engine's URL, in bytes.
 const MAX_FILE_SIZE: u64 = 64 * 1024;
 
 /// How a command that we start finds the same engine. It gets the same kind of reference that we
@@ -22,11 +22,12 @@ const MAX_FILE_SIZE: u64 = 64 * 1024;
 #[derive(Clone, Debug)]
 pub(crate) enum ChildEngine {
     Url(String),
+    /// A file with the engine's URL.
     File(PathBuf),
 }
 
 impl ChildEngine {
-    /// Sets the command's environment.
+    /// Sets LEASEHOLD_ENGINE or LEASEHOLD_ENGINE_FILE for the command, and removes the other one.
     pub(crate) fn set_env(&self, command: &mut Command) {
         command
             .env_remove(secret::HIDDEN_URL_VARIABLE)
@@ -39,11 +40,12 @@ impl ChildEngine {
     }
 }
 
-/// Resolves the URL, and hides a password given on the command line.
-pub(crate) fn resolve(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Failure> {
+/// Replaces the parsed option by the URL of the engine to use, from the option, file or variable
+/// that has priority. Hides a password given on the command line.
+pub(crate) fn resolve_engine(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Failure> {
     let source = |id| matches.value_source(id).filter(|source| *source != ValueSource::DefaultValue);
     let (typed, file) = (source("engine"), source("engine_file"));
-    let by_file = match (typed, file) {
+    let is_from_file = match (typed, file) {
         (Some(ValueSource::CommandLine), Some(ValueSource::CommandLine)) => {
             return Err(Failure::usage("--engine and --engine-file both name the engine: leave one of them out"));
         }
@@ -51,20 +53,20 @@ pub(crate) fn resolve(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), F
         (None, Some(_)) => true,
         _ => false,
     };
-    if !by_file {
+    if !is_from_file {
         arg.engine_file = None;
     }
     if let Some(path) = &arg.engine_file {
         arg.engine = read_url_file(path)?;
         arg.engine_file = Some(fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
     } else if typed == Some(ValueSource::CommandLine) {
-        secret::protect("--engine", &arg.engine, "password-file=, --engine-file or LEASEHOLD_ENGINE");
+        secret::hide_typed_password("--engine", &arg.engine, "password-file=, --engine-file or LEASEHOLD_ENGINE");
     }
     secret::warn_of_exposed_files(&arg.engine);
     Ok(())
 }
 
-/// The URL in the first line of a file.
+/// Reads the engine's URL from the first line of a file.
 fn read_url_file(path: &Path) -> Result<String, Failure> {
     let shown = path.display();
     let read = || -> io::Result<String> {
@@ -76,7 +78,7 @@ fn read_url_file(path: &Path) -> Result<String, Failure> {
     let url = parse_engine_url(text.lines().next().unwrap_or_default().trim())
         .map_err(|_| Failure::usage(format!("{shown} has no URL in its first line")))?;
     if secret::has_password(&url) && engine::is_exposed(path) {
-        secret::warn_of(path);
+        secret::warn_of_exposed_file(path);
     }
     Ok(url)
 }

@@ -11,6 +11,7 @@ use crate::duration::format_duration;
 use crate::exit::Failure;
 use crate::output;
 
+/// The text after the options in `leasehold engines --help`.
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER_HELP: &str = "\
 Examples:
@@ -47,6 +48,7 @@ pub(crate) struct EnginesArgs {
     schema: Option<String>,
 }
 
+/// The value of --ddl.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Database {
     /// MySQL and MariaDB
@@ -55,6 +57,7 @@ enum Database {
     Postgres,
 }
 
+/// One engine of `engines --json`.
 #[derive(Debug, Serialize)]
 struct EngineJson {
     scheme: &'static str,
@@ -62,10 +65,12 @@ struct EngineJson {
     example: &'static str,
     about: &'static str,
     in_this_build: bool,
+    /// `None` if the engine is not in this build.
     capabilities: Option<CapabilitiesJson>,
     techniques: Vec<TechniqueJson>,
 }
 
+/// One technique of a database engine, which the URL selects with `technique=`.
 #[derive(Debug, Serialize)]
 struct TechniqueJson {
     technique: &'static str,
@@ -73,10 +78,13 @@ struct TechniqueJson {
     capabilities: CapabilitiesJson,
 }
 
+/// The capabilities of an engine or a technique.
 #[derive(Debug, Serialize)]
 struct CapabilitiesJson {
     reach: &'static str,
+    /// Whether it has shared locks, for readers.
     shared: bool,
+    /// Whether it has semaphores.
     permits: bool,
     reentry: bool,
     fairness: &'static str,
@@ -87,8 +95,11 @@ struct CapabilitiesJson {
     records: bool,
     min_ttl_seconds: f64,
     max_ttl_seconds: f64,
+    /// The faults that the guarantees survive.
     survives: &'static str,
+    /// The faults that break the guarantees.
     breaks: &'static str,
+    /// A warning to every user of the engine; empty if there is none.
     caution: &'static str,
 }
 
@@ -117,6 +128,8 @@ impl From<&Capabilities> for CapabilitiesJson {
     }
 }
 
+/// Prints the engines and their capabilities, or with --ddl a database's statements; returns the
+/// exit code.
 pub(crate) fn run_engines(args: &EnginesArgs) -> Result<u8, Failure> {
     let dialect = match args.ddl {
         None => return print_engines(args.json),
@@ -160,6 +173,7 @@ fn technique_to_json(technique: &Technique) -> TechniqueJson {
     }
 }
 
+/// The table of all engines, and of the techniques that are not an engine's default.
 fn format_table(entries: &[EngineEntry]) -> String {
     let mut table = output::new_table(&[
         "ENGINE",
@@ -188,6 +202,7 @@ fn format_table(entries: &[EngineEntry]) -> String {
     output::format_wide_table(&table)
 }
 
+/// The row of an engine or a technique in the table; `scheme` is its first cell.
 fn engine_row(scheme: String, capabilities: &Capabilities) -> [String; 11] {
     let modes = [("exclusive", true), ("shared", capabilities.shared), ("slots", capabilities.permits)];
     let modes: Vec<_> = modes.into_iter().filter(|(_, can)| *can).map(|(mode, _)| mode).collect();
@@ -210,6 +225,7 @@ fn engine_row(scheme: String, capabilities: &Capabilities) -> [String; 11] {
     ]
 }
 
+/// The lines about one engine below the table.
 fn format_details(entry: &EngineEntry) -> String {
     let mut text = format!("\n{}:  {}\n  like      {}\n", entry.scheme, entry.summary, entry.example);
     match &entry.capabilities {
@@ -225,6 +241,7 @@ fn format_details(entry: &EngineEntry) -> String {
     text
 }
 
+/// Which faults the engine survives, and which break its guarantees.
 fn format_faults(capabilities: &Capabilities, indent: &str) -> String {
     let mut text =
         format!("{indent}survives  {}\n{indent}breaks    {}\n", capabilities.tolerates, capabilities.fails_when);

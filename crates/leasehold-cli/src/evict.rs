@@ -15,6 +15,7 @@ use crate::exit::{self, Failure};
 use crate::output::{self, escape_control_chars};
 use crate::view::{self, ContenderJson};
 
+/// The output of `evict --json`.
 #[derive(Debug, Serialize)]
 struct EvictedJson<'a> {
     name: &'a str,
@@ -24,15 +25,19 @@ struct EvictedJson<'a> {
     reason: Option<&'a str>,
 }
 
+/// Force releases the selected claims, or with --graceful requests their release; prints the result
+/// and returns the exit code.
 pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     let name = LockName::new(&args.name)?;
     if args.claim.as_deref().is_some_and(|claim| claim.trim().is_empty()) {
         let message = "--claim is empty and would match every holder and waiter: give the first digits of a claim, as `leasehold show` prints them";
         return Err(Failure::usage(message));
     }
-    let asking = !args.yes;
-    if asking && !isatty(io::stdin()) {
-        return Err(Failure::usage("there is no terminal to confirm on: add --yes to evict without confirmation"));
+    let needs_confirmation = !args.yes;
+    if needs_confirmation && !isatty(io::stdin()) {
+        return Err(Failure::usage(
+            "there is no terminal to confirm on: add --yes to force the release without confirmation",
+        ));
     }
     let (locks, url) = args.engine.open_read_only().await?;
     let view = locks.inspect(&name).await.map_err(|error| Failure::from(error).with_engine(&url))?;
@@ -40,7 +45,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     if chosen.is_empty() {
         return report_no_match(&args, &view, &url);
     }
-    if asking && !confirm(&name, &chosen, &url, args.graceful)? {
+    if needs_confirmation && !confirm(&name, &chosen, &url, args.graceful)? {
         output::print_message("nothing was changed");
         return Ok(exit::CONFLICT);
     }
@@ -73,7 +78,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The claims that the options select: all holders by default.
+/// The claims that --token or --claim selects; without either, all holders.
 fn select_claims<'a>(view: &'a LockView, args: &EvictArgs) -> Vec<&'a ContenderView> {
     match (args.token, &args.claim) {
         (Some(token), _) => view.holders.iter().filter(|contender| contender.token == Some(Token(token))).collect(),
@@ -87,6 +92,7 @@ fn select_claims<'a>(view: &'a LockView, args: &EvictArgs) -> Vec<&'a ContenderV
     }
 }
 
+/// Prints that no claim matches the options; returns the exit code.
 fn report_no_match(args: &EvictArgs, view: &LockView, engine: &str) -> Result<u8, Failure> {
     if args.output.json {
         let reason = args.reason.as_deref();
@@ -105,10 +111,12 @@ fn report_no_match(args: &EvictArgs, view: &LockView, engine: &str) -> Result<u8
     Ok(exit::CONFLICT)
 }
 
+/// Prints the selected claims, and asks the user whether to continue; `false` for any answer but
+/// yes.
 fn confirm(name: &LockName, selected: &[&ContenderView], url: &str, graceful: bool) -> Result<bool, Failure> {
     output::write_stderr(&format!("on {url}:\n"));
     for contender in selected {
-        output::write_stderr(&format!("{}\n", format_claim(contender)));
+        output::write_stderr(&format!("{}\n", describe_contender(contender)));
     }
     let target = if selected.len() == 1 { "it".to_owned() } else { format!("these {}", selected.len()) };
     let name = escape_control_chars(name.as_str());
@@ -121,8 +129,9 @@ fn confirm(name: &LockName, selected: &[&ContenderView], url: &str, graceful: bo
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Evicts each claim, and returns those that had not ended before. Evicts the lowest tokens first:
-/// the last fence token then refuses all evicted holders, and none of the remaining ones.
+/// Force releases each claim, the lowest tokens first. Returns the claims that had not ended
+/// before, and the fence token that refuses them and no remaining holder; `None` if there is no
+/// such token.
 async fn force_release_all(
     locks: &Locks,
     name: &LockName,
@@ -144,11 +153,12 @@ async fn force_release_all(
     Ok((gone, token.filter(|token| Some(*token) > highest)))
 }
 
+/// The result of a force release for people; `token` is the fence token, if there is one.
 fn format_evicted(name: &LockName, evicted: &[ContenderView], token: Option<Token>, reason: Option<&str>) -> String {
     let mut text = String::new();
     let name = escape_control_chars(name.as_str());
     for contender in evicted {
-        text.push_str(&format!("evicted from {name}: {}\n", format_claim(contender)));
+        text.push_str(&format!("evicted from {name}: {}\n", describe_contender(contender)));
     }
     if let Some(token) = token {
         text.push_str(&format!(
@@ -163,7 +173,9 @@ fn format_evicted(name: &LockName, evicted: &[ContenderView], token: Option<Toke
     text
 }
 
-fn format_claim(contender: &ContenderView) -> String {
+/// A holder or waiter in one line:
+/// `web1:4711 (./send-messages), exclusive, token 41, held for 12s`.
+fn describe_contender(contender: &ContenderView) -> String {
     let (what, since) = if contender.token.is_some() { ("token", "held") } else { ("no token", "waited") };
     let token = contender.token.map(|token| format!(" {token}")).unwrap_or_default();
     let (process, doing, age) =

@@ -13,6 +13,7 @@ use crate::args::Cli;
 use crate::exit::{self, Failure};
 use crate::output;
 
+/// Prints the completion script for a shell; returns the exit code.
 pub(crate) fn print_completions(shell: Shell) -> Result<u8, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut with_verify_options(Cli::command()), "leasehold", &mut script);
@@ -34,13 +35,13 @@ fn with_verify_options(cli: Command) -> Command {
     cli.mut_subcommand("verify", |command| command.args(options))
 }
 
-/// One page with all commands on standard output, or one file per command.
+/// Prints the manual as one page, or writes one page per command into `dir`. Returns the exit code.
 pub(crate) fn write_man(dir: Option<&Path>) -> Result<u8, Failure> {
     let mut cli = Cli::command().disable_help_subcommand(true);
     cli.build();
     match dir {
         None => output::write_stdout(
-            &render_whole_page(&cli).map_err(|error| Failure::system("cannot make the page", error))?,
+            &render_whole_page(&cli).map_err(|error| Failure::system("cannot create the manual page", error))?,
         )?,
         Some(dir) => write_pages(dir, &cli).map_err(|error| {
             Failure::new(exit::OUTPUT, "output", format!("cannot write to {}: {error}", dir.display()))
@@ -49,6 +50,7 @@ pub(crate) fn write_man(dir: Option<&Path>) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// Writes one page per command into `dir`, which is created if it is missing.
 fn write_pages(dir: &Path, cli: &Command) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     write_page(dir, "leasehold", cli)
@@ -60,6 +62,7 @@ fn write_page(dir: &Path, name: &str, command: &Command) -> io::Result<()> {
     visible_subcommands(command).try_for_each(|inner| write_page(dir, &format!("{name}-{}", inner.get_name()), inner))
 }
 
+/// The subcommands that the help lists, except `help` itself.
 fn visible_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
 }
@@ -99,7 +102,7 @@ fn render_whole_page(cli: &Command) -> io::Result<String> {
     Ok(page)
 }
 
-/// A command's own page, with its sections one level lower.
+/// The page of one command as a section of the main page, with its own sections one level lower.
 fn render_section(command: &Command) -> io::Result<String> {
     let mut page = Vec::new();
     let man = Man::new(command.clone());
@@ -114,8 +117,8 @@ fn render_section(command: &Command) -> io::Result<String> {
     Ok(format!(".SH \"{title}\"\n{page}{}", render_after_help(command, ".SS")))
 }
 
-/// The text after the options, with its lines unchanged: each `Title:` at the margin begins a
-/// section.
+/// The help text after the options, with its lines unchanged. Each `Title:` at the margin begins a
+/// section; `heading` is the macro for its title, `.SH` or `.SS`.
 fn render_after_help(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let mut page = String::new();

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
     startup::report_result(cli.and_then(|cli| dispatch(cli.command)))
 }
 
+/// Runs the command; returns its exit code.
 fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(options) => block_on(run::run(*options)),
@@ -51,8 +52,8 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
     }
 }
 
-/// Everything runs on this one thread: the command's parent-death signal fires when the thread that
-/// started it dies.
+/// Runs a command on this one thread, and no other: the command's parent-death signal fires when
+/// the thread that started it dies.
 fn block_on<F: Future<Output = Result<u8, Failure>>>(work: F) -> Result<u8, Failure> {
     startup::block_on(tokio::runtime::Builder::new_current_thread().enable_all().build(), work)
 }

@@ -9,7 +9,7 @@ use crate::exit::{self, Failure};
 use crate::output::{self, Colour, escape_control_chars};
 use crate::view::{self, LockJson};
 
-/// Lists all locks that are held or waited for, one row each.
+/// Prints all locks that are held or waited for, one row each; returns the exit code.
 pub(crate) async fn list_locks(args: LsArgs) -> Result<u8, Failure> {
     let (views, url) = args.engine.query(async |locks| locks.list(&args.prefix).await).await?;
     let text = if args.output.json {
@@ -21,18 +21,19 @@ pub(crate) async fn list_locks(args: LsArgs) -> Result<u8, Failure> {
     Ok(report_damage(&views, &url))
 }
 
-/// Reports damaged locks; returns the exit code.
+/// Prints a message for each damaged lock; returns the exit code, 0 if there is none.
 fn report_damage(views: &[LockView], url: &str) -> u8 {
     let mut code = 0;
     for view in views {
-        if let Some(trouble) = &view.damage {
-            output::print_message(&format!("{url}: lock {}: {trouble}", escape_control_chars(view.name.as_str())));
+        if let Some(damage) = &view.damage {
+            output::print_message(&format!("{url}: lock {}: {damage}", escape_control_chars(view.name.as_str())));
             code = exit::UNAVAILABLE;
         }
     }
     code
 }
 
+/// The table of `leasehold ls`, with the number of locks below it.
 fn format_list(views: &[LockView], url: &str) -> String {
     if views.is_empty() {
         return format!("no locks held or awaited on {url}\n");
@@ -63,7 +64,7 @@ fn format_list(views: &[LockView], url: &str) -> String {
     format!("{}\n{locks} on {url}\n", output::with_bold_header(&output::format_table(&table)))
 }
 
-/// The number of waiters, and how long the first has waited.
+/// The number of waiters, and how long the first has waited; a dash if there are none.
 fn format_waiting(waiters: &[ContenderView]) -> String {
     match waiters.iter().map(|waiter| waiter.age).max() {
         None => "-".to_owned(),
@@ -71,7 +72,7 @@ fn format_waiting(waiters: &[ContenderView]) -> String {
     }
 }
 
-/// Shows everything about one lock.
+/// Prints the state, holders and waiters of one lock; returns the exit code.
 pub(crate) async fn show_lock(args: ShowArgs) -> Result<u8, Failure> {
     let name = LockName::new(&args.name)?;
     let (view, url) = args.engine.query(async |locks| locks.inspect(&name).await).await?;
@@ -81,6 +82,7 @@ pub(crate) async fn show_lock(args: ShowArgs) -> Result<u8, Failure> {
     Ok(report_damage(std::slice::from_ref(&view), &url))
 }
 
+/// The output of `leasehold show` for people.
 fn format_lock(view: &LockView, url: &str) -> String {
     let mut text = format!("lock        {}\nengine      {url}\n", escape_control_chars(view.name.as_str()));
     let state = match (view.holders.as_slice(), view.waiters.is_empty()) {
@@ -106,11 +108,13 @@ fn format_lock(view: &LockView, url: &str) -> String {
     text
 }
 
-fn format_contenders(title: &str, age: &str, contenders: &[ContenderView]) -> String {
+/// A table of holders or waiters, below an empty line; empty without any. `title` and `age_title`
+/// are the headers of the columns with the process and with its age.
+fn format_contenders(title: &str, age_title: &str, contenders: &[ContenderView]) -> String {
     if contenders.is_empty() {
         return String::new();
     }
-    let mut table = output::new_table(&[title, "MODE", "TOKEN", age, "LEFT", "CLAIM", "PROGRAM", "DOING"]);
+    let mut table = output::new_table(&[title, "MODE", "TOKEN", age_title, "LEFT", "CLAIM", "PROGRAM", "DOING"]);
     for contender in contenders {
         table.add_row([
             view::format_process(contender),
@@ -118,7 +122,7 @@ fn format_contenders(title: &str, age: &str, contenders: &[ContenderView]) -> St
             view::format_token(contender.token),
             format_duration(contender.age),
             view::format_remaining(contender.remaining),
-            view::format_claim(contender.claim),
+            view::format_claim_id(contender.claim),
             escape_control_chars(&contender.holder.program).into_owned(),
             escape_control_chars(&contender.holder.description).into_owned(),
         ]);

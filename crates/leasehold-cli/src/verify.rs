@@ -12,6 +12,7 @@ use clap::Args;
 
 use crate::exit::{self, Failure};
 
+/// The name of the program that `leasehold verify` starts.
 const PROGRAM: &str = "leasehold-verify";
 
 /// Test an engine's guarantees under faults, and draw the history
@@ -28,9 +29,9 @@ pub(crate) struct VerifyArgs {
 
 /// Replaces this process with `leasehold-verify`; returns only if that fails.
 pub(crate) fn exec_verify(options: &VerifyArgs) -> Result<u8, Failure> {
-    let failed = Command::new(find_program()).args(&options.arguments).exec();
-    if failed.kind() != io::ErrorKind::NotFound {
-        return Err(Failure::system(PROGRAM, failed));
+    let error = Command::new(find_program()).args(&options.arguments).exec();
+    if error.kind() != io::ErrorKind::NotFound {
+        return Err(Failure::system(PROGRAM, error));
     }
     Err(Failure::new(
         exit::UNAVAILABLE,
@@ -41,7 +42,8 @@ pub(crate) fn exec_verify(options: &VerifyArgs) -> Result<u8, Failure> {
     ))
 }
 
-/// The program in this program's folder; otherwise its bare name, to be found in PATH.
+/// The path of `leasehold-verify` in this program's folder; if it is not there, its bare name,
+/// which is looked up in PATH.
 fn find_program() -> PathBuf {
     let beside = env::current_exe().ok().and_then(|this| Some(this.parent()?.join(PROGRAM)));
     beside.filter(|path| path.is_file()).unwrap_or_else(|| PROGRAM.into())

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::duration::format_duration;
 use crate::output::escape_control_chars;
 
-/// How many digits of a claim are shown: all of them would suffice to release it.
+/// How many digits of a claim's id are shown: with all of them, a user could release the claim.
 const CLAIM_DIGITS: usize = 8;
 
 /// A lock as JSON.
@@ -18,6 +18,7 @@ pub(crate) struct LockJson<'a> {
     name: &'a str,
     engine: &'a str,
     state: &'static str,
+    /// Why the lock's data cannot be read, if it is damaged.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,8 +56,11 @@ pub(crate) struct ContenderJson<'a> {
     host: &'a str,
     pid: u32,
     program: &'a str,
+    /// The holder's description of what it does.
     text: &'a str,
+    /// How long it has held the lock, or waited for it.
     age_seconds: f64,
+    /// The time left of its lease.
     left_seconds: f64,
 }
 
@@ -68,7 +72,7 @@ impl<'a> ContenderJson<'a> {
             Mode::Permits { n, limit } => ("permits", Some(n), Some(limit)),
         };
         Self {
-            claim: format_claim(contender.claim),
+            claim: format_claim_id(contender.claim),
             mode,
             permits,
             limit,
@@ -83,7 +87,7 @@ impl<'a> ContenderJson<'a> {
     }
 }
 
-/// A lock's state in one word.
+/// A lock's state as `--json` prints it: `damaged`, `held`, `cooling-down`, `waited-for` or `free`.
 pub(crate) fn lock_state(view: &LockView) -> &'static str {
     match (view.holders.first(), view.waiters.is_empty()) {
         _ if view.damage.is_some() => "damaged",
@@ -94,24 +98,25 @@ pub(crate) fn lock_state(view: &LockView) -> &'static str {
     }
 }
 
-/// `it cools down for 12s (strict): …`
+/// Why strict mode grants no lock for the time `left`: `it cools down for 12s (strict): …`.
 pub(crate) fn format_cool_down(left: Duration) -> String {
     let left = format_duration(left);
     format!("it cools down for {left} (strict): a server restarted or was replaced, and may have lost a holder's lease")
 }
 
-/// The digits of a claim that are shown.
-pub(crate) fn format_claim(id: ClaimId) -> String {
+/// The first digits of a claim's id, as tables and JSON show it.
+pub(crate) fn format_claim_id(id: ClaimId) -> String {
     let mut digits = claim_hex(id);
     digits.truncate(CLAIM_DIGITS);
     digits
 }
 
-/// Whether a claim starts with these digits.
+/// Whether a claim's id starts with these hexadecimal digits.
 pub(crate) fn claim_starts_with(id: ClaimId, prefix: &str) -> bool {
     claim_hex(id).starts_with(&prefix.trim_end_matches('…').to_ascii_lowercase())
 }
 
+/// All 32 hexadecimal digits of a claim's id.
 fn claim_hex(id: ClaimId) -> String {
     format!("{:032x}", id.bits())
 }
@@ -127,12 +132,12 @@ pub(crate) fn format_activity(contender: &ContenderView) -> String {
     escape_control_chars(if holder.description.is_empty() { &holder.program } else { &holder.description }).into_owned()
 }
 
-/// A token, or a dash.
+/// A token, or a dash if there is none.
 pub(crate) fn format_token(token: Option<leasehold::Token>) -> String {
     token.map_or_else(|| "-".to_owned(), |token| token.to_string())
 }
 
-/// The time left of a lease.
+/// The time left of a lease; `over` if it has expired.
 pub(crate) fn format_remaining(left: Duration) -> String {
     if left.is_zero() { "over".to_owned() } else { format_duration(left) }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Parses `5`, `0.5` (seconds), `500ms`, `5s`, `2m`, `1h`, `1d`.
+/// Parses a duration: `5` or `0.5` (seconds), `500ms`, `5s`, `2m`, `1h`, `1d`; zero is allowed.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -13,26 +13,28 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60.0,
         "h" => 3600.0,
         "d" => 86_400.0,
-        _ => return Err(expected_format()),
+        _ => return Err(format_error()),
     };
-    let number: f64 = number.parse().map_err(|_| expected_format())?;
+    let number: f64 = number.parse().map_err(|_| format_error())?;
     Duration::try_from_secs_f64(number * seconds_each)
         .map_err(|_| "the duration is longer than a clock can count".to_owned())
 }
 
-fn expected_format() -> String {
+/// The error for text that is no duration, with the forms that are.
+fn format_error() -> String {
     "a duration is seconds (`5`, `0.5`) or a number with its unit (`500ms`, `5s`, `2m`, `1h`, `1d`)".to_owned()
 }
 
-/// Like [`parse`], but refuses zero.
+/// Parses a duration as [`parse`] does, and refuses zero.
 pub fn parse_positive(text: &str) -> Result<Duration, String> {
     match parse(text)? {
-        Duration::ZERO => Err("it must be longer than nothing".to_owned()),
+        Duration::ZERO => Err("the duration must be longer than zero".to_owned()),
         duration => Ok(duration),
     }
 }
 
-/// Formats a duration with at most two units: `1.2s`, `3m 4s`, `2h 5m`, `3d 4h`.
+/// Formats a duration for people, with at most two units: `80us`, `12ms`, `1.2s`, `3m 4s`, `2h 5m`,
+/// `3d 4h`. Rounds down.
 pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {

@@ -12,7 +12,7 @@ pub const UNAVAILABLE: u8 = 69;
 pub const SYSTEM: u8 = 71;
 /// The output could not be written (`EX_IOERR`).
 pub const OUTPUT: u8 = 74;
-/// The lock was lost, or the claim was evicted (`EX_TEMPFAIL`).
+/// The lock was lost, or the waiting claim was force released (`EX_TEMPFAIL`).
 pub const LOST: u8 = 75;
 /// The command was found but could not be run.
 pub const NOT_EXECUTABLE: u8 = 126;
@@ -24,12 +24,12 @@ pub fn signal_exit_code(number: i32) -> u8 {
     u8::try_from(128 + number).unwrap_or(u8::MAX)
 }
 
-/// Why a command fails.
+/// Why a command failed: its exit code, and what it prints.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code.
+    /// The exit code of the process.
     pub code: u8,
-    /// A short stable identifier for `--json`.
+    /// The kind of failure as a stable word for `--json`, such as `usage`, `timeout` or `lost`.
     pub kind: &'static str,
     /// The message for people; empty to print nothing.
     pub message: String,
@@ -41,12 +41,13 @@ impl Failure {
         Self { code, kind, message: message.into() }
     }
 
-    /// A usage error.
+    /// A failure with code 64: the command line, a name, a URL or a duration is wrong.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(USAGE, "usage", message)
     }
 
-    /// The operating system refused a needed resource.
+    /// A failure with code 71: a system call failed. `action` says what failed: `cannot read the
+    /// answer`.
     pub fn system(action: &str, error: impl std::fmt::Display) -> Self {
         Self::new(SYSTEM, "system", format!("{action}: {error}"))
     }
@@ -72,21 +73,35 @@ impl Failure {
     /// engine already.
     #[must_use]
     pub fn with_engine(mut self, url: &str) -> Self {
-        const ENGINE_ERROR_KINDS: [&str; 9] =
-            ["unavailable", "denied", "corrupt", "full", "timeout", "conflict", "lost", "unsupported", "closed"];
+        /// The kinds of failures that concern an engine; all others are about the command line or
+        /// this host.
+        const ENGINE_ERROR_KINDS: [&str; 11] = [
+            "unavailable",
+            "denied",
+            "corrupt",
+            "unknown-format",
+            "full",
+            "timeout",
+            "conflict",
+            "lost",
+            "evicted",
+            "unsupported",
+            "closed",
+        ];
         if ENGINE_ERROR_KINDS.contains(&self.kind) && !self.message.contains(host_or_path(url)) {
             self.message.push_str(&format!(" (engine {url})"));
         }
         self
     }
 
-    /// The reader of our output closed its pipe: no message, and no error.
+    /// A failure with code 0 and no message, for output whose reader has closed its pipe.
     pub fn closed_pipe() -> Self {
         Self::new(0, "closed-pipe", "")
     }
 }
 
-/// The hosts of a URL, or its path.
+/// The part of an engine's URL that an error names: its hosts, without user and password, or the
+/// path of `file:`. If both are empty, the whole URL.
 fn host_or_path(url: &str) -> &str {
     let (_, rest) = url.split_once(':').unwrap_or(("", url));
     let rest = rest.strip_prefix("//").unwrap_or(rest);
@@ -111,8 +126,8 @@ mod tests {
         let failure = |kind, message: &str| Failure::from(Error::new(kind, message));
         let full = failure(ErrorKind::Full, "no memory left").with_engine("redis://u:***@db1:6379/0?x=1");
         assert_eq!(full.message, "no memory left (engine redis://u:***@db1:6379/0?x=1)");
-        let away = failure(ErrorKind::Unavailable, "db1:6379 cannot be reached");
-        assert_eq!(away.with_engine("redis://u:***@db1:6379/0").message, "db1:6379 cannot be reached");
+        let unreachable = failure(ErrorKind::Unavailable, "db1:6379 cannot be reached");
+        assert_eq!(unreachable.with_engine("redis://u:***@db1:6379/0").message, "db1:6379 cannot be reached");
         let folder = failure(ErrorKind::Denied, "cannot write /var/lib/locks/x");
         assert_eq!(folder.with_engine("file:///var/lib/locks").message, "cannot write /var/lib/locks/x");
         assert_eq!(failure(ErrorKind::Full, "no room").with_engine("file:").message, "no room (engine file:)");
@@ -130,6 +145,7 @@ mod tests {
             (ErrorKind::Unavailable, 69),
             (ErrorKind::Denied, 69),
             (ErrorKind::Corrupt, 69),
+            (ErrorKind::UnknownFormat, 69),
             (ErrorKind::Full, 69),
             (ErrorKind::Lost, 75),
             (ErrorKind::ForceReleased, 75),

@@ -20,7 +20,7 @@ pub fn write_stdout(text: &str) -> Result<(), Failure> {
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::closed_pipe()),
-        Err(error) => Err(Failure::new(exit::OUTPUT, "output", format!("cannot write the output: {error}"))),
+        Err(error) => Err(Failure::new(exit::OUTPUT, "output", format!("cannot write to standard output: {error}"))),
     }
 }
 
@@ -30,26 +30,29 @@ pub fn write_stderr(text: &str) {
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
-/// The time source for log lines.
+/// Returns the timestamp of a log line; while unset, log lines have none.
 static TIMESTAMP_SOURCE: OnceLock<fn() -> String> = OnceLock::new();
 
-/// Prefixes every later log line with the result of `time`. Only the first call has an effect.
-pub fn timestamp_lines(time: fn() -> String) {
-    let _ = TIMESTAMP_SOURCE.set(time);
+/// From now on, every log line begins with the timestamp that `source` returns. Only the first call
+/// has an effect.
+pub fn set_timestamp_source(source: fn() -> String) {
+    let _ = TIMESTAMP_SOURCE.set(source);
 }
 
-/// The timestamp, if lines have one.
-pub fn timestamp() -> Option<String> {
-    TIMESTAMP_SOURCE.get().map(|time| time())
+/// The timestamp for a log line that is written now; `None` if log lines have none.
+pub fn current_timestamp() -> Option<String> {
+    TIMESTAMP_SOURCE.get().map(|source| source())
 }
 
-/// Prints one line on standard error, prefixed with the program's name.
+/// Prints one line on standard error, prefixed with the timestamp, if any, and the program's name.
+/// Escapes control characters.
 pub fn print_message(message: &str) {
-    let stamp = timestamp().map(|time| time + " ").unwrap_or_default();
+    let stamp = current_timestamp().map(|time| time + " ").unwrap_or_default();
     write_stderr(&format!("{stamp}leasehold: {}\n", escape_control_chars(message)));
 }
 
-/// Prints our own multi-line text, each line with the prefix.
+/// Prints each line of our own `message` as [`print_message`] does. For foreign text use
+/// [`print_message`], which escapes its line breaks.
 pub fn print_message_lines(message: &str) {
     message.lines().for_each(print_message);
 }
@@ -59,7 +62,7 @@ pub fn to_json_line(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"));
     let mut safe = String::with_capacity(text.len() + 1);
     for c in text.chars() {
-        // They can only occur inside strings, where the escape is equivalent.
+        // Such a character only occurs inside a JSON string, where its escape means the same.
         if is_terminal_control(c) { safe.push_str(&format!("\\u{:04x}", u32::from(c))) } else { safe.push(c) }
     }
     safe.push('\n');
@@ -79,6 +82,7 @@ pub fn escape_control_chars(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// Whether a character can control a terminal, or changes the writing direction of other text.
 fn is_terminal_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -110,11 +114,12 @@ pub fn format_wide_table(table: &Table) -> String {
     }
 }
 
+/// The texts of a row's cells, from left to right.
 fn cell_texts(row: &Row) -> impl Iterator<Item = String> {
     row.cell_iter().map(|cell| cell.content())
 }
 
-/// The minimum width at which every word stays whole.
+/// The width in columns below which the terminal would split words of the table.
 fn min_table_width(table: &Table) -> usize {
     let longest = |text: String| text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0);
     let mut widths: Vec<usize> = Vec::new();
@@ -160,8 +165,8 @@ pub enum Colour {
     Bold,
 }
 
-/// The text in this colour, if standard output is a terminal with colours and `NO_COLOR` is not
-/// set.
+/// Wraps `text` in the codes of this colour. Returns it unchanged if standard output is no terminal
+/// with colours, or `NO_COLOR` is set.
 pub fn paint(text: &str, colour: Colour) -> String {
     let is_set = |key: &str| std::env::var_os(key).is_some_and(|value| !value.is_empty());
     let plain = is_set("NO_COLOR") || std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -191,7 +196,8 @@ pub fn format_count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
-/// The width of the terminal on standard output.
+/// The width of the terminal on standard output, in columns and at least 60; `None` without a
+/// terminal.
 pub fn terminal_width() -> Option<u16> {
     let size = termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| size.ws_col.max(60))
@@ -228,6 +234,7 @@ pub fn hide_passwords(text: &str) -> String {
     shown
 }
 
+/// Hides the password in `user:password@host`, the part of a URL between `://` and `?`.
 fn hide_login(address: &str) -> Cow<'_, str> {
     // A path has no login: `file:///home/a:b@c`.
     match address.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host))) {
@@ -236,6 +243,7 @@ fn hide_login(address: &str) -> Cow<'_, str> {
     }
 }
 
+/// Hides the value of a URL's option, `key=value`, if its key names a secret.
 fn hide_option_value(pair: &str) -> Cow<'_, str> {
     match pair.split_once('=') {
         // The path of a password file is not secret.

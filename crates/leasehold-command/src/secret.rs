@@ -21,10 +21,12 @@ use rustix::termios::isatty;
 
 use crate::output::{self, hide_passwords};
 
-/// The variable with the URL after the second start. Commands that we start do not inherit it.
+/// The environment variable that passes the URL with its password when the program executes itself
+/// again. Commands that we start do not inherit it.
 pub const HIDDEN_URL_VARIABLE: &str = "LEASEHOLD_HIDDEN_ENGINE";
 
-/// The original of a URL on the command line whose password this program has hidden.
+/// The URL with its password, if `url` is the one in whose argument this program hid the password;
+/// `url` itself otherwise.
 pub fn original_url(url: &str) -> String {
     let hidden = env::var(HIDDEN_URL_VARIABLE).ok().filter(|whole| hide_passwords(whole) == url);
     hidden.unwrap_or_else(|| url.to_owned())
@@ -35,25 +37,27 @@ pub fn has_password(url: &str) -> bool {
     hide_passwords(url) != url
 }
 
-/// Hides a password that was typed, and prints how to avoid that. `url` was given after `option`;
-/// `instead` names the other ways.
-pub fn protect(option: &str, url: &str, instead: &str) {
+/// Hides the password of `url`, which was typed after `option`, from `ps`; warns if that fails. On
+/// a terminal it also recommends `alternatives`, the options that keep a password private.
+pub fn hide_typed_password(option: &str, url: &str, alternatives: &str) {
     if let Err(error) = reexec_without_password(option, url) {
         output::print_message(&format!("warning: `ps` shows the password in {option} to every user: {error}"));
     } else if has_password(url) && isatty(io::stderr()) {
-        output::print_message(&format!("warning: a password on the command line can be seen by others; use {instead}"));
+        output::print_message(&format!(
+            "warning: a password on the command line can be seen by others; use {alternatives}"
+        ));
     }
 }
 
-/// Warns of the password files of this URL that every user can read. A malformed URL is refused
-/// where it is used.
+/// Prints a warning for each password file of this URL that every user can read. Ignores a
+/// malformed URL, which is refused where it is used.
 pub fn warn_of_exposed_files(url: &str) {
     let files = EngineUrl::parse(url).map(|url| url.world_readable_files()).unwrap_or_default();
-    files.iter().for_each(|path| warn_of(path));
+    files.iter().for_each(|path| warn_of_exposed_file(path));
 }
 
-/// Warns that every user can read this file.
-pub fn warn_of(path: &Path) {
+/// Prints a warning that every user can read the password in this file.
+pub fn warn_of_exposed_file(path: &Path) {
     let path = path.display();
     output::print_message(&format!("warning: every user can read the password in {path}: chmod o-r {path}"));
 }
@@ -80,8 +84,8 @@ fn reexec_without_password(option: &str, url: &str) -> io::Result<()> {
     Err(again.env(HIDDEN_URL_VARIABLE, url).exec())
 }
 
-/// Hides the URL at its first occurrence: arguments after our own options belong to the user's
-/// command. Returns whether it occurred.
+/// Hides the password of `url` in the first argument that has it after `option`; later ones belong
+/// to the user's command. Returns whether there is such an argument.
 fn hide_in_arguments(arguments: &mut [OsString], option: &str, url: &str) -> bool {
     let (joined, hidden) = (format!("{option}={url}"), hide_passwords(url));
     for at in 1..arguments.len() {

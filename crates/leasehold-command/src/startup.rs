@@ -8,19 +8,19 @@ use tokio::runtime::Runtime;
 use crate::exit::{self, Failure};
 use crate::output;
 
-/// Runs `work` on `runtime` until it completes.
+/// Runs `work` on `runtime` until it completes, and returns its exit code.
 ///
 /// # Errors
 /// If the runtime cannot be started, or `work` fails.
 pub fn block_on<F: Future<Output = Result<u8, Failure>>>(runtime: io::Result<Runtime>, work: F) -> Result<u8, Failure> {
-    let runtime = runtime.map_err(|error| Failure::system("cannot start", error))?;
+    let runtime = runtime.map_err(|error| Failure::system("cannot start the async runtime", error))?;
     let result = runtime.block_on(work);
     // A blocking call that hangs must not keep the process alive.
     runtime.shutdown_background();
     result
 }
 
-/// Prints the reason of a failure; returns the exit code.
+/// Prints the message of a failed command; returns the exit code of the process.
 pub fn report_result(result: Result<u8, Failure>) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
@@ -37,8 +37,8 @@ pub fn report_result(result: Result<u8, Failure>) -> ExitCode {
     }
 }
 
-/// Prints help and version to standard output, and a usage error to standard error, with passwords
-/// hidden.
+/// Prints what the parser of the command line returned in place of options: help or version on
+/// standard output, a usage error on standard error with passwords hidden. Returns the exit code.
 pub fn print_usage_error(error: &clap::Error) -> u8 {
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let text = |terminal: bool| {
@@ -56,7 +56,8 @@ pub fn print_usage_error(error: &clap::Error) -> u8 {
     }
 }
 
-/// Logs to standard error at the level of `LEASEHOLD_LOG`: `warn`, `debug`, `leasehold=trace`, …
+/// Starts logging to standard error at the level of `LEASEHOLD_LOG`: `warn`, `debug`,
+/// `leasehold=trace`, …; `error` if it is unset.
 pub fn log_to_stderr() {
     let wanted = std::env::var("LEASEHOLD_LOG").unwrap_or_else(|_| "error".to_owned());
     match tracing_subscriber::EnvFilter::try_new(&wanted) {

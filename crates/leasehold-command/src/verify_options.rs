@@ -1,10 +1,10 @@
 //! The option values of `leasehold-verify`, for the shell completions of `leasehold verify`.
 
-/// The values of `--workload`.
+/// The values of `leasehold verify --workload`.
 pub const WORKLOADS: [&str; 10] =
     ["mutex", "reentrant", "rwlock", "semaphore", "fenced", "unfenced", "counter", "queue", "election", "ticks"];
 
-/// The values of `--faults`, besides several with commas between them.
+/// The values of `leasehold verify --faults`; several can be joined with commas.
 pub const FAULTS: [&str; 21] = [
     "all",
     "none",
@@ -29,6 +29,6 @@ pub const FAULTS: [&str; 21] = [
     "grow",
 ];
 
-/// The values of `--local`.
+/// The values of `leasehold verify --local`: the engines whose servers it can start itself.
 pub const ENGINES: [&str; 9] =
     ["memory", "file", "redis", "redis-sentinel", "redis-cluster", "redlock", "zookeeper", "mysql", "postgres"];

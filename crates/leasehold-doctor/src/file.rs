@@ -1,4 +1,5 @@
-//! The checks of `doctor`: whether the folder can store locks, its file system, and its free space.
+//! The checks of `leasehold doctor` for `file:`: whether the folder can store locks, its file
+//! system, and its free space.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,31 +12,31 @@ use leasehold::{Error, ErrorKind, Result};
 use leasehold_internals::file::config::{self, Config};
 use leasehold_internals::file::folder::{self, Folder};
 
-/// A lock uses a page or two; less free space is too little even for a few thousand locks.
+/// Less free space, in bytes, causes a warning: it is too little for a few thousand locks.
 const MIN_FREE_SPACE: u64 = 16 * 1024 * 1024;
 
 /// Examines the folder. A folder that does not exist is not created.
 pub(crate) fn examine(url: &EngineUrl) -> Result<Vec<Finding>> {
     let config = Config::parse(url)?;
-    let (there, is_ours) = nearest_existing(&config.dir);
+    let (nearest, exists) = nearest_existing(&config.dir);
     let shown = config.dir.display().to_string();
-    let is_used = is_ours && !matches!(config.dir.join("locks").try_exists(), Ok(false));
-    let folder = match (is_ours, is_used) {
+    let is_used = exists && !matches!(config.dir.join("locks").try_exists(), Ok(false));
+    let folder = match (exists, is_used) {
         (true, true) => check_used_folder(&config, &shown),
-        (true, false) => check_unused_folder(&config, &there, &shown),
-        _ => check_creatable(&there, &shown),
+        (true, false) => check_unused_folder(&config, &nearest, &shown),
+        _ => check_creatable(&nearest, &shown),
     };
     let mut findings = vec![folder];
-    findings.push(check_file_system(&there, &shown));
-    findings.push(check_free_space(&there, &shown));
+    findings.push(check_file_system(&nearest, &shown));
+    findings.push(check_free_space(&nearest, &shown));
     if url.path.is_empty() {
         findings.push(check_default_folders(&config.dir, &config::default_dirs(), &shown));
     }
     Ok(findings)
 }
 
-/// Without a folder in the URL each user has a separate one, and a job with another
-/// `XDG_STATE_HOME` has yet another.
+/// Warns if other default folders on this host store locks. Without a folder in the URL each user
+/// has a separate one, and a job with another `XDG_STATE_HOME` has yet another.
 fn check_default_folders(ours: &Path, all: &[PathBuf], shown: &str) -> Finding {
     let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let others: Vec<String> = all
@@ -53,8 +54,8 @@ fn check_default_folders(ours: &Path, all: &[PathBuf], shown: &str) -> Finding {
     }
 }
 
-/// Whether this folder stores locks. Another user's default folder has mode 0700: it exists, and
-/// its content cannot be read.
+/// Whether this folder stores locks. A folder whose content we may not read counts as one: another
+/// user's default folder has mode 0700.
 fn has_locks(dir: &Path) -> bool {
     match dir.join("locks").metadata() {
         Ok(found) => found.is_dir(),
@@ -62,7 +63,7 @@ fn has_locks(dir: &Path) -> bool {
     }
 }
 
-/// The folder, or the nearest existing one above it; and whether it is the folder itself.
+/// The folder, or the nearest existing one above it; and whether the folder itself exists.
 fn nearest_existing(dir: &Path) -> (PathBuf, bool) {
     let mut above = dir.ancestors().skip(1);
     match dir.try_exists() {
@@ -75,6 +76,7 @@ fn nearest_existing(dir: &Path) -> (PathBuf, bool) {
     }
 }
 
+/// Checks a folder that stores locks: whether we may use it.
 fn check_used_folder(config: &Config, shown: &str) -> Finding {
     match Folder::open(config) {
         Ok(_) => Finding::new(Level::Ok, "folder", shown, "it exists, is ours, and is writable")
@@ -83,41 +85,44 @@ fn check_used_folder(config: &Config, shown: &str) -> Finding {
     }
 }
 
-/// A folder in which no lock was ever acquired. It may belong to another user, so no file is
-/// created in it.
+/// Checks an existing folder in which no lock was ever acquired. It may belong to another user, so
+/// no file is created in it.
 fn check_unused_folder(config: &Config, dir: &Path, shown: &str) -> Finding {
     match (folder::check_root(config), access(dir, Access::WRITE_OK | Access::EXEC_OK)) {
         (Err(error), _) => refused_finding(&error, shown),
         (Ok(()), Err(error)) => Finding::new(Level::Fail, "folder", shown, format!("it cannot be written: {error}"))
-            .impact("no lock can be taken")
+            .impact("no lock can be acquired")
             .fix("give it to the user that acquires locks, or use another folder: file:///dir"),
         (Ok(()), Ok(())) => Finding::new(Level::Ok, "folder", shown, "it exists, and no lock was ever acquired in it")
             .impact("locks can be acquired; if the path is mistyped, they exclude no other client"),
     }
 }
 
+/// The finding for a folder that cannot be used because of `error`.
 fn refused_finding(error: &Error, shown: &str) -> Finding {
     let fix = match error.kind() {
         ErrorKind::Full => "free space on its file system",
         ErrorKind::Unsupported => "use a local folder: file:///dir",
         _ => "correct the reported error, or use another folder: file:///dir",
     };
-    Finding::new(Level::Fail, "folder", shown, error.to_string()).impact("no lock can be taken").fix(fix)
+    Finding::new(Level::Fail, "folder", shown, error.to_string()).impact("no lock can be acquired").fix(fix)
 }
 
+/// Checks whether the missing folder can be created in `above`, the nearest folder that exists.
 fn check_creatable(above: &Path, shown: &str) -> Finding {
     match access(above, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) => Finding::new(Level::Ok, "folder", shown, format!("it does not exist yet; {} does", above.display()))
             .impact("the first lock creates it"),
         Err(error) => {
-            let found = format!("it is not there, and {} cannot be written: {error}", above.display());
+            let found = format!("it does not exist, and {} cannot be written: {error}", above.display());
             Finding::new(Level::Fail, "folder", shown, found)
-                .impact("no lock can be taken")
+                .impact("no lock can be acquired")
                 .fix("create the folder and give it to the user that acquires locks, or use another: file:///dir")
         }
     }
 }
 
+/// Checks whether the folder is on a local file system. `shown` is its path in the finding.
 fn check_file_system(dir: &Path, shown: &str) -> Finding {
     let new = |level, found: &str| Finding::new(level, "file-system", shown, found);
     match folder::check_local(dir) {
@@ -133,6 +138,7 @@ fn check_file_system(dir: &Path, shown: &str) -> Finding {
     }
 }
 
+/// Checks the free space of the folder's file system. `shown` is its path in the finding.
 fn check_free_space(dir: &Path, shown: &str) -> Finding {
     match statvfs(dir) {
         Ok(found) => {

@@ -39,7 +39,7 @@ pub enum Level {
     Unknown,
     /// Locks work, but are lost or late when another part fails.
     Warn,
-    /// Locks do not work, or two may hold one.
+    /// Locks do not work, or two clients may hold one lock.
     Fail,
 }
 
@@ -80,7 +80,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding with only an observation.
+    /// A finding with only an observation: its effect and its fix are empty.
     pub fn new(level: Level, check: &'static str, subject: &str, found: impl Into<String>) -> Self {
         let (means, fix) = (String::new(), String::new());
         Self { check, subject: subject.to_owned(), level, found: found.into(), impact: means, fix }
@@ -150,7 +150,7 @@ pub(crate) fn fail(check: &'static str, subject: &str, found: impl Into<String>)
     Finding::new(Level::Fail, check, subject, found)
 }
 
-/// A duration in a readable form.
+/// A duration for people: `250 µs`, `1.5 ms`, `25 ms`, `2.5 s`, `3 min`.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn format_short(duration: Duration) -> String {
     let micros = duration.as_micros();
@@ -188,8 +188,8 @@ impl Options {
     }
 }
 
-/// Examines the deployment that a URL names. A deployment that is unreachable is a finding, not an
-/// error.
+/// Examines the deployment that a URL names, and returns what was found. An unreachable deployment
+/// is a finding, not an error.
 ///
 /// # Errors
 /// Only if the URL names no deployment: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
@@ -205,6 +205,7 @@ pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<R
     })
 }
 
+/// Runs the checks of the URL's engine; passwords in files are already part of the URL.
 async fn collect_findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]
@@ -228,7 +229,7 @@ async fn collect_findings(url: &EngineUrl, options: &Options) -> Result<Vec<Find
     }
 }
 
-/// There are no settings; only the reach of the locks may surprise.
+/// The findings for `memory:`, which has no settings: only that its locks exist inside one process.
 #[cfg(feature = "memory")]
 async fn memory_findings(url: &EngineUrl) -> Result<Vec<Finding>> {
     leasehold::Locks::open(&url.to_string()).await?;
@@ -238,7 +239,7 @@ async fn memory_findings(url: &EngineUrl) -> Result<Vec<Finding>> {
     Ok(vec![reach])
 }
 
-/// Asserts a finding's level, and that its text contains `text`.
+/// Asserts a finding's level, that its texts contain `text`, and that it has a fix unless it is ok.
 #[cfg(all(test, any(feature = "mysql", feature = "postgres", feature = "redis", feature = "zookeeper")))]
 #[track_caller]
 fn assert_level(finding: &Finding, level: Level, text: &str) {

@@ -1,4 +1,5 @@
-//! The checks of `leasehold doctor`: first the URL's settings for all nodes, then each node.
+//! The checks of `leasehold doctor` for `redlock:`: the URL's settings for all nodes, and each
+//! node.
 
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use leasehold_internals::redlock::config::Config;
 /// Examines the nodes. An even number of nodes is a finding here, not an error.
 pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
     let (config, even_allowed) = Config::read_any_count(url)?;
-    let plan = RedlockSettings {
+    let settings = RedlockSettings {
         quorum: config.quorum,
         is_even_allowed: even_allowed,
         node_timeout: config.node_timeout,
         drift: config.drift,
         strict: config.nodes.first().and_then(|node| node.strict),
     };
-    Ok(redlock::examine(&config.nodes, &plan, ttl).await)
+    Ok(redlock::examine(&config.nodes, &settings, ttl).await)
 }

@@ -8,8 +8,10 @@ use clap::{Args, Subcommand};
 use crate::args::{EngineArg, JsonArg};
 use crate::duration::{parse, parse_positive};
 
+/// The usage line of `leasehold cron --help`.
 const USAGE: &str = "leasehold cron [OPTIONS] FILE\n       leasehold cron <COMMAND>";
 
+/// The text after the options in `leasehold cron --help`.
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER_HELP: &str = "\
 Examples:

@@ -9,6 +9,7 @@ use super::schedule_file::{self, Schedule};
 use crate::exit::Failure;
 use crate::output::{self, escape_control_chars};
 
+/// One job of `cron check --json`, with its next ticks.
 #[derive(Debug, Serialize)]
 struct JobJson<'a> {
     job: &'a str,
@@ -17,7 +18,7 @@ struct JobJson<'a> {
     next: Vec<String>,
 }
 
-/// Shows when each job is due.
+/// Checks the schedule file, and prints when each job is due next. Returns the exit code.
 pub(super) fn check(args: &CheckArgs) -> Result<u8, Failure> {
     let Schedule { jobs, warnings } = schedule_file::read_jobs(&args.file, DEFAULT_TTL)?;
     warnings.iter().for_each(|warning| output::print_message(warning));
@@ -44,11 +45,13 @@ pub(super) fn check(args: &CheckArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// One job of `cron check --json`, with its first `count` ticks after `from`.
 fn to_json(job: &Job, from: Tick, count: usize) -> JobJson<'_> {
     let next = next_ticks(job, from, count).map(|tick| tick.to_string()).collect();
     JobJson { job: job.name(), schedule: job.cron().as_str(), zone: job.cron().zone(), next }
 }
 
+/// The first `count` ticks of a job after `from`.
 fn next_ticks(job: &Job, from: Tick, count: usize) -> impl Iterator<Item = Tick> + '_ {
     std::iter::successors(job.cron().next_after(from), |tick| job.cron().next_after(*tick)).take(count)
 }

@@ -7,7 +7,7 @@ use super::args::ControlArgs;
 use crate::exit::Failure;
 use crate::output::{self, escape_control_chars};
 
-/// The requested operation.
+/// What `leasehold cron pause`, `resume`, `run-now`, `reset` or `forget` does to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ControlAction {
     Pause,
@@ -17,7 +17,7 @@ pub(super) enum ControlAction {
     Forget,
 }
 
-/// Applies the operation to each job.
+/// Applies the action to each job, and prints the results. Returns the exit code.
 pub(super) async fn run_control(action: ControlAction, args: ControlArgs) -> Result<u8, Failure> {
     let locks = args.engine.open(DEFAULT_TTL).await?;
     let jobs = Jobs::new(&locks)?;
@@ -37,6 +37,7 @@ pub(super) async fn run_control(action: ControlAction, args: ControlArgs) -> Res
     Ok(code)
 }
 
+/// Applies the action to one job; returns what to print about it.
 async fn apply_action(jobs: &Jobs, action: ControlAction, job: &str) -> leasehold::Result<&'static str> {
     Ok(match action {
         ControlAction::Pause if jobs.pause(job).await? => "paused",

@@ -1,9 +1,9 @@
-//! The crontab form: assignments, and one named job per line.
+//! Parses the crontab form of a schedule file: assignments, and one named job per line.
 
 use super::job_spec::{FileError, JobOptions, JobSpec, OPTION_NAMES};
 
-/// Parses a whole file and reports all its mistakes at once.
-pub(super) fn parse(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
+/// Parses a crontab. Returns the jobs of all valid lines, and the mistakes in the others.
+pub(super) fn parse_crontab(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
     let folders = std::env::var("PATH").unwrap_or_default();
     let mut parser = CrontabParser { shell: "/bin/sh".to_owned(), path_dirs: folders, ..CrontabParser::default() };
     for (index, line) in text.lines().enumerate() {
@@ -22,7 +22,8 @@ pub(super) fn parse(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
     (parser.specs, parser.errors)
 }
 
-/// The settings that apply to the lines below.
+/// The state of the parser: the settings that apply to the lines below the current one, and the
+/// jobs and mistakes above it.
 #[derive(Default)]
 struct CrontabParser {
     options: JobOptions,
@@ -30,12 +31,15 @@ struct CrontabParser {
     shell: String,
     /// PATH: the folders with the jobs' programs.
     path_dirs: String,
+    /// Whether schedules begin with a field for seconds.
     has_seconds: bool,
     specs: Vec<JobSpec>,
     errors: Vec<FileError>,
 }
 
 impl CrontabParser {
+    /// Applies an assignment line to the jobs below it: an option, or a variable of their
+    /// environment.
     fn assign(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "CRON_SECONDS" => {
@@ -67,34 +71,35 @@ impl CrontabParser {
         Ok(())
     }
 
-    /// The user column that a line of /etc/crontab has before its command, and that command. `mail`
-    /// is both a user and a program: if PATH has such a program, the word is the program.
+    /// Splits the user column of /etc/crontab from the command after it; `None` if there is none.
+    /// `mail` is both a user and a program: if PATH has such a program, the word is the program.
     fn split_user_column<'a>(&self, command: &'a str) -> Option<(&'a str, &'a str)> {
         let (user, command) = command.split_once(char::is_whitespace)?;
         let command = command.trim_start();
-        let is_one = !command.is_empty() && is_system_user(user) && !is_program(user, &self.path_dirs);
-        is_one.then_some((user, command))
+        let is_user_column = !command.is_empty() && is_system_user(user) && !is_program(user, &self.path_dirs);
+        is_user_column.then_some((user, command))
     }
 
-    /// The same for a user that this host does not have. The word is neither a program nor part of the
-    /// shell's language, and the command's real program follows it.
-    fn unknown_user<'a>(&self, command: &'a str) -> Option<(&'a str, &'a str)> {
+    /// Splits off a word that is probably a user column, although this host has no such user: it is
+    /// neither a program nor a word of the shell, and the path of a program follows it.
+    fn split_unknown_user_column<'a>(&self, command: &'a str) -> Option<(&'a str, &'a str)> {
         let (user, command) = command.split_once(char::is_whitespace)?;
         let command = command.trim_start();
-        let is_one = command.starts_with('/')
+        let is_user_column = command.starts_with('/')
             && could_be_user(user)
             && !SHELL_WORDS.contains(&user)
             && !is_program(user, &self.path_dirs);
-        is_one.then_some((user, command))
+        is_user_column.then_some((user, command))
     }
 
-    /// The correction to suggest for a line in the system's crontab form.
+    /// The error for a job's line without a name, as in the system's crontab, with the corrected
+    /// line.
     fn missing_name_error(&self, line: &str) -> String {
         // A tab separates fields in a crontab, but misaligns text on a terminal.
         let line = &line.split('\t').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
         let missing = "this line has no name, and the fleet stores a job's record under its name";
         let (fields, command) = split_schedule(line, self.has_seconds).unwrap_or_default();
-        match self.split_user_column(command).or_else(|| self.unknown_user(command)) {
+        match self.split_user_column(command).or_else(|| self.split_unknown_user_column(command)) {
             None => {
                 let name = suggest_job_name(command);
                 format!("{missing}: write `{name}: {line}`, and keep the name from then on")
@@ -109,6 +114,7 @@ impl CrontabParser {
         }
     }
 
+    /// Parses a job's line, whose number is `line`, and adds the job.
     fn parse_job(&mut self, line: usize, text: &str) -> Result<(), String> {
         let Some((name, brackets, rest)) = split_name_and_options(text) else {
             return Err(self.missing_name_error(text));
@@ -139,7 +145,7 @@ impl CrontabParser {
                 "this line has the user {user} before its command, as /etc/crontab has: remove `{user}` and write `{name}: {schedule} {command}`; {RUNS_AS_OUR_USER}"
             ));
         }
-        let warning = self.unknown_user(command).map(|(user, command)| {
+        let warning = self.split_unknown_user_column(command).map(|(user, command)| {
             let name = if brackets.is_empty() { name.to_owned() } else { format!("{name} [{brackets}]") };
             format!(
                 "`{user}` is no program here, and looks like the user that /etc/crontab has before a command: if it is, write \
@@ -163,7 +169,7 @@ const SHELL_WORDS: [&str; 28] = [
 /// Why a line may not name a user.
 const RUNS_AS_OUR_USER: &str = "every command runs as the user that leasehold runs as";
 
-/// `NAME = value`; the value may be in quotes.
+/// Parses `NAME = value`, whose value may be in quotes; `None` for any other line.
 fn parse_assignment(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=')?;
     let (key, value) = (key.trim_end(), value.trim());
@@ -176,7 +182,8 @@ fn parse_assignment(line: &str) -> Option<(&str, &str)> {
     Some((key, quoted('"').or_else(|| quoted('\'')).unwrap_or(value)))
 }
 
-/// `NAME:` or `NAME [options]:`, and the rest of the line.
+/// Splits `NAME: rest` or `NAME [options]: rest` into name, options (empty without brackets) and
+/// rest; `None` for any other line.
 fn split_name_and_options(line: &str) -> Option<(&str, &str, &str)> {
     let end = line.find(|c: char| !(c.is_alphanumeric() || "._/+-".contains(c)))?;
     let (name, rest) = line.split_at(end);
@@ -194,7 +201,8 @@ fn is_schedule_field(word: &str) -> bool {
     word.chars().all(|c| c.is_ascii_digit() || "*/,-?".contains(c))
 }
 
-/// A suggested name for a job: its command's name, if that fits.
+/// The job's name to suggest for a command: the name of its program if that is valid, else
+/// `nightly`.
 fn suggest_job_name(command: &str) -> &str {
     let word = command.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let word = word.split('.').next().unwrap_or_default();
@@ -214,12 +222,13 @@ fn could_be_user(word: &str) -> bool {
     first && word.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
-/// Whether one of these folders has a program of this name.
+/// Whether one of the folders in `path_dirs` has a program of this name; true for any path.
 fn is_program(word: &str, path_dirs: &str) -> bool {
     word.contains('/') || std::env::split_paths(path_dirs).any(|folder| folder.join(word).is_file())
 }
 
-/// Splits the schedule's fields from the command after them.
+/// Splits a job's line after its name into the schedule's fields and the command, which may be
+/// empty.
 fn split_schedule(text: &str, has_seconds: bool) -> Result<(String, &str), String> {
     let fields = match text {
         _ if text.starts_with("@every") => 2,
@@ -261,7 +270,7 @@ mod tests {
             beat:@every 90s true\n\
             CRON_SECONDS=yes\n\
             probe  : */10 * * * * 1-5 ./probe\n";
-        let (specs, mistakes) = parse(text);
+        let (specs, mistakes) = parse_crontab(text);
         assert_eq!(mistakes, []);
         let seen: Vec<_> = specs.iter().map(|spec| (spec.line, spec.name.as_str(), spec.schedule.as_str())).collect();
         assert_eq!(
@@ -299,7 +308,7 @@ mod tests {
             e: @daily y\n\
             f [zone]: @daily x\n\
             CRON_SECONDS=maybe\n";
-        let (specs, mistakes) = parse(text);
+        let (specs, mistakes) = parse_crontab(text);
         assert_eq!(specs.len(), 1);
         let expected = [
             (1, "write `backup: 0 3 * * * /opt/jobs/backup.sh --full`"),

@@ -20,17 +20,18 @@ use super::{log, schedule_file};
 use crate::exit::{self, Failure};
 use crate::run::{JobTask, Report, SignalOrders, Signals, signals};
 
-/// Repeated signals within this time count as one.
+/// Signals that arrive within this time after the first one do not count as a second signal.
 const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_millis(500);
 
-/// Runs the jobs of a file. With --json, a failure is logged as JSON.
+/// Runs the jobs of the schedule file until a signal stops this host. Returns the exit code. With
+/// --json, a failure is logged as JSON.
 pub(super) async fn run(args: DaemonArgs) -> Result<u8, Failure> {
     let json = args.json;
     run_file(args).await.map_err(|failure| if json { log::log_failure(failure) } else { failure })
 }
 
 /// Opens the engine, and retries without a limit while it is unreachable: a service manager may
-/// give up on a process that exits during an outage. Returns any other error.
+/// give up on a process that exits during an outage. Any other error is returned at once.
 async fn open_engine(args: &DaemonArgs) -> Result<Locks, Error> {
     let (json, was_unreachable) = (args.json, Arc::new(AtomicBool::new(false)));
     let unreachable_flag = Arc::clone(&was_unreachable);
@@ -51,10 +52,12 @@ async fn wait_for_stop_signal(signals: &mut Signals) {
     while !is_stop_signal(signals.next().await) {}
 }
 
+/// Whether the signal makes `leasehold cron` start no more runs.
 fn is_stop_signal(signal: Signal) -> bool {
     matches!(signal, Signal::TERM | Signal::INT | Signal::QUIT)
 }
 
+/// Reads the schedule file, opens the engine, and runs the jobs until a signal stops this host.
 async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
     let Some(path) = args.file.clone() else {
         return Err(Failure::usage(
@@ -81,12 +84,12 @@ async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
         let message = format!("other processes do not share {}: each process runs every tick", locks.url());
         log::log_notice(&Notice::Warning { message: &message }, args.json);
     }
-    let (orders, obeyed) = watch::channel(None);
-    let mut fleet = Daemon {
+    let (signal_sender, signal_orders) = watch::channel(None);
+    let mut daemon = Daemon {
         args,
         path,
         locks,
-        signal_orders: obeyed,
+        signal_orders,
         tasks: JoinSet::new(),
         stop_handle: StopHandle::new(),
         presence: None,
@@ -94,28 +97,30 @@ async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
     let local = LocalSet::new();
     local
         .run_until(async {
-            fleet.start_jobs(jobs).await?;
-            Ok(fleet.run_until_stopped(&mut signals, &orders).await)
+            daemon.start_jobs(jobs).await?;
+            Ok(daemon.run_until_stopped(&mut signals, &signal_sender).await)
         })
         .await
 }
 
-/// The running schedulers and what they share.
+/// `leasehold cron FILE` while it runs: its schedulers, and what they share.
 struct Daemon {
     args: DaemonArgs,
     path: std::path::PathBuf,
     locks: Locks,
+    /// The signals to send to the commands of all jobs.
     signal_orders: SignalOrders,
     /// The current scheduler, and those of earlier files whose runs are still active. Each returns
     /// whether it succeeded.
     tasks: JoinSet<bool>,
+    /// Stops the current scheduler: it starts no more runs, and its active runs continue.
     stop_handle: StopHandle,
     /// Makes this host visible to others.
     presence: Option<HostPresence>,
 }
 
 impl Daemon {
-    /// Replaces the running jobs with these.
+    /// Starts a scheduler for these jobs, in place of the previous one, whose active runs continue.
     async fn start_jobs(&mut self, jobs: Vec<(leasehold_schedule::Job, crate::run::Plan)>) -> Result<(), Failure> {
         let mut scheduler = Scheduler::new(&self.locks);
         let count = jobs.len();
@@ -124,7 +129,7 @@ impl Daemon {
             let task = Arc::new(JobTask {
                 plan: Arc::new(plan),
                 locks: self.locks.clone(),
-                engine: self.args.engine.for_child(),
+                engine: self.args.engine.child_engine(),
                 report: Report::for_job(json, job.name()),
                 signal_orders: Some(self.signal_orders.clone()),
             });
@@ -157,8 +162,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Returns when all runs have ended. After a signal no run starts, and active ones get their
-    /// grace.
+    /// Waits until all runs have ended, and returns the exit code. After a signal no run starts,
+    /// and active ones have --stop-grace to end.
     async fn run_until_stopped(&mut self, signals: &mut Signals, signal_sender: &watch::Sender<Option<Signal>>) -> u8 {
         let clock = self.locks.clock().clone();
         let (mut stop_requested_at, mut next_signal_at) = (None, Instant::NEVER);
@@ -179,8 +184,8 @@ impl Daemon {
                         self.stop_handle.stop();
                         let first = *stop_requested_at.get_or_insert(now);
                         // timeout(1) and others send one signal twice.
-                        let is_repeated = now >= first.saturating_add(REPEATED_SIGNAL_WINDOW);
-                        next_signal_at = if is_repeated { now } else { first.saturating_add(self.args.stop_grace) };
+                        let is_second_signal = now >= first.saturating_add(REPEATED_SIGNAL_WINDOW);
+                        next_signal_at = if is_second_signal { now } else { first.saturating_add(self.args.stop_grace) };
                         if now == first {
                             let (signal, grace) = (signals::signal_name(signal), self.args.stop_grace);
                             log::log_notice(&Notice::Stopping { signal, grace_seconds: grace.as_secs_f64() }, self.args.json);

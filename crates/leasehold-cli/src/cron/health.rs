@@ -3,20 +3,21 @@
 use leasehold::{Error, Locks, Token};
 use leasehold_schedule::{Cron, JobStatus, Jobs, PREFIX, Tick};
 
-/// A tick that no host decides about within this many seconds is overdue.
-const OVERDUE_AFTER: i64 = 60;
+/// A tick is overdue if no host has run or skipped it this many seconds after it was due.
+const OVERDUE_AFTER_SECONDS: i64 = 60;
 
-/// The problems of a job.
+/// The problems of a job that `cron status --check` reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct JobHealth {
-    /// The first tick that no host decided about in time.
+    /// The first tick that no host ran or skipped in time; `None` if none is overdue.
     pub(super) overdue_tick: Option<Tick>,
-    /// The tokens of runs whose hosts died, and that no other host has detected yet.
+    /// The tokens of runs whose hosts died, if no other host has detected that yet.
     pub(super) dead_tokens: Vec<u64>,
 }
 
 impl JobHealth {
-    /// Checks with the engine whether the hosts of a job's runs still hold its lock.
+    /// Finds the problems of a job. Asks the engine whether the hosts of its runs still hold its
+    /// lock.
     pub(super) async fn check(locks: &Locks, jobs: &Jobs, status: &JobStatus) -> Result<Self, Error> {
         if status.running.is_empty() || !locks.capabilities().inspection {
             return Ok(Self::new(status, &[]));
@@ -25,34 +26,35 @@ impl JobHealth {
         let is_held = |token: u64| view.holders.iter().any(|holder| holder.token == Some(Token(token)));
         let mut dead: Vec<u64> = status.running.iter().map(|run| run.token).filter(|token| !is_held(*token)).collect();
         if !dead.is_empty() {
-            // A run that ended meanwhile is recorded before its lock is released, so the record
-            // shows it.
+            // The end of a run is recorded before its lock is released: the new record no longer
+            // has the runs that ended meanwhile.
             let latest = jobs.status(&status.name).await?;
             dead.retain(|token| latest.iter().flat_map(|status| &status.running).any(|run| run.token == *token));
         }
         Ok(Self::new(status, &dead))
     }
 
+    /// The health of a job, of whose runs those with the tokens `dead` have lost their hosts.
     fn new(status: &JobStatus, dead: &[u64]) -> Self {
         let cron = Cron::parse(&status.schedule).and_then(|cron| cron.in_zone(&status.zone)).ok();
         let first = cron.and_then(|cron| cron.next_after(status.decided));
-        // Ticks that fall into a run are decided when it ends.
+        // Ticks that come due during a run are run or skipped when it ends.
         let is_exempt = status.paused.is_some() || status.running.len() > dead.len();
-        let is_late = |tick: &Tick| !is_exempt && tick.unix() < status.now.unix().saturating_sub(OVERDUE_AFTER);
+        let is_late = |tick: &Tick| !is_exempt && tick.unix() < status.now.unix().saturating_sub(OVERDUE_AFTER_SECONDS);
         Self { overdue_tick: first.filter(is_late), dead_tokens: dead.to_vec() }
     }
 
-    /// The problems in words; empty if there are none.
+    /// One line for each problem; empty if there are none.
     pub(super) fn problems(&self, status: &JobStatus) -> Vec<String> {
         let mut problems = Vec::new();
         if let Some(tick) = self.overdue_tick {
-            problems.push(format!("OVERDUE since {tick}: no host has decided about that tick"));
+            problems.push(format!("OVERDUE since {tick}: no host has run or skipped that tick"));
         }
         for token in &self.dead_tokens {
             problems.push(format!("DEAD: the host of the run with token {token} is gone, and no other has taken over"));
         }
-        if let Some(ahead) = status.clock_behind_by {
-            problems.push(format!("the engine's clock is {ahead} s behind the last tick: `leasehold cron reset`"));
+        if let Some(seconds) = status.clock_behind_by {
+            problems.push(format!("the engine's clock is {seconds} s behind the last tick: `leasehold cron reset`"));
         }
         problems
     }
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
     use leasehold_schedule::{self as schedule, ActiveRun, Job, StopHandle};
 
-    /// A known job whose last decided tick lies this far behind the engine's clock.
+    /// The status of a job whose first undecided tick was due this many seconds ago.
     async fn status_with_delay(seconds: i64) -> JobStatus {
         let locks = Locks::open("memory:").await.unwrap();
         let stop = StopHandle::new();

@@ -1,4 +1,4 @@
-//! A job as a file describes it.
+//! A job as a schedule file describes it, in either form.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use super::policy;
 use crate::duration::{parse, parse_positive};
 use crate::run::{JobTimes, Plan};
 
-/// The options of a job.
+/// The names of a job's options in a schedule file.
 pub(super) const OPTION_NAMES: [&str; 9] =
     ["zone", "crash", "missed", "overlap", "grace", "ttl", "max-hold", "min-hold", "kill-after"];
 
-/// A job's options; an unset one takes the default of the file, the command line or the library.
+/// The options of a job in a schedule file; an unset one takes the default of the file, the command
+/// line or the library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct JobOptions {
     zone: Option<String>,
@@ -28,7 +29,7 @@ pub(super) struct JobOptions {
 }
 
 impl JobOptions {
-    /// Sets one option.
+    /// Parses the value of the option `key`, and sets it.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let named = |error: String| format!("{key}={value}: {error}");
         match key {
@@ -51,24 +52,27 @@ impl JobOptions {
     }
 }
 
-/// A job, its command, and its line in the file.
+/// A job as a schedule file describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct JobSpec {
+    /// Its line in the file, from 1.
     pub(super) line: usize,
     pub(super) name: String,
     pub(super) schedule: String,
     pub(super) command: Vec<OsString>,
+    /// Additional variables for the command's environment.
     pub(super) env: Vec<(String, String)>,
     pub(super) options: JobOptions,
-    /// What is probably not meant, although it can be run.
+    /// A probable mistake that does not keep the job from running.
     pub(super) warning: Option<String>,
 }
 
 impl JobSpec {
-    /// The job and the plan of its command, validated.
-    pub(super) fn build(&self, ttl: Duration) -> Result<(Job, Plan), String> {
+    /// Validates the options; returns the job, and the plan of its command. `default_ttl` applies
+    /// if the job has no TTL of its own.
+    pub(super) fn build(&self, default_ttl: Duration) -> Result<(Job, Plan), String> {
         let options = &self.options;
-        let ttl = options.ttl.unwrap_or(ttl);
+        let ttl = options.ttl.unwrap_or(default_ttl);
         let mut job = Job::new(&self.name, &self.schedule).map_err(|error| error.to_string())?.ttl(ttl).handles_loss();
         if let Some(zone) = &options.zone {
             job = job.zone(zone).map_err(|error| error.to_string())?;
@@ -85,11 +89,11 @@ impl JobSpec {
         if let Some(grace) = options.grace {
             job = job.grace(grace);
         }
-        if let Some(most) = options.max_hold {
-            if most <= options.min_hold.unwrap_or_default() {
+        if let Some(max_hold) = options.max_hold {
+            if max_hold <= options.min_hold.unwrap_or_default() {
                 return Err("max-hold must be longer than min-hold".to_owned());
             }
-            job = job.max_hold(most);
+            job = job.max_hold(max_hold);
         }
         job = job.min_hold(options.min_hold.unwrap_or_default());
         let times = JobTimes { ttl, max_hold: options.max_hold, grace: options.kill_after };
@@ -99,7 +103,7 @@ impl JobSpec {
     }
 }
 
-/// A mistake in a file, and its line.
+/// A mistake in a schedule file, and its line, from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileError {
     pub(super) line: usize,

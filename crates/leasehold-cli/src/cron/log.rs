@@ -7,7 +7,7 @@ use crate::duration::format_duration;
 use crate::exit::Failure;
 use crate::output;
 
-/// Logs the event.
+/// Logs an event of a job on standard error, as a line for people or as JSON.
 pub(crate) fn log_event(job: &Job, event: &JobEvent, json: bool) {
     if json {
         output::write_stderr(&json_line(&EventLine::new(job, event)))
@@ -16,11 +16,11 @@ pub(crate) fn log_event(job: &Job, event: &JobEvent, json: bool) {
     }
 }
 
-/// Events of the host process itself.
+/// What `leasehold cron FILE` logs about itself, rather than about one run.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(super) enum Notice<'a> {
-    /// A warning for people.
+    /// A problem that stops no job.
     Warning { message: &'a str },
     /// The engine is unreachable at the start; the process retries.
     Unreachable { message: &'a str },
@@ -30,9 +30,9 @@ pub(super) enum Notice<'a> {
     Reloaded { file: &'a str },
     /// The reloaded file has mistakes, and the old jobs stay in effect.
     Refused { message: &'a str },
-    /// This host cannot run a job any more.
+    /// This host stops running this job, because of an error; other jobs continue.
     EndedHere { job: &'a str, message: &'a str },
-    /// This host cannot run any job.
+    /// The process exits because of an error.
     Error { kind: &'a str, message: &'a str },
     /// A signal stopped the process from starting more runs.
     Stopping { signal: &'a str, grace_seconds: f64 },
@@ -42,7 +42,7 @@ pub(super) enum Notice<'a> {
     Stopped,
 }
 
-/// A JSON line with its time.
+/// Any log line in JSON, with its time.
 #[derive(Debug, Serialize)]
 struct TimedLine<'a, T> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,11 +54,12 @@ struct TimedLine<'a, T> {
 /// From now on every line has a timestamp: `cron` runs for months. A command that ends soon relies
 /// on the timestamps of its caller.
 pub(super) fn enable_timestamps() {
-    output::timestamp_lines(|| format!("{:.3}", jiff::Timestamp::now()));
+    output::set_timestamp_source(|| format!("{:.3}", jiff::Timestamp::now()));
 }
 
+/// The line as JSON, with its time.
 fn json_line(line: &impl Serialize) -> String {
-    output::to_json_line(&TimedLine { time: output::timestamp(), line })
+    output::to_json_line(&TimedLine { time: output::current_timestamp(), line })
 }
 
 /// Logs the notice, also with --quiet.
@@ -87,13 +88,13 @@ pub(super) fn log_notice(notice: &Notice<'_>, json: bool) {
     });
 }
 
-/// Logs the failure as JSON; the caller then only needs the exit code.
+/// Logs the failure as JSON. Returns it without its message, so that it is not printed again.
 pub(super) fn log_failure(failure: Failure) -> Failure {
     log_notice(&Notice::Error { kind: failure.kind, message: &failure.message }, true);
     Failure { message: String::new(), ..failure }
 }
 
-/// Whether the event is a problem.
+/// Whether the event is a problem, which is also logged with --quiet.
 pub(crate) fn is_problem(event: &JobEvent) -> bool {
     !matches!(
         event,
@@ -104,16 +105,19 @@ pub(crate) fn is_problem(event: &JobEvent) -> bool {
     ) && !matches!(event, JobEvent::RunEnded { outcome, .. } if *outcome == leasehold_schedule::TickOutcome::Done)
 }
 
+/// The tick at this time, in seconds since 1970.
 fn to_tick(seconds: i64) -> Tick {
     Tick::from_unix(seconds)
 }
 
+/// `tick 2026-11-16T03:00:00Z, token 41, attempt 2`
 fn describe_run(run: &ActiveRun) -> String {
     let by_hand = if run.manual { " (by hand)" } else { "" };
     let again = if run.attempt > 1 { format!(", attempt {}", run.attempt) } else { String::new() };
     format!("tick {}{by_hand}, token {}{again}", to_tick(run.tick), run.token)
 }
 
+/// The event as a line for people.
 fn format_event(job: &Job, event: &JobEvent) -> String {
     let name = job.name();
     match event {
@@ -121,18 +125,18 @@ fn format_event(job: &Job, event: &JobEvent) -> String {
             let next = next.map_or_else(|| "never".to_owned(), |next| job.cron().local(next));
             format!("{name}: {} ({}); next {next}", job.cron(), job.cron().zone())
         }
-        JobEvent::RunStarted { run, delay: late } => {
-            format!("{name}: started {}, on {}, {} late", describe_run(run), run.node, format_duration(*late))
+        JobEvent::RunStarted { run, delay } => {
+            format!("{name}: started {}, on {}, {} late", describe_run(run), run.node, format_duration(*delay))
         }
-        JobEvent::RunEnded { run, outcome, text, duration: took, is_recorded: entered } => {
+        JobEvent::RunEnded { run, outcome, text, duration, is_recorded } => {
             let why = if text.is_empty() { String::new() } else { format!(" ({text})") };
-            let note = if *entered { "" } else { "; the outcome is not recorded" };
+            let note = if *is_recorded { "" } else { "; the outcome is not recorded" };
             format!(
                 "{name}: {}{why} {}, on {}, after {}{note}",
                 outcome.as_str(),
                 describe_run(run),
                 run.node,
-                format_duration(*took)
+                format_duration(*duration)
             )
         }
         JobEvent::TicksSkipped(entry) => {
@@ -142,8 +146,8 @@ fn format_event(job: &Job, event: &JobEvent) -> String {
                 count => format!("{name}: {outcome} {count} ticks up to {last}"),
             }
         }
-        JobEvent::RunCrashed { run, will_retry: again } => {
-            let then = if *again { "this host runs it again" } else { "it is not run again" };
+        JobEvent::RunCrashed { run, will_retry } => {
+            let then = if *will_retry { "this host runs it again" } else { "it is not run again" };
             format!("{name}: crashed {}, on {}; {then}", describe_run(run), run.node)
         }
         JobEvent::RunInProgress { run } => {
@@ -153,24 +157,24 @@ fn format_event(job: &Job, event: &JobEvent) -> String {
                 run.node
             )
         }
-        JobEvent::ScheduleChanged { previous: from } => {
-            format!("{name}: {} ({}) instead of {from}", job.cron(), job.cron().zone())
+        JobEvent::ScheduleChanged { previous } => {
+            format!("{name}: {} ({}) instead of {previous}", job.cron(), job.cron().zone())
         }
-        JobEvent::Superseded { token, newer_token: fence } => {
-            format!("{name}: another host decided with token {fence}; this host's token {token} is stale")
+        JobEvent::Superseded { token, newer_token } => {
+            format!("{name}: another host decided with token {newer_token}; this host's token {token} is stale")
         }
         JobEvent::ClockBehind { by } => format!(
             "{name}: the engine's clock is {} behind the last tick; no tick is due until it catches up, or until `leasehold cron reset {name}`",
             format_duration(*by)
         ),
-        JobEvent::EngineFailed { error, retry_in: again_in } => {
-            format!("{name}: {error}; retrying in {}", format_duration(*again_in))
+        JobEvent::EngineFailed { error, retry_in } => {
+            format!("{name}: {error}; retrying in {}", format_duration(*retry_in))
         }
         other => format!("{name}: {other:?}"),
     }
 }
 
-/// A JSON line.
+/// A job's event as a JSON line; fields that an event does not have are left out.
 #[derive(Debug, Default, Serialize)]
 struct EventLine<'a> {
     event: &'a str,
@@ -187,12 +191,17 @@ struct EventLine<'a> {
     manual: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<&'a str>,
+    /// How many ticks were skipped, of which `tick` is the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u32>,
+    /// How late the run started, how long it took, how far the clock is behind, or when the engine
+    /// is tried again, as `event` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
+    /// Whether the outcome of the ended run was recorded on the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     entered: Option<bool>,
+    /// Whether this host runs the crashed run again.
     #[serde(skip_serializing_if = "Option::is_none")]
     again: Option<bool>,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -206,15 +215,15 @@ impl<'a> EventLine<'a> {
             JobEvent::Joined { next } => {
                 Self { event: "joined", tick: next.map(|next| next.to_string()), message: job.cron().as_str(), ..line }
             }
-            JobEvent::RunStarted { run, delay: late } => {
-                Self { event: "began", seconds: Some(late.as_secs_f64()), ..line.with_run(run) }
+            JobEvent::RunStarted { run, delay } => {
+                Self { event: "began", seconds: Some(delay.as_secs_f64()), ..line.with_run(run) }
             }
-            JobEvent::RunEnded { run, outcome, text, duration: took, is_recorded: entered } => Self {
+            JobEvent::RunEnded { run, outcome, text, duration, is_recorded } => Self {
                 event: "ended",
                 outcome: Some(outcome.as_str()),
                 message: text,
-                seconds: Some(took.as_secs_f64()),
-                entered: Some(*entered),
+                seconds: Some(duration.as_secs_f64()),
+                entered: Some(*is_recorded),
                 ..line.with_run(run)
             },
             JobEvent::TicksSkipped(entry) => Self {
@@ -224,20 +233,21 @@ impl<'a> EventLine<'a> {
                 count: Some(entry.count),
                 ..line
             },
-            JobEvent::RunCrashed { run, will_retry: again } => {
-                Self { event: "crashed", again: Some(*again), ..line.with_run(run) }
+            JobEvent::RunCrashed { run, will_retry } => {
+                Self { event: "crashed", again: Some(*will_retry), ..line.with_run(run) }
             }
             JobEvent::RunInProgress { run } => Self { event: "goes-on", ..line.with_run(run) },
-            JobEvent::ScheduleChanged { previous: from } => Self { event: "rescheduled", message: from, ..line },
+            JobEvent::ScheduleChanged { previous } => Self { event: "rescheduled", message: previous, ..line },
             JobEvent::Superseded { token, .. } => Self { event: "stale", token: Some(*token), ..line },
             JobEvent::ClockBehind { by } => Self { event: "clock-behind", seconds: Some(by.as_secs_f64()), ..line },
-            JobEvent::EngineFailed { error, retry_in: again_in } => {
-                Self { event: "trouble", message: error, seconds: Some(again_in.as_secs_f64()), ..line }
+            JobEvent::EngineFailed { error, retry_in } => {
+                Self { event: "trouble", message: error, seconds: Some(retry_in.as_secs_f64()), ..line }
             }
             _ => Self { event: "other", ..line },
         }
     }
 
+    /// Fills in the fields of a run.
     fn with_run(self, run: &'a ActiveRun) -> Self {
         Self {
             tick: Some(to_tick(run.tick).to_string()),

@@ -22,7 +22,7 @@ pub(crate) use self::args::CronArgs;
 use self::args::CronCommand;
 use crate::exit::Failure;
 
-/// Runs the scheduler, or one of the subcommands.
+/// Runs the scheduler, or one of the subcommands of `leasehold cron`; returns the exit code.
 pub(crate) async fn run_cron(args: CronArgs) -> Result<u8, Failure> {
     match args.command {
         None => daemon::run(args.daemon).await,

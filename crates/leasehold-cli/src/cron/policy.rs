@@ -2,7 +2,7 @@
 
 use leasehold_schedule::{Crash, MAX_CONCURRENT_RUNS, MAX_TICKS, Missed, Overlap};
 
-/// Parses `at-most-once`, `retry`, `retry:5`.
+/// Parses a crash policy: `at-most-once`, `retry` (3 starts in all) or `retry:5`.
 pub(crate) fn parse_crash(text: &str) -> Result<Crash, String> {
     let usage_error = || "write at-most-once, or retry:3 (3 is the number of starts)".to_owned();
     match split_word_and_number(text, 3).ok_or_else(usage_error)? {
@@ -12,7 +12,7 @@ pub(crate) fn parse_crash(text: &str) -> Result<Crash, String> {
     }
 }
 
-/// Parses `skip`, `once`, `all`, `all:5`.
+/// Parses a policy for missed ticks: `skip`, `once`, `all` (the last 100) or `all:5`.
 pub(crate) fn parse_missed(text: &str) -> Result<Missed, String> {
     let usage_error =
         || format!("write skip, once, or all:100 (100 is the number of ticks to make up for, {MAX_TICKS} at most)");
@@ -26,7 +26,7 @@ pub(crate) fn parse_missed(text: &str) -> Result<Missed, String> {
     }
 }
 
-/// Parses `skip`, `queue`, `allow`, `allow:5`.
+/// Parses a policy for overlapping runs: `skip`, `queue`, `allow` (4 at a time) or `allow:5`.
 pub(crate) fn parse_overlap(text: &str) -> Result<Overlap, String> {
     let usage_error =
         || format!("write skip, queue, or allow:4 (4 is the number of concurrent runs, {MAX_CONCURRENT_RUNS} at most)");

@@ -14,16 +14,19 @@ use crate::view;
 /// The prefix of the locks' names; the host and its process id follow.
 const HOST_LOCK_PREFIX: &str = "cron-host:";
 
-/// How long to wait after the engine refused the lock. No job depends on this lock.
+/// How long to wait before another attempt after this host's lock was refused; no job depends on
+/// it.
 const RETRY_PAUSE: Duration = Duration::from_secs(30);
 
-/// This host's presence lock.
+/// The lock that this host holds while it runs `leasehold cron`, so that others can list it.
 pub(super) struct HostPresence {
+    /// Holds the lock, and acquires it again after a loss; `None` if the engine cannot list locks.
     task: Option<JoinHandle<()>>,
 }
 
 impl HostPresence {
-    /// Shows this host, its file and its number of jobs, until `withdraw`. Needs a `LocalSet`.
+    /// Makes this host visible to others, with its schedule file and its number of jobs, until
+    /// `withdraw`. Must be called within a `LocalSet`.
     pub(super) fn announce(locks: &Locks, file: &str, jobs: usize) -> Self {
         if !locks.capabilities().inspection {
             return Self { task: None };
@@ -45,7 +48,7 @@ impl HostPresence {
         Self { task: Some(task) }
     }
 
-    /// Releases the lock.
+    /// Releases the lock, so that others no longer list this host.
     pub(super) async fn withdraw(self) {
         if let Some(task) = self.task {
             task.abort();

@@ -11,15 +11,16 @@ use super::{crontab, toml_format};
 use crate::exit::Failure;
 use crate::run::Plan;
 
-/// A file without mistakes.
+/// The content of a schedule file that has no mistakes.
 pub(super) struct Schedule {
     /// The jobs, and the plans of their commands.
     pub(super) jobs: Vec<(Job, Plan)>,
-    /// What is probably not meant, with file and line.
+    /// Probable mistakes that keep no job from running, with file and line.
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads a file. An error lists all mistakes with their lines.
+/// Reads a schedule file; `ttl` applies to jobs without their own. The error lists all mistakes
+/// with their lines.
 pub(super) fn read_jobs(path: &Path, ttl: Duration) -> Result<Schedule, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -32,7 +33,7 @@ pub(super) fn read_jobs(path: &Path, ttl: Duration) -> Result<Schedule, Failure>
         Failure::usage(format!("cannot read {shown}: {error}{hint}"))
     })?;
     let is_toml = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
-    let (specs, mistakes) = if is_toml { toml_format::parse(&text) } else { crontab::parse(&text) };
+    let (specs, mistakes) = if is_toml { toml_format::parse_toml(&text) } else { crontab::parse_crontab(&text) };
     let mut errors: Vec<(usize, String)> =
         mistakes.into_iter().map(|mistake| (mistake.line, mistake.message)).collect();
     let mut jobs = Vec::new();

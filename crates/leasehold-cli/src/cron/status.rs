@@ -14,7 +14,8 @@ use crate::duration::format_duration;
 use crate::exit::{self, Failure};
 use crate::output::{self, escape_control_chars};
 
-/// Shows the state of each job.
+/// Prints the state of each job, and the live hosts; with --check, also the problems. Returns the
+/// exit code.
 pub(super) async fn show_status(args: StatusArgs) -> Result<u8, Failure> {
     let known = match &args.file {
         Some(path) => {
@@ -43,7 +44,7 @@ pub(super) async fn show_status(args: StatusArgs) -> Result<u8, Failure> {
     })
 }
 
-/// Reports the problems for monitoring; returns the exit code.
+/// Prints the problems of jobs and hosts, for `--check`. Returns the exit code: 0 without problems.
 fn report_problems(seen: &FleetStatus, min_hosts: usize, url: &str) -> u8 {
     let mut code = 0;
     let mut report_problem = |message: String| {
@@ -80,6 +81,7 @@ struct FleetStatus {
 }
 
 impl FleetStatus {
+    /// Queries all recorded jobs, or only those of the schedule file if `known` is given.
     async fn query(locks: &Locks, known: Option<&[Job]>) -> leasehold::Result<Self> {
         let jobs = Jobs::new(locks)?;
         let names = match known {
@@ -105,19 +107,22 @@ impl FleetStatus {
     }
 }
 
+/// A job in the table or JSON of `cron status`.
 enum StatusRow {
+    /// A job that the engine has a record of.
     Known(Box<JobStatus>, JobHealth),
-    /// No host has started it yet; with the engine's time.
+    /// A job of the schedule file that no host has started yet; with the engine's time.
     New(Box<Job>, Tick),
 }
 
-/// The engine's time. The clocks of hosts never count, not even for new jobs.
+/// The engine's time, by which ticks are due. The clocks of hosts never count, not even for new
+/// jobs.
 async fn engine_time(locks: &Locks) -> leasehold::Result<Tick> {
     let now = locks.records()?.get(PREFIX).await?.engine_time;
     Ok(Tick::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)))
 }
 
-/// The last run; if there was none, the last tick's outcome.
+/// The newest entry of the history that is a run; if there was no run, the newest entry.
 fn latest_entry(status: &JobStatus) -> Option<&HistoryEntry> {
     status.history.iter().rev().find(|entry| entry.outcome.has_run()).or(status.history.last())
 }
@@ -141,6 +146,7 @@ fn format_status_table(rows: &[StatusRow]) -> String {
     output::format_wide_table(&table)
 }
 
+/// The row of a job that the engine has a record of.
 fn known_job_row(status: &JobStatus, health: &JobHealth) -> [String; 9] {
     let cron = Cron::parse(&status.schedule).and_then(|cron| cron.in_zone(&status.zone)).ok();
     let local = |tick: Tick| cron.as_ref().map_or_else(|| tick.to_string(), |cron| cron.local(tick));
@@ -159,6 +165,7 @@ fn known_job_row(status: &JobStatus, health: &JobHealth) -> [String; 9] {
     ]
 }
 
+/// The job's next tick, as `local` formats it; `paused` or `never` if there is none.
 fn format_next(status: &JobStatus, local: impl Fn(Tick) -> String) -> String {
     if status.paused.is_some() {
         return "paused".to_owned();
@@ -166,17 +173,20 @@ fn format_next(status: &JobStatus, local: impl Fn(Tick) -> String) -> String {
     status.next.map_or_else(|| "never".to_owned(), local)
 }
 
+/// The outcome of a run or of skipped ticks: `failed (exit code 3), by hand`.
 fn format_outcome(entry: &HistoryEntry) -> String {
     let text = if entry.text.is_empty() { String::new() } else { format!(" ({})", escape_control_chars(&entry.text)) };
     let by_hand = if entry.run.as_ref().is_some_and(|run| run.manual) { ", by hand" } else { "" };
     format!("{}{text}{by_hand}", entry.outcome.as_str())
 }
 
+/// How long the run of an entry took; `None` for a tick that did not run.
 fn run_duration(entry: &HistoryEntry) -> Option<Duration> {
     let run = entry.run.as_ref()?;
     Some(Duration::from_millis(entry.at.saturating_sub(run.started)))
 }
 
+/// The job's problems, active runs, queue and pause; `waits` if there are none.
 fn format_state(status: &JobStatus, health: &JobHealth) -> String {
     let mut parts = health.problems(status);
     for run in &status.running {
@@ -198,7 +208,7 @@ fn format_state(status: &JobStatus, health: &JobHealth) -> String {
     if parts.is_empty() { "waits".to_owned() } else { parts.join("; ") }
 }
 
-/// Shows the outcomes of a job's recent ticks.
+/// Prints the outcomes of a job's recent ticks; returns the exit code.
 pub(super) async fn show_history(args: HistoryArgs) -> Result<u8, Failure> {
     let (status, url) = args.engine.query(async |locks| Jobs::new(locks)?.status(&args.job).await).await?;
     let Some(status) = status else {
@@ -227,25 +237,35 @@ pub(super) async fn show_history(args: HistoryArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Formats milliseconds since 1970.
+/// Formats a time in milliseconds since 1970 as in `2026-11-16T03:00:00.000Z`.
 fn format_time(millis: u64) -> String {
     let at = i64::try_from(millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     at.map_or_else(|| millis.to_string(), |at| format!("{at:.3}"))
 }
 
+/// One job of `cron status --json`.
 #[derive(Debug, Serialize)]
 struct StatusJson<'a> {
     job: &'a str,
     schedule: &'a str,
     zone: &'a str,
+    /// Whether the engine has a record of the job: `false` if no host has started it yet.
     known: bool,
     next: Option<String>,
+    /// The newest tick that was run or skipped.
     decided: Option<String>,
     paused: bool,
+    /// How many ticks were chosen to run and have not started.
     queued: usize,
+    /// How many manual runs were requested and have not started.
     wanted: usize,
+    /// How far the last tick is ahead of the engine's clock, if no tick is due because of that.
     ahead_seconds: Option<i64>,
+    /// The first tick that no host ran or skipped within a minute, unless the job is paused or has
+    /// any active run.
     undecided: Option<String>,
+    /// The first tick that no host ran or skipped within a minute, unless the job is paused or has
+    /// an active run on a live host.
     overdue: Option<String>,
     /// The tokens of runs whose hosts died.
     dead: &'a [u64],
@@ -303,6 +323,7 @@ impl<'a> StatusJson<'a> {
     }
 }
 
+/// An active run.
 #[derive(Debug, Serialize)]
 struct RunJson<'a> {
     tick: String,
@@ -326,10 +347,12 @@ impl<'a> RunJson<'a> {
     }
 }
 
+/// One entry of a job's history: a run, or ticks that did not run.
 #[derive(Debug, Serialize)]
 struct EntryJson<'a> {
     tick: String,
     outcome: &'a str,
+    /// How many ticks have this outcome, of which `tick` is the last.
     count: u32,
     at: String,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -338,6 +361,7 @@ struct EntryJson<'a> {
     run: Option<EntryRunJson<'a>>,
 }
 
+/// The run of an entry of the history.
 #[derive(Debug, Serialize)]
 struct EntryRunJson<'a> {
     token: u64,

@@ -1,12 +1,13 @@
-//! The TOML form: one table per job.
+//! Parses the TOML form of a schedule file: one table per job.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::job_spec::{FileError, JobOptions, JobSpec, OPTION_NAMES};
 
-/// Parses a whole file and reports all its mistakes at once, unless it is not valid TOML.
-pub(super) fn parse(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
+/// Parses a schedule file in TOML. Returns its valid jobs and all its mistakes; only the first
+/// mistake if it is not valid TOML.
+pub(super) fn parse_toml(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
     let mut parser = TomlParser { text, specs: Vec::new(), errors: Vec::new() };
     match DeTable::parse(text) {
         Ok(table) => parser.parse_top_level(table.get_ref()),
@@ -19,6 +20,7 @@ pub(super) fn parse(text: &str) -> (Vec<JobSpec>, Vec<FileError>) {
     (parser.specs, parser.errors)
 }
 
+/// The state of the parser: the file's text, and the jobs and mistakes found so far.
 struct TomlParser<'a> {
     text: &'a str,
     specs: Vec<JobSpec>,
@@ -26,15 +28,18 @@ struct TomlParser<'a> {
 }
 
 impl TomlParser<'_> {
-    fn add_error(&mut self, at: usize, message: impl Into<String>) {
-        let line = self.line_of(at);
+    /// Adds a mistake at this byte offset of the file.
+    fn add_error(&mut self, offset: usize, message: impl Into<String>) {
+        let line = self.line_of(offset);
         self.errors.push(FileError { line, message: message.into() });
     }
 
-    fn line_of(&self, at: usize) -> usize {
-        self.text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+    /// The number of the line, from 1, that contains this byte offset.
+    fn line_of(&self, offset: usize) -> usize {
+        self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
     }
 
+    /// Parses the keys above all jobs, which are the jobs' defaults, and then each `[job.NAME]`.
     fn parse_top_level(&mut self, table: &DeTable<'_>) {
         let (mut options, mut env) = (JobOptions::default(), Vec::new());
         for (key, value) in table.iter().filter(|(key, _)| key.get_ref() != "job") {
@@ -62,7 +67,8 @@ impl TomlParser<'_> {
         }
     }
 
-    /// Reads a key that is allowed both in a job and at the top level; `false` for any other key.
+    /// Parses a key that is allowed both in a job and at the top level into `options` or `env`.
+    /// Returns `false` for any other key.
     fn parse_common_key(
         &mut self,
         options: &mut JobOptions,
@@ -101,10 +107,11 @@ impl TomlParser<'_> {
         true
     }
 
+    /// Parses the keys of a `[job.NAME]` at this byte offset, and adds the job.
     fn parse_job(
         &mut self,
         name: &str,
-        at: usize,
+        offset: usize,
         table: &DeTable<'_>,
         mut options: JobOptions,
         mut env: Vec<(String, String)>,
@@ -142,12 +149,12 @@ impl TomlParser<'_> {
             }
         }
         let Some(schedule) = schedule else {
-            return self.add_error(at, format!("the job {name:?} has no schedule: schedule = \"0 3 * * *\""));
+            return self.add_error(offset, format!("the job {name:?} has no schedule: schedule = \"0 3 * * *\""));
         };
         if command.is_empty() {
-            return self.add_error(at, format!("the job {name:?} has no command: command = \"./send --all\""));
+            return self.add_error(offset, format!("the job {name:?} has no command: command = \"./send --all\""));
         }
-        let line = self.line_of(at);
+        let line = self.line_of(offset);
         self.specs.push(JobSpec { line, name: name.to_owned(), schedule, command, env, options, warning: None });
     }
 }
@@ -163,7 +170,7 @@ zone = \"Europe/Berlin\"\n\
 [env]\nLANG = \"C\"\n\
 [job.nightly]\nschedule = \"0 3 * * *\"\ncommand = \"./send --all\"\n\
 [job.\"a b\"]\nschedule = \"@daily\"\nargv = [\"./report\", \"a b\"]\ncrash = \"retry:3\"\nmax-hold = \"1h\"\nenv = { LANG = \"de\" }\n";
-        let (specs, mistakes) = parse(text);
+        let (specs, mistakes) = parse_toml(text);
         assert_eq!(mistakes, []);
         assert_eq!(specs.iter().map(|spec| (spec.line, &*spec.name)).collect::<Vec<_>>(), [(4, "nightly"), (7, "a b")]);
         assert_eq!(specs[0].command, ["/bin/sh", "-c", "./send --all"]);
@@ -184,7 +191,7 @@ colour = \"blue\"\n\
 [job.b]\nschedule = \"@daily\"\n\
 [job.c]\nschedule = \"@daily\"\ncommand = \"x\"\nargv = [\"x\"]\n\
 [job.d]\nschedule = \"@daily\"\ncommand = \"x\"\nmissed = \"maybe\"\nmax-hold = 60\nfoo = 1\n";
-        let (_, mistakes) = parse(text);
+        let (_, mistakes) = parse_toml(text);
         for (line, message) in [
             (1, "there is no \"colour\" here"),
             (3, "schedule must be a quoted string"),
@@ -198,7 +205,7 @@ colour = \"blue\"\n\
             let found = mistakes.iter().any(|mistake| mistake.line == line && mistake.message.contains(message));
             assert!(found, "{line}: {message}: {mistakes:#?}");
         }
-        let (_, mistakes) = parse("[job.a\nschedule = 1\n");
+        let (_, mistakes) = parse_toml("[job.a\nschedule = 1\n");
         assert_eq!(mistakes.len(), 1);
         assert_eq!(mistakes[0].line, 1, "{mistakes:?}");
     }

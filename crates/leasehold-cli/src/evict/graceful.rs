@@ -7,7 +7,7 @@ use leasehold::engine::ContenderView;
 use leasehold::{LockName, Locks};
 use serde::Serialize;
 
-use super::format_claim;
+use super::describe_contender;
 use crate::args::EvictArgs;
 use crate::duration::format_duration;
 use crate::exit::{self, Failure};
@@ -22,30 +22,33 @@ const REPEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// holds for a whole TTL.
 const EXTRA_WAIT: Duration = Duration::from_secs(5);
 
-/// A holder that we requested a release from.
+/// A holder whose release was requested, and that still holds the lock.
 struct RequestedHolder {
     contender: ContenderView,
     /// When its lease ends, by the last reply.
     expires_at: Instant,
-    /// How long before the end of its lease a client releases a claim that its holder keeps.
+    /// A client releases a claim this long before its lease ends, if its holder has not done so. A
+    /// claim that is gone earlier was released by its holder.
     early_release_margin: Duration,
 }
 
-/// What happened to the claims.
+/// What happened to each claim whose release was requested.
 #[derive(Default)]
 struct GracefulOutcome {
-    /// Released before their leases ended.
+    /// Holders that released before their leases ended.
     released: Vec<ContenderView>,
-    /// Their leases ended: the work under them may still run.
+    /// Holders whose leases ended: their work may still run.
     lease_ended: Vec<ContenderView>,
-    /// They are gone, and no release is known: their sessions ended, or they released before they
-    /// learned of the request. In JSON they are among `lease_ended`.
+    /// Claims that are gone without a known release: their sessions ended, or they released before
+    /// they learned of the request. In JSON they are among `lease_ended`.
     unconfirmed: Vec<ContenderView>,
+    /// Holders that still hold the lock.
     remaining: Vec<RequestedHolder>,
-    /// They wait, or are gone.
+    /// Claims that did not hold the lock at the request: waiters, and those that were gone.
     not_holding: Vec<ContenderView>,
 }
 
+/// The output of `evict --graceful --json`.
 #[derive(Debug, Serialize)]
 struct GracefulOutcomeJson<'a> {
     name: &'a str,
@@ -54,6 +57,7 @@ struct GracefulOutcomeJson<'a> {
     lease_ended: Vec<ContenderJson<'a>>,
     remaining: Vec<ContenderJson<'a>>,
     not_holding: Vec<ContenderJson<'a>>,
+    /// How long the command waited.
     seconds: f64,
     reason: Option<&'a str>,
 }
@@ -91,6 +95,7 @@ pub(super) async fn evict_gracefully(
     Ok(if outcome.remaining.is_empty() && ended > 0 { 0 } else { exit::CONFLICT })
 }
 
+/// Requests the release of a claim; `None` if it does not hold the lock.
 async fn request_release(
     locks: &Locks,
     name: &LockName,
@@ -107,9 +112,10 @@ async fn request_release(
     }))
 }
 
-/// Repeats the request to a holder. If the claim is gone, the engine may know whether it was
-/// released. Otherwise the time decides: a claim that is gone before its lease ends was released.
-async fn follow(
+/// Repeats the request to a holder, and adds it to the matching list of `outcome`. If its claim is
+/// gone, the engine may know whether it was released. Otherwise the time decides: a claim that is
+/// gone before its lease ends was released.
+async fn repeat_request(
     locks: &Locks,
     name: &LockName,
     args: &EvictArgs,
@@ -150,7 +156,7 @@ async fn wait_for_release(
     while !outcome.remaining.is_empty() && clock.now() < bound {
         clock.sleep_until(clock.now().saturating_add(REPEAT_INTERVAL)).await;
         for holder in std::mem::take(&mut outcome.remaining) {
-            match follow(locks, name, args, &holder, outcome).await {
+            match repeat_request(locks, name, args, &holder, outcome).await {
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {
                     if !std::mem::replace(&mut is_reported, true) {
@@ -181,6 +187,7 @@ fn to_json(outcome: &GracefulOutcome, name: &LockName, url: &str, elapsed: Durat
     })
 }
 
+/// The result of `evict --graceful` for people.
 fn format_outcome(
     outcome: &GracefulOutcome,
     name: &LockName,
@@ -191,24 +198,24 @@ fn format_outcome(
     let (name, took) = (escape_control_chars(name.as_str()), format_duration(elapsed));
     let mut text = String::new();
     for contender in &outcome.released {
-        text.push_str(&format!("{name} was released after {took}: {}\n", format_claim(contender)));
+        text.push_str(&format!("{name} was released after {took}: {}\n", describe_contender(contender)));
     }
     for contender in &outcome.lease_ended {
-        let line = format_claim(contender);
+        let line = describe_contender(contender);
         text.push_str(&format!("the lease on {name} ended after {took} without a release: {line}\n"));
         text.push_str("  its work under the lock may still run\n");
     }
     for contender in &outcome.unconfirmed {
-        let line = format_claim(contender);
+        let line = describe_contender(contender);
         text.push_str(&format!("the hold on {name} ended after {took}, and no release is known: {line}\n"));
         text.push_str("  either its session ended, and its work under the lock may still run; or it released before the request arrived\n");
     }
     for RequestedHolder { contender, .. } in &outcome.remaining {
-        text.push_str(&format!("{name} is still held after {took}: {}\n", format_claim(contender)));
+        text.push_str(&format!("{name} is still held after {took}: {}\n", describe_contender(contender)));
         text.push_str("  it did not receive the request, or its version does not support it; without --graceful the release is forced\n");
     }
     for contender in &outcome.not_holding {
-        let line = format_claim(contender);
+        let line = describe_contender(contender);
         text.push_str(&format!(
             "{name} is not held by {line}\n  --graceful applies to holders only; without it, a waiter is removed from the queue\n"
         ));

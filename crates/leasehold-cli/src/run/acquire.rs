@@ -12,17 +12,19 @@ use super::signals::Signals;
 use super::wait_display::WaitDisplay;
 use crate::exit::Failure;
 
-/// The result of an attempt.
+/// How the wait for the lock ended.
 pub(super) enum AcquireResult {
-    /// The lock is held. The owner may re-enter it.
+    /// We hold the lock. A nested run re-enters it with the owner; `None` if the engine has no
+    /// re-entry.
     Held(Guard, Option<Owner>),
-    /// Another holder has the lock.
+    /// Another holder kept the lock for as long as we were to wait.
     Conflict,
     /// A signal ended the wait; we have left the queue.
     Interrupted(Signal),
 }
 
-/// Waits for the lock as long as the plan allows, and shows the wait on the terminal.
+/// Waits for the lock as long as the plan allows, shows the wait on the terminal, and reports the
+/// result.
 pub(super) async fn acquire(
     locks: &Locks,
     plan: &Plan,
@@ -32,9 +34,9 @@ pub(super) async fn acquire(
 ) -> Result<AcquireResult, Failure> {
     let started = locks.clock().now();
     let waiting = WaitDisplay::new(&plan.name, report);
-    let taken = tokio::select! {
+    let result = tokio::select! {
         biased;
-        taken = reenter_or_acquire(locks, plan, ancestors) => taken,
+        result = reenter_or_acquire(locks, plan, ancestors) => result,
         // Dropping the request leaves the queue.
         signal = signals.next_end_signal() => {
             waiting.clear();
@@ -44,12 +46,12 @@ pub(super) async fn acquire(
             waiting.clear();
             return Err(failure);
         }
-        never = reentry::may_wait_for_itself(locks, plan, ancestors, report) => match never {},
+        never = reentry::warn_of_possible_deadlock(locks, plan, ancestors, report) => match never {},
         never = waiting.show(locks) => match never {},
     };
     waiting.clear();
     let waited = locks.clock().now().duration_since(started);
-    match taken {
+    match result {
         Ok(Some((guard, owner))) => {
             report.report_acquired(&plan.name, &locks.url(), guard.token(), waited);
             Ok(AcquireResult::Held(guard, owner))
@@ -66,17 +68,19 @@ pub(super) async fn acquire(
     }
 }
 
-/// A request that can never be granted beside the existing lock is a conflict, too.
+/// The exit code for an error of the wait. A request that can never be granted beside the existing
+/// holders is a conflict, like a lock that is held.
 fn exit_code(error: &Error, plan: &Plan) -> u8 {
     if error.kind() == ErrorKind::Conflict { plan.conflict_exit_code } else { Failure::exit_code(error.kind()) }
 }
 
-/// Applies the options that all primitives share.
+/// Applies the options of the plan that all kinds of locks have; with `owner`, the claim can be
+/// re-entered.
 macro_rules! with_options {
     ($lock:expr, $plan:expr, $owner:expr) => {{
         let mut lock = $lock.ttl($plan.ttl).describe(&$plan.description);
-        if let Some(most) = $plan.max_hold {
-            lock = lock.max_hold(most);
+        if let Some(max_hold) = $plan.max_hold {
+            lock = lock.max_hold(max_hold);
         }
         if let Some(owner) = $owner {
             lock = lock.owner(owner);
@@ -88,7 +92,8 @@ macro_rules! with_options {
     }};
 }
 
-/// Re-enters a hold of an enclosing run, or claims the lock as a fresh owner.
+/// Re-enters a hold of an enclosing run, or claims the lock with a new owner. Returns the hold and
+/// its owner; `None` if the lock is not free and the plan does not wait.
 async fn reenter_or_acquire(
     locks: &Locks,
     plan: &Plan,
@@ -102,11 +107,12 @@ async fn reenter_or_acquire(
     Ok(guard.map(|guard| (guard, owner)))
 }
 
-/// Claims the lock without waiting.
+/// Claims the lock without waiting; `None` if it is not free.
 pub(super) async fn try_acquire(locks: &Locks, plan: &Plan, owner: Option<&Owner>) -> Result<Option<Guard>, Error> {
     acquire_in_mode(locks, plan, owner, true).await
 }
 
+/// Claims the lock in the plan's mode; `None` only with `no_wait`, if it is not free.
 async fn acquire_in_mode(
     locks: &Locks,
     plan: &Plan,

@@ -16,6 +16,7 @@ use rustix::process::{Pid, test_kill_process};
 /// The holds around a command, outermost first: `format:owner:token:claim:process:engine:name`,
 /// comma-separated, with escapes.
 const HELD_VARIABLE: &str = "LEASEHOLD_HELD";
+/// The owner with which a nested run re-enters the hold around it.
 const OWNER_VARIABLE: &str = "LEASEHOLD_OWNER";
 
 /// The number of that format.
@@ -28,7 +29,7 @@ const MAX_HOLDS: usize = 64;
 /// A hold of an enclosing run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
-    /// The owner that may re-enter it; `None` if no run may.
+    /// The owner with which it can be re-entered; `None` if it cannot be.
     pub(super) owner: Option<Owner>,
     pub(super) token: u64,
     /// The first half of the claim's id: enough to recognise the claim, but not to release it.
@@ -52,21 +53,25 @@ struct Process {
 /// The enclosing runs, as the environment describes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ancestors {
+    /// The holds in `LEASEHOLD_HELD`, outermost first.
     holds: Vec<Hold>,
+    /// The value of `LEASEHOLD_OWNER`.
     owner: Option<String>,
+    /// Whether `LEASEHOLD_HELD` is set, even if none of its entries is valid.
     is_nested: bool,
     /// The format number of an entry that another version wrote.
     unknown_format: Option<String>,
 }
 
 impl Hold {
-    /// The hold of this process.
+    /// The hold of this process, which `guard` represents.
     pub(super) fn from_guard(guard: &Guard, owner: Option<Owner>, engine: &str) -> Self {
         let process = Process::current();
         let lock = lock_key(engine, guard.name().as_str());
         Self { owner, token: guard.token().0, claim_prefix: claim_prefix(guard.claim_id()), process, lock_key: lock }
     }
 
+    /// Parses one entry of `LEASEHOLD_HELD`.
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix(FORMAT)?.strip_prefix(':')?.splitn(5, ':');
         let owner = match parts.next()? {
@@ -80,6 +85,7 @@ impl Hold {
         Some(Self { owner, token, claim_prefix: claim, process, lock_key: parts.next()?.to_owned() })
     }
 
+    /// Whether the engine lists this hold as `contender`.
     fn is_claim_of(&self, contender: &ContenderView) -> bool {
         self.claim_prefix == claim_prefix(contender.claim)
     }
@@ -97,6 +103,7 @@ impl fmt::Display for Hold {
 }
 
 impl Process {
+    /// This process.
     fn current() -> Self {
         let pid = std::process::id();
         Self { pid, start_time: start_time(pid).unwrap_or(0), scope: process_scope() }
@@ -108,8 +115,8 @@ impl Process {
         Some(Self { pid, start_time: started, scope: u64::from_str_radix(parts.next()?, 16).ok()? })
     }
 
-    /// Whether the process is known to have ended. One on another machine or in another container
-    /// may still run, and so may one that is hidden from us.
+    /// Whether the process is known to have ended; `false` for one on another machine, in another
+    /// container or hidden from us, which may still run.
     fn has_ended(self) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw).filter(|_| self.scope == process_scope())
         else {
@@ -123,11 +130,13 @@ impl Process {
 }
 
 impl Ancestors {
+    /// Reads the enclosing runs from this process's environment.
     pub(super) fn from_env() -> Self {
         let set = |key| std::env::var(key).ok().filter(|value| !value.is_empty());
         Self::new(&set(HELD_VARIABLE).unwrap_or_default(), set(OWNER_VARIABLE))
     }
 
+    /// Parses the values of `LEASEHOLD_HELD` and `LEASEHOLD_OWNER`.
     fn new(held: &str, owner: Option<String>) -> Self {
         // Entries of another version do not parse, so they are not re-entered.
         let holds = held.split(',').filter_map(Hold::parse).collect();
@@ -186,14 +195,14 @@ impl Ancestors {
         live.find_map(|hold| {
             let (other, held) = hold.lock_key.rsplit_once(':')?;
             let other = unescape(other).filter(|_| held == name && other != engine)?;
-            (kind(&other)? == kind(&unescape(&engine)?)?).then_some(other)
+            (storage_kind(&other)? == storage_kind(&unescape(&engine)?)?).then_some(other)
         })
     }
 
     /// The environment for a command that runs inside this hold as well. A variable without a value
     /// is removed.
     pub(super) fn env_with(&self, inner: &Hold) -> [(&'static str, Option<String>); 2] {
-        // A hold of the same lock with another token is older, and over.
+        // A hold of the same lock with another token is older, and has ended.
         let others = self.holds.iter().filter(|hold| hold.lock_key != inner.lock_key || hold.token == inner.token);
         let mut all: Vec<String> = others.chain([inner]).map(Hold::to_string).collect();
         all.drain(..all.len().saturating_sub(MAX_HOLDS));
@@ -201,11 +210,13 @@ impl Ancestors {
     }
 }
 
+/// The first half of a claim's id.
 fn claim_prefix(claim: ClaimId) -> u64 {
     (claim.bits() >> 64) as u64
 }
 
-/// A process's start time: `u64::MAX` for a zombie, `None` if it cannot be read.
+/// A process's start time, in the kernel's ticks: `u64::MAX` for a zombie, `None` if it cannot be
+/// read.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The program's name may contain blanks and brackets. The text after it begins with the third
@@ -217,18 +228,20 @@ fn start_time(pid: u32) -> Option<u64> {
     fields.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// This boot of this machine, and our process namespace. A part that cannot be read is empty for
-/// every process here.
+/// A hash of what makes process ids comparable: this boot of this machine, and our process
+/// namespace.
 fn process_scope() -> u64 {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     (Owner::named(&format!("{boot} {}", space.display())).bits() >> 64) as u64
 }
 
+/// Engine and name of a lock, escaped, as one string to compare.
 fn lock_key(engine: &str, name: &str) -> String {
     format!("{}:{}", escape(engine), escape(name))
 }
 
+/// Percent-encodes all bytes except letters, digits and `-_./`.
 fn escape(text: &str) -> String {
     text.bytes().fold(String::new(), |mut escaped, byte| {
         if byte.is_ascii_alphanumeric() || b"-_./".contains(&byte) {
@@ -241,7 +254,7 @@ fn escape(text: &str) -> String {
     })
 }
 
-/// The inverse of [`escape`]; `None` if it did not write this text.
+/// Decodes what [`escape`] wrote; `None` for invalid text.
 fn unescape(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();
@@ -253,8 +266,9 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What two URLs of one lock have in common: the servers' product, and how they keep the lock.
-fn kind(url: &str) -> Option<[String; 3]> {
+/// What all URLs of one lock have in common: the product of the servers, `protocol=` and
+/// `technique=`. `None` for an invalid URL.
+fn storage_kind(url: &str) -> Option<[String; 3]> {
     let url = EngineUrl::parse(url).ok()?;
     let product = if url.scheme.starts_with("redis") { "redis" } else { &url.scheme };
     let option = |key| url.option(key).unwrap_or_default().to_owned();

@@ -24,14 +24,18 @@ pub(super) struct Child {
 /// A change of the command's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StateChange {
+    /// The command was stopped by this signal.
     Stopped(Signal),
+    /// The command has ended.
     Ended(ExitStatus),
 }
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExitStatus {
+    /// The command exited with this code.
     Exited(u8),
+    /// The signal with this number ended the command.
     Signalled(i32),
 }
 
@@ -45,7 +49,7 @@ impl ExitStatus {
     }
 }
 
-/// The setup of the command between fork and exec.
+/// What the command's process does between fork and exec.
 pub(super) struct ChildSetup {
     /// The pipe to the supervisor process, which must know the group before the command runs.
     pub(super) supervisor_pipe: OwnedFd,
@@ -56,8 +60,8 @@ pub(super) struct ChildSetup {
 }
 
 impl ChildSetup {
-    /// Makes only system calls, with no allocation and no locks: another thread may have held a
-    /// lock at the fork.
+    /// Runs in the new process before exec. Only makes system calls, and neither allocates nor
+    /// locks: another thread may have held a lock at the fork.
     fn prepare(&self, parent: Pid) -> io::Result<()> {
         process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if process::getppid() != Some(parent) {
@@ -75,7 +79,7 @@ impl ChildSetup {
 }
 
 impl Child {
-    /// Starts the command.
+    /// Starts the command in its own process group, with the lock in its environment.
     pub(super) fn spawn(run: &RunContext<'_>, guard: &Guard, setup: ChildSetup) -> Result<Self, Failure> {
         let Some((program, arguments)) = run.plan.command.split_first() else {
             return Err(Failure::usage("there is no command to run"));
@@ -98,16 +102,16 @@ impl Child {
         let parent = process::getpid();
         // SAFETY: between fork and exec only async-signal-safe functions may be called. `prepare` only
         // makes system calls, on values that were created before the fork.
-        #[allow(unsafe_code, reason = "what std wants for anything between fork and exec")]
+        #[allow(unsafe_code, reason = "std's `pre_exec` is unsafe")]
         unsafe {
             command.pre_exec(move || setup.prepare(parent));
         }
         let child = command.spawn().map_err(|error| spawn_failure(program, &error))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        Ok(Self { pid: pid.ok_or_else(|| Failure::system("cannot run", "the process has no number"))? })
+        Ok(Self { pid: pid.ok_or_else(|| Failure::system("cannot run", "the process id is invalid"))? })
     }
 
-    /// A group's id is the process id of its first process.
+    /// The command's process group, whose id is the command's process id.
     pub(super) fn group(&self) -> Pid {
         self.pid
     }
@@ -125,7 +129,7 @@ impl Child {
         let status = match process::waitid(WaitId::Pid(self.pid), options) {
             Ok(status) => status?,
             Err(rustix::io::Errno::INTR) => return None,
-            // Another part of the process reaped it; its exit status is unknown.
+            // Other code in this process reaped it; its exit status is unknown.
             Err(_) => return Some(StateChange::Ended(ExitStatus::Exited(exit::SYSTEM))),
         };
         Some(StateChange::Ended(match (status.exit_status(), status.terminating_signal()) {
@@ -135,12 +139,13 @@ impl Child {
         }))
     }
 
-    /// Reaps the command.
+    /// Reaps the ended command; from then on, its process id may be reused.
     pub(super) fn reap(self) {
         let _ = process::waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     }
 }
 
+/// The failure for a command that could not be started: code 127 if it was not found, else 126.
 fn spawn_failure(program: &std::ffi::OsStr, error: &io::Error) -> Failure {
     let message = format!("cannot run {}: {error}", program.display());
     match error.kind() {

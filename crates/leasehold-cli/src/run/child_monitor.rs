@@ -32,7 +32,9 @@ pub(super) struct ChildMonitor<'a> {
     pub(super) signals: &'a mut Signals,
     pub(super) child: Child,
     pub(super) supervisor: &'a mut SupervisorProcess,
+    /// `None` if there is no terminal, or the command does not get it.
     pub(super) terminal: Option<Terminal>,
+    /// When the command was started.
     pub(super) started: Instant,
     /// The lease as last seen.
     pub(super) lease: Lease,
@@ -46,16 +48,17 @@ pub(super) struct MonitorState {
     is_lost: bool,
     /// We forwarded a signal or an order to end.
     is_end_requested: bool,
-    /// The signals that are still due for its group.
+    /// The signals that its group is still to get; `None` until the command must end.
     end_schedule: Option<SignalSchedule>,
+    /// When we sent KILL to its group.
     killed_at: Option<Instant>,
 }
 
-/// How the command ended.
+/// How the command ended, and whether we ended it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CommandEnd {
     pub(super) status: ExitStatus,
-    /// Whether the lock was lost before that.
+    /// Whether the lock was lost, or was about to be, before the command ended.
     pub(super) is_lost: bool,
     /// Whether we had forwarded a signal or an order to end.
     pub(super) is_end_requested: bool,
@@ -66,7 +69,7 @@ impl ChildMonitor<'_> {
     /// own.
     pub(super) async fn run(mut self) -> CommandEnd {
         let status = loop {
-            self.check();
+            self.send_signal_or_schedule();
             match self.child.poll_change() {
                 Some(StateChange::Stopped(by)) => self.handle_stop(by),
                 Some(StateChange::Ended(status)) => break status,
@@ -75,7 +78,7 @@ impl ChildMonitor<'_> {
             self.wait_for_event(self.next_check()).await;
         };
         // A signal that arrives from now on did not end the command.
-        let asked_to_end = self.state.is_end_requested;
+        let is_end_requested = self.state.is_end_requested;
         if let Some(terminal) = &self.terminal {
             terminal.reclaim(Some(self.child.group()));
         }
@@ -85,21 +88,21 @@ impl ChildMonitor<'_> {
         if self.state.end_schedule.is_none()
             && (self.state.is_end_requested || matches!(status, ExitStatus::Signalled(_)))
         {
-            // The signal was meant for the whole group: the rest of it must not continue without
-            // the lock.
+            // A signal ended the command. The rest of its group must not continue without the lock.
             let kill_at = self.clock.now().saturating_add(self.plan.loss_policy.grace);
             self.state.end_schedule = Some(SignalSchedule { term_at: Instant::NEVER, kill_at });
         }
         while self.has_remaining_processes() {
-            self.check();
+            self.send_signal_or_schedule();
             self.wait_for_event(self.clock.now().saturating_add(GROUP_POLL_INTERVAL)).await;
         }
         // In this order, so that the supervisor never signals a process id that was reused.
         self.supervisor.send_done();
         self.child.reap();
-        CommandEnd { status, is_lost: self.state.is_lost, is_end_requested: asked_to_end }
+        CommandEnd { status, is_lost: self.state.is_lost, is_end_requested }
     }
 
+    /// Waits until `until`, or for the first event before that, and handles it.
     async fn wait_for_event(&mut self, until: Instant) {
         tokio::select! {
             biased;
@@ -110,6 +113,7 @@ impl ChildMonitor<'_> {
         }
     }
 
+    /// Forwards a signal that we received to the command's group; handles those about job control.
     fn handle_signal(&mut self, signal: Signal) {
         let group = self.child.group();
         match signal {
@@ -129,13 +133,13 @@ impl ChildMonitor<'_> {
     }
 
     /// Sends the signal that is due. If none is due, sends the supervisor the new schedule.
-    fn check(&mut self) {
+    fn send_signal_or_schedule(&mut self) {
         let now = self.clock.now();
         if !self.state.is_lost {
             self.refresh_lease(now);
-            let schedule = self.plan.loss_policy.before_expiry(self.lease);
+            let schedule = self.plan.loss_policy.schedule_before_expiry(self.lease);
             if schedule.due_signal(now) == DueSignal::None {
-                self.supervisor.send_schedule(self.plan.loss_policy.for_supervisor(schedule, self.lease), now);
+                self.supervisor.send_schedule(self.plan.loss_policy.supervisor_schedule(schedule, self.lease), now);
             } else {
                 self.begin_ending(self.loss_reason(), schedule);
             }
@@ -151,10 +155,10 @@ impl ChildMonitor<'_> {
         }
     }
 
-    /// The lock is lost.
+    /// Called when the lock is lost: starts to end the command.
     fn handle_loss(&mut self, reason: LostReason) {
         let now = self.clock.now();
-        self.begin_ending(reason, self.plan.loss_policy.after_loss(reason, now));
+        self.begin_ending(reason, self.plan.loss_policy.schedule_after_loss(reason, now));
         self.send_due_signal(now);
     }
 
@@ -163,10 +167,14 @@ impl ChildMonitor<'_> {
     fn handle_release_request(&mut self) {
         let now = self.clock.now();
         self.refresh_lease(now);
-        self.begin_ending(LostReason::ReleaseRequested, self.plan.loss_policy.after_release_request(self.lease, now));
+        self.begin_ending(
+            LostReason::ReleaseRequested,
+            self.plan.loss_policy.schedule_after_release_request(self.lease, now),
+        );
         self.send_due_signal(now);
     }
 
+    /// Reports the loss, or the release request, and from now on sends the signals of `schedule`.
     fn begin_ending(&mut self, reason: LostReason, schedule: SignalSchedule) {
         let action = match (self.plan.loss_policy.on_lost, schedule.term_at == Instant::NEVER) {
             (OnLost::Ignore, _) if reason == LostReason::ReleaseRequested => {
@@ -181,6 +189,7 @@ impl ChildMonitor<'_> {
         self.state.end_schedule = Some(schedule);
     }
 
+    /// Sends the command's group the signal that is due by the schedule for its end, if any.
     fn send_due_signal(&mut self, now: Instant) {
         let group = self.child.group();
         let Some(schedule) = &mut self.state.end_schedule else { return };
@@ -188,7 +197,7 @@ impl ChildMonitor<'_> {
             DueSignal::None => {}
             DueSignal::Term => {
                 process_group::signal_and_continue(group, Signal::TERM);
-                *schedule = schedule.after_term();
+                *schedule = schedule.without_term();
             }
             DueSignal::Kill => {
                 process_group::send_signal(group, Signal::KILL);
@@ -197,7 +206,7 @@ impl ChildMonitor<'_> {
             }
         }
         if self.state.is_lost {
-            self.supervisor.send_schedule(self.plan.loss_policy.for_supervisor(*schedule, self.lease), now);
+            self.supervisor.send_schedule(self.plan.loss_policy.supervisor_schedule(*schedule, self.lease), now);
         }
     }
 
@@ -206,12 +215,13 @@ impl ChildMonitor<'_> {
         if let Some(schedule) = self.state.end_schedule {
             return schedule.next_signal_at();
         }
-        let often = (self.plan.ttl / 10).max(Duration::from_millis(5));
-        let danger = self.plan.loss_policy.before_expiry(self.lease).next_signal_at();
-        self.clock.now().saturating_add(often).min(danger)
+        let interval = (self.plan.ttl / 10).max(Duration::from_millis(5));
+        let end_at = self.plan.loss_policy.schedule_before_expiry(self.lease).next_signal_at();
+        self.clock.now().saturating_add(interval).min(end_at)
     }
 
-    /// Whether processes of an ending command still run, and may still end.
+    /// Whether to keep waiting for the group of an ended command: some of its processes run, and
+    /// KILL was not sent too long ago.
     fn has_remaining_processes(&self) -> bool {
         let ignored = self.state.is_lost && self.plan.loss_policy.on_lost == OnLost::Ignore;
         let hopeless = self.state.killed_at.is_some_and(|at| self.clock.now() >= at.saturating_add(KILL_TIMEOUT));

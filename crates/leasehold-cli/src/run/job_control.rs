@@ -9,7 +9,8 @@ use super::terminal::StopAction;
 use crate::duration::format_duration;
 
 impl ChildMonitor<'_> {
-    /// The command has stopped: we stop too, if a shell controls us.
+    /// Called when the signal `by` has stopped the command: stops this process too, if a shell
+    /// controls us.
     pub(super) fn handle_stop(&mut self, by: Signal) {
         let group = self.child.group();
         let Some(terminal) = &mut self.terminal else { return };
@@ -35,10 +36,11 @@ impl ChildMonitor<'_> {
         }
     }
 
+    /// How long the stopped command keeps the lock, and when it is ended.
     fn stop_message(&self) -> String {
         let now = self.clock.now();
         let left = format_duration(self.guard.deadline().duration_since(now));
-        match self.plan.loss_policy.before_expiry(self.lease).next_signal_at() {
+        match self.plan.loss_policy.schedule_before_expiry(self.lease).next_signal_at() {
             Instant::NEVER => format!("stopped; unless continued, the lock is kept for {left}"),
             end => {
                 let ends = format_duration(end.duration_since(now));

@@ -17,7 +17,7 @@ use super::{RunContext, run_command};
 use crate::engine_url::ChildEngine;
 use crate::exit::{self, Failure};
 
-/// How long after its end an unrenewed lease is certainly reported as lost.
+/// This long after its end, a lease that was not renewed is certainly reported as lost.
 const LOSS_REPORT_DELAY: Duration = Duration::from_millis(500);
 
 /// What runs for each tick of a job.
@@ -28,13 +28,14 @@ pub(crate) struct JobTask {
     /// How the command finds the engine.
     pub(crate) engine: ChildEngine,
     pub(crate) report: Report,
-    /// Signals to send to the command; without orders, the signals that we receive.
+    /// The signals to send to the command; `None`: those that this process receives.
     pub(crate) signal_orders: Option<SignalOrders>,
 }
 
-/// How a command failed.
+/// Why the command of a job failed, or could not be run.
 #[derive(Debug)]
 pub(crate) struct CommandFailure {
+    /// The command's exit code, or that of the failure to run it.
     pub(crate) code: u8,
     message: String,
 }
@@ -46,7 +47,7 @@ impl fmt::Display for CommandFailure {
 }
 
 impl JobTask {
-    /// Runs the command, and ends it before its lock is lost.
+    /// Runs the command for one tick, and ends it before its lock is lost.
     pub(crate) async fn run(&self, run: schedule::Run) -> Result<(), CommandFailure> {
         let system = |error: io::Error| Failure::system("cannot listen to signals", error);
         let signals = match &self.signal_orders {

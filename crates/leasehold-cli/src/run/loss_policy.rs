@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use leasehold::LostReason;
 use leasehold::clock::Instant;
 
-/// How long starting a command may take.
+/// How much later than the grant of its lock a command may start.
 const MAX_START_TIME: Duration = Duration::from_secs(1);
 
 /// What happens to the command when the lock is lost
@@ -20,10 +20,11 @@ pub(crate) enum OnLost {
     Ignore,
 }
 
-/// The rules of one run.
+/// What happens to the command of a run when its lock is in danger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LossPolicy {
     pub(crate) on_lost: OnLost,
+    /// The time between TERM and KILL.
     pub(crate) grace: Duration,
     /// How long before the end of the lease KILL is sent: the time that a killed process takes to
     /// die.
@@ -35,7 +36,8 @@ pub(crate) struct LossPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) deadline: Instant,
-    /// Its length when we first saw it. An engine may grant less than the TTL.
+    /// The time left when this deadline was first seen, which may be less than the TTL;
+    /// `Duration::MAX` if the lease is not renewed any more.
     duration: Duration,
 }
 
@@ -49,14 +51,14 @@ impl Lease {
     }
 }
 
-/// When the group gets TERM and KILL.
+/// When the command's group gets TERM and KILL; `Instant::NEVER` for a signal that it does not get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SignalSchedule {
     pub(crate) term_at: Instant,
     pub(crate) kill_at: Instant,
 }
 
-/// The signal that is due.
+/// The signal that the command's group should have got by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DueSignal {
     None,
@@ -64,7 +66,8 @@ pub(crate) enum DueSignal {
     Kill,
 }
 
-/// Validates the options against each other and fills in the defaults.
+/// Makes the policy from the options of a run; an error if they do not fit together. Without
+/// `grace`, it is a third of the TTL or --max-hold, and at most 5 s.
 pub(crate) fn resolve_policy(
     on_lost: OnLost,
     grace: Option<Duration>,
@@ -89,9 +92,9 @@ pub(crate) fn resolve_policy(
 }
 
 impl LossPolicy {
-    /// The schedule for a lease that ends at its deadline unless it is renewed.
-    pub(crate) fn before_expiry(&self, lease: Lease) -> SignalSchedule {
-        let kill_at = lease.deadline.saturating_sub(self.margin(lease));
+    /// The schedule for a lease that expires at its deadline unless it is renewed before.
+    pub(crate) fn schedule_before_expiry(&self, lease: Lease) -> SignalSchedule {
+        let kill_at = lease.deadline.saturating_sub(self.kill_margin(lease));
         match self.on_lost {
             OnLost::Term => {
                 let grace = self.grace.min(max_grace(lease.duration, self.ttl));
@@ -102,13 +105,14 @@ impl LossPolicy {
         }
     }
 
-    fn margin(&self, lease: Lease) -> Duration {
+    /// How long before the end of this lease KILL is sent: less than `margin` for a short lease.
+    fn kill_margin(&self, lease: Lease) -> Duration {
         self.margin.min(max_grace(lease.duration, self.ttl) / 2)
     }
 
-    /// The schedule after the lock was lost for this reason at `now`. Only an evicted holder has a
-    /// grace left; for any other reason the lease is over.
-    pub(crate) fn after_loss(&self, reason: LostReason, now: Instant) -> SignalSchedule {
+    /// The schedule after the lock was lost for this reason at `now`. Only a holder that was force
+    /// released has a grace left; for any other reason the lease is over.
+    pub(crate) fn schedule_after_loss(&self, reason: LostReason, now: Instant) -> SignalSchedule {
         match (self.on_lost, reason) {
             (OnLost::Term, LostReason::Revoked) => {
                 SignalSchedule { term_at: now, kill_at: now.saturating_add(self.grace) }
@@ -120,17 +124,18 @@ impl LossPolicy {
 
     /// The schedule after an operator requested the release at `now`: the lease lasts until its
     /// deadline, and is not renewed.
-    pub(crate) fn after_release_request(&self, lease: Lease, now: Instant) -> SignalSchedule {
+    pub(crate) fn schedule_after_release_request(&self, lease: Lease, now: Instant) -> SignalSchedule {
         match self.on_lost {
-            OnLost::Term => SignalSchedule { term_at: now, ..self.before_expiry(lease) },
+            OnLost::Term => SignalSchedule { term_at: now, ..self.schedule_before_expiry(lease) },
             OnLost::Kill => SignalSchedule { term_at: Instant::NEVER, kill_at: now },
             OnLost::Ignore => SignalSchedule::NEVER,
         }
     }
 
-    /// The schedule for the supervisor process. It acts after us, but still before the lease ends.
-    pub(crate) fn for_supervisor(&self, schedule: SignalSchedule, lease: Lease) -> SignalSchedule {
-        let later = self.margin(lease) / 2;
+    /// The schedule for the supervisor process: somewhat later than `schedule`, which this process
+    /// follows, but before the lease ends.
+    pub(crate) fn supervisor_schedule(&self, schedule: SignalSchedule, lease: Lease) -> SignalSchedule {
+        let later = self.kill_margin(lease) / 2;
         SignalSchedule {
             term_at: schedule.term_at.saturating_add(later),
             kill_at: schedule.kill_at.saturating_add(later),
@@ -146,9 +151,10 @@ fn max_grace(duration: Duration, ttl: Duration) -> Duration {
 }
 
 impl SignalSchedule {
+    /// No signal is ever due.
     pub(crate) const NEVER: Self = Self { term_at: Instant::NEVER, kill_at: Instant::NEVER };
 
-    /// What is due now.
+    /// The signal that is due at `now`.
     pub(crate) fn due_signal(self, now: Instant) -> DueSignal {
         if now >= self.kill_at {
             DueSignal::Kill
@@ -159,13 +165,13 @@ impl SignalSchedule {
         }
     }
 
-    /// When something is due next.
+    /// When the next signal is due.
     pub(crate) fn next_signal_at(self) -> Instant {
         self.term_at.min(self.kill_at)
     }
 
-    /// The same after TERM was sent.
-    pub(crate) fn after_term(self) -> Self {
+    /// What is left of the schedule after TERM was sent.
+    pub(crate) fn without_term(self) -> Self {
         Self { term_at: Instant::NEVER, ..self }
     }
 }
@@ -188,10 +194,10 @@ mod tests {
     #[test]
     fn term_is_sent_a_grace_before_expiry_and_kill_just_before_it() {
         let rules = resolve_policy(OnLost::Term, None, SECOND * 30, None).unwrap();
-        let schedule = rules.before_expiry(lease_until(100));
+        let schedule = rules.schedule_before_expiry(lease_until(100));
         assert_eq!((rules.grace, schedule.term_at), (SECOND * 5, at(95)));
         assert!(schedule.kill_at > at(99) && schedule.kill_at < at(100));
-        let supervisor = rules.for_supervisor(schedule, lease_until(100));
+        let supervisor = rules.supervisor_schedule(schedule, lease_until(100));
         assert!(
             supervisor.term_at > schedule.term_at
                 && supervisor.kill_at > schedule.kill_at
@@ -199,8 +205,8 @@ mod tests {
         );
         assert_eq!(schedule.due_signal(at(94)), DueSignal::None);
         assert_eq!(schedule.due_signal(at(95)), DueSignal::Term);
-        assert_eq!(schedule.after_term().due_signal(at(95)), DueSignal::None);
-        assert_eq!(schedule.after_term().due_signal(at(100)), DueSignal::Kill);
+        assert_eq!(schedule.without_term().due_signal(at(95)), DueSignal::None);
+        assert_eq!(schedule.without_term().due_signal(at(100)), DueSignal::Kill);
     }
 
     #[test]
@@ -215,8 +221,8 @@ mod tests {
             let rules = resolve_policy(OnLost::Term, grace, ttl, None).unwrap();
             let lease = Lease::new(at(100), at(100).saturating_sub(length), Instant::NEVER);
             let renewed = at(100).saturating_sub(length).saturating_add((ttl / 3).min(length / 2));
-            let schedule = rules.before_expiry(lease);
-            let supervisor = rules.for_supervisor(schedule, lease);
+            let schedule = rules.schedule_before_expiry(lease);
+            let supervisor = rules.supervisor_schedule(schedule, lease);
             let row =
                 [renewed.saturating_add(length / 10), schedule.term_at, schedule.kill_at, supervisor.kill_at, at(100)];
             assert!(row.is_sorted(), "{ttl:?}, {length:?}: {row:?}");
@@ -227,43 +233,46 @@ mod tests {
         }
         // A grace of nearly half of the TTL fits into a lease that lasts for the whole TTL.
         let long = resolve_policy(OnLost::Term, Some(SECOND * 14), SECOND * 30, None).unwrap();
-        assert_eq!(long.before_expiry(lease_until(100)).term_at, at(86));
+        assert_eq!(long.schedule_before_expiry(lease_until(100)).term_at, at(86));
         // A lease that is not renewed any more is used to its end.
         let most = resolve_policy(OnLost::Term, Some(SECOND * 8), SECOND * 30, Some(SECOND * 10)).unwrap();
-        assert_eq!(most.before_expiry(Lease::new(at(100), at(90), at(100))).term_at, at(92));
+        assert_eq!(most.schedule_before_expiry(Lease::new(at(100), at(90), at(100))).term_at, at(92));
     }
 
     #[test]
-    fn an_evicted_holder_has_a_grace_and_an_expired_one_has_none() {
+    fn a_force_released_holder_has_a_grace_and_an_expired_one_has_none() {
         let rules = resolve_policy(OnLost::Term, None, SECOND * 30, None).unwrap();
-        assert_eq!(rules.after_loss(LostReason::Revoked, at(9)), SignalSchedule { term_at: at(9), kill_at: at(14) });
-        assert_eq!(rules.after_loss(LostReason::Expired, at(9)).due_signal(at(9)), DueSignal::Kill);
-        assert_eq!(rules.after_loss(LostReason::MaxHold, at(9)).due_signal(at(9)), DueSignal::Kill);
+        assert_eq!(
+            rules.schedule_after_loss(LostReason::Revoked, at(9)),
+            SignalSchedule { term_at: at(9), kill_at: at(14) }
+        );
+        assert_eq!(rules.schedule_after_loss(LostReason::Expired, at(9)).due_signal(at(9)), DueSignal::Kill);
+        assert_eq!(rules.schedule_after_loss(LostReason::MaxHold, at(9)).due_signal(at(9)), DueSignal::Kill);
     }
 
     #[test]
     fn after_a_release_request_the_command_has_until_its_deadline() {
         let rules = resolve_policy(OnLost::Term, None, SECOND * 30, None).unwrap();
-        let schedule = rules.after_release_request(lease_until(100), at(80));
+        let schedule = rules.schedule_after_release_request(lease_until(100), at(80));
         assert_eq!(schedule.term_at, at(80));
         assert!(at(99) < schedule.kill_at && schedule.kill_at < at(100), "{schedule:?}");
         let ignore = LossPolicy { on_lost: OnLost::Ignore, ..rules };
-        assert_eq!(ignore.after_release_request(lease_until(100), at(80)), SignalSchedule::NEVER);
+        assert_eq!(ignore.schedule_after_release_request(lease_until(100), at(80)), SignalSchedule::NEVER);
         let kill = LossPolicy { on_lost: OnLost::Kill, ..rules };
-        assert_eq!(kill.after_release_request(lease_until(100), at(80)).due_signal(at(80)), DueSignal::Kill);
+        assert_eq!(kill.schedule_after_release_request(lease_until(100), at(80)).due_signal(at(80)), DueSignal::Kill);
     }
 
     #[test]
     fn the_other_policies_kill_at_once_or_never() {
         let kill = resolve_policy(OnLost::Kill, None, SECOND * 30, None).unwrap();
-        assert_eq!(kill.before_expiry(lease_until(100)).term_at, Instant::NEVER);
-        assert_eq!(kill.after_loss(LostReason::Revoked, at(9)).due_signal(at(9)), DueSignal::Kill);
+        assert_eq!(kill.schedule_before_expiry(lease_until(100)).term_at, Instant::NEVER);
+        assert_eq!(kill.schedule_after_loss(LostReason::Revoked, at(9)).due_signal(at(9)), DueSignal::Kill);
         let ignore = resolve_policy(OnLost::Ignore, None, SECOND * 30, None).unwrap();
         assert_eq!(
-            ignore.for_supervisor(ignore.before_expiry(lease_until(100)), lease_until(100)),
+            ignore.supervisor_schedule(ignore.schedule_before_expiry(lease_until(100)), lease_until(100)),
             SignalSchedule::NEVER
         );
-        assert_eq!(ignore.after_loss(LostReason::Expired, at(9)), SignalSchedule::NEVER);
+        assert_eq!(ignore.schedule_after_loss(LostReason::Expired, at(9)), SignalSchedule::NEVER);
     }
 
     #[test]
@@ -277,7 +286,7 @@ mod tests {
         assert!(resolve_policy(OnLost::Ignore, Some(SECOND * 15), SECOND * 30, None).is_ok());
         // A grace of zero is a KILL just before the end.
         let none = resolve_policy(OnLost::Term, Some(Duration::ZERO), SECOND * 30, None).unwrap();
-        let schedule = none.before_expiry(lease_until(100));
+        let schedule = none.schedule_before_expiry(lease_until(100));
         assert_eq!(schedule.term_at, schedule.kill_at);
     }
 }

@@ -1,8 +1,8 @@
 //! `leasehold run`: runs a command under a lock.
 //!
 //! ```text
-//! plan (validated options) -> acquire (wait, show, leave the queue)
-//!     -> child + supervisor -> monitor -> release
+//! plan (validated options) -> acquire (wait in the queue, or leave it)
+//!     -> child + supervisor -> child_monitor -> release
 //! ```
 //! `loss_policy` computes when a command whose lock is in danger gets TERM and KILL. `child_monitor` sends
 //! them while we run. `supervisor_main`, a separate process, sends them if we are killed or stopped.
@@ -54,7 +54,7 @@ use self::terminal::Terminal;
 use crate::engine_url::ChildEngine;
 use crate::exit::{self, Failure};
 
-/// The minimum time to reach the engine, however short the wait for the lock is.
+/// The minimum time to reach the engine, however short --wait is.
 const MIN_WAIT: Duration = Duration::from_millis(250);
 
 /// Runs a command under a lock; returns the exit code.
@@ -69,22 +69,23 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Opens the engine. The time in which the engine is unreachable counts towards the wait for the
-/// lock.
+/// Opens the engine. The time that this takes is subtracted from the plan's limit for the wait.
 async fn open_engine(args: &RunArgs, plan: &mut Plan, report: &Report) -> Result<Locks, Failure> {
-    let within = match plan.wait_limit {
+    let timeout = match plan.wait_limit {
         WaitLimit::AtMost(wait) => wait.max(MIN_WAIT),
         WaitLimit::NoWait | WaitLimit::Unlimited => args.engine.connect_timeout,
     };
     let (clock, report) = (Clock::system(), report.clone());
     let began = clock.now();
-    let locks = args.engine.open_within(plan.ttl, within, move |line| report.warn(line)).await?;
+    let locks = args.engine.open_within(plan.ttl, timeout, move |line| report.warn(line)).await?;
     if let WaitLimit::AtMost(wait) = &mut plan.wait_limit {
         *wait = wait.saturating_sub(clock.now().duration_since(began)).max(MIN_WAIT.min(*wait));
     }
     Ok(locks)
 }
 
+/// Waits for the lock and runs the command while holding it; with --once-per, runs it for its tick.
+/// Returns the exit code.
 async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> {
     if let Some(schedule) = &args.once_per {
         return once_per_tick::run(args, schedule, report).await;
@@ -99,7 +100,7 @@ async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> 
     if locks.capabilities().reach == Reach::Process {
         report.warn(&format!("other processes do not share {}: this lock excludes none of them", locks.url()));
     }
-    let (engine, ancestors) = (args.engine.for_child(), Ancestors::from_env());
+    let (engine, ancestors) = (args.engine.child_engine(), Ancestors::from_env());
     if let Some(warning) = ancestors.unknown_format_warning() {
         report.warn(&warning);
     }
@@ -121,17 +122,20 @@ async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> 
     result
 }
 
-/// The context of one run.
+/// What the steps of one run share.
 struct RunContext<'a> {
     plan: &'a Plan,
     locks: &'a Locks,
     ancestors: Ancestors,
+    /// The owner with which nested runs re-enter the lock; `None` if they cannot.
     owner: Option<Owner>,
+    /// How the command finds the engine.
     engine: ChildEngine,
     report: &'a Report,
 }
 
-/// Runs the command while holding the lock, then releases the lock in any case.
+/// Runs the command while holding the lock, then releases the lock in any case. Returns the exit
+/// code.
 async fn run_while_held(run: &RunContext<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, Failure> {
     let started = run.locks.clock().now();
     let end = match run_command(run, &guard, signals).await {
@@ -167,7 +171,7 @@ async fn run_while_held(run: &RunContext<'_>, guard: Guard, signals: &mut Signal
     Ok(if lost && run.plan.loss_policy.on_lost != OnLost::Ignore { exit::LOST } else { code })
 }
 
-/// Starts the supervisor process, then the command, and monitors the command.
+/// Starts the supervisor process, then the command, and monitors the command until it has ended.
 async fn run_command(run: &RunContext<'_>, guard: &Guard, signals: &mut Signals) -> Result<CommandEnd, Failure> {
     let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, error);
     let clock = run.locks.clock();
@@ -177,7 +181,7 @@ async fn run_command(run: &RunContext<'_>, guard: &Guard, signals: &mut Signals)
         SupervisorProcess::spawn(run.locks.liveness_fd()).map_err(system("cannot start the supervisor process"))?;
     let lease = Lease::new(guard.deadline(), clock.now(), run.plan.max_deadline(clock.now()));
     supervisor.send_schedule(
-        run.plan.loss_policy.for_supervisor(run.plan.loss_policy.before_expiry(lease), lease),
+        run.plan.loss_policy.supervisor_schedule(run.plan.loss_policy.schedule_before_expiry(lease), lease),
         clock.now(),
     );
     let setup = ChildSetup {

@@ -19,10 +19,11 @@ use super::teardown::close;
 use crate::cron::log;
 use crate::exit::{self, Failure};
 
-/// A call that starts no run for this long prints what it waits for.
+/// A call that has started no run after this time prints what it waits for.
 const NOTICE_AFTER: Duration = Duration::from_millis(500);
 
-/// Runs the command for the tick that this call belongs to, unless another host ran it.
+/// Runs the command for the tick that this call belongs to, unless another host ran it. Returns the
+/// exit code.
 pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Result<u8, Failure> {
     let job = build_job(args, schedule)?;
     let mut plan = Plan::new(args)?;
@@ -50,7 +51,7 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
         WaitLimit::AtMost(wait) => Some(wait),
         WaitLimit::Unlimited => None,
     };
-    let engine = args.engine.for_child();
+    let engine = args.engine.child_engine();
     let task =
         JobTask { plan: Arc::new(plan), locks: locks.clone(), engine, report: report.clone(), signal_orders: None };
     let result = run_until_signal(&locks, job, args.skew, wait, task, &progress, &mut signals).await;
@@ -74,17 +75,21 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
     }
 }
 
-/// The progress of this call.
+/// What this call has done so far.
 #[derive(Default)]
 struct CallProgress {
+    /// How many runs are active.
     running_count: AtomicU32,
+    /// Whether a run has ended.
     has_ended: AtomicBool,
+    /// Whether a run lost its lock, or took longer than --max-hold.
     is_lost: AtomicBool,
-    /// The exit code of a failed command.
+    /// The exit code of a failed command; 0 if none failed.
     failure_code: AtomicU8,
 }
 
 impl CallProgress {
+    /// Counts a run that starts or ends.
     fn record_event(&self, event: &JobEvent) {
         match event {
             JobEvent::RunStarted { .. } => {
@@ -101,7 +106,7 @@ impl CallProgress {
         }
     }
 
-    /// The exit code that results from the ended runs.
+    /// The exit code that results from the ended runs; `None` if none of them failed.
     fn exit_code(&self) -> Option<u8> {
         match self.failure_code.load(Ordering::SeqCst) {
             _ if self.is_lost.load(Ordering::SeqCst) => Some(exit::LOST),
@@ -122,12 +127,14 @@ impl CallProgress {
     }
 }
 
-/// The ended runs, and the exit code that results from them.
+/// The ended runs, and the exit code that results from them; `None` if none failed.
 struct CallResult {
     ended: Vec<FinishedRun>,
     code: Option<u8>,
 }
 
+/// Runs the due ticks of the job until they have ended, or until a signal ends the call. `skew` is
+/// how far this host's clock may be ahead; `timeout` limits the wait for another host's run.
 async fn run_until_signal(
     locks: &Locks,
     job: Job,
@@ -187,6 +194,7 @@ async fn report_idle_wait(
     std::future::pending().await
 }
 
+/// What an idle call waits for: the end of an active run, or the next tick.
 fn describe_wait(job: &Job, status: &JobStatus) -> String {
     let name = job.name();
     if let Some(run) = status.running.first() {
@@ -202,13 +210,14 @@ fn describe_wait(job: &Job, status: &JobStatus) -> String {
     }
 }
 
+/// The job that the options describe.
 fn build_job(args: &RunArgs, schedule: &str) -> Result<Job, Failure> {
     let mut job = Job::new(&args.name, schedule)?.ttl(args.ttl).handles_loss();
     if let Some(zone) = &args.zone {
         job = job.zone(zone)?;
     }
-    if let Some(most) = args.max_hold {
-        job = job.max_hold(most);
+    if let Some(max_hold) = args.max_hold {
+        job = job.max_hold(max_hold);
     }
     if let Some(crash) = args.crash {
         job = job.crash(crash);

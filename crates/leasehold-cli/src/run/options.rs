@@ -12,8 +12,10 @@ use crate::args::EngineArg;
 use crate::cron::policy;
 use crate::duration::{parse, parse_positive};
 
+/// The usage line of `leasehold run --help`.
 const USAGE: &str = "leasehold run [OPTIONS] NAME -- CMD...\n       leasehold run [OPTIONS] NAME -c STRING";
 
+/// The text after the options in `leasehold run --help`.
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER_HELP: &str = "\
 Examples:
@@ -62,8 +64,9 @@ When the engine does not respond:
 When the lock is lost:
   The lease is renewed every third of its TTL. If that fails, the group gets
   TERM when only the grace is left of the lease, and KILL just before its end,
-  so it is gone before another process acquires the lock. After an eviction,
-  the group gets TERM at once and KILL after the grace. --on-lost changes this.
+  so it is gone before another process acquires the lock. After a forced
+  release, the group gets TERM at once and KILL after the grace. --on-lost
+  changes this.
   An engine may grant leases shorter than the TTL (zookeeper: does). Then they
   are renewed sooner, and the grace is shortened to fit.
   Ctrl-Z stops the command and the renewals. If the command is not continued in

@@ -11,17 +11,19 @@ use super::options::RunArgs;
 use crate::exit::Failure;
 use crate::output::{escape_control_chars, hide_passwords, shorten};
 
-/// How the lock is held.
+/// How `leasehold run` holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunMode {
     Exclusive,
     Shared,
+    /// As one of at most this many holders.
     Slots(u32),
 }
 
 /// How long to wait for the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitLimit {
+    /// Fail at once if the lock is not free.
     NoWait,
     AtMost(Duration),
     Unlimited,
@@ -56,9 +58,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Validates the options of `leasehold run`.
     pub(super) fn new(args: &RunArgs) -> Result<Self, Failure> {
         let min_hold = args.min_hold.unwrap_or_default();
-        if args.max_hold.is_some_and(|most| most <= min_hold) {
+        if args.max_hold.is_some_and(|max_hold| max_hold <= min_hold) {
             return Err(Failure::usage("--max-hold must be longer than --min-hold"));
         }
         let command = match &args.command {
@@ -132,9 +135,9 @@ impl Plan {
         self
     }
 
-    /// When a hold that began at `started` reaches --max-hold.
+    /// When a hold that began at `started` reaches --max-hold; never without that option.
     pub(super) fn max_deadline(&self, started: Instant) -> Instant {
-        self.max_hold.map_or(Instant::NEVER, |most| started.saturating_add(most))
+        self.max_hold.map_or(Instant::NEVER, |max_hold| started.saturating_add(max_hold))
     }
 }
 

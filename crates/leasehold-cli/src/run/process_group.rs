@@ -25,7 +25,8 @@ pub(super) fn is_alive(group: Pid) -> bool {
     members.is_empty() || members.iter().any(|member| !member.has_ended())
 }
 
-/// Whether no shell controls the group `own_group`, so that a stop would last forever.
+/// Whether no shell controls the process group `own_group`, so that no process would continue it
+/// after a stop.
 pub(super) fn is_orphaned(own_group: Pid) -> bool {
     !members(own_group).iter().any(|member| {
         ProcessStat::read(&member.parent.to_string())
@@ -34,11 +35,12 @@ pub(super) fn is_orphaned(own_group: Pid) -> bool {
 }
 
 /// Whether `own_group` has processes besides this one: a pipeline, or a script.
-pub(super) fn has_others(own_group: Pid) -> bool {
+pub(super) fn has_other_processes(own_group: Pid) -> bool {
     let own = process::getpid().as_raw_nonzero().get();
     members(own_group).iter().any(|member| member.pid != own && !member.has_ended())
 }
 
+/// The processes of a group, zombies included; empty if /proc cannot be read.
 fn members(group: Pid) -> Vec<ProcessStat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let wanted = group.as_raw_nonzero().get();
@@ -58,11 +60,12 @@ struct ProcessStat {
 }
 
 impl ProcessStat {
+    /// Reads the entry of this process id; `None` if there is no such process.
     fn read(pid: &str) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The program's name, in brackets, may contain blanks and brackets.
+    /// Parses a process's `stat` line, in which the program's name may contain blanks and brackets.
     fn parse(line: &str) -> Option<Self> {
         let (pid, rest) = line.split_once(' ')?;
         let mut fields = rest.rsplit_once(')')?.1.split_whitespace();
@@ -75,6 +78,7 @@ impl ProcessStat {
         })
     }
 
+    /// Whether it is a zombie, or dead.
     fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }

@@ -24,14 +24,17 @@ use super::report::Report;
 use crate::exit::Failure;
 use crate::view;
 
-/// How often to try to enter an enclosing hold: a quorum engine may fail by chance.
+/// How often to try to re-enter an enclosing hold: on a quorum engine an attempt may fail by
+/// chance.
 const MAX_ATTEMPTS: usize = 20;
+/// How long to wait between two attempts to re-enter an enclosing hold.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long to wait before asking the engine who holds the lock.
+/// How long a wait lasts before the engine is asked whether an enclosing run holds the lock.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Enters a hold of an enclosing run. `None`: none of them holds the lock now.
+/// Re-enters the hold of an enclosing run; returns the hold and its owner. `None` if no enclosing
+/// run holds the lock now, or it could not be re-entered.
 pub(super) async fn reenter(
     locks: &Locks,
     plan: &Plan,
@@ -56,7 +59,8 @@ pub(super) async fn reenter(
             }
             Ok(None) if plan.wait_limit == WaitLimit::NoWait => return Ok(None),
             Ok(None) => tokio::time::sleep(RETRY_PAUSE).await,
-            // The enclosing hold covers less than the request, unless it has ended meanwhile.
+            // A conflict: the enclosing hold is weaker than the request, unless it has ended
+            // meanwhile.
             Err(error)
                 if error.kind() != ErrorKind::Conflict || is_held_by_ancestor(locks, plan, ancestors).await? =>
             {
@@ -68,6 +72,7 @@ pub(super) async fn reenter(
     Ok(None)
 }
 
+/// Whether the engine lists an enclosing run as a holder of the lock now.
 async fn is_held_by_ancestor(locks: &Locks, plan: &Plan, ancestors: &Ancestors) -> Result<bool, Error> {
     Ok(ancestors.find_live_hold(&locks.inspect(&plan.name).await?).is_some())
 }
@@ -81,11 +86,12 @@ pub(super) fn refuse_possible_deadlock(locks: &Locks, plan: &Plan, ancestors: &A
     Ok(())
 }
 
-/// Returns when an enclosing run holds the lock that we wait for: it would wait for us, and we for
-/// it.
+/// Returns the error when an enclosing run holds the lock that we wait for: it would wait for us,
+/// and we for it. Otherwise never returns.
 pub(super) async fn detect_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ancestors) -> Failure {
-    let looks = plan.wait_limit == WaitLimit::Unlimited && locks.capabilities().inspection && !ancestors.is_empty();
-    if !looks {
+    let can_detect =
+        plan.wait_limit == WaitLimit::Unlimited && locks.capabilities().inspection && !ancestors.is_empty();
+    if !can_detect {
         return std::future::pending().await;
     }
     loop {
@@ -102,9 +108,10 @@ pub(super) async fn detect_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ance
     }
 }
 
-/// Warns once, on an engine that cannot list holders, if the wait may be for an enclosing run whose
-/// URL is another one. It may also be another server's lock, so the wait continues.
-pub(super) async fn may_wait_for_itself(
+/// Warns once, on an engine that cannot list holders, if the wait may be for an enclosing run that
+/// names the engine by another URL. It may also be another server's lock, so the wait continues.
+/// Never returns.
+pub(super) async fn warn_of_possible_deadlock(
     locks: &Locks,
     plan: &Plan,
     ancestors: &Ancestors,
@@ -124,7 +131,7 @@ pub(super) async fn may_wait_for_itself(
     std::future::pending().await
 }
 
-/// Whether this holder alone blocks our request.
+/// Whether this holder alone keeps a request in this mode from being granted.
 fn is_blocking(contender: &ContenderView, mode: RunMode) -> bool {
     match (contender.mode, mode) {
         (Mode::Shared, RunMode::Shared) => false,
@@ -133,6 +140,8 @@ fn is_blocking(contender: &ContenderView, mode: RunMode) -> bool {
     }
 }
 
+/// The error for a run that would wait for itself: `holds` says which run holds the lock, and `why`
+/// says why that hold cannot be re-entered.
 fn deadlock_error(locks: &Locks, plan: &Plan, holds: &str, why: &str) -> Failure {
     let (name, url) = (&plan.name, locks.url());
     Failure::usage(format!(

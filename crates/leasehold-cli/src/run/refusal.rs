@@ -10,7 +10,7 @@ use crate::duration::format_duration;
 use crate::output::escape_control_chars;
 use crate::view;
 
-/// A lock that was not granted.
+/// A lock that we did not acquire, with what the message for the user says about it.
 pub(super) struct Refusal<'a> {
     pub(super) name: &'a LockName,
     /// The engine's URL, without secrets.
@@ -22,12 +22,13 @@ pub(super) struct Refusal<'a> {
 }
 
 impl<'a> Refusal<'a> {
-    /// Inspects the lock to find its holders.
+    /// Inspects the lock, just after it was refused, to find its holders.
     pub(super) async fn inspect(locks: &Locks, plan: &'a Plan, waited: Option<Duration>) -> Self {
         let view = locks.inspect(&plan.name).await.ok();
         Self { name: &plan.name, engine: locks.url(), view, waited }
     }
 
+    /// The lock's holders; none if the engine cannot inspect it.
     pub(super) fn holders(&self) -> &[ContenderView] {
         self.view.as_ref().map_or(&[], |view| &view.holders)
     }
@@ -40,6 +41,7 @@ impl<'a> Refusal<'a> {
         waiters.filter(|waiter| waiter.age >= since && !is_me(waiter)).collect()
     }
 
+    /// The message:
     /// `lock nightly on redis://db1:6379/0 is held by web1:4711 (./send-messages) for 12s, token 41; 1 ahead: …; gave up after 5s`
     pub(super) fn format_line(&self) -> String {
         let mut line = format!("lock {} on {}", escape_control_chars(self.name.as_str()), self.engine);
@@ -65,7 +67,7 @@ impl<'a> Refusal<'a> {
     }
 }
 
-/// `web1:4711 (./send-messages) for 12s`
+/// A holder or waiter in a few words: `web1:4711 (./send-messages) for 12s`.
 fn format_contender(contender: &ContenderView) -> String {
     format!(
         "{} ({}) for {}",

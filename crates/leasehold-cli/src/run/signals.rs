@@ -11,17 +11,20 @@ use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 
-/// Forwarded to the command's group.
+/// The signals that are forwarded to the command's group.
 const FORWARDED: [Signal; 7] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
 
-/// The signal that a supervisor of many commands sends to them; the latest value counts.
+/// The signal that `leasehold cron` sends to the commands of all its jobs at shutdown; `None`
+/// before. Only the latest value counts.
 pub(crate) type SignalOrders = watch::Receiver<Option<Signal>>;
 
 /// The signals that we handle.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
+    /// Orders from `leasehold cron`, in place of signals to this process; `None` for
+    /// `leasehold run`.
     orders: Option<SignalOrders>,
 }
 
@@ -40,14 +43,15 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Handles SIGCHLD, and orders instead of the signals that we receive.
+    /// Handles SIGCHLD, and these orders in place of signals to this process.
     pub(crate) fn from_orders(orders: SignalOrders) -> io::Result<Self> {
         let mut signals = Self { streams: Vec::new(), orders: Some(orders) };
         signals.add(Signal::CHILD)?;
         Ok(signals)
     }
 
-    /// Called when the command starts: from then on, its stops are ours.
+    /// Also handles SIGTSTP and SIGCONT. Called when the command starts: from then on, we stop and
+    /// continue with it.
     pub(super) fn listen_to_job_control(&mut self) -> io::Result<()> {
         if self.orders.is_some() {
             return Ok(());
@@ -58,6 +62,7 @@ impl Signals {
         self.add(Signal::CONT)
     }
 
+    /// Handles this signal, too.
     fn add(&mut self, signal: Signal) -> io::Result<()> {
         self.streams.push((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?));
         Ok(())
@@ -92,7 +97,7 @@ impl Signals {
     }
 }
 
-/// The next order.
+/// Waits for the next order; forever without `orders`, or when their sender is gone.
 async fn next_order(orders: Option<&mut SignalOrders>) -> Signal {
     if let Some(orders) = orders {
         while orders.changed().await.is_ok() {
@@ -101,11 +106,10 @@ async fn next_order(orders: Option<&mut SignalOrders>) -> Signal {
             }
         }
     }
-    // There are no orders, or their sender is gone.
     std::future::pending().await
 }
 
-/// A signal's name.
+/// The name of a signal that `leasehold cron` logs; `a signal` for all others.
 pub(crate) fn signal_name(signal: Signal) -> &'static str {
     match signal {
         Signal::TERM => "TERM",
@@ -128,18 +132,21 @@ fn ignored_signals() -> u64 {
     parse_ignored(&status)
 }
 
+/// The `SigIgn` bit set in the text of `/proc/self/status`; 0 if there is none.
 fn parse_ignored(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
 }
 
+/// The bit of a signal in the kernel's bit sets.
 fn signal_bit(signal: Signal) -> u64 {
     1 << (signal.as_raw() - 1)
 }
 
 /// Blocks SIGTTOU, so that we can take the terminal back from the background, and unblocks SIGCHLD.
-/// Returns the mask that we were started with, for this command and every later one.
+/// Returns the signal mask that this process was started with, which its commands get.
 pub(super) fn prepare_mask() -> nix::Result<SigSet> {
+    /// The signal mask before the first call.
     static ORIGINAL_MASK: OnceLock<SigSet> = OnceLock::new();
     if let Some(before) = ORIGINAL_MASK.get() {
         return Ok(*before);

@@ -6,13 +6,13 @@ use rustix::process::Pid;
 
 use super::loss_policy::SignalSchedule;
 
-/// The size of every message.
+/// The size of every message, in bytes.
 pub(super) const MESSAGE_SIZE: usize = 17;
 
 /// A message to the supervisor process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SupervisorMessage {
-    /// The process group to watch.
+    /// The process group of the command.
     Group(Pid),
     /// The schedule to follow unless a later message replaces it.
     Schedule(SignalSchedule),
@@ -21,7 +21,7 @@ pub(super) enum SupervisorMessage {
 }
 
 impl SupervisorMessage {
-    /// Allocates nothing, because it is also called between fork and exec.
+    /// The message as bytes. Allocates nothing, because it is also called between fork and exec.
     pub(super) fn encode(self) -> [u8; MESSAGE_SIZE] {
         let (kind, first, second) = match self {
             Self::Group(pid) => (b'g', pid.as_raw_nonzero().get().unsigned_abs().into(), 0),

@@ -17,19 +17,21 @@ use super::supervisor_message::SupervisorMessage;
 /// The first argument that makes this program the supervisor process.
 pub(crate) const SUPERVISOR_ARGUMENT: &str = "__supervisor";
 
-/// How often a killed supervisor is replaced.
+/// How often a killed supervisor is replaced, at most.
 const MAX_REPLACEMENTS: u32 = 8;
 
 /// A running supervisor process.
 #[derive(Debug)]
 pub(super) struct SupervisorProcess {
     process: Child,
+    /// Our end of the pipe for messages to it.
     pipe: OwnedFd,
-    /// The descriptor that keeps the lock; a replacement gets it, too.
+    /// The descriptor that keeps the lock while a process has it open; `None` if the engine has
+    /// none. A replacement of the supervisor gets it, too.
     liveness_fd: Option<OwnedFd>,
     replaced_count: u32,
     last_schedule: SignalSchedule,
-    /// It sent TERM or KILL, or may have, because we were stopped.
+    /// Whether it may have sent TERM or KILL, because we were stopped when a signal was due.
     may_have_acted: bool,
 }
 
@@ -77,18 +79,18 @@ impl SupervisorProcess {
         }
     }
 
-    /// Whether the supervisor had reason to act before `now`.
+    /// Whether a signal was due for the supervisor before `now`, which it may have sent.
     pub(super) fn has_acted(&self, now: Instant) -> bool {
         self.may_have_acted || now >= self.last_schedule.next_signal_at()
     }
 
-    /// The command has ended. The supervisor must not signal its group any more, because the group's
-    /// id may soon be reused.
+    /// Tells the supervisor to exit, because the command has ended. It must not signal the group
+    /// any more: the group's id may soon be reused.
     pub(super) fn send_done(&mut self) {
         self.send(SupervisorMessage::Done);
     }
 
-    /// Waits, with a time limit, until the supervisor has exited.
+    /// Waits until the supervisor has exited, for at most a second.
     pub(super) async fn wait_exited(mut self, clock: &Clock) {
         let bound = clock.now().saturating_add(Duration::from_secs(1));
         drop(self.pipe);
@@ -97,6 +99,7 @@ impl SupervisorProcess {
         }
     }
 
+    /// Writes a message to the supervisor's pipe. Kills a supervisor that no longer reads it.
     fn send(&mut self, message: SupervisorMessage) {
         match rustix::io::write(&self.pipe, &message.encode()) {
             Ok(_) => {}
@@ -106,15 +109,17 @@ impl SupervisorProcess {
                 let killed = self.process.kill();
                 tracing::warn!(?killed, "the supervisor process hangs; it is killed and replaced");
             }
-            // It was killed. Until it is replaced, the command still has its parent-death signal.
+            // The supervisor was killed. Until it is replaced, the command still has its
+            // parent-death signal.
             Err(error) => tracing::warn!(%error, "cannot write to the supervisor process"),
         }
     }
 }
 
 /// Starts a supervisor, for a command that is about to start or for one that runs in `group`.
+/// Returns its process and our end of the pipe for messages to it.
 fn spawn_process(liveness_fd: Option<&OwnedFd>, group: Option<Pid>) -> io::Result<(Child, OwnedFd)> {
-    let (ears, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (reader, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
     let liveness_fd = liveness_fd.map(OwnedFd::try_clone).transpose()?;
     let process = Command::new("/proc/self/exe")
@@ -123,8 +128,8 @@ fn spawn_process(liveness_fd: Option<&OwnedFd>, group: Option<Pid>) -> io::Resul
         .args(group.map(|group| group.as_raw_nonzero().to_string()))
         .env_remove(leasehold_command::secret::HIDDEN_URL_VARIABLE)
         .current_dir("/")
-        .stdin(ears)
-        // As its standard output, only the supervisor inherits the descriptor.
+        .stdin(reader)
+        // The descriptor is passed as standard output, so that only the supervisor inherits it.
         .stdout(liveness_fd.map_or_else(Stdio::null, Stdio::from))
         .stderr(Stdio::null())
         .process_group(0)

@@ -9,10 +9,11 @@ use super::RunContext;
 use super::report::Report;
 use super::signals::Signals;
 
-/// How long to wait for the engine's confirmation.
+/// How long to wait for the engine's confirmation of a release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Releases the lock, within a time limit. `None`: the engine did not confirm it.
+/// Releases the lock, within a time limit. `None` if the engine did not confirm it in time, or a
+/// signal ended the wait.
 pub(super) async fn release(run: &RunContext<'_>, guard: Guard, signals: &mut Signals) -> Option<ReleaseOutcome> {
     let bound = run.locks.clock().now().saturating_add(RELEASE_TIMEOUT);
     let released = tokio::select! {
@@ -36,11 +37,11 @@ pub(super) async fn release(run: &RunContext<'_>, guard: Guard, signals: &mut Si
     }
 }
 
-/// Releases what is left, for example a queue position. Where the kernel does that for an ended
-/// process, we wait only briefly. Another signal to end also stops the wait.
+/// Closes the engine, which releases what is left, such as a queue position. Waits only briefly
+/// where the kernel does that for an ended process; a signal to end also stops the wait.
 pub(super) async fn close(locks: Locks, signals: &mut Signals, report: &Report) {
     let by_kernel = locks.capabilities().expiry == Expiry::LeaseOrProcessDeath;
-    let patience = if by_kernel { Duration::from_millis(250) } else { RELEASE_TIMEOUT };
+    let timeout = if by_kernel { Duration::from_millis(250) } else { RELEASE_TIMEOUT };
     tokio::select! {
         biased;
         closed = locks.close() => {
@@ -49,6 +50,6 @@ pub(super) async fn close(locks: Locks, signals: &mut Signals, report: &Report) 
             }
         }
         _ = signals.next_end_signal() => {}
-        () = tokio::time::sleep(patience) => {}
+        () = tokio::time::sleep(timeout) => {}
     }
 }

@@ -27,7 +27,7 @@ impl Terminal {
         Some(Self { tty, own_group: process::getpgrp(), was_lent: false })
     }
 
-    /// Whether we are in the foreground.
+    /// Whether our own process group is in the foreground.
     pub(super) fn is_foreground(&self) -> bool {
         tcgetpgrp(&self.tty) == Ok(self.own_group)
     }
@@ -41,7 +41,7 @@ impl Terminal {
     /// alone in the foreground. In a pipeline or a script, the other processes would lose the
     /// terminal and Ctrl-C, so there the command gets it only when it reads from it.
     pub(super) fn is_lent_at_start(&self) -> bool {
-        isatty(std::io::stdin()) && self.is_foreground() && !process_group::has_others(self.own_group)
+        isatty(std::io::stdin()) && self.is_foreground() && !process_group::has_other_processes(self.own_group)
     }
 
     /// A descriptor for the command, which makes itself the foreground group before exec.
@@ -64,14 +64,15 @@ impl Terminal {
         }
     }
 
-    /// After a stop: lends the terminal again if we are in the foreground again.
+    /// Called when a shell has continued us: lends the terminal to `group` again, if we are in the
+    /// foreground.
     pub(super) fn resume(&mut self, group: Pid) {
         if self.was_lent && self.is_foreground() {
             self.lend(group);
         }
     }
 
-    /// Decides what to do about a stopped command.
+    /// Decides what to do about a command that the signal `by` has stopped.
     pub(super) fn stop_action(&self, group: Pid, by: Signal) -> StopAction {
         decide_stop_action(by, self.is_foreground(), self.is_lent_to(group), || {
             process_group::is_orphaned(self.own_group)
@@ -82,16 +83,18 @@ impl Terminal {
 /// What to do about a stopped command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopAction {
-    /// It needs the terminal, and we have it.
+    /// Lend it the terminal, which it needs and we have, and continue it.
     LendTerminal,
-    /// No shell would continue us: the command must not stop.
+    /// Continue it: no shell controls us that would do so later.
     Continue,
-    /// Our shell must see a stopped job.
+    /// Stop this process as well, so that our shell sees a stopped job.
     StopToo,
-    /// Another process stopped it on purpose, and will continue it.
+    /// Do nothing: another process stopped it on purpose, and will continue it.
     Ignore,
 }
 
+/// What to do about a command that the signal `by` has stopped. `is_foreground`: our group has the
+/// terminal; `is_lent`: the command's group has it; `is_orphaned`: no shell controls us.
 fn decide_stop_action(by: Signal, is_foreground: bool, is_lent: bool, is_orphaned: impl Fn() -> bool) -> StopAction {
     let wants_terminal = matches!(by, Signal::TTIN | Signal::TTOU);
     if wants_terminal && is_foreground {

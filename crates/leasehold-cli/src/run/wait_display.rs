@@ -14,8 +14,9 @@ use crate::duration::format_duration;
 use crate::output::{self, escape_control_chars};
 use crate::view;
 
-/// A wait shorter than this shows no line.
+/// A wait shorter than this shows no status line.
 const SHOW_AFTER: Duration = Duration::from_millis(100);
+/// How often the status line is refreshed.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The status line on the terminal.
@@ -32,7 +33,8 @@ impl<'a> WaitDisplay<'a> {
         Self { name, report, is_on_terminal: on_terminal, is_shown: Cell::new(false) }
     }
 
-    /// Shows the lock's state until dropped. Prints only on a terminal, or with --verbose or --json.
+    /// Shows the state of the lock that we wait for, and refreshes it, until the future is dropped.
+    /// Prints only on a terminal, or with --verbose or --json.
     pub(super) async fn show(&self, locks: &Locks) -> std::convert::Infallible {
         if !self.is_on_terminal && !self.report.is_verbose() {
             return std::future::pending().await;
@@ -59,7 +61,8 @@ impl<'a> WaitDisplay<'a> {
         }
     }
 
-    /// Overwrites the line; not from the background, where the shell's prompt is.
+    /// Overwrites the status line; not in the background, where it would overwrite the shell's
+    /// prompt.
     fn draw(&self, line: &str) {
         let stderr = io::stderr();
         if tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp()) {
@@ -72,7 +75,7 @@ impl<'a> WaitDisplay<'a> {
         self.is_shown.set(true);
     }
 
-    /// Erases the line.
+    /// Erases the status line, if one is shown.
     pub(super) fn clear(&self) {
         if self.is_shown.replace(false) {
             output::write_stderr("\r\x1b[2K");
@@ -80,6 +83,7 @@ impl<'a> WaitDisplay<'a> {
     }
 }
 
+/// The status line:
 /// `waiting for nightly: 2nd of 3 in queue; held by web1:4711 (./send-messages) for 12s`
 fn format_line(name: &LockName, view: Option<&LockView>, own_process: &Holder) -> String {
     let mut line = format!("waiting for {}", escape_control_chars(name.as_str()));
@@ -103,6 +107,7 @@ fn format_line(name: &LockName, view: Option<&LockView>, own_process: &Holder) -
     line
 }
 
+/// `1st`, `2nd`, `3rd`, `4th`, …
 fn format_ordinal(n: usize) -> String {
     let ending = match (n % 10, n % 100) {
         (_, 11..=13) => "th",

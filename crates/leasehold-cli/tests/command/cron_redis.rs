@@ -10,6 +10,7 @@ use leasehold_testbed::{Data, Proxy, WallClock, redis};
 use rustix::process::Signal;
 use serde_json::Value;
 
+/// Starts a host that runs the jobs of `file`, and appends its log to `hosts.log`.
 fn start_host(place: &TestFolder, url: &str, file: &str) -> RunningCommand {
     let mut command = place.command(["cron", "--engine", url, "--ttl", "2s", "--json", file]);
     let log_file = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
@@ -22,7 +23,7 @@ fn with_long_timeout(url: &str) -> String {
     format!("{url}?connect-timeout=60s")
 }
 
-/// The runs, as the jobs recorded them: tick -> tokens.
+/// The runs that jobs recorded in the file `log`: their tokens, by tick.
 fn recorded_runs(place: &TestFolder) -> BTreeMap<String, Vec<u64>> {
     let mut ran: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in place.read("log").lines() {
@@ -82,7 +83,7 @@ async fn a_reset_resumes_ticks_after_the_clock_was_ahead() {
     let newest = || recorded_runs(&place).into_keys().next_back();
     let first = wait_for("a tick", newest);
     clock.set_offset(3600).unwrap();
-    // So far ahead that it cannot be a tick of the right time.
+    // A tick later than this cannot be one by the right clock.
     let hour = first.parse::<jiff::Timestamp>().unwrap() + jiff::SignedDuration::from_mins(55);
     wait_for("a tick by the wrong clock", || newest().filter(|tick| *tick > hour.to_string()));
     clock.set_offset(0).unwrap();
@@ -115,7 +116,7 @@ async fn a_host_that_starts_before_its_engine_waits_for_it() {
     let mut waits = start_host(&place, &url, "jobs.cron");
     let event_count = |event: &str| place.read("hosts.log").matches(&format!("\"event\":\"{event}\"")).count();
     wait_for("a host that waits", || (event_count("unreachable") == 1).then_some(()));
-    // No file is loaded yet.
+    // HUP has no effect: no file is loaded yet.
     waits.signal(Signal::HUP);
     let stopped = start_host(&place, &url, "jobs.cron");
     wait_for("another", || (event_count("unreachable") == 2).then_some(()));
@@ -190,7 +191,7 @@ async fn a_stop_before_the_end_is_recorded_causes_no_second_run() {
     assert_eq!((history.as_array().unwrap().len(), &history[0]["outcome"]), (1, &Value::from("done")));
 }
 
-/// Monitoring must not take "unknown" for "enough".
+/// `cron status --check` must not pass when the number of hosts is unknown.
 #[tokio::test]
 async fn hosts_that_cannot_be_counted_fail_the_check() {
     let server = redis::start().await.unwrap();

@@ -9,7 +9,7 @@ use leasehold_testbed::Server;
 use leasehold_testbed::redis::{self, Cluster, Redis, Reply, RespClient, SentinelSet};
 use serde_json::Value;
 
-/// The URL of a user with these permissions.
+/// Creates or changes the user `worker` with these permissions; returns the URL with its login.
 async fn create_user(server: &Server, permissions: &str) -> String {
     let words: Vec<_> = "ACL SETUSER worker on >opensesame".split(' ').chain(permissions.split(' ')).collect();
     redis_command(server, &words).await;
@@ -39,7 +39,7 @@ async fn a_server_without_persistence_is_a_warning() {
         (1, vec!["persistence".to_owned(), "restart".into()]),
         "{report:#}"
     );
-    // Strict mode makes up for it.
+    // In strict mode, losing data at a restart is harmless.
     let strict = format!("{}?strict=30s", server.url());
     assert_eq!(run_doctor(&strict, &[]).await.exit_code(), 0);
 }
@@ -111,7 +111,7 @@ async fn unreported_settings_are_unknown_and_never_ok() {
         let finding = assert_finding(&some, check, "unknown");
         assert!(finding["found"].as_str().unwrap().contains("NOPERM"), "{finding}");
     }
-    // INFO has it, too.
+    // INFO reports the eviction policy, too.
     assert_finding(&some, "eviction-policy", "ok");
 
     let url = create_user(&server, "-info -slowlog -role -time").await;
@@ -205,7 +205,7 @@ async fn unexpected_keys_below_the_prefix_are_found() {
 #[tokio::test]
 async fn an_unreachable_or_paused_server_is_a_finding() {
     let mut server = redis::start().await.unwrap();
-    // Only scripts block.
+    // The server answers, but blocks all scripts.
     redis_command(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let (code, silent) = doctor_report(&server.url()).await;
     assert_eq!(code, 2);
@@ -286,10 +286,11 @@ fn folders_and_memory_have_small_reports() {
     assert!(ran.stdout().contains("is not a folder"), "{}", ran.stdout());
     place.run(["doctor", "--engine", "memory:"]).assert_ok();
     place.run(["doctor", "--engine", "redis://h1,h2"]).assert_failed(64, "one server");
-    place.run(["doctor", "--ttl", "0"]).assert_failed(64, "longer than nothing");
+    place.run(["doctor", "--ttl", "0"]).assert_failed(64, "longer than zero");
 }
 
-/// The command in docs/redis-acl.md.
+/// The words of the ACL command in docs/redis-acl.md, which creates a user with minimal
+/// permissions.
 fn minimal_acl_command() -> Vec<String> {
     let page = include_str!("../../../../docs/redis-acl.md");
     let line = page.lines().find(|line| line.starts_with("ACL SETUSER app on")).unwrap();

@@ -3,10 +3,11 @@
 
 use leasehold_testbed::{Server, mariadb, postgres, redis, zookeeper};
 
-use crate::common::short_leases::{file_while_held, with_a_lease};
+use crate::common::short_leases::{retry_with_longer_ttls, wait_for_file_while_held};
 use crate::common::{CommandOutput, TestFolder};
 
-/// Unusable engines of every family: unreachable addresses, and a folder that cannot be created.
+/// An unusable engine of every kind, and the address that its errors must name: unreachable
+/// servers, and a folder that cannot be created.
 const UNUSABLE_ENGINES: [(&str, &str); 9] = [
     ("redis://u:hunter2@127.0.0.1:1/0", "127.0.0.1:1"),
     ("rediss://127.0.0.1:1", "127.0.0.1:1"),
@@ -19,7 +20,7 @@ const UNUSABLE_ENGINES: [(&str, &str); 9] = [
     ("file:///proc/leasehold", "/proc/leasehold"),
 ];
 
-/// One line with the engine's name and address, each exactly once, and without a password.
+/// Asserts that an error is one line that names the engine and its address once, and no password.
 #[track_caller]
 fn assert_names_once(output: &str, scheme: &str, address: &str) {
     let engine = scheme.split('+').next().unwrap();
@@ -30,6 +31,7 @@ fn assert_names_once(output: &str, scheme: &str, address: &str) {
     assert!(!output.contains("hunter2"), "{output}");
 }
 
+/// Asserts that the command failed with such an error; returns its standard error.
 #[track_caller]
 fn assert_failed_naming(ran: &CommandOutput, url: &str, address: &str) -> String {
     let output = ran.stderr();
@@ -41,7 +43,6 @@ fn assert_failed_naming(ran: &CommandOutput, url: &str, address: &str) -> String
 #[test]
 fn an_engine_that_cannot_be_used_is_named_with_its_address() {
     let place = TestFolder::new();
-    std::fs::write(place.path("jobs"), "* * * * * name=job true\n").unwrap();
     for (url, address) in UNUSABLE_ENGINES {
         for args in [
             &["run", "-n", "a"][..],
@@ -83,17 +84,17 @@ async fn check_runtime_errors_name_lock_and_engine(mut server: Server, url: &str
     let (scheme, address) = (url.split(':').next().unwrap().to_owned(), server.addr().to_string());
     let owned_url = url.to_owned();
     let evicted = tokio::task::spawn_blocking(move || {
-        let (_, ended) = TestFolder::new().evict_a_holder(&owned_url, "job");
+        let (_, ended) = TestFolder::new().start_and_evict_holder(&owned_url, "job");
         ended.assert_failed(75, "the lock job is lost on ").stderr()
     });
     assert_names_once(&evicted.await.unwrap(), &scheme, &address);
     let owned_url = url.to_owned();
     let start = move || {
-        with_a_lease(|ttl| {
+        retry_with_longer_ttls(|ttl| {
             let place = TestFolder::new();
             let command = ["run", "--engine", &owned_url, "--ttl", ttl, "job", "--", "sh", "-c", "echo > ready; cat"];
             let mut held = place.start(command);
-            file_while_held(&place, &mut held, "ready")?;
+            wait_for_file_while_held(&place, &mut held, "ready")?;
             Some((place, held))
         })
     };

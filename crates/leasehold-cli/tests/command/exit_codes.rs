@@ -44,14 +44,14 @@ fn conflicts_and_timeouts_have_their_exit_code() {
     let event = place.run(["run", "-n", "--json", "a", "--", "true"]).assert_failed(1, "").events().remove(0);
     assert_eq!((&event["event"], &event["holders"][0]["token"]), (&"not-acquired".into(), &1.into()), "{event}");
     assert_eq!(event["engine"], place.engine(), "{event}");
-    place.run_with_a_wait(0.3, &["run", "-w", "{wait}", "a", "--", "true"]).assert_failed(1, "");
+    place.run_with_longer_waits(0.3, &["run", "-w", "{wait}", "a", "--", "true"]).assert_failed(1, "");
     place
-        .run_with_a_wait(0.3, &["run", "--timeout", "{wait}s", "-E", "43", "--verbose", "a", "--", "true"])
+        .run_with_longer_waits(0.3, &["run", "--timeout", "{wait}s", "-E", "43", "--verbose", "a", "--", "true"])
         .assert_failed(43, "(the nightly job) for ");
     let waiter = place.start(["run", "--describe", "the first", "a", "--", "true"]);
     place.wait_for_waiters("a", 1);
     place
-        .run_with_a_wait(0.3, &["run", "-w", "{wait}", "a", "--", "true"])
+        .run_with_longer_waits(0.3, &["run", "-w", "{wait}", "a", "--", "true"])
         .assert_failed(1, "; 1 ahead in the queue, first ")
         .assert_failed(1, "(the first) for ")
         .assert_failed(1, "; gave up after ");
@@ -61,7 +61,7 @@ fn conflicts_and_timeouts_have_their_exit_code() {
     let shortest =
         || Some(place.run(["run", "--wait", "0", "a", "--", "true"])).filter(|ran| ran.exit_code() != UNAVAILABLE);
     wait_for("an answer within the shortest wait", shortest).assert_failed(1, "");
-    assert_eq!(place.waiter_count("a"), 0, "who gave up has left the queue");
+    assert_eq!(place.waiter_count("a"), 0, "a waiter that gave up has left the queue");
     holder.close_input_and_wait().assert_ok();
     place.run(["run", "-n", "a", "--", "true"]).assert_ok();
 }
@@ -72,7 +72,7 @@ fn usage_errors_name_the_mistake() {
     for (args, message) in [
         (vec!["run", "a"], "no command to run"),
         (vec!["run", "-w", "soon", "a", "--", "true"], "a duration is seconds"),
-        (vec!["run", "--ttl", "0", "a", "--", "true"], "longer than nothing"),
+        (vec!["run", "--ttl", "0", "a", "--", "true"], "longer than zero"),
         (vec!["run", "--ttl", "1us", "a", "--", "true"], "a duration is seconds"),
         (vec!["run", "--ttl", "1ms", "a", "--", "true"], "the TTL is between"),
         (vec!["run", "--grace", "20s", "a", "--", "true"], "below half of the TTL"),
@@ -144,7 +144,7 @@ fn a_folder_that_is_not_ours_is_refused() {
     std::fs::create_dir(place.path("theirs")).unwrap();
     let url = format!("file://{}/theirs", place.dir.path().display());
     let mut command = if rustix::process::geteuid().is_root() {
-        // As another user, who can run this but not use the folder.
+        // Runs the command as another user, who can execute the copy but not use the folder.
         std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::set_permissions(place.path("theirs"), std::fs::Permissions::from_mode(0o700)).unwrap();
         crate::common::copy_program(&place.path("leasehold"));

@@ -2,12 +2,12 @@
 //! not with the environment.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
-use crate::common::short_leases::{UNAVAILABLE, with_a_wait};
+use crate::common::short_leases::{UNAVAILABLE, retry_with_longer_waits};
 use crate::common::{LONG_TTL, TestFolder, wait_for};
 use leasehold_testbed::redis;
 
-/// A daemon that the command under lock `a` leaves behind waits for the file `release_daemon`, does `work`, and
-/// then records that.
+/// Starts a run of lock `a` whose command leaves a daemon behind. The daemon waits for the file
+/// `go`, does `work`, and then writes the file `ended`.
 fn start_daemon_under_lock(place: &TestFolder, options: &str, work: &str) -> crate::common::RunningCommand {
     let script = format!(
         "run() {{ \"$L\" run --ttl {LONG_TTL} {options} \"$@\"; }}\n\
@@ -21,17 +21,18 @@ fn start_daemon_under_lock(place: &TestFolder, options: &str, work: &str) -> cra
     args.extend(["a", "-c", start]);
     let outer = place.start(args);
     place.wait_for_file("outer");
-    // It has its own session now: before that it would die with the command's group.
+    // The daemon has its own session now; before, it would be killed with the command's group.
     place.wait_for_file("apart");
     outer
 }
 
+/// Lets the daemon do its work, and waits for its end.
 fn release_daemon(place: &TestFolder) {
     std::fs::write(place.path("go"), "").unwrap();
     place.wait_for_file("ended");
 }
 
-/// After the end of the outer run, the daemon's runs do not share an owner.
+/// Checks that the daemon's runs exclude each other once the outer run has ended.
 fn check_daemon_runs_exclude_each_other(place: &TestFolder, options: &str) {
     let turn = "run a -c 'mkdir busy || echo OVERLAP >> log; echo $LEASEHOLD_TOKEN >> log; sleep 0.02; rmdir busy'";
     let hold = "run a -c 'touch in; until [ -e out ]; do sleep 0.01; done' &";
@@ -49,7 +50,8 @@ fn check_daemon_runs_exclude_each_other(place: &TestFolder, options: &str) {
     assert!(tokens[0] > place.read("outer").trim().parse().unwrap(), "{tokens:?}");
 }
 
-/// One of its runs entered during the outer hold; another one, started later, must wait for it.
+/// Checks that a run that the daemon starts after the outer run has ended does not re-enter a hold
+/// that another run of the daemon re-entered before.
 fn check_hold_outliving_the_outer_run_is_not_re_entered(place: &TestFolder, options: &str) {
     let hold = "run a -c 'echo $LEASEHOLD_TOKEN > in; until [ -e out ]; do sleep 0.01; done' &";
     let again = "run -n a -- true; echo $? > inside";
@@ -60,7 +62,7 @@ fn check_hold_outliving_the_outer_run_is_not_re_entered(place: &TestFolder, opti
     std::fs::write(place.path("go"), "").unwrap();
     place.wait_for_file("said");
     assert_eq!(place.read("in"), place.read("outer"), "it re-enters the outer hold");
-    assert_eq!(place.read("inside"), "0\n", "and so is another");
+    assert_eq!(place.read("inside"), "0\n", "another run re-enters it, too");
     outer.close_input_and_wait().assert_ok();
     std::fs::write(place.path("over"), "").unwrap();
     place.wait_for_file("ended");
@@ -149,16 +151,16 @@ async fn an_engine_without_inspection_refuses_only_while_the_outer_run_lives() {
 async fn a_lock_held_by_an_outer_run_under_another_url_is_the_same_lock() {
     let server = redis::start().await.unwrap();
     let (url, port) = (format!("{}?connect-timeout=60s", server.url()), server.addr().port());
-    let work = move || with_a_wait(0.3, |wait| is_the_same_lock(&url, port, wait));
+    let work = move || retry_with_longer_waits(0.3, |wait| attempt_re_entry_by_another_url(&url, port, wait));
     tokio::task::spawn_blocking(work).await.unwrap();
 }
 
-/// `None`: the engine did not answer within the wait.
-fn is_the_same_lock(url: &str, port: u16, wait: &str) -> Option<()> {
+/// One attempt of the test; `None` if the engine did not answer within the wait.
+fn attempt_re_entry_by_another_url(url: &str, port: u16, wait: &str) -> Option<()> {
     let place = TestFolder::new();
     let other = format!("redis://localhost:{port}?connect-timeout=60s");
-    // With the owner it enters. Without it, a run that would wait for ever is refused, and one
-    // with a timeout is not.
+    // With LEASEHOLD_OWNER, the inner run re-enters. Without it, a run that would wait forever is
+    // refused, and one with a timeout is not.
     let inner = format!("\"$L\" run --engine '{other}' a -c 'echo $LEASEHOLD_TOKEN'");
     let script = format!(
         "echo $LEASEHOLD_TOKEN; {inner}; env -u LEASEHOLD_OWNER {inner} 2> stranger; echo $?; \
@@ -167,7 +169,8 @@ fn is_the_same_lock(url: &str, port: u16, wait: &str) -> Option<()> {
     let out = place.start(["run", "--ttl", LONG_TTL, "--engine", url, "a", "-c", &script]).wait().assert_ok().stdout();
     let lines: Vec<_> = out.lines().collect();
     assert_eq!((lines[0] == lines[1], lines[2]), (true, "64"), "{out}");
-    let output = wait_for("its words", || Some(place.read("stranger")).filter(|output| !output.is_empty()));
+    let output =
+        wait_for("the error of the inner run", || Some(place.read("stranger")).filter(|output| !output.is_empty()));
     assert!(output.contains("would wait for itself"), "{output}");
     assert!(output.contains(&format!("localhost:{port}")), "{output}");
     if lines[3] == UNAVAILABLE.to_string() {
@@ -190,15 +193,15 @@ fn a_job_that_waits_for_its_own_lock_is_refused() {
 /// Without inspection, only `LEASEHOLD_HELD` shows that the lock may be an outer run's: the wait is
 /// not refused, but its likely reason is printed, once.
 #[tokio::test]
-async fn a_wait_that_may_be_for_an_outer_run_says_so_without_inspection() {
+async fn a_wait_that_may_be_for_an_outer_run_prints_a_warning_without_inspection() {
     let server = redis::start().await.unwrap();
     let (url, port) = (format!("{}?protocol=simple&connect-timeout=60s", server.url()), server.addr().port());
-    let work = move || with_a_wait(1.0, |wait| says_so_without_inspection(&url, port, wait));
+    let work = move || retry_with_longer_waits(1.0, |wait| attempt_deadlock_warning(&url, port, wait));
     tokio::task::spawn_blocking(work).await.unwrap();
 }
 
-/// `None`: the engine did not answer within the wait.
-fn says_so_without_inspection(url: &str, port: u16, wait: &str) -> Option<()> {
+/// One attempt of the test; `None` if the engine did not answer within the wait.
+fn attempt_deadlock_warning(url: &str, port: u16, wait: &str) -> Option<()> {
     let place = TestFolder::new();
     let inner = format!("\"$L\" run --engine 'redis://localhost:{port}?protocol=simple&connect-timeout=60s'");
     let script = format!(

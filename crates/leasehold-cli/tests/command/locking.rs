@@ -61,7 +61,7 @@ fn the_engine_on_the_command_line_reaches_the_command() {
     let out = place.run(["run", "--engine", &url, "a", "-c", "\"$L\" show --json a"]).assert_ok().stdout();
     let view: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(view["holders"].as_array().unwrap().len(), 1);
-    // Also with a relative folder, if the command changes its working directory.
+    // A relative folder is the same engine after the command changed its working directory.
     let out = place
         .run(["run", "--engine", "file:here", "a", "-c", "cd / && \"$L\" run -n a -- echo same"])
         .assert_ok()
@@ -80,7 +80,7 @@ fn a_run_inside_the_command_re_enters() {
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(&lines[..3], ["1", "1", "deep"], "{out}");
     let list: serde_json::Value = serde_json::from_str(lines[3]).unwrap();
-    assert_eq!(list[0]["holders"].as_array().unwrap().len(), 1, "the inner one gave its part back: {list}");
+    assert_eq!(list[0]["holders"].as_array().unwrap().len(), 1, "the inner run has released its hold: {list}");
     assert_eq!(place.holder_count("a"), 0);
     // Two spellings of a URL name the same engine.
     let other =
@@ -91,7 +91,7 @@ fn a_run_inside_the_command_re_enters() {
     let script =
         format!("{hold} until [ -e in ]; do sleep 0.01; done; \"$L\" run -n b -- true; echo $?; touch out; wait");
     assert_eq!(place.run(["run", "a", "-c", &script]).assert_ok().stdout(), "1\n");
-    // Without the owner it cannot re-enter.
+    // Without LEASEHOLD_OWNER, a nested run cannot re-enter.
     let out =
         place.run(["run", "a", "-c", "env -u LEASEHOLD_OWNER \"$L\" run -n a -- true; echo $?"]).assert_ok().stdout();
     assert_eq!(out, "1\n");
@@ -141,7 +141,7 @@ fn json_events_are_printed_on_standard_error() {
     let mut running = running;
     let mut stderr = running.0.as_mut().unwrap().stderr.take().unwrap();
     let mut byte = [0];
-    // It prints that it waits before it acquires the lock.
+    // The first line, that the run waits, is printed before the run acquires the lock.
     while !output.ends_with('\n') {
         std::io::Read::read_exact(&mut stderr, &mut byte).unwrap();
         output.push(char::from(byte[0]));

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::short_leases::{
-    LIST_LIVING_FAMILY, earliest_end, family_while_held, file_while_held, while_held, with_a_lease,
+    LIST_LIVING_FAMILY, earliest_lease_end, retry_with_longer_ttls, wait_for_family_while_held,
+    wait_for_file_while_held, wait_while_held,
 };
 use crate::common::{CommandOutput, TestFolder, is_alive, wait_for};
 use leasehold::clock::Clock;
@@ -12,27 +13,29 @@ fn parse_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// A command that ignores TERM, with a child that does, too.
+/// A command that records TERM in `received` but ignores it, with a child that ignores it, too.
+/// Both write their process ids.
 const TERM_IGNORING_COMMAND: &str = "trap 'echo term >> received' TERM; sh -c 'trap \"\" TERM; echo $$ > grandchild; exec sleep 1000' \
     > /dev/null 2>&1 & echo $$ > child; while :; do wait; done";
 
+/// Waits for the process ids of the command and its child.
 fn process_ids(place: &TestFolder) -> [String; 2] {
     [place.wait_for_file("child"), place.wait_for_file("grandchild")]
 }
 
 #[test]
-fn an_evicted_command_gets_term_then_kill_and_exits_with_75() {
-    with_a_lease(gets_term_then_kill);
+fn a_force_released_command_gets_term_then_kill_and_exits_with_75() {
+    retry_with_longer_ttls(attempt_term_then_kill);
 }
 
-/// `None`: the command got KILL before its trap had run.
-fn gets_term_then_kill(grace: &str) -> Option<()> {
+/// One attempt of the test; `None` if the command got KILL before its trap had run.
+fn attempt_term_then_kill(grace: &str) -> Option<()> {
     let place = TestFolder::new();
     let mut running = place.start(["run", "--grace", grace, "a", "-c", TERM_IGNORING_COMMAND]);
     let family = process_ids(&place);
     let evicted = place.run(["evict", "--yes", "--reason", "drill", "a"]).assert_ok().stdout();
     assert!(evicted.contains("fence token 2") && evicted.contains("reason: drill"), "{evicted}");
-    let received = file_while_held(&place, &mut running, "received");
+    let received = wait_for_file_while_held(&place, &mut running, "received");
     running.wait().assert_failed(75, "the lock a is lost");
     assert!(family.iter().all(|pid| !is_alive(pid)));
     assert_eq!(received?, "term\n");
@@ -85,10 +88,9 @@ fn on_lost_ignore_only_warns() {
     running.close_input_and_wait().assert_failed(6, "continues without it");
 }
 
-/// A graceful eviction: the command may clean up, and the waiter runs when the holder has released
-/// the lock.
+/// The command may clean up, and the waiter runs when the holder has released the lock.
 #[test]
-fn a_graceful_eviction_sends_term_and_the_waiter_follows_the_release() {
+fn evict_graceful_sends_term_and_the_waiter_acquires_after_the_release() {
     let place = TestFolder::new();
     let child = "trap 'sleep 0.2; echo clean >> order; exit 0' TERM; echo > ready; while :; do sleep 0.01; done";
     let running = place.start(["run", "--ttl", "10m", "a", "-c", child]);
@@ -103,8 +105,8 @@ fn a_graceful_eviction_sends_term_and_the_waiter_follows_the_release() {
     assert_eq!(place.read("order"), "clean\nnext\n");
 }
 
-/// Whether the lease expired before the release request.
-fn expired_before_request(ran: &CommandOutput) -> bool {
+/// Whether a run's lease expired before the release was requested.
+fn has_expired_before_request(ran: &CommandOutput) -> bool {
     let events = ran.events();
     let requested = events.iter().any(|event| event["event"] == json!("release-requested"));
     let expired = |event: &Value| event["event"] == json!("lost") && event["reason"] == json!("expired");
@@ -114,24 +116,24 @@ fn expired_before_request(ran: &CommandOutput) -> bool {
 /// A holder that ignores TERM is killed before its lease ends; no waiter is granted the lock before
 /// that.
 #[test]
-fn a_command_that_ignores_a_graceful_eviction_is_killed_before_its_deadline() {
-    with_a_lease(is_killed_before_its_deadline);
+fn a_command_that_ignores_a_release_request_is_killed_before_its_deadline() {
+    retry_with_longer_ttls(attempt_ignored_release_request);
 }
 
-/// `None`: the lease ended before the request, KILL came before the trap had run, or the lease ended
-/// before KILL had taken effect.
-fn is_killed_before_its_deadline(ttl: &str) -> Option<()> {
+/// One attempt of the test; `None` if the lease ended before the request, KILL came before the trap
+/// had run, or the lease ended before KILL had taken effect.
+fn attempt_ignored_release_request(ttl: &str) -> Option<()> {
     let place = TestFolder::new();
-    let earliest_end = earliest_end(ttl);
+    let earliest_lease_end = earliest_lease_end(ttl);
     let mut running = place.start(["run", "--ttl", ttl, "--json", "a", "-c", TERM_IGNORING_COMMAND]);
-    let family = family_while_held(&place, &mut running)?;
+    let family = wait_for_family_while_held(&place, &mut running)?;
     let waiter = place.start(["run", "a", "-c", LIST_LIVING_FAMILY]);
-    while_held(&mut running, "a waiter", || (place.waiter_count("a") == 1).then_some(()));
+    wait_while_held(&mut running, "a waiter", || (place.waiter_count("a") == 1).then_some(()));
     let evict = place.start(["evict", "--graceful", "--yes", "--json", "a"]);
-    let received = file_while_held(&place, &mut running, "received");
-    let (ran, is_in_time) = (running.wait(), Clock::system().now() <= earliest_end);
+    let received = wait_for_file_while_held(&place, &mut running, "received");
+    let (ran, is_in_time) = (running.wait(), Clock::system().now() <= earliest_lease_end);
     let output = evict.wait();
-    if expired_before_request(&ran) {
+    if has_expired_before_request(&ran) {
         return None;
     }
     let output = parse_json(&output.assert_ok().stdout());
@@ -148,20 +150,21 @@ fn is_killed_before_its_deadline(ttl: &str) -> Option<()> {
     living.is_empty().then_some(())
 }
 
-/// The lease ends while the command continues: this is not reported as a release.
+/// The lease expires while the command continues: `evict --graceful` does not report a release.
 #[test]
 fn a_lease_that_expires_without_a_release_is_reported_as_expired() {
-    with_a_lease(is_reported_as_expired);
+    retry_with_longer_ttls(attempt_expiry_after_request);
 }
 
-fn is_reported_as_expired(ttl: &str) -> Option<()> {
+/// One attempt of the test; `None` if the lease expired before the request.
+fn attempt_expiry_after_request(ttl: &str) -> Option<()> {
     let place = TestFolder::new();
     let command = "echo > ready; read x; exit 6";
     let running = place.start(["run", "--ttl", ttl, "--on-lost", "ignore", "--json", "a", "-c", command]);
     place.wait_for_file("ready");
     let output = place.run(["evict", "--graceful", "--yes", "a"]);
     let ran = running.close_input_and_wait();
-    if expired_before_request(&ran) {
+    if has_expired_before_request(&ran) {
         return None;
     }
     let output = output.assert_ok().stdout();
@@ -170,9 +173,10 @@ fn is_reported_as_expired(ttl: &str) -> Option<()> {
     Some(())
 }
 
-/// A waiter holds no lock: it gets no request and is not evicted, even if it is granted meanwhile.
+/// A waiter holds no lock: it gets no request and stays in the queue, even if it is granted
+/// meanwhile.
 #[test]
-fn a_graceful_eviction_leaves_a_waiter_alone() {
+fn evict_graceful_leaves_a_waiter_in_the_queue() {
     let place = TestFolder::new();
     let holder = place.start_holder(&[], "a");
     let waiter = place.start(["run", "a", "-c", "echo ran"]);
@@ -184,23 +188,24 @@ fn a_graceful_eviction_leaves_a_waiter_alone() {
     assert_eq!(waiter.close_input_and_wait().assert_ok().stdout(), "ran\n");
 }
 
-/// The long variants of this test and the next one show that TERM came first.
+/// `max_hold_ends_the_command_before_it_is_over` shows that TERM came first.
 #[test]
 fn max_hold_ends_the_command() {
-    with_a_lease(ends_with_max_hold);
+    retry_with_longer_ttls(attempt_max_hold);
 }
 
-/// `None`: the hold ended before the command had begun, or before KILL had taken effect.
-fn ends_with_max_hold(max_hold: &str) -> Option<()> {
+/// One attempt of the test; `None` if the hold ended before the command had begun, or before KILL
+/// had taken effect.
+fn attempt_max_hold(max_hold: &str) -> Option<()> {
     let place = TestFolder::new();
-    let earliest_end = earliest_end(max_hold);
+    let earliest_lease_end = earliest_lease_end(max_hold);
     let mut running =
         place.start(["run", "--max-hold", max_hold, "--grace", "500ms", "a", "-c", TERM_IGNORING_COMMAND]);
-    let family = family_while_held(&place, &mut running)?;
+    let family = wait_for_family_while_held(&place, &mut running)?;
     // Another run acquires the lock; by then the command is gone.
     let waiter = place.start(["run", "a", "-c", LIST_LIVING_FAMILY]);
     running.wait().assert_failed(75, "--max-hold is over");
-    let is_in_time = Clock::system().now() <= earliest_end;
+    let is_in_time = Clock::system().now() <= earliest_lease_end;
     assert!(family.iter().all(|pid| !is_alive(pid)));
     let living = waiter.wait().assert_ok().stdout();
     assert!(living.is_empty() || !is_in_time, "granted while {living} ran");
@@ -209,13 +214,14 @@ fn ends_with_max_hold(max_hold: &str) -> Option<()> {
 
 #[test]
 fn when_renewals_fail_the_command_ends() {
-    with_a_lease(ends_when_renewals_fail);
+    retry_with_longer_ttls(attempt_failed_renewals);
 }
 
-fn ends_when_renewals_fail(ttl: &str) -> Option<()> {
+/// One attempt of the test; `None` if the lease ended before the command had begun.
+fn attempt_failed_renewals(ttl: &str) -> Option<()> {
     let place = TestFolder::new();
     let mut running = place.start(["run", "--ttl", ttl, "--grace", "1s", "--json", "a", "-c", TERM_IGNORING_COMMAND]);
-    let family = family_while_held(&place, &mut running)?;
+    let family = wait_for_family_while_held(&place, &mut running)?;
     let latch = block_lock_file(&place);
     let ran = running.wait().assert_failed(75, "");
     assert!(family.iter().all(|pid| !is_alive(pid)));
@@ -285,7 +291,7 @@ fn a_loss_found_after_the_command_has_ended_is_reported() {
     let place = TestFolder::new();
     let running = place.start(["run", "a", "-c", "echo $$ > child; exec cat"]);
     let child = place.wait_for_file("child");
-    // When it continues, both the eviction and the command's end have happened.
+    // When it continues, the lock was force released and the command has ended.
     running.signal(rustix::process::Signal::STOP);
     place.run(["evict", "--yes", "a"]).assert_ok();
     let pid = rustix::process::Pid::from_raw(child.trim().parse().unwrap()).unwrap();
@@ -293,10 +299,10 @@ fn a_loss_found_after_the_command_has_ended_is_reported() {
     wait_for("the end of the command", || (!is_alive(&child)).then_some(()));
     running.signal(rustix::process::Signal::CONT);
     running.wait().assert_failed(75, "the lock a is lost");
-    // Also if the lock is lost while only --min-hold keeps it.
+    // A loss is reported, too, when only --min-hold keeps the lock.
     let running = place.start(["run", "--min-hold", "1h", "a", "-c", "echo > done"]);
     place.wait_for_file("done");
-    wait_for("the lock to be evicted", || (place.run(["evict", "--yes", "a"]).exit_code() == 0).then_some(()));
+    wait_for("the forced release", || (place.run(["evict", "--yes", "a"]).exit_code() == 0).then_some(()));
     let ran = running.wait();
     assert!(ran.stderr().contains("the lock a is lost"), "{}: {}", ran.exit_code(), ran.stderr());
 }

@@ -113,10 +113,10 @@ fn evict_can_select_one_of_many_contenders() {
     two.close_input_and_wait().assert_ok();
 }
 
-/// An evicted waiter ends, and does not run later; no fence token is printed that would refuse the
-/// holder.
+/// A waiter that must give up ends, and does not run later; no fence token is printed, because it
+/// would refuse the holder.
 #[test]
-fn an_evicted_waiter_ends_with_75_and_does_not_run() {
+fn a_force_released_waiter_ends_with_75_and_does_not_run() {
     let place = TestFolder::new();
     let holder = place.start_holder(&[], "a");
     let waiter = place.start(["run", "a", "-c", "echo > ran"]);
@@ -130,7 +130,7 @@ fn an_evicted_waiter_ends_with_75_and_does_not_run() {
     assert!(!place.path("ran").exists());
 }
 
-/// An unset shell variable is not a claim.
+/// An empty --claim usually comes from an unset shell variable.
 #[test]
 fn an_empty_claim_is_refused() {
     let place = TestFolder::new();
@@ -202,7 +202,7 @@ fn completions_and_manual_pages() {
 #[test]
 fn a_closed_pipe_causes_no_panic() {
     let place = TestFolder::new();
-    // So that `ls` and `show` print no message about a missing folder.
+    // Creates the folder, so that `ls` and `show` print no message about a missing one.
     place.run(["run", "a", "--", "true"]).assert_ok();
     for args in [
         &["ls"][..],

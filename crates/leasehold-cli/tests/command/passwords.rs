@@ -23,7 +23,7 @@ fn write_private(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Runs `work` beside a server with a password, with its URL.
+/// Starts a server with a password, and runs `work` with a folder and the server's URL.
 async fn run_with_server(work: impl FnOnce(TestFolder, String) + Send + 'static) {
     let server = Redis::new().password(PASSWORD).start().await.unwrap();
     let url = format!("{}?connect-timeout=60s", server.url());
@@ -94,8 +94,7 @@ async fn the_password_can_be_read_from_a_file() {
     .await;
 }
 
-/// One line names the file and the remedy. This holds for every way to name the file, with a
-/// reachable and an unreachable engine.
+/// The warning is one line with the file and the remedy, for every way to name the file.
 #[test]
 fn a_world_readable_secret_file_causes_a_warning() {
     let place = TestFolder::new();

@@ -10,7 +10,7 @@ fn with_long_timeout(url: &str) -> String {
     format!("{url}?connect-timeout=60s")
 }
 
-/// Runs `work` beside a server, on a thread that may block.
+/// Starts a server, and runs `work` with a folder and the server's URL, on a thread that may block.
 async fn run_with_server(work: impl FnOnce(TestFolder, String) + Send + 'static) {
     let server = redis::start().await.unwrap();
     let url = with_long_timeout(&server.url());
@@ -23,7 +23,7 @@ async fn eight_processes_run_one_at_a_time_with_rising_tokens() {
 }
 
 #[tokio::test]
-async fn a_held_lock_is_listed_refused_and_evicted() {
+async fn a_held_lock_is_listed_refused_and_force_released() {
     run_with_server(|place, url| {
         let held = place.start(["run", "--engine", &url, "--describe", "a job", "nightly", "--", "sleep", "60"]);
         crate::common::wait_for("the lock to be held", || {
@@ -37,7 +37,7 @@ async fn a_held_lock_is_listed_refused_and_evicted() {
         let ended = held.close_input_and_wait();
         assert_ne!(ended.exit_code(), 0, "the command was ended with its lock");
         let examined = place.run(["doctor", "--engine", &url]).stdout();
-        assert!(!examined.contains("a part is missing"), "our own list of evictions: {examined}");
+        assert!(!examined.contains("a part is missing"), "the record of the forced release is no orphan: {examined}");
         place.run(["run", "--engine", &url, "-n", "nightly", "--", "true"]).assert_ok();
     })
     .await;
@@ -128,7 +128,7 @@ async fn missing_replicas_are_named_as_the_reason() {
     .await;
 }
 
-/// A server that is not a Redis: it sends this answer, or closes the connection.
+/// Starts a server that is not a Redis: it sends this answer to each connection, and closes it.
 fn start_non_redis_server(answer: &'static str) -> std::net::SocketAddr {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -4,7 +4,7 @@
 use crate::common::{LONG_TTL, TEST_TIMEOUT, TestFolder};
 use leasehold_testbed::redis::{IndependentServers, Reply, RespClient};
 
-/// Counts the claims in a lock's record.
+/// A script that counts the claims in a lock's record.
 const COUNT_SCRIPT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 50, 0
 while text and at < #text do at, count = at + 68 + string.sub(text, at + 64, at + 67), count + 1 end
 return count";
@@ -13,8 +13,8 @@ return count";
 async fn claim_counts(servers: &IndependentServers, name: &str) -> Vec<i64> {
     let mut counts = Vec::new();
     for server in servers.servers() {
-        let mut hand = RespClient::connect(server.addr()).await.unwrap();
-        match hand.command(&["EVAL", COUNT_SCRIPT, "1", &format!("leasehold:q{name}")]).await.unwrap() {
+        let mut client = RespClient::connect(server.addr()).await.unwrap();
+        match client.command(&["EVAL", COUNT_SCRIPT, "1", &format!("leasehold:q{name}")]).await.unwrap() {
             Reply::Integer(count) => counts.push(count),
             other => panic!("{other:?}"),
         }
@@ -22,12 +22,12 @@ async fn claim_counts(servers: &IndependentServers, name: &str) -> Vec<i64> {
     counts
 }
 
-/// Their URL with a long timeout: no response is late, even on a busy machine.
+/// The servers' URL with a long timeout: no response is late, even on a busy machine.
 fn url_with_long_timeout(servers: &IndependentServers) -> String {
     format!("{}?node-timeout=30s", servers.url())
 }
 
-/// Runs it to its end; returns its exit code.
+/// Runs `leasehold run` with these arguments to its end; returns its exit code.
 async fn run_to_exit_code(url: &str, arguments: &[&str]) -> i32 {
     let arguments: Vec<_> =
         ["run", "--engine", url, "--ttl", LONG_TTL].iter().chain(arguments).map(ToString::to_string).collect();
@@ -40,7 +40,7 @@ async fn no_server_keeps_data_after_the_command_has_ended() {
     let url = url_with_long_timeout(&servers);
     for round in 0..10 {
         assert_eq!(run_to_exit_code(&url, &["job", "--", "true"]).await, 0);
-        // Without any delay: the next run may start at once.
+        // The claims are gone when the command has ended, not a moment later.
         assert_eq!(claim_counts(&servers, "job").await, [0; 5], "round {round}");
         assert_eq!(run_to_exit_code(&url, &["job", "--", "sh", "-c", "exit 7"]).await, 7);
         assert_eq!(claim_counts(&servers, "job").await, [0; 5], "round {round}");
@@ -83,13 +83,13 @@ async fn the_wait_limit_covers_connecting_too() {
         (ran.exit_code(), ran.stderr())
     };
     let ended = tokio::time::timeout(TEST_TIMEOUT, tokio::task::spawn_blocking(run)).await;
-    let (code, output) = ended.expect("before the servers are given up, which is later than the bound").unwrap();
+    let (code, output) = ended.expect("the end at the wait limit, long before connect-timeout").unwrap();
     assert_eq!(code, 69, "{output}");
     assert!(output.contains("could not be reached within 1s"), "{output}");
 }
 
-/// With too few servers to survive a failure it prints a warning, and works. An even number needs
-/// an option.
+/// With too few servers to survive a failure, the command prints a warning, and runs. An even
+/// number of servers needs `even=allowed`.
 #[tokio::test]
 async fn too_few_servers_cause_a_warning() {
     let servers = IndependentServers::start(2).await.unwrap();

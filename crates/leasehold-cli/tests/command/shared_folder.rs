@@ -12,7 +12,7 @@ use crate::common::{CommandOutput, LONG_TTL, RunningCommand, copy_program, wait_
 /// The group that all users of the folder are in. Each also has its own primary group.
 const COMMON_GROUP: u32 = 4100;
 
-/// A folder that every user can reach, with a copy of the program.
+/// A host with several users: a folder that all of them can reach, with a copy of the program.
 struct TestHost {
     dir: tempfile::TempDir,
 }
@@ -30,6 +30,7 @@ impl TestHost {
         self.dir.path().join(name)
     }
 
+    /// The folder for the locks that the users share.
     fn folder(&self) -> PathBuf {
         self.path("locks-here")
     }
@@ -60,6 +61,7 @@ impl TestHost {
         command
     }
 
+    /// `leasehold` with these arguments, as this user.
     fn command(&self, uid: u32, url: &str, args: &[&str]) -> Command {
         let mut command = self.as_user(uid, self.path("leasehold").to_str().unwrap());
         for variable in ["LEASEHOLD_OWNER", "LEASEHOLD_HELD", "LEASEHOLD_NAME", "LEASEHOLD_TOKEN", "LEASEHOLD_LOG"] {
@@ -69,6 +71,7 @@ impl TestHost {
         command
     }
 
+    /// Runs `leasehold` as this user to its end.
     fn run(&self, uid: u32, url: &str, args: &[&str]) -> CommandOutput {
         CommandOutput(self.command(uid, url, args).output().unwrap())
     }
@@ -118,7 +121,7 @@ fn two_users_share_a_prepared_folder_through_a_common_group() {
         let host = TestHost::new();
         host.make_folder(given);
         check_sharing(&host, &host.url(if given == 0o3777 { "&group=4100" } else { "" }));
-        assert_eq!(mode_of(&host.folder()), given, "its mode is its maker's");
+        assert_eq!(mode_of(&host.folder()), given, "the mode stays as its creator set it");
         // After a reboot the other user comes first: in a sticky folder it cannot replace the first
         // user's file.
         fs::write(host.folder().join("clock"), "0 1\n").unwrap();
@@ -206,7 +209,8 @@ fn a_member_of_the_group_cannot_reach_roots_files_through_the_folder() {
         "others are still listed"
     );
     for number in 0..300 {
-        // Enough locks that some are swept, which writes the floor.
+        // With so many locks, the engine removes some, and then writes the lowest next token to
+        // `floor`.
         if fs::symlink_metadata(host.folder().join("floor")).is_ok() {
             break;
         }
@@ -240,7 +244,7 @@ fn the_default_folder_belongs_to_the_user_and_is_printed() {
     run(&["run", "job", "--", "true"], None).assert_ok();
     let listed = run(&["ls"], None).assert_ok();
     assert!(listed.stderr().contains(&named), "{}", listed.stderr());
-    // As under cron, which has another environment.
+    // With another XDG_STATE_HOME, as cron may set it, `file:` is another folder.
     let doctor = run(&["doctor", "--json"], Some(&state));
     assert_eq!(doctor.exit_code(), 1, "{}", doctor.stdout());
     let report: serde_json::Value = serde_json::from_str(&doctor.stdout()).unwrap();
@@ -249,7 +253,8 @@ fn the_default_folder_belongs_to_the_user_and_is_printed() {
     assert!(finding["found"].as_str().unwrap().contains(folder.to_str().unwrap()), "{finding}");
 }
 
-/// As another user's doctor sees root's default folder: mode 0700 hides what is in it.
+/// Another user's default folder has mode 0700, which hides its content; the doctor reports it
+/// anyway.
 #[test]
 fn a_default_folder_that_is_closed_to_us_is_seen() {
     let host = TestHost::new();

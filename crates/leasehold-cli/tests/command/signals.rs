@@ -1,6 +1,8 @@
 //! Signals to leasehold, and the death of leasehold itself.
 
-use crate::common::short_leases::{LIST_LIVING_FAMILY, earliest_end, family_while_held, with_a_lease};
+use crate::common::short_leases::{
+    LIST_LIVING_FAMILY, earliest_lease_end, retry_with_longer_ttls, wait_for_family_while_held,
+};
 use crate::common::{RunningCommand, TestFolder, is_alive, wait_for};
 use leasehold::clock::Clock;
 use rustix::process::{Pid, Signal};
@@ -10,7 +12,7 @@ use rustix::process::{Pid, Signal};
 const HEARTBEAT_COMMAND: &str = "beat() { while :; do date +%s%N >> beats; done; }
     sh -c 'echo $$ > grandchild; exec sleep 1000' & beat & echo $$ > child; wait";
 
-/// The command lines of both processes, once they run.
+/// Waits for the process ids of the command and its child.
 fn process_ids(place: &TestFolder) -> [String; 2] {
     place.wait_for_file("beats");
     [place.wait_for_file("child"), place.wait_for_file("grandchild")]
@@ -151,22 +153,24 @@ fn killing_leasehold_kills_the_group_every_time() {
     }
 }
 
-/// The long variant of this test covers the order of each beat and signal.
+/// `the_supervisor_acts_for_a_stopped_leasehold_before_the_lease_ends` shows the order of the
+/// events.
 #[test]
 fn the_supervisor_acts_for_a_stopped_leasehold() {
-    with_a_lease(is_ended_by_the_supervisor);
+    retry_with_longer_ttls(attempt_end_by_supervisor);
 }
 
-/// `None`: the lease ended before leasehold was stopped, or before KILL had taken effect.
-fn is_ended_by_the_supervisor(ttl: &str) -> Option<()> {
+/// One attempt of the test; `None` if the lease ended before leasehold was stopped, or before KILL
+/// had taken effect.
+fn attempt_end_by_supervisor(ttl: &str) -> Option<()> {
     let place = TestFolder::new();
-    let earliest_end = earliest_end(ttl);
+    let earliest_lease_end = earliest_lease_end(ttl);
     let mut running = place.start(["run", "--ttl", ttl, "--grace", "1s", "a", "-c", HEARTBEAT_COMMAND]);
-    let family = family_while_held(&place, &mut running)?;
+    let family = wait_for_family_while_held(&place, &mut running)?;
     running.signal(Signal::STOP);
     let waiter = place.start(["run", "a", "-c", LIST_LIVING_FAMILY]);
     wait_for("the end of the family", || family.iter().all(|pid| !is_alive(pid)).then_some(()));
-    let is_in_time = Clock::system().now() <= earliest_end;
+    let is_in_time = Clock::system().now() <= earliest_lease_end;
     let living = waiter.wait().assert_ok().stdout();
     assert!(living.is_empty() || !is_in_time, "granted while {living} ran");
     running.signal(Signal::CONT);
@@ -195,7 +199,7 @@ fn the_supervisor_acts_for_a_stopped_leasehold_before_the_lease_ends() {
     running.wait().assert_failed(75, "is lost");
 }
 
-/// The children of `leasehold`, except `command`: its supervisor process.
+/// The ids of the living children of a `leasehold run`, except `command`: its supervisor process.
 fn supervisor_pids(running: &RunningCommand, command: &str) -> Vec<String> {
     let own = running.pid().as_raw_nonzero();
     let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();

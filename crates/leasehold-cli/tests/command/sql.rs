@@ -2,13 +2,13 @@
 //! administrator created.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::runs::{run_with_a_wait, run_with_output};
+use crate::common::runs::{run_with_longer_waits, run_with_output};
 use crate::common::{TEST_TIMEOUT, TestFolder, shared_servers};
 use leasehold_testbed::mariadb::{self, MariaDb};
 use leasehold_testbed::{eventually, postgres};
 use rustix::process::Signal;
 
-/// Waits until the output of `show` contains this.
+/// Waits until the output of `show job --json` contains this text.
 async fn wait_until_shown(url: &str, text: &str) {
     eventually(TEST_TIMEOUT, || async {
         let shown = run_with_output(&["show", "--engine", url, "job", "--json"]).await.1;
@@ -17,7 +17,7 @@ async fn wait_until_shown(url: &str, text: &str) {
     .await;
 }
 
-async fn check_waiting_listing_eviction_and_re_entry(url: &str) {
+async fn check_waiting_listing_force_release_and_re_entry(url: &str) {
     let (code, output) = run_with_output(&["run", "--engine", url, "job", "--", "sh", "-c", "exit 7"]).await;
     assert_eq!(code, 7, "{output}");
     let place = TestFolder::new();
@@ -25,7 +25,8 @@ async fn check_waiting_listing_eviction_and_re_entry(url: &str) {
     wait_until_shown(url, "\"token\"").await;
     let (code, output) = run_with_output(&["run", "--engine", url, "-n", "job", "--", "true"]).await;
     assert_eq!(code, 1, "{output}");
-    let (code, output) = run_with_a_wait(2.0, &["run", "--engine", url, "-w", "{wait}", "job", "--", "true"]).await;
+    let (code, output) =
+        run_with_longer_waits(2.0, &["run", "--engine", url, "-w", "{wait}", "job", "--", "true"]).await;
     assert_eq!(code, 1, "{output}");
     wait_until_shown(url, "\"waiters\":[]").await;
     let (code, listed) = run_with_output(&["ls", "--engine", url]).await;
@@ -34,7 +35,7 @@ async fn check_waiting_listing_eviction_and_re_entry(url: &str) {
     assert!(code == 0 && !listed.contains("job"), "{listed}");
     tokio::task::spawn_blocking(move || held.close_input_and_wait().assert_ok()).await.unwrap();
     let engine = url.to_owned();
-    let evict = move || TestFolder::new().evict_a_holder(&engine, "job");
+    let evict = move || TestFolder::new().start_and_evict_holder(&engine, "job");
     let (evicted, ended) = tokio::task::spawn_blocking(evict).await.unwrap();
     assert!(evicted.stdout().contains("fence token"), "{}", evicted.stdout());
     assert!(ended.stderr().contains("lost"), "{}", ended.stderr());
@@ -74,9 +75,9 @@ async fn check_four_take_turns(url: &str) {
 }
 
 #[tokio::test]
-async fn on_mariadb() {
+async fn the_command_works_on_mariadb() {
     let server = shared_servers::mariadb().await;
-    check_waiting_listing_eviction_and_re_entry(&server.url()).await;
+    check_waiting_listing_force_release_and_re_entry(&server.url()).await;
     check_interrupted_waiter_leaves(&server.url()).await;
     check_killed_holder_frees_the_lock(&server.url()).await;
     check_four_take_turns(&server.url()).await;
@@ -88,9 +89,9 @@ async fn on_mariadb() {
 }
 
 #[tokio::test]
-async fn on_postgres() {
+async fn the_command_works_on_postgres() {
     let server = shared_servers::postgres().await;
-    check_waiting_listing_eviction_and_re_entry(&server.url()).await;
+    check_waiting_listing_force_release_and_re_entry(&server.url()).await;
     check_interrupted_waiter_leaves(&server.url()).await;
     check_killed_holder_frees_the_lock(&server.url()).await;
     check_four_take_turns(&server.url()).await;
@@ -101,7 +102,7 @@ async fn on_postgres() {
     .await;
 }
 
-/// The run fails with this code and a helpful message, without a password.
+/// Asserts that a run fails with this code and message, and prints no password.
 async fn assert_run_fails(url: &str, code: i32, message: &str) {
     let (ended, output) =
         run_with_output(&["run", "--engine", url, "--connect-timeout", "0", "job", "--", "true"]).await;
@@ -144,7 +145,7 @@ async fn a_user_who_may_not_create_the_table_is_referred_to_the_ddl_on_mariadb()
     mariadb::query(&server, "GRANT SELECT ON test.shop TO poor@'%'").await.unwrap();
     let url = format!("{}?table=locks", server.url().replace("leasehold:", "poor:"));
     assert_run_fails(&url, 69, "leasehold engines --ddl mysql --table locks").await;
-    // The same for a user who may read but not create.
+    // The message is the same for a user who may read but not create tables.
     mariadb::query(&server, "GRANT SELECT ON test.* TO poor@'%'").await.unwrap();
     assert_run_fails(&url, 69, "leasehold engines --ddl mysql --table locks").await;
     mariadb::query(&server, "REVOKE SELECT ON test.* FROM poor@'%'").await.unwrap();
@@ -154,7 +155,7 @@ async fn a_user_who_may_not_create_the_table_is_referred_to_the_ddl_on_mariadb()
         mariadb::query(&server, &statement).await.unwrap();
     }
     assert_eq!(run_with_output(&["run", "--engine", &url, "job", "--", "true"]).await, (0, String::new()));
-    check_waiting_listing_eviction_and_re_entry(&url).await;
+    check_waiting_listing_force_release_and_re_entry(&url).await;
 }
 
 #[tokio::test]
@@ -168,13 +169,13 @@ async fn a_user_who_may_not_create_the_table_is_referred_to_the_ddl_on_postgres(
     let (code, printed) =
         run_with_output(&["engines", "--ddl", "postgres", "--table", "locks", "--schema", "ops"]).await;
     assert_eq!(code, 0);
-    // As psql would: including the comments.
+    // The whole output is run, with its comments, as psql would.
     postgres::query(&server, &printed).await.unwrap();
     for statement in ddl_statements(&printed, "poor") {
         postgres::query(&server, &statement).await.unwrap();
     }
     assert_eq!(run_with_output(&["run", "--engine", &url, "job", "--", "true"]).await, (0, String::new()));
-    check_waiting_listing_eviction_and_re_entry(&url).await;
+    check_waiting_listing_force_release_and_re_entry(&url).await;
 }
 
 #[tokio::test]

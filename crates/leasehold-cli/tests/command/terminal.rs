@@ -18,11 +18,12 @@ fn start_shell(place: &TestFolder, program: &str) -> PtySession {
     screen
 }
 
+/// Waits until exactly `count` claims hold the lock `a`.
 fn wait_for_holders(place: &TestFolder, count: usize) {
     wait_for("a holder", || (place.holder_count("a") == count).then_some(()));
 }
 
-/// Stops, inspects, resumes and ends `cat` under a lock.
+/// Checks, in this shell, that `cat` under a lock can be stopped, listed, resumed and ended.
 fn check_stop_and_resume(program: &str) {
     let place = TestFolder::new();
     let mut screen = start_shell(&place, program);
@@ -95,7 +96,7 @@ fn control_c_ends_the_command_and_the_shell_has_its_terminal_back() {
     screen.expect("ready> ");
     screen.send_keys("echo code=$?\n");
     screen.expect("code=130\r\n");
-    // Also after a command that could not be run, but had already been given the terminal.
+    // The shell gets it back, too, from a command that could not be run.
     screen.send_keys("\"$L\" run --ttl 1h a -- no-such-command; echo code=$?\n");
     screen.expect("code=127\r\n");
     screen.expect("ready> ");
@@ -218,16 +219,16 @@ fn the_wait_display_shows_the_holder_and_our_position() {
     let mut screen = PtySession::start(&place.command(["run", "--ttl", LONG_TTL, "a", "--", "echo", "my turn"]), 200);
     screen.expect("waiting for a: 2nd of 2 in queue; held by ");
     screen.expect("(the nightly job) for ");
-    // It is refreshed in place.
+    // The status line is refreshed in place.
     screen.expect("\r\u{1b}[2Kwaiting for a: 2nd of 2");
     assert!(!screen.output().contains('\n'));
     holder.close_input_and_wait().assert_ok();
     first.wait().assert_ok();
     screen.expect("\r\u{1b}[2Kmy turn");
     assert_eq!(screen.wait(), Some(0));
-    // Without a terminal it prints no status line.
+    // Without a terminal, a wait prints no status line.
     let holder = place.start_holder(&[], "a");
-    assert_eq!(place.run_with_a_wait(2.0, &["run", "-q", "-w", "{wait}", "a", "--", "true"]).stderr(), "");
+    assert_eq!(place.run_with_longer_waits(2.0, &["run", "-q", "-w", "{wait}", "a", "--", "true"]).stderr(), "");
     holder.close_input_and_wait().assert_ok();
 }
 

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 /// The hosts' clock skews, in seconds.
 const SKEWS: [i64; 3] = [-300, 0, 300];
 
+/// Starts a host whose clock is wrong by `skew` seconds; returns when it uses that clock.
 fn start_host(place: &TestFolder, skew: i64) -> (RunningCommand, WallClock) {
     let clock = WallClock::new().unwrap();
     clock.set_offset(skew).unwrap();
@@ -25,7 +26,7 @@ fn start_host(place: &TestFolder, skew: i64) -> (RunningCommand, WallClock) {
     (host, clock)
 }
 
-/// The runs, as the jobs recorded them: tick -> tokens.
+/// The runs that jobs recorded in the file `log`: their tokens, by tick.
 fn recorded_runs(place: &TestFolder) -> BTreeMap<String, Vec<u64>> {
     let mut ran: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in place.read("log").lines() {

@@ -7,8 +7,8 @@ use leasehold_testbed::{Data, redis};
 
 use crate::common::TestFolder;
 
-/// The command prints once that it retries, and runs when the server is back: within `-w`, or
-/// within `--connect-timeout`.
+/// The command prints once that it retries, and runs when the server is back within `-w` or
+/// `--connect-timeout`.
 #[test]
 fn a_run_waits_for_an_engine_that_comes_back() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -55,7 +55,7 @@ fn expected_output(program: &Path, args: &[&str]) -> String {
 fn verify_runs_the_program_in_its_own_folder() {
     let folders = InstallFolders::new();
     let program = folders.install("here");
-    // Another copy in PATH is not used.
+    // The copy in PATH is not used.
     folders.install("path");
     for args in [
         &["--help"][..],

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use crate::common::runs::{run_with_a_wait, run_with_output};
-use crate::common::short_leases::{file_while_held, while_held, with_a_lease};
+use crate::common::runs::{run_with_longer_waits, run_with_output};
+use crate::common::short_leases::{retry_with_longer_ttls, wait_for_file_while_held, wait_while_held};
 use crate::common::{TEST_TIMEOUT, TestFolder, shared_servers};
 use leasehold_testbed::{Server, eventually, zookeeper};
 use rustix::process::Signal;
 
-/// One of the server's metrics.
+/// The value of a metric that the server reports with `mntr`.
 async fn server_metric(server: &Server, key: &str) -> u64 {
     zookeeper::monitor_values(server.addr()).await.unwrap()[key].parse().unwrap()
 }
@@ -40,7 +40,7 @@ async fn no_nodes_remain_after_the_command_has_ended() {
 }
 
 #[tokio::test]
-async fn the_command_waits_times_out_lists_evicts_and_re_enters() {
+async fn the_command_waits_times_out_lists_force_releases_and_re_enters() {
     let server = shared_servers::zookeeper().await;
     let url = zookeeper_url(&server);
     let place = TestFolder::new();
@@ -51,8 +51,8 @@ async fn the_command_waits_times_out_lists_evicts_and_re_enters() {
     })
     .await;
     assert_eq!(run_with_output(&["run", "--engine", &url, "-n", "job", "--", "true"]).await.0, 1);
-    assert_eq!(run_with_a_wait(2.0, &["run", "--engine", &url, "-w", "{wait}", "job", "--", "true"]).await.0, 1);
-    assert_eq!(server_metric(&server, "zk_ephemerals_count").await, 1, "those who gave up have left the queue");
+    assert_eq!(run_with_longer_waits(2.0, &["run", "--engine", &url, "-w", "{wait}", "job", "--", "true"]).await.0, 1);
+    assert_eq!(server_metric(&server, "zk_ephemerals_count").await, 1, "a waiter that gave up has left the queue");
     let (code, listed) = run_with_output(&["ls", "--engine", &url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
     let (code, output) = run_with_output(&["evict", "--engine", &url, "job", "--yes"]).await;
@@ -105,7 +105,7 @@ async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
     }
 }
 
-/// Waits until there are `count` claims.
+/// Waits until the server has exactly `count` claims.
 async fn wait_for_claims(server: &Server, count: u64) {
     eventually(TEST_TIMEOUT, || async {
         let there = server_metric(server, "zk_ephemerals_count").await;
@@ -136,28 +136,32 @@ async fn a_waiter_that_is_interrupted_leaves_no_node_and_a_killed_holder_frees_t
     tokio::task::spawn_blocking(move || killed.close_input_and_wait()).await.unwrap();
 }
 
-/// A stopped holder's session ends: that is no release, and is not reported as one, whether there is a waiter or not.
+/// The session of a stopped holder ends: `evict --graceful` does not report that as a release,
+/// whether there is a waiter or not.
 #[tokio::test]
-async fn a_session_that_ends_without_a_release_is_not_called_one() {
+async fn a_session_that_ends_without_a_release_is_not_reported_as_one() {
     let server = shared_servers::zookeeper().await;
     let url = zookeeper_url(&server);
-    let check = move || [false, true].map(|waits| with_a_lease(|ttl| is_not_called_a_release(&url, waits, ttl)));
+    let check = move || {
+        [false, true].map(|waits| retry_with_longer_ttls(|ttl| attempt_session_end_after_request(&url, waits, ttl)))
+    };
     tokio::task::spawn_blocking(check).await.unwrap();
 }
 
-/// `None`: the session ended before the request.
-fn is_not_called_a_release(url: &str, waits: bool, ttl: &str) -> Option<()> {
+/// One attempt of the test, with a waiter if `waits`; `None` if the session ended before the
+/// request.
+fn attempt_session_end_after_request(url: &str, waits: bool, ttl: &str) -> Option<()> {
     let place = TestFolder::new();
     let show = || {
         let shown = place.run(["show", "--engine", url, "--json", "job"]).assert_ok().stdout();
         serde_json::from_str::<serde_json::Value>(&shown).unwrap()
     };
     let mut held = place.start(["run", "--engine", url, "--ttl", ttl, "job", "-c", "echo > begun; exec sleep 600"]);
-    file_while_held(&place, &mut held, "begun")?;
-    let claim = while_held(&mut held, "a holder", || Some(show()["holders"][0]["claim"].as_str()?.to_owned()))?;
+    wait_for_file_while_held(&place, &mut held, "begun")?;
+    let claim = wait_while_held(&mut held, "a holder", || Some(show()["holders"][0]["claim"].as_str()?.to_owned()))?;
     let waiter = waits.then(|| place.start(["run", "--engine", url, "job", "--", "true"]));
     if waiter.is_some() {
-        while_held(&mut held, "a waiter", || show()["waiters"][0].is_object().then_some(()))?;
+        wait_while_held(&mut held, "a waiter", || show()["waiters"][0].is_object().then_some(()))?;
     }
     held.signal(Signal::STOP);
     let evicted = place.run(["evict", "--engine", url, "--graceful", "--yes", "--claim", &claim, "job"]);
@@ -166,7 +170,7 @@ fn is_not_called_a_release(url: &str, waits: bool, ttl: &str) -> Option<()> {
     if let Some(waiter) = waiter {
         waiter.wait().assert_ok();
     }
-    // No holder got a request.
+    // Exit code 1: the lease had ended, so no holder got a request.
     if evicted.exit_code() == 1 {
         return None;
     }
@@ -179,7 +183,7 @@ fn is_not_called_a_release(url: &str, waits: bool, ttl: &str) -> Option<()> {
 
 /// A holder that releases on request is reported as released, even if it is slow.
 #[tokio::test]
-async fn a_release_on_request_is_called_one() {
+async fn a_release_on_request_is_reported_as_one() {
     let server = shared_servers::zookeeper().await;
     let url = zookeeper_url(&server);
     let place = TestFolder::new();

@@ -1,4 +1,4 @@
-//! Each cluster node's view of the cluster, and its own facts.
+//! Examines a cluster: each node's view of it, and each node's own facts.
 
 use std::ops::RangeInclusive;
 
@@ -17,12 +17,14 @@ use leasehold_internals::redis::connect;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) id: String,
+    /// `None` for a node whose address the queried node does not know.
     pub(crate) address: Option<Address>,
     pub(crate) is_master: bool,
     /// The id of its master, if it is a replica.
     pub(crate) master_id: Option<String>,
     /// Whether other nodes consider it unreachable.
     pub(crate) is_failing: bool,
+    /// The hash slots that it serves; none if it is a replica.
     pub(crate) slots: Vec<RangeInclusive<u16>>,
 }
 
@@ -30,20 +32,23 @@ pub(crate) struct Member {
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterView {
     pub(crate) address: String,
+    /// The lines of `CLUSTER INFO`.
     pub(crate) state: Fact<Info>,
+    /// The lines of `CLUSTER NODES`.
     pub(crate) members: Fact<Vec<Member>>,
 }
 
+/// Asks the nodes in the URL for the cluster, and examines all nodes that they list.
 pub(super) async fn examine(config: &Config, listed: &[Address], requirements: &Requirements) -> Vec<Finding> {
     let answers = join_all(listed.iter().map(|address| read_view(config, address))).await;
     let (mut findings, mut views) = (Vec::new(), Vec::new());
     for (address, answer) in listed.iter().zip(answers) {
         match answer {
             Ok(view) => views.push(view),
-            Err(error) => findings.push(rules::cluster::unreachable(&address.to_string(), &error)),
+            Err(error) => findings.push(rules::cluster::judge_unreachable(&address.to_string(), &error)),
         }
     }
-    findings.extend(rules::cluster::judge(&views));
+    findings.extend(rules::cluster::judge_views(&views));
     let Some(members) = views.iter().find_map(|view| view.members.as_ref().ok()) else {
         // Without the cluster's own list, only the listed servers are known.
         let servers: Vec<_> = listed.iter().map(|one| (one.clone(), ExpectedRole::Any, Vec::new())).collect();
@@ -61,14 +66,16 @@ pub(super) async fn examine(config: &Config, listed: &[Address], requirements: &
     findings
 }
 
+/// Asks one node for its view of the cluster.
 async fn read_view(config: &Config, address: &Address) -> Result<ClusterView> {
-    let link = &QueryConnection::new(config, connect::to_node(config, address, None).await?);
-    let state = query::<String>(link, &redis_command(&["CLUSTER", "INFO"])).await.map(|text| Info::read(&text));
-    let nodes = query::<String>(link, &redis_command(&["CLUSTER", "NODES"])).await;
+    let connection = &QueryConnection::new(config, connect::to_node(config, address, None).await?);
+    let state = query::<String>(connection, &redis_command(&["CLUSTER", "INFO"])).await.map(|text| Info::parse(&text));
+    let nodes = query::<String>(connection, &redis_command(&["CLUSTER", "NODES"])).await;
     let members = nodes.map(|text| text.lines().filter_map(|line| parse_member(line, address)).collect());
     Ok(ClusterView { address: address.to_string(), state, members })
 }
 
+/// Parses a line of `CLUSTER NODES`, from the node at `queried`:
 /// `id ip:port@bus,hostname flags master ping pong epoch link-state slot slot-slot …`
 fn parse_member(line: &str, queried: &Address) -> Option<Member> {
     let words: Vec<_> = line.split_whitespace().collect();
@@ -86,6 +93,7 @@ fn parse_member(line: &str, queried: &Address) -> Option<Member> {
     })
 }
 
+/// Parses `ip:port@bus,hostname`; without an ip, uses the host name. `None` for port 0.
 fn parse_address(place: &str) -> Option<Address> {
     let (place, names) = place.split_once('@').unwrap_or((place, ""));
     let (ip, port) = place.rsplit_once(':')?;
@@ -95,7 +103,8 @@ fn parse_address(place: &str) -> Option<Address> {
     (!host.is_empty()).then(|| Address { host: host.to_owned(), port })
 }
 
-/// `5`, `0-5460`; slots that migrate, `[93-<-id]`, count for their present owner.
+/// Parses `5` or `0-5460`; `None` for a migrating slot, `[93-<-id]`, which counts for its present
+/// owner.
 fn parse_slot_range(word: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     Some(first.parse().ok()?..=last.parse().ok()?)

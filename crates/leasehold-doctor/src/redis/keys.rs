@@ -1,4 +1,4 @@
-//! The keys with our prefix: which keys our locks did not write, and which never expire.
+//! Scans the keys with our prefix for those that locks did not write, and those that never expire.
 
 use futures_util::future::join_all;
 
@@ -6,16 +6,17 @@ use super::facts::{Deployment, Requirements};
 use super::query::{Fact, QueryConnection, query, redis_command};
 use leasehold_internals::redis::wire;
 
-/// How many keys are examined, and how far the keyspace is scanned for them.
+/// How many keys are examined, at most.
 const MAX_KEYS: usize = 2_000;
+/// How many steps of the scan are made to find them, at most.
 const MAX_SCAN_STEPS: usize = 300;
-/// How many keys one step of the scan covers.
+/// How many keys of the server one step of the scan covers, as `SCAN` takes it.
 const SCAN_COUNT: &str = "1000";
-/// How many examples are shown.
+/// How many keys of a kind a finding names.
 const MAX_EXAMPLES: usize = 3;
 
-/// Examines a key atomically: its type, the state of its lock, the number of fields, its TTL, and
-/// whether the lease of a single holder has expired.
+/// Examines a key atomically. Returns its type, the state of its lock, its number of fields, its
+/// TTL in ms, and 1 if the lease of a single holder has expired.
 const EXAMINE_KEY_SCRIPT: &str = "\
 local kind = redis.call('TYPE', KEYS[1]).ok
 local hash = kind == 'hash'
@@ -31,11 +32,12 @@ local extra = hash and redis.call('HGET', KEYS[1], 'x') and 1 or 0
 local fields = hash and redis.call('HLEN', KEYS[1]) - extra or 0
 return {kind, main, fields, redis.call('PTTL', KEYS[1]), over}";
 
-/// The same with fewer facts: on a server that votes, a lock is a string.
+/// Examines a key on a node of Redlock, where a lock is a string. Returns its type and its TTL in
+/// ms; the other values are placeholders.
 const EXAMINE_REDLOCK_KEY_SCRIPT: &str =
     "return {redis.call('TYPE', KEYS[1]).ok, '', 0, redis.call('PTTL', KEYS[1]), 0}";
 
-/// Some keys of a kind.
+/// Keys of one kind: their number, and some of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyGroup {
     pub(crate) count: usize,
@@ -43,6 +45,7 @@ pub(crate) struct KeyGroup {
 }
 
 impl KeyGroup {
+    /// Counts a key, and keeps its name as an example if there are few so far.
     fn add(&mut self, key: &[u8]) {
         self.count += 1;
         if self.examples.len() < MAX_EXAMPLES {
@@ -51,43 +54,45 @@ impl KeyGroup {
     }
 }
 
-/// The result of the scan.
+/// The result of a scan, with the keys that a healthy server would not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyScan {
     /// How many keys were examined.
     pub(crate) examined: usize,
-    /// Whether these are all keys.
+    /// Whether the scan covered all keys of the server.
     pub(crate) is_complete: bool,
-    /// At the key of a lock's record, but of another type.
+    /// Keys with the name of one of ours, but of another type.
     pub(crate) wrong_type: KeyGroup,
     /// Locks in a format that this version of leasehold does not read.
     pub(crate) unknown_format: KeyGroup,
-    /// Keys that are not ours.
+    /// Keys with our prefix that leasehold did not write.
     pub(crate) foreign: KeyGroup,
     /// Our keys without a TTL.
     pub(crate) without_ttl: KeyGroup,
-    /// Locks of which a part is missing or left over.
+    /// Locks whose key lacks fields, or has more than its state says.
     pub(crate) orphans: KeyGroup,
     /// Locks whose holder's lease has expired, and that no client has requested since.
     pub(crate) expired: KeyGroup,
 }
 
-/// The content of a key.
+/// What was examined of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyFacts {
+    /// Its type: `hash`, `string`, …; `none` if the key no longer exists.
     pub(crate) kind: String,
-    /// A hash's field `m`: the state of a lock.
+    /// A hash's field `m`, the state of a lock; empty for other types.
     pub(crate) lock_state: Vec<u8>,
-    /// The number of fields of a hash.
+    /// The number of fields of a hash; 0 for other types.
     pub(crate) field_count: u64,
+    /// The time until it expires; -1 if it never does.
     pub(crate) ttl_ms: i64,
     /// Whether the lease of its only holder has expired.
     pub(crate) is_expired: bool,
 }
 
 impl KeyScan {
-    /// Adds one more key of a server that votes: a lock is a string, `<prefix>q<name>`. The keys of
-    /// `redis:` with the same prefix have other names.
+    /// Counts a key of a node of Redlock: a lock is a string, `<prefix>q<name>`. Keys of the engine
+    /// `redis:` with the same prefix have other names, and are not judged.
     pub(crate) fn add_redlock_key(&mut self, prefix: &str, key: &[u8], key_facts: &KeyFacts) {
         if key_facts.kind == "none" {
             return; // It has disappeared meanwhile.
@@ -105,7 +110,7 @@ impl KeyScan {
         }
     }
 
-    /// Adds one more key.
+    /// Counts a key of a server of `redis:`.
     ///
     /// A lock is a hash, `<prefix>l…`. Its field `m` begins with the format number. Then comes F
     /// (free), H or B (held by one), and `m` is the only field; or R, and each claim has a field beside it. A record is a
@@ -151,17 +156,18 @@ impl KeyScan {
 }
 
 /// Scans the keys with our prefix, within limits.
-pub(crate) async fn scan(link: &QueryConnection, aim: &Requirements) -> Fact<KeyScan> {
-    let (mut keys, prefix) = (KeyScan::default(), &aim.prefix);
-    let script = if aim.deployment == Deployment::Redlock { EXAMINE_REDLOCK_KEY_SCRIPT } else { EXAMINE_KEY_SCRIPT };
+pub(crate) async fn scan(connection: &QueryConnection, requirements: &Requirements) -> Fact<KeyScan> {
+    let (mut keys, prefix) = (KeyScan::default(), &requirements.prefix);
+    let script =
+        if requirements.deployment == Deployment::Redlock { EXAMINE_REDLOCK_KEY_SCRIPT } else { EXAMINE_KEY_SCRIPT };
     let (pattern, mut cursor) = (wire::pattern(prefix), "0".to_owned());
     for _ in 0..MAX_SCAN_STEPS {
         let step = redis_command(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", SCAN_COUNT]);
-        let (next, found): (String, Vec<Vec<u8>>) = query(link, &step).await?;
+        let (next, found): (String, Vec<Vec<u8>>) = query(connection, &step).await?;
         for some in found.chunks(100) {
-            let all_key_facts = join_all(some.iter().map(|key| examine_key(link.clone(), script, key))).await;
+            let all_key_facts = join_all(some.iter().map(|key| examine_key(connection.clone(), script, key))).await;
             for (key, key_facts) in some.iter().zip(all_key_facts) {
-                match aim.deployment {
+                match requirements.deployment {
                     Deployment::Redlock => keys.add_redlock_key(prefix, key, &key_facts?),
                     _ => keys.add_key(prefix, key, &key_facts?),
                 }
@@ -176,10 +182,11 @@ pub(crate) async fn scan(link: &QueryConnection, aim: &Requirements) -> Fact<Key
     Ok(keys)
 }
 
-async fn examine_key(link: QueryConnection, script: &str, key: &[u8]) -> Fact<KeyFacts> {
+/// Runs the script that examines a key.
+async fn examine_key(connection: QueryConnection, script: &str, key: &[u8]) -> Fact<KeyFacts> {
     let mut command = redis_command(&["EVAL", script, "1"]);
     command.arg(key);
-    let (kind, main, fields, ttl_ms, over): (_, _, _, _, i64) = query(&link, &command).await?;
+    let (kind, main, fields, ttl_ms, over): (_, _, _, _, i64) = query(&connection, &command).await?;
     Ok(KeyFacts { kind, lock_state: main, field_count: fields, ttl_ms, is_expired: over == 1 })
 }
 
@@ -248,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redlock_key_has_another_name() {
+    fn redlock_keys_are_judged_by_their_own_names() {
         let judged = |key: &str, kind: &str, ttl_ms| {
             let mut keys = KeyScan::default();
             let key_facts =

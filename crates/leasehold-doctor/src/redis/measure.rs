@@ -1,4 +1,4 @@
-//! A server's clock compared with ours, and its round-trip times.
+//! Measures a server's clock compared with ours, and its round-trip times.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -6,19 +6,22 @@ use super::facts::{ClockOffset, RoundTrips};
 use super::query::{Fact, QueryConnection, QueryError, query, redis_command};
 use leasehold::clock::Clock;
 
-/// How many samples to take, and how long that may take in total.
+/// How often to read the server's clock.
 const CLOCK_SAMPLES: usize = 15;
+/// How many pings to send.
 const ROUND_TRIP_SAMPLES: usize = 100;
+/// How long all samples of one measurement may take in total.
 const MAX_SAMPLING_TIME: Duration = Duration::from_secs(3);
 
-/// The server's clock compared with ours: the sample with the shortest round trip is the best.
-pub(super) async fn clock_offset(link: &QueryConnection) -> Fact<ClockOffset> {
+/// Measures how far the server's clock is ahead of ours, by the sample with the shortest round
+/// trip.
+pub(super) async fn measure_clock_offset(connection: &QueryConnection) -> Fact<ClockOffset> {
     let clock = Clock::system();
     let start = clock.now();
     let mut best: Option<ClockOffset> = None;
     for _ in 0..CLOCK_SAMPLES {
         let (ours, before) = (wall_clock_us(), clock.now());
-        let (seconds, micros): (i64, i64) = query(link, &redis_command(&["TIME"])).await?;
+        let (seconds, micros): (i64, i64) = query(connection, &redis_command(&["TIME"])).await?;
         let half = clock.now().duration_since(before) / 2;
         let ahead = seconds * 1_000_000 + micros - ours - i64::try_from(half.as_micros()).unwrap_or(i64::MAX);
         if best.is_none_or(|best| half < best.uncertainty) {
@@ -38,21 +41,22 @@ fn wall_clock_us() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Many round trips.
-pub(super) async fn round_trips(link: &QueryConnection) -> Fact<RoundTrips> {
+/// Measures the durations of pings.
+pub(super) async fn measure_round_trips(connection: &QueryConnection) -> Fact<RoundTrips> {
     let clock = Clock::system();
     let start = clock.now();
     let mut times = Vec::with_capacity(ROUND_TRIP_SAMPLES);
     while times.len() < ROUND_TRIP_SAMPLES && (times.len() < 3 || clock.now().duration_since(start) < MAX_SAMPLING_TIME)
     {
         let before = clock.now();
-        let _: String = query(link, &redis_command(&["PING"])).await?;
+        let _: String = query(connection, &redis_command(&["PING"])).await?;
         times.push(clock.now().duration_since(before));
     }
-    Ok(summary(times))
+    Ok(summarize(times))
 }
 
-fn summary(mut times: Vec<Duration>) -> RoundTrips {
+/// The number of the durations, their median, and their 99th percentile.
+fn summarize(mut times: Vec<Duration>) -> RoundTrips {
     times.sort_unstable();
     let at = |percent: usize| times[(times.len() * percent).div_ceil(100).saturating_sub(1)];
     RoundTrips { count: times.len(), p50: at(50), p99: at(99) }
@@ -65,9 +69,9 @@ mod tests {
     #[test]
     fn percentiles_are_samples() {
         let times: Vec<_> = (1..=100).rev().map(Duration::from_millis).collect();
-        let trips = summary(times);
+        let trips = summarize(times);
         assert_eq!((trips.p50, trips.p99), (Duration::from_millis(50), Duration::from_millis(99)));
-        let one = summary(vec![Duration::from_millis(7)]);
+        let one = summarize(vec![Duration::from_millis(7)]);
         assert_eq!((one.p50, one.p99), (Duration::from_millis(7), Duration::from_millis(7)));
     }
 }

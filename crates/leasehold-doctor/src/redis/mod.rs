@@ -1,4 +1,5 @@
-//! The checks of `leasehold doctor`: `gather` queries the servers, and `rules` judge the facts.
+//! The checks of `leasehold doctor` for Redis: `gather` queries the servers, and `rules` judge the
+//! facts.
 //!
 //! The probes run a lock's commands, with the engine's own prefix and names that no client uses,
 //! and clean up. All other queries are read-only and limited: at most 100 pings, 128 entries of the
@@ -25,21 +26,22 @@ use leasehold::Result;
 use leasehold::engine::EngineUrl;
 use leasehold_internals::redis::config::{Config, Topology};
 
-/// Examines one server, a master with its Sentinels, or a cluster.
+/// Examines one server, a master with its Sentinels, or a cluster, as the URL says; `ttl` is that
+/// of the locks.
 pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
     let config = Config::read(url)?;
-    let aim = |kind| Requirements::new(&config, ttl, kind);
+    let requirements = |kind| Requirements::new(&config, ttl, kind);
     Ok(match &config.topology {
         Topology::Single(address) => {
-            let replicas = gather::replicas(&config, address).await;
+            let replicas = gather::list_replicas(&config, address).await;
             let replicas = replicas.into_iter().map(|replica| (replica, ExpectedRole::Replica, Vec::new()));
             let servers: Vec<_> =
                 [(address.clone(), ExpectedRole::Master, Vec::new())].into_iter().chain(replicas).collect();
-            gather::examine_servers(&config, &servers, &aim(Deployment::Single), None).await
+            gather::examine_servers(&config, &servers, &requirements(Deployment::Single), None).await
         }
         Topology::Sentinel(sentinels, name) => {
-            sentinel::examine(&config, sentinels, name, &aim(Deployment::Sentinel)).await
+            sentinel::examine(&config, sentinels, name, &requirements(Deployment::Sentinel)).await
         }
-        Topology::Cluster(nodes) => cluster::examine(&config, nodes, &aim(Deployment::Cluster)).await,
+        Topology::Cluster(nodes) => cluster::examine(&config, nodes, &requirements(Deployment::Cluster)).await,
     })
 }

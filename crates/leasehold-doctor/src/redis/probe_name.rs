@@ -1,16 +1,17 @@
-//! A name for a probe.
+//! Names for the locks of probes.
 
 use std::ops::RangeInclusive;
 
 use leasehold_internals::redis::wire;
 
-/// A lock name that no client uses, in one of these slots; in any slot if there are none.
+/// A lock name that no client uses, and whose hash slot is one of `slots`; any slot if that is
+/// empty.
 pub(crate) fn unused_lock_name(slots: &[RangeInclusive<u16>]) -> String {
     let random = leasehold_internals::random::random_bits();
     let mut names = (0u32..).map(|turn| format!("leasehold-doctor-{random:032x}-{turn}"));
     let fits = |name: &String| slots.is_empty() || slots.iter().any(|range| range.contains(&wire::slot(name)));
-    // So many names practically always include one for even a single slot; if not, the probe gets
-    // MOVED.
+    // Among 400,000 names there is practically always one in even a single slot; if not, the server
+    // answers the probe with MOVED.
     names.by_ref().take(400_000).find(fits).unwrap_or_else(|| format!("leasehold-doctor-{random:032x}"))
 }
 

@@ -13,7 +13,7 @@ use leasehold::Result;
 use leasehold_internals::redis::config::{Address, Config};
 use leasehold_internals::redis::connect;
 
-/// One Sentinel's view.
+/// What one Sentinel reports about the master.
 #[derive(Clone, Debug)]
 pub(crate) struct SentinelView {
     pub(crate) address: String,
@@ -21,11 +21,12 @@ pub(crate) struct SentinelView {
     pub(crate) master: Fact<String>,
     /// Its facts about the master: `quorum`, `num-other-sentinels`, `down-after-milliseconds`, …
     pub(crate) master_info: Fact<HashMap<String, String>>,
-    /// Whether enough Sentinels are reachable to agree on a failover.
+    /// The reply to `SENTINEL CKQUORUM`: whether enough Sentinels are reachable for a failover.
     pub(crate) quorum: Fact<String>,
 }
 
 impl SentinelView {
+    /// A number from the Sentinel's facts about the master.
     pub(crate) fn number(&self, key: &str) -> Fact<u64> {
         let about = self.master_info.as_ref().map_err(QueryError::clone)?;
         about.get(key).and_then(|text| text.parse().ok()).ok_or_else(|| QueryError::missing(key))
@@ -40,6 +41,7 @@ struct SentinelAnswer {
     other_sentinels: Vec<Address>,
 }
 
+/// Examines the Sentinels in the URL, those that they name, the master `name`, and its replicas.
 pub(super) async fn examine(
     config: &Config,
     listed: &[Address],
@@ -61,7 +63,7 @@ pub(super) async fn examine(
     queried.extend(others);
 
     let views: Vec<_> = responses.iter().map(|one| one.view.clone()).collect();
-    findings.extend(rules::sentinel::judge(&views, name, requirements));
+    findings.extend(rules::sentinel::judge_sentinels(&views, name, requirements));
     let Some(master) = responses.iter().find_map(|one| one.master.clone()) else { return findings };
     let mut replicas: Vec<_> = responses.iter().flat_map(|one| one.replicas.clone()).collect();
     replicas.sort();
@@ -70,11 +72,13 @@ pub(super) async fn examine(
     let servers =
         std::iter::once((master, ExpectedRole::Master)).chain(replicas.into_iter().map(|r| (r, ExpectedRole::Replica)));
     let servers: Vec<_> = servers.map(|(address, expected)| (address, expected, Vec::new())).collect();
-    findings
-        .extend(gather::examine_servers(config, &servers, requirements, rules::sentinel::failover_delay(&views)).await);
+    findings.extend(
+        gather::examine_servers(config, &servers, requirements, rules::sentinel::shortest_failover_delay(&views)).await,
+    );
     findings
 }
 
+/// Queries Sentinels; adds the answers to `responses`, and a finding for each that is unreachable.
 async fn query_sentinels(
     config: &Config,
     sentinels: &[Address],
@@ -86,32 +90,34 @@ async fn query_sentinels(
     for (address, answer) in sentinels.iter().zip(answers) {
         match answer {
             Ok(one) => responses.push(one),
-            Err(error) => findings.push(rules::sentinel::unreachable(&address.to_string(), &error)),
+            Err(error) => findings.push(rules::sentinel::judge_unreachable(&address.to_string(), &error)),
         }
     }
 }
 
+/// Asks one Sentinel for the master `name`, its replicas, and the other Sentinels.
 async fn query_sentinel(config: &Config, address: &Address, name: &str) -> Result<SentinelAnswer> {
-    let link = &QueryConnection::new(config, connect::to_sentinel(config, address).await?);
+    let connection = &QueryConnection::new(config, connect::to_sentinel(config, address).await?);
     let place: Fact<Option<Vec<String>>> =
-        query(link, &redis_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])).await;
+        query(connection, &redis_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])).await;
     let master = match &place {
         Ok(Some(pair)) => pair.first().zip(pair.get(1)).and_then(|(host, port)| parse_address(host, port)),
         _ => None,
     };
     let master_fact = match (&place, &master) {
-        (Err(no), _) => Err(no.clone()),
+        (Err(error), _) => Err(error.clone()),
         (_, Some(master)) => Ok(master.to_string()),
         _ => Err(QueryError::Refused(format!("it knows no master {name:?}"))),
     };
-    let about = query(link, &redis_command(&["SENTINEL", "MASTER", name])).await;
-    let quorum = query(link, &redis_command(&["SENTINEL", "CKQUORUM", name])).await;
-    let replicas = query(link, &redis_command(&["SENTINEL", "REPLICAS", name])).await;
-    let others = query(link, &redis_command(&["SENTINEL", "SENTINELS", name])).await;
+    let about = query(connection, &redis_command(&["SENTINEL", "MASTER", name])).await;
+    let quorum = query(connection, &redis_command(&["SENTINEL", "CKQUORUM", name])).await;
+    let replicas = query(connection, &redis_command(&["SENTINEL", "REPLICAS", name])).await;
+    let others = query(connection, &redis_command(&["SENTINEL", "SENTINELS", name])).await;
     let view = SentinelView { address: address.to_string(), master: master_fact, master_info: about, quorum };
     Ok(SentinelAnswer { view, master, replicas: parse_addresses(replicas), other_sentinels: parse_addresses(others) })
 }
 
+/// The addresses in a Sentinel's list of servers; none if the list is not known.
 fn parse_addresses(listed: Fact<Vec<HashMap<String, String>>>) -> Vec<Address> {
     let listed = listed.unwrap_or_default();
     listed.iter().filter_map(|one| parse_address(one.get("ip")?, one.get("port")?)).collect()

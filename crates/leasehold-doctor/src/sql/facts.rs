@@ -7,24 +7,26 @@ use std::time::Duration;
 use leasehold_internals::sql::config::Technique;
 use leasehold_internals::sql::{Dialect, error};
 
-/// Why something is not known.
+/// Why a fact about a server is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UnknownReason {
-    /// The server denies this user access to it.
+    /// The server denies this user access to the fact.
     Denied(String),
-    /// It is unreachable, or did not respond.
+    /// The server is unreachable, or did not respond.
     Unreachable(String),
-    /// The server does not reveal it.
+    /// The server responded without the fact; the text says more.
     NotReported(String),
-    /// It was not queried because of another finding.
+    /// The server was not asked, because of another finding.
     Skipped(&'static str),
 }
 
 impl UnknownReason {
+    /// The server responded without `what`.
     pub(super) fn not_reported(what: &str) -> Self {
         Self::NotReported(format!("it does not report {what}"))
     }
 
+    /// The reason that follows from a failed query.
     pub(super) fn from_failure(failure: &error::Failure, dialect: Dialect) -> Self {
         match (failure, failure.class(dialect)) {
             (error::Failure::Refused { code, message: reason }, Some(error::ErrorClass::Denied)) => {
@@ -51,24 +53,27 @@ impl fmt::Display for UnknownReason {
 /// A fact, or why it is not known.
 pub(super) type Fact<T> = Result<T, UnknownReason>;
 
-/// The user's requirements of the database.
+/// What the URL and the options of the examination demand of the servers.
 #[derive(Clone, Debug)]
 pub(super) struct Requirements {
     pub(super) dialect: Dialect,
+    /// The TTL that the locks will have.
     pub(super) ttl: Duration,
     pub(super) technique: Technique,
+    /// How many connections each program uses, at most.
     pub(super) connections: u64,
-    /// `pooler=transaction`: no session state is kept.
+    /// `pooler=transaction`: the engine relies on no session state.
     pub(super) has_transaction_pooler: bool,
     /// Waiters poll: `wake=poll`.
     pub(super) is_polling: bool,
+    /// `clock-skew=`: how far the servers' clocks may differ.
     pub(super) clock_skew: Duration,
     /// The command that prints the statements that create the tables.
     pub(super) ddl_command: String,
 }
 
 impl Requirements {
-    /// How often a lease is renewed.
+    /// The time between two renewals of a lease.
     pub(super) fn renewal_interval(&self) -> Duration {
         self.ttl / 3
     }
@@ -79,7 +84,7 @@ impl Requirements {
     }
 }
 
-/// All facts.
+/// All that is known of the servers of the URL.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) requirements: Requirements,
@@ -89,11 +94,12 @@ pub(super) struct Facts {
 /// One server of the URL.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
+    /// `host:port`.
     pub(super) address: String,
     pub(super) facts: Result<ServerFacts, ConnectFailure>,
 }
 
-/// Why a server accepted no connection.
+/// Why a server accepted no connection, with its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ConnectFailure {
     Unreachable(String),
@@ -107,16 +113,18 @@ pub(super) enum ConnectFailure {
 pub(super) struct Values(pub(super) BTreeMap<String, String>);
 
 impl Values {
+    /// The value of this name.
     pub(super) fn text(&self, key: &str) -> Fact<&str> {
         self.0.get(key).map(String::as_str).ok_or_else(|| UnknownReason::not_reported(key))
     }
 
-    /// A number; the integer part if it has a fraction.
+    /// The value of this name as a number; its integer part if it has a fraction.
     pub(super) fn number(&self, key: &str) -> Fact<i64> {
         let text = self.text(key)?;
         text.split('.').next().unwrap_or_default().parse().map_err(|_| UnknownReason::not_reported(key))
     }
 
+    /// Whether the value of this name is `on`, `1`, `yes` or `true`.
     pub(super) fn is_on(&self, key: &str) -> Fact<bool> {
         Ok(matches!(self.text(key)?.to_ascii_lowercase().as_str(), "on" | "1" | "yes" | "true"))
     }
@@ -126,10 +134,11 @@ impl Values {
 #[derive(Clone, Debug)]
 pub(super) struct ServerFacts {
     pub(super) version: Fact<String>,
+    /// `SHOW GLOBAL VARIABLES`, or `pg_settings`.
     pub(super) settings: Fact<Values>,
     /// MySQL only: `SHOW GLOBAL STATUS`.
     pub(super) status: Fact<Values>,
-    /// The identity of the server, independent of its address.
+    /// What identifies the server, whatever address it is reached by.
     pub(super) identity: Fact<String>,
     /// PostgreSQL only: whether it is a standby.
     pub(super) is_in_recovery: Fact<bool>,
@@ -139,28 +148,34 @@ pub(super) struct ServerFacts {
     pub(super) replicas: Fact<i64>,
     /// The pooler or proxy before the server.
     pub(super) intermediary: Fact<Intermediary>,
+    /// The server's clock compared with ours.
     pub(super) clock: Fact<ClockOffset>,
     pub(super) round_trips: Fact<RoundTrips>,
     /// The tables that the technique needs.
     pub(super) tables: Vec<Table>,
-    /// The result of a lock that was acquired and rolled back.
+    /// Whether a lock could be acquired, in a transaction that was rolled back.
     pub(super) dry_run: Fact<()>,
+    /// The content of the lease table.
     pub(super) row_stats: Fact<RowStats>,
 }
 
 impl ServerFacts {
+    /// The value of a setting.
     pub(super) fn setting(&self, key: &str) -> Fact<&str> {
         self.settings.as_ref().map_err(UnknownReason::clone)?.text(key)
     }
 
+    /// The value of a setting, as a number.
     pub(super) fn number(&self, key: &str) -> Fact<i64> {
         self.settings.as_ref().map_err(UnknownReason::clone)?.number(key)
     }
 
+    /// Whether a setting is on.
     pub(super) fn is_on(&self, key: &str) -> Fact<bool> {
         self.settings.as_ref().map_err(UnknownReason::clone)?.is_on(key)
     }
 
+    /// A value of `SHOW GLOBAL STATUS`; MySQL only.
     pub(super) fn status(&self, key: &str) -> Fact<&str> {
         self.status.as_ref().map_err(UnknownReason::clone)?.text(key)
     }
@@ -170,8 +185,8 @@ impl ServerFacts {
         self.is_on("wsrep_on") == Ok(true)
     }
 
-    /// What makes the server read-only, if anything does.
-    pub(super) fn read_only(&self, dialect: Dialect) -> Fact<Option<String>> {
+    /// The settings or the state that make the server read-only; `None` if it accepts writes.
+    pub(super) fn read_only_reason(&self, dialect: Dialect) -> Fact<Option<String>> {
         if dialect == Dialect::Postgres {
             if self.is_in_recovery.clone()? {
                 return Ok(Some("it is a standby (pg_is_in_recovery)".into()));
@@ -191,9 +206,10 @@ impl ServerFacts {
     }
 }
 
-/// The pooler or proxy before the server.
+/// What is between us and the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Intermediary {
+    /// Nothing: the server itself answers.
     Direct,
     /// A pooler that may use another session for each transaction.
     TransactionPooler,
@@ -204,13 +220,13 @@ pub(super) enum Intermediary {
 /// The difference between a server's clock and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockOffset {
-    /// How many microseconds it is ahead of ours.
+    /// How many microseconds the server's clock is ahead of ours; negative if it is behind.
     pub(super) ahead: i64,
-    /// The error of that: half of the shortest round trip.
+    /// How wrong `ahead` may be: half of the shortest round trip.
     pub(super) error: Duration,
 }
 
-/// The durations of queries.
+/// The measured durations of queries to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RoundTrips {
     pub(super) count: usize,
@@ -219,6 +235,7 @@ pub(super) struct RoundTrips {
 }
 
 impl RoundTrips {
+    /// Sums up measured durations; `None` without any.
     pub(super) fn from_samples(mut times: Vec<Duration>) -> Option<Self> {
         times.sort_unstable();
         let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
@@ -230,7 +247,7 @@ impl RoundTrips {
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     pub(super) name: String,
-    /// The columns that it needs besides its name.
+    /// The columns that it needs besides `name`.
     pub(super) required_columns: &'static [&'static str],
     pub(super) state: Fact<TableState>,
 }
@@ -238,8 +255,9 @@ pub(super) struct Table {
 /// The state of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TableState {
-    /// It does not exist; whether we may create it.
+    /// The table does not exist.
     Missing {
+        /// Whether this user may create it.
         can_create: Fact<()>,
     },
     Exists(TableDefinition),
@@ -248,10 +266,11 @@ pub(super) enum TableState {
 /// The definition of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TableDefinition {
-    /// InnoDB, or PostgreSQL's `relpersistence` as a word.
+    /// MySQL: the storage engine, such as `InnoDB`. PostgreSQL: the kind of table, such as
+    /// `ordinary` or `UNLOGGED`.
     pub(super) engine: String,
     pub(super) columns: Vec<Column>,
-    /// Whether names are unique.
+    /// Whether the column `name` alone has a unique key.
     pub(super) is_name_unique: bool,
 }
 
@@ -261,7 +280,7 @@ impl TableDefinition {
     }
 }
 
-/// A column.
+/// A column of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Column {
     pub(super) name: String,
@@ -269,20 +288,20 @@ pub(super) struct Column {
     pub(super) data_type: String,
     /// `utf8mb4_general_ci`, `C`; empty if it has none.
     pub(super) collation: String,
-    /// PostgreSQL: whether its collation treats names with different bytes as equal.
+    /// Whether comparisons treat values with different bytes as equal.
     pub(super) has_loose_collation: bool,
 }
 
-/// The content of the lease table.
+/// Counts of the rows of the lease table, each of which is one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RowStats {
     /// How many rows were counted, at most [`Self::MAX_COUNTED`].
     pub(super) count: i64,
     /// How many rows have holders or waiters at present.
     pub(super) active: i64,
-    /// The number of rows with expired holders or waiters.
+    /// How many rows have holders or waiters whose leases have expired.
     pub(super) expired: i64,
-    /// The number of rows that end later than any lease can.
+    /// How many rows are in use until later than any lease can last.
     pub(super) never_expiring: i64,
     /// How many rows were read and parsed.
     pub(super) parsed: usize,
@@ -291,6 +310,8 @@ pub(super) struct RowStats {
 }
 
 impl RowStats {
+    /// How many rows are counted, at most.
     pub(super) const MAX_COUNTED: i64 = 100_000;
+    /// How many rows are read and parsed, at most.
     pub(super) const MAX_PARSED: usize = 500;
 }

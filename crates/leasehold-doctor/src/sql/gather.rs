@@ -1,4 +1,4 @@
-//! All facts about the servers.
+//! Queries the facts about the servers.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use leasehold_internals::sql::ddl::{self, Tables};
 use leasehold_internals::sql::error::{ErrorClass, Failure};
 use leasehold_internals::sql::{Dialect, lease, session_locks};
 
-/// Timeout of a small query.
+/// The timeout of a small query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A little more than the longest lease, in microseconds.
 const MAX_LEASE_MICROS: i64 = 25 * 3600 * 1_000_000;
@@ -24,59 +24,66 @@ const MAX_LEASE_MICROS: i64 = 25 * 3600 * 1_000_000;
 #[derive(Debug)]
 pub(super) struct QueryClient {
     /// `None` after a timeout: the next reply could belong to the query before.
-    link: Option<Connection>,
+    connection: Option<Connection>,
     clock: Clock,
     pub(super) dialect: Dialect,
 }
 
 impl QueryClient {
+    /// Connects to the only server of `config`.
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
         match config.clock.timeout(config.connect_timeout + QUERY_TIMEOUT, Connection::open(config)).await {
-            Ok(link) => Ok(Self { link: Some(link?), clock: config.clock.clone(), dialect: config.dialect }),
+            Ok(connection) => {
+                Ok(Self { connection: Some(connection?), clock: config.clock.clone(), dialect: config.dialect })
+            }
             Err(_) => Err(Failure::Unreachable(format!("no answer within {:?}", config.connect_timeout))),
         }
     }
 
     /// The server's id of this connection, from the handshake.
-    pub(super) fn id(&self) -> Option<i64> {
-        self.link.as_ref().map(Connection::id)
+    pub(super) fn connection_id(&self) -> Option<i64> {
+        self.connection.as_ref().map(Connection::id)
     }
 
+    /// Runs a query without parameters.
     pub(super) async fn query(&mut self, sql: &str) -> Fact<Reply> {
         self.query_with(sql, &[]).await
     }
 
+    /// Runs a query with these values as its parameters.
     pub(super) async fn query_with(&mut self, sql: &str, values: &[Value]) -> Fact<Reply> {
         let dialect = self.dialect;
-        self.with_timeout(async |link| link.run(sql, values).await)
+        self.with_timeout(async |connection| connection.run(sql, values).await)
             .await?
             .map_err(|failure| UnknownReason::from_failure(&failure, dialect))
     }
 
-    /// Runs statements without rows.
+    /// Runs statements that return no rows.
     pub(super) async fn execute(&mut self, sql: &str) -> Fact<()> {
         let dialect = self.dialect;
-        self.with_timeout(async |link| link.execute_batch(sql).await)
+        self.with_timeout(async |connection| connection.execute_batch(sql).await)
             .await?
             .map_err(|failure| UnknownReason::from_failure(&failure, dialect))
     }
 
-    /// The single value of the single row.
-    pub(super) async fn value(&mut self, sql: &str) -> Fact<Value> {
+    /// Runs a query that returns one value.
+    pub(super) async fn query_value(&mut self, sql: &str) -> Fact<Value> {
         let reply = self.query(sql).await?;
         reply.value().cloned().ok_or_else(|| UnknownReason::not_reported("it"))
     }
 
-    pub(super) async fn number(&mut self, sql: &str) -> Fact<i64> {
-        self.value(sql).await?.int().ok_or_else(|| UnknownReason::not_reported("a number"))
+    /// Runs a query that returns one number.
+    pub(super) async fn query_number(&mut self, sql: &str) -> Fact<i64> {
+        self.query_value(sql).await?.int().ok_or_else(|| UnknownReason::not_reported("a number"))
     }
 
-    pub(super) async fn text(&mut self, sql: &str) -> Fact<String> {
-        self.value(sql).await?.text().map(ToOwned::to_owned).ok_or_else(|| UnknownReason::not_reported("it"))
+    /// Runs a query that returns one text.
+    pub(super) async fn query_text(&mut self, sql: &str) -> Fact<String> {
+        self.query_value(sql).await?.text().map(ToOwned::to_owned).ok_or_else(|| UnknownReason::not_reported("it"))
     }
 
-    /// Rows with a name and a value.
-    pub(super) async fn values(&mut self, sql: &str) -> Fact<Values> {
+    /// Runs a query that returns rows of a name and a value.
+    pub(super) async fn query_values(&mut self, sql: &str) -> Fact<Values> {
         let reply = self.query(sql).await?;
         let pair = |row: &Vec<Value>| match &row[..] {
             [Value::Text(name), Value::Text(value)] => Some((name.to_ascii_lowercase(), value.clone())),
@@ -86,36 +93,40 @@ impl QueryClient {
         Ok(Values(reply.rows.iter().filter_map(pair).collect()))
     }
 
+    /// Runs `request` on the connection, which is not used again after a timeout or a connection
+    /// error.
     async fn with_timeout<T>(
         &mut self,
-        asking: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
+        request: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
     ) -> Fact<Result<T, Failure>> {
-        let Some(link) = &mut self.link else { return Err(UnknownReason::Unreachable("it stopped responding".into())) };
-        match self.clock.timeout(QUERY_TIMEOUT, asking(link)).await {
+        let Some(connection) = &mut self.connection else {
+            return Err(UnknownReason::Unreachable("it stopped responding".into()));
+        };
+        match self.clock.timeout(QUERY_TIMEOUT, request(connection)).await {
             Ok(answer) => {
                 // After a refusal, the next query may succeed.
                 if answer.as_ref().is_err_and(|failure| !matches!(failure, Failure::Refused { .. })) {
-                    self.link = None;
+                    self.connection = None;
                 }
                 Ok(answer)
             }
             Err(_) => {
-                self.link = None;
+                self.connection = None;
                 Err(UnknownReason::Unreachable(format!("no answer within {QUERY_TIMEOUT:?}")))
             }
         }
     }
 
     pub(super) async fn close(self) {
-        if let Some(link) = self.link {
-            link.close().await;
+        if let Some(connection) = self.connection {
+            connection.close().await;
         }
     }
 }
 
-/// Queries all facts.
+/// Queries all facts about all servers of the URL; `ttl` is that of the locks.
 pub(super) async fn gather_facts(config: &Config, ttl: Duration) -> Facts {
-    let aim = Requirements {
+    let requirements = Requirements {
         dialect: config.dialect,
         ttl,
         technique: config.technique,
@@ -126,29 +137,32 @@ pub(super) async fn gather_facts(config: &Config, ttl: Duration) -> Facts {
         ddl_command: ddl::command(config),
     };
     let servers = join_all(config.servers.iter().map(|place| gather_server(config, place))).await;
-    Facts { requirements: aim, servers }
+    Facts { requirements, servers }
 }
 
+/// Queries the facts about one server.
 async fn gather_server(config: &Config, (host, port): &(String, u16)) -> Server {
     let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    // As behind a pooler: we set and prepare nothing, so that we see the settings of other clients.
+    // The session is used as behind a pooler: it sets and prepares nothing, so it shows the
+    // defaults.
     let alone = Config {
         servers: vec![(host.clone(), *port)],
         has_transaction_pooler: true,
         allows_read_only: true,
         ..config.clone()
     };
-    let seen = match QueryClient::open(&alone).await {
+    let facts = match QueryClient::open(&alone).await {
         Ok(mut client) => {
-            let seen = gather_server_facts(&mut client, &alone).await;
+            let facts = gather_server_facts(&mut client, &alone).await;
             client.close().await;
-            Ok(seen)
+            Ok(facts)
         }
         Err(failure) => Err(connect_failure(&failure, config.dialect)),
     };
-    Server { address, facts: seen }
+    Server { address, facts }
 }
 
+/// Why a server accepted no connection, by the failure of the attempt.
 fn connect_failure(failure: &Failure, dialect: Dialect) -> ConnectFailure {
     let reason = match failure {
         Failure::Refused { code, message: reason } => format!("{code}: {reason}"),
@@ -163,9 +177,10 @@ fn connect_failure(failure: &Failure, dialect: Dialect) -> ConnectFailure {
     }
 }
 
+/// Queries the facts about a server over an open connection.
 async fn gather_server_facts(client: &mut QueryClient, config: &Config) -> ServerFacts {
     let skipped = || UnknownReason::Skipped("it is another kind of server");
-    let mut seen = ServerFacts {
+    let mut facts = ServerFacts {
         version: Err(skipped()),
         settings: Err(skipped()),
         status: Err(skipped()),
@@ -181,32 +196,33 @@ async fn gather_server_facts(client: &mut QueryClient, config: &Config) -> Serve
         row_stats: Err(skipped()),
     };
     match config.dialect {
-        Dialect::MySql => mysql::query_facts(client, &mut seen).await,
-        Dialect::Postgres => postgres::query_facts(client, config, &mut seen).await,
+        Dialect::MySql => mysql::query_facts(client, &mut facts).await,
+        Dialect::Postgres => postgres::query_facts(client, config, &mut facts).await,
     }
-    (seen.clock, seen.round_trips) = probe::measure_clock(client).await;
+    (facts.clock, facts.round_trips) = probe::measure_clock(client).await;
     for (name, wanted, statement) in required_tables(config) {
         let found = match config.dialect {
-            Dialect::MySql => mysql::table(client, &name, &statement).await,
-            Dialect::Postgres => postgres::table(client, config.schema.as_deref(), &name).await,
+            Dialect::MySql => mysql::query_table(client, &name, &statement).await,
+            Dialect::Postgres => postgres::query_table(client, config.schema.as_deref(), &name).await,
         };
-        seen.tables.push(Table { name, required_columns: wanted, state: found });
+        facts.tables.push(Table { name, required_columns: wanted, state: found });
     }
-    seen.dry_run = run_dry_run(client, config, &seen).await;
-    seen.row_stats = match seen.tables.first().map(|table| &table.state) {
+    facts.dry_run = run_dry_run(client, config, &facts).await;
+    facts.row_stats = match facts.tables.first().map(|table| &table.state) {
         Some(Ok(TableState::Exists(_))) if config.technique == Technique::Row => count_rows(client, config).await,
-        Some(Err(no)) => Err(no.clone()),
+        Some(Err(reason)) => Err(reason.clone()),
         _ => Err(UnknownReason::Skipped("there is no lease table")),
     };
-    seen
+    facts
 }
 
-/// The tables that the technique needs, with their columns and the statements that create them.
+/// The tables that the technique needs: name, columns besides `name`, and the statement that
+/// creates it.
 fn required_tables(config: &Config) -> Vec<(String, &'static [&'static str], String)> {
-    const LEASE: &[&str] = &["version", "token", "busy", "state", "format"];
+    const LEASE_COLUMNS: &[&str] = &["version", "token", "busy", "state", "format"];
     let of = |suffix: &str, wanted| (format!("{}{suffix}", config.table), wanted);
     let tables: Vec<(String, &'static [&'static str])> = match config.technique {
-        Technique::Row => vec![of("", LEASE)],
+        Technique::Row => vec![of("", LEASE_COLUMNS)],
         Technique::ForUpdate => vec![of("_rows", &[]), of("_tokens", &["token", "format"])],
         Technique::Session => vec![of("_tokens", &["token", "format"])],
     };
@@ -217,12 +233,13 @@ fn required_tables(config: &Config) -> Vec<(String, &'static [&'static str], Str
         .collect()
 }
 
-/// Runs a lock's statements, where they can be rolled back.
-async fn run_dry_run(client: &mut QueryClient, config: &Config, seen: &ServerFacts) -> Fact<()> {
-    if seen.read_only(config.dialect).is_ok_and(|read_only| read_only.is_some()) {
+/// Acquires a lock with an unused name in a transaction that is rolled back; skipped where a
+/// rollback is impossible.
+async fn run_dry_run(client: &mut QueryClient, config: &Config, facts: &ServerFacts) -> Fact<()> {
+    if facts.read_only_reason(config.dialect).is_ok_and(|read_only| read_only.is_some()) {
         return Err(UnknownReason::Skipped("it accepts no writes"));
     }
-    for table in &seen.tables {
+    for table in &facts.tables {
         match &table.state {
             Ok(TableState::Exists(shape)) if super::rules::is_transactional(shape) => {}
             Ok(TableState::Exists(_)) => return Err(UnknownReason::Skipped("its table cannot roll back")),
@@ -232,14 +249,15 @@ async fn run_dry_run(client: &mut QueryClient, config: &Config, seen: &ServerFac
     }
     let dialect = client.dialect;
     client
-        .with_timeout(async |link| match config.technique {
-            Technique::Row => lease::dry_run(link, config).await,
-            Technique::ForUpdate | Technique::Session => session_locks::dry_run(link, config).await,
+        .with_timeout(async |connection| match config.technique {
+            Technique::Row => lease::dry_run(connection, config).await,
+            Technique::ForUpdate | Technique::Session => session_locks::dry_run(connection, config).await,
         })
         .await?
         .map_err(|failure| UnknownReason::from_failure(&failure, dialect))
 }
 
+/// Counts the rows of the lease table, and parses some of them.
 async fn count_rows(client: &mut QueryClient, config: &Config) -> Fact<RowStats> {
     let table = Tables::from_config(config).leases;
     let now = probe::clock_expression(config.dialect);

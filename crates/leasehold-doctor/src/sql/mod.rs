@@ -1,4 +1,5 @@
-//! The checks of `leasehold doctor`: `gather` queries the servers, and `rules` judge the facts.
+//! The checks of `leasehold doctor` for databases: `gather` queries the servers, and `rules` judge
+//! the facts.
 //!
 //! Each server of the URL is queried separately. A lock with an unused name is acquired and written
 //! to, in a transaction that is rolled back. All other queries are read-only and limited: 100,000
@@ -19,9 +20,9 @@ use leasehold::engine::EngineUrl;
 use leasehold_internals::sql::Dialect;
 use leasehold_internals::sql::config::Config;
 
-/// Examines a database.
+/// Examines the database servers of the URL; `ttl` is that of the locks.
 pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
     let dialect = if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres };
     let config = Config::from_url(dialect, url)?;
-    Ok(rules::check_all(&gather::gather_facts(&config, ttl).await))
+    Ok(rules::judge_all(&gather::gather_facts(&config, ttl).await))
 }

@@ -4,45 +4,48 @@ use super::facts::{Column, Fact, Intermediary, ServerFacts, TableDefinition, Tab
 use super::gather::QueryClient;
 use leasehold_internals::sql::connection::Value;
 
-/// Runs the queries that only this kind of server has.
-pub(super) async fn query_facts(client: &mut QueryClient, seen: &mut ServerFacts) {
+/// Queries the facts that MySQL and MariaDB report in their own way.
+pub(super) async fn query_facts(client: &mut QueryClient, facts: &mut ServerFacts) {
     // A node that is cut off from its cluster serves only SHOW.
-    seen.settings = client.values("SHOW GLOBAL VARIABLES").await;
-    seen.version = seen.setting("version").map(ToOwned::to_owned);
-    seen.status = client.values("SHOW GLOBAL STATUS").await;
-    seen.identity = identity(seen);
-    seen.in_use = seen.status("threads_connected").and_then(number);
-    seen.replicas = replicas(client, seen).await;
-    seen.intermediary = detect_intermediary(client, seen).await;
+    facts.settings = client.query_values("SHOW GLOBAL VARIABLES").await;
+    facts.version = facts.setting("version").map(ToOwned::to_owned);
+    facts.status = client.query_values("SHOW GLOBAL STATUS").await;
+    facts.identity = server_identity(facts);
+    facts.in_use = facts.status("threads_connected").and_then(parse_number);
+    facts.replicas = count_replicas(client, facts).await;
+    facts.intermediary = detect_intermediary(client, facts).await;
 }
 
-fn number(text: &str) -> Fact<i64> {
+/// Parses a number of `SHOW GLOBAL STATUS`.
+fn parse_number(text: &str) -> Fact<i64> {
     text.parse().map_err(|_| UnknownReason::not_reported("a number"))
 }
 
-fn identity(seen: &ServerFacts) -> Fact<String> {
-    if let Ok(id) = seen.setting("server_uuid").or_else(|_| seen.setting("server_uid")) {
+/// What identifies the server: its UUID, or else its host name, port and data directory.
+fn server_identity(facts: &ServerFacts) -> Fact<String> {
+    if let Ok(id) = facts.setting("server_uuid").or_else(|_| facts.setting("server_uid")) {
         return Ok(id.to_owned());
     }
-    let (host, port) = (seen.setting("hostname")?, seen.setting("port")?);
-    Ok(format!("{host} {port} {}", seen.setting("datadir")?))
+    let (host, port) = (facts.setting("hostname")?, facts.setting("port")?);
+    Ok(format!("{host} {port} {}", facts.setting("datadir")?))
 }
 
-/// MariaDB shows the number to all users; MySQL shows it to some.
-async fn replicas(client: &mut QueryClient, seen: &ServerFacts) -> Fact<i64> {
-    if let Ok(count) = seen.status("slaves_connected") {
-        return number(count);
+/// The number of connected replicas. MariaDB shows it to all users; MySQL shows it to some.
+async fn count_replicas(client: &mut QueryClient, facts: &ServerFacts) -> Fact<i64> {
+    if let Ok(count) = facts.status("slaves_connected") {
+        return parse_number(count);
     }
-    if seen.is_on("log_bin")? {
+    if facts.is_on("log_bin")? {
         let listed = client.query("SHOW REPLICAS").await?;
         return Ok(listed.rows.len() as i64);
     }
     Ok(0)
 }
 
-async fn detect_intermediary(client: &mut QueryClient, seen: &ServerFacts) -> Fact<Intermediary> {
-    let comment = client.text("SELECT @@version_comment").await.unwrap_or_default();
-    let version = seen.version.clone().unwrap_or_default();
+/// Detects a proxy, by its version or by the id of the connection.
+async fn detect_intermediary(client: &mut QueryClient, facts: &ServerFacts) -> Fact<Intermediary> {
+    let comment = client.query_text("SELECT @@version_comment").await.unwrap_or_default();
+    let version = facts.version.clone().unwrap_or_default();
     for (mark, name) in [("ProxySQL", "ProxySQL"), ("maxscale", "MaxScale")] {
         if comment.contains(mark) || version.contains(mark) {
             return Ok(Intermediary::Proxy(name));
@@ -50,20 +53,21 @@ async fn detect_intermediary(client: &mut QueryClient, seen: &ServerFacts) -> Fa
     }
     // The handshake contains the id of the connection. If the server knows the connection by
     // another id, there is a proxy in between.
-    let handshake_id = client.id();
-    let known = client.number("SELECT CONNECTION_ID()").await?;
+    let handshake_id = client.connection_id();
+    let known = client.query_number("SELECT CONNECTION_ID()").await?;
     Ok(if handshake_id == Some(known) { Intermediary::Direct } else { Intermediary::Proxy("a proxy") })
 }
 
-/// The definition of a table; `made` is the statement that creates it.
-pub(super) async fn table(client: &mut QueryClient, name: &str, made: &str) -> Fact<TableState> {
+/// Queries the definition of a table. `create_statement` shows whether this user may create it.
+pub(super) async fn query_table(client: &mut QueryClient, name: &str, create_statement: &str) -> Fact<TableState> {
     let named = [Value::from(name)];
     let sql =
         "SELECT COALESCE(engine, '') FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?";
     let reply = client.query_with(sql, &named).await?;
     let Some(engine) = reply.value().and_then(Value::text) else {
         // A user who can prepare a statement may also run it.
-        let prepared = client.execute(&format!("PREPARE leasehold_doctor FROM '{}'", made.replace('\n', " "))).await;
+        let prepared =
+            client.execute(&format!("PREPARE leasehold_doctor FROM '{}'", create_statement.replace('\n', " "))).await;
         if prepared.is_ok() {
             client.execute("DEALLOCATE PREPARE leasehold_doctor").await?;
         }

@@ -6,24 +6,25 @@ use leasehold_internals::sql::config::Config;
 use leasehold_internals::sql::connection::Value;
 
 /// How often to check whether two connections share a session.
-const ROUNDS: usize = 3;
+const SESSION_CHECKS: usize = 3;
 
-/// Runs the queries that only this kind of server has.
-pub(super) async fn query_facts(client: &mut QueryClient, config: &Config, seen: &mut ServerFacts) {
-    seen.version = client.text("SELECT version()").await;
-    seen.settings = client.values("SELECT name::text, COALESCE(setting, '')::text FROM pg_settings").await;
-    if let Ok(settings) = &mut seen.settings {
+/// Queries the facts that PostgreSQL reports in its own way.
+pub(super) async fn query_facts(client: &mut QueryClient, config: &Config, facts: &mut ServerFacts) {
+    facts.version = client.query_text("SELECT version()").await;
+    facts.settings = client.query_values("SELECT name::text, COALESCE(setting, '')::text FROM pg_settings").await;
+    if let Ok(settings) = &mut facts.settings {
         let limits = "SELECT 'role_connections', rolconnlimit::bigint FROM pg_roles WHERE rolname = current_user UNION ALL \
             SELECT 'database_connections', datconnlimit::bigint FROM pg_database WHERE datname = current_database()";
-        settings.0.extend(client.values(limits).await.unwrap_or_default().0);
+        settings.0.extend(client.query_values(limits).await.unwrap_or_default().0);
     }
     let sql = "SELECT COALESCE((SELECT system_identifier::text FROM pg_control_system()), '') || ' ' || \
         extract(epoch FROM pg_postmaster_start_time())::text";
-    seen.identity = client.text(sql).await;
-    seen.is_in_recovery = client.number("SELECT pg_is_in_recovery()").await.map(|yes| yes == 1);
-    seen.in_use = client.number("SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'").await;
-    seen.replicas = client.number("SELECT COUNT(*) FROM pg_stat_replication").await;
-    seen.intermediary = detect_intermediary(client, config).await;
+    facts.identity = client.query_text(sql).await;
+    facts.is_in_recovery = client.query_number("SELECT pg_is_in_recovery()").await.map(|yes| yes == 1);
+    facts.in_use =
+        client.query_number("SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'").await;
+    facts.replicas = client.query_number("SELECT COUNT(*) FROM pg_stat_replication").await;
+    facts.intermediary = detect_intermediary(client, config).await;
 }
 
 /// Whether a pooler may use another session for each transaction: then two connections share a
@@ -32,8 +33,8 @@ async fn detect_intermediary(client: &mut QueryClient, config: &Config) -> Fact<
     let mut other =
         QueryClient::open(config).await.map_err(|failure| UnknownReason::from_failure(&failure, config.dialect))?;
     let mut shared = Ok(false);
-    for _ in 0..ROUNDS {
-        shared = share_or_change_session(client, &mut other).await;
+    for _ in 0..SESSION_CHECKS {
+        shared = is_session_shared_or_changed(client, &mut other).await;
         if shared != Ok(false) {
             break;
         }
@@ -42,18 +43,20 @@ async fn detect_intermediary(client: &mut QueryClient, config: &Config) -> Fact<
     Ok(if shared? { Intermediary::TransactionPooler } else { Intermediary::Direct })
 }
 
-async fn share_or_change_session(client: &mut QueryClient, other: &mut QueryClient) -> Fact<bool> {
-    const WHO: &str = "SELECT pg_backend_pid()";
-    let first = client.number(WHO).await?;
+/// Whether two connections share a session, or the first one moves to another session while the
+/// other has a transaction open.
+async fn is_session_shared_or_changed(client: &mut QueryClient, other: &mut QueryClient) -> Fact<bool> {
+    const SESSION_ID_QUERY: &str = "SELECT pg_backend_pid()";
+    let first = client.query_number(SESSION_ID_QUERY).await?;
     other.execute("BEGIN").await?;
-    let second = other.number(WHO).await;
-    let third = client.number(WHO).await;
+    let second = other.query_number(SESSION_ID_QUERY).await;
+    let third = client.query_number(SESSION_ID_QUERY).await;
     other.execute("ROLLBACK").await?;
     Ok(second? == first || third? != first)
 }
 
-/// The definition of a table.
-pub(super) async fn table(client: &mut QueryClient, schema: Option<&str>, name: &str) -> Fact<TableState> {
+/// Queries the definition of a table.
+pub(super) async fn query_table(client: &mut QueryClient, schema: Option<&str>, name: &str) -> Fact<TableState> {
     let quoted = match schema {
         Some(schema) => format!("\"{schema}\".\"{name}\""),
         None => format!("\"{name}\""),
@@ -98,6 +101,8 @@ pub(super) async fn table(client: &mut QueryClient, schema: Option<&str>, name: 
     Ok(TableState::Exists(TableDefinition { engine: engine.to_owned(), columns, is_name_unique: unique_name }))
 }
 
+/// Checks whether this user may create tables in the schema; `None`: the first one of its search
+/// path.
 async fn check_can_create(client: &mut QueryClient, schema: Option<&str>) -> Fact<()> {
     let schema = schema.unwrap_or_default();
     let sql = "SELECT COALESCE(NULLIF($1, ''), current_schema()::text, ''), \

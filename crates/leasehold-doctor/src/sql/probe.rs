@@ -1,4 +1,4 @@
-//! Clocks, round trips, and poolers or proxies before the server.
+//! Measures a server's clock compared with ours, and its round trips.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -7,11 +7,12 @@ use super::gather::QueryClient;
 use leasehold::clock::Clock;
 use leasehold_internals::sql::Dialect;
 
-/// How often to read the time, and how long that may take in total.
+/// How often to read the server's time.
 const SAMPLES: usize = 50;
+/// How long all samples may take in total.
 const MAX_DURATION: Duration = Duration::from_secs(3);
 
-/// The clock that the leases use, in microseconds since 1970.
+/// The SQL expression for the clock that leases use, in microseconds since 1970.
 pub(super) fn clock_expression(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::MySql => "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
@@ -19,7 +20,7 @@ pub(super) fn clock_expression(dialect: Dialect) -> &'static str {
     }
 }
 
-/// The difference between the server's clock and ours, and the durations of queries.
+/// Measures the difference between the server's clock and ours, and the durations of queries.
 pub(super) async fn measure_clock(client: &mut QueryClient) -> (Fact<ClockOffset>, Fact<RoundTrips>) {
     let sql = format!("SELECT {}", clock_expression(client.dialect));
     let clock = Clock::system();
@@ -27,18 +28,18 @@ pub(super) async fn measure_clock(client: &mut QueryClient) -> (Fact<ClockOffset
     let mut times = Vec::with_capacity(SAMPLES);
     let mut best: Option<ClockOffset> = None;
     // The first query is slower, because it is prepared.
-    if let Err(no) = client.number(&sql).await {
-        return (Err(no.clone()), Err(no));
+    if let Err(reason) = client.query_number(&sql).await {
+        return (Err(reason.clone()), Err(reason));
     }
     while times.len() < SAMPLES && (times.len() < 3 || clock.now().duration_since(start) < MAX_DURATION) {
         let (ours, before) = (wall_clock_micros(), clock.now());
-        let theirs = match client.number(&sql).await {
+        let theirs = match client.query_number(&sql).await {
             Ok(theirs) => theirs,
-            Err(no) => return (Err(no.clone()), Err(no)),
+            Err(reason) => return (Err(reason.clone()), Err(reason)),
         };
         let took = clock.now().duration_since(before);
         times.push(took);
-        let gap = clock_offset(theirs, ours, took);
+        let gap = compute_clock_offset(theirs, ours, took);
         if best.is_none_or(|best| gap.error < best.error) {
             best = Some(gap);
         }
@@ -47,9 +48,9 @@ pub(super) async fn measure_clock(client: &mut QueryClient) -> (Fact<ClockOffset
     (best.ok_or_else(none), RoundTrips::from_samples(times).ok_or_else(none))
 }
 
-/// A server's time compared with ours at the start of the query. The server read it at some time
-/// during the round trip.
-fn clock_offset(theirs: i64, ours: i64, took: Duration) -> ClockOffset {
+/// The server's time `theirs` compared with `ours` at the start of a query that took `took`, both
+/// in microseconds. The server read its clock at some time during the round trip.
+fn compute_clock_offset(theirs: i64, ours: i64, took: Duration) -> ClockOffset {
     let half = took / 2;
     let middle = ours.saturating_add(i64::try_from(half.as_micros()).unwrap_or(i64::MAX));
     ClockOffset { ahead: theirs.saturating_sub(middle), error: half }
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_clock_offset_is_taken_at_the_middle_of_the_round_trip() {
-        let gap = |theirs, ours, took| super::clock_offset(theirs, ours, Duration::from_micros(took));
+        let gap = |theirs, ours, took| super::compute_clock_offset(theirs, ours, Duration::from_micros(took));
         assert_eq!(gap(1_005, 1_000, 10), ClockOffset { ahead: 0, error: Duration::from_micros(5) });
         assert_eq!(gap(60_001_001, 1_000_000, 2).ahead, 59_001_000);
         assert_eq!(gap(1, 60_000_000, 2).ahead, -60_000_000);

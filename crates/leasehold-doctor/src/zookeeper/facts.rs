@@ -10,7 +10,7 @@ use leasehold_zookeeper::{Acl, Error as Cause};
 use super::walk::NodeSurvey;
 use leasehold::Error;
 
-/// Why something is not known.
+/// Why a fact is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UnknownReason {
     /// The server does not accept this four-letter word.
@@ -19,15 +19,16 @@ pub(super) enum UnknownReason {
     TlsOnly,
     /// The server runs, but does not serve requests.
     NotServing,
-    /// It is unreachable, or did not respond.
+    /// The server is unreachable, or did not respond.
     Unreachable(String),
-    /// The server does not reveal it.
+    /// The server responded without the fact; the text says more.
     NotReported(String),
-    /// It failed a request with this error.
+    /// The server answered a request with this error.
     RequestFailed(Cause),
 }
 
 impl UnknownReason {
+    /// The server responded without `what`.
     pub(super) fn not_reported(what: &str) -> Self {
         Self::NotReported(format!("it does not report {what}"))
     }
@@ -48,13 +49,16 @@ impl fmt::Display for UnknownReason {
 /// A fact, or why it is not known.
 pub(super) type Fact<T> = Result<T, UnknownReason>;
 
-/// The user's requirements of the ensemble.
+/// What the URL and the options of the examination demand of the ensemble.
 #[derive(Clone, Debug)]
 pub(super) struct Requirements {
+    /// The TTL that the locks will have.
     pub(super) ttl: Duration,
-    /// `session-timeout=`.
+    /// `session-timeout=`; `None` without it.
     pub(super) session_timeout: Option<Duration>,
+    /// `session=own`: each claim has its own session.
     pub(super) has_session_per_claim: bool,
+    /// The path of the node under which all locks are; empty for the root.
     pub(super) base: String,
 }
 
@@ -64,7 +68,7 @@ impl Requirements {
         self.session_timeout.unwrap_or(self.ttl).max(leasehold_internals::zookeeper::MIN_TTL)
     }
 
-    /// The node under which all locks are, in a readable form.
+    /// The path of the node under which all locks are; `/` for the root.
     pub(super) fn shown_base(&self) -> &str {
         if self.base.is_empty() { "/" } else { &self.base }
     }
@@ -82,6 +86,7 @@ pub(super) enum Role {
 }
 
 impl Role {
+    /// Parses the role as a server reports it.
     fn parse(text: &str) -> Self {
         match text {
             "standalone" => Self::Standalone,
@@ -112,16 +117,19 @@ impl fmt::Display for Role {
 pub(super) struct KeyValues(pub(super) HashMap<String, String>);
 
 impl KeyValues {
+    /// Parses lines of a key, this separator, and a value.
     pub(super) fn parse(text: &str, separator: &str) -> Self {
         let pairs = text.lines().filter_map(|line| line.split_once(separator));
         Self(pairs.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).collect())
     }
 
+    /// The value of this key.
     pub(super) fn text(&self, key: &str) -> Fact<&str> {
         self.0.get(key).map(String::as_str).ok_or_else(|| UnknownReason::not_reported(key))
     }
 
-    /// A number; the integer part if it has a fraction. `-1` means that there is none.
+    /// The value of this key as a number; its integer part if it has a fraction. Not known for
+    /// `-1`, by which a server says that it has no value.
     pub(super) fn number(&self, key: &str) -> Fact<u64> {
         let text = self.text(key)?;
         text.split('.').next().unwrap_or_default().parse().map_err(|_| UnknownReason::not_reported(key))
@@ -131,13 +139,13 @@ impl KeyValues {
 /// The difference between the leader's clock and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockOffset {
-    /// How many milliseconds it is ahead of ours.
+    /// How many milliseconds the leader's clock is ahead of ours; negative if it is behind.
     pub(super) ahead: i64,
-    /// The error of that: half of a round trip, and the resolution of one millisecond.
+    /// How wrong `ahead` may be: half of a round trip, and the resolution of one millisecond.
     pub(super) error: Duration,
 }
 
-/// The durations of requests.
+/// The measured durations of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RoundTrips {
     pub(super) count: usize,
@@ -146,6 +154,7 @@ pub(super) struct RoundTrips {
 }
 
 impl RoundTrips {
+    /// Sums up measured durations; `None` without any.
     pub(super) fn from_samples(mut times: Vec<Duration>) -> Option<Self> {
         times.sort_unstable();
         let (median, longest) = (times.get(times.len() / 2)?, times.last()?);
@@ -160,6 +169,7 @@ pub(super) struct ServerSession {
     pub(super) server: u8,
     /// The timeout that it granted for the requested one.
     pub(super) timeout: Duration,
+    /// The durations of reads.
     pub(super) read_trips: Fact<RoundTrips>,
     /// Whether the server sees our probe lock.
     pub(super) sees_probe: Fact<bool>,
@@ -169,41 +179,45 @@ pub(super) struct ServerSession {
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) address: String,
-    /// The addresses of its name.
+    /// The IP addresses of its host name; empty if they are not known.
     pub(super) addresses: Vec<SocketAddr>,
+    /// The reply to the four-letter word `srvr`: version, role and load.
     pub(super) srvr: Fact<KeyValues>,
+    /// The reply to `mntr`: metrics.
     pub(super) mntr: Fact<KeyValues>,
+    /// The reply to `conf`: settings.
     pub(super) conf: Fact<KeyValues>,
     pub(super) session: Fact<ServerSession>,
 }
 
 impl Server {
-    /// A figure of `mntr`.
+    /// A metric from `mntr`.
     pub(super) fn metric(&self, key: &str) -> Fact<u64> {
         self.mntr.as_ref().map_err(UnknownReason::clone)?.number(key)
     }
 
-    /// A number from `conf`.
+    /// A setting from `conf`, as a number.
     pub(super) fn setting(&self, key: &str) -> Fact<u64> {
         self.conf.as_ref().map_err(UnknownReason::clone)?.number(key)
     }
 
+    /// The role of the server, according to `srvr` or `mntr`.
     pub(super) fn role(&self) -> Fact<Role> {
-        let version_line = self.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.text("Mode"));
-        let version_line = version_line.or_else(|no| match &self.mntr {
+        let mode = self.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.text("Mode"));
+        let mode = mode.or_else(|reason| match &self.mntr {
             Ok(mntr) => mntr.text("zk_server_state"),
-            Err(_) => Err(no),
+            Err(_) => Err(reason),
         });
-        version_line.map(Role::parse)
+        mode.map(Role::parse)
     }
 
     /// The version, such as `3.8.0`, and its numbers.
     pub(super) fn version(&self) -> Fact<(String, [u32; 3])> {
         let version_line =
             self.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.text("Zookeeper version"));
-        let version_line = version_line.or_else(|no| match &self.mntr {
+        let version_line = version_line.or_else(|reason| match &self.mntr {
             Ok(mntr) => mntr.text("zk_version"),
-            Err(_) => Err(no),
+            Err(_) => Err(reason),
         });
         let text = version_line?;
         let text = text.split(['-', ',', ' ']).next().unwrap_or_default();
@@ -215,13 +229,13 @@ impl Server {
         }
     }
 
-    /// Whether it serves requests, as far as is known.
+    /// Whether the server serves requests; the reason if it does not, or if that is not known.
     pub(super) fn check_serving(&self) -> Fact<()> {
         match (&self.srvr, self.role(), &self.session) {
-            (Err(no @ (UnknownReason::NotServing | UnknownReason::Unreachable(_))), _, _) => Err(no.clone()),
+            (Err(reason @ (UnknownReason::NotServing | UnknownReason::Unreachable(_))), _, _) => Err(reason.clone()),
             (_, Ok(Role::ReadOnly), _) => Err(UnknownReason::NotReported("it is read-only".into())),
             (_, _, Ok(_)) | (Ok(_), _, _) => Ok(()),
-            (Err(_), _, Err(no)) => Err(no.clone()),
+            (Err(_), _, Err(reason)) => Err(reason.clone()),
         }
     }
 }
@@ -232,10 +246,11 @@ pub(super) struct Member {
     pub(super) id: String,
     /// Its host; if it has several, all of them as they are written.
     pub(super) host: String,
+    /// Whether it votes; `false` for an observer.
     pub(super) is_voter: bool,
 }
 
-/// All members.
+/// The members of the ensemble.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Members {
     pub(super) all: Vec<Member>,
@@ -263,14 +278,16 @@ impl Members {
         members
     }
 
-    pub(super) fn voters(&self) -> usize {
+    /// How many members vote.
+    pub(super) fn count_voters(&self) -> usize {
         self.all.iter().filter(|member| member.is_voter).count()
     }
 }
 
-/// The measurements of the probe lock.
+/// What was measured while writing to the probe lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProbeResult {
+    /// The durations of writes.
     pub(super) writes: RoundTrips,
     pub(super) clock: ClockOffset,
 }
@@ -280,23 +297,25 @@ pub(super) struct ProbeResult {
 pub(super) struct EnsembleFacts {
     pub(super) members: Fact<Members>,
     pub(super) probe: Fact<ProbeResult>,
+    /// The nodes where the locks are.
     pub(super) nodes: Fact<NodeSurvey>,
-    /// ACLs of the node under which all locks are, of some locks, and of a new lock.
+    /// The ACLs, by path, of the node under which all locks are, of some locks, and of a new lock.
     pub(super) acls: Vec<(String, Fact<Vec<Acl>>)>,
     /// Whether a client without a login was refused; `None` where all clients have all permissions.
     pub(super) refuses_anonymous: Option<Fact<bool>>,
 }
 
-/// All facts.
+/// All that is known of the ensemble.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) requirements: Requirements,
     pub(super) servers: Vec<Server>,
+    /// The error if no session could be opened.
     pub(super) ensemble: Result<EnsembleFacts, Error>,
 }
 
 impl Facts {
-    /// Whether our probe was written.
+    /// Whether the probe lock was written to.
     pub(super) fn has_written_probe(&self) -> bool {
         self.ensemble.as_ref().is_ok_and(|inside| inside.probe.is_ok())
     }
@@ -333,13 +352,13 @@ mod tests {
         let members = Members::parse(text);
         let seen: Vec<_> = members.all.iter().map(|one| (one.id.as_str(), one.host.as_str(), one.is_voter)).collect();
         assert_eq!(seen, [("1", "127.0.0.1", true), ("2", "h2", true), ("3", "::1", false), ("4", "h4", true)]);
-        assert_eq!((members.voters(), members.has_weights), (3, false));
+        assert_eq!((members.count_voters(), members.has_weights), (3, false));
         assert!(Members::parse("server.1=a:1:2\ngroup.1=1\nweight.1=2").has_weights);
         assert_eq!(Members::parse(""), Members::default());
     }
 
     #[test]
-    fn median_and_longest_of_samples() {
+    fn samples_are_summed_up_by_median_and_longest() {
         let times: Vec<_> = [5, 1, 3, 2, 4].map(Duration::from_millis).into();
         let trips = RoundTrips::from_samples(times).unwrap();
         assert_eq!((trips.median, trips.longest), (Duration::from_millis(3), Duration::from_millis(5)));

@@ -1,4 +1,4 @@
-//! Four-letter words: one plain connection each, which the server closes after its reply.
+//! Sends four-letter words: one plain connection each, which the server closes after its reply.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -9,11 +9,11 @@ use leasehold::clock::Clock;
 
 /// A server that does not reply within this time counts as unreachable.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum length of a reply.
+/// The maximum length of a reply, in bytes.
 const MAX_REPLY: u64 = 1 << 20;
 
-/// The addresses of a name.
-pub(super) async fn resolve(host: &str, port: u16) -> Fact<Vec<SocketAddr>> {
+/// The IP addresses of a host name.
+pub(super) async fn resolve_addresses(host: &str, port: u16) -> Fact<Vec<SocketAddr>> {
     let (host, shown) = (host.to_owned(), host.to_owned());
     let lookup = move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
     match Clock::system().timeout(REPLY_TIMEOUT, tokio::task::spawn_blocking(lookup)).await {
@@ -23,11 +23,12 @@ pub(super) async fn resolve(host: &str, port: u16) -> Fact<Vec<SocketAddr>> {
     }
 }
 
-/// The reply to a word, from the first of these addresses that responds.
-pub(super) async fn query(places: &[SocketAddr], word: &'static str, connect: Duration) -> Fact<String> {
-    let (places, connect) = (places.to_vec(), connect.min(REPLY_TIMEOUT));
-    let reply = tokio::task::spawn_blocking(move || query_blocking(&places, word, connect));
-    let whole = connect.saturating_add(REPLY_TIMEOUT);
+/// Sends a four-letter word to the first of these addresses that accepts a connection within
+/// `connect_timeout`; returns the reply.
+pub(super) async fn query(addresses: &[SocketAddr], word: &'static str, connect_timeout: Duration) -> Fact<String> {
+    let (addresses, connect_timeout) = (addresses.to_vec(), connect_timeout.min(REPLY_TIMEOUT));
+    let reply = tokio::task::spawn_blocking(move || query_blocking(&addresses, word, connect_timeout));
+    let whole = connect_timeout.saturating_add(REPLY_TIMEOUT);
     let reply = match Clock::system().timeout(whole, reply).await {
         Ok(Ok(Ok(reply))) => reply,
         // A timeout of the read.
@@ -40,16 +41,17 @@ pub(super) async fn query(places: &[SocketAddr], word: &'static str, connect: Du
     parse_reply(word, reply)
 }
 
-fn query_blocking(places: &[SocketAddr], word: &str, connect: Duration) -> std::io::Result<String> {
+/// Sends a word and reads the reply, on a thread that may block.
+fn query_blocking(addresses: &[SocketAddr], word: &str, connect_timeout: Duration) -> std::io::Result<String> {
     let mut last = std::io::Error::other("no address");
-    for place in places {
-        match TcpStream::connect_timeout(place, connect) {
-            Ok(mut line) => {
-                line.set_read_timeout(Some(REPLY_TIMEOUT))?;
-                line.set_write_timeout(Some(REPLY_TIMEOUT))?;
-                line.write_all(word.as_bytes())?;
+    for address in addresses {
+        match TcpStream::connect_timeout(address, connect_timeout) {
+            Ok(mut stream) => {
+                stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+                stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+                stream.write_all(word.as_bytes())?;
                 let mut reply = Vec::new();
-                line.take(MAX_REPLY).read_to_end(&mut reply)?;
+                stream.take(MAX_REPLY).read_to_end(&mut reply)?;
                 return Ok(String::from_utf8_lossy(&reply).into_owned());
             }
             Err(cause) => last = cause,
@@ -58,7 +60,7 @@ fn query_blocking(places: &[SocketAddr], word: &str, connect: Duration) -> std::
     Err(last)
 }
 
-/// Parses a reply.
+/// The reply to a word; an error if the server refuses the word, or does not serve requests.
 fn parse_reply(word: &'static str, reply: String) -> Fact<String> {
     if reply.contains("not in the whitelist") {
         Err(UnknownReason::NotWhitelisted(word))
@@ -71,20 +73,21 @@ fn parse_reply(word: &'static str, reply: String) -> Fact<String> {
     }
 }
 
-/// `mntr`, as lines.
-pub(super) async fn query_mntr(places: &[SocketAddr], connect: Duration) -> Fact<KeyValues> {
-    query(places, "mntr", connect).await.map(|text| KeyValues::parse(&text, "\t"))
+/// Sends `mntr`; returns the metrics.
+pub(super) async fn query_mntr(addresses: &[SocketAddr], connect_timeout: Duration) -> Fact<KeyValues> {
+    query(addresses, "mntr", connect_timeout).await.map(|text| KeyValues::parse(&text, "\t"))
 }
 
-/// `srvr`, `mntr` and `conf`, as lines.
-pub(super) async fn query_all(places: &[SocketAddr], connect: Duration) -> [Fact<KeyValues>; 3] {
-    let one =
-        |word, between| async move { query(places, word, connect).await.map(|text| KeyValues::parse(&text, between)) };
+/// Sends `srvr`, `mntr` and `conf`; returns their replies in this order.
+pub(super) async fn query_all(addresses: &[SocketAddr], connect_timeout: Duration) -> [Fact<KeyValues>; 3] {
+    let one = |word, between| async move {
+        query(addresses, word, connect_timeout).await.map(|text| KeyValues::parse(&text, between))
+    };
     let srvr = one("srvr", ": ").await;
-    if let Err(no @ UnknownReason::Unreachable(_)) = &srvr {
-        return [srvr.clone(), Err(no.clone()), Err(no.clone())];
+    if let Err(reason @ UnknownReason::Unreachable(_)) = &srvr {
+        return [srvr.clone(), Err(reason.clone()), Err(reason.clone())];
     }
-    let (mntr, conf) = futures_util::future::join(query_mntr(places, connect), one("conf", "=")).await;
+    let (mntr, conf) = futures_util::future::join(query_mntr(addresses, connect_timeout), one("conf", "=")).await;
     [srvr, mntr, conf]
 }
 
@@ -121,6 +124,6 @@ mod tests {
                 Err(UnknownReason::Unreachable(_))
             )
         ));
-        assert!(matches!(resolve("no-such-host.invalid", 1).await, Err(UnknownReason::Unreachable(_))));
+        assert!(matches!(resolve_addresses("no-such-host.invalid", 1).await, Err(UnknownReason::Unreachable(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! All facts about the ensemble.
+//! Queries the facts about the ensemble.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,15 @@ use leasehold::{ErrorKind, Result};
 use leasehold_internals::zookeeper::config::{Access, Config, TlsConfig, address};
 use leasehold_internals::zookeeper::session::Session;
 
-/// For how many locks the ACLs are read.
-const ACLS: usize = 10;
-/// Queries all facts.
+/// For how many locks the ACLs are read, at most.
+const MAX_ACLS: usize = 10;
+
+/// Queries all facts about the ensemble of the URL; `ttl` is that of the locks.
 ///
 /// # Errors
 /// Only for mistakes in the URL itself: a certificate that cannot be read.
 pub(super) async fn gather_facts(config: &Config, ttl: Duration) -> Result<Facts> {
-    let aim = Requirements {
+    let requirements = Requirements {
         ttl,
         session_timeout: config.session_timeout,
         has_session_per_claim: config.has_session_per_claim,
@@ -31,22 +32,22 @@ pub(super) async fn gather_facts(config: &Config, ttl: Duration) -> Result<Facts
     let mut servers = join_all(config.servers.iter().map(|(host, port)| gather_server(config, host, *port))).await;
     let inside = match Session::open_without_claims(&reachable_only(config, &servers), timeout).await {
         Ok(session) => {
-            let inside = gather_ensemble(config, &aim, &session.client, &mut servers).await;
-            close(session).await;
+            let inside = gather_ensemble(config, &requirements, &session.client, &mut servers).await;
+            close_session(session).await;
             reread_metrics(config, &mut servers).await;
             Ok(inside)
         }
         Err(error) if error.kind() == ErrorKind::InvalidUrl => return Err(error),
         Err(error) => Err(error),
     };
-    Ok(Facts { requirements: aim, servers, ensemble: inside })
+    Ok(Facts { requirements, servers, ensemble: inside })
 }
 
 /// The facts of one server of the URL, without a session.
 async fn gather_server(config: &Config, host: &str, port: u16) -> Server {
-    let places = four_letter_words::resolve(host, port).await;
+    let places = four_letter_words::resolve_addresses(host, port).await;
     let [srvr, mntr, conf] = match &places {
-        Err(no) => [(); 3].map(|()| Err(no.clone())),
+        Err(reason) => [(); 3].map(|()| Err(reason.clone())),
         Ok(_) if config.tls.is_some() => [(); 3].map(|()| Err(UnknownReason::TlsOnly)),
         Ok(places) => four_letter_words::query_all(places, config.connect_timeout).await,
     };
@@ -54,7 +55,7 @@ async fn gather_server(config: &Config, host: &str, port: u16) -> Server {
     Server { address: address(host, port), addresses: places.unwrap_or_default(), srvr, mntr, conf, session: visit }
 }
 
-/// Reads the figures again, now that there were writes.
+/// Reads the metrics again, so that they include the writes to the probe lock.
 async fn reread_metrics(config: &Config, servers: &mut [Server]) {
     let queries = servers.iter_mut().filter(|server| server.mntr.is_ok()).map(|server| async {
         if let Ok(figures) = four_letter_words::query_mntr(&server.addresses, config.connect_timeout).await {
@@ -64,6 +65,7 @@ async fn reread_metrics(config: &Config, servers: &mut [Server]) {
     join_all(queries).await;
 }
 
+/// Whether the server is unreachable, or does not serve requests.
 fn is_unreachable(server: &Server) -> bool {
     matches!(server.srvr, Err(UnknownReason::Unreachable(_) | UnknownReason::NotServing))
 }
@@ -74,7 +76,7 @@ fn reachable_only(config: &Config, servers: &[Server]) -> Config {
     restrict_servers(config, servers, |server| !is_unreachable(server))
 }
 
-/// The same configuration with only some servers; with all, if none is left.
+/// The same configuration with only the servers that `keep` selects; with all, if it selects none.
 fn restrict_servers(config: &Config, servers: &[Server], keep: impl Fn(&Server) -> bool) -> Config {
     let kept = servers.iter().zip(&config.servers).filter(|(server, _)| keep(server));
     let (hosts, servers): (Vec<_>, Vec<_>) =
@@ -86,14 +88,14 @@ fn restrict_servers(config: &Config, servers: &[Server], keep: impl Fn(&Server) 
 }
 
 /// Closes a session, so that the servers need not wait for its timeout.
-async fn close(session: Arc<Session>) {
+async fn close_session(session: Arc<Session>) {
     session.close().await;
 }
 
-/// The facts from a session. Visits each server while our probe exists.
+/// Queries the facts from a session; opens a session with each server while the probe lock exists.
 async fn gather_ensemble(
     config: &Config,
-    aim: &Requirements,
+    requirements: &Requirements,
     client: &Client,
     servers: &mut [Server],
 ) -> EnsembleFacts {
@@ -103,7 +105,7 @@ async fn gather_ensemble(
     let (probed, visits, refused, now) = match &probe {
         Ok(probe) => {
             let probed = probe.measure_writes(client).await;
-            let visits = visit_servers(config, aim, servers, Ok(probe)).await;
+            let visits = visit_servers(config, requirements, servers, Ok(probe)).await;
             let refused = if config.access == Access::Open {
                 None
             } else {
@@ -112,43 +114,47 @@ async fn gather_ensemble(
             let now = with_timeout(client.check_stat(&probe.claim)).await.ok().flatten();
             (probed, visits, refused, now.map(|stat| (stat.mzxid, stat.mtime)))
         }
-        Err(no) => (Err(no.clone()), visit_servers(config, aim, servers, Err(no)).await, None, None),
+        Err(reason) => {
+            (Err(reason.clone()), visit_servers(config, requirements, servers, Err(reason)).await, None, None)
+        }
     };
     for (server, visit) in servers.iter_mut().zip(visits) {
         server.session = visit;
     }
     let folder = probe.as_ref().ok().map(|probe| probe.folder.as_str());
     let nodes = walk::survey_nodes(client, &config.base, folder, now).await;
-    let new_base = probe.as_ref().is_ok_and(Probe::has_created_base);
-    let acls = acls(client, aim, folder, new_base).await;
+    let is_base_new = probe.as_ref().is_ok_and(Probe::has_created_base);
+    let acls = read_acls(client, requirements, folder, is_base_new).await;
     if let Ok(probe) = probe {
         probe.remove(client).await;
     }
     EnsembleFacts { members, probe: probed, nodes, acls, refuses_anonymous: refused }
 }
 
-/// Opens a session with each server.
+/// Opens a session with each server, and returns their facts in the order of `servers`. `probe` is
+/// the probe lock, or why it could not be created.
 async fn visit_servers(
     config: &Config,
-    aim: &Requirements,
+    requirements: &Requirements,
     servers: &[Server],
     probe: std::result::Result<&Probe, &UnknownReason>,
 ) -> Vec<Fact<ServerSession>> {
     let each = servers.iter().map(|server| async move {
-        if let (true, Err(no)) = (is_unreachable(server), &server.srvr) {
-            return Err(no.clone());
+        if let (true, Err(reason)) = (is_unreachable(server), &server.srvr) {
+            return Err(reason.clone());
         }
         let alone = restrict_servers(config, servers, |one| one.address == server.address);
-        let session = Session::open_without_claims(&alone, aim.requested_timeout())
+        let session = Session::open_without_claims(&alone, requirements.requested_timeout())
             .await
             .map_err(|error| UnknownReason::Unreachable(error.message_without_location()))?;
         let visit = visit_server(&session, probe).await;
-        close(session).await;
+        close_session(session).await;
         Ok(visit)
     });
     join_all(each).await
 }
 
+/// Queries the facts from a session with one server.
 async fn visit_server(session: &Session, probe: std::result::Result<&Probe, &UnknownReason>) -> ServerSession {
     let client = &session.client;
     let sees = match probe {
@@ -157,15 +163,15 @@ async fn visit_server(session: &Session, probe: std::result::Result<&Probe, &Unk
                 let found = with_timeout(client.check_stat(&probe.claim)).await;
                 found.map(|stat| stat.is_some_and(|stat| stat.czxid == probe.czxid))
             }
-            Err(no) => Err(no),
+            Err(reason) => Err(reason),
         },
-        Err(no) => Err(no.clone()),
+        Err(reason) => Err(reason.clone()),
     };
     let server = client.session_id().0.to_be_bytes()[0];
     ServerSession { server, timeout: session.timeout, read_trips: probe::measure_reads(client).await, sees_probe: sees }
 }
 
-/// Whether a client without a login may write to our lock.
+/// Whether a client without a login is refused a write to the probe lock.
 async fn is_anonymous_refused(config: &Config, probe: &Probe) -> Fact<bool> {
     let tls = config.tls.clone().map(|tls| TlsConfig { identity: None, ..tls });
     let stranger = Config { login: None, access: Access::Open, tls, ..config.clone() };
@@ -173,26 +179,28 @@ async fn is_anonymous_refused(config: &Config, probe: &Probe) -> Fact<bool> {
         .await
         .map_err(|error| UnknownReason::Unreachable(error.message_without_location()))?;
     let written = with_timeout(session.client.set_data(&probe.claim, b"", None)).await;
-    close(session).await;
+    close_session(session).await;
     match written {
         Ok(_) => Ok(false),
         Err(UnknownReason::RequestFailed(Cause::NoAuth)) => Ok(true),
-        Err(no) => Err(no),
+        Err(reason) => Err(reason),
     }
 }
 
-/// ACLs of the node under which all locks are, of some locks, and of a new lock.
-async fn acls(
+/// Reads the ACLs, by path, of the node under which all locks are, of some locks, and of the probe
+/// lock in `folder`. `is_base_new`: the node under which all locks are was only created for the
+/// probe.
+async fn read_acls(
     client: &Client,
-    aim: &Requirements,
+    requirements: &Requirements,
     folder: Option<&str>,
-    new_base: bool,
+    is_base_new: bool,
 ) -> Vec<(String, Fact<Vec<Acl>>)> {
-    let names = with_timeout(client.list_children(aim.shown_base())).await.unwrap_or_default();
+    let names = with_timeout(client.list_children(requirements.shown_base())).await.unwrap_or_default();
     let locks = names.iter().filter(|name| leasehold_internals::zookeeper::wire::unescape_name(name).is_some());
-    let locks = locks.map(|name| format!("{}/{name}", aim.base)).filter(|path| Some(path.as_str()) != folder);
-    let base = (!new_base).then(|| aim.shown_base().to_owned());
-    let paths: Vec<String> = base.into_iter().chain(locks.take(ACLS)).collect();
+    let locks = locks.map(|name| format!("{}/{name}", requirements.base)).filter(|path| Some(path.as_str()) != folder);
+    let base = (!is_base_new).then(|| requirements.shown_base().to_owned());
+    let paths: Vec<String> = base.into_iter().chain(locks.take(MAX_ACLS)).collect();
     let mut found = Vec::new();
     for path in paths {
         match with_timeout(client.get_acl(&path)).await {

@@ -1,4 +1,5 @@
-//! The checks of `leasehold doctor`: `gather` queries the servers, and `rules` judge the facts.
+//! The checks of `leasehold doctor` for ZooKeeper: `gather` queries the servers, and `rules` judge
+//! the facts.
 //!
 //! Each server of the URL is queried with four-letter words and in its own session. One more
 //! session examines the nodes. A lock with an unused name is created, written to a few times and
@@ -19,8 +20,8 @@ use leasehold::Result;
 use leasehold::engine::EngineUrl;
 use leasehold_internals::zookeeper::config::Config;
 
-/// Examines an ensemble.
+/// Examines the ensemble of the URL; `ttl` is that of the locks.
 pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
     let config = Config::from_url(url)?;
-    Ok(rules::check_all(&gather::gather_facts(&config, ttl).await?))
+    Ok(rules::judge_all(&gather::gather_facts(&config, ttl).await?))
 }

@@ -10,10 +10,11 @@ use leasehold::{ClaimId, Holder, Mode};
 use leasehold_internals::zookeeper::config::Config;
 use leasehold_internals::zookeeper::{error, wire};
 
-/// Timeout of a small request.
+/// The timeout of a small request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many reads or writes to measure, and how long that may take in total.
+/// How many reads or writes to measure.
 const SAMPLES: usize = 10;
+/// How long all samples may take in total.
 const MAX_DURATION: Duration = Duration::from_secs(3);
 
 /// Waits for a reply, with a timeout.
@@ -24,26 +25,29 @@ pub(super) async fn with_timeout<T>(request: impl Future<Output = Result<T, Caus
     }
 }
 
-/// A lock that no other client knows.
+/// A lock with a name that no other client uses, which this examination creates and deletes.
 #[derive(Debug)]
 pub(super) struct Probe {
+    /// The path of the lock's folder.
     pub(super) folder: String,
+    /// The path of its only claim.
     pub(super) claim: String,
     /// The transaction that created it.
     pub(super) czxid: i64,
+    /// The content of the claim's node.
     holder_data: String,
     /// Parents that were created for it, the outermost first.
     created_parents: Vec<String>,
 }
 
 impl Probe {
-    /// Creates it as the engine creates a lock: its folder and a claim in it, in one transaction.
+    /// Creates the lock as the engine does: its folder and a claim in it, in one transaction.
     pub(super) async fn create(client: &Client, config: &Config) -> Fact<Self> {
         let made = match create_parents(client, config).await {
             Ok(made) => made,
-            Err((made, no)) => {
+            Err((made, reason)) => {
                 remove_nodes(client, &made).await;
-                return Err(no);
+                return Err(reason);
             }
         };
         let name = format!("leasehold-doctor-{:032x}", leasehold_internals::random::random_bits());
@@ -51,9 +55,9 @@ impl Probe {
         let record = wire::holder_data(&Holder::this_process().with_description("leasehold doctor"), Duration::ZERO);
         match create_claim(client, config, &folder, &name, &record).await {
             Ok((claim, czxid)) => Ok(Self { folder, claim, czxid, holder_data: record, created_parents: made }),
-            Err(no) => {
+            Err(reason) => {
                 remove_nodes(client, &made).await;
-                Err(no)
+                Err(reason)
             }
         }
     }
@@ -63,7 +67,7 @@ impl Probe {
         !self.created_parents.is_empty()
     }
 
-    /// Writes to it a few times: measures the duration and the leader's time.
+    /// Writes to the claim a few times; measures the durations, and the leader's time.
     pub(super) async fn measure_writes(&self, client: &Client) -> Fact<ProbeResult> {
         let clock = Clock::system();
         let start = clock.now();
@@ -74,7 +78,7 @@ impl Probe {
             let stat = with_timeout(client.set_data(&self.claim, self.holder_data.as_bytes(), None)).await?;
             let took = clock.now().duration_since(before);
             times.push(took);
-            let gap = clock_offset(stat.mtime, ours, took);
+            let gap = compute_clock_offset(stat.mtime, ours, took);
             if best.is_none_or(|best| gap.error < best.error) {
                 best = Some(gap);
             }
@@ -85,14 +89,15 @@ impl Probe {
         Ok(ProbeResult { writes, clock })
     }
 
-    /// Removes it, and the parents that were created for it unless another client uses them by now.
+    /// Deletes the lock, and the parents that were created for it unless another client uses them
+    /// by now.
     pub(super) async fn remove(self, client: &Client) {
         remove_nodes(client, &[self.folder, self.claim]).await;
         remove_nodes(client, &self.created_parents).await;
     }
 }
 
-/// Reads a few times and measures the duration.
+/// Measures the durations of a few reads.
 pub(super) async fn measure_reads(client: &Client) -> Fact<RoundTrips> {
     let clock = Clock::system();
     let start = clock.now();
@@ -105,9 +110,9 @@ pub(super) async fn measure_reads(client: &Client) -> Fact<RoundTrips> {
     RoundTrips::from_samples(times).ok_or_else(|| UnknownReason::not_reported("the duration of a read"))
 }
 
-/// A server's time (in ms) compared with ours at the start of the request (in µs); the server read
-/// it at some time during the round trip.
-fn clock_offset(theirs: i64, ours: i64, took: Duration) -> ClockOffset {
+/// The server's time `theirs` (in ms) compared with `ours` (in µs) at the start of a request that
+/// took `took`. The server read its clock at some time during the round trip.
+fn compute_clock_offset(theirs: i64, ours: i64, took: Duration) -> ClockOffset {
     let half = took / 2;
     let middle = ours.saturating_add(i64::try_from(half.as_micros()).unwrap_or(i64::MAX)) / 1000;
     ClockOffset { ahead: theirs.saturating_sub(middle), error: half + Duration::from_millis(1) }
@@ -120,7 +125,8 @@ fn wall_clock_micros() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Creates the node under which all locks are, and its parents; returns those that did not exist.
+/// Creates the node under which all locks are, and its parents. Returns the paths that did not
+/// exist; the error has those that were created before it.
 async fn create_parents(client: &Client, config: &Config) -> Result<Vec<String>, (Vec<String>, UnknownReason)> {
     let mut made = Vec::new();
     let options = CreateMode::Persistent.with_acls(config.access.acls());
@@ -129,17 +135,18 @@ async fn create_parents(client: &Client, config: &Config) -> Result<Vec<String>,
         match with_timeout(client.check_stat(path)).await {
             Ok(Some(_)) => continue,
             Ok(None) => {}
-            Err(no) => return Err((made, no)),
+            Err(reason) => return Err((made, reason)),
         }
         match with_timeout(client.create(path, b"", &options)).await {
             Ok(_) => made.push(path.to_owned()),
             Err(UnknownReason::RequestFailed(Cause::NodeExists)) => {}
-            Err(no) => return Err((made, no)),
+            Err(reason) => return Err((made, reason)),
         }
     }
     Ok(made)
 }
 
+/// Creates the lock's folder and a claim in it; returns the claim's path, and the transaction's id.
 async fn create_claim(client: &Client, config: &Config, folder: &str, name: &str, record: &str) -> Fact<(String, i64)> {
     let acls = config.access.acls();
     let prefix = wire::node_prefix(ClaimId::random(), Mode::Exclusive, None, None);
@@ -164,8 +171,8 @@ async fn create_claim(client: &Client, config: &Config, folder: &str, name: &str
 /// Deletes these nodes, the last first. A node that another client uses by now stays.
 async fn remove_nodes(client: &Client, paths: &[String]) {
     for path in paths.iter().rev() {
-        if let Err(no) = with_timeout(client.delete(path, None)).await {
-            tracing::debug!(path, %no, "a probe's node was not deleted");
+        if let Err(reason) = with_timeout(client.delete(path, None)).await {
+            tracing::debug!(path, %reason, "a probe's node was not deleted");
         }
     }
 }
@@ -176,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_clock_offset_is_taken_at_the_middle_of_the_round_trip() {
-        let gap = |theirs, ours, took| super::clock_offset(theirs, ours, Duration::from_millis(took));
+        let gap = |theirs, ours, took| super::compute_clock_offset(theirs, ours, Duration::from_millis(took));
         assert_eq!(gap(1_005, 1_000_000, 10), ClockOffset { ahead: 0, error: Duration::from_millis(6) });
         assert_eq!(gap(61_001, 1_000_000, 2).ahead, 60_000);
         assert_eq!(gap(1, 60_000_000, 2).ahead, -60_000);

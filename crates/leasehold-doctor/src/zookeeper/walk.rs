@@ -1,4 +1,5 @@
-//! The nodes where the locks are: to whom they belong, and whether they will ever be removed.
+//! Surveys the nodes where the locks are: which belong to no session, which are not ours, and which
+//! will never be removed.
 
 use futures_util::future::join_all;
 use leasehold_zookeeper::{Client, Error as Cause, Stat};
@@ -7,18 +8,19 @@ use super::facts::{Fact, UnknownReason};
 use super::probe::with_timeout;
 use leasehold_internals::zookeeper::wire;
 
-/// How many locks and claims are examined.
+/// How many locks are examined, at most.
 const MAX_FOLDERS: usize = 1000;
+/// How many claims are examined, at most.
 const MAX_CLAIMS: usize = 10_000;
-/// How many are requested concurrently.
+/// How many nodes are read concurrently.
 const MAX_CONCURRENT: usize = 64;
-/// How many examples of a kind are named.
+/// How many nodes of a kind a finding names.
 const MAX_EXAMPLES: usize = 3;
-/// The leader removes a lock's empty folder within a minute or two. After this many ms it never
-/// will.
+/// A lock's folder that has been empty for this long, in ms, is never removed: the leader removes
+/// empty ones within a minute or two.
 const STALE_AFTER_MILLIS: i64 = 10 * 60 * 1000;
 
-/// Some nodes of a kind.
+/// Nodes of one kind: their number, and some of their paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeGroup {
     pub(super) count: usize,
@@ -26,6 +28,7 @@ pub(super) struct NodeGroup {
 }
 
 impl NodeGroup {
+    /// Counts a node, and keeps its path as an example if there are few so far.
     fn add(&mut self, path: &str) {
         self.count += 1;
         if self.examples.len() < MAX_EXAMPLES {
@@ -34,10 +37,10 @@ impl NodeGroup {
     }
 }
 
-/// The result of the walk.
+/// The result of a survey, with the nodes that a healthy ensemble would not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeSurvey {
-    /// How many folders there are.
+    /// How many locks there are, each of which is a folder.
     pub(super) folders: usize,
     /// How many of them were examined.
     pub(super) examined: usize,
@@ -55,14 +58,14 @@ pub(super) struct NodeSurvey {
     pub(super) stale_folders: NodeGroup,
     /// The node with the longest list, and the size of that list in bytes.
     pub(super) longest_list: Option<(String, usize)>,
-    /// Empty folders, and the transaction that removed their last node.
+    /// Empty folders, and the id of the transaction that removed their last node.
     pub(super) empty_folders: Vec<(String, i64)>,
-    /// Transactions, and the leader's time at each of them.
+    /// The ids of some transactions, and the leader's time (in ms) at each of them.
     pub(super) transaction_times: Vec<(i64, i64)>,
 }
 
 impl NodeSurvey {
-    /// Adds a list of names.
+    /// Compares the size of a node's list of children with the longest list so far.
     fn add_list(&mut self, path: &str, names: &[String]) {
         // Each name is preceded by its length.
         let bytes = names.iter().map(|name| name.len() + 4).sum::<usize>() + 4;
@@ -71,7 +74,7 @@ impl NodeSurvey {
         }
     }
 
-    /// Adds one more folder.
+    /// Counts a lock's folder, whose children have these names.
     fn add_folder(&mut self, path: &str, stat: &Stat, names: &[String]) {
         self.examined += 1;
         self.add_list(path, names);
@@ -85,7 +88,7 @@ impl NodeSurvey {
         }
     }
 
-    /// Adds one more claim.
+    /// Counts a claim.
     fn add_claim(&mut self, path: &str, stat: &Stat) {
         self.claims += 1;
         self.transaction_times.push((stat.czxid, stat.ctime));
@@ -113,8 +116,8 @@ impl NodeSurvey {
     }
 }
 
-/// Walks the locks under `base`, within limits. `now` is a present transaction and the leader's
-/// time at it.
+/// Surveys the locks under `base`, within limits, except the probe lock. `now` is the id of a
+/// present transaction, and the leader's time (in ms) at it.
 pub(super) async fn survey_nodes(
     client: &Client,
     base: &str,
@@ -125,7 +128,7 @@ pub(super) async fn survey_nodes(
     let mut names = match with_timeout(client.list_children(root)).await {
         Ok(names) => names,
         Err(UnknownReason::RequestFailed(Cause::NoNode)) => Vec::new(),
-        Err(no) => return Err(no),
+        Err(reason) => return Err(reason),
     };
     names.retain(|name| probe.is_none_or(|probe| !probe.ends_with(&format!("/{name}"))));
     names.retain(|name| name != wire::RECORDS && name != wire::MARKS_FOLDER);
@@ -147,7 +150,7 @@ pub(super) async fn survey_nodes(
             let (names, stat) = match found {
                 Ok(found) => found,
                 Err(UnknownReason::RequestFailed(Cause::NoNode)) => continue, // It has disappeared meanwhile.
-                Err(no) => return Err(no),
+                Err(reason) => return Err(reason),
             };
             nodes.add_folder(path, &stat, &names);
             let own = names.iter().filter(|name| wire::parse_node_name(name).is_some());

@@ -36,7 +36,7 @@ pub(crate) fn copy_program(to: &Path) {
     assert!(copied.success(), "cp: {copied}");
 }
 
-/// Waits until `condition` returns a value.
+/// Polls `condition` until it returns a value; panics at the time limit, naming `what` was missing.
 #[track_caller]
 pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     for _ in 0..TEST_TIMEOUT.as_millis() / POLL_INTERVAL.as_millis() {
@@ -48,11 +48,12 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
     panic!("no {what} within {TEST_TIMEOUT:?}");
 }
 
-/// Starts a program with default signal actions. A background job of a shell inherits that INT and
-/// QUIT are ignored, and so would the program. It is in every Debian.
+/// The command that starts a program with default signal actions. In the background of a script INT
+/// and QUIT are ignored, and the program would inherit that.
 pub(crate) const WITH_DEFAULT_SIGNALS: [&str; 2] = ["/usr/bin/env", "--default-signal=INT,QUIT"];
 
-/// A folder with its own locks.
+/// A private folder of one test: the working directory of its commands, with their locks in
+/// `locks`.
 pub(crate) struct TestFolder {
     pub(crate) dir: tempfile::TempDir,
 }
@@ -62,6 +63,7 @@ impl TestFolder {
         Self { dir: tempfile::tempdir().unwrap() }
     }
 
+    /// The URL of the folder's own engine.
     pub(crate) fn engine(&self) -> String {
         format!("file://{}/locks", self.dir.path().display())
     }
@@ -75,25 +77,27 @@ impl TestFolder {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// `command` with these arguments, in this folder, without inherited variables that would
+    /// `leasehold` with these arguments, in this folder, without inherited variables that would
     /// affect it.
     pub(crate) fn command<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         self.command_via(&WITH_DEFAULT_SIGNALS, args)
     }
 
-    /// The same with its own clock.
+    /// `leasehold` with these arguments in this folder, with its own wall clock.
     pub(crate) fn command_with_clock<I: AsRef<OsStr>>(
         &self,
         clock: &WallClock,
         args: impl IntoIterator<Item = I>,
     ) -> Command {
-        // Not in the environment of the starting program: that keeps the right time, and leaves no
-        // files of another clock behind.
+        // The variables are not set for the launcher: it keeps the right time, and leaves no files
+        // of a fake clock behind.
         let faked = clock.environment().into_iter().map(|(key, value)| format!("{key}={value}"));
         let before: Vec<String> = WITH_DEFAULT_SIGNALS.map(str::to_owned).into_iter().chain(faked).collect();
         self.command_via(&before, args)
     }
 
+    /// `leasehold` with these arguments in this folder, started by the program and arguments
+    /// `launcher`.
     fn command_via<I: AsRef<OsStr>>(
         &self,
         launcher: &[impl AsRef<OsStr>],
@@ -109,12 +113,13 @@ impl TestFolder {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs `leasehold` with these arguments to its end.
     pub(crate) fn run<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> CommandOutput {
         CommandOutput(self.command(args).output().unwrap())
     }
 
-    /// Starts it. A `run` without a TTL gets one that outlasts the test.
+    /// Starts `leasehold` with these arguments. A `run` without a TTL gets one that outlasts the
+    /// test.
     pub(crate) fn start<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> RunningCommand {
         let mut args: Vec<OsString> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
         if args[0] == "run" && !args.iter().any(|arg| arg == "--ttl") {
@@ -125,7 +130,8 @@ impl TestFolder {
         RunningCommand(Some(command.spawn().unwrap()))
     }
 
-    /// A process that holds `name` (with these options) until its standard input is closed.
+    /// Starts a run that holds `name`, with these options, until its standard input is closed;
+    /// returns when it holds the lock.
     pub(crate) fn start_holder(&self, options: &[&str], name: &str) -> RunningCommand {
         let before = self.holder_count(name);
         let holder = self.start([&["run"], options, &[name, "--", "cat"]].concat());
@@ -169,18 +175,20 @@ impl TestFolder {
         self.show_json(name)["waiters"].as_array().unwrap().len()
     }
 
+    /// Waits until the file's last line is complete; returns its contents.
     #[track_caller]
     pub(crate) fn wait_for_file(&self, name: &str) -> String {
         wait_for(&format!("file {name}"), || Some(self.read(name)).filter(|text| text.ends_with('\n')))
     }
 
+    /// Waits until exactly `count` claims wait for the lock.
     #[track_caller]
     pub(crate) fn wait_for_waiters(&self, name: &str, count: usize) {
         wait_for(&format!("{count} waiters"), || (self.waiter_count(name) == count).then_some(()));
     }
 }
 
-/// The output and the exit code of a run.
+/// The output and the exit code of a command that has ended.
 pub(crate) struct CommandOutput(pub(crate) Output);
 
 impl CommandOutput {
@@ -211,13 +219,13 @@ impl CommandOutput {
         self
     }
 
-    /// The events of `--json`.
+    /// The events of `--json`, one per line of standard error.
     pub(crate) fn events(&self) -> Vec<Value> {
         self.stderr().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
-/// A running `command`; it does not outlive its test.
+/// A command that runs; it is killed when this is dropped.
 pub(crate) struct RunningCommand(pub(crate) Option<Child>);
 
 impl RunningCommand {
@@ -229,7 +237,7 @@ impl RunningCommand {
         rustix::process::kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Closes its standard input, and waits for its end.
+    /// Closes the command's standard input, and waits for its end.
     #[track_caller]
     pub(crate) fn close_input_and_wait(mut self) -> CommandOutput {
         let mut child = self.0.take().unwrap();
@@ -238,13 +246,14 @@ impl RunningCommand {
         self.wait()
     }
 
-    /// Waits for its end.
+    /// Waits for the command's end.
     #[track_caller]
     pub(crate) fn wait(mut self) -> CommandOutput {
         wait_for("the end of leasehold", || self.try_wait());
         CommandOutput(self.0.take().unwrap().wait_with_output().unwrap())
     }
 
+    /// The exit status, if the command has ended.
     pub(crate) fn try_wait(&mut self) -> Option<ExitStatus> {
         self.0.as_mut().unwrap().try_wait().unwrap()
     }
@@ -259,7 +268,7 @@ impl Drop for RunningCommand {
     }
 }
 
-/// Whether a process runs; a zombie does not.
+/// Whether the process with this id runs; a zombie does not.
 pub(crate) fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

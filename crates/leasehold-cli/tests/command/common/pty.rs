@@ -12,10 +12,11 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::{WITH_DEFAULT_SIGNALS, wait_for};
 
-/// A program on a terminal.
+/// A program on its own terminal, which a test types into and reads.
 pub(crate) struct PtySession {
     input: File,
     output: Arc<Mutex<Vec<u8>>>,
+    /// The end of the output that `expect` has found so far, in bytes.
     read_offset: usize,
     child: Child,
 }
@@ -54,24 +55,24 @@ impl PtySession {
         Self { input: keys, output: seen, read_offset: 0, child }
     }
 
-    /// Sends keys.
+    /// Types these keys.
     pub(crate) fn send_keys(&mut self, keys: &str) {
         self.input.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// The output since the last `expect`.
+    /// The output after the text that the last `expect` found.
     pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&self.output.lock().unwrap()[self.read_offset..]).into_owned()
     }
 
-    /// Waits for this output, and continues after it.
+    /// Waits for this text in the output; later calls search after it.
     #[track_caller]
     pub(crate) fn expect(&mut self, text: &str) {
         let at = wait_for_output(self, text);
         self.read_offset += at + text.len();
     }
 
-    /// Waits for the end of the program.
+    /// Waits for the end of the program; returns its exit code, `None` if a signal ended it.
     #[track_caller]
     pub(crate) fn wait(mut self) -> Option<i32> {
         wait_for("the end of the program on the terminal", || self.child.try_wait().unwrap()).code()
@@ -79,6 +80,7 @@ impl PtySession {
 }
 
 #[track_caller]
+/// Waits for this text in the output; returns its offset from the last one found.
 fn wait_for_output(session: &PtySession, text: &str) -> usize {
     let find = || {
         let seen = session.output.lock().unwrap();
@@ -88,6 +90,7 @@ fn wait_for_output(session: &PtySession, text: &str) -> usize {
     look.unwrap_or_else(|_| panic!("never saw {text:?}, but:\n{}", session.output()))
 }
 
+/// Reads the terminal's output until the program has ended.
 fn collect_output(master: OwnedFd, output: &Mutex<Vec<u8>>) {
     let mut master = File::from(master);
     let mut bytes = [0; 4096];

@@ -1,8 +1,9 @@
-//! Runs beside a server, whose process the test's thread serves: that thread must not block.
+//! Runs `leasehold` on a thread that may block: the test's own thread serves a server's process.
 
 use super::TestFolder;
 
-/// Runs it to its end; returns its exit code and its output. An engine may take two minutes to open.
+/// Runs `leasehold` to its end; returns its exit code and its output, standard error last. Its
+/// engine may take two minutes to open.
 pub(crate) async fn run_with_output(arguments: &[&str]) -> (i32, String) {
     let mut arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
     if arguments.iter().any(|word| word == "--engine") && !arguments.iter().any(|word| word == "--connect-timeout") {
@@ -12,13 +13,14 @@ pub(crate) async fn run_with_output(arguments: &[&str]) -> (i32, String) {
     (done.exit_code(), format!("{}{}", done.stdout(), done.stderr()))
 }
 
-/// Runs it with the first wait within which the engine responds; returns its exit code and its
-/// output. `{wait}` in the arguments is that wait, in seconds.
-pub(crate) async fn run_with_a_wait(shortest: f64, arguments: &[&str]) -> (i32, String) {
+/// Runs `leasehold` with longer and longer waits until the engine responds within one; returns its
+/// exit code and its output, standard error last. Each `{wait}` in the arguments becomes the wait
+/// in seconds, which begins with `shortest`.
+pub(crate) async fn run_with_longer_waits(shortest: f64, arguments: &[&str]) -> (i32, String) {
     let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
     let run = move || {
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        TestFolder::new().run_with_a_wait(shortest, &arguments)
+        TestFolder::new().run_with_longer_waits(shortest, &arguments)
     };
     let done = tokio::task::spawn_blocking(run).await.unwrap();
     (done.exit_code(), format!("{}{}", done.stdout(), done.stderr()))

@@ -12,6 +12,7 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 /// A server that one test at a time may use.
 type SharedServer = OnceCell<Mutex<Server>>;
 
+/// Starts the server at the first use, and waits until no other test uses it.
 async fn lock_server(
     shared: &'static SharedServer,
     start: impl Future<Output = Result<Server>>,
@@ -47,7 +48,8 @@ pub(crate) async fn zookeeper() -> MutexGuard<'static, Server> {
     lock_server(&SHARED, ZooKeeper::new().fsync().session_bounds(sessions.0, sessions.1).start()).await
 }
 
-/// A correctly configured ZooKeeper, whose containers stay: each test has its own path.
+/// A correctly configured ZooKeeper that removes no empty containers, so each test has its own
+/// path.
 pub(crate) async fn well_configured_zookeeper() -> MutexGuard<'static, Server> {
     static SHARED: SharedServer = OnceCell::const_new();
     lock_server(&SHARED, ZooKeeper::new().fsync().container_check_interval(Duration::from_secs(3600)).start()).await

@@ -11,28 +11,28 @@ use super::{CommandOutput, RunningCommand, TestFolder, wait_for};
 /// The exit code of a command whose engine did not answer in time.
 pub(crate) const UNAVAILABLE: i32 = 69;
 
-/// A script that prints which processes of the family still run. A dead process that was not reaped
-/// is a zombie.
+/// A script that prints the process ids in the files `child` and `grandchild` whose processes still
+/// run; zombies do not.
 pub(crate) const LIST_LIVING_FAMILY: &str = "for pid in $(cat child grandchild); do \
     [ ! -e /proc/$pid ] || grep -q '^State:.Z' /proc/$pid/status || echo $pid; done";
 
-/// Repeats a test of a lease's end with longer and longer TTLs, until it returns a value. `None`: the
-/// lease ended before the step under test.
+/// Repeats an attempt with longer and longer TTLs, until it returns a value. An attempt returns
+/// `None` if the lease ended before the step under test.
 #[track_caller]
-pub(crate) fn with_a_lease<T>(test: impl FnMut(&str) -> Option<T>) -> T {
-    let shown = ["3s", "6s", "12s", "24s", "48s"].into_iter().find_map(test);
+pub(crate) fn retry_with_longer_ttls<T>(attempt: impl FnMut(&str) -> Option<T>) -> T {
+    let shown = ["3s", "6s", "12s", "24s", "48s"].into_iter().find_map(attempt);
     shown.expect("a conclusive attempt, at the latest with the longest time")
 }
 
-/// Before this time, no lease of this length ends that is granted from now on.
-pub(crate) fn earliest_end(length: &str) -> Instant {
+/// No lease of this length that is granted from now on ends before this time.
+pub(crate) fn earliest_lease_end(length: &str) -> Instant {
     let seconds = length.strip_suffix('s').and_then(|seconds| seconds.parse().ok()).expect("whole seconds");
     Clock::system().now().saturating_add(Duration::from_secs(seconds))
 }
 
-/// Waits for an event while `running` holds its lock. `None`: it ended before.
+/// Polls `look` until it returns a value; `None` if `running` ended before, and with it its hold.
 #[track_caller]
-pub(crate) fn while_held<T>(
+pub(crate) fn wait_while_held<T>(
     running: &mut RunningCommand,
     what: &str,
     mut look: impl FnMut() -> Option<T>,
@@ -43,53 +43,57 @@ pub(crate) fn while_held<T>(
     })
 }
 
-/// The contents of a file that the command writes while `running` holds its lock.
+/// Waits for a file that the command of `running` writes; returns its contents, `None` if `running`
+/// ended before.
 #[track_caller]
-pub(crate) fn file_while_held(place: &TestFolder, running: &mut RunningCommand, name: &str) -> Option<String> {
-    while_held(running, &format!("file {name}"), || Some(place.read(name)).filter(|text| text.ends_with('\n')))
+pub(crate) fn wait_for_file_while_held(place: &TestFolder, running: &mut RunningCommand, name: &str) -> Option<String> {
+    wait_while_held(running, &format!("file {name}"), || Some(place.read(name)).filter(|text| text.ends_with('\n')))
 }
 
-/// The process ids that the command and its child write while `running` holds its lock.
+/// Waits for the process ids that the command of `running` and its child write; `None` if `running`
+/// ended before.
 #[track_caller]
-pub(crate) fn family_while_held(place: &TestFolder, running: &mut RunningCommand) -> Option<[String; 2]> {
-    Some([file_while_held(place, running, "child")?, file_while_held(place, running, "grandchild")?])
+pub(crate) fn wait_for_family_while_held(place: &TestFolder, running: &mut RunningCommand) -> Option<[String; 2]> {
+    Some([wait_for_file_while_held(place, running, "child")?, wait_for_file_while_held(place, running, "grandchild")?])
 }
 
-/// The test of a wait with a timeout in seconds, of which `shortest` is the first. `None`: the engine
-/// did not answer within that time.
+/// Repeats an attempt with longer and longer waits in seconds, the first of which is `shortest`,
+/// until it returns a value. An attempt returns `None` if the engine did not answer within the
+/// wait.
 #[track_caller]
-pub(crate) fn with_a_wait<T>(shortest: f64, test: impl FnMut(&str) -> Option<T>) -> T {
+pub(crate) fn retry_with_longer_waits<T>(shortest: f64, attempt: impl FnMut(&str) -> Option<T>) -> T {
     let waits = [1.0, 4.0, 16.0, 64.0].map(|factor| (shortest * factor).to_string());
-    let shown = waits.iter().map(String::as_str).find_map(test);
+    let shown = waits.iter().map(String::as_str).find_map(attempt);
     shown.expect("an engine that answers within the longest wait")
 }
 
 impl TestFolder {
-    /// A process that held `name` on this engine when it was killed, so that its lease expires.
+    /// Starts a process that holds `name` on this engine, and kills it, so that its lease expires.
     #[track_caller]
     pub(crate) fn start_killed_holder(&self, engine: &str, name: &str) -> RunningCommand {
-        with_a_lease(|ttl| {
+        retry_with_longer_ttls(|ttl| {
             let _ = std::fs::remove_file(self.path("begun"));
             let command = "echo > begun; exec sleep 600";
             let mut holder = self.start(["run", "--engine", engine, "--ttl", ttl, name, "-c", command]);
-            file_while_held(self, &mut holder, "begun")?;
+            wait_for_file_while_held(self, &mut holder, "begun")?;
             holder.signal(Signal::KILL);
             Some(holder)
         })
     }
 
-    /// Evicts a holder of `name` on this engine; returns the eviction's and the holder's output. A
-    /// holder learns of it at its next renewal, so its TTL must be short.
+    /// Starts a holder of `name` on this engine, and force releases it; returns the output of
+    /// `evict` and that of the holder. A holder learns of it at its next renewal, so its TTL must
+    /// be short.
     #[track_caller]
-    pub(crate) fn evict_a_holder(&self, engine: &str, name: &str) -> (CommandOutput, CommandOutput) {
-        with_a_lease(|ttl| {
+    pub(crate) fn start_and_evict_holder(&self, engine: &str, name: &str) -> (CommandOutput, CommandOutput) {
+        retry_with_longer_ttls(|ttl| {
             let mut holder = self.start(["run", "--engine", engine, "--ttl", ttl, name, "--", "cat"]);
-            while_held(&mut holder, "a holder", || {
+            wait_while_held(&mut holder, "a holder", || {
                 self.run(["show", "--engine", engine, name]).stdout().contains("held").then_some(())
             })?;
             let evicted = self.run(["evict", "--engine", engine, "--yes", name]);
             let ended = holder.wait();
-            // The lease had expired: there was no holder to evict.
+            // Exit code 1: the lease had expired, so there was no holder.
             if evicted.exit_code() == 1 {
                 return None;
             }
@@ -97,11 +101,11 @@ impl TestFolder {
         })
     }
 
-    /// Runs it with the first wait within which the engine answers. `{wait}` in the arguments is that
-    /// wait, in seconds.
+    /// Runs `leasehold` with longer and longer waits until the engine answers within one. Each
+    /// `{wait}` in the arguments becomes the wait in seconds, which begins with `shortest`.
     #[track_caller]
-    pub(crate) fn run_with_a_wait(&self, shortest: f64, args: &[&str]) -> CommandOutput {
-        with_a_wait(shortest, |wait| {
+    pub(crate) fn run_with_longer_waits(&self, shortest: f64, args: &[&str]) -> CommandOutput {
+        retry_with_longer_waits(shortest, |wait| {
             let ran = self.run(args.iter().map(|arg| arg.replace("{wait}", wait)));
             (ran.exit_code() != UNAVAILABLE).then_some(ran)
         })

@@ -28,7 +28,7 @@ fn every_mistake_in_a_file_is_reported_and_no_job_starts() {
     let output =
         place.run(["cron", "check", "six.cron"]).assert_failed(64, "six.cron:1: this line has six fields").stderr();
     assert!(output.contains("CRON_SECONDS=yes") && !output.contains("six.cron:2"), "{output}");
-    // As JSON, too.
+    // With --json, the mistakes are one event.
     let ran = place.run(["cron", "--json", "jobs.cron"]);
     let [error] = &ran.events()[..] else { panic!("{}", ran.stderr()) };
     assert_eq!((ran.exit_code(), &error["event"], &error["kind"]), (64, &Value::from("error"), &Value::from("usage")));

@@ -34,11 +34,11 @@ fn status_lists_live_hosts_and_its_check_fails_without_any() {
     first.wait().assert_ok();
     second.signal(Signal::KILL);
     wait_for("the end of it", || no_host_is_listed(&place));
-    // At first: `waits`, and exit code 0.
     place.run(["cron", "status", "--check"]).assert_failed(1, "0 live hosts");
     place.run(["cron", "status", "--check", "--min-hosts", "0"]).assert_ok();
 }
 
+/// `Some` if `cron status` lists no host.
 fn no_host_is_listed(place: &TestFolder) -> Option<()> {
     place.run(["cron", "status"]).assert_ok().stdout().contains("no host runs").then_some(())
 }
@@ -79,7 +79,7 @@ fn log_lines_have_timestamps_and_report_a_stop() {
     }
     assert!(output.contains("leasehold: TERM: no more runs start here"), "{output}");
     assert!(output.ends_with("leasehold: stopped\n"), "{output}");
-    // As JSON, too.
+    // With --json, each event has a `time` of 24 characters.
     let host = start_host_with_log(&place, &[], "events");
     wait_for_event(&place, "events", "joined");
     host.signal(Signal::INT);
@@ -130,7 +130,7 @@ fn a_manual_call_reports_what_it_waits_for() {
     let place = TestFolder::new();
     let call = ["run", "--ttl", LONG_TTL, "--once-per", "0 0 * * *", "--skew", "24h", "-v", "job", "--", "true"];
     // The first call runs the last tick, and later ones wait for the next.
-    wait_for("its words", || {
+    wait_for("a call that waits for the next tick", || {
         let mut command = place.command(call);
         command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("host.log")).unwrap());
         let mut running = RunningCommand(Some(command.spawn().unwrap()));
@@ -148,7 +148,7 @@ fn a_manual_call_reports_what_it_waits_for() {
     });
 }
 
-/// A user that this host does not have looks like a command.
+/// A user of /etc/crontab that this host does not have looks like a command.
 #[test]
 fn a_user_column_with_an_unknown_user_is_warned_of() {
     let place = TestFolder::new();
@@ -163,7 +163,7 @@ fn a_user_column_with_an_unknown_user_is_warned_of() {
     write_file(&place, "nameless.cron", "* * * * * someuser-not-here /bin/true\n");
     let output = place.run(["cron", "check", "nameless.cron"]).assert_failed(64, "this line has no name").stderr();
     assert!(output.contains("remove `someuser-not-here` and write `true: * * * * * /bin/true`"), "{output}");
-    // What is right is not warned of, also where the file sets the PATH.
+    // A program in the PATH that the file sets is not taken for a user.
     write_file(&place, "deploy", "");
     write_file(&place, "path.cron", &format!("PATH={}\na: * * * * * deploy /bin/true\n", place.path("").display()));
     assert_eq!(place.run(["cron", "check", "path.cron"]).assert_ok().stderr(), "");

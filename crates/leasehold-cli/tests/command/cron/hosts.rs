@@ -1,6 +1,6 @@
 //! Hosts that run scheduled jobs, die, and are stopped.
 
-use crate::common::short_leases::with_a_lease;
+use crate::common::short_leases::retry_with_longer_ttls;
 use crate::common::{TestFolder, wait_for};
 use crate::cron::{
     RECORD_TICK, job_status, recorded_runs, remove_running_host, request_runs, start_host, start_host_with_log,
@@ -89,8 +89,8 @@ fn a_killed_hosts_run_is_taken_over_with_a_higher_token_or_not_at_all() {
         place.wait_for_file("hung");
         remove_running_host(&place, "one", &mut hosts).signal(Signal::KILL);
         if begins == 1 {
-            // The first host to look finds it, without another tick; another run has no effect on
-            // it.
+            // A new host detects the crash when it starts, without another tick. A later run does
+            // not change that outcome.
             hosts.push(start_host(&place, &[]));
             let crashed = wait_for_history(&place, "one", 1).remove(0);
             // A request in the same second would get the same tick; the folder's clock may be
@@ -151,11 +151,11 @@ fn check_run_ended_with_its_host(policy: &str, on_term: &str) {
 
 #[test]
 fn a_run_that_takes_too_long_is_ended_with_all_its_processes() {
-    with_a_lease(is_ended_with_all_its_processes);
+    retry_with_longer_ttls(attempt_ending_long_run);
 }
 
-/// `None`: the hold ended before the command had begun.
-fn is_ended_with_all_its_processes(max_hold: &str) -> Option<()> {
+/// One attempt of the test; `None` if the hold ended before the command had begun.
+fn attempt_ending_long_run(max_hold: &str) -> Option<()> {
     let place = TestFolder::new();
     let work = "sleep 600 & echo $! > pid; trap '' TERM; wait; sleep 600";
     write_file(
@@ -176,7 +176,7 @@ fn is_ended_with_all_its_processes(max_hold: &str) -> Option<()> {
     pid.map(|_| ())
 }
 
-/// The outcome is recorded a second before the end: a twentieth of twenty seconds.
+/// The outcome is recorded a second before --max-hold is over: a twentieth of twenty seconds.
 #[cfg(feature = "nightly")]
 #[test]
 fn a_run_that_takes_too_long_is_recorded_as_timed_out_and_ended_with_all_its_processes() {

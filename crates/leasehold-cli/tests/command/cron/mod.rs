@@ -17,21 +17,21 @@ use crate::common::{LONG_TTL, RunningCommand, TestFolder, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// The jobs of these tests record their tick and their token.
+/// A job's command that appends its tick, token and attempt to the file `log`.
 const RECORD_TICK: &str = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> log";
 
 fn write_file(place: &TestFolder, name: &str, text: &str) {
     std::fs::write(place.path(name), text).unwrap();
 }
 
-/// A host that runs the file.
+/// Starts a host that runs the jobs of `jobs.cron`.
 fn start_host(place: &TestFolder, options: &[&str]) -> RunningCommand {
     // In a folder a dead host's lock is free at once: a long TTL has no cost, and a slow host
     // does not lose its lock.
     place.start([&["cron", "--json", "--ttl", LONG_TTL], options, &["jobs.cron"]].concat())
 }
 
-/// The same, with its output in a file.
+/// Starts a host that runs the jobs of `jobs.cron`, with its log in `file`.
 fn start_host_with_log(place: &TestFolder, options: &[&str], file: &str) -> RunningCommand {
     let mut command = place.command([&["cron", "--json", "--ttl", LONG_TTL], options, &["jobs.cron"]].concat());
     command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path(file)).unwrap());
@@ -49,7 +49,7 @@ fn request_runs(place: &TestFolder, file: &str, jobs: &[&str]) {
     place.run([&["cron", "run-now"], jobs].concat()).assert_ok();
 }
 
-/// All events in a host's output file; every line must be one.
+/// All events in a host's log; panics if a line is none.
 fn read_events(place: &TestFolder, file: &str) -> Vec<Value> {
     place.read(file).lines().map(|line| serde_json::from_str(line).expect(line)).collect()
 }
@@ -72,7 +72,7 @@ fn remove_running_host(place: &TestFolder, job: &str, hosts: &mut Vec<RunningCom
     hosts.remove(at)
 }
 
-/// Waits until a job's history has this length.
+/// Waits until a job's history has exactly this many entries; returns them.
 fn wait_for_history(place: &TestFolder, job: &str, length: usize) -> Vec<Value> {
     wait_for("the end of it", || {
         let history = place.run(["cron", "history", job, "--json"]).assert_ok().stdout();
@@ -81,7 +81,7 @@ fn wait_for_history(place: &TestFolder, job: &str, length: usize) -> Vec<Value> 
     })
 }
 
-/// The runs: tick -> (token, attempt).
+/// The runs that jobs recorded in the file `log`: the tokens and attempts, by tick.
 fn recorded_runs(place: &TestFolder) -> BTreeMap<String, Vec<(u64, u32)>> {
     let mut ran: BTreeMap<String, Vec<(u64, u32)>> = BTreeMap::new();
     for line in place.read("log").lines() {
@@ -91,6 +91,7 @@ fn recorded_runs(place: &TestFolder) -> BTreeMap<String, Vec<(u64, u32)>> {
     ran
 }
 
+/// The entry of a job in `cron status --json`; `None` before a host has started it.
 fn job_status(place: &TestFolder, job: &str) -> Option<Value> {
     let all: Value = serde_json::from_str(&place.run(["cron", "status", "--json"]).assert_ok().stdout()).unwrap();
     all.as_array().unwrap().iter().find(|status| status["job"] == job).cloned()

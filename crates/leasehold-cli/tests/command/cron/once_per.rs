@@ -10,8 +10,7 @@ use serde_json::Value;
 #[test]
 fn once_per_runs_once_among_concurrent_calls() {
     let place = TestFolder::new();
-    // A whole year is one tick, which is hardly ever near. (Near the end of a day each call would
-    // wait for the next day.)
+    // The tick of a year is hardly ever near: a call shortly before a tick would wait for it.
     let call = |command: &str| {
         place
             .command(["run", "--once-per", "@yearly", "--missed", "once", "-v", "mail", "-c", command])
@@ -34,8 +33,7 @@ fn once_per_runs_once_among_concurrent_calls() {
     assert_eq!(job_status(&place, "mail").unwrap()["last"]["outcome"], "done");
 }
 
-/// Also calls between the grant of the lock and the record of the run, when the record is still
-/// empty.
+/// Calls with -n succeed even while another one holds the lock and has not recorded its run yet.
 #[test]
 fn once_per_calls_that_do_not_wait_succeed() {
     let place = TestFolder::new();
@@ -56,7 +54,7 @@ fn once_per_calls_that_do_not_wait_succeed() {
     }
 }
 
-/// The command has ended and its outcome is known; only the lock is kept.
+/// The signal comes when the command has ended, and only --min-hold keeps the lock.
 #[test]
 fn once_per_a_signal_after_the_end_keeps_the_commands_exit_code() {
     let place = TestFolder::new();
@@ -82,7 +80,7 @@ fn once_per_returns_the_commands_exit_code() {
     assert_eq!(place.run([&once[..], &["b", "--", "./no-such-command"]].concat()).exit_code(), 127);
     place.run(["run", "--once-per", "61 * * * *", "a", "--", "true"]).assert_failed(64, "field 1 (minute)");
     place.run(["run", "--zone", "UTC", "a", "--", "true"]).assert_failed(64, "--once-per");
-    // Another host runs it, and does not end.
+    // A run is active elsewhere, and does not end.
     let held = place.start([&once[..], &["c", "--", "cat"]].concat());
     wait_for("the run", || Some(()).filter(|()| place.holder_count("cron:c") == 1));
     place.run([&once[..], &["c", "-n", "-E", "9", "--", "true"]].concat()).assert_ok();

@@ -43,7 +43,7 @@ argv = [\"sh\", \"-c\", \"echo $GREETING $LEASEHOLD_JOB $LEASEHOLD_NAME $LEASEHO
     assert!(has_event("joined", "good") && has_event("began", "bad") && has_event("ended", "none"), "{events:?}");
 }
 
-/// Without a restart: an idle host looks every ten seconds.
+/// The host is not restarted: an idle host looks for manual runs every ten seconds.
 #[cfg(feature = "nightly")]
 #[test]
 fn an_idle_host_notices_a_manual_run() {
@@ -134,7 +134,7 @@ fn a_stop_grants_the_grace_and_a_repeated_signal_counts_once() {
     place.wait_for_file("begun");
     host.signal(Signal::TERM);
     host.signal(Signal::TERM);
-    // It starts no further run, and does not end the first.
+    // After the stop, the host starts no further run, and does not end the active one.
     place.run(["cron", "run-now", "one"]).assert_ok();
     assert!(host.try_wait().is_none());
     write_file(&place, "go", "");
@@ -145,7 +145,7 @@ fn a_stop_grants_the_grace_and_a_repeated_signal_counts_once() {
     assert_eq!((&status["last"]["outcome"], &status["wanted"]), (&Value::from("done"), &Value::from(1)));
 }
 
-/// As systemd does it with `SendSIGHUP=yes`.
+/// The signals of systemd with `SendSIGHUP=yes`: TERM, then HUP.
 #[test]
 fn a_reload_after_a_stop_starts_no_run() {
     let place = TestFolder::new();

@@ -18,7 +18,7 @@ use serde_json::Value;
 const LONG_TIMEOUT: &str = "?node-timeout=60s&connect-timeout=60s";
 const LONG_TTL_OPTION: [&str; 2] = ["--ttl", LONG_TTL];
 
-/// The exit code and the report for leases of ten minutes.
+/// Runs `doctor --json` for leases of ten minutes; returns the exit code and the report.
 async fn doctor_report(url: &str) -> (i32, Value) {
     doctor_report_with(url, &LONG_TTL_OPTION).await
 }
@@ -33,11 +33,12 @@ async fn five_servers() -> IndependentServers {
     IndependentServers::start_with(5, &durable_redis()).await.unwrap()
 }
 
+/// The text of this part of a finding: `found`, `means`, `fix` or `subject`.
 fn text_of<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
 
-/// The servers for which a check has this level.
+/// The servers about which a check has a finding with this level.
 fn subjects(report: &Value, check: &str, level: &str) -> Vec<String> {
     let all = findings_of(report, check).into_iter().filter(|finding| finding["level"] == level);
     all.map(|finding| text_of(finding, "subject").to_owned()).collect()
@@ -127,7 +128,7 @@ async fn a_server_named_twice_and_a_replica_have_no_own_vote() {
 }
 
 #[tokio::test]
-async fn unreachable_servers_are_failures_once_the_majority_is() {
+async fn unreachable_servers_are_failures_without_a_majority() {
     let mut set = five_servers().await;
     let url = redlock_url(set.servers());
     let away = set.server(4).addr().to_string();
@@ -150,7 +151,7 @@ async fn servers_that_would_cool_down_are_named() {
     assert!(text_of(assert_finding(&new, "abstains", "warn"), "found").contains("from its first use on"), "{new:#}");
 }
 
-/// A Redis with this clock skew.
+/// A Redis whose clock is wrong by this many seconds, as FAKETIME takes them: `+900`.
 struct SkewedRedis(&'static str, Redis);
 
 impl ServerSpec for SkewedRedis {
@@ -188,7 +189,7 @@ async fn clock_skew_is_reported_for_each_server() {
     assert_eq!(text_of(finding, "subject"), ahead.addr().to_string(), "is the Debian package `faketime` installed?");
     assert!(text_of(finding, "found").contains("ahead of most of the others; leases allow for 36.0 s"), "{finding}");
     assert_finding(&some, "clock", "ok");
-    // More than a lease.
+    // For leases of ten minutes, a skew of 15 minutes is a failure.
     let (code, all) = doctor_report(&five).await;
     assert_eq!(code, 2);
     assert_finding(&all, "clocks", "fail");
@@ -222,7 +223,7 @@ async fn data_loss_at_a_restart_is_reported_for_each_server() {
     let (_, strict) = doctor_report(&format!("{none}&strict=600s")).await;
     let finding = assert_finding(&strict, "persistence", "ok");
     assert!(
-        findings_of(&strict, "persistence").iter().any(|one| text_of(one, "means").contains("abstains for 10 min")),
+        findings_of(&strict, "persistence").iter().any(|one| text_of(one, "means").contains("cools down for 10 min")),
         "{finding}"
     );
     let (code, short) = doctor_report(&format!("{none}&strict=300s")).await;
@@ -262,7 +263,7 @@ async fn a_wrong_password_and_missing_permissions_are_reported_for_each_server()
         assert_eq!(text_of(finding, "subject"), set.server(2).addr().to_string());
         assert!(text_of(finding, "found").to_lowercase().contains(taken), "{taken}: {finding}");
         assert!(text_of(finding, "fix").contains(&format!("+{taken}")), "{taken}: {finding}");
-        // Without it, the probe's keys stay for a moment.
+        // Without permission for DEL, the probe's keys stay until they expire.
         if taken != "del" {
             assert_eq!(redis_command(set.server(2), &["DBSIZE"]).await, Reply::Integer(0), "without {taken}");
         }

@@ -11,6 +11,7 @@ use crate::common::doctor_report::checks_at_level;
 use leasehold_testbed::Server;
 use serde_json::Value;
 
+/// The text of this part of a finding: `found`, `means` or `fix`.
 fn text_of<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
@@ -24,7 +25,7 @@ fn checks_except_latency(report: &Value, level: &str) -> Vec<String> {
     all
 }
 
-/// The addresses of several servers in one URL.
+/// The URL of the first server, with the addresses of all these servers as its hosts.
 fn multi_host_url(servers: &[&Server]) -> String {
     let hosts: Vec<_> = servers.iter().map(|server| server.addr().to_string()).collect();
     servers[0].url().replace(&hosts[0], &hosts.join(","))

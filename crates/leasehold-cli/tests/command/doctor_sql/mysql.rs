@@ -94,7 +94,10 @@ async fn a_read_only_or_inaccessible_mariadb_is_a_failure() {
     assert_eq!(findings_of(&both, "read-only").len(), 2, "{both:#}");
     run_statements(&server, &["SET GLOBAL read_only = OFF"]).await;
     let (_, both) = doctor_report(&multi_host_url(&[&server, &writer])).await;
-    assert!(text_of(assert_finding(&both, "writers", "fail"), "means").contains("two may hold one"), "{both:#}");
+    assert!(
+        text_of(assert_finding(&both, "writers", "fail"), "means").contains("two clients may hold one"),
+        "{both:#}"
+    );
     let twice = multi_host_url(&[&writer, &writer]);
     assert_finding(&doctor_report(&twice).await.1, "same-server", "warn");
 }

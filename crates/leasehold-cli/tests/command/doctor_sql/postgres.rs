@@ -85,7 +85,10 @@ async fn a_standby_is_read_only_and_may_lack_writes() {
     .await;
     let other = shared_servers::postgres().await;
     let (_, apart) = doctor_report(&multi_host_url(&[&primary, &other])).await;
-    assert!(text_of(assert_finding(&apart, "writers", "fail"), "means").contains("two may hold one"), "{apart:#}");
+    assert!(
+        text_of(assert_finding(&apart, "writers", "fail"), "means").contains("two clients may hold one"),
+        "{apart:#}"
+    );
 }
 
 #[tokio::test]

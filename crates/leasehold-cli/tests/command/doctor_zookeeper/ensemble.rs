@@ -9,7 +9,7 @@ use leasehold_testbed::eventually;
 use leasehold_testbed::zookeeper::{self, Ensemble, ZooKeeper};
 use serde_json::Value;
 
-/// The servers for which a check has this level.
+/// The servers about which a check has a finding with this level.
 fn subjects(report: &Value, check: &str, level: &str) -> Vec<String> {
     let all = findings_of(report, check).into_iter().filter(|finding| finding["level"] == level);
     all.map(|finding| text_of(finding, "subject").to_owned()).collect()
@@ -65,7 +65,7 @@ async fn an_ensemble_of_three_with_a_login_is_fit_and_the_probe_leaves_no_data()
 }
 
 #[tokio::test]
-async fn unreachable_servers_are_failures_once_the_majority_is() {
+async fn unreachable_servers_are_failures_without_a_majority() {
     let mut ensemble = Ensemble::start_with(3, &ensemble_member()).await.unwrap();
     let url = zookeeper_url(LOGIN, &ensemble.url());
     let away = ensemble.addr(1).to_string();
@@ -80,7 +80,8 @@ async fn unreachable_servers_are_failures_once_the_majority_is() {
     let finding = findings_of(&silent, "reachable").into_iter().find(|finding| finding["level"] == "warn").unwrap();
     assert_eq!(text_of(finding, "found"), "it does not answer");
     ensemble.server_mut(1).kill().unwrap();
-    // If it was the leader, a new one is elected soon; and the leader must have noticed.
+    // If the killed server was the leader, another is elected; and the leader must notice its
+    // absence.
     let one = eventually(TEST_TIMEOUT, || async {
         let (code, report) = doctor_report(&url).await;
         let noticed = findings_of(&report, "members").iter().any(|finding| finding["level"] == "warn");
@@ -128,7 +129,7 @@ async fn sessions_shorter_than_a_tick_are_found() {
     let two_url = format!("zookeeper://{LOGIN}{}", two.url());
     let (code, late) = doctor_report_with(&two_url, &["--ttl", "2s"]).await;
     assert_eq!(code, 2);
-    assert!(text_of(assert_finding(&late, "tick-time", "fail"), "means").contains("two may hold one lock"));
+    assert!(text_of(assert_finding(&late, "tick-time", "fail"), "means").contains("two clients may hold one lock"));
     assert!(text_of(assert_finding(&late, "ensemble", "warn"), "means").contains("no failure is survived"));
     assert_finding(&late, "failover-time", "warn");
     let (_, enough) = doctor_report_with(&two_url, &["--ttl", "30s"]).await;

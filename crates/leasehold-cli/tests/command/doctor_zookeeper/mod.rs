@@ -16,7 +16,7 @@ use leasehold_testbed::zookeeper::{ZooKeeper, classpath};
 use leasehold_testbed::{Server, eventually};
 use serde_json::Value;
 
-/// The login in the URL.
+/// The login in the servers' URLs.
 const LOGIN: &str = "ann:opensesame@";
 
 /// A server with durable writes, as it should be.
@@ -28,11 +28,12 @@ fn zookeeper_url(login: &str, hosts: &str) -> String {
     format!("zookeeper://{login}{hosts}")
 }
 
+/// The text of this part of a finding: `found`, `means`, `fix` or `subject`.
 fn text_of<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
 
-/// The warnings, except those about how slow this machine is.
+/// The checks with warnings, except those about how slow this machine is.
 fn warnings(report: &Value) -> Vec<String> {
     let mut all = checks_at_level(report, "warn");
     all.retain(|check| {
@@ -43,7 +44,7 @@ fn warnings(report: &Value) -> Vec<String> {
     all
 }
 
-/// The output of ZooKeeper's own tool.
+/// Runs commands in zkCli, ZooKeeper's own tool; returns its output.
 async fn run_zookeeper_cli(server: &Server, commands: &[&str]) -> String {
     let addr = server.addr().to_string();
     let mut command = Command::new("java");
@@ -60,7 +61,7 @@ async fn run_zookeeper_cli(server: &Server, commands: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `leasehold` with these arguments.
+/// Runs `leasehold` with these arguments to its end.
 async fn run_leasehold(args: &[&str]) -> crate::common::CommandOutput {
     let args: Vec<_> = args.iter().map(|&word| word.to_owned()).collect();
     tokio::task::spawn_blocking(move || TestFolder::new().run(args)).await.unwrap()
@@ -125,7 +126,7 @@ async fn world_writable_nodes_and_missing_permissions_are_found() {
 }
 
 #[tokio::test]
-async fn claims_without_a_session_block_their_lock_until_they_are_evicted() {
+async fn claims_without_a_session_block_their_lock_until_a_force_release() {
     let server = shared_servers::well_configured_zookeeper().await;
     let url = zookeeper_url("", &format!("{}/claims", server.url()));
     let claim = format!("1-{:032x}-x-0-0-0000000000", 7);
@@ -171,7 +172,9 @@ async fn unrelated_servers_are_not_an_ensemble() {
     let (one, other) = (shared_servers::well_configured_zookeeper().await, shared_servers::zookeeper().await);
     let (code, apart) = doctor_report(&zookeeper_url(LOGIN, &format!("{},{}", one.addr(), other.addr()))).await;
     assert_eq!(code, 2);
-    assert!(text_of(assert_finding(&apart, "same-ensemble", "fail"), "means").contains("two may hold one lock"));
+    assert!(
+        text_of(assert_finding(&apart, "same-ensemble", "fail"), "means").contains("two clients may hold one lock")
+    );
     assert_finding(&apart, "same-server", "ok");
     let (_, twice) = doctor_report(&zookeeper_url(LOGIN, &format!("{},localhost:{}", one.addr(), one.port()))).await;
     assert_finding(&twice, "same-ensemble", "ok");

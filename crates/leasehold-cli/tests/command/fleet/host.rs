@@ -35,7 +35,7 @@ hand [overlap=queue]: */2 * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASE
 /// become free.
 const TTL: &str = "10s";
 
-/// A process with its own clock.
+/// A running `leasehold cron` with its own clock.
 pub(crate) struct Host {
     process: RunningCommand,
     clock: WallClock,
@@ -43,6 +43,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// Starts a host whose clock is wrong by `skew` seconds.
     pub(crate) fn start(place: &TestFolder, url: &str, skew: i64) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let clock = WallClock::new().unwrap();
@@ -61,7 +62,7 @@ impl Host {
         String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
     }
 
-    /// Asserts that it uses its own clock: the library that fakes the time is loaded.
+    /// Waits until the process uses its own clock: the library that fakes the time is loaded.
     pub(crate) fn wait_for_own_clock(&self) {
         let maps = format!("/proc/{}/maps", self.pid());
         wait_for("a host with a clock of its own", || {
@@ -69,7 +70,7 @@ impl Host {
         });
     }
 
-    /// Waits until it takes part in every job.
+    /// Waits until the host takes part in every job, and uses its own clock.
     pub(crate) fn wait_joined(self) -> Self {
         let jobs = JOBS.lines().filter(|line| line.contains("]: ")).count();
         wait_for("a host that takes part", || {
@@ -88,6 +89,7 @@ impl Host {
         self.process.signal(signal);
     }
 
+    /// Kills the host, and removes what its clock left behind.
     pub(crate) fn kill(self) {
         let pid = self.pid();
         self.process.signal(Signal::KILL);
@@ -98,7 +100,7 @@ impl Host {
         }
     }
 
-    /// Waits for its end; returns its exit code.
+    /// Waits for the host's end; returns its exit code.
     pub(crate) fn wait(self) -> i32 {
         self.process.wait().exit_code()
     }

@@ -24,7 +24,7 @@ const SKEWS: [i64; 8] = [-300, -173, -41, -2, 0, 3, 77, 300];
 /// The skews of the hosts that join after the kill, and after the restart.
 const LATE_SKEWS: [i64; 2] = [300, -300];
 
-/// Waits for this many more ticks of a job.
+/// Waits until a job has recorded runs of this many more ticks in `file`.
 #[track_caller]
 fn wait_for_more_ticks(place: &TestFolder, file: &str, count: usize) {
     let before = recorded_runs(place, file).len();
@@ -33,7 +33,7 @@ fn wait_for_more_ticks(place: &TestFolder, file: &str, count: usize) {
     assert!(seen.is_ok(), "no {count} more ticks of {file} after {before}: {}", all_logs(place));
 }
 
-/// Kills a host during a run of `long`; returns the run, and the number of killed hosts.
+/// Kills a host during a run of `long`. Returns that run, and how many hosts it had to kill.
 fn kill_host_during_run(place: &TestFolder, url: &str, hosts: &mut Vec<Host>) -> (ActiveRun, usize) {
     for killed in 1.. {
         // A run that has just started: it lasts for three seconds.
@@ -53,7 +53,7 @@ fn kill_host_during_run(place: &TestFolder, url: &str, hosts: &mut Vec<Host>) ->
     unreachable!("there are no more hosts than numbers")
 }
 
-/// An operator pauses a job, runs it manually meanwhile, and resumes it.
+/// Acts as an operator: pauses the job `hand`, runs it manually meanwhile, and resumes it.
 fn pause_and_run_manually(place: &TestFolder, url: &str) {
     let operate = |what: &str| place.run(["cron", what, "--engine", url, "hand"]).assert_ok();
     wait_for_more_ticks(place, "hand.log", 1);
@@ -75,14 +75,14 @@ fn pause_and_run_manually(place: &TestFolder, url: &str) {
     assert!(runs.values().flatten().is_sorted_by(|a, b| a.0 < b.0), "{runs:?}");
 }
 
-/// The scenario, on any engine. `restart` restarts the engine, or its equivalent.
+/// Runs the whole scenario on an engine; `restart` restarts the engine, or for a folder the hosts.
 async fn run_fleet(place: &TestFolder, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host>)) {
     std::fs::write(place.path("jobs.cron"), JOBS).unwrap();
     let mut hosts: Vec<Host> = SKEWS.iter().map(|skew| Host::start(place, url, *skew)).collect();
     // The clocks are indeed wrong by this much.
     assert!((590..=610).contains(&(hosts[7].clock_seconds() - hosts[0].clock_seconds())));
     hosts.iter().for_each(Host::wait_for_own_clock);
-    // And the maximum of concurrent runs.
+    // Each job's name, and how many of its runs may be concurrent.
     let mut ledgers = [("once", 1, TickLedger::default()), ("beside", 3, TickLedger::default())];
     let mut look = || ledgers.iter_mut().for_each(|(job, _, ledger)| ledger.record_history(place, url, job));
     wait_for_more_ticks(place, "all.log", 3);
@@ -120,8 +120,8 @@ async fn run_fleet(place: &TestFolder, url: &str, restart: impl AsyncFnOnce(&mut
     assert!((2..=3).contains(&most), "{most} at once: {}", place.read("beside.log"));
 }
 
-/// The killed host's run starts once more, on another host, for the same tick and with a higher
-/// token.
+/// Asserts that the killed host's run starts again on another host, for the same tick and with a
+/// higher token.
 fn assert_taken_over(place: &TestFolder, killed: &ActiveRun) {
     let again = wait_for("the run of the killed host to be taken over", || {
         let runs = recorded_runs(place, "long.log").remove(&killed.tick)?;
@@ -130,8 +130,8 @@ fn assert_taken_over(place: &TestFolder, killed: &ActiveRun) {
     assert!(again.0 > killed.token, "{killed:?} {again:?}");
 }
 
-/// Jobs with retries: every tick from the first to the last ran; again only after a crash, with a
-/// higher token and attempt.
+/// Asserts for jobs with retries that every tick from the first to the last ran, and ran again only
+/// after a crash, with a higher token and attempt.
 fn assert_each_tick_ran(place: &TestFolder) {
     let all = recorded_runs(place, "all.log");
     assert!(skipped_ticks(&all).is_empty(), "a tick was left out: {all:?}");
@@ -142,8 +142,8 @@ fn assert_each_tick_ran(place: &TestFolder) {
         let again = runs.values().filter(|runs| runs.len() > 1).count();
         assert!(again <= 4, "{file}: {again} ticks ran again: {runs:?}");
     }
-    // Each run completed at most once, and each tick but the last completed: also runs that were
-    // stopped with their lock during the engine's outage.
+    // Each run completed at most once, and each tick but the last two completed, even if its first
+    // run was stopped during the engine's outage.
     let (long, ends) = (recorded_runs(place, "long.log"), place.read("long.end"));
     let ended = |tick: &str| ends.lines().filter(|line| *line == tick).count();
     assert!(ends.lines().all(|tick| long.contains_key(tick)), "{ends} {long:?}");
@@ -151,7 +151,8 @@ fn assert_each_tick_ran(place: &TestFolder) {
     assert!(long.keys().rev().skip(2).all(|tick| ended(tick) >= 1), "{ends} {long:?}; {}", all_logs(place));
 }
 
-/// At-most-once jobs: no tick starts twice, and every skipped tick has a recorded reason.
+/// Asserts for an at-most-once job that no tick started twice, and that every skipped tick has a
+/// recorded reason.
 fn assert_started_at_most_once(place: &TestFolder, job: &str, ledger: &TickLedger, bound: OutcomeLimits) {
     let runs = recorded_runs(place, &format!("{job}.log"));
     assert!(runs.values().all(|runs| runs.len() == 1), "{job}: {runs:?}");
@@ -162,7 +163,7 @@ fn assert_started_at_most_once(place: &TestFolder, job: &str, ledger: &TickLedge
     ledger.assert_explains(job, &runs, bound, place);
 }
 
-/// With a server that is killed with `kill -9` and restarts with its data.
+/// Runs the scenario on a server that is killed with KILL and restarts with its data.
 async fn run_fleet_on_server(server: Server) {
     let url = server.url();
     run_fleet_at(&url, server).await;
@@ -177,31 +178,31 @@ async fn run_fleet_at(url: &str, mut server: Server) {
 }
 
 #[tokio::test]
-async fn on_redis() {
+async fn a_fleet_runs_each_tick_once_on_redis() {
     let durable = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]);
     run_fleet_on_server(durable.start().await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn on_zookeeper() {
+async fn a_fleet_runs_each_tick_once_on_zookeeper() {
     let server = zookeeper::start().await.unwrap();
     run_fleet_at(&format!("zookeeper://{}", server.addr()), server).await;
 }
 
 #[tokio::test]
-async fn on_mariadb() {
+async fn a_fleet_runs_each_tick_once_on_mariadb() {
     run_fleet_on_server(mariadb::start().await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn on_postgres() {
+async fn a_fleet_runs_each_tick_once_on_postgres() {
     run_fleet_on_server(postgres::start().await.unwrap()).await;
 }
 
 /// A folder has no server: all hosts are killed at once, and started again. They are stopped first,
 /// so that none of them takes over a killed host's run before it is killed itself.
 #[tokio::test]
-async fn on_a_folder() {
+async fn a_fleet_runs_each_tick_once_on_a_folder() {
     let place = TestFolder::new();
     let url = place.engine();
     run_fleet(&place, &url, async |hosts| {

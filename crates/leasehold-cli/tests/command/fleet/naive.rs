@@ -11,11 +11,14 @@ use crate::common::{LEASEHOLD, TestFolder};
 /// The clock skews, in seconds: small enough that all hosts soon reach the same tick.
 const SKEWS: [i64; 8] = [-2, -2, -1, 0, 0, 1, 1, 2];
 
-/// A run: its host's skew, and its true time.
+/// A run of a tick, as its host recorded it.
 #[derive(Debug)]
 struct RecordedRun {
+    /// How far the host's clock is ahead, in seconds.
     skew: i64,
+    /// The true time of the run, in seconds since 1970.
     ran_at: i64,
+    /// The token of its lock; 0 without a lock.
     token: u64,
 }
 
@@ -56,7 +59,7 @@ fn run_naive_fleet(place: &TestFolder, command: &str) -> BTreeMap<i64, Vec<Recor
     ran
 }
 
-/// Uncoordinated hosts: the customer gets every message eight times.
+/// Hosts that do not coordinate: each of the eight runs every tick.
 #[test]
 fn without_leasehold_every_tick_runs_eight_times() {
     let ran = run_naive_fleet(&TestFolder::new(), "echo $tick $skew $(date +%s) 0 >> naive.log");
@@ -66,7 +69,8 @@ fn without_leasehold_every_tick_runs_eight_times() {
     }
 }
 
-/// With only a lock around each run: the runs do not overlap, but all of them run.
+/// With a lock around each run, but no record of ticks: the runs do not overlap, but all of them
+/// run.
 #[test]
 fn with_a_lock_alone_every_tick_runs_eight_times_too() {
     let place = TestFolder::new();

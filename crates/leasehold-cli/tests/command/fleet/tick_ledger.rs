@@ -1,5 +1,5 @@
-//! Accounts for the ticks: from the jobs' own records, and from the outcomes of those that did not
-//! run.
+//! Accounts for every tick of a job: by the runs that the job recorded itself, or by a recorded
+//! reason why it did not run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::common::TestFolder;
 use crate::fleet::host;
 
-/// Tick -> token and attempt of each run.
+/// The runs of each tick: token and attempt.
 pub(crate) type RunsByTick = BTreeMap<String, Vec<(u64, u32)>>;
 
-/// The records that a job wrote at the start of its runs.
+/// The runs that a job recorded in `file` when they started.
 pub(crate) fn recorded_runs(place: &TestFolder, file: &str) -> RunsByTick {
     let mut ran = RunsByTick::new();
     for line in place.read(file).lines().filter(|line| !line.starts_with("end ")) {
@@ -41,6 +41,7 @@ pub(crate) fn max_concurrent_runs(place: &TestFolder, file: &str) -> usize {
     most
 }
 
+/// The time of a tick, in seconds since 1970.
 fn unix_seconds(tick: &str) -> i64 {
     tick.parse::<jiff::Timestamp>().unwrap().as_second()
 }
@@ -61,10 +62,9 @@ pub(crate) fn skipped_ticks(runs: &RunsByTick) -> BTreeSet<i64> {
 /// record, as far as it goes back, and from the hosts' logs.
 #[derive(Default)]
 pub(crate) struct TickLedger {
-    /// Their host died, or lost its lock.
+    /// Ticks whose run's host died, or lost its lock.
     crashed_or_lost: BTreeSet<i64>,
-    /// All others: no host ran them in time, they failed, or any other outcome that this test
-    /// cannot cause.
+    /// Ticks with any other outcome except `done`: no host ran them in time, or their run failed.
     unexpected: BTreeSet<i64>,
 }
 
@@ -78,6 +78,7 @@ pub(crate) struct OutcomeLimits {
 }
 
 impl TickLedger {
+    /// Adds the outcome of an event, or of an entry of the history, if it has one.
     fn record(&mut self, event: &Value) {
         let (Some(tick), outcome) = (event["tick"].as_str(), event["outcome"].as_str()) else { return };
         let outcome = if event["event"] == "crashed" { Some("crashed") } else { outcome };
@@ -91,7 +92,7 @@ impl TickLedger {
         list.extend(unix_seconds(tick) - count + 1..=unix_seconds(tick));
     }
 
-    /// Adds the record's current contents. Adds none while the engine does not respond.
+    /// Adds the job's current history; nothing while the engine does not respond.
     pub(crate) fn record_history(&mut self, place: &TestFolder, url: &str, job: &str) {
         let history = place.run(["cron", "history", "--engine", url, "--json", job]);
         if let Ok(Value::Array(entries)) = serde_json::from_str(&history.stdout()) {
@@ -99,7 +100,7 @@ impl TickLedger {
         }
     }
 
-    /// Adds the hosts' log events.
+    /// Adds the events about the job in the logs of all hosts.
     pub(crate) fn record_events(&mut self, place: &TestFolder, job: &str) {
         let events = host::parse_events(&host::all_logs(place));
         events.iter().filter(|event| event["job"] == job).for_each(|event| self.record(event));

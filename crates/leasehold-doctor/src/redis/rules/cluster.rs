@@ -9,8 +9,8 @@ use leasehold::{Error, ErrorKind};
 
 const PERMISSION_FIX: &str = "let this user run CLUSTER INFO and CLUSTER NODES: +cluster";
 
-/// A node that the URL names is unreachable.
-pub(crate) fn unreachable(address: &str, error: &Error) -> Finding {
+/// The finding for a node in the URL that is unreachable.
+pub(crate) fn judge_unreachable(address: &str, error: &Error) -> Finding {
     let fix = match error.kind() {
         ErrorKind::Denied => "correct the user and the password in the URL",
         _ => "start it, or take it out of the URL",
@@ -21,16 +21,16 @@ pub(crate) fn unreachable(address: &str, error: &Error) -> Finding {
 }
 
 /// All findings from the nodes' views of the cluster.
-pub(crate) fn judge(views: &[ClusterView]) -> Vec<Finding> {
+pub(crate) fn judge_views(views: &[ClusterView]) -> Vec<Finding> {
     if views.is_empty() {
         let finding = fail("cluster", "", "no node in the URL is reachable")
-            .impact("no lock can be taken")
+            .impact("no lock can be acquired")
             .fix("start them, or correct their addresses in the URL");
         return vec![finding];
     }
-    let mut findings: Vec<_> = views.iter().map(state).collect();
+    let mut findings: Vec<_> = views.iter().map(judge_state).collect();
     match views.iter().find_map(|view| view.members.as_ref().ok()) {
-        Some(members) => findings.extend(nodes(members)),
+        Some(members) => findings.extend(judge_members(members)),
         None => findings.push(
             unknown("cluster-nodes", "", &QueryError::missing("its nodes"))
                 .impact("only the nodes in the URL were examined")
@@ -40,37 +40,39 @@ pub(crate) fn judge(views: &[ClusterView]) -> Vec<Finding> {
     findings
 }
 
-fn state(view: &ClusterView) -> Finding {
-    let (check, at) = ("cluster-state", &view.address);
+/// Judges whether the cluster is complete, in the view of one node.
+fn judge_state(view: &ClusterView) -> Finding {
+    let (check, address) = ("cluster-state", &view.address);
     let info = match &view.state {
         Ok(info) => &info.0,
         Err(QueryError::Refused(reason)) if reason.contains("cluster support disabled") => {
-            return fail(check, at, "it is not a cluster node")
+            return fail(check, address, "it is not a cluster node")
                 .impact("locks cannot be found by their slots")
                 .fix("use it alone: redis://host; or its Sentinels: redis+sentinel://h1,h2,h3/mymaster");
         }
-        Err(no) => {
-            return unknown(check, at, no).impact("an incomplete cluster refuses locks").fix(PERMISSION_FIX);
+        Err(error) => {
+            return unknown(check, address, error).impact("an incomplete cluster refuses locks").fix(PERMISSION_FIX);
         }
     };
     let number = |key: &str| info.get(key).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     let (state, assigned) =
         (info.get("cluster_state").map_or("missing", String::as_str), number("cluster_slots_assigned"));
     if state != "ok" || assigned < 16_384 {
-        return fail(check, at, format!("cluster_state is {state}, and {assigned} of 16384 slots have a node"))
+        return fail(check, address, format!("cluster_state is {state}, and {assigned} of 16384 slots have a node"))
             .impact("locks in slots without a node cannot be acquired or renewed; with full coverage, no lock can")
             .fix("redis-cli --cluster check, then bring nodes back or --cluster fix");
     }
     let failing = number("cluster_slots_pfail") + number("cluster_slots_fail");
     if failing > 0 {
-        return warn(check, at, format!("{failing} slots belong to nodes that do not respond"))
+        return warn(check, address, format!("{failing} slots belong to nodes that do not respond"))
             .impact("their locks are blocked until a replica takes over")
             .fix("check the nodes that CLUSTER NODES marks as fail");
     }
-    ok(check, at, "cluster_state is ok, and all slots have a node").impact("every lock has a node")
+    ok(check, address, "cluster_state is ok, and all slots have a node").impact("every lock has a node")
 }
 
-fn nodes(members: &[Member]) -> Vec<Finding> {
+/// Judges the numbers of masters and replicas, and which nodes are unreachable for the others.
+fn judge_members(members: &[Member]) -> Vec<Finding> {
     let masters: Vec<_> = members.iter().filter(|one| one.is_master && !one.slots.is_empty()).collect();
     let name = |one: &Member| one.address.as_ref().map_or_else(|| one.id.clone(), ToString::to_string);
     let followed = |id: &str| members.iter().any(|one| one.master_id.as_deref() == Some(id) && !one.is_failing);
@@ -99,15 +101,15 @@ fn nodes(members: &[Member]) -> Vec<Finding> {
     findings
 }
 
-/// Whether the loss of one part stops the whole cluster.
-pub(super) fn coverage(node: &NodeFacts) -> Finding {
-    let (check, at) = ("cluster-coverage", &node.address);
+/// Reports whether a slot without a node blocks only its own locks, or all locks.
+pub(super) fn judge_coverage(node: &NodeFacts) -> Finding {
+    let (check, address) = ("cluster-coverage", &node.address);
     match node.setting("cluster-require-full-coverage") {
-        Ok("no") => ok(check, at, "cluster-require-full-coverage no")
+        Ok("no") => ok(check, address, "cluster-require-full-coverage no")
             .impact("when some slots have no node, only their locks are blocked"),
-        Ok(value) => ok(check, at, format!("cluster-require-full-coverage {value}"))
+        Ok(value) => ok(check, address, format!("cluster-require-full-coverage {value}"))
             .impact("when any slot has no node, all locks are blocked; `no` would limit it to the locks of that slot"),
-        Err(no) => unknown(check, at, &no)
+        Err(error) => unknown(check, address, &error)
             .impact("when some slots have no node, all locks may be blocked, or only theirs")
             .fix("let this user run CONFIG GET: +config|get"),
     }
@@ -121,7 +123,7 @@ mod tests {
     use crate::Level::{Fail, Ok as Good, Unknown, Warn};
 
     fn view(info: &str) -> ClusterView {
-        ClusterView { address: "h:1".into(), state: Ok(Info::read(info)), members: Ok(vec![]) }
+        ClusterView { address: "h:1".into(), state: Ok(Info::parse(info)), members: Ok(vec![]) }
     }
 
     fn member(id: &str, follows: Option<&str>) -> Member {
@@ -133,38 +135,42 @@ mod tests {
 
     #[test]
     fn a_cluster_must_be_complete() {
-        assert_level(&state(&view("cluster_state:ok\r\ncluster_slots_assigned:16384\r\n")), Good, "every lock");
-        assert_level(&state(&view("cluster_state:fail\r\ncluster_slots_assigned:16384\r\n")), Fail, "fail");
-        assert_level(&state(&view("cluster_state:ok\r\ncluster_slots_assigned:9\r\n")), Fail, "9 of 16384");
+        assert_level(&judge_state(&view("cluster_state:ok\r\ncluster_slots_assigned:16384\r\n")), Good, "every lock");
+        assert_level(&judge_state(&view("cluster_state:fail\r\ncluster_slots_assigned:16384\r\n")), Fail, "fail");
+        assert_level(&judge_state(&view("cluster_state:ok\r\ncluster_slots_assigned:9\r\n")), Fail, "9 of 16384");
         let pale = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_slots_pfail:5\r\n";
-        assert_level(&state(&view(pale)), Warn, "5 slots");
+        assert_level(&judge_state(&view(pale)), Warn, "5 slots");
         let refused = |reason: &str| ClusterView { state: Err(QueryError::Refused(reason.into())), ..view("") };
-        assert_level(&state(&refused("ERR This instance has cluster support disabled")), Fail, "redis://host");
-        assert_level(&state(&refused("NOPERM")), Unknown, "+cluster");
-        assert_level(&judge(&[])[0], Fail, "no node in the URL");
+        assert_level(&judge_state(&refused("ERR This instance has cluster support disabled")), Fail, "redis://host");
+        assert_level(&judge_state(&refused("NOPERM")), Unknown, "+cluster");
+        assert_level(&judge_views(&[])[0], Fail, "no node in the URL");
     }
 
     #[test]
-    fn few_masters_and_masters_alone() {
+    fn too_few_masters_and_masters_without_replicas_warn() {
         let [a, b, c] = ["a", "b", "c"].map(|id| member(id, None));
         let [d, e, f] = ["a", "b", "c"].map(|id| member("r", Some(id)));
-        let whole = nodes(&[a.clone(), b.clone(), c.clone(), d.clone(), e.clone(), f.clone()]);
+        let whole = judge_members(&[a.clone(), b.clone(), c.clone(), d.clone(), e.clone(), f.clone()]);
         assert!(whole.iter().all(|finding| finding.level == Good), "{whole:?}");
-        let two = nodes(&[a.clone(), b.clone(), d.clone(), e.clone()]);
+        let two = judge_members(&[a.clone(), b.clone(), d.clone(), e.clone()]);
         assert_level(&two[0], Warn, "2 masters");
-        let alone = nodes(&[a, b, c, d, e, Member { is_failing: true, ..f }]);
+        let alone = judge_members(&[a, b, c, d, e, Member { is_failing: true, ..f }]);
         assert_level(&alone[1], Warn, "without a replica: c");
         assert_level(&alone[2], Warn, "cannot reach");
     }
 
     #[test]
     fn full_coverage_is_reported_or_unknown() {
-        assert_level(&coverage(&healthy()), Good, "all locks are blocked");
+        assert_level(&judge_coverage(&healthy()), Good, "all locks are blocked");
         assert_level(
-            &coverage(&healthy().with_setting("cluster-require-full-coverage", "no")),
+            &judge_coverage(&healthy().with_setting("cluster-require-full-coverage", "no")),
             Good,
             "only their locks",
         );
-        assert_level(&coverage(&healthy().without_setting("cluster-require-full-coverage")), Unknown, "+config|get");
+        assert_level(
+            &judge_coverage(&healthy().without_setting("cluster-require-full-coverage")),
+            Unknown,
+            "+config|get",
+        );
     }
 }

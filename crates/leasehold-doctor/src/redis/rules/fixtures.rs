@@ -1,4 +1,4 @@
-//! Servers for the rules' tests.
+//! Redis servers for the tests of the rules.
 
 pub(super) use crate::assert_level;
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ pub(super) fn healthy() -> NodeFacts {
     let echo = Echo { receivers: 1, received: true };
     NodeFacts {
         address: "h:6379".into(),
-        info: Ok(Info::read(info)),
+        info: Ok(Info::parse(info)),
         is_master: Ok(true),
         settings: settings.map(|(key, value)| (key, Ok(value.to_owned()))).into(),
         clock_offset: Ok(ClockOffset { ahead_us: 150, uncertainty: Duration::from_micros(100) }),
@@ -59,29 +59,29 @@ pub(super) fn healthy() -> NodeFacts {
 
 /// A server that refuses every query.
 pub(super) fn refusing_node() -> NodeFacts {
-    let no = || QueryError::Refused("NOPERM this user has no permissions".into());
+    let error = || QueryError::Refused("NOPERM this user has no permissions".into());
     NodeFacts {
         address: "h:6379".into(),
-        info: Err(no()),
-        is_master: Err(no()),
+        info: Err(error()),
+        is_master: Err(error()),
         settings: HashMap::new(),
-        clock_offset: Err(no()),
-        round_trips: Err(no()),
-        slow_log: Err(no()),
-        scripts: Err(no()),
-        script_time: Err(no()),
+        clock_offset: Err(error()),
+        round_trips: Err(error()),
+        slow_log: Err(error()),
+        scripts: Err(error()),
+        script_time: Err(error()),
         master: Some(MasterFacts {
-            lock_keys: Err(no()),
-            echo: Some(Err(no())),
-            tracking: Some(Err(no())),
-            keys: Some(Err(no())),
+            lock_keys: Err(error()),
+            echo: Some(Err(error())),
+            tracking: Some(Err(error())),
+            keys: Some(Err(error())),
             epoch: None,
         }),
     }
 }
 
 impl NodeFacts {
-    /// The same server, with another line in `INFO`.
+    /// The same server, with this value in `INFO`.
     pub(super) fn with_info(mut self, key: &str, value: &str) -> Self {
         if let Ok(info) = &mut self.info {
             info.0.insert(key.into(), value.into());
@@ -89,19 +89,19 @@ impl NodeFacts {
         self
     }
 
-    /// The same server, with another setting.
+    /// The same server, with this value of a setting.
     pub(super) fn with_setting(mut self, key: &'static str, value: &str) -> Self {
         self.settings.insert(key, Ok(value.into()));
         self
     }
 
-    /// The same server, which hides this setting.
+    /// The same server, which refuses to report this setting.
     pub(super) fn without_setting(mut self, key: &'static str) -> Self {
         self.settings.insert(key, Err(QueryError::Refused("NOPERM no CONFIG for you".into())));
         self
     }
 
-    /// The same server, with a replica.
+    /// The same server, with one more replica; `line` is its value in `INFO`.
     pub(super) fn with_replica(self, line: &str) -> Self {
         let count = self.info_number("connected_slaves").unwrap();
         self.with_info("connected_slaves", &(count + 1).to_string()).with_info(&format!("slave{count}"), line)

@@ -1,4 +1,4 @@
-//! The keys with our prefix.
+//! Judges the keys with our prefix.
 
 use super::super::facts::{NodeFacts, Requirements};
 use super::super::keys::{KeyGroup, KeyScan};
@@ -6,66 +6,67 @@ use super::super::query::Fact;
 use super::{fail, ok, unknown, warn};
 use crate::Finding;
 
-pub(super) fn judge(node: &NodeFacts, keys: &Fact<KeyScan>, aim: &Requirements) -> Vec<Finding> {
-    let at = &node.address;
+/// One finding for each kind of unexpected key; one that is ok if there are none.
+pub(super) fn judge_keys(node: &NodeFacts, keys: &Fact<KeyScan>, requirements: &Requirements) -> Vec<Finding> {
+    let address = &node.address;
     let keys = match keys {
         Ok(keys) => keys,
-        Err(no) => {
-            let finding = unknown("key-types", at, no)
+        Err(error) => {
+            let finding = unknown("key-types", address, error)
                 .impact("foreign keys with our prefix could collide with a lock's key")
-                .fix(format!("give the user what locks need: {}", aim.permissions()));
+                .fix(format!("give the user what locks need: {}", requirements.permissions()));
             return vec![finding];
         }
     };
-    let prefix = &aim.prefix;
+    let prefix = &requirements.prefix;
     let other = "choose another prefix= in the URL of all clients; or remove the keys if they are not needed";
     let mut findings = Vec::new();
-    findings.extend(describe(&keys.wrong_type).map(|found| {
-        fail("key-types", at, format!("{found} with the name of a lock's key, but of another type"))
+    findings.extend(describe_group(&keys.wrong_type).map(|found| {
+        fail("key-types", address, format!("{found} with the name of a lock's key, but of another type"))
             .impact("these locks cannot be acquired (WRONGTYPE)")
             .fix(other)
     }));
-    findings.extend(describe(&keys.unknown_format).map(|found| {
-        fail("key-formats", at, format!("of ours, {found}, in a format that this version does not read"))
+    findings.extend(describe_group(&keys.unknown_format).map(|found| {
+        fail("key-formats", address, format!("of ours, {found}, in a format that this version does not read"))
             .impact("another version of leasehold stored these locks; this version refuses to use them")
             .fix("use one version of leasehold in the whole fleet, or versions that docs/upgrading.md allows together")
     }));
-    findings.extend(describe(&keys.foreign).map(|found| {
-        warn("foreign-keys", at, format!("below {prefix:?}, {found}, not written by us"))
+    findings.extend(describe_group(&keys.foreign).map(|found| {
+        warn("foreign-keys", address, format!("below {prefix:?}, {found}, not written by us"))
             .impact("another program uses our prefix: its keys may collide with a lock's, and one overwrites the other")
             .fix(other)
     }));
-    findings.extend(describe(&keys.without_ttl).map(|found| {
-        warn("keys-without-ttl", at, format!("of ours, {found}, without a TTL"))
+    findings.extend(describe_group(&keys.without_ttl).map(|found| {
+        warn("keys-without-ttl", address, format!("of ours, {found}, without a TTL"))
             .impact("they never expire: they were made persistent (PERSIST), or restored from a copy")
             .fix("PEXPIRE them if their locks are not held (`leasehold ls`)")
     }));
-    findings.extend(describe(&keys.orphans).map(|found| {
-        warn("orphans", at, format!("of ours, {found}, of which a part is missing or left over"))
+    findings.extend(describe_group(&keys.orphans).map(|found| {
+        warn("orphans", address, format!("of ours, {found}, of which a part is missing or left over"))
             .impact("holders or waiters of these locks were lost: keys were removed by hand, evicted or lost")
             .fix("they expire with their TTL; find the cause of the removed keys (eviction-policy, FLUSHDB)")
     }));
-    findings.extend(describe(&keys.expired).map(|found| {
-        warn("ended-holders", at, format!("of ours, {found}, whose holder's lease expired without a release"))
+    findings.extend(describe_group(&keys.expired).map(|found| {
+        warn("ended-holders", address, format!("of ours, {found}, whose holder's lease expired without a release"))
             .impact("a holder crashed, was stopped or was cut off; the next client acquires the lock at once")
             .fix("nothing, if the cause is known; they are removed within retention. If there are many: check the holders' logs")
     }));
     if findings.is_empty() {
         let part = if keys.is_complete { "all" } else { "as far as examined" };
-        let noun = noun(keys.examined);
+        let noun = key_or_keys(keys.examined);
         let found = format!("{} {noun} below {prefix:?}, {part} as they should be", keys.examined);
-        findings.push(ok("key-types", at, found).impact("no other program writes the keys of locks"));
+        findings.push(ok("key-types", address, found).impact("no other program writes the keys of locks"));
     }
     findings
 }
 
-fn noun(count: usize) -> &'static str {
+fn key_or_keys(count: usize) -> &'static str {
     if count == 1 { "key" } else { "keys" }
 }
 
-/// `3 keys (a, b, c)`, if there are any.
-fn describe(group: &KeyGroup) -> Option<String> {
-    let noun = noun(group.count);
+/// `3 keys (a, b, c)`; `None` for an empty group.
+fn describe_group(group: &KeyGroup) -> Option<String> {
+    let noun = key_or_keys(group.count);
     let more = if group.count > group.examples.len() { ", …" } else { "" };
     (group.count > 0).then(|| format!("{} {noun} ({}{more})", group.count, group.examples.join(", ")))
 }
@@ -84,7 +85,7 @@ mod tests {
     #[test]
     fn each_kind_of_unexpected_key_is_reported() {
         let good = KeyScan { examined: 9, is_complete: true, ..KeyScan::default() };
-        let find = |keys| judge(&healthy(), &Ok(keys), &requirements());
+        let find = |keys| judge_keys(&healthy(), &Ok(keys), &requirements());
         assert_level(&find(good.clone())[0], Good, "9 keys");
         assert_level(&find(KeyScan { is_complete: false, ..good.clone() })[0], Good, "as far as examined");
         assert_level(&find(KeyScan { wrong_type: group(1), ..good.clone() })[0], Fail, "1 key (leasehold:l{0})");
@@ -93,6 +94,10 @@ mod tests {
         assert_level(&find(KeyScan { without_ttl: group(2), ..good.clone() })[0], Warn, "without a TTL");
         assert_level(&find(KeyScan { orphans: group(2), ..good.clone() })[0], Warn, "part is missing");
         assert_eq!(find(KeyScan { orphans: group(2), wrong_type: group(1), ..good }).len(), 2);
-        assert_level(&judge(&healthy(), &Err(QueryError::missing("SCAN")), &requirements())[0], Unknown, "ACL SETUSER");
+        assert_level(
+            &judge_keys(&healthy(), &Err(QueryError::missing("SCAN")), &requirements())[0],
+            Unknown,
+            "ACL SETUSER",
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The rules: facts in, findings out, without queries. A fact that is not known is unknown, never
-//! ok.
+//! The rules: they make findings from facts, and send no queries. A fact that is not known becomes
+//! an unknown finding, never one that is ok.
 
 pub(super) mod access;
 pub(super) mod cluster;
@@ -22,51 +22,61 @@ use crate::{Finding, Level, fail, format_short, ok, warn};
 /// The expected role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpectedRole {
-    /// It stores the locks.
+    /// A master, which stores the locks.
     Master,
-    /// It may become a master.
+    /// A replica, which may become a master.
     Replica,
-    /// Not known.
+    /// Either of the two: the role is not known.
     Any,
 }
 
 /// All findings about one server.
-pub(super) fn judge_node(node: &NodeFacts, expected: ExpectedRole, aim: &Requirements) -> Vec<Finding> {
-    let mut findings = vec![access::reachable(node)];
-    findings.extend(access::role(node, expected, aim));
-    findings.extend(access::cluster_mode(node, aim));
-    findings.extend([access::scripts(node, aim), access::script_time(node, aim)]);
+pub(super) fn judge_node(node: &NodeFacts, expected: ExpectedRole, requirements: &Requirements) -> Vec<Finding> {
+    let mut findings = vec![access::judge_reachable(node)];
+    findings.extend(access::judge_role(node, expected, requirements));
+    findings.extend(access::judge_cluster_mode(node, requirements));
+    findings.extend([access::judge_scripts(node, requirements), access::judge_script_time(node, requirements)]);
     if let Some(master) = &node.master {
-        findings.push(access::layout(node, master, aim));
-        findings.extend(access::pubsub(node, master, aim));
-        findings.extend(access::tracking(node, master, aim));
-        findings.extend(access::run_id(node, aim));
+        findings.push(access::judge_lock_keys(node, master, requirements));
+        findings.extend(access::judge_pubsub(node, master, requirements));
+        findings.extend(access::judge_tracking(node, master, requirements));
+        findings.extend(access::judge_run_id(node, requirements));
     }
-    findings.extend([memory::eviction_policy(node), memory::evicted_keys(node), memory::free_memory(node)]);
-    if !aim.simple {
-        findings.push(memory::output_buffer(node));
+    findings.extend([
+        memory::judge_eviction_policy(node),
+        memory::judge_evicted_keys(node),
+        memory::judge_free_memory(node),
+    ]);
+    if !requirements.simple {
+        findings.push(memory::judge_output_buffer(node));
     }
     if let Some(master) = &node.master {
-        findings.extend([durability::persistence(node, aim), durability::restart(node, aim)]);
-        findings.extend(durability::empty_restart(node));
-        findings.extend(replicas::min_replicas(node, aim));
-        findings.extend(replicas::replica_count(node, aim));
-        findings.extend(replicas::lag(node));
-        findings.extend(master.keys.iter().flat_map(|keys| keys::judge(node, keys, aim)));
-        findings.extend([timing::clock(node), timing::round_trip(node, aim), timing::slow_log(node, aim)]);
-        if aim.deployment == Deployment::Cluster {
-            findings.extend([timing::node_timeout(node, aim), cluster::coverage(node)]);
+        findings
+            .extend([durability::judge_persistence(node, requirements), durability::judge_restart(node, requirements)]);
+        findings.extend(durability::judge_empty_restart(node));
+        findings.extend(replicas::judge_min_replicas(node, requirements));
+        findings.extend(replicas::judge_replica_count(node, requirements));
+        findings.extend(replicas::judge_lag(node));
+        findings.extend(master.keys.iter().flat_map(|keys| keys::judge_keys(node, keys, requirements)));
+        findings.extend([
+            timing::judge_clock(node),
+            timing::judge_round_trip(node, requirements),
+            timing::judge_slow_log(node, requirements),
+        ]);
+        if requirements.deployment == Deployment::Cluster {
+            findings.extend([timing::judge_node_timeout(node, requirements), cluster::judge_coverage(node)]);
         }
     }
     findings
 }
 
-/// All findings from the comparison of several servers.
+/// All findings from the comparison of several servers. `failover_delay` is how long a master must
+/// be unreachable before another is promoted; `None` if only the servers' settings say so.
 pub(super) fn judge_together(nodes: &[NodeFacts], failover_delay: Option<Duration>) -> Vec<Finding> {
-    let set = nodes.iter().filter_map(|node| node.setting_number("cluster-node-timeout").ok()).min();
-    let silence = failover_delay.or_else(|| set.map(Duration::from_millis));
-    let mut findings = access::same_server(nodes);
-    findings.extend(timing::clocks(nodes, silence));
+    let configured = nodes.iter().filter_map(|node| node.setting_number("cluster-node-timeout").ok()).min();
+    let failover_delay = failover_delay.or_else(|| configured.map(Duration::from_millis));
+    let mut findings = access::judge_same_server(nodes);
+    findings.extend(timing::judge_clocks(nodes, failover_delay));
     findings
 }
 
@@ -75,14 +85,14 @@ fn unknown(check: &'static str, subject: &str, why: &QueryError) -> Finding {
     Finding::new(Level::Unknown, check, subject, format!("not known: {why}"))
 }
 
-/// The fix for a refused command.
-fn fix_for_refusal(no: &QueryError, aim: &Requirements) -> String {
-    let QueryError::Refused(text) = no else {
+/// The fix for a command that the server refused, by the text of its reply.
+fn fix_for_refusal(error: &QueryError, requirements: &Requirements) -> String {
+    let QueryError::Refused(text) = error else {
         return "check what the server is doing, and examine it again".into();
     };
     match text.split_whitespace().next().unwrap_or_default() {
-        "NOPERM" => format!("give the user what locks need: {}", aim.permissions()),
-        "READONLY" | "MOVED" | "ASK" | "CLUSTERDOWN" if aim.deployment == Deployment::Redlock => {
+        "NOPERM" => format!("give the user what locks need: {}", requirements.permissions()),
+        "READONLY" | "MOVED" | "ASK" | "CLUSTERDOWN" if requirements.deployment == Deployment::Redlock => {
             "replace it by a separate server: a master that follows no other, and belongs to no cluster".into()
         }
         "READONLY" => "use the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster".into(),
@@ -98,7 +108,9 @@ fn fix_for_refusal(no: &QueryError, aim: &Requirements) -> String {
         "MISCONF" => "let the server save its data again: check disk space and the permissions of its folder".into(),
         "LOADING" => "wait until the server has read its data, and examine it again".into(),
         // The refusal of a command within a script, by Redis 7.0.
-        _ if text.contains("can't run this command") => format!("give the user what locks need: {}", aim.permissions()),
+        _ if text.contains("can't run this command") => {
+            format!("give the user what locks need: {}", requirements.permissions())
+        }
         _ if text.contains("unknown command") => {
             "connect to the server itself: a proxy or the provider hides the command (see rename-command, too)".into()
         }

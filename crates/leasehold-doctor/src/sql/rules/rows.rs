@@ -1,20 +1,22 @@
-//! The content of the lease table.
+//! Judges the content of the lease table.
 
 use super::super::facts::{Requirements, RowStats, ServerFacts, UnknownReason};
-use super::{many, ok, unknown, warn};
+use super::{format_count, ok, unknown, warn};
 use crate::Finding;
 use leasehold_internals::sql::config::Technique;
 
-pub(super) fn check_rows(at: &str, seen: &ServerFacts, aim: &Requirements) -> Vec<Finding> {
+/// One finding for each kind of unexpected row, and one about their number; none if the technique
+/// has no lease table.
+pub(super) fn judge_rows(address: &str, server: &ServerFacts, requirements: &Requirements) -> Vec<Finding> {
     let check = "rows";
-    if aim.technique != Technique::Row {
+    if requirements.technique != Technique::Row {
         return Vec::new();
     }
-    let rows = match &seen.row_stats {
+    let rows = match &server.row_stats {
         Ok(rows) => rows,
         Err(UnknownReason::Skipped(_)) => return Vec::new(),
-        Err(no) => {
-            let finding = unknown(check, at, no);
+        Err(reason) => {
+            let finding = unknown(check, address, reason);
             return vec![finding.impact("a row that cannot be parsed blocks its lock")];
         }
     };
@@ -22,34 +24,39 @@ pub(super) fn check_rows(at: &str, seen: &ServerFacts, aim: &Requirements) -> Ve
     if let Some((_, why)) = rows.corrupt.first() {
         let names: Vec<String> = rows.corrupt.iter().take(3).map(|(name, _)| format!("{name:?}")).collect();
         let more = if rows.corrupt.len() > names.len() { ", …" } else { "" };
-        let count = many(rows.corrupt.len() as i64, "row");
+        let count = format_count(rows.corrupt.len() as i64, "row");
         findings.push(
-            warn("damaged-rows", at, format!("{count} ({}{more}) cannot be parsed: {why}", names.join(", ")))
+            warn("damaged-rows", address, format!("{count} ({}{more}) cannot be parsed: {why}", names.join(", ")))
                 .impact("another program wrote them; these locks can neither be acquired nor released")
                 .fix("delete these rows if their locks are not held: DELETE … WHERE name = …"),
         );
     }
     if rows.never_expiring > 0 {
         findings.push(
-            warn("endless-rows", at, format!("{} held for longer than any lease lasts", many(rows.never_expiring, "lock")))
+            warn("endless-rows", address, format!("{} held for longer than any lease lasts", format_count(rows.never_expiring, "lock")))
                 .impact("the server's clock was set back, and the next request of such a lock repairs it; or the rows were written by hand")
                 .fix("`leasehold ls` lists them, `leasehold evict` frees them; synchronize the clock: chrony or ntpd"),
         );
     }
     if rows.expired > 0 {
         findings.push(
-            ok("ended-holders", at, format!("{} with an expired holder or waiter", many(rows.expired, "lock")))
-                .impact("the client crashed, was stopped or was cut off; the next client can acquire the locks"),
+            ok(
+                "ended-holders",
+                address,
+                format!("{} with an expired holder or waiter", format_count(rows.expired, "lock")),
+            )
+            .impact("the client crashed, was stopped or was cut off; the next client can acquire the locks"),
         );
     }
     let idle = rows.count - rows.active - rows.expired;
-    let found = format!("{}: {} in use, {idle} idle; {} parsed", many(rows.count, "row"), rows.active, rows.parsed);
+    let found =
+        format!("{}: {} in use, {idle} idle; {} parsed", format_count(rows.count, "row"), rows.active, rows.parsed);
     findings.push(if rows.count >= RowStats::MAX_COUNTED {
-        warn(check, at, format!("{} or more", many(rows.count, "row")))
+        warn(check, address, format!("{} or more", format_count(rows.count, "row")))
             .impact("a row stays after its lock is released, so that tokens rise: names that are used once only fill the table")
             .fix("reuse names; and if tokens of old names do not matter: DELETE … WHERE busy = 0 from time to time")
     } else {
-        ok(check, at, found).impact("a row stays after its lock is released, so that tokens rise")
+        ok(check, address, found).impact("a row stays after its lock is released, so that tokens rise")
     });
     findings
 }
@@ -64,7 +71,7 @@ mod tests {
     #[test]
     fn each_kind_of_row_is_reported() {
         let find = |rows: RowStats| {
-            check_rows("h", &ServerFacts { row_stats: Ok(rows), ..mariadb() }, &requirements(Dialect::MySql))
+            judge_rows("h", &ServerFacts { row_stats: Ok(rows), ..mariadb() }, &requirements(Dialect::MySql))
         };
         let good = RowStats { count: 9, active: 1, parsed: 9, ..RowStats::default() };
         assert_level(&find(good.clone())[0], Good, "9 rows: 1 in use, 8 idle; 9 parsed");
@@ -78,11 +85,11 @@ mod tests {
         assert_level(&find(RowStats { expired: 2, ..good.clone() })[0], Good, "cut off");
         assert_level(&find(RowStats { count: RowStats::MAX_COUNTED, ..good })[0], Warn, "fill the table");
         assert_level(
-            &check_rows("h", &opaque_server(&UnknownReason::not_reported("it")), &requirements(Dialect::MySql))[0],
+            &judge_rows("h", &opaque_server(&UnknownReason::not_reported("it")), &requirements(Dialect::MySql))[0],
             Unknown,
             "blocks its lock",
         );
         let other = Requirements { technique: Technique::Session, ..requirements(Dialect::MySql) };
-        assert!(check_rows("h", &mariadb(), &other).is_empty());
+        assert!(judge_rows("h", &mariadb(), &other).is_empty());
     }
 }

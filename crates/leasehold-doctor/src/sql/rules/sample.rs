@@ -10,6 +10,7 @@ use super::super::facts::{
 use leasehold_internals::sql::Dialect;
 use leasehold_internals::sql::config::Technique;
 
+/// The settings of a well-configured MariaDB.
 const MARIADB: &str = "autocommit=ON
 binlog_format=MIXED
 datadir=/var/lib/mysql/
@@ -32,12 +33,14 @@ tx_isolation=REPEATABLE-READ
 wait_timeout=28800
 wsrep_on=OFF";
 
+/// The status of a well-configured MariaDB.
 const STATUS: &str = "slaves_connected=0
 threads_connected=2
 wsrep_cluster_size=0
 wsrep_cluster_status=Disconnected
 wsrep_ready=OFF";
 
+/// The settings of a well-configured PostgreSQL.
 const POSTGRES: &str = "autovacuum=on
 database_connections=-1
 default_transaction_isolation=read committed
@@ -79,23 +82,26 @@ pub(super) fn facts(seen: ServerFacts) -> Facts {
     Facts { requirements: requirements(dialect), servers: vec![server("h1:1", seen)] }
 }
 
+/// A server with these facts.
 pub(super) fn server(address: &str, seen: ServerFacts) -> Server {
     Server { address: address.into(), facts: Ok(seen) }
 }
 
-fn column(name: &str, of: &str, collation: &str) -> Column {
-    Column { name: name.into(), data_type: of.into(), collation: collation.into(), has_loose_collation: false }
+fn column(name: &str, data_type: &str, collation: &str) -> Column {
+    Column { name: name.into(), data_type: data_type.into(), collation: collation.into(), has_loose_collation: false }
 }
 
-fn table(engine: &str, name: Column, long: &str) -> Table {
+/// The lease table; `name` is its first column, and `state_type` the type of its last.
+fn table(engine: &str, name: Column, state_type: &str) -> Table {
     let mut columns = vec![name];
     columns.extend(["version", "token", "busy", "format"].map(|name| column(name, "bigint", "")));
-    columns.push(Column { has_loose_collation: engine == "InnoDB", ..column("state", long, "utf8mb4_bin") });
+    columns.push(Column { has_loose_collation: engine == "InnoDB", ..column("state", state_type, "utf8mb4_bin") });
     let shape = TableDefinition { engine: engine.into(), columns, is_name_unique: true };
     let wanted = &["version", "token", "busy", "state", "format"];
     Table { name: "leasehold".into(), required_columns: wanted, state: Ok(TableState::Exists(shape)) }
 }
 
+/// The facts that all databases of these tests have in common.
 fn server_facts() -> ServerFacts {
     ServerFacts {
         in_use: Ok(2),
@@ -133,48 +139,48 @@ pub(super) fn postgres() -> ServerFacts {
 }
 
 /// A server that reveals nothing.
-pub(super) fn opaque_server(no: &UnknownReason) -> ServerFacts {
-    fn not<T>(no: &UnknownReason) -> Fact<T> {
-        Err(no.clone())
+pub(super) fn opaque_server(reason: &UnknownReason) -> ServerFacts {
+    fn unknown<T>(reason: &UnknownReason) -> Fact<T> {
+        Err(reason.clone())
     }
     let wanted = &["version"];
     ServerFacts {
-        version: not(no),
-        settings: not(no),
-        status: not(no),
-        identity: not(no),
-        is_in_recovery: not(no),
-        in_use: not(no),
-        replicas: not(no),
-        intermediary: not(no),
-        clock: not(no),
-        round_trips: not(no),
-        tables: vec![Table { name: "leasehold".into(), required_columns: wanted, state: not(no) }],
-        dry_run: not(no),
-        row_stats: not(no),
+        version: unknown(reason),
+        settings: unknown(reason),
+        status: unknown(reason),
+        identity: unknown(reason),
+        is_in_recovery: unknown(reason),
+        in_use: unknown(reason),
+        replicas: unknown(reason),
+        intermediary: unknown(reason),
+        clock: unknown(reason),
+        round_trips: unknown(reason),
+        tables: vec![Table { name: "leasehold".into(), required_columns: wanted, state: unknown(reason) }],
+        dry_run: unknown(reason),
+        row_stats: unknown(reason),
     }
 }
 
 impl ServerFacts {
-    /// The same server, with another setting.
+    /// The same server, with this value of a setting.
     pub(super) fn with_setting(mut self, key: &str, value: &str) -> Self {
         self.settings.as_mut().unwrap().0.insert(key.into(), value.into());
         self
     }
 
-    /// The same server, without a setting.
+    /// The same server, which does not report this setting.
     pub(super) fn without_setting(mut self, key: &str) -> Self {
         self.settings.as_mut().unwrap().0.remove(key);
         self
     }
 
-    /// The same server, with another figure.
+    /// The same server, with this value in `SHOW GLOBAL STATUS`.
     pub(super) fn with_status(mut self, key: &str, value: &str) -> Self {
         self.status.as_mut().unwrap().0.insert(key.into(), value.into());
         self
     }
 
-    /// The same server, with another table definition.
+    /// The same server, with its lease table's definition changed.
     pub(super) fn with_table(mut self, change: impl Fn(&mut TableDefinition)) -> Self {
         if let Ok(TableState::Exists(shape)) = &mut self.tables[0].state {
             change(shape);

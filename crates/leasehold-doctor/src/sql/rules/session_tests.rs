@@ -2,85 +2,114 @@ use super::super::sample::{assert_level, mariadb, opaque_server, postgres, requi
 use super::*;
 use crate::Level::{Fail, Ok as Good, Unknown, Warn};
 
-fn my() -> Requirements {
+fn mysql_requirements() -> Requirements {
     requirements(Dialect::MySql)
 }
 
-fn pg() -> Requirements {
+fn postgres_requirements() -> Requirements {
     requirements(Dialect::Postgres)
 }
 
-fn opaque() -> ServerFacts {
+fn opaque_facts() -> ServerFacts {
     opaque_server(&UnknownReason::not_reported("it"))
 }
 
 #[test]
 fn isolation_matters_only_where_we_cannot_set_it() {
-    assert_level(&isolation("h", &mariadb(), &my()), Good, "REPEATABLE-READ");
+    assert_level(&judge_isolation("h", &mariadb(), &mysql_requirements()), Good, "REPEATABLE-READ");
     let strict = postgres().with_setting("default_transaction_isolation", "serializable");
-    assert_level(&isolation("h", &strict, &pg()), Good, "set their own");
-    assert_level(&isolation("h", &strict, &Requirements { has_transaction_pooler: true, ..pg() }), Warn, "40001");
+    assert_level(&judge_isolation("h", &strict, &postgres_requirements()), Good, "set their own");
     assert_level(
-        &isolation("h", &postgres(), &Requirements { has_transaction_pooler: true, ..pg() }),
+        &judge_isolation("h", &strict, &Requirements { has_transaction_pooler: true, ..postgres_requirements() }),
+        Warn,
+        "40001",
+    );
+    assert_level(
+        &judge_isolation("h", &postgres(), &Requirements { has_transaction_pooler: true, ..postgres_requirements() }),
         Good,
         "as our statements",
     );
-    assert_level(&isolation("h", &opaque(), &my()), Unknown, "set their own");
+    assert_level(&judge_isolation("h", &opaque_facts(), &mysql_requirements()), Unknown, "set their own");
 }
 
 #[test]
 fn statement_based_binlog_fails() {
-    assert_level(&binlog_format("h", &mariadb()), Good, "log_bin is off");
+    assert_level(&judge_binlog_format("h", &mariadb()), Good, "log_bin is off");
     let logged = mariadb().with_setting("log_bin", "ON");
-    assert_level(&binlog_format("h", &logged), Good, "MIXED");
-    assert_level(&binlog_format("h", &logged.clone().with_setting("binlog_format", "STATEMENT")), Fail, "1665");
-    assert_level(&binlog_format("h", &logged.without_setting("binlog_format")), Good, "no binlog_format");
-    assert_level(&binlog_format("h", &opaque()), Unknown, "1665");
+    assert_level(&judge_binlog_format("h", &logged), Good, "MIXED");
+    assert_level(&judge_binlog_format("h", &logged.clone().with_setting("binlog_format", "STATEMENT")), Fail, "1665");
+    assert_level(&judge_binlog_format("h", &logged.without_setting("binlog_format")), Good, "no binlog_format");
+    assert_level(&judge_binlog_format("h", &opaque_facts()), Unknown, "1665");
 }
 
 #[test]
 fn a_short_statement_timeout_is_a_warning() {
-    assert_level(&statement_timeout("h", &postgres(), &pg()), Good, "not set");
+    assert_level(&judge_statement_timeout("h", &postgres(), &postgres_requirements()), Good, "not set");
     let soon = postgres().with_setting("statement_timeout", "200");
-    assert_level(&statement_timeout("h", &soon, &pg()), Warn, "200 ms");
+    assert_level(&judge_statement_timeout("h", &soon, &postgres_requirements()), Warn, "200 ms");
     let later = postgres().with_setting("statement_timeout", "5000");
-    assert_level(&statement_timeout("h", &later, &pg()), Good, "5 s");
+    assert_level(&judge_statement_timeout("h", &later, &postgres_requirements()), Good, "5 s");
     assert_level(
-        &statement_timeout("h", &later, &Requirements { technique: Technique::Session, ..pg() }),
+        &judge_statement_timeout(
+            "h",
+            &later,
+            &Requirements { technique: Technique::Session, ..postgres_requirements() },
+        ),
         Good,
         "none",
     );
-    let ended = statement_timeout("h", &mariadb().with_setting("max_statement_time", "0.5"), &my());
+    let ended =
+        judge_statement_timeout("h", &mariadb().with_setting("max_statement_time", "0.5"), &mysql_requirements());
     assert_level(&ended, Good, "500 ms");
     assert_level(&ended, Good, "our sessions set their own, none");
     let mysql = mariadb().without_setting("max_statement_time").with_setting("max_execution_time", "0");
-    assert_level(&statement_timeout("h", &mysql, &my()), Good, "max_execution_time");
-    assert_level(&statement_timeout("h", &opaque(), &my()), Unknown, "renewals");
+    assert_level(&judge_statement_timeout("h", &mysql, &mysql_requirements()), Good, "max_execution_time");
+    assert_level(&judge_statement_timeout("h", &opaque_facts(), &mysql_requirements()), Unknown, "renewals");
 }
 
 #[test]
 fn the_row_lock_timeout_is_reported() {
-    assert_level(&lock_timeout("h", &mariadb(), &my()), Good, "50 s");
-    assert_level(&lock_timeout("h", &postgres(), &pg()), Good, "1 s");
+    assert_level(&judge_lock_timeout("h", &mariadb(), &mysql_requirements()), Good, "50 s");
+    assert_level(&judge_lock_timeout("h", &postgres(), &postgres_requirements()), Good, "1 s");
     assert_level(
-        &lock_timeout("h", &postgres(), &Requirements { has_transaction_pooler: true, ..pg() }),
+        &judge_lock_timeout(
+            "h",
+            &postgres(),
+            &Requirements { has_transaction_pooler: true, ..postgres_requirements() },
+        ),
         Good,
         "times out",
     );
-    assert_level(&lock_timeout("h", &opaque(), &pg()), Unknown, "pooler");
+    assert_level(&judge_lock_timeout("h", &opaque_facts(), &postgres_requirements()), Unknown, "pooler");
 }
 
 #[test]
 fn an_idle_session_timeout_is_a_warning_for_a_listener() {
-    assert_level(&idle_timeout("h", &mariadb(), &my()), Good, "480 min");
-    assert_level(&idle_timeout("h", &postgres(), &pg()), Good, "not ended");
-    assert_level(&idle_timeout("h", &postgres().without_setting("idle_session_timeout"), &pg()), Good, "not ended");
+    assert_level(&judge_idle_timeout("h", &mariadb(), &mysql_requirements()), Good, "480 min");
+    assert_level(&judge_idle_timeout("h", &postgres(), &postgres_requirements()), Good, "not ended");
+    assert_level(
+        &judge_idle_timeout("h", &postgres().without_setting("idle_session_timeout"), &postgres_requirements()),
+        Good,
+        "not ended",
+    );
     let ended = postgres().with_setting("idle_session_timeout", "10000");
-    assert_level(&idle_timeout("h", &ended, &pg()), Warn, "wake=poll");
-    assert_level(&idle_timeout("h", &ended, &Requirements { is_polling: true, ..pg() }), Good, "is replaced");
-    assert_level(&idle_timeout("h", &ended, &Requirements { technique: Technique::Session, ..pg() }), Good, "the TTL");
+    assert_level(&judge_idle_timeout("h", &ended, &postgres_requirements()), Warn, "wake=poll");
+    assert_level(
+        &judge_idle_timeout("h", &ended, &Requirements { is_polling: true, ..postgres_requirements() }),
+        Good,
+        "is replaced",
+    );
+    assert_level(
+        &judge_idle_timeout("h", &ended, &Requirements { technique: Technique::Session, ..postgres_requirements() }),
+        Good,
+        "the TTL",
+    );
     let open = postgres().with_setting("idle_in_transaction_session_timeout", "5000");
-    assert_level(&idle_timeout("h", &open, &pg()), Good, "not ended");
-    assert_level(&idle_timeout("h", &open, &Requirements { technique: Technique::ForUpdate, ..pg() }), Good, "5 s");
-    assert_level(&idle_timeout("h", &opaque(), &my()), Unknown, "end idle");
+    assert_level(&judge_idle_timeout("h", &open, &postgres_requirements()), Good, "not ended");
+    assert_level(
+        &judge_idle_timeout("h", &open, &Requirements { technique: Technique::ForUpdate, ..postgres_requirements() }),
+        Good,
+        "5 s",
+    );
+    assert_level(&judge_idle_timeout("h", &opaque_facts(), &mysql_requirements()), Unknown, "end idle");
 }

@@ -1,4 +1,4 @@
-//! Our tables: whether they exist, are ours, and permit what we need.
+//! Judges our tables: whether they exist, are ours, and permit what we need.
 
 use super::super::facts::{Requirements, ServerFacts, Table, TableDefinition, TableState, UnknownReason};
 use super::{fail, ok, unknown, warn};
@@ -11,42 +11,44 @@ pub(in super::super) fn is_transactional(shape: &TableDefinition) -> bool {
     ["InnoDB", "ordinary", "UNLOGGED", "partitioned"].contains(&shape.engine.as_str())
 }
 
-/// All findings about the tables that the technique needs, and about the trial lock.
-pub(super) fn check_tables(at: &str, seen: &ServerFacts, aim: &Requirements) -> Vec<Finding> {
+/// All findings about the tables that the technique needs, and about the lock of the dry run.
+pub(super) fn judge_tables(address: &str, server: &ServerFacts, requirements: &Requirements) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for table in &seen.tables {
-        findings.push(check_columns(at, table, aim));
+    for table in &server.tables {
+        findings.push(judge_columns(address, table, requirements));
         if let Ok(TableState::Exists(shape)) = &table.state {
-            findings.extend([names(at, table, shape, aim), engine(at, table, shape)]);
+            findings
+                .extend([judge_name_column(address, table, shape, requirements), judge_engine(address, table, shape)]);
         }
     }
-    findings.extend(check_dry_run(at, seen, aim));
+    findings.extend(judge_dry_run(address, server, requirements));
     findings
 }
 
-/// Whether the table exists, with the columns that it needs.
-fn check_columns(at: &str, table: &Table, aim: &Requirements) -> Finding {
-    let (check, name, ddl) = ("table", &table.name, &aim.ddl_command);
+/// Judges whether the table exists with the columns that it needs, or can be created.
+fn judge_columns(address: &str, table: &Table, requirements: &Requirements) -> Finding {
+    let (check, name, ddl) = ("table", &table.name, &requirements.ddl_command);
     let shape = match &table.state {
         Ok(TableState::Exists(shape)) => shape,
         Ok(TableState::Missing { can_create: Ok(()) }) => {
-            return ok(check, at, format!("{name} is not there yet")).impact("the first use creates it; this user may");
+            return ok(check, address, format!("{name} is not there yet"))
+                .impact("the first use creates it; this user may");
         }
         Ok(TableState::Missing {
-            can_create: Err(no @ (UnknownReason::Denied(_) | UnknownReason::NotReported(_))),
+            can_create: Err(reason @ (UnknownReason::Denied(_) | UnknownReason::NotReported(_))),
         }) => {
-            return fail(check, at, format!("{name} does not exist, and cannot be created: {no}"))
-                .impact("no lock can be taken")
+            return fail(check, address, format!("{name} does not exist, and cannot be created: {reason}"))
+                .impact("no lock can be acquired")
                 .fix(format!("let an administrator run the output of `{ddl}`, with the required permissions"));
         }
-        Ok(TableState::Missing { can_create: Err(no) }) | Err(no) => {
-            return unknown(check, at, no).impact("without the table, no lock can be acquired");
+        Ok(TableState::Missing { can_create: Err(reason) }) | Err(reason) => {
+            return unknown(check, address, reason).impact("without the table, no lock can be acquired");
         }
     };
     let missing: Vec<&str> =
         table.required_columns.iter().chain(&["name"]).filter(|name| shape.column(name).is_none()).copied().collect();
     if !missing.is_empty() {
-        return fail(check, at, format!("{name} exists without the columns {}", missing.join(", ")))
+        return fail(check, address, format!("{name} exists without the columns {}", missing.join(", ")))
             .impact("it belongs to another program or version: no lock can be acquired")
             .fix(format!("another table= in the URL of all clients; `{ddl}` prints the definition"));
     }
@@ -56,32 +58,35 @@ fn check_columns(at: &str, table: &Table, aim: &Requirements) -> Finding {
         None => false,
     };
     if let Some(column) = table.required_columns.iter().find(small).and_then(|name| shape.column(name)) {
-        return fail(check, at, format!("{name} has a column {} of type {}", column.name, column.data_type))
+        return fail(check, address, format!("{name} has a column {} of type {}", column.name, column.data_type))
             .impact("values that do not fit are refused: such a lock can neither be acquired nor released")
             .fix(format!("change its type: `{ddl}` prints the definition"));
     }
-    let state = shape.column("state").filter(|column| aim.dialect == Dialect::MySql && column.data_type == "text");
+    let state =
+        shape.column("state").filter(|column| requirements.dialect == Dialect::MySql && column.data_type == "text");
     if state.is_some() {
-        return warn(check, at, format!("the column state of {name} is limited to 64 KiB"))
+        return warn(check, address, format!("the column state of {name} is limited to 64 KiB"))
             .impact("a lock's row stores all its waiters: with some hundred, it can no longer be written")
             .fix(format!("make it MEDIUMTEXT: `{ddl}` prints the definition"));
     }
     let charset = shape.column("state").filter(|column| {
-        aim.dialect == Dialect::MySql && !column.collation.is_empty() && !column.collation.starts_with("utf8mb4")
+        requirements.dialect == Dialect::MySql
+            && !column.collation.is_empty()
+            && !column.collation.starts_with("utf8mb4")
     });
     if let Some(column) = charset {
-        return fail(check, at, format!("the column state of {name} has the collation {}", column.collation))
+        return fail(check, address, format!("the column state of {name} has the collation {}", column.collation))
             .impact("our statements are refused, because the collations conflict (error 1267): no lock can be acquired")
             .fix(format!("make it utf8mb4: `{ddl}` prints the definition"));
     }
-    ok(check, at, format!("{name} exists, with our columns")).impact("it is ours")
+    ok(check, address, format!("{name} exists, with our columns")).impact("it is ours")
 }
 
-/// Whether names are compared byte by byte, and are unique.
-fn names(at: &str, table: &Table, shape: &TableDefinition, aim: &Requirements) -> Finding {
-    let (check, name, ddl) = ("collation", &table.name, &aim.ddl_command);
+/// Judges whether the names of locks are compared byte by byte, and are unique.
+fn judge_name_column(address: &str, table: &Table, shape: &TableDefinition, requirements: &Requirements) -> Finding {
+    let (check, name, ddl) = ("collation", &table.name, &requirements.ddl_command);
     let Some(column) = shape.column("name") else {
-        return fail(check, at, format!("{name} has no column name"))
+        return fail(check, address, format!("{name} has no column name"))
             .impact("it is not ours")
             .fix(format!("`{ddl}` prints the definition"));
     };
@@ -89,71 +94,72 @@ fn names(at: &str, table: &Table, shape: &TableDefinition, aim: &Requirements) -
     if !column.collation.is_empty() {
         shown = format!("{shown}, collation {}", column.collation);
     }
-    let alter = match aim.dialect {
+    let alter = match requirements.dialect {
         Dialect::MySql => format!("ALTER TABLE {name} MODIFY name VARBINARY(512) NOT NULL"),
         Dialect::Postgres => format!("ALTER TABLE {name} ALTER name TYPE text COLLATE \"C\""),
     };
     if column.has_loose_collation {
-        return fail(check, at, format!("the column name of {name} is {shown}"))
+        return fail(check, address, format!("the column name of {name} is {shown}"))
             .impact("it treats names that differ in letters or trailing spaces as equal: they are one lock")
             .fix(alter);
     }
     if !shape.is_name_unique {
-        return fail(check, at, format!("the column name of {name} has no unique key of its own"))
+        return fail(check, address, format!("the column name of {name} has no unique key of its own"))
             .impact("one lock may have two rows, and two clients may hold it")
             .fix(format!("ALTER TABLE {name} ADD PRIMARY KEY (name)"));
     }
-    ok(check, at, format!("the column name of {name} is {shown}, and a key")).impact("names are compared byte by byte")
+    ok(check, address, format!("the column name of {name} is {shown}, and a key"))
+        .impact("names are compared byte by byte")
 }
 
-/// Whether the table's engine supports durable transactions.
-fn engine(at: &str, table: &Table, shape: &TableDefinition) -> Finding {
+/// Judges whether the kind of the table supports durable transactions.
+fn judge_engine(address: &str, table: &Table, shape: &TableDefinition) -> Finding {
     let (check, name, engine) = ("table-engine", &table.name, &shape.engine);
     match engine.as_str() {
-        "InnoDB" => ok(check, at, format!("{name} is in InnoDB")).impact("committed data survives a crash"),
+        "InnoDB" => ok(check, address, format!("{name} is in InnoDB")).impact("committed data survives a crash"),
         "ordinary" | "partitioned" => ok(
             check,
-            at,
+            address,
             format!("{name} is an {} table", if engine == "ordinary" { "ordinary" } else { "partitioned" }),
         )
         .impact("committed data survives a crash"),
-        "UNLOGGED" => warn(check, at, format!("{name} is UNLOGGED"))
+        "UNLOGGED" => warn(check, address, format!("{name} is UNLOGGED"))
             .impact("it is empty after a crash, and always on standbys: held locks are granted again")
             .fix(format!("ALTER TABLE {name} SET LOGGED")),
-        "TEMPORARY" | "no table" => fail(check, at, format!("{name} is {engine}"))
+        "TEMPORARY" | "no table" => fail(check, address, format!("{name} is {engine}"))
             .impact("other clients do not see its rows, or it cannot be written")
             .fix("another table= in the URL"),
-        other => fail(check, at, format!("{name} is in {other}"))
+        other => fail(check, address, format!("{name} is in {other}"))
             .impact("its writes are not durable and may not be replicated: after a crash, two clients may hold a lock")
             .fix(format!("ALTER TABLE {name} ENGINE=InnoDB")),
     }
 }
 
-/// Whether the trial lock could be acquired.
-fn check_dry_run(at: &str, seen: &ServerFacts, aim: &Requirements) -> Option<Finding> {
+/// Judges whether the lock of the dry run could be acquired; `None` if the dry run was skipped.
+fn judge_dry_run(address: &str, server: &ServerFacts, requirements: &Requirements) -> Option<Finding> {
     let check = "lock-row";
-    let means = "no lock can be taken";
-    match &seen.dry_run {
+    let means = "no lock can be acquired";
+    match &server.dry_run {
         Ok(()) => {
-            let found = match aim.technique {
+            let found = match requirements.technique {
                 Technique::Row => "a lock was acquired, read, written and rolled back",
                 Technique::ForUpdate => "a row was created and locked, its counter incremented, and all rolled back",
                 Technique::Session => "a counter was incremented and rolled back",
             };
-            Some(ok(check, at, found).impact("this user has the permissions that locks need"))
+            Some(ok(check, address, found).impact("this user has the permissions that locks need"))
         }
         Err(UnknownReason::Skipped(_)) => None,
-        Err(no @ UnknownReason::Denied(_)) => Some(
-            fail(check, at, no.to_string())
+        Err(reason @ UnknownReason::Denied(_)) => Some(
+            fail(check, address, reason.to_string())
                 .impact(means)
-                .fix(format!("GRANT SELECT, INSERT, UPDATE on our tables, as `{}` shows", aim.ddl_command)),
+                .fix(format!("GRANT SELECT, INSERT, UPDATE on our tables, as `{}` shows", requirements.ddl_command)),
         ),
-        Err(no @ UnknownReason::NotReported(_)) => Some(
-            fail(check, at, no.to_string())
+        Err(reason @ UnknownReason::NotReported(_)) => Some(
+            fail(check, address, reason.to_string())
                 .impact(means)
                 .fix("correct the error that the server reports; see the other findings, too"),
         ),
-        Err(no @ UnknownReason::Unreachable(_)) => Some(unknown(check, at, no).impact(means)),
+        Err(reason @ UnknownReason::Unreachable(_)) => Some(unknown(check, address, reason).impact(means)),
     }
 }
 

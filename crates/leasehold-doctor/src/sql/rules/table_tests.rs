@@ -2,16 +2,17 @@ use super::super::sample::{assert_level, mariadb, opaque_server, postgres, requi
 use super::*;
 use crate::Level::{Fail, Ok as Good, Unknown, Warn};
 
-/// The finding of a check.
-fn finding_of(check: &str, seen: &ServerFacts) -> Finding {
-    let dialect = if seen.status.is_ok() { Dialect::MySql } else { Dialect::Postgres };
-    check_tables("h", seen, &requirements(dialect)).into_iter().find(|finding| finding.check == check).unwrap()
+/// The finding of this check about the tables of a server.
+fn finding_of(check: &str, server: &ServerFacts) -> Finding {
+    let dialect = if server.status.is_ok() { Dialect::MySql } else { Dialect::Postgres };
+    judge_tables("h", server, &requirements(dialect)).into_iter().find(|finding| finding.check == check).unwrap()
 }
 
-fn with_missing_table(seen: ServerFacts, may_make: Result<(), UnknownReason>) -> ServerFacts {
-    let mut seen = seen;
-    seen.tables[0].state = Ok(TableState::Missing { can_create: may_make });
-    ServerFacts { dry_run: Err(UnknownReason::Skipped("its table does not exist")), ..seen }
+/// The same server without the lease table; `can_create`: whether this user may create it.
+fn with_missing_table(server: ServerFacts, can_create: Result<(), UnknownReason>) -> ServerFacts {
+    let mut server = server;
+    server.tables[0].state = Ok(TableState::Missing { can_create });
+    ServerFacts { dry_run: Err(UnknownReason::Skipped("its table does not exist")), ..server }
 }
 
 #[test]
@@ -67,7 +68,8 @@ fn a_loose_collation_or_a_missing_key_fails() {
 fn the_storage_engine_is_checked() {
     assert_level(&finding_of("table-engine", &mariadb()), Good, "InnoDB");
     assert_level(&finding_of("table-engine", &postgres()), Good, "ordinary");
-    let engine = |seen: ServerFacts, engine: &'static str| seen.with_table(move |shape| shape.engine = engine.into());
+    let engine =
+        |server: ServerFacts, engine: &'static str| server.with_table(move |shape| shape.engine = engine.into());
     assert_level(&finding_of("table-engine", &engine(mariadb(), "MyISAM")), Fail, "ENGINE=InnoDB");
     assert_level(&finding_of("table-engine", &engine(postgres(), "UNLOGGED")), Warn, "SET LOGGED");
     assert_level(&finding_of("table-engine", &engine(postgres(), "no table")), Fail, "table=");
@@ -76,7 +78,7 @@ fn the_storage_engine_is_checked() {
 #[test]
 fn a_failed_dry_run_is_reported() {
     assert_level(&finding_of("lock-row", &mariadb()), Good, "rolled back");
-    let tried = |no: UnknownReason| ServerFacts { dry_run: Err(no), ..mariadb() };
+    let tried = |reason: UnknownReason| ServerFacts { dry_run: Err(reason), ..mariadb() };
     assert_level(
         &finding_of("lock-row", &tried(UnknownReason::Denied("1142: UPDATE denied".into()))),
         Fail,
@@ -85,7 +87,7 @@ fn a_failed_dry_run_is_reported() {
     assert_level(&finding_of("lock-row", &tried(UnknownReason::NotReported("1665: binlog".into()))), Fail, "1665");
     assert_level(&finding_of("lock-row", &tried(UnknownReason::Unreachable("silence".into()))), Unknown, "no lock");
     assert!(
-        !check_tables("h", &tried(UnknownReason::Skipped("x")), &requirements(Dialect::MySql))
+        !judge_tables("h", &tried(UnknownReason::Skipped("x")), &requirements(Dialect::MySql))
             .iter()
             .any(|one| one.check == "lock-row")
     );

@@ -1,4 +1,4 @@
-//! Time: the servers' clocks, and round trips.
+//! Judges the servers' clocks, and round trips.
 
 use std::time::Duration;
 
@@ -6,58 +6,60 @@ use super::super::facts::{Requirements, ServerFacts};
 use super::{fail, format_short, ok, unknown, warn, writers};
 use crate::Finding;
 
-/// The difference between synchronized clocks is smaller than this.
+/// A clock that differs from ours by more than this is not synchronized.
 const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(1);
 
-/// Even the clocks of synchronized servers differ by some milliseconds.
-const IN_STEP: Duration = Duration::from_millis(50);
+/// How far the clocks of synchronized servers may differ, even without `clock-skew=`.
+const MAX_SYNCHRONIZED_SKEW: Duration = Duration::from_millis(50);
 
-/// The server's clock compared with ours. Leases use only the server's.
-pub(super) fn clock(at: &str, seen: &ServerFacts) -> Finding {
+/// Judges the server's clock against ours. Leases use only the server's.
+pub(super) fn judge_clock(address: &str, server: &ServerFacts) -> Finding {
     let check = "clock";
-    match &seen.clock {
+    match &server.clock {
         Ok(gap) => {
             let distance = Duration::from_micros(gap.ahead.unsigned_abs());
             let side = if gap.ahead < 0 { "behind" } else { "ahead of" };
             let found =
                 format!("it is {} {side} ours, give or take {}", format_short(distance), format_short(gap.error));
             if distance.saturating_sub(gap.error) <= MAX_CLOCK_OFFSET {
-                return ok(check, at, found).impact("the database's clock alone decides, and it seems to be right");
+                return ok(check, address, found)
+                    .impact("the database's clock alone decides, and it seems to be right");
             }
-            warn(check, at, found)
+            warn(check, address, found)
                 .impact(
-                    "one of the two is wrong. The database's clock alone decides. But when it is corrected forward by that much, held leases end at once, and two may hold one lock",
+                    "one of the two is wrong. The database's clock alone decides. But when it is corrected forward by that much, held leases end at once, and two clients may hold one lock",
                 )
                 .fix("synchronize the clocks: chrony or ntpd, which adjust them gradually")
         }
-        Err(no) => unknown(check, at, no).impact("the database's clock decides when a lease expires"),
+        Err(reason) => unknown(check, address, reason).impact("the database's clock decides when a lease expires"),
     }
 }
 
-/// The servers' clocks compared with each other.
-pub(super) fn clocks(seen: &[(&str, &ServerFacts)], aim: &Requirements) -> Option<Finding> {
+/// Judges the servers' clocks against each other; `None` for a single server.
+pub(super) fn judge_clocks(servers: &[(&str, &ServerFacts)], requirements: &Requirements) -> Option<Finding> {
     let check = "clocks";
-    if seen.len() < 2 {
+    if servers.len() < 2 {
         return None;
     }
-    let several = seen.iter().filter(|(_, seen)| writers::accepts_writes(seen, aim) == Some(true)).count() > 1;
+    let several =
+        servers.iter().filter(|(_, server)| writers::accepts_writes(server, requirements) == Some(true)).count() > 1;
     let means = if several {
-        "each server uses its own clock: one that is ahead by more than clock-skew= treats valid leases as expired, and two may hold one lock"
+        "each server uses its own clock: one that is ahead by more than clock-skew= treats valid leases as expired, and two clients may hold one lock"
     } else {
-        "after a fail-over to a clock that is ahead, leases end early by that much, and two may hold one lock meanwhile"
+        "after a fail-over to a clock that is ahead, leases end early by that much, and two clients may hold one lock meanwhile"
     };
     let mut gaps = Vec::new();
-    for (at, seen) in seen {
-        match &seen.clock {
-            Ok(gap) => gaps.push((*at, gap)),
-            Err(no) => return Some(unknown(check, at, no).impact(means)),
+    for (address, server) in servers {
+        match &server.clock {
+            Ok(gap) => gaps.push((*address, gap)),
+            Err(reason) => return Some(unknown(check, address, reason).impact(means)),
         }
     }
     let (last, behind) = gaps.iter().min_by_key(|(_, gap)| gap.ahead)?;
     let (first, ahead) = gaps.iter().max_by_key(|(_, gap)| gap.ahead)?;
     let distance = Duration::from_micros(ahead.ahead.abs_diff(behind.ahead));
     let error = ahead.error + behind.error;
-    let most = aim.clock_skew.max(IN_STEP);
+    let most = requirements.clock_skew.max(MAX_SYNCHRONIZED_SKEW);
     if distance.saturating_sub(error) <= most {
         let found = format!("at most {} apart, give or take {}", format_short(distance), format_short(error));
         return Some(ok(check, "", found).impact("leases end on time, on each server that accepts the writes"));
@@ -68,31 +70,29 @@ pub(super) fn clocks(seen: &[(&str, &ServerFacts)], aim: &Requirements) -> Optio
     Some(fail(check, "", found).impact(means).fix(fix))
 }
 
-pub(super) fn round_trip(at: &str, seen: &ServerFacts, aim: &Requirements) -> Finding {
+/// Judges whether the two round trips of a renewal are short enough.
+pub(super) fn judge_round_trip(address: &str, server: &ServerFacts, requirements: &Requirements) -> Finding {
     let check = "round-trip";
-    match &seen.round_trips {
+    match &server.round_trips {
         Ok(trips) => {
-            let found = format!(
-                "p50 {}, p99 {} of {} questions",
-                format_short(trips.p50),
-                format_short(trips.p99),
-                trips.count
-            );
+            let found =
+                format!("p50 {}, p99 {} of {} queries", format_short(trips.p50), format_short(trips.p99), trips.count);
             // One operation reads and writes.
-            if trips.p99 * 2 <= aim.renewal_interval() {
-                return ok(check, at, found)
-                    .impact(format!("renewals, every {}, come in time", format_short(aim.renewal_interval())));
+            if trips.p99 * 2 <= requirements.renewal_interval() {
+                return ok(check, address, found).impact(format!(
+                    "renewals, every {}, come in time",
+                    format_short(requirements.renewal_interval())
+                ));
             }
-            warn(check, at, found)
+            warn(check, address, found)
                 .impact(format!(
                     "leases are renewed every {}, by up to two round trips, and a slow response loses them",
-                    format_short(aim.renewal_interval())
+                    format_short(requirements.renewal_interval())
                 ))
                 .fix("a longer TTL, or a server that is nearer or less busy")
         }
-        Err(no) => {
-            unknown(check, at, no).impact("where responses take longer than a sixth of the TTL, leases are lost")
-        }
+        Err(reason) => unknown(check, address, reason)
+            .impact("where responses take longer than a sixth of the TTL, leases are lost"),
     }
 }
 
@@ -111,20 +111,20 @@ mod tests {
 
     #[test]
     fn a_server_clock_far_from_ours_is_a_warning() {
-        assert_level(&clock("h", &with_clock_ahead(-900)), Good, "behind");
-        assert_level(&clock("h", &with_clock_ahead(1_001)), Good, "give or take 1.0 ms");
-        assert_level(&clock("h", &with_clock_ahead(60_000)), Warn, "alone decides");
-        assert_level(&clock("h", &opaque_server(&UnknownReason::not_reported("it"))), Unknown, "decides");
+        assert_level(&judge_clock("h", &with_clock_ahead(-900)), Good, "behind");
+        assert_level(&judge_clock("h", &with_clock_ahead(1_001)), Good, "give or take 1.0 ms");
+        assert_level(&judge_clock("h", &with_clock_ahead(60_000)), Warn, "alone decides");
+        assert_level(&judge_clock("h", &opaque_server(&UnknownReason::not_reported("it"))), Unknown, "decides");
     }
 
     #[test]
-    fn clocks_of_several_servers() {
+    fn server_clocks_may_differ_by_the_declared_skew() {
         let pg = requirements(Dialect::Postgres);
-        let both = |one: &ServerFacts, other: &ServerFacts, aim: &Requirements| {
-            clocks(&[("a", one), ("b", other)], aim).unwrap()
+        let both = |one: &ServerFacts, other: &ServerFacts, requirements: &Requirements| {
+            judge_clocks(&[("a", one), ("b", other)], requirements).unwrap()
         };
         let standby = |millis| ServerFacts { is_in_recovery: Ok(true), ..with_clock_ahead(millis) };
-        assert_eq!(clocks(&[("a", &with_clock_ahead(0))], &pg), None);
+        assert_eq!(judge_clocks(&[("a", &with_clock_ahead(0))], &pg), None);
         assert_level(&both(&with_clock_ahead(0), &standby(40), &pg), Good, "40 ms apart");
         assert_level(&both(&with_clock_ahead(0), &standby(3000), &pg), Fail, "b is 3 s ahead of a");
         assert_level(&both(&with_clock_ahead(0), &standby(900), &pg), Fail, "fail-over");
@@ -153,12 +153,20 @@ mod tests {
     fn slow_round_trips_are_a_warning() {
         let of = |millis| {
             let trips = RoundTrips { count: 50, p50: Duration::from_millis(1), p99: Duration::from_millis(millis) };
-            round_trip("h", &ServerFacts { round_trips: Ok(trips), ..postgres() }, &requirements(Dialect::Postgres))
+            judge_round_trip(
+                "h",
+                &ServerFacts { round_trips: Ok(trips), ..postgres() },
+                &requirements(Dialect::Postgres),
+            )
         };
         assert_level(&of(5_000), Good, "every 10 s");
         assert_level(&of(5_001), Warn, "longer TTL");
         assert_level(
-            &round_trip("h", &opaque_server(&UnknownReason::not_reported("it")), &requirements(Dialect::Postgres)),
+            &judge_round_trip(
+                "h",
+                &opaque_server(&UnknownReason::not_reported("it")),
+                &requirements(Dialect::Postgres),
+            ),
             Unknown,
             "sixth",
         );

@@ -1,4 +1,4 @@
-//! Our permissions, and those of others.
+//! Judges our permissions, and those of other clients.
 
 use leasehold_zookeeper::{Acl, Error as Cause, Permission};
 
@@ -6,15 +6,15 @@ use super::super::facts::{EnsembleFacts, Fact, Requirements, UnknownReason};
 use super::{fail, ok, unknown, warn};
 use crate::Finding;
 
-/// Whether a lock can be created.
-pub(super) fn lock_nodes(inside: &EnsembleFacts, aim: &Requirements) -> Finding {
-    let (check, base) = ("lock-nodes", aim.shown_base());
-    let refused = |found: String, fix: String| fail(check, "", found).impact("no lock can be taken").fix(fix);
+/// Judges whether a lock could be created.
+pub(super) fn judge_lock_nodes(inside: &EnsembleFacts, requirements: &Requirements) -> Finding {
+    let (check, base) = ("lock-nodes", requirements.shown_base());
+    let refused = |found: String, fix: String| fail(check, "", found).impact("no lock can be acquired").fix(fix);
     match &inside.probe {
         Ok(_) => ok(check, "", format!("below {base}, a lock was created, written to and removed"))
             .impact("this user has the permissions that locks need"),
-        Err(no @ UnknownReason::RequestFailed(cause)) => refused(
-            format!("below {base}, a lock cannot be made: {no}"),
+        Err(reason @ UnknownReason::RequestFailed(cause)) => refused(
+            format!("below {base}, a lock cannot be created: {reason}"),
             match cause {
                 Cause::NoAuth => format!(
                     "log in as the creator of {base}: zookeeper://user:password@host; or let its ACL allow create, delete, write and read"
@@ -26,12 +26,12 @@ pub(super) fn lock_nodes(inside: &EnsembleFacts, aim: &Requirements) -> Finding 
                 _ => "correct the error that the server reports, and examine it again".into(),
             },
         ),
-        Err(no) => unknown(check, "", no).impact("it is unknown whether a lock can be acquired"),
+        Err(reason) => unknown(check, "", reason).impact("it is unknown whether a lock can be acquired"),
     }
 }
 
-/// The permissions of all clients on a node, except reading, in zkCli's letters.
-fn world_permissions(acls: &[Acl]) -> String {
+/// The permissions that all clients have on a node, except reading, in zkCli's letters: `cdwa`.
+fn format_world_permissions(acls: &[Acl]) -> String {
     let world = acls.iter().filter(|acl| acl.scheme() == "world" && acl.id() == "anyone");
     let all = world.fold(Permission::NONE, |all, acl| all | acl.permission());
     let letters =
@@ -39,14 +39,14 @@ fn world_permissions(acls: &[Acl]) -> String {
     letters.iter().filter(|(permission, _)| all.has(*permission)).map(|(_, letter)| letter).collect()
 }
 
-/// Nodes that all clients may change. The root is not ours.
-pub(super) fn acl(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
+/// Warns of nodes of ours that all clients may change. The root is not ours.
+pub(super) fn judge_acls(inside: &EnsembleFacts, requirements: &Requirements) -> Vec<Finding> {
     let check = "acl";
     let seen: Vec<&(String, Fact<Vec<Acl>>)> = inside.acls.iter().filter(|(path, _)| path != "/").collect();
     let open: Vec<String> = seen
         .iter()
         .filter_map(|(path, acls)| {
-            let letters = world_permissions(acls.as_ref().ok()?);
+            let letters = format_world_permissions(acls.as_ref().ok()?);
             (!letters.is_empty()).then(|| format!("{path} ({letters})"))
         })
         .collect();
@@ -56,7 +56,7 @@ pub(super) fn acl(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
         let some: Vec<_> = open.iter().take(3).map(String::as_str).collect();
         let fix = format!(
             "zookeeper://user:password@host?acl=creator for all clients (or acl=readable); and for existing nodes, in zkCli: setAcl -R {} auth::cdrwa after addauth digest user:password",
-            aim.shown_base()
+            requirements.shown_base()
         );
         findings.push(
             warn(check, "", format!("world:anyone may change {}{more}", some.join(", ")))
@@ -65,8 +65,8 @@ pub(super) fn acl(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
         );
     }
     let hidden = seen.iter().find_map(|(path, acls)| Some((path, acls.as_ref().err()?)));
-    if let Some((path, no)) = hidden {
-        findings.push(unknown(check, path, no).impact("if all clients may change it, any client can end a lock"));
+    if let Some((path, reason)) = hidden {
+        findings.push(unknown(check, path, reason).impact("if all clients may change it, any client can end a lock"));
     } else if seen.is_empty() {
         let finding = unknown(check, "", &UnknownReason::not_reported("the ACLs"));
         findings.push(finding.impact("if all clients may change them, any client can end a lock"));
@@ -77,15 +77,15 @@ pub(super) fn acl(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
     findings
 }
 
-/// Whether the servers enforce ACLs at all.
-pub(super) fn enforced(inside: &EnsembleFacts) -> Option<Finding> {
+/// Judges whether the servers enforce ACLs at all; `None` if ours allow everything to all clients.
+pub(super) fn judge_acl_enforcement(inside: &EnsembleFacts) -> Option<Finding> {
     let check = "acl-enforced";
     Some(match inside.refuses_anonymous.as_ref()? {
         Ok(true) => ok(check, "", "a client without a login was refused").impact("the ACLs of locks are enforced"),
         Ok(false) => fail(check, "", "a client without a login could write to a lock that only we may write to")
             .impact("ACLs are not enforced: any client that reaches the servers can end a lock")
             .fix("skipACL=no (zookeeper.skipACL) on all servers"),
-        Err(no) => unknown(check, "", no)
+        Err(reason) => unknown(check, "", reason)
             .impact("servers may ignore ACLs (skipACL); a client without a login could not be tested")
             .fix("skipACL=no (zookeeper.skipACL) on all servers, which is the default"),
     })
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn each_refusal_has_a_fix() {
-        let with = |no| lock_nodes(&EnsembleFacts { probe: Err(no), ..ensemble() }, &requirements());
-        assert_level(&lock_nodes(&ensemble(), &requirements()), Good, "/leasehold");
+        let with = |reason| judge_lock_nodes(&EnsembleFacts { probe: Err(reason), ..ensemble() }, &requirements());
+        assert_level(&judge_lock_nodes(&ensemble(), &requirements()), Good, "/leasehold");
         assert_level(&with(UnknownReason::RequestFailed(Cause::NoAuth)), Fail, "user:password@host");
         assert_level(&with(UnknownReason::RequestFailed(Cause::QuotaExceeded)), Fail, "setquota");
         assert_level(&with(UnknownReason::RequestFailed(Cause::Unimplemented)), Fail, "3.5.3");
@@ -120,17 +120,17 @@ mod tests {
     fn nodes_writable_by_all_clients_are_a_warning() {
         let with = |acls: Vec<(&str, Fact<Vec<Acl>>)>| {
             let acls = acls.into_iter().map(|(path, acls)| (path.to_owned(), acls)).collect();
-            acl(&EnsembleFacts { acls, ..ensemble() }, &requirements())
+            judge_acls(&EnsembleFacts { acls, ..ensemble() }, &requirements())
         };
-        assert_level(&acl(&ensemble(), &requirements())[0], Good, "none can be changed");
+        assert_level(&judge_acls(&ensemble(), &requirements())[0], Good, "none can be changed");
         assert_level(&with(vec![("/l", Ok(world(Permission::READ)))])[0], Good, "no other client");
         assert_level(&with(vec![("/l", Ok(world(Permission::ALL)))])[0], Warn, "/l (cdwa)");
         assert_level(&with(vec![("/l", Ok(world(Permission::READ | Permission::DELETE)))])[0], Warn, "/l (d)");
         // The root is not ours.
         let root = with(vec![("/", Ok(world(Permission::ALL))), ("/l", Ok(world(Permission::READ)))]);
         assert_level(&root[0], Good, "of 1 nodes");
-        let no = || Err(UnknownReason::RequestFailed(Cause::NoAuth));
-        let both = with(vec![("/l", Ok(world(Permission::WRITE))), ("/l/a", no())]);
+        let reason = || Err(UnknownReason::RequestFailed(Cause::NoAuth));
+        let both = with(vec![("/l", Ok(world(Permission::WRITE))), ("/l/a", reason())]);
         assert_eq!(both.len(), 2);
         assert_level(&both[1], Unknown, "not authorized");
         assert_level(&with(vec![])[0], Unknown, "the ACLs");
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn servers_that_ignore_acls_fail() {
-        let with = |refused| enforced(&EnsembleFacts { refuses_anonymous: refused, ..ensemble() });
+        let with = |refused| judge_acl_enforcement(&EnsembleFacts { refuses_anonymous: refused, ..ensemble() });
         assert_level(&with(Some(Ok(true))).unwrap(), Good, "enforced");
         assert_level(&with(Some(Ok(false))).unwrap(), Fail, "skipACL");
         assert_level(&with(Some(Err(UnknownReason::NotServing))).unwrap(), Unknown, "skipACL");

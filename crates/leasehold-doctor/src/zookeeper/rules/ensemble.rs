@@ -1,18 +1,19 @@
-//! The servers together: their number, the missing ones, and whether the URL lists all of them.
+//! Judges the servers together: their number, the missing ones, and whether the URL lists all of
+//! them.
 
 use std::collections::BTreeSet;
 
 use super::super::facts::{EnsembleFacts, Fact, Facts, Members, Role, Server, UnknownReason};
-use super::{fail, many, ok, unknown, warn};
+use super::{fail, format_count, ok, unknown, warn};
 use crate::Finding;
 use leasehold::ErrorKind;
 
-/// Whether there is a leader with a majority of followers.
-pub(super) fn quorum(facts: &Facts) -> Finding {
+/// Judges whether a session could be opened, which needs a leader that a majority follows.
+pub(super) fn judge_quorum(facts: &Facts) -> Finding {
     match &facts.ensemble {
         Ok(_) => ok("quorum", "", "a session was opened").impact("there is a leader, and a majority follows it"),
         Err(error) if error.kind() == ErrorKind::Denied => fail("login", "", error.message_without_location())
-            .impact("no lock can be taken or renewed")
+            .impact("no lock can be acquired or renewed")
             .fix("correct the user and the password in the URL: zookeeper://user:password@host"),
         Err(error) => fail("quorum", "", error.message_without_location())
             .impact("no lock can be acquired or renewed; held locks end with their leases")
@@ -23,16 +24,17 @@ pub(super) fn quorum(facts: &Facts) -> Finding {
     }
 }
 
+/// Whether the only server is no member of an ensemble.
 fn is_standalone(servers: &[Server]) -> bool {
     servers.iter().any(|server| server.role() == Ok(Role::Standalone))
 }
 
-/// The number of voters, according to the ensemble.
-fn voters(facts: &Facts, inside: &EnsembleFacts) -> Fact<usize> {
+/// The number of voting servers, according to the ensemble.
+fn count_voters(facts: &Facts, inside: &EnsembleFacts) -> Fact<usize> {
     if is_standalone(&facts.servers) {
         return Ok(1);
     }
-    let voter_count = inside.members.as_ref().map_err(UnknownReason::clone).map(Members::voters);
+    let voter_count = inside.members.as_ref().map_err(UnknownReason::clone).map(Members::count_voters);
     let size = || facts.servers.iter().find_map(|server| server.metric("zk_quorum_size").ok());
     match voter_count {
         Ok(0) | Err(_) if size().is_some() => Ok(size().and_then(|size| size.try_into().ok()).unwrap_or(0)),
@@ -43,39 +45,46 @@ fn voters(facts: &Facts, inside: &EnsembleFacts) -> Fact<usize> {
     }
 }
 
-/// How many voters may fail.
-pub(super) fn size(facts: &Facts, inside: &EnsembleFacts) -> Finding {
+/// Judges how many voting servers may fail.
+pub(super) fn judge_size(facts: &Facts, inside: &EnsembleFacts) -> Finding {
     let check = "ensemble";
     let means = "a majority must run for locks to be acquired or renewed";
-    let voters = match voters(facts, inside) {
+    let voters = match count_voters(facts, inside) {
         Ok(voters) => voters,
-        Err(no) => return unknown(check, "", &no).impact(means),
+        Err(reason) => return unknown(check, "", &reason).impact(means),
     };
     let weighted = inside.members.as_ref().is_ok_and(|members| members.has_weights);
     let needed = voters / 2 + 1;
     let survived = voters - needed;
     match voters {
         _ if weighted => {
-            let no = UnknownReason::NotReported(format!(
+            let reason = UnknownReason::NotReported(format!(
                 "{} with groups or weights, which are not counted here",
-                many(voters, "voter")
+                format_count(voters, "voter")
             ));
-            unknown(check, "", &no).impact(means).fix("check which of them may fail; plain majorities need no check")
+            unknown(check, "", &reason)
+                .impact(means)
+                .fix("check which of them may fail; plain majorities need no check")
         }
         1 => warn(check, "", if is_standalone(&facts.servers) { "one server, standalone" } else { "one voter" })
             .impact("when it fails, no lock can be acquired or renewed until it is back; data on its disk is kept")
             .fix("three servers, on three machines"),
         even if even.is_multiple_of(2) => {
             warn(check, "", format!("{even} servers vote, of which {needed} are a majority"))
-                .impact(format!("{} survived, as with {}; and two halves stop all", failures(survived), even - 1))
+                .impact(format!(
+                    "{} survived, as with {}; and two halves stop all",
+                    format_failures(survived),
+                    even - 1
+                ))
                 .fix("one voter more or less; or make one an observer")
         }
         odd => ok(check, "", format!("{odd} servers vote, of which {needed} are a majority"))
-            .impact(format!("{} survived", failures(survived))),
+            .impact(format!("{} survived", format_failures(survived))),
     }
 }
 
-fn failures(count: usize) -> String {
+/// `2 failures are`, to be followed by `survived`.
+fn format_failures(count: usize) -> String {
     match count {
         0 => "no failure is".to_owned(),
         1 => "1 failure is".to_owned(),
@@ -83,17 +92,17 @@ fn failures(count: usize) -> String {
     }
 }
 
-/// Whether all voters are reachable and follow the leader.
-pub(super) fn members_in_sync(facts: &Facts, inside: &EnsembleFacts) -> Finding {
+/// Judges whether all voting servers are reachable and in sync with the leader.
+pub(super) fn judge_members(facts: &Facts, inside: &EnsembleFacts) -> Finding {
     let check = "members";
     let means = "a server that is down or behind cannot replace another that fails";
-    let voters = match voters(facts, inside) {
+    let voters = match count_voters(facts, inside) {
         Ok(voters) => voters,
-        Err(no) => return unknown(check, "", &no).impact(means),
+        Err(reason) => return unknown(check, "", &reason).impact(means),
     };
     let present = match count_synced_voters(&facts.servers, voters) {
         Ok(present) => present,
-        Err(no) => return unknown(check, "", &no).impact(means),
+        Err(reason) => return unknown(check, "", &reason).impact(means),
     };
     if present >= voters {
         return ok(check, "", format!("{present} of {voters} serve")).impact("all voters are running, and in sync");
@@ -108,7 +117,7 @@ pub(super) fn members_in_sync(facts: &Facts, inside: &EnsembleFacts) -> Finding 
         .fix("start those that are down, and check their logs and the ports between the servers (server.N in zoo.cfg)")
 }
 
-/// How many voters are in step, according to the leader.
+/// How many of the `voters` are in sync, according to the leader.
 fn count_synced_voters(servers: &[Server], voters: usize) -> Fact<usize> {
     let role = |server: &&Server, role| server.role() == Ok(role);
     if servers.iter().any(|server| role(&server, Role::Standalone)) {
@@ -120,9 +129,9 @@ fn count_synced_voters(servers: &[Server], voters: usize) -> Fact<usize> {
         let followers = leader.metric("zk_synced_followers")?.saturating_sub(others);
         Ok(usize::try_from(followers).unwrap_or(usize::MAX).saturating_add(1))
     });
-    let no = match counted {
+    let reason = match counted {
         Some(Ok(count)) => return Ok(count),
-        Some(Err(no)) => no,
+        Some(Err(reason)) => reason,
         None => {
             UnknownReason::NotReported("the leader is not among the servers of the URL, or does not report it".into())
         }
@@ -131,17 +140,17 @@ fn count_synced_voters(servers: &[Server], voters: usize) -> Fact<usize> {
     let votes = |server: &&Server| matches!(server.role(), Ok(Role::Leader | Role::Follower));
     let seen: BTreeSet<u8> =
         servers.iter().filter(votes).filter_map(|server| Some(server.session.as_ref().ok()?.server)).collect();
-    if seen.len() >= voters { Ok(seen.len()) } else { Err(no) }
+    if seen.len() >= voters { Ok(seen.len()) } else { Err(reason) }
 }
 
-/// Whether two addresses belong to one server, or to different ensembles.
-pub(super) fn distinct_servers(servers: &[Server]) -> Vec<Finding> {
+/// Judges whether two addresses in the URL belong to one server, or to different ensembles.
+pub(super) fn judge_distinct_servers(servers: &[Server]) -> Vec<Finding> {
     if servers.len() < 2 {
         return Vec::new();
     }
-    let mut findings = same_ensemble(servers);
+    let mut findings = judge_same_ensemble(servers);
     let pairs =
-        servers.iter().enumerate().flat_map(|(at, one)| servers[at + 1..].iter().map(move |other| (one, other)));
+        servers.iter().enumerate().flat_map(|(index, one)| servers[index + 1..].iter().map(move |other| (one, other)));
     let same: Vec<_> = pairs.filter(|(one, other)| is_same_server(one, other)).collect();
     let check = "same-server";
     if let Some((one, other)) = same.first() {
@@ -151,8 +160,8 @@ pub(super) fn distinct_servers(servers: &[Server]) -> Vec<Finding> {
                 .impact("the two addresses fail together: clients have fewer servers than the URL suggests")
                 .fix("list each server once, by one address"),
         );
-    } else if let Some(no) = servers.iter().find_map(|server| server.session.as_ref().err()) {
-        findings.push(unknown(check, "", no).impact("two addresses of one server fail together"));
+    } else if let Some(reason) = servers.iter().find_map(|server| server.session.as_ref().err()) {
+        findings.push(unknown(check, "", reason).impact("two addresses of one server fail together"));
     } else {
         let found = format!("{} servers, all distinct", servers.len());
         findings.push(ok(check, "", found).impact("clients have as many servers as the URL lists"));
@@ -160,6 +169,7 @@ pub(super) fn distinct_servers(servers: &[Server]) -> Vec<Finding> {
     findings
 }
 
+/// Whether two addresses belong to one server, by the server's id or its IP addresses.
 fn is_same_server(one: &Server, other: &Server) -> bool {
     let numbers = match (&one.session, &other.session) {
         (Ok(one), Ok(other)) => {
@@ -170,8 +180,8 @@ fn is_same_server(one: &Server, other: &Server) -> bool {
     numbers || one.addresses.iter().any(|place| other.addresses.contains(place))
 }
 
-/// Servers that do not see what was written to the others.
-fn same_ensemble(servers: &[Server]) -> Vec<Finding> {
+/// Judges whether all servers see the probe lock, which one of them wrote.
+fn judge_same_ensemble(servers: &[Server]) -> Vec<Finding> {
     let check = "same-ensemble";
     let blind =
         servers.iter().filter(|server| server.session.as_ref().is_ok_and(|visit| visit.sees_probe == Ok(false)));
@@ -180,27 +190,27 @@ fn same_ensemble(servers: &[Server]) -> Vec<Finding> {
         let found = format!("writes to the others are not visible at {}", blind.join(", "));
         return vec![
             fail(check, "", found)
-                .impact("these are different ensembles, each with its own locks: two may hold one lock")
+                .impact("these are different ensembles, each with its own locks: two clients may hold one lock")
                 .fix("only servers of one ensemble in the URL; standalone servers are independent"),
         ];
     }
     let hidden = servers.iter().find_map(|server| match &server.session {
         Ok(visit) => visit.sees_probe.as_ref().err(),
-        Err(no) => Some(no),
+        Err(reason) => Some(reason),
     });
     vec![match hidden {
-        Some(no) => unknown(check, "", no).impact("servers of different ensembles each have their own locks"),
+        Some(reason) => unknown(check, "", reason).impact("servers of different ensembles each have their own locks"),
         None => ok(check, "", "a write to one was visible at all").impact("all of them have the same locks"),
     }]
 }
 
-/// Whether the URL names all voters.
-pub(super) fn url_names_voters(facts: &Facts, inside: &EnsembleFacts) -> Option<Finding> {
-    let voters = voters(facts, inside).ok()?;
-    let named: usize = facts.servers.iter().map(addresses).sum();
+/// Judges whether the URL names all voting servers; `None` if their number is not known.
+pub(super) fn judge_url_hosts(facts: &Facts, inside: &EnsembleFacts) -> Option<Finding> {
+    let voters = count_voters(facts, inside).ok()?;
+    let named: usize = facts.servers.iter().map(count_named_servers).sum();
     let check = "url-hosts";
     if named >= voters {
-        let found = format!("the URL names {}, and {} vote", many(named, "server"), voters);
+        let found = format!("the URL names {}, and {} vote", format_count(named, "server"), voters);
         return Some(ok(check, "", found).impact("clients use another when theirs fails"));
     }
     let hosts = inside.members.as_ref().ok().map(|members| {
@@ -216,17 +226,18 @@ pub(super) fn url_names_voters(facts: &Facts, inside: &EnsembleFacts) -> Option<
     )
 }
 
-/// A name may have the addresses of several servers.
-fn addresses(server: &Server) -> usize {
+/// How many servers a host name of the URL stands for: as many as it has addresses; one if these
+/// are all of this machine.
+fn count_named_servers(server: &Server) -> usize {
     if server.addresses.iter().all(|place| place.ip().is_loopback()) { 1 } else { server.addresses.len().max(1) }
 }
 
-/// The members that do not vote.
-pub(super) fn observers(inside: &EnsembleFacts) -> Option<Finding> {
+/// Reports the members that do not vote; `None` if there are none.
+pub(super) fn judge_observers(inside: &EnsembleFacts) -> Option<Finding> {
     let members = inside.members.as_ref().ok()?;
-    let observers = members.all.len() - members.voters();
+    let observers = members.all.len() - members.count_voters();
     (observers > 0).then(|| {
-        ok("observers", "", format!("{} beside the voters", many(observers, "observer")))
+        ok("observers", "", format!("{} beside the voters", format_count(observers, "observer")))
             .impact("they serve reads and forward writes; locks do not need them, and are not affected")
     })
 }
@@ -252,45 +263,45 @@ mod tests {
 
     #[test]
     fn the_number_of_tolerated_failures_is_reported() {
-        assert_level(&with(&with_voters(3), size), Good, "1 failure is survived");
-        assert_level(&with(&with_voters(5), size), Good, "2 failures are survived");
-        assert_level(&with(&with_voters(4), size), Warn, "1 failure is survived, as with 3");
-        assert_level(&with(&with_voters(2), size), Warn, "no failure is survived, as with 1");
-        assert_level(&with(&with_voters(1), size), Warn, "three servers");
+        assert_level(&with(&with_voters(3), judge_size), Good, "1 failure is survived");
+        assert_level(&with(&with_voters(5), judge_size), Good, "2 failures are survived");
+        assert_level(&with(&with_voters(4), judge_size), Warn, "1 failure is survived, as with 3");
+        assert_level(&with(&with_voters(2), judge_size), Warn, "no failure is survived, as with 1");
+        assert_level(&with(&with_voters(1), judge_size), Warn, "three servers");
         let mut alone = with_voters(0);
         alone.servers = vec![standalone("h")];
-        assert_level(&with(&alone, size), Warn, "standalone");
+        assert_level(&with(&alone, judge_size), Warn, "standalone");
         let mut odd = with_voters(3);
         odd.ensemble.as_mut().unwrap().members.as_mut().unwrap().has_weights = true;
-        assert_level(&with(&odd, size), Unknown, "weights");
+        assert_level(&with(&odd, judge_size), Unknown, "weights");
         let mut quiet = with_voters(3);
         quiet.ensemble.as_mut().unwrap().members =
             Err(UnknownReason::RequestFailed(leasehold_zookeeper::Error::NoAuth));
-        assert_level(&with(&quiet, size), Good, "3 servers vote");
+        assert_level(&with(&quiet, judge_size), Good, "3 servers vote");
         quiet.servers.iter_mut().for_each(|server| server.mntr = Err(UnknownReason::NotWhitelisted("mntr")));
-        assert_level(&with(&quiet, size), Unknown, "majority");
+        assert_level(&with(&quiet, judge_size), Unknown, "majority");
     }
 
     #[test]
     fn missing_members_are_reported_by_the_leader() {
-        assert_level(&with(&with_voters(3), members_in_sync), Good, "3 of 3");
+        assert_level(&with(&with_voters(3), judge_members), Good, "3 of 3");
         let mut less = with_voters(3);
         less.servers[0] = leader("h1").with_mntr("zk_synced_followers", "1");
-        assert_level(&with(&less, members_in_sync), Warn, "none of the others may fail");
+        assert_level(&with(&less, judge_members), Warn, "none of the others may fail");
         let mut five = with_voters(5);
         five.servers[0] = leader("h1").with_mntr("zk_synced_followers", "3");
-        assert_level(&with(&five, members_in_sync), Warn, "only 1 more may fail");
+        assert_level(&with(&five, judge_members), Warn, "only 1 more may fail");
         // A follower that does not vote replaces no voter.
         less.servers[0] = leader("h1").with_mntr("zk_synced_non_voting_followers", "1");
-        assert_level(&with(&less, members_in_sync), Warn, "2 of 3");
+        assert_level(&with(&less, judge_members), Warn, "2 of 3");
         // No server reports the count, but all are seen.
         let mut seen = with_voters(3);
         seen.servers.iter_mut().for_each(|server| server.mntr = Err(UnknownReason::NotWhitelisted("mntr")));
-        assert_level(&with(&seen, members_in_sync), Good, "3 of 3");
+        assert_level(&with(&seen, judge_members), Good, "3 of 3");
         seen.servers.pop();
-        assert_level(&with(&seen, members_in_sync), Unknown, "4lw.commands.whitelist");
+        assert_level(&with(&seen, judge_members), Unknown, "4lw.commands.whitelist");
         seen.servers.remove(0);
-        assert_level(&with(&seen, members_in_sync), Unknown, "leader is not among");
+        assert_level(&with(&seen, judge_members), Unknown, "leader is not among");
     }
 
     #[test]
@@ -300,8 +311,9 @@ mod tests {
             let visit = ServerSession { server: number, sees_probe: Ok(sees), ..server.session.clone().unwrap() };
             Server { session: Ok(visit), ..server }
         };
-        let levels =
-            |servers: &[Server]| distinct_servers(servers).iter().map(|one| (one.check, one.level)).collect::<Vec<_>>();
+        let levels = |servers: &[Server]| {
+            judge_distinct_servers(servers).iter().map(|one| (one.check, one.level)).collect::<Vec<_>>()
+        };
         let good = [("same-ensemble", Good), ("same-server", Good)];
         assert_eq!(levels(&[numbered("a", 1, true), numbered("b", 2, true)]), good);
         assert_eq!(
@@ -319,30 +331,30 @@ mod tests {
         silent[0].addresses = vec!["10.0.0.1:2181".parse().unwrap()];
         silent[1].addresses = silent[0].addresses.clone();
         assert_eq!(levels(&silent)[1], ("same-server", Warn));
-        assert!(distinct_servers(&silent[..1]).is_empty());
+        assert!(judge_distinct_servers(&silent[..1]).is_empty());
     }
 
     #[test]
     fn a_url_should_name_all_voters() {
-        assert_level(&with(&three_servers(), url_names_voters).unwrap(), Good, "3 vote");
+        assert_level(&with(&three_servers(), judge_url_hosts).unwrap(), Good, "3 vote");
         let mut one = three_servers();
         one.servers.truncate(1);
-        assert_level(&with(&one, url_names_voters).unwrap(), Warn, "1 of 3 voters (h1, h2, h3)");
+        assert_level(&with(&one, judge_url_hosts).unwrap(), Warn, "1 of 3 voters (h1, h2, h3)");
         one.servers[0].addresses = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(|text| text.parse().unwrap()).into();
-        assert_level(&with(&one, url_names_voters).unwrap(), Good, "names 3 servers");
+        assert_level(&with(&one, judge_url_hosts).unwrap(), Good, "names 3 servers");
     }
 
     #[test]
-    fn observers_and_no_leader() {
+    fn observers_and_a_missing_leader_are_reported() {
         let mut facts = with_voters(4);
-        assert_eq!(observers(facts.ensemble.as_ref().unwrap()), None);
+        assert_eq!(judge_observers(facts.ensemble.as_ref().unwrap()), None);
         facts.ensemble.as_mut().unwrap().members.as_mut().unwrap().all[3].is_voter = false;
-        assert_level(&observers(facts.ensemble.as_ref().unwrap()).unwrap(), Good, "1 observer");
-        assert_level(&with(&facts, size), Good, "3 servers vote");
-        assert_level(&quorum(&facts), Good, "majority");
+        assert_level(&judge_observers(facts.ensemble.as_ref().unwrap()).unwrap(), Good, "1 observer");
+        assert_level(&with(&facts, judge_size), Good, "3 servers vote");
+        assert_level(&judge_quorum(&facts), Good, "majority");
         facts.ensemble = Err(leasehold::Error::new(ErrorKind::Unavailable, "none has a majority"));
-        assert_level(&quorum(&facts), Fail, "none has a majority");
+        assert_level(&judge_quorum(&facts), Fail, "none has a majority");
         facts.ensemble = Err(leasehold::Error::new(ErrorKind::Denied, "refused the user"));
-        assert_level(&quorum(&facts), Fail, "user:password@host");
+        assert_level(&judge_quorum(&facts), Fail, "user:password@host");
     }
 }

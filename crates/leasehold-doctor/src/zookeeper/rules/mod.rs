@@ -1,5 +1,5 @@
-//! The rules: facts in, findings out, without queries. A fact that is not known is unknown, never
-//! ok.
+//! The rules: they make findings from facts, and send no queries. A fact that is not known becomes
+//! an unknown finding, never one that is ok.
 
 mod access;
 mod data;
@@ -16,40 +16,48 @@ use super::walk::NodeGroup;
 use crate::{Finding, Level, fail, format_short, ok, warn};
 
 /// All findings about an ensemble.
-pub(super) fn check_all(facts: &Facts) -> Vec<Finding> {
-    let mut findings = vec![ensemble::quorum(facts)];
-    findings.extend(facts.servers.iter().map(|server| servers::reachable(server, facts)));
-    findings.extend(facts.servers.iter().filter_map(servers::version));
-    findings.extend(servers::versions(&facts.servers));
+pub(super) fn judge_all(facts: &Facts) -> Vec<Finding> {
+    let mut findings = vec![ensemble::judge_quorum(facts)];
+    findings.extend(facts.servers.iter().map(|server| servers::judge_reachable(server, facts)));
+    findings.extend(facts.servers.iter().filter_map(servers::judge_version));
+    findings.extend(servers::judge_versions(&facts.servers));
     let Ok(inside) = &facts.ensemble else {
         return findings;
     };
-    findings.extend([ensemble::size(facts, inside), ensemble::members_in_sync(facts, inside)]);
-    findings.extend(ensemble::distinct_servers(&facts.servers));
-    findings.extend(ensemble::url_names_voters(facts, inside));
-    findings.extend(ensemble::observers(inside));
-    findings.push(access::lock_nodes(inside, &facts.requirements));
-    findings.extend(access::acl(inside, &facts.requirements));
-    findings.extend(access::enforced(inside));
-    findings.extend([session::timeout(facts), session::ticks(facts)]);
-    findings.extend(session::failover(facts));
-    findings.extend(session::settings(&facts.servers));
-    findings.extend([timing::clock(inside), timing::write_trip(inside, facts), timing::read_trip(facts)]);
+    findings.extend([ensemble::judge_size(facts, inside), ensemble::judge_members(facts, inside)]);
+    findings.extend(ensemble::judge_distinct_servers(&facts.servers));
+    findings.extend(ensemble::judge_url_hosts(facts, inside));
+    findings.extend(ensemble::judge_observers(inside));
+    findings.push(access::judge_lock_nodes(inside, &facts.requirements));
+    findings.extend(access::judge_acls(inside, &facts.requirements));
+    findings.extend(access::judge_acl_enforcement(inside));
+    findings.extend([session::judge_session_timeout(facts), session::judge_ticks(facts)]);
+    findings.extend(session::judge_failover(facts));
+    findings.extend(session::judge_settings(&facts.servers));
+    findings.extend([
+        timing::judge_clock(inside),
+        timing::judge_write_trip(inside, facts),
+        timing::judge_read_trip(facts),
+    ]);
     let serving: Vec<&Server> = facts.servers.iter().filter(|server| server.check_serving().is_ok()).collect();
     let latency = |server: &Server| timing::parse_latency(server).unwrap_or_default().1;
-    findings.extend(worst_per_server(&serving, latency, |server| timing::latency(server, facts)));
-    findings.extend(serving.iter().map(|server| timing::load(server)));
+    findings.extend(worst_per_server(&serving, latency, |server| timing::judge_latency(server, facts)));
+    findings.extend(serving.iter().map(|server| timing::judge_load(server)));
     let fsync = |server: &Server| server.metric("zk_max_fsynctime").unwrap_or_default();
-    findings.extend(worst_per_server(&serving, fsync, |server| timing::fsync(server, facts)));
-    findings.extend(nodes::check_nodes(inside, &facts.requirements));
-    findings.extend([data::data_set(&facts.servers), data::longest_list(inside)]);
-    findings.extend(worst_per_server(&serving, |server| data::file_size(server).unwrap_or_default(), data::disk));
-    findings.extend(serving.iter().map(|server| data::connections(server, &facts.requirements)));
+    findings.extend(worst_per_server(&serving, fsync, |server| timing::judge_fsync(server, facts)));
+    findings.extend(nodes::judge_nodes(inside, &facts.requirements));
+    findings.extend([data::judge_data_set(&facts.servers), data::judge_longest_list(inside)]);
+    findings.extend(worst_per_server(
+        &serving,
+        |server| data::total_file_size(server).unwrap_or_default(),
+        data::judge_disk,
+    ));
+    findings.extend(serving.iter().map(|server| data::judge_connections(server, &facts.requirements)));
     findings
 }
 
-/// The findings of a rule for each server; of those that are ok, only the one with the greatest
-/// figure.
+/// Applies a rule to each server; of the findings that are ok, returns only the one whose server
+/// has the greatest `figure`.
 fn worst_per_server<F: Ord>(
     servers: &[&Server],
     figure: impl Fn(&Server) -> F,
@@ -63,12 +71,12 @@ fn worst_per_server<F: Ord>(
 
 /// A finding for a fact that is not known.
 fn unknown(check: &'static str, subject: &str, why: &UnknownReason) -> Finding {
-    Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(remedy(why))
+    Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(fix_for_unknown(why))
 }
 
-/// The fix that makes the fact known.
-fn remedy(no: &UnknownReason) -> String {
-    match no {
+/// What to do so that a fact becomes known, by the reason why it is not.
+fn fix_for_unknown(reason: &UnknownReason) -> String {
+    match reason {
         UnknownReason::NotWhitelisted(_) => {
             "4lw.commands.whitelist=srvr,mntr,conf in zoo.cfg, and restart one server after the other".into()
         }
@@ -83,8 +91,8 @@ fn remedy(no: &UnknownReason) -> String {
     }
 }
 
-/// A size in a readable form.
-fn size(bytes: u64) -> String {
+/// A size for people: `9 bytes`, `2.0 KiB`, `3.0 MiB`.
+fn format_size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
         1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
@@ -93,14 +101,14 @@ fn size(bytes: u64) -> String {
 }
 
 /// `1 claim`, `2 claims`.
-fn many(count: usize, noun: &str) -> String {
+fn format_count(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// `3 claims (a, b, c)`, if there are any.
+/// `3 claims (a, b, c)`; `None` for an empty group.
 fn describe_group(group: &NodeGroup, noun: &str) -> Option<String> {
     let more = if group.count > group.examples.len() { ", …" } else { "" };
-    (group.count > 0).then(|| format!("{} ({}{more})", many(group.count, noun), group.examples.join(", ")))
+    (group.count > 0).then(|| format!("{} ({}{more})", format_count(group.count, noun), group.examples.join(", ")))
 }
 
 #[cfg(test)]
@@ -111,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_healthy_ensemble_yields_only_ok_findings() {
-        let findings = check_all(&sample::three_servers());
+        let findings = judge_all(&sample::three_servers());
         for finding in &findings {
             assert_eq!((finding.level, finding.fix.as_str()), (Level::Ok, ""), "{finding:?}");
             assert!(!finding.found.is_empty() && !finding.impact.is_empty(), "{finding:?}");
@@ -121,7 +129,7 @@ mod tests {
 
     #[test]
     fn unknown_facts_never_yield_ok() {
-        for no in [
+        for reason in [
             UnknownReason::NotWhitelisted("mntr"),
             UnknownReason::TlsOnly,
             UnknownReason::not_reported("it"),
@@ -129,17 +137,17 @@ mod tests {
         ] {
             let mut facts = sample::three_servers();
             for server in &mut facts.servers {
-                let (srvr, mntr, conf) = (Err(no.clone()), Err(no.clone()), Err(no.clone()));
-                *server = Server { srvr, mntr, conf, session: Err(no.clone()), ..server.clone() };
+                let (srvr, mntr, conf) = (Err(reason.clone()), Err(reason.clone()), Err(reason.clone()));
+                *server = Server { srvr, mntr, conf, session: Err(reason.clone()), ..server.clone() };
             }
             let inside = facts.ensemble.as_mut().unwrap();
-            inside.members = Err(no.clone());
-            inside.probe = Err(no.clone());
-            inside.nodes = Err(no.clone());
-            inside.acls = vec![("/leasehold".into(), Err(no.clone()))];
-            inside.refuses_anonymous = Some(Err(no.clone()));
-            // It is known that there was a session.
-            for finding in check_all(&facts).iter().filter(|finding| finding.check != "quorum") {
+            inside.members = Err(reason.clone());
+            inside.probe = Err(reason.clone());
+            inside.nodes = Err(reason.clone());
+            inside.acls = vec![("/leasehold".into(), Err(reason.clone()))];
+            inside.refuses_anonymous = Some(Err(reason.clone()));
+            // `quorum` is known, because a session was opened.
+            for finding in judge_all(&facts).iter().filter(|finding| finding.check != "quorum") {
                 assert_ne!(finding.level, Level::Ok, "{finding:?}");
                 assert!(!finding.impact.is_empty() && !finding.fix.is_empty(), "{finding:?}");
             }
@@ -152,6 +160,6 @@ mod tests {
             .map(|micros| format_short(Duration::from_micros(micros)))
             .into();
         assert_eq!(text, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
-        assert_eq!([9, 2048, 3 << 20].map(size), ["9 bytes", "2.0 KiB", "3.0 MiB"]);
+        assert_eq!([9, 2048, 3 << 20].map(format_size), ["9 bytes", "2.0 KiB", "3.0 MiB"]);
     }
 }

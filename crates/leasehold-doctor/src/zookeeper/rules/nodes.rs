@@ -1,15 +1,16 @@
-//! The nodes where the locks are.
+//! Judges the nodes where the locks are.
 
 use super::super::facts::{EnsembleFacts, Requirements};
-use super::{describe_group, fail, many, ok, unknown, warn};
+use super::{describe_group, fail, format_count, ok, unknown, warn};
 use crate::Finding;
 
-pub(super) fn check_nodes(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Finding> {
-    let (check, base) = ("orphans", aim.shown_base());
+/// One finding for each kind of unexpected node; one that is ok if there are none.
+pub(super) fn judge_nodes(inside: &EnsembleFacts, requirements: &Requirements) -> Vec<Finding> {
+    let (check, base) = ("orphans", requirements.shown_base());
     let nodes = match &inside.nodes {
         Ok(nodes) => nodes,
-        Err(no) => {
-            let finding = unknown(check, "", no);
+        Err(reason) => {
+            let finding = unknown(check, "", reason);
             return vec![finding.impact("a claim without a session would block its lock forever")];
         }
     };
@@ -35,8 +36,11 @@ pub(super) fn check_nodes(inside: &EnsembleFacts, aim: &Requirements) -> Vec<Fin
             .fix("delete them if they are not containers (created by hand or restored); check znode.container.checkIntervalMs")
     }));
     let part = if nodes.is_complete { String::new() } else { format!(", of {} in all", nodes.folders) };
-    let seen =
-        format!("below {base}, {} with {} examined{part}", many(nodes.examined, "lock"), many(nodes.claims, "claim"));
+    let seen = format!(
+        "below {base}, {} with {} examined{part}",
+        format_count(nodes.examined, "lock"),
+        format_count(nodes.claims, "claim")
+    );
     if findings.is_empty() {
         let means = if nodes.is_complete { "no leftovers" } else { "no leftovers, as far as examined" };
         findings.push(ok(check, "", seen).impact(means));
@@ -60,7 +64,7 @@ mod tests {
     fn each_kind_of_orphan_is_reported() {
         let good = NodeSurvey { folders: 9, examined: 9, claims: 1, is_complete: true, ..NodeSurvey::default() };
         let find = |nodes| {
-            check_nodes(&EnsembleFacts { nodes: Ok(nodes), ..three_servers().ensemble.unwrap() }, &requirements())
+            judge_nodes(&EnsembleFacts { nodes: Ok(nodes), ..three_servers().ensemble.unwrap() }, &requirements())
         };
         assert_level(&find(good.clone())[0], Good, "9 locks with 1 claim examined");
         let part = NodeSurvey { is_complete: false, folders: 5000, examined: 1000, ..good.clone() };
@@ -82,6 +86,6 @@ mod tests {
             nodes: Err(UnknownReason::RequestFailed(leasehold_zookeeper::Error::NoAuth)),
             ..three_servers().ensemble.unwrap()
         };
-        assert_level(&check_nodes(&hidden, &requirements())[0], Unknown, "forever");
+        assert_level(&judge_nodes(&hidden, &requirements())[0], Unknown, "forever");
     }
 }

@@ -133,23 +133,24 @@ pub(super) fn three_servers() -> Facts {
     }
 }
 
-fn with_line(mut lines: KeyValues, key: &str, value: &str) -> KeyValues {
-    lines.0.insert(key.into(), value.into());
-    lines
+/// The same reply, with this value.
+fn with_line(mut reply: KeyValues, key: &str, value: &str) -> KeyValues {
+    reply.0.insert(key.into(), value.into());
+    reply
 }
 
 impl Server {
-    /// The same server, with another line in `srvr`.
+    /// The same server, with this value in its reply to `srvr`.
     pub(super) fn with_srvr(self, key: &str, value: &str) -> Self {
         Self { srvr: self.srvr.map(|lines| with_line(lines, key, value)), ..self }
     }
 
-    /// The same server, with another figure in `mntr`.
+    /// The same server, with this value in its reply to `mntr`.
     pub(super) fn with_mntr(self, key: &str, value: &str) -> Self {
         Self { mntr: self.mntr.map(|lines| with_line(lines, key, value)), ..self }
     }
 
-    /// The same server, with another setting in `conf`.
+    /// The same server, with this value in its reply to `conf`.
     pub(super) fn with_conf(self, key: &str, value: &str) -> Self {
         Self { conf: self.conf.map(|lines| with_line(lines, key, value)), ..self }
     }

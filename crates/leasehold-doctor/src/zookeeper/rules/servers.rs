@@ -1,67 +1,72 @@
-//! Each server on its own: whether it serves requests, and its version.
+//! Judges each server on its own: whether it serves requests, and its version.
 
 use super::super::facts::{Facts, Role, Server, UnknownReason};
 use super::{fail, ok, unknown, warn};
 use crate::{Finding, Level};
 
-/// The first version with container nodes; a lock's folder is one.
+/// The first version with container nodes, which the folders of locks are.
 const OLDEST: [u32; 3] = [3, 5, 3];
 
-/// Whether it serves requests. One of several servers may be unreachable.
-pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
-    let (check, at) = ("reachable", &server.address);
+/// Judges whether a server serves requests. One of several servers may be unreachable.
+pub(super) fn judge_reachable(server: &Server, facts: &Facts) -> Finding {
+    let (check, address) = ("reachable", &server.address);
     let (level, means) = match &facts.ensemble {
         Ok(_) => (Level::Warn, "clients use the others; if too many more fail, no lock can be acquired or renewed"),
-        Err(_) => (Level::Fail, "no lock can be taken or renewed"),
+        Err(_) => (Level::Fail, "no lock can be acquired or renewed"),
     };
-    let bad = |found: String, fix: &str| Finding::new(level, check, at, found).impact(means).fix(fix);
+    let bad = |found: String, fix: &str| Finding::new(level, check, address, found).impact(means).fix(fix);
     match (server.check_serving(), server.role()) {
-        (Ok(()), Ok(role)) => ok(check, at, format!("it responds, as {role}")).impact("it serves clients"),
-        (Ok(()), Err(_)) if server.session.is_ok() => ok(check, at, "it opened a session").impact("it serves clients"),
-        (Ok(()), Err(no)) => unknown(check, at, &no).impact("it may or may not serve clients"),
+        (Ok(()), Ok(role)) => ok(check, address, format!("it responds, as {role}")).impact("it serves clients"),
+        (Ok(()), Err(_)) if server.session.is_ok() => {
+            ok(check, address, "it opened a session").impact("it serves clients")
+        }
+        (Ok(()), Err(reason)) => unknown(check, address, &reason).impact("it may or may not serve clients"),
         (Err(UnknownReason::NotServing), _) => bad(
             "it runs, but is not serving requests: it has no leader, or is starting".into(),
             "start the other servers, so that there is a majority; check its log, and the ports between them",
         ),
-        (Err(no @ UnknownReason::NotReported(_)), Ok(Role::ReadOnly)) => {
-            bad(no.to_string(), "start the other servers, so that there is a majority; check the ports between them")
-        }
+        (Err(reason @ UnknownReason::NotReported(_)), Ok(Role::ReadOnly)) => bad(
+            reason.to_string(),
+            "start the other servers, so that there is a majority; check the ports between them",
+        ),
         // In this case it is not known whether it serves requests, either.
         (
             Err(
-                no @ (UnknownReason::NotWhitelisted(_)
+                reason @ (UnknownReason::NotWhitelisted(_)
                 | UnknownReason::TlsOnly
                 | UnknownReason::NotReported(_)
                 | UnknownReason::RequestFailed(_)),
             ),
             _,
-        ) => unknown(check, at, &no).impact("it may or may not serve clients"),
-        (Err(no), _) => bad(
-            no.to_string(),
+        ) => unknown(check, address, &reason).impact("it may or may not serve clients"),
+        (Err(reason), _) => bad(
+            reason.to_string(),
             "start it, or correct its address in the URL; check firewalls and its clientPortAddress",
         ),
     }
 }
 
-/// Its version; `None` if it is unreachable.
-pub(super) fn version(server: &Server) -> Option<Finding> {
-    let (check, at) = ("version", &server.address);
+/// Judges whether a server is new enough; `None` if it is unreachable.
+pub(super) fn judge_version(server: &Server) -> Option<Finding> {
+    let (check, address) = ("version", &server.address);
     match server.version() {
         Ok((text, numbers)) if numbers < OLDEST => Some(
-            fail(check, at, format!("ZooKeeper {text}"))
+            fail(check, address, format!("ZooKeeper {text}"))
                 .impact("it does not support container nodes, which hold locks: no lock can be acquired")
                 .fix("ZooKeeper 3.5.3 or newer; preferably a supported version"),
         ),
         Ok((text, _)) => {
-            Some(ok(check, at, format!("ZooKeeper {text}")).impact("it supports all features that locks need"))
+            Some(ok(check, address, format!("ZooKeeper {text}")).impact("it supports all features that locks need"))
         }
         Err(UnknownReason::Unreachable(_) | UnknownReason::NotServing) => None,
-        Err(no) => Some(unknown(check, at, &no).impact("locks need ZooKeeper 3.5.3 or newer, for containers")),
+        Err(reason) => {
+            Some(unknown(check, address, &reason).impact("locks need ZooKeeper 3.5.3 or newer, for containers"))
+        }
     }
 }
 
-/// Whether the versions are equal.
-pub(super) fn versions(servers: &[Server]) -> Option<Finding> {
+/// Warns if the servers have different versions; `None` if not.
+pub(super) fn judge_versions(servers: &[Server]) -> Option<Finding> {
     let mut all: Vec<_> = servers.iter().filter_map(|server| server.version().ok()).collect();
     all.sort_by_key(|(_, numbers)| *numbers);
     let ((first, oldest), (last, newest)) = (all.first()?, all.last()?);
@@ -84,13 +89,13 @@ mod tests {
         without.ensemble = Err(leasehold::Error::new(leasehold::ErrorKind::Unavailable, "no leader"));
         let lost =
             Server { srvr: Err(UnknownReason::Unreachable("it cannot be reached: refused".into())), ..follower("h") };
-        assert_level(&reachable(&lost, &with), Warn, "refused");
-        assert_level(&reachable(&lost, &without), Fail, "no lock");
+        assert_level(&judge_reachable(&lost, &with), Warn, "refused");
+        assert_level(&judge_reachable(&lost, &without), Fail, "no lock");
         let idle = Server { srvr: Err(UnknownReason::NotServing), ..follower("h") };
-        assert_level(&reachable(&idle, &with), Warn, "has no leader");
+        assert_level(&judge_reachable(&idle, &with), Warn, "has no leader");
         let read_only = follower("h").with_srvr("Mode", "read-only");
-        assert_level(&reachable(&read_only, &without), Fail, "read-only");
-        assert_level(&reachable(&follower("h"), &with), Good, "as follower");
+        assert_level(&judge_reachable(&read_only, &without), Fail, "read-only");
+        assert_level(&judge_reachable(&follower("h"), &with), Good, "as follower");
     }
 
     #[test]
@@ -102,28 +107,28 @@ mod tests {
             session: visit,
             ..follower("h")
         };
-        assert_level(&reachable(&mute(follower("h").session), &facts), Good, "opened a session");
+        assert_level(&judge_reachable(&mute(follower("h").session), &facts), Good, "opened a session");
         assert_level(
-            &reachable(&mute(Err(UnknownReason::Unreachable("no session".into()))), &facts),
+            &judge_reachable(&mute(Err(UnknownReason::Unreachable("no session".into()))), &facts),
             Warn,
             "no session",
         );
-        assert_level(&reachable(&mute(Err(UnknownReason::not_reported("it"))), &facts), Unknown, "may not serve");
+        assert_level(&judge_reachable(&mute(Err(UnknownReason::not_reported("it"))), &facts), Unknown, "may not serve");
     }
 
     #[test]
     fn versions_without_containers_fail() {
-        let of = |text: &str| version(&follower("h").with_srvr("Zookeeper version", text)).unwrap();
+        let of = |text: &str| judge_version(&follower("h").with_srvr("Zookeeper version", text)).unwrap();
         assert_level(&of("3.4.14-4c25d480e66aadd371de8bd2fd8da255ac140bcf, built on 03/06/2019"), Fail, "3.5.3");
         assert_level(&of("3.5.2-alpha-1750793"), Fail, "container nodes");
         assert_level(&of("3.5.3-beta-8ce24f9e675cbefffb8f21a47e06b42864475a60"), Good, "3.5.3");
         assert_level(&of("3.9.2-e454e8c7283100c7caec6dcae2bc82aaecb63023, built on"), Good, "3.9.2");
         assert_level(&of("soon"), Unknown, "3.5.3");
         let mixed = [follower("h"), follower("i").with_srvr("Zookeeper version", "3.6.1-x")];
-        assert_level(&versions(&mixed).unwrap(), Warn, "3.6.1 to 3.8.0");
-        assert_eq!(versions(&[follower("h"), follower("i").with_srvr("Zookeeper version", "3.8.4-x")]), None);
+        assert_level(&judge_versions(&mixed).unwrap(), Warn, "3.6.1 to 3.8.0");
+        assert_eq!(judge_versions(&[follower("h"), follower("i").with_srvr("Zookeeper version", "3.8.4-x")]), None);
         assert_eq!(
-            version(&Server {
+            judge_version(&Server {
                 srvr: Err(UnknownReason::NotServing),
                 mntr: Err(UnknownReason::NotServing),
                 ..follower("h")

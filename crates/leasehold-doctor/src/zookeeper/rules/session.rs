@@ -1,5 +1,5 @@
-//! Sessions: how long they may be, how soon the leader learns of their activity, and whether they
-//! survive a failover.
+//! Judges sessions: how long they may be, how soon the leader learns of their activity, and whether
+//! they survive a failover.
 
 use std::time::Duration;
 
@@ -27,16 +27,16 @@ fn negotiated_timeout(facts: &Facts) -> Fact<Duration> {
                 let requested = facts.requirements.requested_timeout().min(Duration::from_millis(most));
                 return Ok(requested.max(Duration::from_millis(least)));
             }
-            (Err(no), _) | (_, Err(no)) => last = no,
+            (Err(reason), _) | (_, Err(reason)) => last = reason,
         }
     }
     Err(last)
 }
 
-/// The session for a lock with this TTL.
-pub(super) fn timeout(facts: &Facts) -> Finding {
-    let (check, aim) = ("session-timeout", &facts.requirements);
-    let (ttl, requested) = (aim.ttl, aim.requested_timeout());
+/// Judges whether the servers grant sessions that fit the locks' TTL.
+pub(super) fn judge_session_timeout(facts: &Facts) -> Finding {
+    let (check, requirements) = ("session-timeout", &facts.requirements);
+    let (ttl, requested) = (requirements.ttl, requirements.requested_timeout());
     let refused =
         format!("a dead holder's lock is free only when its session ends: locks of {} are refused", format_short(ttl));
     if ttl < MIN_TTL {
@@ -76,35 +76,36 @@ pub(super) fn timeout(facts: &Facts) -> Finding {
         }
         Ok(got) => ok(check, "", format!("sessions of {} are granted", format_short(got)))
             .impact("a dead holder's lock is free after that, at the latest"),
-        Err(no) => unknown(check, "", &no).impact("a TTL below the shortest session is refused"),
+        Err(reason) => unknown(check, "", &reason).impact("a TTL below the shortest session is refused"),
     }
 }
 
+/// The longest `tickTime` of all servers.
 fn longest_tick(facts: &Facts) -> Fact<Duration> {
     let mut longest = None;
     let mut last = UnknownReason::not_reported("tickTime");
     for server in &facts.servers {
         match server.setting("tickTime") {
             Ok(tick) => longest = longest.max(Some(tick)),
-            Err(no) => last = no,
+            Err(reason) => last = reason,
         }
     }
     longest.map(Duration::from_millis).ok_or(last)
 }
 
-/// Followers report active sessions to the leader twice per tick; locks rely on four reports within
-/// a session.
-pub(super) fn ticks(facts: &Facts) -> Finding {
+/// Judges whether the leader learns of active sessions in time. Followers report them twice per
+/// tick, and locks rely on four reports within a session's timeout.
+pub(super) fn judge_ticks(facts: &Facts) -> Finding {
     let check = "tick-time";
-    let broken = "the leader may learn of a session's activity too late, and end it while its holder relies on it: two may hold one lock";
+    let broken = "the leader may learn of a session's activity too late, and end it while its holder relies on it: two clients may hold one lock";
     let fix = "leave minSessionTimeout unset, or at least twice the tickTime; on all servers";
     if facts.servers.iter().all(|server| server.role() == Ok(Role::Standalone)) {
         return ok(check, "", "one server, standalone").impact("it learns of each session's activity directly");
     }
     let (tick, session) = match (longest_tick(facts), negotiated_timeout(facts)) {
         (Ok(tick), Ok(session)) => (tick, session),
-        (Err(no), _) | (_, Err(no)) => {
-            return unknown(check, "", &no).impact(format!("with sessions shorter than two ticks, {broken}"));
+        (Err(reason), _) | (_, Err(reason)) => {
+            return unknown(check, "", &reason).impact(format!("with sessions shorter than two ticks, {broken}"));
         }
     };
     let found = format!("tickTime is {}, and the session {}", format_short(tick), format_short(session));
@@ -127,10 +128,10 @@ pub(super) fn ticks(facts: &Facts) -> Finding {
     }
 }
 
-/// How long a leader may be unreachable before there is another, compared with the minimum time
-/// left of a lease. A renewal is certain to give seven twelfths of the session timeout, and a lease
-/// is renewed when half of that is over.
-pub(super) fn failover(facts: &Facts) -> Option<Finding> {
+/// Judges whether a failover fits into the minimum time left of a lease; `None` for a standalone
+/// server. A renewal is certain to give seven twelfths of the session timeout, and a lease is
+/// renewed when half of that is over.
+pub(super) fn judge_failover(facts: &Facts) -> Option<Finding> {
     let check = "failover-time";
     if facts.servers.iter().any(|server| server.role() == Ok(Role::Standalone)) {
         return None;
@@ -142,12 +143,12 @@ pub(super) fn failover(facts: &Facts) -> Option<Finding> {
     for server in &facts.servers {
         match silence(server) {
             Ok((tick, limit)) => longest = longest.max(Some(tick.saturating_mul(limit))),
-            Err(no) => last = no,
+            Err(reason) => last = reason,
         }
     }
     let (silence, session) = match (longest.map(Duration::from_millis).ok_or(last), negotiated_timeout(facts)) {
         (Ok(silence), Ok(session)) => (silence, session),
-        (Err(no), _) | (_, Err(no)) => return Some(unknown(check, "", &no).impact(means)),
+        (Err(reason), _) | (_, Err(reason)) => return Some(unknown(check, "", &reason).impact(means)),
     };
     let (duration, left) = (silence + ELECTION, session * 7 / 24);
     let found = format!("syncLimit x tickTime is {}; sessions are {}", format_short(silence), format_short(session));
@@ -166,8 +167,8 @@ pub(super) fn failover(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Whether the servers have equal settings.
-pub(super) fn settings(servers: &[Server]) -> Option<Finding> {
+/// Warns if the servers have different settings; `None` if not.
+pub(super) fn judge_settings(servers: &[Server]) -> Option<Finding> {
     let differ = |key: &&&str| {
         let mut values = servers.iter().filter_map(|server| server.setting(key).ok());
         let first = values.next();
@@ -208,66 +209,70 @@ mod tests {
 
     #[test]
     fn session_timeouts_are_compared_with_the_ttl() {
-        assert_level(&timeout(&with_ttl_and_session(10, 10)), Good, "10 s are granted");
-        assert_level(&timeout(&with_ttl_and_session(60, 40)), Good, "renewed more often");
-        assert_level(&timeout(&with_ttl_and_session(2, 4)), Fail, "a TTL of 4 s or more");
+        assert_level(&judge_session_timeout(&with_ttl_and_session(10, 10)), Good, "10 s are granted");
+        assert_level(&judge_session_timeout(&with_ttl_and_session(60, 40)), Good, "renewed more often");
+        assert_level(&judge_session_timeout(&with_ttl_and_session(2, 4)), Fail, "a TTL of 4 s or more");
         let mut facts = with_ttl_and_session(10, 10);
         facts.requirements.session_timeout = Some(Duration::from_secs(20));
-        assert_level(&timeout(&facts), Fail, "session-timeout=");
+        assert_level(&judge_session_timeout(&facts), Fail, "session-timeout=");
         facts.requirements.session_timeout = Some(Duration::from_secs(5));
-        assert_level(&timeout(&facts), Good, "granted");
+        assert_level(&judge_session_timeout(&facts), Good, "granted");
         facts.requirements.ttl = Duration::from_millis(500);
-        assert_level(&timeout(&facts), Fail, "the shortest possible is 2 s");
-        // From the settings: 1 s to 10 s.
-        assert_level(&timeout(&without_sessions(with_ttl_and_session(30, 0))), Good, "longest session is 10 s");
+        assert_level(&judge_session_timeout(&facts), Fail, "the shortest possible is 2 s");
+        // Without sessions, the settings count: they allow 1 s to 10 s.
+        assert_level(
+            &judge_session_timeout(&without_sessions(with_ttl_and_session(30, 0))),
+            Good,
+            "longest session is 10 s",
+        );
         let mut blind = without_sessions(with_ttl_and_session(30, 0));
         blind.servers.iter_mut().for_each(|server| server.conf = Err(UnknownReason::NotWhitelisted("conf")));
-        assert_level(&timeout(&blind), Unknown, "4lw.commands.whitelist");
+        assert_level(&judge_session_timeout(&blind), Unknown, "4lw.commands.whitelist");
     }
 
     #[test]
     fn ticks_too_long_for_a_session_fail() {
-        assert_level(&ticks(&with_ttl_and_session(10, 10)), Good, "four times");
+        assert_level(&judge_ticks(&with_ttl_and_session(10, 10)), Good, "four times");
         let low = |facts| with_conf(facts, "minSessionTimeout", "500");
         assert_level(
-            &ticks(&low(with_conf(with_ttl_and_session(10, 10), "tickTime", "2000"))),
+            &judge_ticks(&low(with_conf(with_ttl_and_session(10, 10), "tickTime", "2000"))),
             Warn,
             "with shorter ones",
         );
         assert_level(
-            &ticks(&low(with_conf(with_ttl_and_session(3, 3), "tickTime", "2000"))),
+            &judge_ticks(&low(with_conf(with_ttl_and_session(3, 3), "tickTime", "2000"))),
             Fail,
-            "two may hold one lock",
+            "two clients may hold one lock",
         );
         let mut blind = with_ttl_and_session(10, 10);
         blind.servers.iter_mut().for_each(|server| server.conf = Err(UnknownReason::TlsOnly));
-        assert_level(&ticks(&blind), Unknown, "two ticks");
+        assert_level(&judge_ticks(&blind), Unknown, "two ticks");
         blind.servers = vec![standalone("h")];
-        assert_level(&ticks(&blind), Good, "directly");
+        assert_level(&judge_ticks(&blind), Good, "directly");
     }
 
     #[test]
     fn a_failover_longer_than_a_lease_is_a_warning() {
-        // 2.5 s of silence, and 1 s more.
-        assert_level(&failover(&with_ttl_and_session(30, 12)).unwrap(), Good, "3.5 s");
-        assert_level(&failover(&with_ttl_and_session(30, 11)).unwrap(), Warn, "a TTL of 13 s or more");
+        // syncLimit x tickTime is 2.5 s, and the election takes 1 s.
+        assert_level(&judge_failover(&with_ttl_and_session(30, 12)).unwrap(), Good, "3.5 s");
+        assert_level(&judge_failover(&with_ttl_and_session(30, 11)).unwrap(), Warn, "a TTL of 13 s or more");
         assert_level(
-            &failover(&with_conf(with_ttl_and_session(30, 30), "tickTime", "2000")).unwrap(),
+            &judge_failover(&with_conf(with_ttl_and_session(30, 30), "tickTime", "2000")).unwrap(),
             Warn,
             "only after 10 s",
         );
         let mut facts = with_ttl_and_session(30, 30);
         facts.servers.iter_mut().for_each(|server| server.conf = Err(UnknownReason::NotWhitelisted("conf")));
-        assert_level(&failover(&facts).unwrap(), Unknown, "no leader");
+        assert_level(&judge_failover(&facts).unwrap(), Unknown, "no leader");
         facts.servers = vec![standalone("h")];
-        assert_eq!(failover(&facts), None);
+        assert_eq!(judge_failover(&facts), None);
     }
 
     #[test]
     fn different_settings_are_a_warning() {
         let mut facts = three_servers();
-        assert_eq!(settings(&facts.servers), None);
+        assert_eq!(judge_settings(&facts.servers), None);
         facts.servers[1] = facts.servers[1].clone().with_conf("tickTime", "2000");
-        assert_level(&settings(&facts.servers).unwrap(), Warn, "all servers: tickTime");
+        assert_level(&judge_settings(&facts.servers).unwrap(), Warn, "all servers: tickTime");
     }
 }

@@ -1,4 +1,4 @@
-//! Time: the leader's clock, round trips, and what slows the servers down.
+//! Judges the leader's clock, round trips, and what slows the servers down.
 
 use std::time::Duration;
 
@@ -6,26 +6,26 @@ use super::super::facts::{EnsembleFacts, Fact, Facts, RoundTrips, Server, Unknow
 use super::{format_short, ok, unknown, warn};
 use crate::Finding;
 
-/// The difference between synchronized clocks is smaller than this.
+/// A clock that differs from ours by more than this is not synchronized.
 const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(1);
-/// This many waiting requests count as a queue.
-const QUEUE: u64 = 100;
-/// A slower disk delays all requests; ZooKeeper itself warns of it, too.
+/// This many outstanding requests, or more, delay renewals.
+const MANY_OUTSTANDING: u64 = 100;
+/// A disk that takes longer delays all requests; ZooKeeper itself warns of it, too.
 const MAX_FSYNC: Duration = Duration::from_secs(1);
 
-/// A session sends a heartbeat every sixth of its timeout.
+/// How often a session sends a heartbeat: every sixth of its timeout.
 fn heartbeat_interval(facts: &Facts) -> Duration {
     let visits = facts.servers.iter().filter_map(|server| Some(server.session.as_ref().ok()?.timeout));
     visits.min().unwrap_or_else(|| facts.requirements.requested_timeout()) / 6
 }
 
-/// The leader's clock compared with ours. It matters only for times that people read.
-pub(super) fn clock(inside: &EnsembleFacts) -> Finding {
+/// Judges the leader's clock against ours. It matters only for times that people read.
+pub(super) fn judge_clock(inside: &EnsembleFacts) -> Finding {
     let check = "clock";
     let gap = match &inside.probe {
         Ok(probe) => probe.clock,
-        Err(no) => {
-            return unknown(check, "", no)
+        Err(reason) => {
+            return unknown(check, "", reason)
                 .impact("`leasehold ls` computes how long a lock has been held from the leader's clock");
         }
     };
@@ -39,77 +39,84 @@ pub(super) fn clock(inside: &EnsembleFacts) -> Finding {
     }
     warn(check, "", found)
         .impact("the ages in `leasehold ls` are wrong by that. Holders and leases do not depend on it")
-        .fix("synchronize the clocks: chrony or ntpd, here and there")
+        .fix("synchronize the clocks: chrony or ntpd, on this machine and on the servers")
 }
 
-fn trips(check: &'static str, what: &str, at: &str, trips: &Fact<RoundTrips>, beat: Duration) -> Finding {
+/// Judges whether all `trips`, which are reads or writes as `what` says, are within `limit`.
+fn judge_trips(check: &'static str, what: &str, address: &str, trips: &Fact<RoundTrips>, limit: Duration) -> Finding {
     match trips {
         Ok(trips) => {
             let (median, longest) = (format_short(trips.median), format_short(trips.longest));
             let found = format!("median {median}, longest {longest} of {} {what}", trips.count);
-            if trips.longest <= beat {
-                return ok(check, at, found).impact(format!(
+            if trips.longest <= limit {
+                return ok(check, address, found).impact(format!(
                     "well within a sixth of the session ({}), the limit for renewals",
-                    format_short(beat)
+                    format_short(limit)
                 ));
             }
-            warn(check, at, found)
+            warn(check, address, found)
                 .impact(format!(
                     "a renewal needs its response within a sixth of the session ({}): later ones lose leases",
-                    format_short(beat)
+                    format_short(limit)
                 ))
                 .fix("a longer TTL, or servers that are nearer or less busy")
         }
-        Err(no) => unknown(check, at, no).impact("responses longer than a sixth of the session lose leases"),
+        Err(reason) => {
+            unknown(check, address, reason).impact("responses longer than a sixth of the session lose leases")
+        }
     }
 }
 
-/// Writes, which a majority must store on disk.
-pub(super) fn write_trip(inside: &EnsembleFacts, facts: &Facts) -> Finding {
+/// Judges the durations of writes, which a majority must store on disk.
+pub(super) fn judge_write_trip(inside: &EnsembleFacts, facts: &Facts) -> Finding {
     let writes = inside.probe.as_ref().map(|probe| probe.writes).map_err(UnknownReason::clone);
-    trips("write-trip", "writes", "", &writes, heartbeat_interval(facts))
+    judge_trips("write-trip", "writes", "", &writes, heartbeat_interval(facts))
 }
 
-/// Reads, which each server answers on its own: the slowest server.
-pub(super) fn read_trip(facts: &Facts) -> Finding {
+/// Judges the durations of reads on the slowest server; each server answers reads on its own.
+pub(super) fn judge_read_trip(facts: &Facts) -> Finding {
     let check = "round-trip";
     let reads = |server: &Server| server.session.as_ref().map_err(UnknownReason::clone)?.read_trips.clone();
     let slowest = facts.servers.iter().filter_map(|server| Some((server, reads(server).ok()?)));
     match slowest.max_by_key(|(_, trips)| trips.longest) {
-        Some((server, slowest)) => trips(check, "reads", &server.address, &Ok(slowest), heartbeat_interval(facts)),
+        Some((server, slowest)) => {
+            judge_trips(check, "reads", &server.address, &Ok(slowest), heartbeat_interval(facts))
+        }
         None => {
-            let no = facts.servers.iter().find_map(|server| reads(server).err());
-            trips(
+            let reason = facts.servers.iter().find_map(|server| reads(server).err());
+            judge_trips(
                 check,
                 "reads",
                 "",
-                &Err(no.unwrap_or_else(|| UnknownReason::not_reported("it"))),
+                &Err(reason.unwrap_or_else(|| UnknownReason::not_reported("it"))),
                 heartbeat_interval(facts),
             )
         }
     }
 }
 
-/// How long requests took on the server itself.
-pub(super) fn latency(server: &Server, facts: &Facts) -> Finding {
-    let (check, at) = ("latency", &server.address);
+/// Judges how long requests took on the server itself, since it started.
+pub(super) fn judge_latency(server: &Server, facts: &Facts) -> Finding {
+    let (check, address) = ("latency", &server.address);
     match parse_latency(server) {
         Ok((mean, longest)) => {
             let limit = heartbeat_interval(facts);
             let found =
                 format!("requests need {} on average; the longest {}", format_short(mean), format_short(longest));
             if longest <= limit {
-                return ok(check, at, found).impact("no request was so slow that it would have lost a lease");
+                return ok(check, address, found).impact("no request was so slow that it would have lost a lease");
             }
-            warn(check, at, found)
+            warn(check, address, found)
                 .impact(format!("since it started, a request took longer than a sixth of the session ({}): leases may end meanwhile", format_short(limit)))
                 .fix("a separate disk for its log (dataLogDir), enough memory, no long pauses of its JVM; then `srst` resets the figures")
         }
-        Err(no) => unknown(check, at, &no).impact("requests longer than a sixth of the session lose leases"),
+        Err(reason) => {
+            unknown(check, address, &reason).impact("requests longer than a sixth of the session lose leases")
+        }
     }
 }
 
-/// `Latency min/avg/max: 0/0.5/12`
+/// The average and the longest latency of a server, from `Latency min/avg/max: 0/0.5/12` in ms.
 pub(super) fn parse_latency(server: &Server) -> Fact<(Duration, Duration)> {
     let text = server.srvr.as_ref().map_err(UnknownReason::clone)?.text("Latency min/avg/max")?;
     let mut parts = text.split('/').map(str::parse::<f64>);
@@ -125,48 +132,50 @@ pub(super) fn parse_latency(server: &Server) -> Fact<(Duration, Duration)> {
     }
 }
 
-/// Waiting requests.
-pub(super) fn load(server: &Server) -> Finding {
-    let (check, at) = ("load", &server.address);
+/// Judges the number of requests that wait on a server.
+pub(super) fn judge_load(server: &Server) -> Finding {
+    let (check, address) = ("load", &server.address);
     let figure = server.srvr.as_ref().map_err(UnknownReason::clone).and_then(|srvr| srvr.number("Outstanding"));
     match figure {
-        Ok(waiting) if waiting >= QUEUE => warn(check, at, format!("{waiting} requests are outstanding"))
-            .impact("renewals wait with them, and may be too late")
-            .fix(
-                "find the clients that send so many (`cons`); a faster disk for the log; a separate ensemble for locks",
-            ),
+        Ok(waiting) if waiting >= MANY_OUTSTANDING => warn(
+            check,
+            address,
+            format!("{waiting} requests are outstanding"),
+        )
+        .impact("renewals wait with them, and may be too late")
+        .fix("find the clients that send so many (`cons`); a faster disk for the log; a separate ensemble for locks"),
         Ok(waiting) => {
-            ok(check, at, format!("{waiting} requests are outstanding")).impact("renewals are served at once")
+            ok(check, address, format!("{waiting} requests are outstanding")).impact("renewals are served at once")
         }
-        Err(no) => unknown(check, at, &no).impact("behind a queue of requests, renewals are too late"),
+        Err(reason) => unknown(check, address, &reason).impact("behind a queue of requests, renewals are too late"),
     }
 }
 
-/// How long the disk took.
-pub(super) fn fsync(server: &Server, facts: &Facts) -> Finding {
-    let (check, at) = ("fsync", &server.address);
+/// Judges how long a server's disk took to store writes, and whether it waits for its disk at all.
+pub(super) fn judge_fsync(server: &Server, facts: &Facts) -> Finding {
+    let (check, address) = ("fsync", &server.address);
     let figure = server.metric("zk_max_fsynctime").and_then(|most| Ok((server.metric("zk_avg_fsynctime")?, most)));
     match figure {
         // The figures were read after our writes.
         Ok(_) if facts.has_written_probe() && server.metric("zk_cnt_fsynctime") == Ok(0) => warn(
             check,
-            at,
+            address,
             "it never waited for its disk, although there were writes",
         )
-        .impact("when its machine fails, it loses unwritten data: if a majority loses a grant, two may hold one lock")
+        .impact("when its machine fails, it loses unwritten data: if a majority loses a grant, two clients may hold one lock")
         .fix("forceSync=yes (zookeeper.forceSync) on all servers, which is the default"),
         Ok((mean, longest)) => {
             let (mean, longest) = (Duration::from_millis(mean), Duration::from_millis(longest));
             let found =
                 format!("the disk needs {} on average, and {} at most", format_short(mean), format_short(longest));
             if longest <= heartbeat_interval(facts).min(MAX_FSYNC) {
-                return ok(check, at, found).impact("a grant is on its disk soon");
+                return ok(check, address, found).impact("a grant is on its disk soon");
             }
-            warn(check, at, found)
+            warn(check, address, found)
                 .impact("a write needs a majority of disks before its reply: when disks are slow, renewals are late and leases end")
                 .fix("a separate disk for its log (dataLogDir), and not a network disk")
         }
-        Err(no) => unknown(check, at, &no).impact("a write needs a majority of disks before its reply"),
+        Err(reason) => unknown(check, address, &reason).impact("a write needs a majority of disks before its reply"),
     }
 }
 
@@ -186,11 +195,11 @@ mod tests {
 
     #[test]
     fn a_clock_offset_is_only_a_warning() {
-        assert_level(&clock(&ensemble(-900, 1)), Good, "behind");
-        assert_level(&clock(&ensemble(1_004, 1)), Good, "give or take");
-        assert_level(&clock(&ensemble(60_000, 1)), Warn, "do not depend on it");
+        assert_level(&judge_clock(&ensemble(-900, 1)), Good, "behind");
+        assert_level(&judge_clock(&ensemble(1_004, 1)), Good, "give or take");
+        assert_level(&judge_clock(&ensemble(60_000, 1)), Warn, "do not depend on it");
         assert_level(
-            &clock(&EnsembleFacts { probe: Err(UnknownReason::not_reported("it")), ..ensemble(0, 1) }),
+            &judge_clock(&EnsembleFacts { probe: Err(UnknownReason::not_reported("it")), ..ensemble(0, 1) }),
             Unknown,
             "leasehold ls",
         );
@@ -199,38 +208,42 @@ mod tests {
     #[test]
     fn slow_round_trips_are_a_warning() {
         // Sessions of 30 s.
-        assert_level(&write_trip(&ensemble(0, 5_000), &three_servers()), Good, "sixth of the session (5 s)");
-        assert_level(&write_trip(&ensemble(0, 5_001), &three_servers()), Warn, "longer TTL");
-        assert_level(&read_trip(&three_servers()), Good, "10 reads");
+        assert_level(&judge_write_trip(&ensemble(0, 5_000), &three_servers()), Good, "sixth of the session (5 s)");
+        assert_level(&judge_write_trip(&ensemble(0, 5_001), &three_servers()), Warn, "longer TTL");
+        assert_level(&judge_read_trip(&three_servers()), Good, "10 reads");
         let mut slow = three_servers();
         let reads = RoundTrips { count: 10, median: Duration::from_secs(1), longest: Duration::from_secs(6) };
         slow.servers[2].session.as_mut().unwrap().read_trips = Ok(reads);
-        let finding = read_trip(&slow);
+        let finding = judge_read_trip(&slow);
         assert_level(&finding, Warn, "longest 6 s");
         assert_eq!(finding.subject, slow.servers[2].address);
         slow.servers.iter_mut().for_each(|server| server.session = Err(UnknownReason::NotServing));
-        assert_level(&read_trip(&slow), Unknown, "sixth");
+        assert_level(&judge_read_trip(&slow), Unknown, "sixth");
     }
 
     #[test]
     fn server_latency_load_and_fsync_are_checked() {
         let facts = three_servers();
         let server = |text: &str| follower("h").with_srvr("Latency min/avg/max", text);
-        assert_level(&latency(&server("0/1.25/300"), &facts), Good, "1.2 ms on average");
-        assert_level(&latency(&server("0/4/300"), &facts), Good, "300 ms");
-        assert_level(&latency(&server("0/4/7000"), &facts), Warn, "dataLogDir");
-        assert_level(&latency(&server("0/-/"), &facts), Unknown, "latency");
-        assert_level(&load(&follower("h").with_srvr("Outstanding", "3")), Good, "3 requests");
-        assert_level(&load(&follower("h").with_srvr("Outstanding", "100")), Warn, "cons");
-        assert_level(&load(&Server { srvr: Err(UnknownReason::TlsOnly), ..follower("h") }), Unknown, "plain port");
-        assert_level(&fsync(&follower("h").with_mntr("zk_max_fsynctime", "40"), &facts), Good, "40 ms at most");
-        assert_level(&fsync(&follower("h").with_mntr("zk_max_fsynctime", "1500"), &facts), Warn, "1.5 s at most");
+        assert_level(&judge_latency(&server("0/1.25/300"), &facts), Good, "1.2 ms on average");
+        assert_level(&judge_latency(&server("0/4/300"), &facts), Good, "300 ms");
+        assert_level(&judge_latency(&server("0/4/7000"), &facts), Warn, "dataLogDir");
+        assert_level(&judge_latency(&server("0/-/"), &facts), Unknown, "latency");
+        assert_level(&judge_load(&follower("h").with_srvr("Outstanding", "3")), Good, "3 requests");
+        assert_level(&judge_load(&follower("h").with_srvr("Outstanding", "100")), Warn, "cons");
+        assert_level(
+            &judge_load(&Server { srvr: Err(UnknownReason::TlsOnly), ..follower("h") }),
+            Unknown,
+            "plain port",
+        );
+        assert_level(&judge_fsync(&follower("h").with_mntr("zk_max_fsynctime", "40"), &facts), Good, "40 ms at most");
+        assert_level(&judge_fsync(&follower("h").with_mntr("zk_max_fsynctime", "1500"), &facts), Warn, "1.5 s at most");
         let careless = follower("h").with_mntr("zk_cnt_fsynctime", "0");
-        assert_level(&fsync(&careless, &facts), Warn, "forceSync=yes");
+        assert_level(&judge_fsync(&careless, &facts), Warn, "forceSync=yes");
         let unwritten = EnsembleFacts { probe: Err(UnknownReason::not_reported("it")), ..ensemble(0, 1) };
         let unwritten = Facts { ensemble: Ok(unwritten), ..three_servers() };
-        assert_level(&fsync(&careless, &unwritten), Good, "on average");
+        assert_level(&judge_fsync(&careless, &unwritten), Good, "on average");
         let quiet = Server { mntr: Err(UnknownReason::NotWhitelisted("mntr")), ..follower("h") };
-        assert_level(&fsync(&quiet, &facts), Unknown, "4lw.commands.whitelist");
+        assert_level(&judge_fsync(&quiet, &facts), Unknown, "4lw.commands.whitelist");
     }
 }

@@ -174,7 +174,7 @@ impl VerifyArgs {
     /// can read.
     pub(crate) fn protect_password(&self) {
         if let Some(url) = &self.engine {
-            secret::protect("--engine", url, "password-file=");
+            secret::hide_typed_password("--engine", url, "password-file=");
             secret::warn_of_exposed_files(url);
         }
     }

@@ -1,4 +1,4 @@
-//! Servers for these rules' tests.
+//! Nodes of Redlock for the tests of the rules.
 
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ pub(super) fn requirements() -> Requirements {
     Requirements { deployment: Deployment::Redlock, ..fixtures::requirements() }
 }
 
-pub(super) fn settings(nodes: usize) -> RedlockSettings {
+/// The default settings for this many nodes, without strict mode.
+pub(super) fn settings(node_count: usize) -> RedlockSettings {
     RedlockSettings {
-        quorum: Quorum::from_node_count(nodes),
+        quorum: Quorum::from_node_count(node_count),
         is_even_allowed: false,
         node_timeout: Duration::from_millis(250),
         drift: Drift::REMOTE,
@@ -23,14 +24,14 @@ pub(super) fn settings(nodes: usize) -> RedlockSettings {
     }
 }
 
-/// A separate, healthy server.
+/// A healthy server of its own, `h<number>:6379`.
 pub(super) fn node(number: usize) -> NodeFacts {
     let healthy = fixtures::healthy().with_info("run_id", &format!("run{number}"));
     let master = healthy.master.clone().map(|master| MasterFacts { echo: None, tracking: None, ..master });
     NodeFacts { address: format!("h{number}:6379"), master, ..healthy }
 }
 
-/// The server, on a separate machine.
+/// A node of Redlock that is this server, on a machine of its own.
 pub(super) fn voter(node: NodeFacts) -> Voter {
     let (host, port) = node.address.split_once(':').unwrap();
     let number: u8 = host[1..].parse().unwrap();

@@ -1,4 +1,4 @@
-//! One server that votes: the rules for a single server, and those about its vote.
+//! Judges one node of Redlock: by the rules for any server, and by those about its vote.
 
 use super::super::super::facts::{NodeFacts, Requirements};
 use super::super::super::redlock::{RedlockSettings, Voter};
@@ -7,31 +7,45 @@ use super::restart;
 use crate::{Finding, Level};
 use leasehold::{Error, ErrorKind};
 
-/// All findings about one server.
+/// All findings about one node that responds.
 pub(super) fn judge_node(
     node: &NodeFacts,
     voters: &[Voter],
     settings: &RedlockSettings,
-    aim: &Requirements,
+    requirements: &Requirements,
 ) -> Vec<Finding> {
-    let mut findings = vec![reachable(node, settings, super::able_voter_count(voters)), role(node, voters)];
-    findings.extend(cluster_mode(node));
-    findings.extend([access::scripts(node, aim), access::script_time(node, aim)]);
+    let mut findings = vec![judge_reachable(node, settings, super::able_voter_count(voters)), judge_role(node, voters)];
+    findings.extend(judge_cluster_mode(node));
+    findings.extend([access::judge_scripts(node, requirements), access::judge_script_time(node, requirements)]);
     if let Some(master) = &node.master {
-        findings.push(access::layout(node, master, aim));
-        findings.extend(access::run_id(node, aim));
+        findings.push(access::judge_lock_keys(node, master, requirements));
+        findings.extend(access::judge_run_id(node, requirements));
     }
-    findings.extend([memory::eviction_policy(node), memory::evicted_keys(node), memory::free_memory(node)]);
+    findings.extend([
+        memory::judge_eviction_policy(node),
+        memory::judge_evicted_keys(node),
+        memory::judge_free_memory(node),
+    ]);
     if let Some(master) = &node.master {
-        findings.extend([restart::persistence(node, settings), durability::restart(node, aim), replicas(node)]);
-        findings.extend(master.keys.iter().flat_map(|keys| keys::judge(node, keys, aim)));
-        findings.push(timing::slow_log(node, aim));
+        findings.extend([
+            restart::judge_persistence(node, settings),
+            durability::judge_restart(node, requirements),
+            judge_replicas(node),
+        ]);
+        findings.extend(master.keys.iter().flat_map(|keys| keys::judge_keys(node, keys, requirements)));
+        findings.push(timing::judge_slow_log(node, requirements));
     }
     findings
 }
 
-/// The server is unreachable, or refuses the login; `able_count` of the others can vote.
-pub(super) fn unreachable(voter: &Voter, error: &Error, plan: &RedlockSettings, able_count: usize) -> Finding {
+/// The finding for a node that is unreachable, or that refuses the login; `able_count` nodes can
+/// vote.
+pub(super) fn judge_unreachable(
+    voter: &Voter,
+    error: &Error,
+    settings: &RedlockSettings,
+    able_count: usize,
+) -> Finding {
     let (check, level, fix) = match error.kind() {
         ErrorKind::Denied => (
             "login",
@@ -43,41 +57,42 @@ pub(super) fn unreachable(voter: &Voter, error: &Error, plan: &RedlockSettings, 
         }
         _ => (
             "reachable",
-            if able_count < plan.quorum.majority { Level::Fail } else { Level::Warn },
+            if able_count < settings.quorum.majority { Level::Fail } else { Level::Warn },
             "start it, or correct its address in the URL; look at firewalls and its `bind` setting",
         ),
     };
-    let means = effect_of_absence(plan, able_count);
-    let (at, message) = (voter.address.to_string(), error.message_without_location());
+    let means = effect_of_absence(settings, able_count);
+    let (address, message) = (voter.address.to_string(), error.message_without_location());
     // Servers that are unreachable for the same reason get the same text.
-    let found = message.strip_prefix(&at).map_or_else(|| message.clone(), |rest| format!("it{rest}"));
-    Finding::new(level, check, &at, found).impact(means).fix(fix)
+    let found = message.strip_prefix(&address).map_or_else(|| message.clone(), |rest| format!("it{rest}"));
+    Finding::new(level, check, &address, found).impact(means).fix(fix)
 }
 
-/// The effect of one server that does not vote.
-fn effect_of_absence(plan: &RedlockSettings, able: usize) -> &'static str {
-    match able.checked_sub(plan.quorum.majority) {
+/// The effect of one node that does not vote, while `able_count` nodes can.
+fn effect_of_absence(settings: &RedlockSettings, able_count: usize) -> &'static str {
+    match able_count.checked_sub(settings.quorum.majority) {
         None => "it does not vote, and the others are no majority: no lock can be acquired or renewed",
         Some(0) => "it does not vote; none of the others may fail",
         Some(_) => "it does not vote; those that do are a majority still",
     }
 }
 
-/// A server that stops responding is as bad as an unreachable one.
-fn reachable(node: &NodeFacts, plan: &RedlockSettings, able: usize) -> Finding {
-    let finding = access::reachable(node);
+/// Judges whether the node still responds: one that does not is no better than an unreachable one.
+/// `able_count` nodes can vote.
+fn judge_reachable(node: &NodeFacts, settings: &RedlockSettings, able_count: usize) -> Finding {
+    let finding = access::judge_reachable(node);
     if finding.level == Level::Ok {
         return finding;
     }
-    let level = if able < plan.quorum.majority { Level::Fail } else { Level::Warn };
-    Finding { level, ..finding }.impact(effect_of_absence(plan, able))
+    let level = if able_count < settings.quorum.majority { Level::Fail } else { Level::Warn };
+    Finding { level, ..finding }.impact(effect_of_absence(settings, able_count))
 }
 
-/// A vote is independent only if no other server determines it.
-fn role(node: &NodeFacts, voters: &[Voter]) -> Finding {
-    let (check, at) = ("role", &node.address);
+/// Fails if the node is a replica: its vote would only repeat that of its master.
+fn judge_role(node: &NodeFacts, voters: &[Voter]) -> Finding {
+    let (check, address) = ("role", &node.address);
     match &node.is_master {
-        Ok(true) => ok(check, at, "it is a master").impact("it takes claims, and its vote is its own"),
+        Ok(true) => ok(check, address, "it is a master").impact("it accepts claims, and its vote is independent"),
         Ok(false) => {
             let found = match (node.info("master_host"), node.info_number("master_port")) {
                 (Ok(host), Ok(port)) => {
@@ -87,25 +102,27 @@ fn role(node: &NodeFacts, voters: &[Voter]) -> Finding {
                 }
                 _ => "it is a replica".to_owned(),
             };
-            fail(check, at, found)
+            fail(check, address, found)
                 .impact(
                     "it accepts no claims, so it does not vote; promoted, it would lack the latest grants: a replica has no independent vote",
                 )
                 .fix("replace it by a separate server, or REPLICAOF NO ONE; nodes of redlock: are not replicas of each other")
         }
-        Err(no) => unknown(check, at, no)
+        Err(error) => unknown(check, address, error)
             .impact("a replica would not vote")
             .fix("let this user run INFO and ROLE: +info +role"),
     }
 }
 
+/// Whether a node has this host, a name or an IP address, and this port.
 fn has_address(voter: &Voter, host: &str, port: u64) -> bool {
     let place = host.parse().ok();
     u64::from(voter.address.port) == port
         && (voter.address.host.eq_ignore_ascii_case(host) || place.is_some_and(|place| voter.ips.contains(&place)))
 }
 
-fn cluster_mode(node: &NodeFacts) -> Option<Finding> {
+/// Fails if the node belongs to a cluster.
+fn judge_cluster_mode(node: &NodeFacts) -> Option<Finding> {
     (node.info_number("cluster_enabled") == Ok(1)).then(|| {
         fail("cluster-mode", &node.address, "it is a node of a cluster")
             .impact(
@@ -115,21 +132,24 @@ fn cluster_mode(node: &NodeFacts) -> Option<Finding> {
     })
 }
 
-/// A promoted replica has lost the node's latest votes.
-fn replicas(node: &NodeFacts) -> Finding {
-    let (check, at) = ("replicas", &node.address);
-    let means = "a promoted replica lacks the latest grants, and grants those locks again: two may hold one lock";
+/// Warns if the node has replicas: one that is promoted lacks the node's latest votes.
+fn judge_replicas(node: &NodeFacts) -> Finding {
+    let (check, address) = ("replicas", &node.address);
+    let means =
+        "a promoted replica lacks the latest grants, and grants those locks again: two clients may hold one lock";
     let fix = "no replicas and no Sentinels for the nodes of redlock: when one dies, the majority continues";
     match node.connected_replicas() {
         Ok(none) if none.is_empty() => {
-            ok(check, at, "it has no replica").impact("no replica with older data can replace it")
+            ok(check, address, "it has no replica").impact("no replica with older data can replace it")
         }
         Ok(some) => {
             let names: Vec<_> = some.iter().map(|one| one.address.as_str()).collect();
             let noun = if some.len() == 1 { "a replica" } else { "replicas" };
-            warn(check, at, format!("it has {noun}: {}", names.join(", "))).impact(means).fix(fix)
+            warn(check, address, format!("it has {noun}: {}", names.join(", "))).impact(means).fix(fix)
         }
-        Err(no) => unknown(check, at, &no).impact(means).fix(format!("{fix}; let this user run INFO: +info")),
+        Err(error) => {
+            unknown(check, address, &error).impact(means).fix(format!("{fix}; let this user run INFO: +info"))
+        }
     }
 }
 
@@ -143,7 +163,7 @@ mod tests {
 
     #[test]
     fn an_unreachable_node_fails_only_without_a_majority() {
-        let finding = |kind, able| unreachable(&voter(sample(1)), &Error::new(kind, "no"), &settings(5), able);
+        let finding = |kind, able| judge_unreachable(&voter(sample(1)), &Error::new(kind, "no"), &settings(5), able);
         assert_level(&finding(ErrorKind::Unavailable, 4), Warn, "a majority still");
         assert_level(&finding(ErrorKind::Unavailable, 3), Warn, "may fail");
         assert_level(&finding(ErrorKind::Unavailable, 2), Fail, "no lock can be acquired");
@@ -151,29 +171,29 @@ mod tests {
         assert_level(&finding(ErrorKind::Unsupported, 4), Fail, "6.0");
         assert_eq!(finding(ErrorKind::Denied, 4).subject, "h1:6379");
         let silent = NodeFacts { scripts: Err(QueryError::NoResponse("no answer within 5s".into())), ..sample(1) };
-        assert_level(&reachable(&silent, &settings(5), 4), Warn, "stopped responding");
-        assert_level(&reachable(&silent, &settings(5), 2), Fail, "no lock can be acquired");
-        assert_level(&reachable(&sample(1), &settings(5), 2), Good, "accepts our login");
+        assert_level(&judge_reachable(&silent, &settings(5), 4), Warn, "stopped responding");
+        assert_level(&judge_reachable(&silent, &settings(5), 2), Fail, "no lock can be acquired");
+        assert_level(&judge_reachable(&sample(1), &settings(5), 2), Good, "accepts our login");
     }
 
     #[test]
     fn a_replica_is_no_independent_vote() {
         let of = |host: &str, port: &str| {
             let node = sample(2).with_info("master_host", host).with_info("master_port", port);
-            role(&NodeFacts { is_master: Ok(false), ..node }, &five_voters())
+            judge_role(&NodeFacts { is_master: Ok(false), ..node }, &five_voters())
         };
         assert_level(&of("h1", "6379"), Fail, "h1:6379, which votes here, too");
         assert_level(&of("10.0.0.1", "6379"), Fail, "h1:6379, which votes here, too");
         assert_level(&of("h1", "7"), Fail, "replica of h1:7");
-        assert_level(&role(&sample(1), &five_voters()), Good, "its own");
+        assert_level(&judge_role(&sample(1), &five_voters()), Good, "independent");
         assert_level(
-            &role(&NodeFacts { is_master: Err(QueryError::missing("it")), ..sample(1) }, &five_voters()),
+            &judge_role(&NodeFacts { is_master: Err(QueryError::missing("it")), ..sample(1) }, &five_voters()),
             Unknown,
             "+role",
         );
         let followed = sample(1).with_replica("ip=10.0.0.9,port=6380,state=online,offset=14,lag=1");
-        assert_level(&replicas(&followed), Warn, "10.0.0.9:6380");
-        assert_level(&replicas(&sample(1)), Good, "no replica");
+        assert_level(&judge_replicas(&followed), Warn, "10.0.0.9:6380");
+        assert_level(&judge_replicas(&sample(1)), Good, "no replica");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The data that a restarted node has lost, and its cool-down.
+//! Judges which votes a node loses when it restarts, and whether nodes are in their cool-down.
 
 use std::time::Duration;
 
@@ -9,65 +9,65 @@ use super::super::{fail, format_short, ok, unknown, warn};
 use crate::{Finding, Level};
 
 const DURABILITY_FIX: &str = "appendonly yes and appendfsync always; or strict=30s (the longest lease) in the URL, which makes a node \
-    abstain for that long after a restart";
+    cool down for that long after a restart";
 const PERMISSION_FIX: &str = "let this user run INFO and CONFIG GET: +info +config|get";
 
-/// The votes that a node keeps across a restart.
-pub(super) fn persistence(node: &NodeFacts, plan: &RedlockSettings) -> Finding {
-    let (check, at) = ("persistence", &node.address);
+/// Judges which votes a node keeps across a restart.
+pub(super) fn judge_persistence(node: &NodeFacts, settings: &RedlockSettings) -> Finding {
+    let (check, address) = ("persistence", &node.address);
     let append = (node.info_number("aof_enabled"), node.setting("appendfsync"));
     if let (Ok(1), Ok("always")) = append {
-        return ok(check, at, "appendonly yes, appendfsync always").impact("a restart loses no grant");
+        return ok(check, address, "appendonly yes, appendfsync always").impact("a restart loses no grant");
     }
-    if let Some(longest) = plan.strict {
+    if let Some(longest) = settings.strict {
         let longest = format_short(longest);
         return ok(
             check,
-            at,
+            address,
             format!("not each write is on disk, or it is not known; strict={}", longest.replace(' ', "")),
         )
-        .impact(format!("after a restart it abstains for {longest}: by then all lost leases have expired"));
+        .impact(format!("after a restart it cools down for {longest}: by then all lost leases have expired"));
     }
-    let (found, forgets) = match append {
+    let (found, loss) = match append {
         (Ok(1), Ok("everysec")) => {
             ("appendonly yes, appendfsync everysec".to_owned(), "whose machine crashes loses the last second or two")
         }
         (Ok(1), Ok(fsync)) => {
             (format!("appendonly yes, appendfsync {fsync}"), "whose machine crashes loses all data not written yet")
         }
-        (Ok(1), Err(no)) | (Err(no), _) => {
-            return unknown(check, at, &no)
-                .impact("a node that restarts may lose grants, and vote for others: two may hold one lock")
+        (Ok(1), Err(error)) | (Err(error), _) => {
+            return unknown(check, address, &error)
+                .impact("a node that restarts may lose grants, and vote for others: two clients may hold one lock")
                 .fix(format!("{DURABILITY_FIX}; {PERMISSION_FIX}"));
         }
         (Ok(_), _) => match node.setting("save") {
-            Ok("") => {
-                ("appendonly no, and no snapshots (save is empty)".to_owned(), "that restarts forgets all grants")
-            }
+            Ok("") => ("appendonly no, and no snapshots (save is empty)".to_owned(), "that restarts loses all grants"),
             Ok(save) => (
                 format!("appendonly no; snapshots: save {save}"),
-                "that restarts forgets all grants since its last snapshot",
+                "that restarts loses all grants since its last snapshot",
             ),
-            Err(_) => ("appendonly no".to_owned(), "that restarts forgets grants"),
+            Err(_) => ("appendonly no".to_owned(), "that restarts loses grants"),
         },
     };
     let means = "and votes for others: where a lock was held by the barest majority, two hold it then";
-    warn(check, at, found).impact(format!("a node {forgets}, {means}")).fix(DURABILITY_FIX)
+    warn(check, address, found).impact(format!("a node {loss}, {means}")).fix(DURABILITY_FIX)
 }
 
-/// The longest lease compared with the TTL of the examination.
-pub(super) fn longest_lease(plan: &RedlockSettings, aim: &Requirements) -> Option<Finding> {
-    let (check, longest) = ("strict", plan.strict?);
+/// Judges whether the longest lease of strict mode is at least the locks' TTL; `None` without
+/// strict mode.
+pub(super) fn judge_longest_lease(settings: &RedlockSettings, requirements: &Requirements) -> Option<Finding> {
+    let (check, longest) = ("strict", settings.strict?);
     let found = format!("strict names {} as the longest lease", format_short(longest));
-    Some(if aim.ttl > longest {
+    Some(if requirements.ttl > longest {
         fail(check, "", found)
             .impact(format!(
                 "leases of {} are refused: strict mode does not wait long enough for them",
-                format_short(aim.ttl)
+                format_short(requirements.ttl)
             ))
             .fix("strict= in the URL of all clients at least as long as the longest TTL; or a shorter TTL")
     } else {
-        ok(check, "", found).impact(format!("a restarted node abstains for {}, and then votes", format_short(longest)))
+        ok(check, "", found)
+            .impact(format!("a restarted node cools down for {}, and then votes", format_short(longest)))
     })
 }
 
@@ -75,22 +75,24 @@ pub(super) fn longest_lease(plan: &RedlockSettings, aim: &Requirements) -> Optio
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VoteState {
     Voting,
-    /// In its cool-down, for this long.
+    /// The node does not vote for this long.
     CoolingDown(Duration),
-    /// Its cool-down of this length begins with the first request.
+    /// The node was not used since its start; its cool-down of this length begins with the first
+    /// request.
     CoolDownPending(Duration),
 }
 
-/// The fields of the record: start, longest lease, last touched, the floor of tokens (16 digits
-/// each), run. See `scripts/strict.lua`.
-fn vote_state(node: &NodeFacts, longest: Duration) -> Fact<VoteState> {
+/// Whether a node votes, according to its record of strict mode; `longest` is the longest lease in
+/// the URL. The record has five fields: start, longest lease, last use and lowest token, of 16
+/// digits each, and the server's run id (see `scripts/strict.lua`).
+fn read_vote_state(node: &NodeFacts, longest: Duration) -> Fact<VoteState> {
     let epoch = match node.master.as_ref().and_then(|master| master.epoch.as_ref()) {
         Some(epoch) => epoch.as_ref().map_err(QueryError::clone)?,
         None => return Err(QueryError::missing("the record of strict mode")),
     };
     let run = node.info("run_id")?;
     let Some(record) = &epoch.record else { return Ok(VoteState::CoolDownPending(longest)) };
-    let digits = |at: usize| record.get(at..at + 16).and_then(|digits| digits.parse::<u64>().ok());
+    let digits = |offset: usize| record.get(offset..offset + 16).and_then(|digits| digits.parse::<u64>().ok());
     let (Some(start), Some(known), Some(seen)) = (digits(0), digits(16), record.get(64..)) else {
         return Err(QueryError::Refused("its record was not written by leasehold".into()));
     };
@@ -106,18 +108,19 @@ fn vote_state(node: &NodeFacts, longest: Duration) -> Fact<VoteState> {
     })
 }
 
-/// The nodes that are in their cool-down, and for how long.
-pub(super) fn cooling_down(nodes: &[&NodeFacts], plan: &RedlockSettings) -> Vec<Finding> {
-    let (check, Some(longest)) = ("abstains", plan.strict) else { return Vec::new() };
+/// One finding for each node that is in its cool-down or about to begin it; empty without strict
+/// mode.
+pub(super) fn judge_cool_downs(nodes: &[&NodeFacts], settings: &RedlockSettings) -> Vec<Finding> {
+    let (check, Some(longest)) = ("abstains", settings.strict) else { return Vec::new() };
     let masters: Vec<_> = nodes.iter().filter(|node| node.master.is_some()).collect();
-    let states: Vec<_> = masters.iter().map(|node| (node, vote_state(node, longest))).collect();
+    let states: Vec<_> = masters.iter().map(|node| (node, read_vote_state(node, longest))).collect();
     let voting = states
         .iter()
         .filter(|(_, state)| !matches!(state, Ok(VoteState::CoolingDown(_) | VoteState::CoolDownPending(_))))
         .count();
     // If no node was ever used, the cool-down has not begun, which is normal.
     let new = states.iter().all(|(_, state)| matches!(state, Ok(VoteState::CoolDownPending(_))));
-    let (level, means) = match voting >= plan.quorum.majority {
+    let (level, means) = match voting >= settings.quorum.majority {
         true => (Level::Warn, "it does not vote until then; the others are a majority"),
         false if new => (Level::Warn, "the first clients wait for this time, once"),
         false => {
@@ -127,27 +130,28 @@ pub(super) fn cooling_down(nodes: &[&NodeFacts], plan: &RedlockSettings) -> Vec<
     let wait = "wait until the cool-down ends. A node with appendfsync always needs no strict mode";
     let mut findings = Vec::new();
     for (node, state) in &states {
-        let at = &node.address;
+        let address = &node.address;
         let found = match state {
             Ok(VoteState::Voting) => continue,
             Ok(VoteState::CoolingDown(left)) => {
                 let left = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
-                format!("it is new or has restarted, and abstains for another {}", format_short(left))
+                format!("it is new or has restarted, and cools down for another {}", format_short(left))
             }
             Ok(VoteState::CoolDownPending(wait)) => {
-                format!("not used since it started: from its first use on, it abstains for {}", format_short(*wait))
+                format!("not used since it started: from its first use on, it cools down for {}", format_short(*wait))
             }
-            Err(no) => {
-                let finding =
-                    unknown(check, at, no).impact("a node that has restarted does not vote for the longest lease");
+            Err(error) => {
+                let finding = unknown(check, address, error)
+                    .impact("a node that has restarted does not vote for the longest lease");
                 findings.push(finding.fix("let this user run GET on our keys, and INFO: +get +info"));
                 continue;
             }
         };
-        findings.push(Finding::new(level, check, at, found).impact(means).fix(wait));
+        findings.push(Finding::new(level, check, address, found).impact(means).fix(wait));
     }
     if findings.is_empty() && !states.is_empty() {
-        findings.push(ok(check, "", "no node abstains").impact("no node has restarted within the longest lease"));
+        findings
+            .push(ok(check, "", "no node is in a cool-down").impact("no node has restarted within the longest lease"));
     }
     findings
 }
@@ -179,42 +183,46 @@ mod tests {
     }
 
     fn findings(states: &[NodeFacts]) -> Vec<Finding> {
-        cooling_down(&states.iter().collect::<Vec<_>>(), &strict_settings())
+        judge_cool_downs(&states.iter().collect::<Vec<_>>(), &strict_settings())
     }
 
     #[test]
     fn only_fsync_on_every_write_loses_no_vote() {
-        assert_level(&persistence(&node(1), &settings(5)), Good, "loses no grant");
+        assert_level(&judge_persistence(&node(1), &settings(5)), Good, "loses no grant");
         let everysec = node(1).with_setting("appendfsync", "everysec");
-        assert_level(&persistence(&everysec, &settings(5)), Warn, "last second");
-        assert_level(&persistence(&everysec, &strict_settings()), Good, "abstains for 30 s");
-        assert_level(&persistence(&node(1).with_setting("appendfsync", "no"), &settings(5)), Warn, "not written yet");
-        let off = node(1).with_info("aof_enabled", "0");
-        assert_level(&persistence(&off, &settings(5)), Warn, "since its last snapshot");
+        assert_level(&judge_persistence(&everysec, &settings(5)), Warn, "last second");
+        assert_level(&judge_persistence(&everysec, &strict_settings()), Good, "cools down for 30 s");
         assert_level(
-            &persistence(&off.clone().with_setting("save", ""), &settings(5)),
+            &judge_persistence(&node(1).with_setting("appendfsync", "no"), &settings(5)),
             Warn,
-            "forgets all grants, and",
+            "not written yet",
         );
-        assert_level(&persistence(&off.without_setting("save"), &settings(5)), Warn, "appendonly no");
-        assert_level(&persistence(&node(1).without_setting("appendfsync"), &settings(5)), Unknown, "+config|get");
-        assert_level(&persistence(&refusing_node(), &settings(5)), Unknown, "strict=");
-        assert_level(&persistence(&refusing_node(), &strict_settings()), Good, "or it is not known");
+        let off = node(1).with_info("aof_enabled", "0");
+        assert_level(&judge_persistence(&off, &settings(5)), Warn, "since its last snapshot");
+        assert_level(
+            &judge_persistence(&off.clone().with_setting("save", ""), &settings(5)),
+            Warn,
+            "loses all grants, and",
+        );
+        assert_level(&judge_persistence(&off.without_setting("save"), &settings(5)), Warn, "appendonly no");
+        assert_level(&judge_persistence(&node(1).without_setting("appendfsync"), &settings(5)), Unknown, "+config|get");
+        assert_level(&judge_persistence(&refusing_node(), &settings(5)), Unknown, "strict=");
+        assert_level(&judge_persistence(&refusing_node(), &strict_settings()), Good, "or it is not known");
     }
 
     #[test]
     fn the_longest_lease_must_be_long_enough() {
-        assert_eq!(longest_lease(&settings(5), &requirements()), None);
-        assert_level(&longest_lease(&strict_settings(), &requirements()).unwrap(), Good, "30 s");
+        assert_eq!(judge_longest_lease(&settings(5), &requirements()), None);
+        assert_level(&judge_longest_lease(&strict_settings(), &requirements()).unwrap(), Good, "30 s");
         let longer = Requirements { ttl: Duration::from_secs(31), ..requirements() };
-        assert_level(&longest_lease(&strict_settings(), &longer).unwrap(), Fail, "refused");
+        assert_level(&judge_longest_lease(&strict_settings(), &longer).unwrap(), Fail, "refused");
     }
 
     #[test]
     fn each_node_in_its_cool_down_is_named() {
         let well = |number| node_first_used(number, 31, &format!("run{number}"));
-        assert!(cooling_down(&[&well(1)], &settings(5)).is_empty());
-        assert_level(&findings(&[1, 2, 3, 4, 5].map(well))[0], Good, "no node abstains");
+        assert!(judge_cool_downs(&[&well(1)], &settings(5)).is_empty());
+        assert_level(&findings(&[1, 2, 3, 4, 5].map(well))[0], Good, "no node is in a cool-down");
         let one = findings(&[well(1), well(2), well(3), well(4), node_first_used(5, 10, "run5:7")]);
         assert_eq!(one.len(), 1);
         assert_level(&one[0], Warn, "another 20 s");

@@ -1,4 +1,4 @@
-//! The nodes' clocks and response times.
+//! Judges the nodes' clocks and response times.
 
 use std::time::Duration;
 
@@ -8,37 +8,42 @@ use super::super::{fail, format_short, ok, unknown, warn};
 use crate::Finding;
 use leasehold_internals::logic::quorum;
 
-/// The difference between synchronized clocks is smaller than this.
+/// Clocks that differ by more than this are not synchronized.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
 const SYNCHRONIZE_FIX: &str =
     "keep the clocks of all nodes in step: chrony or ntpd, which turn them slowly instead of setting them";
 
-/// The median clock.
+/// The median of the nodes' clocks; `None` if none is known.
 fn median_clock(nodes: &[&NodeFacts]) -> Option<ClockOffset> {
     let mut gaps: Vec<_> = nodes.iter().filter_map(|node| node.clock_offset.as_ref().ok().copied()).collect();
     gaps.sort_by_key(|gap| gap.ahead_us);
     gaps.get(gaps.len() / 2).copied()
 }
 
-/// The minimum difference between two clocks, and the measured one.
+/// The difference between two clocks: the least that it can be, and as measured.
 fn clock_distance(one: &ClockOffset, other: &ClockOffset) -> (Duration, Duration) {
     let distance = Duration::from_micros(one.ahead_us.abs_diff(other.ahead_us));
     (distance.saturating_sub(one.uncertainty + other.uncertainty), distance)
 }
 
+/// Where the first clock is relative to the other.
 fn direction(one: &ClockOffset, other: &ClockOffset) -> &'static str {
     if one.ahead_us < other.ahead_us { "behind" } else { "ahead of" }
 }
 
-/// The nodes' clocks compared with each other.
-pub(super) fn clocks(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &Requirements) -> Vec<Finding> {
-    let (check, allowed) = ("clocks", plan.drift.margin_for(aim.ttl));
+/// Judges whether the nodes' clocks differ by more than leases allow for.
+pub(super) fn judge_clocks(
+    nodes: &[&NodeFacts],
+    settings: &RedlockSettings,
+    requirements: &Requirements,
+) -> Vec<Finding> {
+    let (check, allowed) = ("clocks", settings.drift.margin_for(requirements.ttl));
     let means = "each node counts leases on its own clock: when this one is set right, leases there end early, or late, by that \
         much. Tokens rise all the same";
     let mut findings = Vec::new();
     for node in nodes {
-        if let Err(no) = &node.clock_offset {
-            findings.push(unknown(check, &node.address, no).impact(means).fix("let this user run TIME: +time"));
+        if let Err(error) = &node.clock_offset {
+            findings.push(unknown(check, &node.address, error).impact(means).fix("let this user run TIME: +time"));
         }
     }
     let Some(middle) = median_clock(nodes) else { return findings };
@@ -49,8 +54,8 @@ pub(super) fn clocks(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &Require
             continue;
         }
         let found = format!("it is {} {} most of the others", format_short(distance), direction(gap, &middle));
-        findings.push(if least > aim.ttl {
-            fail(check, &node.address, format!("{found}, more than a lease ({})", format_short(aim.ttl)))
+        findings.push(if least > requirements.ttl {
+            fail(check, &node.address, format!("{found}, more than a lease ({})", format_short(requirements.ttl)))
                 .impact(format!("{means}; that is more than a whole lease"))
                 .fix(SYNCHRONIZE_FIX)
         } else {
@@ -70,8 +75,8 @@ pub(super) fn clocks(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &Require
     findings
 }
 
-/// The median of their clocks compared with ours.
-pub(super) fn our_clock(nodes: &[&NodeFacts]) -> Option<Finding> {
+/// Judges the median of the nodes' clocks against ours; `None` if no clock is known.
+pub(super) fn judge_our_clock(nodes: &[&NodeFacts]) -> Option<Finding> {
     let (check, theirs) = ("clock", median_clock(nodes)?);
     let ours = ClockOffset { ahead_us: 0, uncertainty: Duration::ZERO };
     let (least, distance) = clock_distance(&theirs, &ours);
@@ -86,31 +91,38 @@ pub(super) fn our_clock(nodes: &[&NodeFacts]) -> Option<Finding> {
     } else {
         warn(check, "", found)
             .impact(
-                "our clock is wrong, or theirs are. No lease depends on ours. But if theirs are all corrected at once, leases end early or late on a majority: then two may hold one lock. Tokens still rise",
+                "our clock is wrong, or theirs are. No lease depends on ours. But if theirs are all corrected at once, leases end early or late on a majority: then two clients may hold one lock. Tokens still rise",
             )
-            .fix("synchronize the clocks: chrony or ntpd, here and there")
+            .fix("synchronize the clocks: chrony or ntpd, on this machine and on theirs")
     })
 }
 
-/// The nodes' response times compared with the timeout.
-pub(super) fn node_timeout(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &Requirements) -> Vec<Finding> {
-    let (check, most) = ("node-timeout", quorum::node_timeout(aim.ttl, plan.node_timeout));
-    let why = match most < plan.node_timeout {
+/// Judges whether the nodes respond within the time that clients wait for them.
+pub(super) fn judge_node_timeout(
+    nodes: &[&NodeFacts],
+    settings: &RedlockSettings,
+    requirements: &Requirements,
+) -> Vec<Finding> {
+    let (check, most) = ("node-timeout", quorum::node_timeout(requirements.ttl, settings.node_timeout));
+    let why = match most < settings.node_timeout {
         true => {
-            format!("a tenth of the TTL, less than node-timeout={}", format_short(plan.node_timeout).replace(' ', ""))
+            format!(
+                "a tenth of the TTL, less than node-timeout={}",
+                format_short(settings.node_timeout).replace(' ', "")
+            )
         }
         false => "node-timeout".to_owned(),
     };
     let (mut findings, mut slowest) = (Vec::new(), None);
     let late = |node: &&&NodeFacts| node.round_trips.as_ref().is_ok_and(|trips| trips.p99 > most);
-    let lost = nodes.iter().filter(late).count() > plan.quorum.tolerated_failures();
+    let lost = nodes.iter().filter(late).count() > settings.quorum.tolerated_failures();
     for node in nodes {
-        let at = &node.address;
+        let address = &node.address;
         let trips = match &node.round_trips {
             Ok(trips) => trips,
-            Err(no) => {
+            Err(error) => {
                 let finding =
-                    unknown(check, at, no).impact("a node that responds later than node-timeout does not vote");
+                    unknown(check, address, error).impact("a node that responds later than node-timeout does not vote");
                 findings.push(finding.fix("let this user run PING: +ping"));
                 continue;
             }
@@ -122,7 +134,7 @@ pub(super) fn node_timeout(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &R
             trips.count,
             format_short(most)
         );
-        let fix = match most < plan.node_timeout {
+        let fix = match most < settings.node_timeout {
             true => "a longer TTL, or a node that is nearer or less busy",
             false => {
                 "a longer node-timeout= in the URL (a tenth of the TTL is used at most), or a node that is nearer or less busy"
@@ -130,15 +142,15 @@ pub(super) fn node_timeout(nodes: &[&NodeFacts], plan: &RedlockSettings, aim: &R
         };
         if trips.p99 > most && lost {
             let means = "it responds too late to vote, and so many others do that there is no majority";
-            findings.push(fail(check, at, found).impact(means).fix(fix));
+            findings.push(fail(check, address, found).impact(means).fix(fix));
         } else if trips.p99 > most / 2 {
             let means =
                 "it often responds too late, or nearly so: then it does not vote, and fewer failures are survived";
-            findings.push(warn(check, at, found).impact(means).fix(fix));
+            findings.push(warn(check, address, found).impact(means).fix(fix));
         } else if slowest.as_ref().is_none_or(|(p99, _)| trips.p99 > *p99) {
             let found = if nodes.len() > 1 { format!("the slowest: {found}") } else { found };
             let means = format!("they respond in time; a node that does not costs {} at most", format_short(most));
-            slowest = Some((trips.p99, ok(check, at, found).impact(means)));
+            slowest = Some((trips.p99, ok(check, address, found).impact(means)));
         }
     }
     if findings.is_empty() {
@@ -164,7 +176,7 @@ mod tests {
     fn findings(clocks_at: [i64; 5]) -> Vec<Finding> {
         let nodes: Vec<_> =
             clocks_at.iter().enumerate().map(|(index, millis)| node_with_clock_offset(index + 1, *millis)).collect();
-        clocks(&nodes.iter().collect::<Vec<_>>(), &settings(5), &requirements())
+        judge_clocks(&nodes.iter().collect::<Vec<_>>(), &settings(5), &requirements())
     }
 
     #[test]
@@ -177,7 +189,7 @@ mod tests {
         assert_eq!(findings([0, 0, 0, 5000, -5000]).len(), 2);
         let unmeasured = NodeFacts { clock_offset: Err(QueryError::missing("TIME")), ..node(2) };
         assert_level(
-            &clocks(&[&node_with_clock_offset(1, 0), &unmeasured], &settings(5), &requirements())[0],
+            &judge_clocks(&[&node_with_clock_offset(1, 0), &unmeasured], &settings(5), &requirements())[0],
             Unknown,
             "+time",
         );
@@ -186,7 +198,7 @@ mod tests {
     #[test]
     fn our_own_clock_may_be_the_wrong_one() {
         let all = |millis| {
-            our_clock(&[
+            judge_our_clock(&[
                 &node_with_clock_offset(1, millis),
                 &node_with_clock_offset(2, millis),
                 &node_with_clock_offset(3, 0),
@@ -204,9 +216,9 @@ mod tests {
             let trips = RoundTrips { count: 100, p50: Duration::from_millis(1), p99: Duration::from_millis(millis) };
             NodeFacts { round_trips: Ok(trips), ..node(number) }
         };
-        let find = |p99: [u64; 3], aim: &Requirements| {
+        let find = |p99: [u64; 3], requirements: &Requirements| {
             let nodes = [with_round_trip(1, p99[0]), with_round_trip(2, p99[1]), with_round_trip(3, p99[2])];
-            node_timeout(&nodes.iter().collect::<Vec<_>>(), &settings(3), aim)
+            judge_node_timeout(&nodes.iter().collect::<Vec<_>>(), &settings(3), requirements)
         };
         let well = find([1, 100, 2], &requirements());
         assert_eq!((well.len(), well[0].subject.as_str()), (1, "h2:6379"));
@@ -217,6 +229,6 @@ mod tests {
         let quick = Requirements { ttl: Duration::from_secs(1), ..requirements() };
         assert_level(&find([1, 90, 2], &quick)[0], Warn, "100 ms (a tenth of the TTL, less than node-timeout=250ms)");
         let unmeasured = NodeFacts { round_trips: Err(QueryError::missing("PING")), ..node(2) };
-        assert_level(&node_timeout(&[&unmeasured], &settings(1), &requirements())[0], Unknown, "+ping");
+        assert_level(&judge_node_timeout(&[&unmeasured], &settings(1), &requirements())[0], Unknown, "+ping");
     }
 }
