@@ -5,6 +5,12 @@
 //! `verify` tests the guarantees. `show`, `evict`, `doctor`, `engines` and `help_files` are the others.
 //! All of them use only the library's public interface.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the command `leasehold` needs Linux: it supervises other processes through /proc; \
+     the library builds on other systems, without `file:`"
+);
+
 mod args;
 mod cron;
 mod doctor;

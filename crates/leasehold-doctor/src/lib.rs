@@ -12,7 +12,7 @@
 //! The report assumes no defaults: a fact that a server does not reveal is [`Level::Unknown`],
 //! never [`Level::Ok`]. Each [`Finding`] names the observation, its effect on locks, and the fix.
 
-#[cfg(feature = "file")]
+#[cfg(all(feature = "file", target_os = "linux"))]
 mod file;
 #[cfg(feature = "redis")]
 mod redis;
@@ -210,7 +210,7 @@ async fn collect_findings(url: &EngineUrl, options: &Options) -> Result<Vec<Find
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]
         "memory" => memory_findings(url).await,
-        #[cfg(feature = "file")]
+        #[cfg(all(feature = "file", target_os = "linux"))]
         "file" => file::examine(url),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => redis::examine(url, options.ttl).await,

@@ -18,8 +18,8 @@ pub mod metrics {
 pub mod random {
     pub use crate::random::*;
 }
-/// The folder of the file engine.
-#[cfg(feature = "file")]
+/// The folder of the file engine, which needs Linux.
+#[cfg(all(feature = "file", target_os = "linux"))]
 pub mod file {
     pub use crate::engine::file::{config, folder};
 }

@@ -20,7 +20,8 @@ pub struct EngineEntry {
     pub example: &'static str,
     /// A short description.
     pub summary: &'static str,
-    /// The engine's capabilities; `None` if its feature is off in this build.
+    /// The engine's capabilities; `None` if its feature is off in this build, or if it does not run
+    /// on this system: `file:` needs Linux.
     pub capabilities: Option<Capabilities>,
     /// The techniques with which it can keep its locks, the default first, if the URL's
     /// `technique=` selects one; empty if there is only one.
@@ -77,8 +78,17 @@ pub fn entries() -> Vec<EngineEntry> {
     vec![
         entry!(memory, "memory", "memory", "memory:",
             "the tasks of one process; the reference for every mode"),
-        entry!(file, "file", "file", "file:///var/lib/leasehold",
-            "the processes of one host, in a folder; nothing to install"),
+        EngineEntry {
+            scheme: "file",
+            feature: "file",
+            example: "file:///var/lib/leasehold",
+            summary: "the processes of one Linux host, in a folder; nothing to install",
+            #[cfg(all(feature = "file", target_os = "linux"))]
+            capabilities: Some(crate::engine::file::CAPABILITIES),
+            #[cfg(not(all(feature = "file", target_os = "linux")))]
+            capabilities: None,
+            techniques: Vec::new(),
+        },
         entry!(redis, "redis", "redis", "redis://host:6379/0",
             "many machines, in one Redis or Valkey server; rediss: for TLS"),
         entry!(redis, "redis", "redis+sentinel", "redis+sentinel://h1,h2,h3/mymaster",
@@ -148,7 +158,7 @@ async fn open_scheme(url: EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(crate::engine::memory::MemoryEngine::open(&url, clock)?),
-        #[cfg(feature = "file")]
+        #[cfg(all(feature = "file", target_os = "linux"))]
         "file" => Ok(crate::engine::file::FileEngine::open(&url, clock).await?),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => crate::engine::redis::open(&url, clock).await,
@@ -170,6 +180,11 @@ async fn open_scheme(url: EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
 /// The error for a scheme that no engine of this build has.
 pub fn unknown_scheme(scheme: &str) -> Error {
     let entries = entries();
+    if scheme == "file" && cfg!(not(target_os = "linux")) {
+        let message = "the `file:` engine needs Linux; on this system use an engine with a server: redis://host, \
+                       postgres://host/database, …";
+        return Error::new(ErrorKind::Unsupported, message);
+    }
     if let Some(entry) = entries.iter().find(|entry| entry.scheme == scheme) {
         let message = format!(
             "the `{scheme}:` engine is not in this build; turn its feature on: cargo add leasehold -F {}",

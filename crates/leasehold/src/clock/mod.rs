@@ -139,7 +139,7 @@ impl Clock {
 
 /// Pauses before the next query of the kernel, in real time: the kernel does not follow a test's
 /// clock.
-#[cfg(feature = "file")]
+#[cfg(all(feature = "file", target_os = "linux"))]
 #[allow(clippy::disallowed_methods, reason = "real time, whatever clock was handed in")]
 pub(crate) async fn pause_before_poll(time: Duration) {
     tokio::time::sleep(time).await;

@@ -12,7 +12,7 @@ mod secrets;
 mod stranger;
 mod url;
 
-#[cfg(feature = "file")]
+#[cfg(all(feature = "file", target_os = "linux"))]
 pub mod file;
 #[cfg(feature = "memory")]
 pub mod memory;
@@ -42,9 +42,9 @@ pub use self::url::EngineUrl;
 #[cfg(test)]
 pub(crate) use self::url::SCHEMES;
 
-#[cfg(any(feature = "memory", feature = "file"))]
+#[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
 use crate::clock::Clock;
-#[cfg(any(feature = "memory", feature = "file"))]
+#[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
 use crate::logic::table::{Contender, Verdict};
 use crate::logic::table::{Refusal, ReleaseEffect};
 use crate::types::{ClaimId, Error, Holder, Instant, LockName, Mode, Token};
@@ -163,7 +163,7 @@ pub enum AcquireReply {
     ForceReleased,
 }
 
-#[cfg(any(feature = "memory", feature = "file"))]
+#[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
 impl AcquireReply {
     /// Turns a table's verdict into an answer, for an engine that reads this process's clock.
     /// `expiry` is when the next lease ends.
@@ -266,7 +266,7 @@ impl ContenderView {
     }
 
     /// A contender of a table that has held or waited since `since`.
-    #[cfg(any(feature = "memory", feature = "file"))]
+    #[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
     pub(crate) fn from_contender<N>(contender: &Contender<N>, holder: Holder, since: Instant, now: Instant) -> Self {
         let token = (contender.token > Token::default()).then_some(contender.token);
         Self::new(

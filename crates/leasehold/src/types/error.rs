@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::{FORMAT, LockName};
+use super::LockName;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -115,16 +115,17 @@ impl Error {
         }))
     }
 
-    /// What is stored has format `found`, and not [`FORMAT`].
-    pub(crate) fn unknown_format(found: &str) -> Self {
+    /// What is stored has format `found`, and this version reads format `known`.
+    pub fn unknown_format(found: impl fmt::Display, known: u32) -> Self {
         let message = format!(
-            "it is stored in format {found}, and this version of leasehold reads format {FORMAT}; \
+            "it is stored in format {found}, and this version of leasehold reads format {known}; \
              use the version that stored it (docs/upgrading.md)"
         );
         Self::new(ErrorKind::UnknownFormat, message)
     }
 
     /// Whether only one lock's stored data is at fault: damaged, or in an unknown format.
+    #[allow(dead_code, reason = "`memory:` stores nothing")]
     pub(crate) fn is_bad_record(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Corrupt | ErrorKind::UnknownFormat)
     }

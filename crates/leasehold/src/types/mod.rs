@@ -17,6 +17,7 @@ pub use self::name::{LockName, MAX_NAME};
 /// The format of everything that leasehold stores at an engine or sends to another client. Each
 /// stored value and each message has this number; another number is an error
 /// ([`ErrorKind::UnknownFormat`]), and never counts as a free lock.
+#[allow(dead_code, reason = "`memory:` stores nothing")]
 pub(crate) const FORMAT: u32 = 1;
 
 /// The TTL of a grant, unless the builder or the request sets another one.

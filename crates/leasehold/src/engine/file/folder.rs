@@ -275,7 +275,6 @@ pub enum FileSystemKind {
     Fuse,
 }
 
-#[cfg(target_os = "linux")]
 pub fn check_local(dir: &Path) -> Result<FileSystemKind> {
     const NETWORKED: [(u64, &str); 9] = [
         (0x6969, "NFS"),
@@ -304,12 +303,6 @@ pub fn check_local(dir: &Path) -> Result<FileSystemKind> {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-pub fn local(_: &Path) -> Result<FileSystemKind> {
-    Ok(FileSystemKind::Local)
-}
-
-#[cfg(target_os = "linux")]
 fn read_boot_id() -> Result<u128> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = fs::read_to_string(path).map_err(|e| error::io_error_at(path, "read", e))?;
@@ -318,9 +311,4 @@ fn read_boot_id() -> Result<u128> {
         Error::new(ErrorKind::Unavailable, "the kernel's boot id cannot be read, so a reboot would not be noticed")
             .caused_by(e)
     })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn boot() -> Result<u128> {
-    Err(Error::new(ErrorKind::Unsupported, "needs Linux: it relies on its boot id and inotify"))
 }

@@ -84,7 +84,7 @@ pub(super) fn first_page(name: &LockName, floor: u64) -> Vec<u8> {
 pub(super) fn check_format(page: &[u8]) -> Result<(), Error> {
     match (page.get(..7), page.get(7)) {
         (Some(start), Some(format)) if start == &MAGIC[..7] && *format != MAGIC[7] => {
-            Err(Error::unknown_format(&char::from(*format).to_string()))
+            Err(Error::unknown_format(char::from(*format), FORMAT))
         }
         _ => Ok(()),
     }
@@ -94,7 +94,7 @@ pub(super) fn check_format(page: &[u8]) -> Result<(), Error> {
 pub(super) fn after_format(text: &str) -> Result<Option<&str>, Error> {
     match text.split_once(' ') {
         Some((format, rest)) if format.parse() == Ok(FORMAT) => Ok(Some(rest)),
-        Some((format, _)) if format.parse::<u32>().is_ok() => Err(Error::unknown_format(format)),
+        Some((format, _)) if format.parse::<u32>().is_ok() => Err(Error::unknown_format(format, FORMAT)),
         _ => Ok(None),
     }
 }

@@ -155,7 +155,7 @@ fn format_in(line: &str) -> Option<&str> {
 /// Refuses a record in another format.
 fn check_format(text: &str) -> Result<()> {
     match text.lines().next().and_then(format_in).filter(|format| format.parse() != Ok(FORMAT)) {
-        Some(format) => Err(Error::unknown_format(format)),
+        Some(format) => Err(Error::unknown_format(format, FORMAT)),
         None => Ok(()),
     }
 }

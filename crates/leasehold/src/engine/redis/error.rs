@@ -3,7 +3,7 @@
 use redis::{Arg, Cmd, ErrorKind as Native, RedisError, ServerErrorKind};
 
 use super::config::Address;
-use crate::types::{Error, ErrorKind};
+use crate::types::{Error, ErrorKind, FORMAT};
 
 /// The engine's name in errors.
 pub const NAME: &str = "redis";
@@ -150,7 +150,7 @@ fn refusal_error(address: &Address, code: &str, cause_text: &str) -> Error {
         // A server that shuts down may have done the step.
         "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, cause_text.to_owned()).effect_unknown(),
         // The scripts refuse what is stored in another format before they write.
-        "ERR" if let Some(found) = unknown_format(cause_text) => Error::unknown_format(found),
+        "ERR" if let Some(found) = unknown_format(cause_text) => Error::unknown_format(found, FORMAT),
         // Our scripts fail only on data that they did not write.
         "ERR" if cause_text.contains("user_script:") => {
             Error::new(Corrupt, format!("the lock's record is not what leasehold writes ({cause_text})"))

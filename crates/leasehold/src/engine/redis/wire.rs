@@ -30,7 +30,7 @@ pub const FORMAT_DIGIT: u8 = b'0' + FORMAT as u8;
 pub fn check_format(text: &[u8]) -> Result<&[u8]> {
     match text.split_first() {
         Some((&FORMAT_DIGIT, rest)) => Ok(rest),
-        Some((digit, _)) if digit.is_ascii_digit() => Err(Error::unknown_format(&char::from(*digit).to_string())),
+        Some((digit, _)) if digit.is_ascii_digit() => Err(Error::unknown_format(char::from(*digit), FORMAT)),
         _ => Err(not_ours()),
     }
 }

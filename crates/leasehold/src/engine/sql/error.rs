@@ -2,7 +2,7 @@
 
 use super::Dialect;
 use crate::engine::stranger;
-use crate::types::{Error, ErrorKind};
+use crate::types::{Error, ErrorKind, FORMAT};
 
 /// Why a statement failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Failure {
                 later(Unavailable, format!("the connection to {server} was lost ({reason})")).effect_unknown()
             }
             Self::CorruptRow(detail) => Error::new(Corrupt, detail.clone()),
-            Self::UnknownFormat(found) => Error::unknown_format(&found.to_string()),
+            Self::UnknownFormat(found) => Error::unknown_format(found, FORMAT),
             Self::Full(detail) => Error::new(Full, detail.clone()),
             Self::Contended(detail) => later(Unavailable, detail.clone()),
             Self::Closed => Error::new(ErrorKind::Closed, "this engine was closed"),

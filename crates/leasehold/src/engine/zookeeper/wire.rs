@@ -122,7 +122,7 @@ pub fn parse_node_name(node: &str) -> Option<QueueNode> {
 /// `UnknownFormat` if a node is a claim in another format.
 pub fn parse_node_names(nodes: &[String]) -> Result<Vec<QueueNode>> {
     match nodes.iter().find_map(|node| other_format(node)) {
-        Some(format) => Err(Error::unknown_format(format)),
+        Some(format) => Err(Error::unknown_format(format, FORMAT)),
         None => Ok(nodes.iter().filter_map(|node| parse_node_name(node)).collect()),
     }
 }
@@ -147,7 +147,7 @@ pub fn parse_record_data(data: &[u8]) -> Result<Option<String>> {
     let Ok(text) = std::str::from_utf8(data) else { return Ok(None) };
     match text.split_once('\n') {
         Some((format, value)) if format.parse() == Ok(FORMAT) => Ok(Some(value.to_owned())),
-        Some((format, _)) if format.parse::<u32>().is_ok() => Err(Error::unknown_format(format)),
+        Some((format, _)) if format.parse::<u32>().is_ok() => Err(Error::unknown_format(format, FORMAT)),
         _ => Ok(None),
     }
 }

@@ -4,7 +4,7 @@
 //! Each scenario runs in its own process: this test binary, started again with a task in its
 //! environment.
 
-#![cfg(feature = "file")]
+#![cfg(all(feature = "file", target_os = "linux"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test")]
 
 mod crash;
