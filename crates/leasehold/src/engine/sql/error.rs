@@ -1,7 +1,7 @@
 //! Converts errors of the server and the connection to the library's errors.
 
 use super::Dialect;
-use crate::engine::stranger;
+use crate::engine::wrong_service;
 use crate::types::{Error, ErrorKind};
 
 /// Why a statement failed.
@@ -196,7 +196,7 @@ fn hint(dialect: Dialect, reason: &str) -> String {
     } else if reason.contains("CertificateRequired") {
         "; it requires a client certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
     } else if reason.starts_with("no answer within") {
-        return format!("; {}", stranger::hint(dialect.product()));
+        return format!("; {}", wrong_service::wrong_service_hint(dialect.product()));
     } else {
         ""
     };
