@@ -401,7 +401,7 @@ impl Engine for FileEngine {
             let timeout = if changed.is_some() { timeout } else { timeout.min(UNWATCHED_POLL_INTERVAL) };
             let until = self.clock.now().saturating_add(timeout);
             tokio::select! {
-                () = async { match changed { Some(changed) => changed.await, None => std::future::pending().await } } => {}
+                () = async { match changed { Some(event) => event.await, None => std::future::pending().await } } => {}
                 () = self.clock.sleep_until(until) => {}
             }
             drop(watch);

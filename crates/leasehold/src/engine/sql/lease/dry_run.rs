@@ -13,14 +13,14 @@ use crate::engine::sql::error::Failure;
 const TTL: Duration = Duration::from_secs(1);
 
 /// Acquires an unused lock, reads and writes its row, and rolls everything back.
-pub async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failure> {
-    link.execute_batch("BEGIN").await?;
-    let tried = run_statements(link, config).await;
-    let undone = link.execute_batch("ROLLBACK").await;
+pub async fn dry_run(connection: &mut Connection, config: &Config) -> Result<(), Failure> {
+    connection.execute_batch("BEGIN").await?;
+    let tried = run_statements(connection, config).await;
+    let undone = connection.execute_batch("ROLLBACK").await;
     tried.and(undone)
 }
 
-async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Failure> {
+async fn run_statements(connection: &mut Connection, config: &Config) -> Result<(), Failure> {
     let unexpected = |detail: &str| Failure::UnexpectedReply(detail.to_owned());
     let sql = LeaseStatements::new(config.dialect, &Tables::from_config(config));
     let name = format!("leasehold-doctor-{:032x}", crate::random::random_bits());
@@ -28,12 +28,12 @@ async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Fa
     let ttl = i64::try_from(TTL.as_micros()).unwrap_or(1);
     let wait = row_lock_timeout(TTL);
     let (text, values) = sql.acquire(&name, ttl, &nobody, 0, &wait);
-    let reply = link.run(text, &values).await?;
+    let reply = connection.run(text, &values).await?;
     let Some(version) = sql.write_time(&reply).map_err(unexpected)? else {
         return Err(unexpected("a new lock is held"));
     };
     let (text, values) = sql.read(&name);
-    if link.run(text, &values).await?.row().is_none() {
+    if connection.run(text, &values).await?.row().is_none() {
         return Err(unexpected("the written row cannot be read"));
     }
     let token = u64::try_from(version).unwrap_or(0);
@@ -48,7 +48,7 @@ async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Fa
         row_lock_timeout: &wait,
     };
     let (text, values) = sql.swap(&swap);
-    let reply = link.run(text, &values).await?;
+    let reply = connection.run(text, &values).await?;
     sql.write_time(&reply).map_err(unexpected)?.map(drop).ok_or_else(|| unexpected("the written row cannot be updated"))
 }
 

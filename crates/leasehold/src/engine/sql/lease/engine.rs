@@ -80,15 +80,16 @@ impl LeaseEngine {
         let pool = Pool::with_limit(&config, (connections - reserved).max(1));
         let sql = LeaseStatements::new(config.dialect, &Tables::from_config(&config));
         let second = check_pooler(&pool).await?;
-        let mut link = pool.borrow_or_error().await?;
-        create_tables(&config, &mut link).await.map_err(|failure| pool.to_error(&failure))?;
+        let mut connection = pool.borrow_or_error().await?;
+        create_tables(&config, &mut connection).await.map_err(|failure| pool.to_error(&failure))?;
         // A lease that others may judge expired this much early must still be renewed in time.
         let mut capabilities = capabilities;
         capabilities.min_ttl = capabilities.min_ttl.max(config.clock_skew * 3);
         // A named lock exists on one server only.
         let uses_wakeup_locks = wakeup_connections > 0
-            && !parse_is_galera(link.run(IS_GALERA_QUERY, &[]).await).map_err(|failure| pool.to_error(&failure))?;
-        drop(link);
+            && !parse_is_galera(connection.run(IS_GALERA_QUERY, &[]).await)
+                .map_err(|failure| pool.to_error(&failure))?;
+        drop(connection);
         let listens = sends && config.wake == WakeMode::Auto;
         let inbox = format!("{}{:016x}", if listens { "" } else { "-" }, crate::random::random_bits() as u64);
         let wakeup_pool = Arc::clone(&pool);
@@ -240,7 +241,7 @@ impl LeaseEngine {
     pub(super) async fn check_connection_load(&self) {
         let now = if self.pool.has_shortage() { WaitStrategy::Poll } else { WaitStrategy::Listen };
         let load = match self.pool.borrow().await {
-            Ok(mut link) => connection_load::query_mysql(&mut link).await,
+            Ok(mut connection) => connection_load::query_mysql(&mut connection).await,
             Err(failure) => Err(failure),
         };
         match load {

@@ -92,13 +92,13 @@ impl LeaseEngine {
     /// Runs one reading statement on any connection; retries once if the connection was dead.
     async fn read_query(&self, sql: &str, values: &[Value]) -> Result<crate::engine::sql::connection::Reply> {
         let to_error = |failure: Failure| self.pool.to_error(&failure);
-        let mut link = self.pool.borrow().await.map_err(to_error)?;
-        match self.run(&mut link, sql, values).await {
+        let mut connection = self.pool.borrow().await.map_err(to_error)?;
+        match self.run(&mut connection, sql, values).await {
             Err(failure) if failure.is_connection_lost(self.pool.config.dialect) => {
-                drop(link);
+                drop(connection);
                 self.pool.discard_idle();
-                let mut link = self.pool.borrow().await.map_err(to_error)?;
-                self.run(&mut link, sql, values).await.map_err(to_error)
+                let mut connection = self.pool.borrow().await.map_err(to_error)?;
+                self.run(&mut connection, sql, values).await.map_err(to_error)
             }
             result => result.map_err(to_error),
         }

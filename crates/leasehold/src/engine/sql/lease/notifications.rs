@@ -50,13 +50,13 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Connecti
             (Arc::clone(&strong.pool), Arc::clone(&strong.client_id), Arc::clone(&strong.first_hold));
         drop(strong);
         let opened = match first.take() {
-            Some(link) => Ok(link),
+            Some(connection) => Ok(connection),
             None => Connection::open(&pool.config).await,
         };
         let end = match opened {
-            Ok(link) => {
+            Ok(connection) => {
                 let began = pool.config.clock.now();
-                let end = listen_once(&engine, &pool, &inbox, link, wake).await;
+                let end = listen_once(&engine, &pool, &inbox, connection, wake).await;
                 // Only a connection that lasted resets the back-off: a pooler may cut each one
                 // after its first statement.
                 if pool.config.clock.now().duration_since(began) >= MIN_LISTEN_TIME {
@@ -107,49 +107,49 @@ async fn listen_once(
     engine: &Weak<LeaseEngine>,
     pool: &Pool,
     inbox: &str,
-    mut link: Connection,
+    mut connection: Connection,
     wake: WaitStrategy,
 ) -> Result<ListenEnd, Failure> {
     if !pool.has_own_sessions() {
         let PoolerProbe { first, second, has_transaction_pooler: pooled } =
-            pooler::probe_with(link, &pool.config).await?;
-        link = first;
+            pooler::probe_with(connection, &pool.config).await?;
+        connection = first;
         match second {
             Some(second) => second.close().await,
             None => {
-                link.close().await;
+                connection.close().await;
                 return Ok(ListenEnd::ConnectionShortage);
             }
         }
         if pooled {
-            link.close().await;
+            connection.close().await;
             return Ok(ListenEnd::TransactionPooler);
         }
         pool.mark_own_sessions();
     }
-    if !has_enough_connections(engine, &mut link, wake).await? {
-        link.close().await;
+    if !has_enough_connections(engine, &mut connection, wake).await? {
+        connection.close().await;
         return Ok(ListenEnd::ConnectionShortage);
     }
-    link.execute_batch(&format!("LISTEN \"{}\"", channel(inbox))).await?;
+    connection.execute_batch(&format!("LISTEN \"{}\"", channel(inbox))).await?;
     pool.set_shortage(false);
-    deliver_notifications(engine, link).await
+    deliver_notifications(engine, connection).await
 }
 
 /// Whether the server has enough connections for one that listens.
 async fn has_enough_connections(
     engine: &Weak<LeaseEngine>,
-    link: &mut Connection,
+    connection: &mut Connection,
     now: WaitStrategy,
 ) -> Result<bool, Failure> {
-    let load = connection_load::query_postgres(link).await?;
+    let load = connection_load::query_postgres(connection).await?;
     let holds = engine.upgrade().is_some_and(|engine| engine.is_holder());
     Ok(connections::next_strategy(now, Some(load), holds) == WaitStrategy::Listen)
 }
 
 /// Delivers the notifications of one connection, until it ends or is given up.
-async fn deliver_notifications(engine: &Weak<LeaseEngine>, mut link: Connection) -> Result<ListenEnd, Failure> {
-    let Some(mut notifications) = link.take_notifications() else { return Ok(ListenEnd::ConnectionLost) };
+async fn deliver_notifications(engine: &Weak<LeaseEngine>, mut connection: Connection) -> Result<ListenEnd, Failure> {
+    let Some(mut notifications) = connection.take_notifications() else { return Ok(ListenEnd::ConnectionLost) };
     // Looking at the rows finds what was sent before we listened.
     let Some(clock) = engine.upgrade().map(|engine| {
         engine.set_unsubscribed(false);
@@ -166,8 +166,8 @@ async fn deliver_notifications(engine: &Weak<LeaseEngine>, mut link: Connection)
             }
             () = clock.sleep_until(check_at) => {
                 check_at = connection_load::next_check(&clock);
-                if !has_enough_connections(engine, &mut link, WaitStrategy::Listen).await? {
-                    link.close().await;
+                if !has_enough_connections(engine, &mut connection, WaitStrategy::Listen).await? {
+                    connection.close().await;
                     return Ok(ListenEnd::ConnectionShortage);
                 }
             }

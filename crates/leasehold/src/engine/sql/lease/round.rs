@@ -213,7 +213,7 @@ impl LeaseEngine {
         ops: &[Op],
         within: Duration,
     ) -> Result<(Vec<OpOutcome>, ClockReading), Failure> {
-        let mut link = self.pool.borrow().await?;
+        let mut connection = self.pool.borrow().await?;
         let wait = row_lock_timeout(within);
         let mut row = lock_state.lock().row.take();
         // A row read before these requests arrived decides only a write that is conditional on it.
@@ -223,10 +223,12 @@ impl LeaseEngine {
             let foreign_changes = lock_state.lock().foreign_changes;
             let found = match row.take() {
                 Some(row) => row,
-                None => match self.acquire_or_read(lock_state, ops, &wait, &mut link, &mut free, &mut fresh).await? {
-                    Some(row) => row,
-                    None => continue,
-                },
+                None => {
+                    match self.acquire_or_read(lock_state, ops, &wait, &mut connection, &mut free, &mut fresh).await? {
+                        Some(row) => row,
+                        None => continue,
+                    }
+                }
             };
             if !fresh && free && ops.len() == 1 {
                 return Ok(self.cache_and_grant(lock_state, found));
@@ -268,7 +270,7 @@ impl LeaseEngine {
                 && outcomes.iter().all(|outcome| matches!(outcome, OpOutcome::Released(_)));
             lock_state.lock().record_write(last);
             let sent = self.clock.now();
-            let Some(at) = self.write(&mut link, &swap, clears.then_some(now)).await? else { continue };
+            let Some(at) = self.write(&mut connection, &swap, clears.then_some(now)).await? else { continue };
             let reading = ClockReading { sent, received: self.clock.now(), server_time: at };
             let written = CachedRow {
                 version: found.version + 1,
@@ -289,17 +291,17 @@ impl LeaseEngine {
     /// Returns the time of the write on the database's clock. `None`: another client wrote first.
     async fn write(
         &self,
-        link: &mut PooledConnection,
+        connection: &mut PooledConnection,
         swap: &Swap<'_>,
         clears: Option<Instant>,
     ) -> Result<Option<Instant>, Failure> {
         let Some(now) = clears else {
             let (sql, values) = self.sql.swap(swap);
-            let reply = self.run(link, sql, &values).await?;
+            let reply = self.run(connection, sql, &values).await?;
             return Ok(self.sql.write_time(&reply).map_err(unexpected_reply)?.map(instant_from_micros));
         };
         let (sql, values) = self.sql.clear(swap);
-        Ok((self.run(link, sql, &values).await?.rows_changed > 0).then_some(now))
+        Ok((self.run(connection, sql, &values).await?.rows_changed > 0).then_some(now))
     }
 
     /// Acquires the lock if it may be free, or reads its row. `None`: there was no row, and a
@@ -309,19 +311,19 @@ impl LeaseEngine {
         lock_state: &LockState,
         ops: &[Op],
         wait: &str,
-        link: &mut PooledConnection,
+        connection: &mut PooledConnection,
         free: &mut bool,
         fresh: &mut bool,
     ) -> Result<Option<CachedRow>, Failure> {
         let wanted = ops.iter().find_map(|op| if let Op::Attempt { claim, .. } = op { Some(claim) } else { None });
         if let Some(claim) = wanted.filter(|_| *free)
-            && let Some(taken) = self.acquire_free(lock_state, claim, wait, link).await?
+            && let Some(taken) = self.acquire_free(lock_state, claim, wait, connection).await?
         {
             return Ok(Some(taken));
         }
         *free = false;
         *fresh = true;
-        let found = self.read(lock_state, link).await?;
+        let found = self.read(lock_state, connection).await?;
         if found.is_none() && wanted.is_some() {
             *free = true;
             *fresh = false;
@@ -333,23 +335,28 @@ impl LeaseEngine {
         // The lock was never acquired, or its row was deleted by hand. Even so, a force release's
         // token is above all earlier ones.
         let sent = self.clock.now();
-        let reply = self.run(link, self.sql.clock(), &[]).await?;
+        let reply = self.run(connection, self.sql.clock(), &[]).await?;
         let server_time = reply.value().and_then(Value::int).ok_or_else(|| unexpected_reply("no time"))?;
         let reading = ClockReading { sent, received: self.clock.now(), server_time: instant_from_micros(server_time) };
         Ok(Some(CachedRow { version: -1, token: 0, content: Content::default(), needs_rewrite: false, reading }))
     }
 
     /// Runs one statement; creates the table if it does not exist.
-    pub(super) async fn run(&self, link: &mut PooledConnection, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+    pub(super) async fn run(
+        &self,
+        connection: &mut PooledConnection,
+        sql: &str,
+        values: &[Value],
+    ) -> Result<Reply, Failure> {
         let (mut collisions, mut was_written) = (0, false);
         loop {
-            match link.run(sql, values).await {
+            match connection.run(sql, values).await {
                 Err(failure) => match failure.class(self.pool.config.dialect) {
                     // The server chose this transaction to give way: no effect.
                     Some(ErrorClass::Conflict) if collisions < 8 => collisions += 1,
                     Some(ErrorClass::NoTable) if !was_written => {
                         was_written = true;
-                        Box::pin(super::super::create_tables(&self.pool.config, link)).await?;
+                        Box::pin(super::super::create_tables(&self.pool.config, connection)).await?;
                     }
                     _ => return Err(failure),
                 },
@@ -364,7 +371,7 @@ impl LeaseEngine {
         lock_state: &LockState,
         claim: &Claim,
         wait: &str,
-        link: &mut PooledConnection,
+        connection: &mut PooledConnection,
     ) -> Result<Option<CachedRow>, Failure> {
         let mut contender = step::new_contender(claim, &self.client_id);
         // Placeholders for what the statement returns.
@@ -377,7 +384,7 @@ impl LeaseEngine {
         let skew = i64::try_from(self.pool.config.clock_skew.as_micros()).unwrap_or(0);
         let (sql, values) = self.sql.acquire(lock_state.name.as_str(), ttl, &text, skew, wait);
         let sent = self.clock.now();
-        let reply = self.run(link, sql, &values).await?;
+        let reply = self.run(connection, sql, &values).await?;
         let Some(at) = self.sql.write_time(&reply).map_err(unexpected_reply)? else { return Ok(None) };
         let token = u64::try_from(at).map_err(|_| unexpected_reply("a time below zero"))?;
         if let Some(lost) = lock_state
@@ -415,11 +422,11 @@ impl LeaseEngine {
     pub(super) async fn read(
         &self,
         lock_state: &LockState,
-        link: &mut PooledConnection,
+        connection: &mut PooledConnection,
     ) -> Result<Option<CachedRow>, Failure> {
         let (sql, values) = self.sql.read(lock_state.name.as_str());
         let sent = self.clock.now();
-        let reply = self.run(link, sql, &values).await?;
+        let reply = self.run(connection, sql, &values).await?;
         let received_at = self.clock.now();
         let Some(found) = reply.row() else { return Ok(None) };
         let StoredRow { version, token, now, state } = wire::parse_row(found).map_err(unexpected_reply)?;

@@ -72,9 +72,9 @@ impl LeaseEngine {
     async fn poll_versions(self: &Arc<Self>, rows: &[KnownVersion]) -> Result<(), Failure> {
         let names: Vec<&str> = rows.iter().map(|(lock_state, _)| lock_state.name.as_str()).collect();
         let (sql, values) = self.sql.versions(&names);
-        let mut link = self.pool.borrow().await?;
-        let reply = self.run(&mut link, &sql, &values).await?;
-        drop(link);
+        let mut connection = self.pool.borrow().await?;
+        let reply = self.run(&mut connection, &sql, &values).await?;
+        drop(connection);
         let mut found: HashMap<&str, i64> = HashMap::new();
         for row in &reply.rows {
             if let [name, version] = &row[..]

@@ -70,7 +70,7 @@ impl LeaseEngine {
 
 /// Watches as long as a claim of ours waits for the lock.
 async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
-    let mut link = None;
+    let mut connection = None;
     let mut spurious_wakeups = 0u32;
     // When to read the row next, without a wake-up lock.
     let mut poll_at = None;
@@ -100,10 +100,10 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
         // If the server is short of connections, none is kept for wake-up locks.
         let is_saving = strong.pool.is_releasing_idle();
         let was_woken = match ahead.predecessor.filter(|_| strong.wait_permits.is_some() && !is_saving) {
-            Some(wakeup_claim) => wait_for_wakeup(&strong, &mut link, wakeup_claim).await,
+            Some(wakeup_claim) => wait_for_wakeup(&strong, &mut connection, wakeup_claim).await,
             None => None,
         };
-        if is_saving && let Some((idle, _permit)) = link.take() {
+        if is_saving && let Some((idle, _permit)) = connection.take() {
             idle.close().await;
         }
         match was_woken {
@@ -145,16 +145,16 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
 /// Waits for a wake-up lock, on a connection kept for that. `None`: there is none to spare.
 async fn wait_for_wakeup(
     engine: &Arc<LeaseEngine>,
-    link: &mut Option<(Connection, tokio::sync::OwnedSemaphorePermit)>,
+    connection: &mut Option<(Connection, tokio::sync::OwnedSemaphorePermit)>,
     wakeup_claim: ClaimId,
 ) -> Option<bool> {
-    if link.is_none() {
+    if connection.is_none() {
         engine.pool.ensure_can_open().ok()?;
         let permit = Arc::clone(engine.wait_permits.as_ref()?).try_acquire_owned().ok()?;
         let opened = Connection::open(&engine.pool.config).await;
-        *link = Some((opened.inspect_err(|failure| engine.pool.note_refusal(failure)).ok()?, permit));
+        *connection = Some((opened.inspect_err(|failure| engine.pool.note_refusal(failure)).ok()?, permit));
     }
-    let (open, _) = link.as_mut()?;
+    let (open, _) = connection.as_mut()?;
     let name = wakeup_locks::lock_name(wakeup_claim);
     let values = [Value::from(name.as_str()), Value::Int(MAX_WAKEUP_WAIT.as_secs() as i64), Value::from(name.as_str())];
     // Released at once: other waiters on it must not wait for us.
@@ -164,7 +164,7 @@ async fn wait_for_wakeup(
         Ok(reply) => Some(reply.value().and_then(Value::int) == Some(1)),
         Err(failure) => {
             tracing::debug!(?failure, "cannot wait for a wake-up lock");
-            *link = None;
+            *connection = None;
             None
         }
     }

@@ -182,18 +182,18 @@ impl WakeupSchedule {
 }
 
 async fn run(pool: Arc<Pool>, clock: Clock, queue: Arc<CommandQueue>) {
-    let mut link: Option<Connection> = None;
+    let mut connection: Option<Connection> = None;
     while let Some((to_acquire, to_release)) = queue.next_batch(&clock).await {
         if pool.is_releasing_idle() {
             // Closing it releases all wake-up locks. Until the server has connections to spare,
             // waiters poll.
-            if let Some(link) = link.take() {
-                link.close().await;
+            if let Some(connection) = connection.take() {
+                connection.close().await;
             }
-        } else if link.is_none() {
-            link = Connection::open(&pool.config).await.inspect_err(|failure| pool.note_refusal(failure)).ok();
+        } else if connection.is_none() {
+            connection = Connection::open(&pool.config).await.inspect_err(|failure| pool.note_refusal(failure)).ok();
         }
-        let Some(open) = &mut link else {
+        let Some(open) = &mut connection else {
             lock(&queue.schedule).reschedule_all(clock.now().saturating_add(Duration::from_secs(1)));
             continue;
         };
@@ -202,13 +202,13 @@ async fn run(pool: Arc<Pool>, clock: Clock, queue: Arc<CommandQueue>) {
             Ok(taken) => lock(&queue.schedule).reschedule(&taken, clock.now()),
             Err(failure) => {
                 tracing::debug!(?failure, "the wake-up locks were released with their connection");
-                link = None;
+                connection = None;
                 lock(&queue.schedule).reschedule_all(clock.now());
             }
         }
     }
-    if let Some(link) = link {
-        link.close().await;
+    if let Some(connection) = connection {
+        connection.close().await;
     }
 }
 
@@ -243,21 +243,21 @@ impl CommandQueue {
 /// Releases and acquires wake-up locks; returns those that could not be acquired. With an empty
 /// list, it checks that the server still has our connection and so our wake-up locks.
 async fn apply_batch(
-    link: &mut Connection,
+    connection: &mut Connection,
     clock: &Clock,
     to_acquire: &[ClaimId],
     to_release: &[ClaimId],
 ) -> Result<Vec<ClaimId>, Failure> {
     if to_acquire.is_empty() && to_release.is_empty() {
-        query(link, clock, "SELECT 1", &[]).await?;
+        query(connection, clock, "SELECT 1", &[]).await?;
     }
-    run_statement(link, clock, "RELEASE_LOCK", to_release).await?;
-    run_statement(link, clock, "GET_LOCK", to_acquire).await
+    run_statement(connection, clock, "RELEASE_LOCK", to_release).await?;
+    run_statement(connection, clock, "GET_LOCK", to_acquire).await
 }
 
-async fn query(link: &mut Connection, clock: &Clock, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+async fn query(connection: &mut Connection, clock: &Clock, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
     let timed_out = || Err(Failure::ConnectionLost("the statement for the wake-up locks timed out".into()));
-    clock.timeout(REPLY_TIMEOUT, link.run(sql, values)).await.unwrap_or_else(|_| timed_out())
+    clock.timeout(REPLY_TIMEOUT, connection.run(sql, values)).await.unwrap_or_else(|_| timed_out())
 }
 
 async fn sleep_until(clock: &Clock, at: Option<Instant>) {
@@ -269,7 +269,7 @@ async fn sleep_until(clock: &Clock, at: Option<Instant>) {
 
 /// Runs one statement for up to [`MAX_BATCH`] of them; returns those that failed.
 async fn run_statement(
-    link: &mut Connection,
+    connection: &mut Connection,
     clock: &Clock,
     detail: &str,
     claims: &[ClaimId],
@@ -279,7 +279,7 @@ async fn run_statement(
         let each = if detail == "GET_LOCK" { "GET_LOCK(?, 0)" } else { "RELEASE_LOCK(?)" };
         let sql = format!("SELECT {}", vec![each; claims.len()].join(", "));
         let values: Vec<Value> = claims.iter().map(|claim| Value::from(lock_name(*claim))).collect();
-        let reply = query(link, clock, &sql, &values).await?;
+        let reply = query(connection, clock, &sql, &values).await?;
         let done = |index: usize| reply.row().and_then(|row| row.get(index)).and_then(Value::int) == Some(1);
         failed.extend(claims.iter().enumerate().filter(|(index, _)| !done(*index)).map(|(_, claim)| *claim));
     }

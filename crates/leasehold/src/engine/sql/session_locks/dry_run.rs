@@ -8,29 +8,29 @@ use crate::engine::sql::error::Failure;
 use crate::types::Mode;
 
 /// Creates and locks the row of an unused lock, increments its counter, and rolls everything back.
-pub async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failure> {
-    link.execute_batch("BEGIN").await?;
-    let tried = run_statements(link, config).await;
-    let undone = link.execute_batch("ROLLBACK").await;
+pub async fn dry_run(connection: &mut Connection, config: &Config) -> Result<(), Failure> {
+    connection.execute_batch("BEGIN").await?;
+    let tried = run_statements(connection, config).await;
+    let undone = connection.execute_batch("ROLLBACK").await;
     tried.and(undone)
 }
 
-async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Failure> {
+async fn run_statements(connection: &mut Connection, config: &Config) -> Result<(), Failure> {
     let unexpected = |detail: &str| Failure::UnexpectedReply(detail.to_owned());
     let wire = SessionStatements::new(config, ServerKind::default());
     let name = format!("leasehold-doctor-{:032x}", crate::random::random_bits());
     if config.technique == Technique::ForUpdate {
         let (_, (sql, values)) = wire.insert_row(&name);
-        link.run(&sql, &values).await?;
+        connection.run(&sql, &values).await?;
         let (sql, values) = wire.try_acquire(&name, Mode::Exclusive);
-        if !wire.is_granted(&link.run(&sql, &values).await?, &name) {
+        if !wire.is_granted(&connection.run(&sql, &values).await?, &name) {
             return Err(unexpected("a new row cannot be locked"));
         }
     }
     for _ in 0..2 {
         // The second time, the row exists.
         let (sql, values) = wire.token(&name);
-        wire.parse_token(&link.run(&sql, &values).await?)?;
+        wire.parse_token(&connection.run(&sql, &values).await?)?;
     }
     Ok(())
 }

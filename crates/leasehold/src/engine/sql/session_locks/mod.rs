@@ -152,9 +152,9 @@ pub(super) async fn open(config: Config, clock: &Clock) -> Result<Arc<dyn Engine
     let side_connections = if config.connections >= 8 { 2 } else { 1 };
     let side_pool = Pool::new(&Arc::new(Config { connections: side_connections, ..Config::clone(&config) }));
     let server = detect_server(&side_pool, &config).await?;
-    let mut link = side_pool.borrow_or_error().await?;
-    super::create_tables(&config, &mut link).await.map_err(|failure| side_pool.to_error(&failure))?;
-    drop(link);
+    let mut connection = side_pool.borrow_or_error().await?;
+    super::create_tables(&config, &mut connection).await.map_err(|failure| side_pool.to_error(&failure))?;
+    drop(connection);
     let engine_capabilities = capabilities(&config);
     let max_sessions = config.connections - side_connections;
     let wire = SessionStatements::new(&config, server);

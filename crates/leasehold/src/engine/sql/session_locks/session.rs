@@ -25,10 +25,10 @@ pub(super) struct Session {
 impl Session {
     /// Connects.
     pub(super) async fn open(pool: &SessionPool) -> Result<Self, Failure> {
-        let link = Connection::open(&pool.config).await?;
+        let connection = Connection::open(&pool.config).await?;
         let (clock, bound) = (pool.clock.clone(), pool.config.connect_timeout);
         let mut session = Self {
-            connection: Some(link),
+            connection: Some(connection),
             last_answered_sent: clock.now(),
             clock,
             reply_timeout: bound,
@@ -54,8 +54,8 @@ impl Session {
 
     async fn run_within(&mut self, bound: Duration, (sql, values): &Statement) -> Result<Reply, Failure> {
         let (sent, clock) = (self.clock.now(), self.clock.clone());
-        let link = self.connection()?;
-        let reply = match clock.timeout(bound, link.run(sql, values)).await {
+        let connection = self.connection()?;
+        let reply = match clock.timeout(bound, connection.run(sql, values)).await {
             Ok(reply) => reply?,
             Err(_) => return Err(self.time_out(bound)),
         };
@@ -65,8 +65,8 @@ impl Session {
 
     async fn execute_batch(&mut self, sql: &str) -> Result<(), Failure> {
         let (sent, bound, clock) = (self.clock.now(), self.reply_timeout, self.clock.clone());
-        let link = self.connection()?;
-        match clock.timeout(bound, link.execute_batch(sql)).await {
+        let connection = self.connection()?;
+        match clock.timeout(bound, connection.execute_batch(sql)).await {
             Ok(done) => done?,
             Err(_) => return Err(self.time_out(bound)),
         }
@@ -80,8 +80,8 @@ impl Session {
     }
 
     fn abort(&mut self) {
-        if let Some(link) = self.connection.take() {
-            link.abort();
+        if let Some(connection) = self.connection.take() {
+            connection.abort();
         }
     }
 
@@ -92,7 +92,7 @@ impl Session {
 
     /// Whether it may be reused: the server has not closed it since.
     pub(super) fn is_reusable(&self, now: Instant) -> bool {
-        let open = self.connection.as_ref().is_some_and(|link| !link.is_closed());
+        let open = self.connection.as_ref().is_some_and(|connection| !connection.is_closed());
         open && self.idle_timeout.is_none_or(|lasts| now.duration_since(self.last_answered_sent) < lasts / 2)
     }
 
@@ -196,15 +196,15 @@ impl Session {
 
     /// Returns when the connection has ended, if the driver notices that.
     pub(super) async fn wait_closed(&mut self) {
-        if let Some(link) = &mut self.connection {
-            link.wait_closed().await;
+        if let Some(connection) = &mut self.connection {
+            connection.wait_closed().await;
         }
     }
 
     /// Closes the connection in order.
     pub(super) async fn close(mut self) {
-        if let Some(link) = self.connection.take() {
-            link.close().await;
+        if let Some(connection) = self.connection.take() {
+            connection.close().await;
         }
     }
 }
@@ -241,6 +241,6 @@ impl StopHandle {
         }
         // The same connection has just seen the statement: the server is the same, and uses no
         // number twice.
-        side_pool.script(&format!("KILL QUERY {}", self.id)).await.map_err(|failure| format!("{failure:?}"))
+        side_pool.execute_batch(&format!("KILL QUERY {}", self.id)).await.map_err(|failure| format!("{failure:?}"))
     }
 }
