@@ -6,8 +6,8 @@
 //! - `token` is the highest token granted. The row is kept when the lock is free, so this is the
 //!   token counter.
 //! - `busy` is the time until which `state` counts: the last lease or queue position ends then, or
-//!   the last eviction is dropped.
-//! - `state` lists the holders, the waiters and the latest evictions, as JSON.
+//!   the last note of a force release is dropped.
+//! - `state` lists the holders, the waiters and the latest force-released claims, as JSON.
 //!
 //! The steps:
 //! - **Acquire.** One upsert, which succeeds if there is no row or if `busy` has passed on the
@@ -21,14 +21,15 @@
 //!   two messages: a client that stops half-way blocks no other client.
 //! - **The last contender leaves.** The same, as a plain `UPDATE` without a time: no lease is left
 //!   that needs one. The number of changed rows shows whether the write was made.
-//! - **Rounds.** All requests of this process for one lock that arrive meanwhile become one
-//!   decision and one statement. The client remembers the row while it has a claim in it, so that a
-//!   release, or a hand-off inside the process, is one statement.
+//! - **Rounds.** A process runs one statement at a time for each lock. All its requests for the
+//!   lock that arrive meanwhile become one *round*: one decision and one statement. The client
+//!   remembers the row while it has a claim in it, so that a release, or a hand-off inside the
+//!   process, is one statement.
 //! - **Time.** The writing statement inserts the database's time (`\u{1}` stands for it in the text
 //!   that is sent), so no client's clock is ever stored. The client's own deadline counts from
 //!   before the statement was sent, on the monotonic clock. The client judges other clients' leases
-//!   by the database time that it read with the row, later by that time plus the local time that
-//!   has certainly elapsed.
+//!   by the database time that it read with the row, plus the local time that has certainly elapsed
+//!   since.
 //! - **Hand-off.** The releasing client grants the lock to the next waiter in the same write.
 //!   PostgreSQL notifies the waiter in the same statement (`pg_notify` to the client's own channel;
 //!   one connection listens). MySQL has no notifications: see [`wakeup_locks`]. Where neither works
@@ -37,11 +38,11 @@
 //! - **Force releases.** PostgreSQL notifies the client in the same statement. Without
 //!   notifications, each client reads the versions of its rows five times a second (`version_poll`)
 //!   and reads every row that others have written.
-//! - **Force releases of unreachable clients.** The row keeps the latest evictions
-//!   ([`evictions`](crate::logic::evictions)), each for the claim's TTL. A claim that is looked up or
-//!   requested again finds its own there, and does not queue again. While the row keeps one, `busy`
-//!   has not passed, so an acquire does not overwrite the list: it costs a read and a write more. The
-//!   release that ends the evicted request removes its entry.
+//! - **Force releases of unreachable clients.** The row notes the latest force-released claims
+//!   ([`evictions`](crate::logic::evictions)), each for its TTL. A claim that is looked up or
+//!   requested again finds its own note, and does not queue again. While the row has a note, `busy`
+//!   has not passed, so an acquire does not overwrite the list: it costs a read and a write more.
+//!   The release that ends the force-released request removes its note.
 //! - **Local hand-offs** ([`local_hand_off`](crate::logic::local_hand_off)). They apply if the
 //!   next waiters belong to the holder's client, are exclusive, have no owner and have the holder's
 //!   TTL. The write that finds them reserves a token for each. They then hold the lock one after
@@ -55,7 +56,7 @@
 //! |---|---|
 //! | the reply to a statement is lost | read again on another connection and decided again; the row has the claim's number, so no request takes effect twice |
 //! | ... and the statement takes effect later | its version has changed: it has no effect. A late acquire finds the row busy; on a free lock it leaves a lease for one TTL |
-//! | a waiter is force released while its connection is down | its next request finds that in the row and ends, unless its TTL has passed since, or 1,000 later evictions at this lock are still kept |
+//! | a waiter is force released while its connection is down | its next request finds that in the row and ends, unless its TTL has passed since, or the row has 1,000 later notes of force releases |
 //! | the caller stops waiting | a separate step removes its claim |
 //! | the process is killed or stops | its leases and positions end by the database's clock; its own deadlines passed before |
 //! | two clients write at once | one version wins; the other client reads and decides again |
