@@ -1,5 +1,5 @@
-//! For `leasehold doctor`: runs these techniques' statements on our tables once, and rolls them
-//! back.
+//! For `leasehold doctor`: runs the statements of `technique=session` or `for-update` on the tables
+//! once, and rolls them back.
 
 use super::wire::{ServerKind, SessionStatements};
 use crate::engine::sql::config::{Config, Technique};
@@ -7,7 +7,8 @@ use crate::engine::sql::connection::Connection;
 use crate::engine::sql::error::Failure;
 use crate::types::Mode;
 
-/// Creates and locks the row of an unused lock, increments its counter, and rolls everything back.
+/// Creates and locks the row of a lock with a random name, increments its token counter, and rolls
+/// everything back. An error if a statement fails or has another result than for a lock.
 pub async fn dry_run(connection: &mut Connection, config: &Config) -> Result<(), Failure> {
     connection.execute_batch("BEGIN").await?;
     let tried = run_statements(connection, config).await;
@@ -29,7 +30,7 @@ async fn run_statements(connection: &mut Connection, config: &Config) -> Result<
     }
     for _ in 0..2 {
         // The second time, the row exists.
-        let (sql, values) = wire.token(&name);
+        let (sql, values) = wire.next_token(&name);
         wire.parse_token(&connection.run(&sql, &values).await?)?;
     }
     Ok(())

@@ -1,10 +1,10 @@
-//! `technique=session` and `technique=for-update`: an open session of the database has the lock,
-//! and the lock ends with the session.
+//! `technique=session` and `technique=for-update`: an open database session holds the lock, and the
+//! lock ends with the session.
 //!
 //! # The protocol
 //! Every claim that holds has a connection of its own. So has this client's first waiter for each
-//! name; the waiters behind it wait here, in order. `connections=` limits them all. One or two of
-//! them are reserved for statements without a lock.
+//! name; the client's other waiters wait in its memory, in order. `connections=` limits the
+//! connections. One or two of them are reserved for statements on behalf of no lock.
 //!
 //! - **Idle time.** The server ends the session when it receives no statement for a TTL
 //!   (`wait_timeout`, `idle_session_timeout`, `idle_in_transaction_session_timeout`). So it frees
@@ -13,10 +13,10 @@
 //! - **Acquire.** `session`: `GET_LOCK(key, 0)`, `pg_try_advisory_lock(key)`. `for-update`: a
 //!   statement of its own creates a missing row (without a row, both clients would pass), then
 //!   `BEGIN` and `SELECT … FOR UPDATE SKIP LOCKED`. Only a clear yes is a grant.
-//! - **Wait.** The same without the limit: one statement for as long as the claim waits, since a
-//!   new one would lose the position. When a claim stops waiting, another connection ends the
-//!   statement (`KILL QUERY`, a cancel request). The session then releases *everything* that it may
-//!   have, because the grant may have come in that moment.
+//! - **Wait.** The same statements without the time limit: one statement for as long as the claim
+//!   waits, since a new one would lose the position. When a claim stops waiting, another connection
+//!   ends the statement (`KILL QUERY`, a cancel request). The session then releases *everything*
+//!   that it may have, because the grant may have come in that moment.
 //! - **Token.** A counter per name in a table, `greatest(counter + 1, microseconds of the
 //!   database's clock)`, raised *after* the lock was acquired. `session`: on the session itself,
 //!   each statement in its own transaction; the answer shows that the lock was held meanwhile.
@@ -91,15 +91,18 @@ use crate::clock::Clock;
 use crate::engine::{Capabilities, Engine, Expiry, Fencing};
 use crate::types::{Error, ErrorKind, Result};
 
-const SURVIVES: &str =
+/// For [`Capabilities::tolerates`], of all these engines.
+const TOLERATES: &str =
     "any client's crash, cut or pause; the server's crash and restart (all locks are lost then, tokens rise)";
 
-const MYSQL_BREAKS: &str = "a session that the server ends: its lock is free at once, and its holder learns of it within poll=; \
+/// For [`Capabilities::fails_when`], of MySQL and MariaDB.
+const MYSQL_FAILS_WHEN: &str = "a session that the server ends: its lock is free at once, and its holder learns of it within poll=; \
     a failover that leaves the old server up; a proxy that changes sessions; clients of other techniques";
-const POSTGRES_BREAKS: &str = "a session that the server ends: its lock is free at once, and its holder learns of it a moment later; \
+/// For [`Capabilities::fails_when`], of PostgreSQL.
+const POSTGRES_FAILS_WHEN: &str = "a session that the server ends: its lock is free at once, and its holder learns of it a moment later; \
     a failover that leaves the old server up; a pooler that changes sessions; clients of other techniques";
 
-/// Capabilities that all of them have.
+/// The capabilities that the engines of both techniques and both databases share.
 const fn base(engine: &'static str) -> Capabilities {
     Capabilities {
         fencing: Fencing::Durable,
@@ -107,34 +110,35 @@ const fn base(engine: &'static str) -> Capabilities {
         expiry: Expiry::LeaseOrProcessDeath,
         // MySQL's idle time is in whole seconds.
         min_ttl: Duration::from_secs(1),
-        tolerates: SURVIVES,
+        tolerates: TOLERATES,
         ..Capabilities::exclusive_only(engine)
     }
 }
 
-/// `mysql:…?technique=session`: `GET_LOCK`.
-pub const MYSQL_SESSION: Capabilities = Capabilities { fails_when: MYSQL_BREAKS, ..base("mysql") };
+/// Capabilities of `mysql:…?technique=session`, whose locks are `GET_LOCK`'s.
+pub const MYSQL_SESSION: Capabilities = Capabilities { fails_when: MYSQL_FAILS_WHEN, ..base("mysql") };
 
-/// `mysql:…?technique=for-update`.
+/// Capabilities of `mysql:…?technique=for-update`.
 pub const MYSQL_FOR_UPDATE: Capabilities = Capabilities {
     shared: true,
-    fails_when: MYSQL_BREAKS,
+    fails_when: MYSQL_FAILS_WHEN,
     warning: "a transaction is open for as long as the lock is held",
     ..base("mysql")
 };
 
-/// `postgres:…?technique=session`: advisory locks.
+/// Capabilities of `postgres:…?technique=session`, whose locks are advisory locks.
 pub const POSTGRES_SESSION: Capabilities =
-    Capabilities { shared: true, fails_when: POSTGRES_BREAKS, ..base("postgres") };
+    Capabilities { shared: true, fails_when: POSTGRES_FAILS_WHEN, ..base("postgres") };
 
-/// `postgres:…?technique=for-update`.
+/// Capabilities of `postgres:…?technique=for-update`.
 pub const POSTGRES_FOR_UPDATE: Capabilities = Capabilities {
     shared: true,
-    fails_when: POSTGRES_BREAKS,
+    fails_when: POSTGRES_FAILS_WHEN,
     warning: "a transaction is open for as long as the lock is held: rows that change in that time cannot be vacuumed; readers may overtake a waiting writer",
     ..base("postgres")
 };
 
+/// The capabilities of the database and technique in the URL.
 fn capabilities(config: &Config) -> Capabilities {
     match (config.dialect, config.technique) {
         (Dialect::MySql, Technique::ForUpdate) => MYSQL_FOR_UPDATE,
@@ -144,11 +148,12 @@ fn capabilities(config: &Config) -> Capabilities {
     }
 }
 
-/// Opens the engine: connects once, so that errors show at once, and creates the tables that do not
-/// exist.
+/// Opens the engine of the URL's technique. Connects, so that errors show now and not with the
+/// first lock, and creates the tables that do not exist.
 pub(super) async fn open(config: Config, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let config = Arc::new(config);
-    // Reserved, so that holders cannot block the increment of a counter or the end of a statement.
+    // Reserved for statements that increment token counters, cancel other statements and check
+    // sessions. Holders and waiters cannot use these connections up.
     let side_connections = if config.connections >= 8 { 2 } else { 1 };
     let side_pool = Pool::new(&Arc::new(Config { connections: side_connections, ..Config::clone(&config) }));
     let server = detect_server(&side_pool, &config).await?;
@@ -159,13 +164,14 @@ pub(super) async fn open(config: Config, clock: &Clock) -> Result<Arc<dyn Engine
     let max_sessions = config.connections - side_connections;
     let wire = SessionStatements::new(&config, server);
     let pool = Arc::new(SessionPool::new(config, wire, clock.clone(), side_pool, max_sessions));
-    // Logging in may take longer than a lock: the first lock must not wait for it.
+    // Opens a connection for the first lock in advance, because logging in takes long.
     let first = session::Session::open(&pool).await.map_err(|failure| pool.side_pool.to_error(&failure))?;
     pool.return_session(first).await;
     Ok(Arc::new(SessionLockEngine::new(pool, engine_capabilities)))
 }
 
-/// Detects the server, and whether its sessions' locks exclude all its clients.
+/// Finds out which server this is. An error if the locks of its sessions do not exclude all
+/// clients, or if the server does not end idle sessions.
 async fn detect_server(side_pool: &Arc<Pool>, config: &Config) -> Result<ServerKind> {
     let unsupported = |message: &str| {
         Err(Error::new(ErrorKind::Unsupported, format!("{} {message}: use technique=row", side_pool.server))
@@ -185,8 +191,8 @@ async fn detect_server(side_pool: &Arc<Pool>, config: &Config) -> Result<ServerK
         Dialect::Postgres => {
             if super::pooler::has_transaction_pooler(config).await.map_err(|failure| side_pool.to_error(&failure))? {
                 return unsupported(
-                    "is behind a pooler that gives each transaction another session, and the lock would be anybody's: connect to the server \
-                     itself, or with pooler=transaction",
+                    "is behind a pooler that gives each transaction another session, so the lock would belong to any program: connect to the \
+                     server itself, or add pooler=transaction",
                 );
             }
             let sql = "SELECT current_setting('server_version_num')::bigint";
