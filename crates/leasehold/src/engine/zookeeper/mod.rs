@@ -1,14 +1,16 @@
-//! ZooKeeper: a fair queue of ephemeral nodes, where each waiter watches one other node.
+//! `zookeeper:` — locks in a ZooKeeper ensemble: a fair queue of ephemeral nodes, in which each
+//! waiter watches one other node.
 //!
 //! # The protocol
-//! A lock is a folder; a claim is an ephemeral, sequential node in it. Every client reads the
-//! holders from the names alone, and all read the same ([`node_queue`](crate::logic::node_queue)):
-//! the longest prefix of the sorted list whose claims can hold together.
+//! A lock is a folder (a node with children); a claim is an ephemeral, sequential node in it. The
+//! holders follow from the names of the nodes alone, and so are the same for all clients
+//! ([`node_queue`](crate::logic::node_queue)): the longest prefix of the sorted list whose claims
+//! can hold together.
 //!
 //! - **Acquire.** One transaction creates the node *and* touches the folder. Its answer has the
 //!   number of nodes in the folder. If ours is the only one, the lock is held: one request, one
-//!   round trip, no list. Otherwise the client reads the list, and waits unless its claim is in the
-//!   prefix. A folder that may be missing is created in the same transaction.
+//!   round trip, no list. Otherwise the client reads the list, and waits unless its claim is among
+//!   the holders. A folder that may be missing is created in the same transaction.
 //! - **Wait.** A waiter watches one node ahead of it: the node just ahead, or for readers the
 //!   nearest writer. The first waiter for permits watches the folder. The nodes ahead can only
 //!   become fewer. When the watched node goes and no other is known to be ahead, the waiter holds
@@ -66,7 +68,7 @@
 //! | the client stops | its deadline passes before the leader ends the session; later the token shows it |
 //! | the leader dies | no answers until there is a new one, which restarts the full timeout of all sessions |
 //! | a follower is partitioned | its reads are no proof; without writes the lease runs down before the leader ends the session |
-//! | a claim is force released | one transaction deletes its node and creates a mark. A holder's own watch fires: lost; a waiter finds the mark, and ends with an error |
+//! | a claim is force released | one transaction deletes its node and creates a mark, which is a node of its own. A holder's own watch fires: lost; a waiter finds the mark, and ends with an error |
 //! | an operator requests a release | a line in the node's data, written over the version that was read; its holder's watch fires. If its client writes to the node at that moment, the line is written again |
 //! | our node is deleted by hand | our own watch fires: lost; a waiter goes to the end of the queue |
 //! | an event arrives after a broken connection | not trusted: the list is read again |
@@ -110,11 +112,11 @@ use crate::clock::Clock;
 use crate::logic::lease::Drift;
 use crate::types::Result;
 
-/// The shortest TTL: shorter sessions expire during a server's garbage collection. By default
-/// servers allow none below 4 s.
+/// The shortest TTL of a claim. Shorter sessions could expire during a server's garbage collection.
+/// Servers with default settings allow no session, and so no TTL, below 4 s.
 pub const MIN_TTL: Duration = Duration::from_secs(2);
 
-/// What the engine can do.
+/// Capabilities of `zookeeper:`.
 pub const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     permits: true,
@@ -133,7 +135,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     ..Capabilities::exclusive_only("zookeeper")
 };
 
-/// Opens the engine of the URL.
+/// Opens the engine of a `zookeeper:` URL.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     Ok(ZookeeperEngine::open(Config::from_url(url)?, clock).await?)
 }
