@@ -83,6 +83,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// A lease that is not granted yet.
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -108,18 +109,22 @@ impl Lease {
         self.state.store(HELD, Ordering::Release);
     }
 
+    /// The token of the last grant; 0 before the first.
     pub(crate) fn token(&self) -> Token {
         Token(self.token.load(Ordering::Relaxed))
     }
 
+    /// When the granted request was sent.
     pub(crate) fn granted_at(&self) -> Instant {
         Instant::from_nanos(self.granted_at.load(Ordering::Relaxed))
     }
 
+    /// The latest deadline that renewals may set.
     pub(crate) fn max_deadline(&self) -> Instant {
         Instant::from_nanos(self.max_deadline.load(Ordering::Relaxed))
     }
 
+    /// When the lease is lost unless it is renewed before.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::from_nanos(self.deadline.load(Ordering::Acquire))
     }

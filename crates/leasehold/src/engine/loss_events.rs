@@ -81,7 +81,8 @@ impl LossBroadcaster {
         self.broadcast(LossEvent::Resync);
     }
 
-    fn broadcast(&self, loss: LossEvent) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|sender| sender.send(loss).is_ok());
+    /// Sends an event to all subscribers, and forgets those that were dropped.
+    fn broadcast(&self, event: LossEvent) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|sender| sender.send(event).is_ok());
     }
 }

@@ -55,8 +55,11 @@ use crate::types::{ClaimId, Error, Holder, Instant, LockName, Mode, Token};
 #[must_use = "a step does nothing until it is awaited"]
 pub struct Step<T>(StepState<T>);
 
+/// How a step gets its result.
 enum StepState<T> {
+    /// The result was known from the start; `None` once it was taken.
     Ready(Option<Result<T, Error>>),
+    /// The future computes it.
     Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 

@@ -221,6 +221,7 @@ pub(crate) const SCHEMES: [&str; 11] = [
     "zookeeper",
 ];
 
+/// Whether an engine of this crate has this scheme.
 fn is_known_scheme(scheme: &str) -> bool {
     SCHEMES.iter().any(|known| known.eq_ignore_ascii_case(scheme))
 }
@@ -263,6 +264,7 @@ fn parse_option(pair: &str) -> Result<(String, String)> {
     Ok((percent_decode(key)?, percent_decode(value)?))
 }
 
+/// Replaces each `%XX` by the byte that it stands for; the result must be UTF-8.
 fn percent_decode(text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -84,6 +84,7 @@ impl Client {
         }
     }
 
+    /// The path of the client's file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

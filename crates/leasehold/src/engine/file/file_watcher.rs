@@ -38,6 +38,7 @@ impl FileWatcher {
         Ok(Arc::new(Self { inotify: async_fd(inotify)?, watches_by_descriptor: Mutex::default() }))
     }
 
+    /// Locks the map of watches.
     fn watches_by_descriptor(&self) -> MutexGuard<'_, HashMap<i32, WatchEntry>> {
         self.watches_by_descriptor.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,6 +53,7 @@ impl FileWatcher {
         self.add(path, WatchFlags::MODIFY | WatchFlags::DELETE_SELF | WatchFlags::DONT_FOLLOW)
     }
 
+    /// Watches a file for these events; shares the watch if there is one on it already.
     fn add(self: &Arc<Self>, path: &Path, flags: WatchFlags) -> io::Result<FileWatch> {
         let mut by_wd = self.watches_by_descriptor();
         let wd = inotify::add_watch(self.inotify.get_ref(), path, flags)?;

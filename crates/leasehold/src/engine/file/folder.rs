@@ -140,8 +140,8 @@ pub fn socket_file(client: u128) -> String {
 /// Returns the names of at most `limit` files of a folder, chosen anew by each call, and the number
 /// of files in it (at most 16,384 are counted).
 pub(super) fn sample_files(dir: &Dir, limit: usize) -> (Vec<String>, usize) {
-    const LISTED: usize = 16_384;
-    let names = dir.entry_names(LISTED).unwrap_or_default();
+    const MAX_COUNTED: usize = 16_384;
+    let names = dir.entry_names(MAX_COUNTED).unwrap_or_default();
     let names: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
     let from = crate::random::random_bits() as usize % names.len().max(1);
     (names.iter().cycle().skip(from).take(limit.min(names.len())).cloned().collect(), names.len())
@@ -295,7 +295,7 @@ pub enum FileSystemKind {
 /// `Unsupported` for a network file system, on which `flock` does not exclude other hosts.
 #[cfg(target_os = "linux")]
 pub fn check_local(dir: &Path) -> Result<FileSystemKind> {
-    const NETWORKED: [(u64, &str); 9] = [
+    const NETWORK_FILE_SYSTEMS: [(u64, &str); 9] = [
         (0x6969, "NFS"),
         (0xFF53_4D42, "CIFS"),
         (0xFE53_4D42, "SMB"),
@@ -309,7 +309,7 @@ pub fn check_local(dir: &Path) -> Result<FileSystemKind> {
     const FUSE: u64 = 0x6573_5546;
     let found = rustix::fs::statfs(dir).map_err(|e| error::io_error_at(dir, "look at", e))?;
     let kind = found.f_type as u64 & 0xFFFF_FFFF;
-    match NETWORKED.iter().find(|(magic, _)| *magic == kind) {
+    match NETWORK_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind) {
         None if kind == FUSE => Ok(FileSystemKind::Fuse),
         None => Ok(FileSystemKind::Local),
         Some((_, what)) => {

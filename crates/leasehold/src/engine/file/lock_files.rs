@@ -406,6 +406,7 @@ struct WritePlan {
 }
 
 impl WritePlan {
+    /// The ranges of the slots that changed, and of the counters if those changed.
     fn new(changes: &TableChanges, counters_changed: bool) -> Self {
         let ranges = |slots: &[usize]| {
             slots.iter().map(|slot| (layout::slot_offset(*slot), layout::slot_offset(slot + 1))).collect()

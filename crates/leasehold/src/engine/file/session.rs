@@ -38,6 +38,8 @@ impl Session {
         Self::open_with_min_token(config, 0)
     }
 
+    /// Opens the folder for a session that grants only tokens above `min_token`, and removes some
+    /// unused lock files.
     fn open_with_min_token(config: &Config, min_token: u64) -> Result<Self> {
         let folder = Folder::open(config)?;
         let client = Client::register(&folder, &Holder::this_process())?;

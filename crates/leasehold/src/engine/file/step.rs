@@ -264,6 +264,7 @@ struct AppliedStep {
 }
 
 impl AppliedStep {
+    /// A result without a further notification.
     fn new(output: StepOutput, granted: Granted) -> Self {
         Self { output, granted, notification: None }
     }
@@ -327,10 +328,12 @@ impl<T: FnMut() -> Token> StepContext<'_, '_, T> {
         }
     }
 
+    /// The holders and waiters in the table, as inspection shows them.
     fn view(&self, table: &LockTable<ContenderDetails>) -> LockView {
         inspect::lock_view(&self.session.folder, self.name, self.latch, table, self.now)
     }
 
+    /// Force releases a claim: removes it from the table, and notifies its client.
     fn force_release(&mut self, claim: ClaimId, table: &mut LockTable<ContenderDetails>) -> AppliedStep {
         // As an inspection does: its view has no dead clients, and only claims in it can be force
         // released.

@@ -38,6 +38,7 @@ const OVERFLOW_THRESHOLD: u32 = 10;
 /// How many times a notification of a force release or a release request is sent again to a client
 /// whose socket is full.
 const MAX_SEND_RETRIES: u32 = 5;
+/// The pause before a notification is sent again.
 const SEND_RETRY_PAUSE: Duration = Duration::from_millis(1);
 
 /// The length of a message: byte 0 is the kind of notification, bytes 1 to 16 are its claim, and
@@ -45,6 +46,7 @@ const SEND_RETRY_PAUSE: Duration = Duration::from_millis(1);
 const MESSAGE_LEN: usize = 33;
 
 impl Notification {
+    /// The message that reports this about a claim.
     fn encode(self, claim: ClaimId) -> [u8; MESSAGE_LEN] {
         let mut message = [0; MESSAGE_LEN];
         message[0] = match self {
@@ -56,6 +58,7 @@ impl Notification {
         message
     }
 
+    /// The claim and the notification in a message; `None` for an unknown format.
     fn decode(message: &[u8]) -> Option<(ClaimId, Self)> {
         let message: &[u8; MESSAGE_LEN] = message.try_into().ok()?;
         let claim = u128::from_le_bytes(message[1..17].try_into().ok()?);
@@ -77,6 +80,7 @@ pub(super) struct Subscriber {
     state: Mutex<SubscriberState>,
 }
 
+/// What a queued claim has learned since it queued.
 #[derive(Debug, Default)]
 struct SubscriberState {
     /// Whether the claim was force released since it was last seen in the queue.
@@ -147,6 +151,7 @@ pub(super) struct Wakeups {
 }
 
 impl Wakeups {
+    /// No subscribers yet, and a socket to send with.
     pub(super) fn new(folder: &Folder) -> Result<Self> {
         let socket = StdDatagram::unbound().and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
         let socket = socket.map_err(|e| error::io_error_at(folder.clients.as_path(), "make a socket for", e))?;

@@ -174,6 +174,7 @@ impl MemoryEngine {
         Ok(engine)
     }
 
+    /// An engine without locks and records.
     fn new(clock: Clock, url: String) -> Self {
         Self {
             calendar: WallTime::new(&clock),
@@ -188,12 +189,14 @@ impl MemoryEngine {
         }
     }
 
+    /// Locks the shard that has the lock `name`.
     fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
         // The upper half of the hash: the map inside the shard uses the lower bits.
         let hash = BuildHasherDefault::<NameHasher>::default().hash_one(name);
         lock(&self.shards[(hash >> 32) as usize % SHARD_COUNT])
     }
 
+    /// A token above all that this engine has granted.
     fn next_token(&self) -> Token {
         Token(self.last_token.fetch_add(1, Ordering::Relaxed) + 1)
     }
@@ -229,12 +232,14 @@ impl MemoryEngine {
         found
     }
 
+    /// Notes that a claim was force released.
     fn mark_force_released(&self, claim: ClaimId) {
         let mut force_released = lock(&self.force_released);
         force_released.insert(claim);
         self.force_released_count.store(force_released.len(), Ordering::Release);
     }
 
+    /// Acquires the lock for a claim if it is free; otherwise queues the claim if `queue` is set.
     fn attempt_claim(&self, claim: Arc<Claim>, queue: bool) -> AcquireReply {
         self.take_force_released(claim.id);
         let options = Arc::clone(&claim.options);
@@ -263,6 +268,7 @@ impl MemoryEngine {
         Some(Arc::clone(table.waiters[position].details.wakeup.get_or_insert_default()))
     }
 
+    /// The view of a lock with this table, at `now`.
     fn view(&self, name: &LockName, table: &LockTable<ContenderDetails>, now: Instant) -> LockView {
         let show = |contender: &Contender<ContenderDetails>| contender_view(contender, now);
         LockView {
@@ -305,6 +311,7 @@ fn holders_fingerprint<N>(table: &LockTable<N>) -> (usize, Option<ClaimId>) {
     (table.holders.len(), table.holders.last().map(|contender| contender.claim))
 }
 
+/// A step that succeeds at once with `value`.
 fn ready<T>(value: T) -> Step<T> {
     Step::ready(Ok(value))
 }

@@ -17,6 +17,7 @@ pub(super) struct StoredRecords {
 }
 
 impl StoredRecords {
+    /// The record with this name; `now` is the engine's time.
     pub(super) fn read(&self, name: &LockName, now: Duration) -> Record {
         match self.records.get(name) {
             Some((version, value)) => Record { version: *version, value: value.clone(), engine_time: now },

@@ -28,20 +28,20 @@ pub(super) fn check_pause() -> Duration {
 /// Asks PostgreSQL how many connections it has and allows. The sums of `pg_stat_database` are
 /// visible to every user.
 pub(super) async fn query_postgres(connection: &mut Connection) -> Result<ConnectionUsage, Failure> {
-    const LOAD: &str = "SELECT COALESCE(sum(numbackends), 0)::bigint, current_setting('max_connections')::bigint FROM pg_stat_database";
-    let reply = connection.run(LOAD, &[]).await?;
-    parse_load(reply.value(), reply.row().and_then(|row| row.get(1)))
+    const CONNECTION_COUNT_QUERY: &str = "SELECT COALESCE(sum(numbackends), 0)::bigint, current_setting('max_connections')::bigint FROM pg_stat_database";
+    let reply = connection.run(CONNECTION_COUNT_QUERY, &[]).await?;
+    parse_usage(reply.value(), reply.row().and_then(|row| row.get(1)))
 }
 
 /// Asks MySQL or MariaDB how many connections it has and allows.
 pub(super) async fn query_mysql(connection: &mut PooledConnection) -> Result<ConnectionUsage, Failure> {
     let used = connection.run("SHOW GLOBAL STATUS LIKE 'Threads_connected'", &[]).await?;
     let limit = connection.run("SELECT @@max_connections", &[]).await?;
-    parse_load(used.row().and_then(|row| row.get(1)), limit.value())
+    parse_usage(used.row().and_then(|row| row.get(1)), limit.value())
 }
 
 /// The two numbers that a server returned; an error if one is missing.
-fn parse_load(used: Option<&Value>, limit: Option<&Value>) -> Result<ConnectionUsage, Failure> {
+fn parse_usage(used: Option<&Value>, limit: Option<&Value>) -> Result<ConnectionUsage, Failure> {
     let number = |value: Option<&Value>| value.and_then(Value::int).and_then(|number| u64::try_from(number).ok());
     match (number(used), number(limit)) {
         (Some(used), Some(limit)) => Ok(ConnectionUsage { used, limit }),

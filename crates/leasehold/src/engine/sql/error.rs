@@ -227,6 +227,7 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
 /// Whether this error text of a client library means that it could not parse the answer: another
 /// service than the database listens on the port.
 pub fn is_wrong_protocol(reason: &str) -> bool {
+    // Parts of the texts, in lower case.
     const PARSE_ERRORS: [&str; 10] = [
         "bytes remaining on stream",
         "unknown message tag",

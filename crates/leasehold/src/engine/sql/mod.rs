@@ -45,6 +45,7 @@ pub const MYSQL: Capabilities = lease_table_capabilities("mysql");
 /// Capabilities of `postgres:` with `technique=row`, the lease table.
 pub const POSTGRES: Capabilities = lease_table_capabilities("postgres");
 
+/// The capabilities of the lease table, the same in both databases.
 const fn lease_table_capabilities(engine: &'static str) -> Capabilities {
     Capabilities {
         shared: true,

@@ -53,6 +53,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     if all.is_empty() { Err(format!("{} has no certificate in it", path.display())) } else { Ok(all) }
 }
 
+/// The message for a certificate file that cannot be used.
 fn file_error(path: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{} cannot be used: {error}", path.display())
 }

@@ -14,8 +14,10 @@ use crate::types::{ClaimId, Token};
 #[derive(Debug, Default)]
 pub(super) struct ClaimRegistry(Mutex<Claims>);
 
+/// The claims of one client, with and without an entry.
 #[derive(Debug, Default)]
 struct Claims {
+    /// The claims that this client works on.
     entries: HashMap<ClaimId, Arc<ClaimEntry>>,
     /// Claims without an entry that may have been force released since: their sessions ended, or no
     /// caller wanted them for a TTL. Only claims that still exist in this process are kept.
@@ -168,6 +170,7 @@ impl std::fmt::Debug for RemoteState {
 }
 
 impl ClaimEntry {
+    /// A new entry for a claim that a caller wants.
     fn new(claim: &Arc<Claim>, folder: String, session: Arc<Session>, stage: NodeStage) -> Self {
         let entry = Self {
             claim: claim.id,
@@ -282,6 +285,7 @@ impl ClaimRegistry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The entry of a claim; `None` if it has none.
     pub(super) fn find(&self, claim: ClaimId) -> Option<Arc<ClaimEntry>> {
         self.lock().entries.get(&claim).cloned()
     }

@@ -71,6 +71,7 @@ fn no_auth_hint(config: &Config) -> &'static str {
     }
 }
 
+/// Why a server refuses an ACL.
 const INVALID_ACL: &str = "acl=creator and acl=readable need a login that the server knows";
 
 /// The error of the operation that made a transaction fail.

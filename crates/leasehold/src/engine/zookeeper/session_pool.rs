@@ -36,10 +36,12 @@ impl Slot {
         Some(Duration::from_nanos(self.granted_timeout.load(Ordering::Acquire))).filter(|granted| !granted.is_zero())
     }
 
+    /// When the session was last used.
     fn last_used(&self) -> Instant {
         Instant::from_nanos(self.last_used.load(Ordering::Acquire))
     }
 
+    /// Notes that the session is used now.
     fn mark_used(&self, now: Instant) {
         self.last_used.store(now.as_nanos(), Ordering::Release);
     }

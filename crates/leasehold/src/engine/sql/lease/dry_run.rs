@@ -22,6 +22,7 @@ pub async fn dry_run(connection: &mut Connection, config: &Config) -> Result<(),
     tried.and(undone)
 }
 
+/// Runs the statements inside a transaction, which the caller rolls back.
 async fn run_statements(connection: &mut Connection, config: &Config) -> Result<(), Failure> {
     let unexpected = |detail: &str| Failure::UnexpectedReply(detail.to_owned());
     let sql = LeaseStatements::new(config.dialect, &Tables::from_config(config));

@@ -59,6 +59,7 @@ pub(super) struct ClaimEntry {
 }
 
 impl ClaimEntry {
+    /// A new entry, and the receiver of its requests, for its task.
     fn new(claim: &Claim, clock: &Clock) -> (Arc<Self>, UnboundedReceiver<ClaimRequest>) {
         let (requests, receiver) = unbounded_channel();
         let entry = Self {
@@ -116,6 +117,7 @@ impl ClaimRegistry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The entry of a claim; `None` if the claim is unknown or has ended.
     pub(super) fn find(&self, claim: ClaimId) -> Option<Arc<ClaimEntry>> {
         self.lock().get(&claim).cloned()
     }

@@ -16,6 +16,7 @@ pub async fn dry_run(connection: &mut Connection, config: &Config) -> Result<(),
     tried.and(undone)
 }
 
+/// Runs the statements inside a transaction, which the caller rolls back.
 async fn run_statements(connection: &mut Connection, config: &Config) -> Result<(), Failure> {
     let unexpected = |detail: &str| Failure::UnexpectedReply(detail.to_owned());
     let wire = SessionStatements::new(config, ServerKind::default());

@@ -29,6 +29,7 @@ pub struct SessionLockEngine {
 }
 
 impl SessionLockEngine {
+    /// An engine on these sessions; starts the task that checks whether holders' sessions exist.
     pub(super) fn new(pool: Arc<SessionPool>, capabilities: Capabilities) -> Self {
         let runtime = tokio::runtime::Handle::current();
         runtime.spawn(super::session_check::run(Arc::downgrade(&pool)));

@@ -95,6 +95,7 @@ impl LocalQueue {
 }
 
 impl SessionPool {
+    /// No sessions yet; at most `max_sessions` may hold a lock or wait for one.
     pub(super) fn new(
         config: Arc<Config>,
         wire: SessionStatements,

@@ -41,6 +41,7 @@ pub(super) struct SessionStatements {
 pub(super) type Statement = (String, Vec<Value>);
 
 impl SessionStatements {
+    /// The statements for the URL's technique and tables, on this server.
     pub(super) fn new(config: &Config, server: ServerKind) -> Self {
         let tables = Tables::from_config(config);
         let scope = format!("{}\0{}\0{}", config.database, config.schema.as_deref().unwrap_or(""), config.table);
