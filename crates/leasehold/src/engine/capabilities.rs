@@ -68,7 +68,7 @@ pub struct Capabilities {
     pub expiry: Expiry,
     /// Whether holders and waiters can be inspected.
     pub inspection: bool,
-    /// Whether an operator can force release (evict) a claim.
+    /// Whether an operator can force release a claim.
     pub force_release: bool,
     /// Whether the engine stores small records beside the locks; schedules need them.
     pub records: bool,

@@ -187,7 +187,7 @@ impl Dir {
         });
         match replaced {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && self.exists(name) => {
-                // The temporary file is ours, if it was created at all.
+                // This process created the temporary file, if it exists at all.
                 let _ = self.remove(temporary_name);
                 let file = self.open(name, OFlags::WRONLY)?;
                 file.write_all_at(content.as_bytes(), 0)?;
@@ -316,7 +316,7 @@ fn set_folder_permissions(fd: &OwnedFd, sharing: &Permissions) -> io::Result<()>
     Ok(fchmod(fd, mode)?)
 }
 
-/// A system error of our own with this reason, which [`error::io_error_at`] shows.
+/// An error as of a system call, with leasehold's own reason, which [`error::io_error_at`] shows.
 pub(super) fn permission_denied(reason: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason.into())
 }

@@ -70,7 +70,8 @@ async fn a_removed_and_restored_folder_is_used_again() {
     assert_eq!(guard.lost().await, LostReason::Revoked);
     assert_eq!(locks.mutex("a").try_lock().await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(records.get("r").await.unwrap_err().kind(), ErrorKind::Unavailable);
-    // Another process puts it back; we find its locks held.
+    // Another client creates the folder again and holds a lock in it, which this client then finds
+    // held.
     let other = test_folder.open().await;
     let held = other.mutex("a").lock().await.unwrap();
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());

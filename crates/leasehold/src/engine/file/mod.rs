@@ -48,7 +48,7 @@
 //! cannot split. Otherwise it writes first the slots that become free, then the counter, then the
 //! slots that are filled. So, wherever the process dies:
 //!
-//! | dies after | state found by others |
+//! | dies after | state that other processes find |
 //! |---|---|
 //! | no write | the lock as before; the dead client's claims are removed later |
 //! | freed slots | free places without a holder; the death itself triggers the next step, which serves the queue |

@@ -25,7 +25,8 @@ async fn acquire(locks: &Locks, name: &str) -> crate::Result<()> {
     Ok(())
 }
 
-/// A file of ours outside the folder that the group must not access.
+/// A file of this user outside the shared folder, which the group must not be able to read or
+/// change.
 fn private_file(test_folder: &TestFolder) -> PathBuf {
     let path = test_folder.dir.with_file_name("private-file");
     fs::write(&path, "private").unwrap();

@@ -33,7 +33,7 @@ pub enum Failure {
 pub enum ErrorClass {
     /// Two statements conflicted: retry at once.
     Conflict,
-    /// Another transaction holds a row lock on our table.
+    /// Another transaction holds a row lock on a table of leasehold.
     RowLocked,
     /// The server accepts no writes, as a replica does.
     ReadOnly,
@@ -41,9 +41,9 @@ pub enum ErrorClass {
     Denied,
     /// The database does not exist, or in MySQL the user may not use it.
     NoDatabase,
-    /// A table of ours does not exist.
+    /// A table of leasehold does not exist.
     NoTable,
-    /// A table with our name has other columns than ours.
+    /// A table has the name of one of leasehold's, but other columns.
     WrongTable,
     /// The server has no connection left for this client.
     TooManyConnections,

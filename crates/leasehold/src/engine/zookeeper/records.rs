@@ -12,7 +12,7 @@
 //! |---|---|
 //! | the answer to a write is lost | outcome unknown; a read shows it. Sent again over the same version, the write has no second effect |
 //! | two clients write at once | the second finds another count, or a node where there was none: no write |
-//! | the server that we ask lags behind | a different version is not trusted before the server has caught up; the leader refuses an old count |
+//! | the server that is asked lags behind | a different version is not trusted before the server has caught up; the leader refuses an old count |
 //! | the leader changes | the time is the new one's; versions rise all the same |
 //! | the node is deleted by hand | the record is gone, and recreated with a higher version. Only a client that has just read the count, and not yet written, may then write over the new one |
 

@@ -26,39 +26,39 @@
 //!   statement was sent. (In MySQL: that the lock is its own.)
 //! - **Release.** `RELEASE_LOCK`, `pg_advisory_unlock`, `ROLLBACK`. The connection is reused only
 //!   if the answer shows that the session holds no lock.
-//! - **Loss.** PostgreSQL's driver notices the end of a connection at once. MySQL's does not
-//!   while idle. Every `poll`, another connection asks the server which of our connections it has.
-//!   (A query on the connection itself would prolong the lock of a holder that does not renew.)
+//! - **Loss.** PostgreSQL's driver notices the end of a connection at once. MySQL's does not while
+//!   idle. Every `poll`, another connection asks the server which sessions of this user it has. (A
+//!   query on the connection itself would prolong the lock of a holder that does not renew.)
 //!
 //! # What if
 //! | event | consequence |
 //! |---|---|
 //! | the reply to an acquire is lost | the connection is broken too, or cut after `connect-timeout`: the server releases the lock; the retry uses a new session |
-//! | ... while the claim waits | its position is lost; the claim tries again, at the end of the queue |
-//! | ... to the increment of the counter | incremented again: numbers are skipped, none is given twice |
-//! | ... to a renewal | the session, and so the lock, counts as lost after a TTL at the latest; until then the lease runs down |
-//! | ... while other leases of the client are renewed | the others get their answers: each has a time limit of its own, shorter than the keeper's for all of them |
-//! | ... to a statement without a lock (counters, checks) | sent again on another connection after `connect-timeout` |
-//! | ... to a release | the connection is cut; the rest of the lock ends with it, by the idle time at the latest. Whether the lock was ours until then is unknown: reported as lost |
-//! | the caller stops waiting | the claim's task continues; it releases a claim that no caller wants for a TTL |
-//! | the process is killed | the kernel closes its connections: the server frees all its locks at once |
-//! | ... or the machine fails, or the network | the idle time ends the session; a dead waiter is found when it is granted the lock (PostgreSQL: within a second) |
-//! | the process stops before it acquires the lock | the server frees the lock a TTL after the grant |
-//! | ... while it holds | the same; its own deadline passed before |
-//! | ... between lock and counter | it increments the counter on a session that has ended (fails), or elsewhere, and then finds its session ended: no grant |
+//! | the reply to a waiting claim's statement is lost | its queue position is lost; the claim tries again, at the end of the queue |
+//! | the reply to the increment of a token counter is lost | the counter is incremented again: numbers are skipped, none is given twice |
+//! | the reply to a renewal is lost | the lease runs down; the session, and so the lock, counts as lost after a TTL at the latest |
+//! | one of several leases that are renewed together gets no answer | the others get theirs: each has a time limit of its own, shorter than the keeper's for all of them |
+//! | the reply to a statement on behalf of no lock (counters, checks) is lost | it is sent again on another connection after `connect-timeout` |
+//! | the reply to a release is lost | the connection is closed, and with it the session and its lock, by the idle time at the latest. It is unknown whether the holder held the lock until then: reported as lost |
+//! | a caller stops waiting for the lock | the claim's task goes on; it releases a claim that no caller has wanted for a TTL |
+//! | a client's process is killed | the kernel closes its connections: the server frees all its locks at once |
+//! | a client's machine or its network fails | the server ends the session after its idle time; a dead waiter is found when it is granted the lock (PostgreSQL: within a second) |
+//! | a client's process is stopped while it acquires the lock | the server frees the lock a TTL after the grant |
+//! | a client's process is stopped while it holds the lock | the server frees the lock a TTL after the last statement; the holder's own deadline passed before |
+//! | a client's process is stopped after it acquired the lock and before it incremented the token counter | the increment fails because the session has ended; or it succeeds on another connection, and then the session is found ended. Either way there is no grant |
 //! | two clients acquire at once | the server decides; its answer is the grant |
 //! | the server ends a connection | waiting: tries again; releasing: reported as lost; holding: lost. **The lock is free at once, and its holder learns of it a moment later** (PostgreSQL: with the end of the connection; MySQL: within `poll`, at most 1 s). Until then two clients believe that they hold, and their tokens differ |
 //! | the server is killed | all sessions end, and all locks; counters are kept, and never fall behind the clock |
-//! | a deadlock (1213, 40P01), a lock wait timeout (1205, 55P03) | the statement had no effect. The counter is tried four times in all, then the lock is released and the error gives the reason; a wait is started again |
-//! | ... of a counter that another transaction keeps locked, on a PostgreSQL session, which has no lock timeout | no answer within `connect-timeout`: the connection is cut, and the lock with it |
+//! | a statement fails by a deadlock (1213, 40P01) or a lock wait timeout (1205, 55P03) | it had no effect. The counter is tried four times in all, then the lock is released and the error gives the reason; a wait is started again |
+//! | another transaction keeps the row of a token counter locked, for a PostgreSQL session, which has no lock timeout | there is no answer within `connect-timeout`: the connection is closed, and the lock freed |
 //! | the server accepts no writes | the counter cannot be incremented: the lock is released, and the error gives the reason |
 //! | the database's clock jumps | back: the counter continues by one; forward: it continues from there. That clock has no other use |
-//! | our clock jumps | only the monotonic clock is read |
-//! | two names have one key | PostgreSQL only, 1 in 2^64 for each pair: they exclude each other, and never are there two holders |
+//! | a client's wall clock jumps | no effect: clients read only their monotonic clock |
+//! | two lock names have the same key (PostgreSQL only; 1 in 2^64 for each pair) | the two locks exclude each other; there are never two holders |
 //!
 //! # What is assumed
 //! - All clients use the same technique, table and server.
-//! - No proxy between us and the server changes sessions. A pooler in transaction mode is detected
+//! - No proxy between client and server changes sessions. A pooler in transaction mode is detected
 //!   at opening and refused; so is Galera.
 //! - After a failover, the locks of the first server are over only for clients that notice. A
 //!   server that was partitioned but not stopped still holds locks for clients that reach it. Their
