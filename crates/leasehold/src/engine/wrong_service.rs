@@ -16,7 +16,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The database product that must answer at the hosts of an engine's URL.
 pub(crate) struct Product {
+    /// The product's name in messages.
     name: &'static str,
+    /// The port of a host without one in the URL.
     default_port: u16,
 }
 

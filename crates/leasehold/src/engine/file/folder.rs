@@ -23,8 +23,11 @@ const MAX_ONE_LINE_FILE_SIZE: u64 = 256;
 #[derive(Debug)]
 pub struct Folder {
     root: Dir,
+    /// The subfolder with one file per lock.
     pub(super) locks: Dir,
+    /// The subfolder with a file and a socket per client.
     pub(super) clients: Dir,
+    /// The subfolder with one file per record.
     pub(super) records: Dir,
     /// The id of the machine's present boot. Claims that were written in an earlier boot are void.
     pub boot_id: u128,

@@ -400,8 +400,11 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
 /// They are written in the order of the fields.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct WritePlan {
+    /// The slots that became free.
     freed: Vec<(usize, usize)>,
+    /// The counters, if they changed; or one range that covers everything.
     counters: Option<(usize, usize)>,
+    /// The slots that were filled, or whose contender changed.
     filled: Vec<(usize, usize)>,
 }
 

@@ -22,19 +22,21 @@ use crate::types::{ClaimId, Error, ErrorKind, LockName, Mode, Token};
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     /// Acquires the lock if it is free; otherwise queues the claim if `queue` is set.
-    Attempt {
-        claim: Arc<Claim>,
-        queue: bool,
-    },
+    Attempt { claim: Arc<Claim>, queue: bool },
     /// Returns the state of a claim, which may have been granted; extends a waiter's queue
     /// position. Does not add a claim that is absent.
     Refresh(ClaimId),
+    /// Extends the lease of a claim that holds the lock.
     Renew(ClaimId),
+    /// Ends a claim, whether it holds or waits.
     Release(ClaimId),
     /// Removes the claims of this client, if it is dead.
     RemoveDeadClient(u128),
+    /// Lists the holders and waiters.
     Inspect,
+    /// Ends a claim, possibly of another client, at an operator's request.
     ForceRelease(ClaimId),
+    /// Asks the client of a claim that holds the lock to release it.
     RequestRelease(ClaimId),
 }
 
@@ -64,8 +66,11 @@ pub(super) enum StepOutput {
     WaitForceReleased,
     /// When the renewed lease ends; `None`: the claim does not hold the lock.
     Renewed(Option<Instant>),
+    /// What the released claim was.
     Released(ReleaseEffect),
+    /// `RemoveDeadClient` is done.
     DeadRemoved,
+    /// The holders and waiters.
     View(LockView),
     /// The claim that was force released, `None` if it had ended; and the fence token to advise,
     /// see [`ForceReleaseOutcome::fence_token`](crate::engine::ForceReleaseOutcome::fence_token).

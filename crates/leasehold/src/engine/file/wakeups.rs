@@ -76,6 +76,7 @@ impl Notification {
 /// One queued claim of this process, and what it has learned since it queued.
 #[derive(Debug, Default)]
 pub(super) struct Subscriber {
+    /// Notified when the claim must check its state.
     notified: Notify,
     state: Mutex<SubscriberState>,
 }

@@ -151,6 +151,7 @@ pub struct MemoryEngine {
     /// The size of `force_released`, to read without its mutex.
     force_released_count: AtomicUsize,
     records: Mutex<StoredRecords>,
+    /// The time of records.
     calendar: WallTime,
 }
 

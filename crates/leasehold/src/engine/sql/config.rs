@@ -101,6 +101,7 @@ pub struct Config {
     /// Host and port of each server, in the order of the URL.
     pub servers: Vec<(String, u16)>,
     pub login: Login,
+    /// The database that has the tables.
     pub database: String,
     pub technique: Technique,
     /// The name of the lease table, and the beginning of the other tables' names.

@@ -22,8 +22,11 @@ pub fn row_lock_timeout(within: Duration) -> String {
 /// A parameter of a statement, or a value in a row of its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
+    /// SQL's NULL.
     Null,
+    /// A whole number.
     Int(i64),
+    /// A text; also a number that does not fit into `Int`.
     Text(String),
 }
 
@@ -64,6 +67,7 @@ impl From<i64> for Value {
 /// The result of a statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
+    /// The rows, each with its values in the order of the columns.
     pub rows: Vec<Vec<Value>>,
     /// How many rows the statement changed.
     pub rows_changed: u64,

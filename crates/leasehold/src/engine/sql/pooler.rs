@@ -12,8 +12,9 @@ const ROUNDS: usize = 3;
 /// The result of the test: its two connections, and whether there is a transaction pooler.
 #[derive(Debug)]
 pub(super) struct PoolerProbe {
+    /// The first of the two connections.
     pub(super) first: Connection,
-    /// `None`: the server had no second connection left, and the result is unknown.
+    /// The second one. `None`: the server had no second connection left, and the result is unknown.
     pub(super) second: Option<Connection>,
     /// Whether a pooler gives each transaction another session; `false` if unknown.
     pub(super) has_transaction_pooler: bool,

@@ -38,6 +38,7 @@ pub(super) struct ClaimEntry {
     pub(super) session: Arc<Session>,
     /// The path of the lock's folder.
     pub(super) folder: String,
+    /// The claim's TTL.
     ttl: Duration,
     /// When the claim is removed unless a caller shows before that it is still wanted. In
     /// nanoseconds of the client's clock.
@@ -57,6 +58,7 @@ pub(super) struct ClaimEntry {
     /// Whether a request to create a node was not answered. It may be delayed on an abandoned
     /// connection, and still create a node later.
     has_unconfirmed_create: AtomicBool,
+    /// The claim itself, which knows whether this process has released or lost it.
     claim_ref: Arc<Claim>,
 }
 

@@ -25,6 +25,7 @@ const MAX_CONTENDERS: i32 = 10_000;
 /// The state of a claim, as the nodes at the servers show it.
 #[derive(Debug)]
 pub(super) enum ClaimStatus {
+    /// It holds the lock.
     Held,
     /// It is queued behind this many waiters.
     Waiting(usize),

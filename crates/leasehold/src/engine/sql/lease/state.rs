@@ -123,7 +123,9 @@ fn write_lease(text: &mut String, ttl: Duration, until: Instant, now: Instant) {
 /// share it.
 #[derive(Default)]
 struct HolderIndex<'a> {
+    /// The processes, in the order of the text.
     holders: Vec<&'a Holder>,
+    /// The index of each, by its address, so that a shared one is found at once.
     indices: HashMap<*const Holder, usize>,
 }
 

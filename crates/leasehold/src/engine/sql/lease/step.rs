@@ -16,16 +16,17 @@ use crate::types::{ClaimId, Holder, Token};
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     /// Acquires the lock if it is free; otherwise queues the claim if `queue` is set.
-    Attempt {
-        claim: Arc<Claim>,
-        queue: bool,
-    },
+    Attempt { claim: Arc<Claim>, queue: bool },
     /// Returns the state of a claim, which may have been granted; extends its lease or queue
     /// position. Does not add a claim that is missing.
     LookUp(ClaimId),
+    /// Extends the lease of a claim that holds the lock.
     Renew(ClaimId),
+    /// Ends a claim, whether it holds or waits.
     Release(ClaimId),
+    /// Ends a claim, possibly of another client, at an operator's request.
     ForceRelease(ClaimId),
+    /// Asks the client of a claim that holds the lock to release it.
     RequestRelease(ClaimId),
     /// Reads the row, and grants the lock to the next waiters if it is free.
     Check,
@@ -55,11 +56,13 @@ pub(super) enum OpOutcome {
         /// After this time a holder's lease ends, and the lock may become free.
         recheck: Option<Duration>,
     },
+    /// Waiting cannot help, for this reason; the claim does not queue.
     Refused(Refusal),
     /// The claim was force released before this request.
     ForceReleased,
     /// When the lease ends on the database's clock; `None`: the claim does not hold the lock.
     Renewed(Option<Instant>),
+    /// What the released claim was.
     Released(ReleaseEffect),
     /// The claim that was force released, `None` if it had ended; and the fence token to advise,
     /// see [`ForceReleaseOutcome::fence_token`](crate::engine::ForceReleaseOutcome::fence_token).
@@ -69,6 +72,7 @@ pub(super) enum OpOutcome {
     /// After a force release whose reply was lost: the claim does not exist any more, and it is
     /// unknown whether the force release removed it.
     Unknown,
+    /// `Check` is done.
     Checked,
 }
 

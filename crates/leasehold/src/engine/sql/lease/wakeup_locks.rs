@@ -118,6 +118,7 @@ struct WakeupSchedule {
     to_release: Vec<ClaimId>,
     /// When the task's timer wakes it to acquire wake-up locks; `None`: it has no timer for that.
     next_wake: Option<Instant>,
+    /// Whether the task must end.
     is_closed: bool,
 }
 
