@@ -190,7 +190,7 @@ fn add_link_hint(dir: &Path, real: &Path, refused: Error) -> Error {
     let Some(owner) = owner.filter(|_| !direct && refused.kind() == ErrorKind::Denied) else { return refused };
     let (dir, display, owner) = (dir.display(), real.display(), user_label(owner));
     let message = format!(
-        "{dir} leads through a link to {display}, which belongs to user {owner}, and we are user {us}. Name a folder of our own (file:///dir), \
+        "{dir} leads through a link to {display}, which belongs to user {owner}; this process runs as user {us}. Name a folder of its own (file:///dir), \
          or have user {owner} share {display} with a group of both users, and name it without the link: file://{display}?mode=0770",
         us = user_label(geteuid().as_raw())
     );
@@ -209,7 +209,7 @@ fn dangling_link_error(dir: &Path, cause: io::Error) -> Error {
                 format!("; {} belongs to user {}", above.display(), user_label(owner))
             });
             let message = format!(
-                "{dir} is a link to {display}, which we (user {}) may not access{owner}. Name a folder of our own: file:///dir",
+                "{dir} is a link to {display}, which this process (user {}) may not access{owner}. Name a folder of its own: file:///dir",
                 user_label(geteuid().as_raw())
             );
             Error::new(ErrorKind::Denied, message).caused_by(cause)

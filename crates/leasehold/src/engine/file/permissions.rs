@@ -86,7 +86,7 @@ impl Permissions {
             return Ok(());
         }
         let message = format!(
-            "{} belongs to user {}, and we are user {own_uid}; name a folder of our own (file:///dir), or share this one knowingly \
+            "{} belongs to user {}; this process runs as user {own_uid}. Name a folder of its own (file:///dir), or share this one knowingly \
              with ?mode=0770",
             path.display(),
             found.st_uid
@@ -105,7 +105,7 @@ impl Permissions {
             };
         }
         let message = format!(
-            "cannot open {display}: it belongs to user {} and group {} (mode {:04o}), and we are user {} in the groups {}. Share it with a \
+            "cannot open {display}: it belongs to user {} and group {} (mode {:04o}); this process runs as user {} in the groups {}. Share it with a \
              group that all its users are in: chgrp -R GROUP {display} && chmod -R g+rwX {display}; or let the first user make it with \
              &group=GROUP in the URL",
             found.st_uid,

@@ -156,8 +156,8 @@ impl Config {
             _ => parse_switch(url, "pooler")?.unwrap_or(false),
         };
         if pooler && dialect == Dialect::MySql {
-            return Err(invalid_url("pooler=transaction is for PostgreSQL: before MySQL, let each of our connections be one session of the server \
-                (ProxySQL: no multiplexing for our user), or connect to the server itself"
+            return Err(invalid_url("pooler=transaction is for PostgreSQL: before MySQL, give each connection its own session of the server \
+                (ProxySQL: no multiplexing for this user), or connect to the server itself"
                 .into()));
         }
         let wake = match url.option("wake") {
@@ -259,7 +259,7 @@ fn parse_database(dialect: Dialect, url: &EngineUrl) -> Result<String> {
     if path.is_empty() || path.contains('/') {
         let scheme = dialect.name();
         return Err(invalid_url(format!(
-            "name the database that our table is in: {scheme}://user:password@host/database"
+            "name the database that has the table: {scheme}://user:password@host/database"
         )));
     }
     Ok(path.to_owned())

@@ -154,7 +154,7 @@ impl ErrorClass {
             }
             Self::RowLocked => later(
                 Unavailable,
-                format!("another transaction holds a row lock on our table at {server}; end it ({cause_text})"),
+                format!("another transaction holds a row lock on a table of leasehold at {server}; end it ({cause_text})"),
             ),
             Self::ReadOnly => later(
                 Unavailable,
@@ -169,7 +169,7 @@ impl ErrorClass {
             Self::NoTable => Error::new(
                 Corrupt,
                 format!(
-                    "our table does not exist any more; `leasehold engines --ddl {}` shows how to create it ({cause_text})",
+                    "the table does not exist any more; `leasehold engines --ddl {}` shows how to create it ({cause_text})",
                     dialect.name()
                 ),
             )

@@ -106,7 +106,7 @@ pub fn open_error(config: &Config, cause: Cause) -> Error {
             "; do they speak TLS on this port, with a certificate of the authority in ca=?"
         }
         Some(_) => {
-            "; do they speak TLS on this port, with a certificate of the authority in ca=, and demand none of us? Ours are cert= and cert-key="
+            "; do they speak TLS on this port, with a certificate of the authority in ca=, and require no client certificate? That is cert= and cert-key="
         }
     };
     if matches!(cause, Cause::Malformed(_)) {
