@@ -324,7 +324,7 @@ impl ForceReleaseOutcome {
 /// A small text that the engine stores under a name, beside the locks and independent of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Rises with every write of this record and never repeats. 0: the record does not exist.
+    /// Rises with every write of this record, also over its removal. 0: the record does not exist.
     pub version: u64,
     /// Empty if the record does not exist.
     pub value: String,
