@@ -74,7 +74,7 @@ fn usage_errors_name_the_mistake() {
         (vec!["run", "-w", "soon", "a", "--", "true"], "a duration is seconds"),
         (vec!["run", "--ttl", "0", "a", "--", "true"], "longer than zero"),
         (vec!["run", "--ttl", "1us", "a", "--", "true"], "a duration is seconds"),
-        (vec!["run", "--ttl", "1ms", "a", "--", "true"], "the TTL is between"),
+        (vec!["run", "--ttl", "1ms", "a", "--", "true"], "the TTL must be between"),
         (vec!["run", "--grace", "20s", "a", "--", "true"], "below half of the TTL"),
         (vec!["run", "--min-hold", "5", "--max-hold", "5", "a", "--", "true"], "longer than --min-hold"),
         (vec!["run", "--slots", "0", "a", "--", "true"], "--slots"),

@@ -172,7 +172,7 @@ fn a_link_to_another_users_folder_names_its_owner_and_what_to_do() {
             let output =
                 host.run(uid, &url, &["run", "job", "--", "true"]).assert_failed(69, "through a link").stderr();
             for part in
-                [&format!("to {}", theirs.display()), "belongs to user nobody (65534)", "Name a folder of our own"]
+                [&format!("to {}", theirs.display()), "belongs to user nobody (65534)", "Name a folder of its own"]
             {
                 assert!(output.contains(part), "{part} is not in {output}");
             }

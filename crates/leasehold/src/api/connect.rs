@@ -109,8 +109,8 @@ impl ConnectOptions {
         };
         let Ok(url) = EngineUrl::parse(url) else { return new("") };
         #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
-        let cause = match Product::of(&url) {
-            Some(product) => product.explain(&url, clock).await,
+        let cause = match Product::from_url(&url) {
+            Some(product) => product.explain_timeout(&url, clock).await,
             None => String::new(),
         };
         #[cfg(not(any(feature = "mysql", feature = "postgres", feature = "zookeeper")))]

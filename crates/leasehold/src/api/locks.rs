@@ -279,7 +279,7 @@ impl Locks {
         reason: &str,
     ) -> Result<ForceReleaseOutcome> {
         let name = LockName::new(name)?;
-        let need = self.shared.require(self.capabilities().force_release, "eviction");
+        let need = self.shared.require(self.capabilities().force_release, "force release");
         need.map_err(|error| error.about_lock(&name))?;
         let outcome = self
             .call_bounded(Arc::clone(&self.shared.manager.engine).force_release(name.clone(), claim, reason.to_owned()))
@@ -307,7 +307,7 @@ impl Locks {
         reason: &str,
     ) -> Result<Option<ContenderView>> {
         let name = LockName::new(name)?;
-        self.capabilities().require(self.capabilities().force_release, "eviction")?;
+        self.capabilities().require(self.capabilities().force_release, "force release")?;
         let engine = Arc::clone(&self.shared.manager.engine);
         let outcome = self.call_bounded(engine.request_release(name.clone(), claim, reason.to_owned())).await;
         outcome.map_err(|error| error.about_lock(&name))

@@ -38,7 +38,7 @@ impl Locks {
     /// `Unsupported` if the engine stores no records.
     pub fn records(&self) -> Result<Records> {
         let store = Arc::clone(&self.shared.manager.engine).records().filter(|_| self.capabilities().records);
-        let store = store.ok_or_else(|| self.shared.locate(self.capabilities().unsupported("records")))?;
+        let store = store.ok_or_else(|| self.shared.locate(self.capabilities().unsupported_error("records")))?;
         Ok(Records { shared: Arc::clone(&self.shared), store })
     }
 }

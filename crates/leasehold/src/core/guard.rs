@@ -82,7 +82,7 @@ impl Guard {
     /// # Cancellation safety
     /// May be dropped and called again; no loss is missed.
     pub async fn lost(&self) -> LostReason {
-        self.claim.lease.lost().await
+        self.claim.lease.wait_until_lost().await
     }
 
     /// Why the lock was lost, if it was.
@@ -99,7 +99,7 @@ impl Guard {
     /// # Cancellation safety
     /// May be dropped and called again; no request is missed.
     pub async fn release_requested(&self) {
-        self.claim.lease.release_requested().await;
+        self.claim.lease.wait_for_release_request().await;
     }
 
     /// Whether an operator asked for the release of the lock.
@@ -223,12 +223,12 @@ impl LeaseWatcher {
 
     /// See [`Guard::lost`].
     pub async fn lost(&self) -> LostReason {
-        self.0.lease.lost().await
+        self.0.lease.wait_until_lost().await
     }
 
     /// See [`Guard::release_requested`].
     pub async fn release_requested(&self) {
-        self.0.lease.release_requested().await;
+        self.0.lease.wait_for_release_request().await;
     }
 
     /// See [`Guard::is_release_requested`].

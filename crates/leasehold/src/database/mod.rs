@@ -15,6 +15,40 @@
 use crate::logic::fence::FenceState;
 use crate::types::{Owner, Token};
 
+/// Implements [`Session`] for a connection or transaction type of a client library. The module that
+/// calls it has the functions `read`, `write` and `statement_error` for that library. `$run` is the
+/// library's method that runs a statement without parameters.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+macro_rules! implement_session {
+    ($session:ty, $dialect:expr, $row:ty, $value:ty, $run:ident) => {
+        impl sealed::Sealed for $session {}
+
+        impl Session for $session {
+            const DIALECT: Dialect = $dialect;
+            type Row = $row;
+            type Value = $value;
+
+            async fn run(&mut self, sql: &str) -> Result<(), StatementError> {
+                self.$run(sql).await.map_err(statement_error)
+            }
+
+            async fn read(&mut self, sql: &str, key: &Self::Value) -> Result<sealed::Rows<Self::Row>, StatementError> {
+                read(self, sql, key).await
+            }
+
+            async fn write(
+                &mut self,
+                sql: &str,
+                values: &[Self::Value],
+                key: &Self::Value,
+                version: i64,
+            ) -> Result<u64, StatementError> {
+                write(self, sql, values, key, version).await
+            }
+        }
+    };
+}
+
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
@@ -34,7 +68,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// A checked name, quoted.
+    /// Quotes a table or column name, which the caller has checked to be plain.
     pub(crate) fn quote(self, name: &str) -> String {
         crate::logic::sql_identifier::quote(name, if self == Self::Postgres { '"' } else { '`' })
     }
@@ -50,11 +84,12 @@ pub trait Session: sealed::Sealed + Send {
     /// A value of a column.
     type Value: Send + Sync;
 
-    /// Runs a statement without values.
+    /// Runs a statement that has no parameters and returns no rows.
     #[doc(hidden)]
     fn run(&mut self, sql: &str) -> impl Future<Output = Result<(), sealed::StatementError>> + Send;
 
-    /// All rows with this key. The last column of each is its version.
+    /// Runs a query whose only parameter is `key`. Returns each row with the number in its last
+    /// column, which is the row's version.
     #[doc(hidden)]
     fn read(
         &mut self,
@@ -62,8 +97,9 @@ pub trait Session: sealed::Sealed + Send {
         key: &Self::Value,
     ) -> impl Future<Output = Result<sealed::Rows<Self::Row>, sealed::StatementError>> + Send;
 
-    /// Writes these values to the row with this key and version. Returns the number of rows
-    /// written.
+    /// Runs a statement whose parameters are `values`, then `key`, then `version`: it writes the
+    /// values to the row with this key if the row still has this version. Returns the number of
+    /// rows written: 0 if the row has another version.
     #[doc(hidden)]
     fn write(
         &mut self,
@@ -80,7 +116,10 @@ pub trait Connection: Session {}
 
 /// A transaction: its statements take effect together, when you commit it.
 pub trait Transaction: Session {
-    /// Records the token unless it is stale; returns what the fence has seen if it is.
+    /// Records `token` for the resource unless the fence has seen a higher one, or the same one
+    /// from another owner. `sql` is the statement that records it and the one that then reads the
+    /// fence. `None`: the token is admitted. `Some`: it is stale, and this is what the fence has
+    /// seen.
     #[doc(hidden)]
     fn admit(
         &mut self,
@@ -91,13 +130,13 @@ pub trait Transaction: Session {
     ) -> impl Future<Output = Result<Option<FenceState>, sealed::StatementError>> + Send;
 }
 
-/// A value that can be written to a column.
+/// A value that can be written to a column, through the client library whose value type is `V`.
 pub trait IntoValue<V> {
-    /// Converts it to the client library's type.
+    /// Converts it to the client library's value type.
     fn into_value(self) -> V;
 }
 
-/// The cause of an error: the client library's error. Can be downcast to its type.
+/// The client library's error behind an error of ours; it can be downcast to the library's type.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) use self::sealed::StatementError;
@@ -109,11 +148,11 @@ pub(crate) mod sealed {
     #[allow(unreachable_pub, reason = "keeps the public traits to ourselves")]
     pub trait Sealed {}
 
-    /// Rows with their versions, if they have one.
+    /// Rows, each with its version: `None` if the version column is NULL.
     #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
     pub type Rows<R> = Vec<(R, Option<i64>)>;
 
-    /// A statement that failed.
+    /// A statement that failed: what that means for its effect, and the client library's error.
     #[derive(Debug)]
     #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
     pub struct StatementError {
@@ -123,8 +162,17 @@ pub(crate) mod sealed {
 
     impl StatementError {
         #[cfg(any(feature = "mysql", feature = "postgres"))]
-        pub(crate) fn new(verdict: SqlErrorClass, cause: impl Into<Cause>) -> Self {
-            Self { class: verdict, cause: cause.into() }
+        pub(crate) fn new(class: SqlErrorClass, cause: impl Into<Cause>) -> Self {
+            Self { class, cause: cause.into() }
+        }
+
+        /// The same error, for a failure before the statement ran: it certainly had no effect.
+        #[cfg(any(feature = "mysql", feature = "postgres"))]
+        pub(crate) fn before_execution(self) -> Self {
+            match self.class {
+                SqlErrorClass::Unknown => Self { class: SqlErrorClass::Refused, ..self },
+                _ => self,
+            }
         }
     }
 }

@@ -14,17 +14,17 @@ impl<T: Into<Value>> IntoValue<Value> for T {
     }
 }
 
-/// What an error means for the statement. After an error that is not the server's, its effect is
-/// unknown.
+/// Classifies an error of the client library. After an error that the server did not report, the
+/// statement's effect is unknown.
 fn statement_error(error: Error) -> StatementError {
-    let verdict = match &error {
+    let class = match &error {
         Error::Server(server_error) => sql_error::classify_mysql(server_error.code),
         _ => SqlErrorClass::Unknown,
     };
-    StatementError::new(verdict, error)
+    StatementError::new(class, error)
 }
 
-/// The error for a row that cannot be parsed; the row is unchanged.
+/// The error for a row that cannot be parsed; nothing was written.
 fn malformed_row(detail: &str) -> StatementError {
     StatementError::new(SqlErrorClass::Refused, detail.to_owned())
 }
@@ -46,51 +46,16 @@ async fn write(
     key: &Value,
     version: i64,
 ) -> Result<u64, StatementError> {
-    // An error before the statement runs has no effect.
-    let ready = conn.prep(sql).await.map_err(|error| match statement_error(error) {
-        StatementError { class: SqlErrorClass::Unknown, cause } => StatementError::new(SqlErrorClass::Refused, cause),
-        known => known,
-    })?;
+    let prepared = conn.prep(sql).await.map_err(|error| statement_error(error).before_execution())?;
     let parameters = values.iter().chain([key]).cloned().chain([Value::from(version)]).collect();
-    let result = conn.exec_iter(&ready, Params::Positional(parameters)).await.map_err(statement_error)?;
+    let result = conn.exec_iter(&prepared, Params::Positional(parameters)).await.map_err(statement_error)?;
     let count = result.affected_rows();
     result.drop_result().await.map_err(statement_error)?;
     Ok(count)
 }
 
-/// Connections and transactions implement `Session` alike.
-macro_rules! session {
-    ($session:ty) => {
-        impl sealed::Sealed for $session {}
-
-        impl Session for $session {
-            const DIALECT: Dialect = Dialect::Mysql;
-            type Row = Row;
-            type Value = Value;
-
-            async fn run(&mut self, sql: &str) -> Result<(), StatementError> {
-                self.query_drop(sql).await.map_err(statement_error)
-            }
-
-            async fn read(&mut self, sql: &str, key: &Self::Value) -> Result<sealed::Rows<Row>, StatementError> {
-                read(self, sql, key).await
-            }
-
-            async fn write(
-                &mut self,
-                sql: &str,
-                values: &[Self::Value],
-                key: &Self::Value,
-                version: i64,
-            ) -> Result<u64, StatementError> {
-                write(self, sql, values, key, version).await
-            }
-        }
-    };
-}
-
-session!(Conn);
-session!(mysql_async::Transaction<'_>);
+implement_session!(Conn, Dialect::Mysql, Row, Value, query_drop);
+implement_session!(mysql_async::Transaction<'_>, Dialect::Mysql, Row, Value, query_drop);
 
 impl Connection for Conn {}
 
@@ -102,15 +67,15 @@ impl Transaction for mysql_async::Transaction<'_> {
         token: Token,
         owner: Option<Owner>,
     ) -> Result<Option<FenceState>, StatementError> {
-        let [upsert, look, ..] = sql else { return Err(malformed_row("two statements are needed")) };
+        let [record_token, read_fence, ..] = sql else { return Err(malformed_row("two statements are needed")) };
         let resource = Value::from(resource.as_bytes());
         let owner_bytes = Value::from(owner.map(|owner| owner.bits().to_be_bytes().to_vec()));
         let values = vec![resource.clone(), Value::from(token.0), owner_bytes];
-        self.exec_drop(upsert.as_str(), Params::Positional(values)).await.map_err(statement_error)?;
-        // A locking read sees the current row, not the transaction's snapshot. The upsert has
-        // locked the row.
+        self.exec_drop(record_token.as_str(), Params::Positional(values)).await.map_err(statement_error)?;
+        // This statement locks the row, so it reads the current row and not the transaction's
+        // snapshot. The first statement has locked the row already, so it does not wait.
         let row: Option<Row> =
-            self.exec_first(look.as_str(), Params::Positional(vec![resource])).await.map_err(statement_error)?;
+            self.exec_first(read_fence.as_str(), Params::Positional(vec![resource])).await.map_err(statement_error)?;
         let seen = row.and_then(|row| {
             let token: u64 = row.get_opt(0)?.ok()?;
             let owner: Option<Vec<u8>> = row.get_opt(1)?.ok()?;

@@ -19,15 +19,15 @@ impl<T: ToSql + Send + Sync + 'static> IntoValue<PostgresValue> for T {
     }
 }
 
-/// What an error means for the statement. After an error that is not the server's, its effect is
-/// unknown, unless a value had the wrong type.
+/// Classifies an error of the client library. After an error that the server did not report, the
+/// statement's effect is unknown, unless a value had the wrong type and was not sent.
 fn statement_error(error: Error) -> StatementError {
-    let verdict = match error.code() {
+    let class = match error.code() {
         Some(state) => sql_error::classify_postgres(state.code()),
         None if error.source().is_some_and(|cause| cause.is::<WrongType>()) => SqlErrorClass::Refused,
         None => SqlErrorClass::Unknown,
     };
-    StatementError::new(verdict, error)
+    StatementError::new(class, error)
 }
 
 async fn read(
@@ -50,51 +50,16 @@ async fn write(
     key: &PostgresValue,
     version: i64,
 ) -> Result<u64, StatementError> {
-    // An error before the statement runs has no effect.
-    let ready = client.prepare(sql).await.map_err(|error| match statement_error(error) {
-        StatementError { class: SqlErrorClass::Unknown, cause } => StatementError::new(SqlErrorClass::Refused, cause),
-        known => known,
-    })?;
+    let prepared = client.prepare(sql).await.map_err(|error| statement_error(error).before_execution())?;
     let mut parameters: Vec<&(dyn ToSql + Sync)> =
         values.iter().map(|value| value.as_ref() as &(dyn ToSql + Sync)).collect();
     parameters.push(key.as_ref());
     parameters.push(&version);
-    client.execute(&ready, &parameters).await.map_err(statement_error)
+    client.execute(&prepared, &parameters).await.map_err(statement_error)
 }
 
-/// Connections and transactions implement `Session` alike.
-macro_rules! session {
-    ($session:ty) => {
-        impl sealed::Sealed for $session {}
-
-        impl Session for $session {
-            const DIALECT: Dialect = Dialect::Postgres;
-            type Row = Row;
-            type Value = PostgresValue;
-
-            async fn run(&mut self, sql: &str) -> Result<(), StatementError> {
-                self.batch_execute(sql).await.map_err(statement_error)
-            }
-
-            async fn read(&mut self, sql: &str, key: &Self::Value) -> Result<sealed::Rows<Row>, StatementError> {
-                read(self, sql, key).await
-            }
-
-            async fn write(
-                &mut self,
-                sql: &str,
-                values: &[Self::Value],
-                key: &Self::Value,
-                version: i64,
-            ) -> Result<u64, StatementError> {
-                write(self, sql, values, key, version).await
-            }
-        }
-    };
-}
-
-session!(Client);
-session!(tokio_postgres::Transaction<'_>);
+implement_session!(Client, Dialect::Postgres, Row, PostgresValue, batch_execute);
+implement_session!(tokio_postgres::Transaction<'_>, Dialect::Postgres, Row, PostgresValue, batch_execute);
 
 impl Connection for Client {}
 
@@ -106,7 +71,7 @@ impl Transaction for tokio_postgres::Transaction<'_> {
         token: Token,
         owner: Option<Owner>,
     ) -> Result<Option<FenceState>, StatementError> {
-        let [upsert, look, ..] = sql else {
+        let [record_token, read_fence, ..] = sql else {
             return Err(StatementError::new(SqlErrorClass::Refused, "two statements are needed"));
         };
         let number = i64::try_from(token.0).map_err(|_| {
@@ -115,11 +80,12 @@ impl Transaction for tokio_postgres::Transaction<'_> {
         let owner_bytes = owner.map(|owner| owner.bits().to_be_bytes().to_vec());
         let values: [(&(dyn ToSql + Sync), Type); 3] =
             [(&resource, Type::TEXT), (&number, Type::INT8), (&owner_bytes, Type::BYTEA)];
-        if self.execute_typed(upsert, &values).await.map_err(statement_error)? > 0 {
+        if self.execute_typed(record_token, &values).await.map_err(statement_error)? > 0 {
             return Ok(None);
         }
-        // The row exists and is locked: no other transaction can change or remove it in between.
-        let row = self.query_typed_one(look, &values[..1]).await.map_err(statement_error)?;
+        // The token is stale. The first statement has locked the row that shows it: no other
+        // transaction can change or remove the row before this read.
+        let row = self.query_typed_one(read_fence, &values[..1]).await.map_err(statement_error)?;
         let seen: i64 = row.try_get(0).map_err(statement_error)?;
         Ok(Some(FenceState { token: Token(u64::try_from(seen).unwrap_or(0)), owner: None }))
     }

@@ -1,5 +1,5 @@
-//! What an engine can do, as data: checked before any I/O, printed by `leasehold engines`, and used
-//! to choose the conformance cases.
+//! What an engine can do, declared as data. Calls are checked against it before any I/O, `leasehold
+//! engines` prints it, and it selects the conformance cases that an engine must pass.
 
 use std::time::Duration;
 
@@ -16,12 +16,13 @@ pub enum Fairness {
     None,
 }
 
-/// How far tokens keep rising.
+/// What the rise of fencing tokens survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fencing {
-    /// As long as the engine keeps running.
+    /// Tokens rise only until the server (or, for an engine in memory, the process) restarts or
+    /// loses its data.
     Volatile,
-    /// Across crashes and restarts, too.
+    /// Tokens keep rising across crashes and restarts.
     Durable,
 }
 
@@ -30,18 +31,18 @@ pub enum Fencing {
 pub enum Expiry {
     /// The end of its lease.
     Lease,
-    /// The end of its lease, or at once the death of its process.
+    /// The death of its process, at once; or the end of its lease.
     LeaseOrProcessDeath,
 }
 
 /// The processes or hosts that can share a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The tasks of one process.
+    /// Only the tasks of one process.
     Process,
-    /// The processes of one host.
+    /// Only the processes of one host.
     Host,
-    /// Many hosts.
+    /// Processes on any host that reaches the servers.
     Network,
 }
 
@@ -53,44 +54,44 @@ pub struct Capabilities {
     pub engine: &'static str,
     /// The processes or hosts that can share a lock.
     pub reach: Reach,
-    /// Shared mode: read/write locks.
+    /// Whether claims can hold a lock in shared mode, for read/write locks.
     pub shared: bool,
-    /// Permits: semaphores.
+    /// Whether claims can hold permits, for semaphores.
     pub permits: bool,
-    /// Re-entry by the same owner.
+    /// Whether an owner that holds a lock can acquire it again.
     pub reentrancy: bool,
     /// The order in which waiters acquire the lock.
     pub fairness: Fairness,
-    /// How far tokens keep rising.
+    /// What the rise of fencing tokens survives.
     pub fencing: Fencing,
     /// What frees the lock of a holder that does not release it.
     pub expiry: Expiry,
     /// Whether holders and waiters can be inspected.
     pub inspection: bool,
-    /// Whether an operator can force release (evict) a claim.
+    /// Whether an operator can force release a claim.
     pub force_release: bool,
     /// Whether the engine stores small records beside the locks; schedules need them.
     pub records: bool,
-    /// The shortest TTL.
+    /// The shortest TTL that a claim may have.
     pub min_ttl: Duration,
-    /// The longest TTL.
+    /// The longest TTL that a claim may have.
     pub max_ttl: Duration,
-    /// Whether the engine reads this process's clock, and so returns the moment at which a grant
-    /// ends.
+    /// Whether leases are measured on this process's clock. Then the engine itself decides whether
+    /// a release came before the lease ended.
     pub uses_local_clock: bool,
     /// The clock drift that is deducted from every lease.
     pub drift: Drift,
-    /// The failures that it survives, as text.
+    /// The failures under which its guarantees still hold, as text for people.
     pub tolerates: &'static str,
-    /// When it fails to exclude, as text.
+    /// When two holders are possible all the same, as text for people.
     pub fails_when: &'static str,
-    /// A warning about this deployment, as text; empty if there is none.
+    /// A warning about this deployment, as text for people; empty if there is none.
     pub warning: &'static str,
 }
 
 impl Capabilities {
-    /// An engine with this name that can only hold a lock exclusively; set the fields for what more
-    /// it can do.
+    /// The capabilities of an engine that can only hold a lock exclusively, as a base: an engine
+    /// sets the fields for what more it can do. `engine` is its name in errors.
     pub const fn exclusive_only(engine: &'static str) -> Self {
         Self {
             engine,
@@ -114,7 +115,10 @@ impl Capabilities {
         }
     }
 
-    /// Returns an error if the engine does not support these options.
+    /// Checks that the engine supports the mode, the owner and the TTL of a claim.
+    ///
+    /// # Errors
+    /// `Unsupported`, or `InvalidOption` for a TTL or permits outside the limits.
     pub(crate) fn check_options(&self, options: &LockOptions) -> Result<()> {
         match options.mode {
             Mode::Shared => self.require(self.shared, "shared locks")?,
@@ -129,35 +133,36 @@ impl Capabilities {
         }
         if options.ttl < self.min_ttl || options.ttl > self.max_ttl {
             let (min, max) = (self.min_ttl, self.max_ttl);
-            let message = format!("the TTL is between {min:?} and {max:?}, and this one is {:?}", options.ttl);
+            let message = format!("the TTL must be between {min:?} and {max:?}, but is {:?}", options.ttl);
             return Err(Error::new(ErrorKind::InvalidOption, message).at_engine(self.engine));
         }
         let drift = self.drift.margin_for(options.ttl);
         if drift >= options.ttl / 2 {
             let ttl = options.ttl;
             let message = format!(
-                "the clock drift shortens a TTL of {ttl:?} by {drift:?}, and too little is left to renew it in: use a longer TTL, or less drift"
+                "the clock drift shortens a TTL of {ttl:?} by {drift:?}, which leaves too little time to renew it: use a longer TTL, or allow less drift"
             );
             return Err(Error::new(ErrorKind::InvalidOption, message).at_engine(self.engine));
         }
         Ok(())
     }
 
-    /// Checks for one capability, which the error names.
+    /// Returns an error that names `capability`, unless `is_supported`.
     ///
     /// # Errors
-    /// `Unsupported` unless `is_supported`.
+    /// `Unsupported`.
     pub fn require(&self, is_supported: bool, capability: &str) -> Result<()> {
-        if is_supported { Ok(()) } else { Err(self.unsupported(capability)) }
+        if is_supported { Ok(()) } else { Err(self.unsupported_error(capability)) }
     }
 
-    /// The error of a call for something that the engine does not offer.
-    pub(crate) fn unsupported(&self, capability: &str) -> Error {
+    /// The error for a call that needs a capability that the engine lacks.
+    pub(crate) fn unsupported_error(&self, capability: &str) -> Error {
         let message = format!("has no {capability}; `leasehold engines` lists what each engine can do");
         Error::new(ErrorKind::Unsupported, message).at_engine(self.engine)
     }
 }
 
+/// Checks a request for `n` permits of a semaphore with `limit` permits.
 fn check_permits(n: u32, limit: u32) -> Result<()> {
     let message = match (n, limit) {
         (_, 0) => "a semaphore needs a limit of at least 1".to_owned(),

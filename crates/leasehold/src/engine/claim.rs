@@ -1,4 +1,4 @@
-//! Claims: a request for a lock, by an owner, in a mode.
+//! A claim is one request to hold a lock in some mode, from the first attempt to the release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,24 +7,25 @@ use super::lease::Lease;
 use crate::clock::{Clock, Instant};
 use crate::types::{ClaimId, Holder, LockName, Mode, Owner, Token};
 
-/// The options of a claim. Claims with the same options share them.
+/// What a claim requests. Many claims may share one value.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LockOptions {
     /// The name of the lock.
     pub name: LockName,
-    /// The mode.
+    /// Exclusive, shared, or a number of permits.
     pub mode: Mode,
-    /// The owner that may re-enter; `None`: no re-entry.
+    /// Claims of the same owner re-enter the lock that one of them holds. `None`: the claim
+    /// re-enters with no other.
     pub owner: Option<Owner>,
-    /// How long a grant lasts unless renewed.
+    /// How long the lease of a grant lasts unless renewed.
     pub ttl: Duration,
-    /// The requesting process, for inspection.
+    /// Host, pid, program and description of the requesting process, which inspection shows.
     pub holder: Arc<Holder>,
 }
 
 impl LockOptions {
-    /// The options of a claim. Truncates fields of the holder that exceed what an engine stores.
+    /// Truncates the fields of `holder` that are longer than engines store.
     pub fn new(name: LockName, mode: Mode, owner: Option<Owner>, ttl: Duration, holder: Arc<Holder>) -> Self {
         let holder = holder.truncated();
         Self { name, mode, owner, ttl, holder }
@@ -35,21 +36,21 @@ impl LockOptions {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Claim {
-    /// Made before the request is sent; the engine recognises a retry by it.
+    /// A random id, made before the first request. The engine recognises a repeated request by it.
     pub id: ClaimId,
-    /// The options of the claim.
+    /// What the claim requests.
     pub options: Arc<LockOptions>,
-    /// The claim's lease in this process.
+    /// The state of the claim in this process: its token, its deadline, and whether it was lost.
     pub(crate) lease: Lease,
 }
 
 impl Claim {
-    /// A new claim with these options.
+    /// A new claim with a random id, whose lease uses the system clock.
     pub fn new(options: Arc<LockOptions>) -> Self {
         Self::with_clock(Clock::system(), options)
     }
 
-    /// A new claim whose lease uses this clock.
+    /// A new claim with a random id, whose lease uses `clock`.
     pub(crate) fn with_clock(clock: Clock, options: Arc<LockOptions>) -> Self {
         Self { id: ClaimId::random(), options, lease: Lease::new(clock) }
     }
@@ -64,17 +65,18 @@ impl Claim {
         self.lease.token()
     }
 
-    /// From this moment on, its holder does not rely on the lock any more.
+    /// From this moment on its holder must not rely on the lock any more, unless it is renewed
+    /// before.
     pub fn deadline(&self) -> Instant {
         self.lease.deadline()
     }
 
-    /// Whether its holder released it after an operator asked for that.
+    /// Whether an operator requested its release, and its holder then released it in time.
     pub fn is_released_on_request(&self) -> bool {
         self.lease.is_released_on_request()
     }
 
-    /// Whether it held the lock, and does no longer.
+    /// Whether it held the lock and has released or lost it.
     pub fn is_over(&self) -> bool {
         self.lease.has_ended()
     }

@@ -1,4 +1,4 @@
-//! How an engine reports lost claims on its own.
+//! Losses that an engine reports by itself, without being asked by a renewal.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,35 +6,35 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::types::ClaimId;
 
-/// What an engine reports on its own.
+/// A loss or possible loss of claims, which an engine reports without being asked by a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossEvent {
-    /// This claim is lost.
+    /// This claim does not hold its lock any more.
     Lost(ClaimId),
     /// This claim may be lost: the keeper renews it at once.
     MaybeLost(ClaimId),
     /// An operator requests that the holder of this claim releases it. The claim holds until its
     /// deadline, and is not renewed any more.
     ReleaseRequested(ClaimId),
-    /// Any claim may be lost: the connection was broken for a while, or the server is another one.
-    /// The keeper renews all claims at once.
+    /// Any claim may be lost: the connection was broken for a while, or leads to another server
+    /// now. The keeper renews all claims at once.
     Resync,
 }
 
-/// A stream of losses and possible losses, as the engine detects them.
+/// A subscription to an engine's [`LossEvent`]s.
 #[derive(Debug)]
 pub struct LossEvents(Option<UnboundedReceiver<LossEvent>>);
 
 impl LossEvents {
-    /// A stream without any losses.
+    /// A subscription that never receives an event.
     pub fn none() -> Self {
         Self(None)
     }
 
-    /// The next losses; does not complete while there are none.
+    /// Waits for at least one event, and returns all that have arrived.
     ///
     /// # Cancellation safety
-    /// May be dropped; no loss is missed.
+    /// If the future is dropped, no event is lost.
     pub async fn next(&mut self) -> Vec<LossEvent> {
         let Some(receiver) = &mut self.0 else { return std::future::pending().await };
         let mut losses = Vec::new();
@@ -46,12 +46,12 @@ impl LossEvents {
     }
 }
 
-/// Broadcasts an engine's losses to its subscribers.
+/// Sends an engine's [`LossEvent`]s to all its subscribers.
 #[derive(Debug, Default)]
 pub struct LossBroadcaster(Mutex<Vec<UnboundedSender<LossEvent>>>);
 
 impl LossBroadcaster {
-    /// Subscribes from now on.
+    /// Adds a subscriber, which gets all events from this call on.
     pub fn subscribe(&self) -> LossEvents {
         let (sender, receiver) = unbounded_channel();
         let mut senders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ impl LossBroadcaster {
         LossEvents(Some(receiver))
     }
 
-    /// Reports a lost claim to all subscribers; each knows its own claims.
+    /// Reports a lost claim to all subscribers; each ignores claims that it does not know.
     pub fn report_lost(&self, claim: ClaimId) {
         self.broadcast(LossEvent::Lost(claim));
     }
@@ -81,7 +81,8 @@ impl LossBroadcaster {
         self.broadcast(LossEvent::Resync);
     }
 
-    fn broadcast(&self, loss: LossEvent) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|sender| sender.send(loss).is_ok());
+    /// Sends an event to all subscribers, and forgets those that were dropped.
+    fn broadcast(&self, event: LossEvent) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|sender| sender.send(event).is_ok());
     }
 }

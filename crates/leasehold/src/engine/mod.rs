@@ -8,9 +8,9 @@ mod claim;
 mod lease;
 mod loss_events;
 mod secrets;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
-mod stranger;
 mod url;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+mod wrong_service;
 
 #[cfg(all(feature = "file", target_os = "linux"))]
 pub mod file;
@@ -36,11 +36,11 @@ pub use self::claim::{Claim, LockOptions};
 pub use self::lease::LostReason;
 pub use self::loss_events::{LossBroadcaster, LossEvent, LossEvents};
 pub use self::secrets::is_exposed;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
-pub(crate) use self::stranger::Product;
 pub use self::url::EngineUrl;
 #[cfg(test)]
 pub(crate) use self::url::SCHEMES;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+pub(crate) use self::wrong_service::Product;
 
 #[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
 use crate::clock::Clock;
@@ -49,30 +49,34 @@ use crate::logic::table::{Contender, Verdict};
 use crate::logic::table::{Refusal, ReleaseEffect};
 use crate::types::{ClaimId, Error, Holder, Instant, LockName, Mode, Token};
 
-/// One step of an engine. The caller may drop it at any time, and then cleans up with
+/// One call to an engine: a future that is complete after one bounded step. The caller may drop it
+/// at any time. The step may have taken effect all the same, so the caller then calls
 /// [`Engine::release`].
 #[must_use = "a step does nothing until it is awaited"]
 pub struct Step<T>(StepState<T>);
 
+/// How a step gets its result.
 enum StepState<T> {
+    /// The result was known from the start; `None` once it was taken.
     Ready(Option<Result<T, Error>>),
+    /// The future computes it.
     Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
 impl<T> Step<T> {
-    /// A step that waits for something.
+    /// A step that runs `future` when it is awaited.
     pub fn new(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         Self(StepState::Pending(Box::pin(future)))
     }
 
-    /// A step that is complete already; it needs no allocation.
+    /// A step whose result is known already. It completes at the first poll and allocates nothing.
     pub fn ready(result: Result<T, Error>) -> Self {
         Self(StepState::Ready(Some(result)))
     }
 }
 
 impl<T> Step<T> {
-    /// The result of a step that was complete from the start.
+    /// Takes the result of a step that [`ready`](Self::ready) made; `None` if it must be awaited.
     pub(crate) fn take_ready(&mut self) -> Option<Result<T, Error>> {
         match &mut self.0 {
             StepState::Ready(result) => result.take(),
@@ -100,33 +104,34 @@ impl<T> fmt::Debug for Step<T> {
     }
 }
 
-/// A grant of a lock.
+/// What a claim gets when it acquires a lock: a token, and a lease with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Higher than any token granted before for this name, or the same token for an owner that
     /// re-enters.
     pub token: Token,
-    /// When the lease began: the lock has been reserved for the claim since then. The next renewal
-    /// is due a third of the TTL later.
+    /// When the lease began, on this process's clock. The lock has been reserved for the claim
+    /// since then, and the next renewal is due a third of the TTL later.
     pub reserved_at: Instant,
-    /// When the grant ends, on our own clock, before any clock drift is subtracted. An engine with
-    /// a clock of its own counts from before it sent the request.
+    /// When the lease ends unless renewed, on this process's clock, before any clock drift is
+    /// subtracted. An engine whose server has a clock of its own counts from before it sent the
+    /// request.
     pub expires_at: Instant,
 }
 
 impl Grant {
-    /// A grant for a TTL, to a request that was sent at `sent`.
-    pub fn for_ttl(token: Token, sent: Instant, ttl: Duration) -> Self {
-        Self { token, reserved_at: sent, expires_at: sent.saturating_add(ttl) }
+    /// A grant whose lease lasts `ttl` from `sent_at`, when its request was sent.
+    pub fn for_ttl(token: Token, sent_at: Instant, ttl: Duration) -> Self {
+        Self { token, reserved_at: sent_at, expires_at: sent_at.saturating_add(ttl) }
     }
 
-    /// A grant until a known time, renewed or handed off with this TTL.
+    /// A grant whose lease ends at `expires_at`, and so began `ttl` before that.
     pub fn until(token: Token, expires_at: Instant, ttl: Duration) -> Self {
         Self { token, reserved_at: expires_at.saturating_sub(ttl), expires_at }
     }
 }
 
-/// The answer to a claim.
+/// The answer to a claim that wants a lock, from [`Engine::attempt`] and [`Engine::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcquireReply {
     /// The claim holds the lock.
@@ -135,38 +140,40 @@ pub enum AcquireReply {
     Queued {
         /// The number of waiters ahead of it; an engine may stop counting at 100.
         ahead: usize,
-        /// After this time the lock may become free without a notification (a holder's lease ends):
-        /// check again then.
+        /// Check again after this time: a holder's lease ends then, and the lock may become free
+        /// without a notification. `None`: the engine knows no such time.
         recheck_after: Option<Duration>,
-        /// No holder is known, but the lock cools down for this time: servers restarted and may
-        /// have lost the lease of a holder.
+        /// `Some`: no holder is known, but the engine grants the lock only after this time, because
+        /// servers restarted and may have lost the lease of a holder. `None`: no cool-down.
         cool_down: Option<Duration>,
     },
     /// The lock is not free and the claim is not in a queue: the caller did not ask to queue, the
     /// engine has no queue, or the claim lost its position. Retry.
     Busy {
-        /// After this time the lock may become free without a notification.
+        /// Retry after this time: a holder's lease ends then, and the lock may become free without
+        /// a notification. `None`: the engine knows no such time.
         recheck_after: Option<Duration>,
     },
-    /// The engine cools down and makes no new grants: servers restarted, and leases that they lost
-    /// may still be held. Retry.
+    /// The engine makes no new grants during a cool-down: servers restarted, and holders may still
+    /// rely on leases that those servers lost. Retry.
     CoolingDown {
-        /// The time left, at least.
+        /// The cool-down lasts at least this much longer.
         left: Duration,
     },
-    /// The claim can never be granted beside the present holders.
+    /// Waiting cannot help, and the claim does not queue: its mode conflicts with the claims that
+    /// hold or wait, for the given reason.
     Refused(Refusal),
-    /// An operator evicted the claim while it waited, or after its grant but before its client
-    /// learned of the grant. [`wait`](Engine::wait) returns this. An attempt returns it if the
-    /// claim attempted before and its client may not have learned of the eviction; otherwise an
-    /// attempt starts over.
+    /// An operator force released the claim while it waited, or after its grant but before its
+    /// client learned of the grant. [`wait`](Engine::wait) returns this. An attempt returns it if
+    /// the claim attempted before and its client may not have learned of the force release;
+    /// otherwise an attempt starts over.
     ForceReleased,
 }
 
 #[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
 impl AcquireReply {
-    /// Turns a table's verdict into an answer, for an engine that reads this process's clock.
-    /// `expiry` is when the next lease ends.
+    /// Converts the verdict of a [`LockTable`](crate::logic::table::LockTable) whose times are this
+    /// process's. `expiry` is when the table's next lease ends, if it has one.
     pub(crate) fn from_verdict(verdict: Verdict, ttl: Duration, expiry: Option<Instant>, clock: &Clock) -> Self {
         let recheck = || expiry.map(|at| at.duration_since(clock.now()));
         match verdict {
@@ -181,9 +188,9 @@ impl AcquireReply {
 /// The answer to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewReply {
-    /// Renewed: the lease now lasts until then, on our own clock; see [`Grant::expires_at`].
+    /// The lease now lasts until then, on this process's clock; see [`Grant::expires_at`].
     Renewed(Instant),
-    /// This claim still holds the lock, but its lease was not extended.
+    /// This claim still holds the lock until its former deadline, but its lease was not extended.
     Held,
     /// This claim does not hold the lock any more.
     Lost,
@@ -198,8 +205,8 @@ pub enum ReleaseReply {
     Released,
     /// The claim waited and left the queue.
     LeftQueue,
-    /// The claim neither held nor waited: it was released before, expired, was evicted, or is
-    /// unknown.
+    /// The claim neither held nor waited: it was released before, expired, was force released, or
+    /// is unknown.
     Absent,
 }
 
@@ -219,15 +226,15 @@ impl From<ReleaseEffect> for ReleaseReply {
 pub struct ContenderView {
     /// The claim's id; `Debug` shows only a part of it.
     pub claim: ClaimId,
-    /// The mode that it holds or waits for.
+    /// The mode in which it holds the lock, or wants to.
     pub mode: Mode,
     /// The grant's token; `None` for a waiter.
     pub token: Option<Token>,
-    /// The process, and its description.
+    /// Host, pid and program of its process, and the description that the program gave.
     pub holder: Holder,
-    /// How long it has held or waited.
+    /// How long it has held, or a waiter has waited.
     pub age: Duration,
-    /// The time until it expires unless renewed.
+    /// The time until its lease, or a waiter's queue position, expires unless renewed.
     pub remaining: Duration,
 }
 
@@ -242,18 +249,19 @@ pub struct LockView {
     pub holders: Vec<ContenderView>,
     /// The waiters, in the order of the queue.
     pub waiters: Vec<ContenderView>,
-    /// The highest token granted, if the engine stores it.
+    /// The highest token granted for this lock so far; `None` if the engine does not store it.
     pub last_token: Option<Token>,
-    /// No holder is known, but the engine makes no grants for this time (`strict`): servers
-    /// restarted and may have lost the lease of a holder.
+    /// `Some`: no holder is known, but the engine grants this lock only after this time (`strict`),
+    /// because servers restarted and may have lost the lease of a holder. `None`: no cool-down.
     pub cool_down: Option<Duration>,
-    /// If the stored data of the lock is damaged: a description of the damage. The other fields are
-    /// empty then.
+    /// What is wrong with the stored data of the lock, and then the other fields are empty; `None`
+    /// if it is intact.
     pub damage: Option<String>,
 }
 
 impl ContenderView {
-    /// A holder or a waiter, for an engine to show. `token` is `None` for a waiter.
+    /// The view of a holder, or of a waiter if `token` is `None`. It has held or waited for `age`,
+    /// and expires after `left` unless renewed.
     pub fn new(
         claim: ClaimId,
         mode: Mode,
@@ -265,7 +273,7 @@ impl ContenderView {
         Self { claim, mode, token, holder, age, remaining: left }
     }
 
-    /// A contender of a table that has held or waited since `since`.
+    /// The view, at `now`, of an entry in a lock table that has held or waited since `since`.
     #[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
     pub(crate) fn from_contender<N>(contender: &Contender<N>, holder: Holder, since: Instant, now: Instant) -> Self {
         let token = (contender.token > Token::default()).then_some(contender.token);
@@ -281,70 +289,71 @@ impl ContenderView {
 }
 
 impl LockView {
-    /// A lock without holders and waiters.
+    /// The view of a lock without holders and waiters, for which the engine stores nothing.
     pub fn free(name: LockName) -> Self {
         Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None, cool_down: None, damage: None }
     }
 }
 
-/// The result of an eviction.
+/// The result of a force release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForceReleaseOutcome {
-    /// The claim that was evicted; `None` if it had ended already; then nothing changed.
+    /// The claim that was force released. `None`: it had ended already, and nothing changed.
     pub contender: Option<ContenderView>,
-    /// The token to write to the resource. It is higher than the evicted holder's token, and lower
-    /// than the token of every other holder, present or future. The resource then refuses the
-    /// evicted holder and no other.
+    /// The token to write to the resource, which then refuses the force-released holder and no
+    /// other. It is higher than that holder's token, and lower than the token of every other
+    /// holder, present or future.
     ///
     /// `None` if there is no token to refuse, because the claim had ended or was a waiter. Also
     /// `None` if no such number exists: a remaining holder, or in ZooKeeper the next waiter, has a
     /// lower token or the very next one.
     ///
     /// In a lease table, a client may have assigned a lower token to a waiter of its own before the
-    /// eviction. That client then reports the lock as lost.
+    /// force release. That client then reports the lock as lost.
     pub fence_token: Option<Token>,
 }
 
 impl ForceReleaseOutcome {
-    /// The result of an eviction, for an engine to return.
-    pub fn new(contender: Option<ContenderView>, token: Option<Token>) -> Self {
-        Self { contender, fence_token: token }
+    /// The result for an engine to return; see the fields.
+    pub fn new(contender: Option<ContenderView>, fence_token: Option<Token>) -> Self {
+        Self { contender, fence_token }
     }
 }
 
 /// A small text that the engine stores under a name, beside the locks and independent of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Changes with every write and never repeats; zero: the record does not exist.
+    /// Rises with every write of this record, also over its removal. 0: the record does not exist.
     pub version: u64,
     /// Empty if the record does not exist.
     pub value: String,
-    /// The engine's clock at the read or write: time since 1970, UTC. Never a client's clock.
+    /// When it was read or written, on the engine's clock: time since 1970, UTC. Never a client's
+    /// clock.
     pub engine_time: Duration,
 }
 
 impl Record {
-    /// The result of reading a record that does not exist.
-    pub fn absent(now: Duration) -> Self {
-        Self { version: 0, value: String::new(), engine_time: now }
+    /// What reading a record returns that does not exist.
+    pub fn absent(engine_time: Duration) -> Self {
+        Self { version: 0, value: String::new(), engine_time }
     }
 }
 
-/// A run of an engine's servers: from a start, a promotion or a flush until the next one. A run
-/// keeps the data that it acknowledged, but may have lost data from before it began.
+/// A period in which an engine's servers keep all data that they acknowledge. It begins with a
+/// start, a promotion or a flush of a server, which may have lost data of an earlier period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerRun {
-    /// Its id. No two runs have the same id, except across a flush, which leaves no trace.
+    /// Its id, different for each run. Only a flush begins a run without a new id.
     pub id: String,
-    /// The engine's clock when a client first saw this run. Everything acknowledged in an earlier
-    /// run was acknowledged before.
+    /// When a client first saw this run, on the engine's clock. Everything that an earlier run
+    /// acknowledged was acknowledged before that.
     pub began_at: Duration,
 }
 
-/// An engine's answer to a call that it does not support.
-fn unsupported<T>(capabilities: &Capabilities, capability: &str) -> Step<T> {
-    Step::ready(Err(capabilities.unsupported(capability)))
+/// A step that fails with `Unsupported`; the error names the capability that the engine lacks.
+fn unsupported_step<T>(capabilities: &Capabilities, capability: &str) -> Step<T> {
+    Step::ready(Err(capabilities.unsupported_error(capability)))
 }
 
 /// An engine that keeps locks.
@@ -353,25 +362,26 @@ fn unsupported<T>(capabilities: &Capabilities, capability: &str) -> Step<T> {
 /// retries or decides by a clock other than its server's. The caller handles timeouts, back-off,
 /// cancellation and clean-up, once for all engines.
 ///
-/// Every call must be safe to repeat, because a reply may be lost after the server took the step.
-/// Errors state whether the effect is known ([`Error::effect`]) and whether a retry may help
-/// ([`Error::is_retryable`]).
+/// Every call must be safe to repeat, because a reply may be lost after the server has executed the
+/// request. Errors state whether the effect is known ([`Error::effect`]) and whether a retry may
+/// help ([`Error::is_retryable`]).
 ///
 /// An engine implements [`capabilities`](Self::capabilities), [`url`](Self::url),
 /// [`attempt`](Self::attempt), [`renew`](Self::renew), [`release`](Self::release) and
-/// [`shutdown`](Self::shutdown), and [`wait`](Self::wait) if it has a queue. Every other method
-/// refuses, or does the least that is right. An engine overrides those that it offers, and declares
-/// them in its [`Capabilities`], which callers check before any call.
+/// [`shutdown`](Self::shutdown), and [`wait`](Self::wait) if it has a queue. Every other method has
+/// a default: it fails with `Unsupported`, or returns the answer of an engine without that feature.
+/// An engine overrides those that it offers, and declares them in its [`Capabilities`], which
+/// callers check before any call.
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// What this engine can do, and its limits.
     fn capabilities(&self) -> &Capabilities;
 
-    /// The engine's URL without secrets.
+    /// The engine's URL without passwords, to display.
     fn url(&self) -> String;
 
     /// Acquires the lock if it is free; otherwise queues if `queue` is set and the engine has a
     /// queue. Follows rules 1 to 6 of [`LockTable`](crate::logic::table::LockTable). Repeating the
-    /// call with the same claim gives the same answer and a later end.
+    /// call with the same claim gives the same answer, and a granted lease then ends later.
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply>;
 
     /// Acquires several locks at once if all of them are free: one grant per claim, in order.
@@ -382,17 +392,17 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         Step::ready(Ok(None))
     }
 
-    /// Waits for a change of a queued claim, no longer than `timeout`, and returns its state. The
-    /// caller repeats it while it waits, at least every third of a TTL: each call is the waiter's
-    /// heartbeat. Dropping the step leaves the claim in the queue.
+    /// Waits until the state of a queued claim changes, or until `timeout` has passed, and returns
+    /// that state. The caller repeats the call while it waits, at least every third of a TTL: each
+    /// call is the waiter's heartbeat. Dropping the step leaves the claim in the queue.
     fn wait(self: Arc<Self>, claim: Arc<Claim>, timeout: Duration) -> Step<AcquireReply> {
         let _ = (claim, timeout);
-        unsupported(self.capabilities(), "queue")
+        unsupported_step(self.capabilities(), "queue")
     }
 
-    /// Identifies the server that keeps a lock, among servers that can fail independently. The
-    /// keeper renews leases on different servers in separate calls, so a hanging server delays only
-    /// its own leases.
+    /// A number for the server that keeps this lock, if the engine has servers that can fail
+    /// independently; 0 otherwise. The keeper renews leases on different servers in separate calls,
+    /// so a hanging server delays only its own leases.
     fn server_id(&self, _name: &LockName) -> u64 {
         0
     }
@@ -404,48 +414,49 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Ends the claim, whether it holds, waits or is unknown. Never affects another claim.
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<ReleaseReply>;
 
-    /// From this call on, the stream of losses that the engine detects without a renewal (eviction,
-    /// end of a session). An engine that detects losses only by renewals returns
-    /// [`LossEvents::none`].
+    /// Subscribes to the losses that the engine detects without a renewal: a force release, the end
+    /// of a session. An engine that detects losses only by renewals returns [`LossEvents::none`].
     fn loss_events(&self) -> LossEvents {
         LossEvents::none()
     }
 
-    /// Starts to watch the holders of `name`, and completes once the watch is in place, so that an
-    /// inspection after it misses no change. The returned step waits until the holders may have
-    /// changed since, no longer than `timeout`; it may wake spuriously.
+    /// Starts to watch the holders of `name`. The outer step completes once the watch is in place,
+    /// so that an inspection after it misses no change. The inner step, its result, completes when
+    /// the holders may have changed since, or after `timeout`; it may wake spuriously.
     fn watch(self: Arc<Self>, name: LockName, timeout: Duration) -> Step<Step<()>> {
         let _ = (name, timeout);
-        unsupported(self.capabilities(), "inspection")
+        unsupported_step(self.capabilities(), "inspection")
     }
 
     /// The holders and the waiters of `name`. Needs [`Capabilities::inspection`].
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
         let _ = name;
-        unsupported(self.capabilities(), "inspection")
+        unsupported_step(self.capabilities(), "inspection")
     }
 
     /// All locks that have a holder or a waiter and whose name starts with `prefix`, sorted by
     /// name, and those whose data is damaged. Needs [`Capabilities::inspection`].
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
         drop(prefix);
-        unsupported(self.capabilities(), "inspection")
+        unsupported_step(self.capabilities(), "inspection")
     }
 
-    /// Evicts a claim, whether it holds or waits.
-    /// [`fence::force_release_token`](crate::logic::fence::force_release_token) decides which token
-    /// the engine raises and which it advises. If the claim has ended, the engine raises none.
+    /// Ends another client's claim, whether it holds or waits. The rule for the token counter and
+    /// for [`ForceReleaseOutcome::fence_token`] is
+    /// [`fence::force_release_token`](crate::logic::fence::force_release_token). If the claim has
+    /// ended already, nothing changes.
     ///
     /// The holder or waiter learns of it within a round trip if the engine pushes notifications,
     /// and within 500 ms if it polls. The next waiter acquires the lock within the same time. The
-    /// engine records `reason` if it keeps such a record. Needs [`Capabilities::force_release`].
+    /// operator's `reason` is logged or stored if the engine can. Needs
+    /// [`Capabilities::force_release`].
     fn force_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<ForceReleaseOutcome> {
         let _ = (name, claim, reason);
-        unsupported(self.capabilities(), "eviction")
+        unsupported_step(self.capabilities(), "force release")
     }
 
     /// Requests that the holder of a claim releases it. Its client receives
-    /// [`LossEvent::ReleaseRequested`], as fast as the notification of an eviction, and stops
+    /// [`LossEvent::ReleaseRequested`], as fast as the notification of a force release, and stops
     /// renewing the lease. The lock becomes free when the holder releases it, or when its lease
     /// ends.
     ///
@@ -453,32 +464,32 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// with a connection; repeating it is harmless. Needs [`Capabilities::force_release`].
     fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<ContenderView>> {
         let _ = (name, claim, reason);
-        unsupported(self.capabilities(), "eviction")
+        unsupported_step(self.capabilities(), "force release")
     }
 
-    /// Whether a claim that ended after a release request has released the lock. `Some(false)`: no
-    /// release is known. `None`: the engine stores no note, and the caller decides by time
-    /// ([`ContenderView::remaining`]): a claim that ended before its lease could expire has
-    /// released.
+    /// Whether a claim that ended after a release request ended by a release. `Some(false)`: no
+    /// release is known. `None`: the engine does not store that. The caller then decides by
+    /// [`ContenderView::remaining`]: a claim that ended before its lease could expire was released.
     ///
-    /// Only an engine that does not know when a lease ends overrides this. The first `Some(true)`
-    /// may be the last: the note is then deleted.
+    /// Only an engine that does not know when a lease ends overrides this. It may return
+    /// `Some(true)` only once, because it may delete what it stored about the release.
     fn was_released(self: Arc<Self>, claim: ClaimId) -> Step<Option<bool>> {
         let _ = claim;
         Step::ready(Ok(None))
     }
 
-    /// The records of this engine. Needs [`Capabilities::records`].
+    /// The records of this engine; `None` if it has none ([`Capabilities::records`]).
     fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
         None
     }
 
-    /// Shuts down the engine's connections and sessions when no lease is held; no call follows. An
-    /// engine may leave alone what expires soon anyway.
+    /// Closes the engine's connections and sessions. The caller holds no lease any more, and makes
+    /// no further call. Server-side state that expires soon may stay.
     fn shutdown(self: Arc<Self>) -> Step<()>;
 
-    /// A file descriptor whose last close releases this client's locks, if the kernel tracks them.
-    /// The caller passes it to a child process that must exit before the locks are free.
+    /// A file descriptor whose last close releases all locks of this client; `None` if the kernel
+    /// does not track the engine's locks. The caller passes it to a child process, so that the
+    /// locks stay held until the child has exited, too.
     #[cfg(unix)]
     fn liveness_fd(&self) -> Option<std::os::fd::OwnedFd> {
         None
@@ -487,13 +498,13 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
 /// Small texts beside the locks, each with a version that a writer must have read.
 ///
-/// As those of [`Engine`], every method takes one bounded step that is safe to repeat.
+/// Every method takes one bounded step that is safe to repeat.
 pub trait RecordStore: Send + Sync + 'static {
-    /// Reads a record and the engine's clock.
+    /// Reads a record, and the engine's clock at that moment.
     fn get(self: Arc<Self>, name: LockName) -> Step<Record>;
 
-    /// As [`get`](Self::get), and returns in the same step the run of the servers that
-    /// answered. `None`: the engine never loses what it acknowledged, or cannot detect it.
+    /// Reads a record, and in the same step the run of the servers that answered. A run of `None`:
+    /// the engine never loses data that it acknowledged, or cannot detect such a loss.
     ///
     /// Only an engine that may lose data *and* can detect it overrides this and
     /// [`compare_and_set_in_run`](Self::compare_and_set_in_run).
@@ -511,9 +522,9 @@ pub trait RecordStore: Send + Sync + 'static {
     /// an old version never succeeds.
     fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>>;
 
-    /// As [`compare_and_set`](Self::compare_and_set), but only while the servers are still in the
-    /// run in which the record was read. In another run it does not write, as if the record had
-    /// another version: after a loss of data, a version could repeat.
+    /// Writes a record as [`compare_and_set`](Self::compare_and_set) does, but only if the servers
+    /// are still in `run`, in which the record was read. In another run it writes nothing and
+    /// returns `None`, because versions may repeat after a loss of data.
     fn compare_and_set_in_run(
         self: Arc<Self>,
         name: LockName,

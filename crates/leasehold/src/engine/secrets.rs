@@ -1,6 +1,6 @@
-//! Passwords from files instead of the URL, which commands show to every user of the host:
-//! `password-file=` of every engine with a login, and PostgreSQL's own `PGPASSFILE` and
-//! `PGPASSWORD`.
+//! Passwords that are read from files instead of the URL, because a URL on a command line is
+//! visible to every user of the host. All engines with a login have `password-file=`; PostgreSQL's
+//! engine also reads `PGPASSWORD`, `PGPASSFILE` and `~/.pgpass`.
 
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
@@ -11,13 +11,15 @@ use std::sync::{Mutex, PoisonError};
 use super::EngineUrl;
 use crate::types::{Error, ErrorKind, Result};
 
-/// The maximum size of a file with a password.
+/// How many bytes of a password file are read at most.
 const MAX_FILE_SIZE: u64 = 64 * 1024;
 
-/// Options that name a file, and which secret the file has.
+/// URL options that name a password file, and the part of the URL that the file's first line
+/// replaces.
 const SECRET_FILE_OPTIONS: [(&str, Secret); 2] =
     [("password-file", Secret::Password), ("sentinel-password-file", Secret::Option("sentinel-password"))];
 
+/// A part of the URL that a password file replaces.
 #[derive(Clone, Copy)]
 enum Secret {
     /// The URL's password.
@@ -27,7 +29,9 @@ enum Secret {
 }
 
 impl EngineUrl {
-    /// The URL with the passwords from the files that it names.
+    /// Reads the password files that the URL names, and puts the passwords in the place of those
+    /// options. A PostgreSQL URL without a password gets the one that PostgreSQL's own tools would
+    /// use.
     ///
     /// # Errors
     /// `InvalidUrl` if a file cannot be read, or if the URL also has the password itself.
@@ -37,12 +41,12 @@ impl EngineUrl {
         }
         for (key, secret) in SECRET_FILE_OPTIONS {
             let Some(path) = self.option(key).map(str::to_owned) else { continue };
-            let password = first_line(&path, key)?;
+            let password = read_password_file(&path, key)?;
             self.options.retain(|(other, _)| other != key);
             match secret {
                 Secret::Password if self.password.is_some() => {
                     return Err(invalid_option(format!(
-                        "the URL has a password, and {key}=, too: leave one of them out"
+                        "the URL has both a password and {key}=: leave one of them out"
                     )));
                 }
                 Secret::Password => self.password = Some(password),
@@ -55,8 +59,8 @@ impl EngineUrl {
         Ok(self)
     }
 
-    /// The password files of this URL that every user of this host can read; `chmod o-r` fixes
-    /// that.
+    /// Those password files of this URL that every user of this host can read. The remedy is `chmod
+    /// o-r`.
     pub fn world_readable_files(&self) -> Vec<PathBuf> {
         let named = SECRET_FILE_OPTIONS.iter().filter_map(|(key, _)| self.option(key)).map(PathBuf::from);
         named.filter(|path| is_exposed(path)).collect()
@@ -77,15 +81,17 @@ fn invalid_option(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
-fn first_line(path: &str, key: &str) -> Result<String> {
+/// The password in the first line of the file `path`, which the URL option `key` names.
+fn read_password_file(path: &str, key: &str) -> Result<String> {
     let text = read(Path::new(path)).map_err(|e| invalid_option(format!("cannot read {key}={path}")).caused_by(e))?;
     let line = text.lines().next().unwrap_or_default();
     if line.is_empty() {
-        return Err(invalid_option(format!("{key}={path} has no password in its first line")));
+        return Err(invalid_option(format!("{key}={path} has no password in its first line: write it there")));
     }
     Ok(line.to_owned())
 }
 
+/// Reads a file with passwords; logs a warning if every user can read it.
 fn read(path: &Path) -> std::io::Result<String> {
     let file = File::open(path)?;
     if is_exposed(path) && is_first_warning(path) {
@@ -97,13 +103,14 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Whether this is the first warning about this file in this process: an unreachable engine is
-/// opened many times.
+/// Whether this process has not warned of this file yet. An unreachable engine is opened many
+/// times, and would repeat the warning.
 fn is_first_warning(path: &Path) -> bool {
     static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned())
 }
 
+/// Whether the file's mode has any of these permission bits.
 #[cfg(unix)]
 fn is_accessible_to(metadata: &Metadata, bits: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -111,7 +118,7 @@ fn is_accessible_to(metadata: &Metadata, bits: u32) -> bool {
 }
 
 #[cfg(not(unix))]
-fn is_open_to(_: &Metadata, _: u32) -> bool {
+fn is_accessible_to(_: &Metadata, _: u32) -> bool {
     false
 }
 
@@ -123,6 +130,7 @@ mod postgres {
 
     use super::{EngineUrl, is_accessible_to, read};
 
+    /// From `PGPASSWORD`; else from the file that `PGPASSFILE` names, else from `~/.pgpass`.
     pub(super) fn password(url: &EngineUrl) -> Option<String> {
         if let Some(password) = env::var("PGPASSWORD").ok().filter(|password| !password.is_empty()) {
             return Some(password);
@@ -131,14 +139,15 @@ mod postgres {
         let path = set("PGPASSFILE").or_else(|| Some(set("HOME")?.join(".pgpass")))?;
         let file = File::open(&path).ok()?;
         if file.metadata().is_ok_and(|metadata| is_accessible_to(&metadata, 0o077)) {
-            tracing::warn!(path = %path.display(), "not used, as PostgreSQL's tools do: others may use this file; chmod 0600");
+            tracing::warn!(path = %path.display(), "password file ignored, as PostgreSQL's own tools do, because other users can access it: chmod 0600");
             return None;
         }
         find_password(&read(&path).ok()?, url)
     }
 
-    /// Finds the password in lines of `host:port:database:user:password`. `*` matches anything, `\`
-    /// escapes a `:` or `\`, and the first match counts.
+    /// Finds the password for this URL in the text of a password file, whose lines are
+    /// `host:port:database:user:password`. `*` matches anything, `\` escapes a `:` or `\`, and the
+    /// first match counts.
     pub(super) fn find_password(text: &str, url: &EngineUrl) -> Option<String> {
         let (user, database) = (url.user.as_deref()?, url.path.trim_start_matches('/'));
         let hosts = url.hosts.iter().map(|host| match host.rsplit_once(':') {
@@ -155,6 +164,7 @@ mod postgres {
         })
     }
 
+    /// The fields of one line, unescaped; the fifth has the rest of the line.
     fn split_fields(line: &str) -> Vec<String> {
         let (mut fields, mut chars) = (vec![String::new()], line.chars());
         while let Some(c) = chars.next() {

@@ -1,5 +1,5 @@
-//! Engine URLs: `scheme:path`, `scheme://user:password@h1:1,h2:2/path?option=value`. General URL
-//! parsers do not fit, because a URL may have several hosts.
+//! Parses engine URLs: `scheme:path` or `scheme://user:password@h1:1,h2:2/path?option=value`. They
+//! may have several hosts, which general URL parsers do not support.
 
 use std::fmt;
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use crate::types::{Error, ErrorKind, Result};
 
-/// Schemes whose hosts are full addresses.
+/// Schemes whose URL lists full addresses instead of hosts, as in `redlock://u:p@h1:1/0,h2:2`.
 const ADDRESS_LIST_SCHEMES: [&str; 1] = ["redlock"];
 
-/// A parsed URL. `Debug` and `Display` hide the password and the values of options that look like
-/// secrets.
+/// The parsed URL of an engine. `Debug` and `Display` hide the password and the values of options
+/// that look like secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineUrl {
     /// The part before the first colon, in lower case.
     pub scheme: String,
-    /// The user name, decoded.
+    /// The user name, %-decoded; `None` if it is missing or empty.
     pub user: Option<String>,
-    /// The password, decoded.
+    /// The password, %-decoded.
     pub password: Option<String>,
-    /// The hosts, each as written.
+    /// The hosts as written, each with its port if it has one. `redlock:` has full addresses here.
     pub hosts: Vec<String>,
-    /// The path, decoded; with its leading slash if it has one.
+    /// The path, %-decoded, with its leading slash if it has one; empty if there is no path.
     pub path: String,
-    /// The options, decoded, in order.
+    /// Names and values of the options, %-decoded, in the order of the URL.
     pub options: Vec<(String, String)>,
 }
 
 impl EngineUrl {
-    /// Parses a URL.
+    /// Parses a URL; does not check that an engine with this scheme exists.
     ///
     /// # Errors
-    /// `InvalidUrl`, with what is wrong with the URL (but never a password).
+    /// `InvalidUrl`, which describes the problem and never shows a password.
     pub fn parse(text: &str) -> Result<Self> {
         if let Some(suggestion) = suggest_url(text) {
             return Err(invalid_url(format!("{text:?} is no engine URL; did you mean `{suggestion}`?")));
@@ -46,7 +46,9 @@ impl EngineUrl {
         let is_valid = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         if scheme.is_empty() || !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(is_valid)
         {
-            return Err(invalid_url(format!("{scheme:?} is no scheme: letters, digits, `+`, `-` and `.`")));
+            return Err(invalid_url(format!(
+                "{scheme:?} is no scheme: it begins with a letter and has letters, digits, `+`, `-` and `.`"
+            )));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         if ADDRESS_LIST_SCHEMES.contains(&scheme.to_ascii_lowercase().as_str()) {
@@ -105,15 +107,15 @@ impl EngineUrl {
         })
     }
 
-    /// Refuses unknown options, with a list of the known ones.
+    /// Returns an error if the URL has an option that is not in `known`.
     ///
     /// # Errors
-    /// `InvalidUrl`.
+    /// `InvalidUrl`, which names the option and lists the known ones.
     pub fn refuse_unknown_options(&self, known: &[&str]) -> Result<()> {
         match self.options.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             None => Ok(()),
             Some((key, _)) if known.is_empty() => {
-                Err(invalid_url(format!("`{}:` has no options, so {key:?} has no effect", self.scheme)))
+                Err(invalid_url(format!("`{}:` has no options: remove {key:?}", self.scheme)))
             }
             Some((key, _)) => {
                 Err(invalid_url(format!("`{}:` has no option {key:?}; it has {}", self.scheme, known.join(", "))))
@@ -121,7 +123,8 @@ impl EngineUrl {
         }
     }
 
-    /// The value of an option that is a duration.
+    /// The value of an option that is a duration, like `500ms` or `30`, which is in seconds; `None`
+    /// if the URL does not have the option.
     #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
     pub(crate) fn duration(&self, key: &str) -> Result<Option<Duration>> {
         let parse = |text: &str| {
@@ -144,8 +147,8 @@ impl EngineUrl {
         self.option(key).map(read).transpose()
     }
 
-    /// Adds its location to an error of opening the engine. A malformed URL may have a password
-    /// anywhere, so only its scheme is shown.
+    /// Adds the URL to an error that occurred while the engine was opened. A malformed URL may have
+    /// a password anywhere, so only its scheme is shown.
     pub fn add_location(&self, error: Error) -> Error {
         match error.kind() {
             // There is no such engine.
@@ -155,25 +158,30 @@ impl EngineUrl {
         }
     }
 
-    /// The engine and its address, for errors before the URL is validated. Options are left out: an
-    /// unknown one may be a misspelt password.
+    /// The URL for error messages: without its password, and without options, since an unknown
+    /// option may be a misspelt `password=`.
     pub(crate) fn location(&self) -> String {
         Self { options: Vec::new(), ..self.clone() }.to_string()
     }
 
-    /// The value of an option; the last one counts.
+    /// The value of an option; if the URL repeats the option, the last value. `None` if it is
+    /// missing.
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 }
 
-/// Parses `host`, `host:port` or `[::1]:port`; `example` is a host for the error message.
+/// Parses `host`, `host:port`, `[::1]` or `[::1]:port` into host and port; without a port, the port
+/// is `default_port`. The error message shows the syntax with the host `example`.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
-pub(crate) fn host_and_port(text: &str, port: u16, example: &str) -> Result<(String, u16)> {
+pub(crate) fn host_and_port(text: &str, default_port: u16, example: &str) -> Result<(String, u16)> {
     // The text after a `:` without a host may be the start of a password: do not show it.
     let shown_text = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };
-    let malformed_error =
-        || invalid_url(format!("{shown_text} is no host with a port, like `{example}:{port}` or `[::1]:{port}`"));
+    let malformed_error = || {
+        invalid_url(format!(
+            "{shown_text} is no host with a port, like `{example}:{default_port}` or `[::1]:{default_port}`"
+        ))
+    };
     let (host, digits) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(malformed_error)?;
@@ -184,11 +192,11 @@ pub(crate) fn host_and_port(text: &str, port: u16, example: &str) -> Result<(Str
     if host.is_empty() {
         return Err(malformed_error());
     }
-    let port = if digits.is_empty() { port } else { digits.parse().map_err(|_| malformed_error())? };
+    let port = if digits.is_empty() { default_port } else { digits.parse().map_err(|_| malformed_error())? };
     Ok((host.to_owned(), port))
 }
 
-/// A host or a full address, with its password hidden.
+/// Replaces the password in a host or full address with `***`.
 fn hide_password(part: &str) -> String {
     let (scheme, rest) = part.split_once("://").map_or(("", part), |(scheme, rest)| (scheme, rest));
     let joint = if scheme.is_empty() { "" } else { "://" };
@@ -213,11 +221,13 @@ pub(crate) const SCHEMES: [&str; 11] = [
     "zookeeper",
 ];
 
+/// Whether an engine of this crate has this scheme.
 fn is_known_scheme(scheme: &str) -> bool {
     SCHEMES.iter().any(|known| known.eq_ignore_ascii_case(scheme))
 }
 
-/// The URL that a bare path or a bare `host:port` was probably meant to be.
+/// For a path or a `host:port` without a scheme: the URL that was probably meant. `None` for other
+/// texts.
 fn suggest_url(text: &str) -> Option<String> {
     if text.starts_with(['/', '.', '~']) && !text.contains([':', '@', '?']) {
         return Some(if text.starts_with('/') { format!("file://{text}") } else { format!("file:{text}") });
@@ -242,17 +252,19 @@ fn invalid_url(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
-/// The engine's name for the scheme; PostgreSQL's own tools know two.
+/// The scheme in lower case, and `postgres` for its synonym `postgresql`.
 fn canonical_scheme(scheme: &str) -> String {
     let scheme = scheme.to_ascii_lowercase();
     if scheme == "postgresql" { "postgres".to_owned() } else { scheme }
 }
 
+/// Splits `name=value`, and %-decodes both; without a `=`, the value is empty.
 fn parse_option(pair: &str) -> Result<(String, String)> {
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
     Ok((percent_decode(key)?, percent_decode(value)?))
 }
 
+/// Replaces each `%XX` by the byte that it stands for; the result must be UTF-8.
 fn percent_decode(text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -73,7 +73,7 @@ fn a_host_continues_after_its_folder_was_removed_and_restored() {
     wait_for("further ticks", || (recorded_runs(&place).len() > before + 1).then_some(()));
     host.signal(Signal::TERM);
     assert_eq!(host.wait().exit_code(), 0);
-    assert!(place.read("host.log").contains("opened it again"), "{}", place.read("host.log"));
+    assert!(place.read("host.log").contains("opened again"), "{}", place.read("host.log"));
 }
 
 #[test]

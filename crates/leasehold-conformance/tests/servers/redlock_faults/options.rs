@@ -80,7 +80,7 @@ async fn a_drift_as_long_as_the_lease_is_refused() {
             locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect_err("the drift leaves no lease"),
         ] {
             assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
-            assert!(error.to_string().contains("a longer TTL, or less drift"), "{error}");
+            assert!(error.to_string().contains("a longer TTL, or allow less drift"), "{error}");
         }
         release(locks.mutex("a").ttl(LASTING).lock().await.expect("a longer TTL")).await;
     }

@@ -33,7 +33,7 @@ pub(super) async fn check_locked_row(kind: DatabaseKind, ttl: Duration) {
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{kind:?}: {error}");
     assert_eq!(error.effect(), Effect::None, "{kind:?}: {error}");
     assert!(
-        error.to_string().contains("another transaction holds a row lock on our table"),
+        error.to_string().contains("another transaction holds a row lock on a table of leasehold"),
         "{kind:?}, {ttl:?}: {error}"
     );
     assert!(!waiting.is_finished(), "{kind:?}");
@@ -56,7 +56,7 @@ async fn a_short_ttl_leaves_no_short_timeout_on_its_connection() {
         ManualTransaction::begin(&fixture.database, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
     let (clock, start) = (Clock::system(), Clock::system().now());
     let error = locks.mutex("a").try_lock().await.expect_err("the row is locked");
-    assert!(error.to_string().contains("another transaction holds a row lock on our table"), "{error}");
+    assert!(error.to_string().contains("another transaction holds a row lock on a table of leasehold"), "{error}");
     let waited = clock.now().duration_since(start);
     assert!(waited >= Duration::from_millis(900), "gave up after {waited:?}");
     blocker.commit().await;

@@ -1,23 +1,27 @@
-//! The engine's URL: which folder, and who may use it.
+//! Parses a `file:` URL: which folder keeps the locks, and who may use it.
 
 use std::path::{Path, PathBuf};
 
 use crate::engine::EngineUrl;
 use crate::types::{Error, ErrorKind, Result};
 
-/// Where the locks are kept.
+/// The settings in a `file:` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// The folder that keeps the locks.
     pub dir: PathBuf,
-    /// The folder's permissions; `None`: private, and the folder must belong to this user.
+    /// `mode=`, the folder's permission bits. `None`: the folder is private, and must belong to
+    /// this user.
     pub mode: Option<u32>,
-    /// The group with which the folder is shared; `None`: the group that it has.
+    /// `group=`, the number of the group that shares the folder. `None`: the group that it has.
     pub group: Option<u32>,
-    /// Whether to create a folder that does not exist.
+    /// Whether to create the folder if it does not exist. Only the first open does.
     pub create: bool,
 }
 
 impl Config {
+    /// # Errors
+    /// `InvalidUrl` for an unknown option, a host, or an invalid value.
     pub fn parse(url: &EngineUrl) -> Result<Self> {
         url.refuse_unknown_options(&["mode", "group"])?;
         if url.hosts.iter().any(|host| host != "localhost") || url.user.is_some() || url.password.is_some() {
@@ -32,7 +36,7 @@ impl Config {
             let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
             mode.ok_or_else(|| invalid_option(format!("{text:?} is not a folder mode; 0770 shares it with the group")))
         });
-        let group = url.option("group").map(group).transpose()?;
+        let group = url.option("group").map(parse_group).transpose()?;
         let mode = match (mode.transpose()?, group) {
             (None, Some(_)) => {
                 return Err(invalid_option("group= needs mode=, too: ?mode=0770&group=NAME".into()));
@@ -48,8 +52,8 @@ impl Config {
     }
 }
 
-/// A group by its number, or by its name in /etc/group.
-fn group(text: &str) -> Result<u32> {
+/// The number of a group, which is given by its number, or by its name in /etc/group.
+fn parse_group(text: &str) -> Result<u32> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
@@ -59,26 +63,28 @@ fn group(text: &str) -> Result<u32> {
     })
 }
 
-/// Columns: name, password, number, members.
+/// The number of the group `name` in the text of /etc/group, whose columns are name, password,
+/// number and members.
 fn find_group(text: &str, name: &str) -> Option<u32> {
     let mut lines = text.lines().map(|line| line.split(':'));
     lines.find_map(|mut columns| (columns.next() == Some(name)).then(|| columns.nth(1)?.parse().ok()).flatten())
 }
 
-/// Where a `file:` URL keeps its locks.
+/// The folder of a `file:` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FolderLocation {
     /// The folder. It may not exist yet.
     pub folder: PathBuf,
-    /// Whether the URL names no folder: then each user has a different one.
+    /// Whether the URL names no folder, so that this is the user's own default folder. Other users
+    /// have another one.
     pub is_default: bool,
 }
 
-/// Where a URL keeps its locks; `None` if it is not a `file:` URL. Opens and creates no file.
+/// The folder of a `file:` URL; `None` for other URLs. Opens and creates nothing.
 ///
 /// # Errors
-/// `InvalidUrl`, as from [`Locks::open`](crate::Locks::open).
+/// `InvalidUrl` for a URL that [`Locks::open`](crate::Locks::open) would refuse, too.
 pub fn folder_location(url: &str) -> Result<Option<FolderLocation>> {
     let url = EngineUrl::parse(url)?;
     if url.scheme != "file" {
@@ -91,10 +97,10 @@ fn invalid_option(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
-/// Root's default folder.
+/// The default folder of root.
 const ROOT_DEFAULT_DIR: &str = "/var/lib/leasehold";
 
-/// The default folder, which survives reboots.
+/// The default folder of this user, on a file system that survives reboots.
 fn default_dir() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(ROOT_DEFAULT_DIR));
@@ -109,15 +115,18 @@ fn default_dir() -> Result<PathBuf> {
     })
 }
 
+/// The path in an environment variable; `None` if it is not set or empty.
 fn env_path(key: &str) -> Option<PathBuf> {
     std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
+/// The state folder of a user, if `$XDG_STATE_HOME` is not set.
 fn state_dir_in(home: &Path) -> PathBuf {
     home.join(".local/state")
 }
 
-/// The default folders that users of this host may have, from /etc/passwd and the environment.
+/// The default folders of all users in /etc/passwd and of this process's environment, sorted. They
+/// may not exist.
 pub fn default_dirs() -> Vec<PathBuf> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let states =
@@ -129,7 +138,8 @@ pub fn default_dirs() -> Vec<PathBuf> {
     folders
 }
 
-/// Columns: name, password, number, group, comment, home, shell.
+/// The home folders in the text of /etc/passwd, whose columns are name, password, number, group,
+/// comment, home and shell.
 fn home_dirs(users: &str) -> impl Iterator<Item = PathBuf> {
     users.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| home.starts_with('/')).map(PathBuf::from)
 }

@@ -1,6 +1,6 @@
-//! A directory handle. Entries are named relative to the handle, and no link is followed. So a
-//! member of the group, who may replace any entry, cannot make this process read, write or share
-//! files elsewhere.
+//! A handle to an open directory. It opens, creates and removes entries relative to the handle, and
+//! follows no symbolic link. So a member of the group that shares the folder, who may replace any
+//! entry, cannot make this process read, write or share files elsewhere.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,39 +21,44 @@ use super::error;
 use super::permissions::Permissions;
 use crate::types::{Error, ErrorKind, Result};
 
-/// The flags of a directory handle: it can be listed, locked and synced.
+/// Flags that open a directory so that it can be listed, locked and synced.
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Follows no link, and a pipe in place of a file does not block.
+/// Flags that refuse to follow a link, and do not block if there is a pipe in place of a file.
 const SAFE_OPEN_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// How many milliseconds a file may have its temporary name beside its own.
+/// How many milliseconds a new file may have two names, its temporary and its final one.
 const NAMING_TIMEOUT_MS: u32 = 10;
 
 /// An open directory.
 #[derive(Debug)]
 pub(super) struct Dir {
     fd: OwnedFd,
+    /// The path at which the directory was opened, for messages and comparisons.
     path: PathBuf,
+    /// Who may use the files that are created in it.
     permissions: Permissions,
 }
 
 impl Dir {
-    /// Opens a directory by a path that an administrator chose and the caller has resolved. If a
-    /// link has replaced it since then, it is refused.
+    /// Opens a directory by its path, in which the caller has resolved all links. An error if a
+    /// link has replaced the directory since.
     pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
         Ok(openat(CWD, path, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())?)
     }
 
-    pub(super) fn new(fd: OwnedFd, path: PathBuf, sharing: Permissions) -> Self {
-        Self { fd, path, permissions: sharing }
+    /// Wraps an open directory; `permissions` applies to the files that are created in it.
+    pub(super) fn new(fd: OwnedFd, path: PathBuf, permissions: Permissions) -> Self {
+        Self { fd, path, permissions }
     }
 
-    /// Opens a directory in this one; creates it if it does not exist.
+    /// Opens the directory `name` in this one; creates it if it does not exist. A private one must
+    /// belong to this user.
     pub(super) fn open_subfolder(&self, name: &str) -> Result<Self> {
         let path = self.path(name);
         let fd = match open_folder(&self.fd, name) {
-            // Its name must survive a loss of power, or all tokens in it are lost.
+            // Synced, so that the new directory survives a loss of power, and with it the tokens in
+            // it.
             Err(Errno::NOENT) => {
                 create_folder(&self.fd, name, &self.permissions).and_then(|fd| self.sync().map(|()| fd))
             }
@@ -68,6 +73,7 @@ impl Dir {
         Ok(Self { fd, path, permissions: self.permissions })
     }
 
+    /// The directory's path, for messages.
     pub(super) fn as_path(&self) -> &Path {
         &self.path
     }
@@ -77,25 +83,27 @@ impl Dir {
         self.path.join(name)
     }
 
-    /// A path to an entry through our handle, for calls that accept no handles. It is short, as a
-    /// socket's path must be.
+    /// A path to an entry by way of the open handle, for system calls that accept no handles. It is
+    /// short enough to be a socket's path.
     pub(super) fn path_by_handle(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()))
     }
 
+    /// Whether other users may use the folder, as `mode=` in the URL says.
     pub(super) fn is_shared(&self) -> bool {
         self.permissions.mode.is_some()
     }
 
-    /// Opens an existing file: a regular file, not a link, and with no second name elsewhere.
+    /// Opens an existing file. Refuses anything but a regular file with a single name, which no
+    /// link replaced; in a private folder it must belong to this user.
     pub(super) fn open(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let file = File::from(openat(&self.fd, name, flags | SAFE_OPEN_FLAGS, Mode::empty())?);
         let mut found = fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Err(permission_denied("it is not a file, and leasehold did not create it: remove it"));
         }
-        // If the file system has no atomic rename to a free name, a new file has two names for a
-        // moment.
+        // On a file system without an atomic rename that replaces nothing, a new file has two names
+        // for a moment.
         for _ in 0..NAMING_TIMEOUT_MS {
             if found.st_nlink > 1 {
                 std::thread::sleep(Duration::from_millis(1));
@@ -103,7 +111,10 @@ impl Dir {
             }
         }
         if found.st_nlink > 1 {
-            let reason = format!("it has {} names, so it may be another's file: remove this one", found.st_nlink);
+            let reason = format!(
+                "it has {} names, so another program may use it under another name: remove this name",
+                found.st_nlink
+            );
             return Err(permission_denied(reason));
         }
         if self.permissions.mode.is_none() && found.st_uid != rustix::process::geteuid().as_raw() {
@@ -120,8 +131,8 @@ impl Dir {
         Ok(file)
     }
 
-    /// Creates a file under a temporary name that only one process uses at a time; first removes
-    /// one that a dead process left.
+    /// Creates a file, after removing a file with that name that a dead process may have left. Only
+    /// one process at a time may use the name.
     pub(super) fn recreate(&self, name: &str) -> io::Result<File> {
         match self.remove(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -130,7 +141,8 @@ impl Dir {
         self.create(name)
     }
 
-    /// The content of a file of at most `max_bytes` bytes; `None` if it does not exist.
+    /// The content of a file; `None` if it does not exist. An error if it has more than `max_bytes`
+    /// bytes.
     pub(super) fn read(&self, name: &str, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
         let file = match self.open(name, OFlags::RDONLY) {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -144,6 +156,7 @@ impl Dir {
         Ok(Some(bytes))
     }
 
+    /// Whether there is an entry with this name, of any kind.
     pub(super) fn exists(&self, name: &str) -> bool {
         self.stat(name).is_ok()
     }
@@ -153,17 +166,19 @@ impl Dir {
         Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
+    /// Removes a file, socket or link.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         Ok(unlinkat(&self.fd, name, AtFlags::empty())?)
     }
 
-    /// Renames a file; a file with the new name is replaced.
+    /// Renames a file, and replaces an existing file with the new name.
     pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// Replaces a file as a whole, durably. In a sticky folder only the owner may replace it; other
-    /// users overwrite its content with one write, which lies in one sector.
+    /// Replaces the content of a file, durably: writes it to a temporary file, and renames that. In
+    /// a sticky folder only the file's owner may do so. Other users overwrite the content in place
+    /// with one write, which a loss of power does not split, because it is short.
     pub(super) fn replace(&self, temporary_name: &str, name: &str, content: &str) -> io::Result<()> {
         let replaced = self.recreate(temporary_name).and_then(|mut file| {
             file.write_all(content.as_bytes())?;
@@ -172,7 +187,7 @@ impl Dir {
         });
         match replaced {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && self.exists(name) => {
-                // The temporary file is ours, if it was created at all.
+                // This process created the temporary file, if it exists at all.
                 let _ = self.remove(temporary_name);
                 let file = self.open(name, OFlags::WRONLY)?;
                 file.write_all_at(content.as_bytes(), 0)?;
@@ -183,13 +198,14 @@ impl Dir {
         }
     }
 
-    /// Renames a file to a free name. It has no second name in between, because a file with two
-    /// names is refused.
+    /// Renames a file, unless the new name is in use: that is an `AlreadyExists` error. The file
+    /// has two names at no time, if the file system allows, because a file with two names is
+    /// refused.
     pub(super) fn rename_to_free_name(&self, from: &str, to: &str) -> io::Result<()> {
         match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
             Err(Errno::INVAL | Errno::NOSYS) => {
-                // On a file system without such a rename, the file has two names for a moment, and
-                // those who open it wait.
+                // The file system has no such rename, so the file has two names for a moment. A
+                // process that opens it then waits.
                 linkat(&self.fd, from, &self.fd, to, AtFlags::empty())?;
                 self.remove(from)
             }
@@ -197,17 +213,18 @@ impl Dir {
         }
     }
 
-    /// A handle to the socket itself, not to an entry that replaced it.
+    /// Opens a handle to a socket entry, through which it can be shared and reached even if the
+    /// entry is replaced later. Refuses anything that is not a socket.
     pub(super) fn open_socket(&self, name: &str) -> io::Result<OwnedFd> {
         let fd = openat(&self.fd, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let found = fstat(&fd)?;
         match FileType::from_raw_mode(found.st_mode) {
             FileType::Socket if found.st_nlink <= 1 => Ok(fd),
-            _ => Err(permission_denied("it is not the client's own socket")),
+            _ => Err(permission_denied("it is not the socket that leasehold created: remove it")),
         }
     }
 
-    /// Gives a socket of ours the folder's group and permissions.
+    /// Gives a socket that this process created the folder's group and permissions.
     pub(super) fn share_socket(&self, name: &str) -> io::Result<()> {
         let socket = self.open_socket(name)?;
         if fstat(&socket)?.st_uid != rustix::process::geteuid().as_raw() {
@@ -216,7 +233,7 @@ impl Dir {
         self.permissions.share_socket(&socket)
     }
 
-    /// The names of at most `limit` entries.
+    /// The names of at most `limit` entries, in no particular order.
     pub(super) fn entry_names(&self, limit: usize) -> io::Result<Vec<OsString>> {
         let entries = rustix::fs::Dir::read_from(&self.fd)?;
         let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
@@ -224,12 +241,13 @@ impl Dir {
         names.take(limit).map(|name| Ok(OsString::from_vec(name?))).collect()
     }
 
-    /// A separate handle, so that its `flock` also excludes the other tasks of this process.
+    /// Opens the directory once more. `flock` on the new handle also excludes other tasks of this
+    /// process.
     pub(super) fn reopen(&self) -> io::Result<File> {
         Ok(File::from(openat(&self.fd, ".", DIR_FLAGS, Mode::empty())?))
     }
 
-    /// Makes the names in the directory durable.
+    /// Waits until all entries that were created, renamed or removed are on disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         Ok(fsync(&self.fd)?)
     }
@@ -241,13 +259,14 @@ impl AsFd for Dir {
     }
 }
 
-/// Opens a directory in another one, and no link to one.
+/// Opens the directory `name` in `parent`; an error if it is a link.
 fn open_folder(parent: &impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
     openat(parent, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())
 }
 
-/// Creates a directory under a temporary name, and renames it once its group and mode are right, so
-/// that no process finds it incomplete. If another process was faster, opens the existing one.
+/// Creates a directory under a temporary name, and renames it once its group and mode are set, so
+/// that no process finds it incomplete. If another process has created it meanwhile, opens that
+/// one.
 pub(super) fn create_folder(parent: &impl AsFd, name: &str, sharing: &Permissions) -> io::Result<OwnedFd> {
     let temp_name = format!(".new-{:032x}", crate::random::random_bits());
     mkdirat(parent, &*temp_name, Mode::RWXU)?;
@@ -257,17 +276,19 @@ pub(super) fn create_folder(parent: &impl AsFd, name: &str, sharing: &Permission
         match renameat_with(parent, &*temp_name, parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(fd),
             Err(Errno::EXIST) => Ok(open_folder(parent, name)?),
-            // On a file system without such a rename, the folder is created in place.
+            // The file system has no rename that replaces nothing.
             Err(Errno::INVAL | Errno::NOSYS) => create_folder_in_place(parent, name, sharing),
             Err(other) => Err(other.into()),
         }
     };
     let created = created();
-    // Does not exist any more if it was renamed.
+    // Fails if it was renamed, which is fine.
     let _ = unlinkat(parent, &*temp_name, AtFlags::REMOVEDIR);
     created
 }
 
+/// Creates a directory under its final name: until its group and mode are set, other processes may
+/// find it incomplete. If it exists, opens it.
 fn create_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Permissions) -> io::Result<OwnedFd> {
     match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) => {
@@ -280,8 +301,8 @@ fn create_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Permissions)
     }
 }
 
-/// Shares a directory that we have just created. One that replaced it since is not ours, or not
-/// empty.
+/// Sets the group and mode of a directory that this process has just created. An error if it
+/// belongs to another user or is not empty, because then another one has replaced it.
 fn set_folder_permissions(fd: &OwnedFd, sharing: &Permissions) -> io::Result<()> {
     let Some(mode) = sharing.folder_mode() else { return Ok(()) };
     let found = fstat(fd)?;
@@ -295,10 +316,12 @@ fn set_folder_permissions(fd: &OwnedFd, sharing: &Permissions) -> io::Result<()>
     Ok(fchmod(fd, mode)?)
 }
 
+/// An error as of a system call, with leasehold's own reason, which [`error::io_error_at`] shows.
 pub(super) fn permission_denied(reason: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason.into())
 }
 
+/// The error if there is a link or a file in the place of one of leasehold's own directories.
 fn not_a_folder_error(path: &Path) -> Error {
     let message = format!(
         "{} is a link or a file, where leasehold needs its own folder; it is not followed. Remove it, and find out who put it there",

@@ -1,16 +1,17 @@
-//! Errors of system calls.
+//! Converts errors of system calls, and damage in lock files, to the library's errors.
 
 use std::io;
 use std::path::Path;
 
 use crate::types::{Error, ErrorKind};
 
-/// The error of a system call on `path`.
+/// Converts the error of a system call on `path`. The message is `cannot {action} {path}`, and what
+/// to do about it.
 pub(super) fn io_error_at(path: &Path, action: &str, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     let path = path.display();
     let (kind, advice) = match error.kind() {
-        // Our own error, which has the reason.
+        // Made by `dir::permission_denied`: its text has the reason and the advice.
         io::ErrorKind::PermissionDenied if error.get_ref().is_some() => (ErrorKind::Denied, ""),
         _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
             (ErrorKind::Denied, "; it is a link that leasehold did not create and does not follow: remove it")
@@ -24,7 +25,7 @@ pub(super) fn io_error_at(path: &Path, action: &str, error: impl Into<io::Error>
     Error::new(kind, format!("cannot {action} {path}{advice}")).caused_by(error)
 }
 
-/// The error of a damaged lock file.
+/// The error for a lock file that is damaged; `reason` says how, as in "it is too short".
 pub(super) fn damaged_file_error(path: &Path, reason: &str) -> Error {
     let message = format!(
         "{} is damaged ({reason}); the lock cannot be acquired, and the file is unchanged. Restore the file from a copy, or move it away to \

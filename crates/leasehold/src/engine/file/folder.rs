@@ -1,4 +1,5 @@
-//! The folder itself: how it is made and checked, and its files besides the locks.
+//! The folder that keeps the locks: how it is created and checked, and its files `clock`, `floor`
+//! and `audit.log`.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -15,21 +16,25 @@ use super::permissions::{Permissions, user_label};
 use super::{error, layout};
 use crate::types::{Error, ErrorKind, FORMAT, LockName, Result};
 
-/// The maximum size of `token_floor` and `clock`, which have one line each.
-const MAX_LINE_FILE: u64 = 256;
+/// The maximum size in bytes of the files `floor` and `clock`, which have one line each.
+const MAX_ONE_LINE_FILE_SIZE: u64 = 256;
 
-/// A folder that passed the checks.
+/// An open folder of locks that belongs to this user, or is shared as the URL requests.
 #[derive(Debug)]
 pub struct Folder {
     root: Dir,
+    /// The subfolder with one file per lock.
     pub(super) locks: Dir,
+    /// The subfolder with a file and a socket per client.
     pub(super) clients: Dir,
+    /// The subfolder with one file per record.
     pub(super) records: Dir,
-    /// The present boot: claims of an earlier boot are void.
+    /// The id of the machine's present boot. Claims that were written in an earlier boot are void.
     pub boot_id: u128,
 }
 
 impl Folder {
+    /// Opens or creates the folder and its subfolders, and checks who else can write to it.
     pub fn open(config: &Config) -> Result<Self> {
         let root = open_root(config)?;
         let (locks, clients, records) =
@@ -39,19 +44,21 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Leases are read on the clock since boot, which a time namespace may shift: all users of the
-    /// folder must be in the same one.
+    /// Checks that all processes that use the folder read the same clock. Leases end by the time
+    /// since boot, which a Linux time namespace can shift. The file `clock` names the boot and the
+    /// namespace of the first process; one in another namespace gets an error.
     fn check_clock(&self) -> Result<()> {
         let namespace = fs::metadata("/proc/self/ns/time").map_or(0, |found| found.ino());
         let (boot, path) = (format!("{FORMAT} {:032x} ", self.boot_id), self.root.path("clock"));
         let identity = format!("{boot}{namespace}\n");
-        let found = self.root.read("clock", MAX_LINE_FILE).map_err(|e| error::io_error_at(&path, "read", e))?;
+        let found =
+            self.root.read("clock", MAX_ONE_LINE_FILE_SIZE).map_err(|e| error::io_error_at(&path, "read", e))?;
         match found.and_then(|found| String::from_utf8(found).ok()) {
             Some(found) if found == identity => return Ok(()),
             Some(found) if layout::after_format(&found)?.is_none() => {}
             Some(found) if found.starts_with(&boot) => {
                 let message = format!(
-                    "{} is in use from another time namespace, whose clock is not ours; use it from one side only",
+                    "{} is in use by processes in another Linux time namespace, whose clock differs; use the folder only from inside one namespace",
                     self.root().display()
                 );
                 return Err(Error::new(ErrorKind::Unsupported, message));
@@ -62,22 +69,27 @@ impl Folder {
         self.root.replace(&new, "clock", &identity).map_err(|e| error::io_error_at(&path, "write", e))
     }
 
+    /// The folder's path, without links.
     pub fn root(&self) -> &Path {
         self.root.as_path()
     }
 
+    /// The path of a lock's file.
     pub fn lock_path(&self, name: &LockName) -> PathBuf {
         self.locks.path(&layout::file_name(name))
     }
 
+    /// The path of a client's file, which its process keeps locked.
     pub fn client_path(&self, client: u128) -> PathBuf {
         self.clients.path(&client_file(client))
     }
 
-    /// New lock files start with tokens above this one.
+    /// The number in the file `floor`; 0 if there is none. New lock files start with tokens above
+    /// it.
     pub fn token_floor(&self) -> Result<u64> {
         let path = self.root.path("floor");
-        let Some(text) = self.root.read("floor", MAX_LINE_FILE).map_err(|e| error::io_error_at(&path, "read", e))?
+        let Some(text) =
+            self.root.read("floor", MAX_ONE_LINE_FILE_SIZE).map_err(|e| error::io_error_at(&path, "read", e))?
         else {
             return Ok(0);
         };
@@ -86,11 +98,13 @@ impl Folder {
         number.ok_or_else(|| error::damaged_file_error(&path, "it is not a number"))
     }
 
-    /// Raises the floor, durably, before a lock file whose tokens reached `token` is removed.
+    /// Raises the number in the file `floor` to at least `token`, durably. Called before the
+    /// removal of lock files whose tokens are not above `token`.
     pub fn raise_token_floor(&self, token: u64) -> Result<()> {
         let (path, root) = (self.root.path("floor"), self.root());
         let latch = self.root.reopen().map_err(|e| error::io_error_at(root, "open", e))?;
-        // A process inside may be stopped: then the lock file stays until a later sweep.
+        // If another process is raising it, this fails, and the lock files stay until a later
+        // sweep.
         flock(&latch, FlockOperation::NonBlockingLockExclusive).map_err(|e| error::io_error_at(root, "lock", e))?;
         if token <= self.token_floor()? {
             return Ok(());
@@ -99,14 +113,14 @@ impl Folder {
         replaced.and_then(|()| latch.sync_all()).map_err(|e| error::io_error_at(&path, "write", e))
     }
 
-    /// Adds a line to the log of evictions.
+    /// Appends a line to `audit.log`, the log of force releases.
     pub fn append_audit_line(&self, line: &str) -> Result<()> {
         const LOG: &str = "audit.log";
         let append = || self.root.open(LOG, OFlags::WRONLY | OFlags::APPEND);
         let write = || -> io::Result<()> {
             let file = match append() {
                 Err(missing) if missing.kind() == io::ErrorKind::NotFound => match self.root.create(LOG) {
-                    // Another process was faster, or the file is created now.
+                    // The file exists now: this process or another one has created it.
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
                     _ => append(),
                 },
@@ -123,27 +137,29 @@ pub fn client_file(client: u128) -> String {
     format!("{client:032x}")
 }
 
-/// The name of a client's socket.
+/// The name of the socket on which a client receives notifications.
 pub fn socket_file(client: u128) -> String {
     format!("{client:032x}.bell")
 }
 
-/// The names of at most `limit` files of a folder, and the number of its files. If there are many,
-/// each call returns different ones.
+/// Returns the names of at most `limit` files of a folder, chosen anew by each call, and the number
+/// of files in it (at most 16,384 are counted).
 pub(super) fn sample_files(dir: &Dir, limit: usize) -> (Vec<String>, usize) {
-    const LISTED: usize = 16_384;
-    let names = dir.entry_names(LISTED).unwrap_or_default();
+    const MAX_COUNTED: usize = 16_384;
+    let names = dir.entry_names(MAX_COUNTED).unwrap_or_default();
     let names: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
     let from = crate::random::random_bits() as usize % names.len().max(1);
     (names.iter().cycle().skip(from).take(limit.min(names.len())).cloned().collect(), names.len())
 }
 
-/// Checks whether the folder itself can be used; creates no files in it.
+/// Returns the error that [`Folder::open`] would return for the folder itself, for `leasehold
+/// doctor`. Creates nothing.
 pub fn check_root(config: &Config) -> Result<()> {
     open_root(&Config { create: false, ..config.clone() }).map(drop)
 }
 
-/// Opens the folder itself; creates it if it does not exist and `create` is set.
+/// Opens the folder itself, and checks it. Creates it if it does not exist and `config.create` is
+/// set.
 fn open_root(config: &Config) -> Result<Dir> {
     let dir = &config.dir;
     let sharing = Permissions::requested(config);
@@ -167,22 +183,23 @@ fn open_root(config: &Config) -> Result<Dir> {
     Ok(Dir::new(fd, path, Permissions::of_folder(config, &found)))
 }
 
-/// Advice about a refused folder that the URL names through a link and that belongs to another
-/// user: we cannot change its mode.
+/// Replaces the error for a folder that was refused, if the URL names it through a symbolic link
+/// and it belongs to another user: only that user can change its mode. `dir` is the path in the
+/// URL, and `real` the path without links.
 fn add_link_hint(dir: &Path, real: &Path, refused: Error) -> Error {
     let direct = std::path::absolute(dir).is_ok_and(|dir| dir == real);
     let owner = fs::metadata(real).map(|found| found.uid()).ok().filter(|owner| *owner != geteuid().as_raw());
     let Some(owner) = owner.filter(|_| !direct && refused.kind() == ErrorKind::Denied) else { return refused };
     let (dir, display, owner) = (dir.display(), real.display(), user_label(owner));
     let message = format!(
-        "{dir} leads through a link to {display}, which belongs to user {owner}, and we are user {us}. Name a folder of our own (file:///dir), \
+        "{dir} leads through a link to {display}, which belongs to user {owner}; this process runs as user {us}. Name a folder of its own (file:///dir), \
          or have user {owner} share {display} with a group of both users, and name it without the link: file://{display}?mode=0770",
         us = user_label(geteuid().as_raw())
     );
     Error::new(ErrorKind::Denied, message)
 }
 
-/// The error for a link whose target does not exist, or is not accessible.
+/// The error if the URL names a symbolic link whose target does not exist or is not accessible.
 fn dangling_link_error(dir: &Path, cause: io::Error) -> Error {
     let target = fs::read_link(dir).unwrap_or_default();
     let target = dir.parent().unwrap_or(Path::new("/")).join(target);
@@ -194,7 +211,7 @@ fn dangling_link_error(dir: &Path, cause: io::Error) -> Error {
                 format!("; {} belongs to user {}", above.display(), user_label(owner))
             });
             let message = format!(
-                "{dir} is a link to {display}, which we (user {}) may not access{owner}. Name a folder of our own: file:///dir",
+                "{dir} is a link to {display}, which this process (user {}) may not access{owner}. Name a folder of its own: file:///dir",
                 user_label(geteuid().as_raw())
             );
             Error::new(ErrorKind::Denied, message).caused_by(cause)
@@ -213,19 +230,19 @@ fn create_with_ancestors(dir: &Path, sharing: &Permissions) -> io::Result<()> {
     if fs::metadata(above).is_ok_and(|found| !found.is_dir()) {
         return Err(io::ErrorKind::NotADirectory.into());
     }
-    // The users who share the folder must be able to reach it.
+    // If the folder is shared, other users must be able to enter its parents.
     DirBuilder::new().recursive(true).mode(if sharing.mode.is_some() { 0o755 } else { 0o700 }).create(above)?;
     let name = dir.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidFilename)?;
     let parent = openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     dir::create_folder(&parent, name, sharing)?;
-    // Its name must survive a loss of power, or all tokens in it are lost. Not every user may open
-    // the parent.
+    // Syncs the parent, so that the new folder survives a loss of power, and with it the tokens in
+    // it. This user may not be allowed to open the parent: then the sync is skipped.
     let _ = File::open(above).and_then(|above| above.sync_all());
     Ok(())
 }
 
-/// The folder does not exist any more, and the engine does not create a new one: it may be put back
-/// at any time.
+/// The error if the folder was removed while in use. The engine does not create a new one, because
+/// the old one may be put back at any time.
 fn folder_removed_error(dir: &Path) -> Error {
     let message = format!(
         "cannot make a lock in {}: the folder was removed while it was in use. Put it back, or make an empty one, and it is used again; tokens continue above those that this process has seen",
@@ -234,6 +251,7 @@ fn folder_removed_error(dir: &Path) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
+/// The metadata of an open folder; `path` is for the error message.
 fn stat_folder(fd: &OwnedFd, path: &Path) -> Result<Stat> {
     fstat(fd).map_err(|e| error::io_error_at(path, "look at", e))
 }
@@ -266,17 +284,22 @@ fn check_folder(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The kind of file system that a folder is on, as far as it is known.
+/// The kind of file system that a folder is on. Network file systems are refused and have no
+/// variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystemKind {
-    /// None of the file systems known to be shared between hosts.
+    /// Not known to be shared between hosts.
     Local,
-    /// FUSE: the file system depends on a program.
+    /// FUSE: a user program implements the file system, and may share it between hosts.
     Fuse,
 }
 
+/// The kind of file system that `dir` is on.
+///
+/// # Errors
+/// `Unsupported` for a network file system, on which `flock` does not exclude other hosts.
 pub fn check_local(dir: &Path) -> Result<FileSystemKind> {
-    const NETWORKED: [(u64, &str); 9] = [
+    const NETWORK_FILE_SYSTEMS: [(u64, &str); 9] = [
         (0x6969, "NFS"),
         (0xFF53_4D42, "CIFS"),
         (0xFE53_4D42, "SMB"),
@@ -290,7 +313,7 @@ pub fn check_local(dir: &Path) -> Result<FileSystemKind> {
     const FUSE: u64 = 0x6573_5546;
     let found = rustix::fs::statfs(dir).map_err(|e| error::io_error_at(dir, "look at", e))?;
     let kind = found.f_type as u64 & 0xFFFF_FFFF;
-    match NETWORKED.iter().find(|(magic, _)| *magic == kind) {
+    match NETWORK_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind) {
         None if kind == FUSE => Ok(FileSystemKind::Fuse),
         None => Ok(FileSystemKind::Local),
         Some((_, what)) => {
@@ -303,12 +326,13 @@ pub fn check_local(dir: &Path) -> Result<FileSystemKind> {
     }
 }
 
+/// The kernel's id of the present boot.
 fn read_boot_id() -> Result<u128> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = fs::read_to_string(path).map_err(|e| error::io_error_at(path, "read", e))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).map_err(|e| {
-        Error::new(ErrorKind::Unavailable, "the kernel's boot id cannot be read, so a reboot would not be noticed")
+        Error::new(ErrorKind::Unavailable, "the kernel's boot id cannot be parsed, so a reboot would not be noticed")
             .caused_by(e)
     })
 }

@@ -1,4 +1,4 @@
-//! Inspection of locks.
+//! What inspection shows of locks in a folder, and the lines of the audit log.
 
 use std::os::unix::fs::FileExt;
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ use crate::engine::{ContenderView, LockView};
 use crate::logic::table::{Contender, LockTable};
 use crate::types::{Holder, LockName, Result, Token};
 
-/// A lock, as its table describes it.
+/// The view of the lock `name` at `now`, from its table and its latched file.
 pub(super) fn lock_view(
     folder: &Folder,
     name: &LockName,
@@ -39,19 +39,20 @@ pub(super) fn lock_view(
     }
 }
 
-/// A line of the audit log, for an eviction.
-#[allow(clippy::disallowed_methods, reason = "for people to read; nothing is decided by it")]
+/// The line of the audit log for a force release: the claim, this process as the operator, and the
+/// fence token that was advised, if any.
+#[allow(clippy::disallowed_methods, reason = "the wall clock is only for people to read")]
 pub(super) fn audit_line(name: &LockName, contender: &ContenderView, fence: Option<Token>, reason: &str) -> String {
     let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (evicted, operator) = (&contender.holder, Holder::this_process());
+    let (holder, operator) = (&contender.holder, Holder::this_process());
     let token = contender.token.map_or_else(|| "waiting".to_owned(), |token| format!("token {token}"));
     let fence = fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string());
     format!(
         "{seconds} lock {name:?}: {}:{} ({:?} {:?}, {}, {token}) evicted by {}:{} ({:?}), reason {reason:?}; fence {fence}\n",
-        evicted.host,
-        evicted.pid,
-        evicted.program,
-        evicted.description,
+        holder.host,
+        holder.pid,
+        holder.program,
+        holder.description,
         contender.mode,
         operator.host,
         operator.pid,
@@ -59,8 +60,8 @@ pub(super) fn audit_line(name: &LockName, contender: &ContenderView, fence: Opti
     )
 }
 
-/// The names of all locks that have a file and start with `prefix`, in order. For a damaged file,
-/// the name comes from its file name.
+/// The names of all locks that have a file and start with `prefix`, in order. If a file is damaged,
+/// the lock's name is derived from the file's name.
 pub(super) fn lock_names(locks: &Dir, prefix: &str) -> Result<Vec<LockName>> {
     let mut names = Vec::new();
     for file in locks.entry_names(usize::MAX).map_err(|e| error::io_error_at(locks.as_path(), "list", e))? {
@@ -72,6 +73,7 @@ pub(super) fn lock_names(locks: &Dir, prefix: &str) -> Result<Vec<LockName>> {
     Ok(names)
 }
 
+/// The name of the lock that is stored in a file; `None` if the file is damaged.
 fn lock_name(locks: &Dir, file: &str) -> Option<LockName> {
     let mut page = vec![0; PAGE_SIZE];
     locks.open(file, OFlags::RDONLY).and_then(|file| file.read_exact_at(&mut page, 0)).ok()?;

@@ -1,4 +1,5 @@
-//! Lock files: made, opened, latched, read and written.
+//! Lock files: one per lock. This module creates, opens, latches (locks with `flock`), reads,
+//! writes and removes them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,18 +20,18 @@ use super::layout::{
 use crate::logic::table::LockTable;
 use crate::types::{Error, LockName, Result};
 
-/// How many unused lock files are kept open.
+/// If this many lock files are open, those that no step uses are closed before another is opened.
 const MAX_OPEN_FILES: usize = 256;
 
-/// Why a step was not taken; the lock is unchanged.
+/// Why a step did not change the lock; the caller may retry it, except after `Failed`.
 #[derive(Debug)]
 pub(super) enum StepAborted {
-    /// Another process is in the file right now.
+    /// Another process or thread has the lock's file locked right now.
     Busy,
-    /// Tokens must be put on disk first, which blocks.
+    /// A file must be created, or tokens reserved on disk: the step must run where it may block.
     NeedsSync,
-    /// Other processes do not see this folder at its path any more: it must be opened again, which
-    /// blocks.
+    /// The folder, or this client's file in it, is not at its path any more: it must be opened
+    /// again, which blocks.
     FolderGone,
     /// The step failed.
     Failed(Error),
@@ -42,17 +43,18 @@ impl From<Error> for StepAborted {
     }
 }
 
-/// The open lock files.
+/// The lock files that this process has open.
 #[derive(Debug, Default)]
 pub(super) struct LockFiles {
     open: Mutex<HashMap<LockName, Arc<Mutex<LockFile>>>>,
-    /// How many files were created since the last sweep.
+    /// How many lock files this process has created since it last removed files of free locks.
     created_since_sweep: AtomicUsize,
 }
 
 impl LockFiles {
-    /// The file of a lock; creates it if it does not exist, which needs the disk.
-    pub(super) fn file(
+    /// The open file of a lock. If there is no such file, creates it if `may_block` is set, else
+    /// returns [`StepAborted::NeedsSync`].
+    pub(super) fn get_or_open(
         &self,
         folder: &Folder,
         name: &LockName,
@@ -72,46 +74,48 @@ impl LockFiles {
         Ok(file)
     }
 
-    /// Whether enough files were created for a sweep; resets the count if so.
+    /// Whether so many files were created since the last [`sweep`] that another one is due. If so,
+    /// the count starts again at 0.
     pub(super) fn sweep_is_due(&self) -> bool {
         let due = |created: usize| (created >= SWEEP_AFTER_CREATED).then_some(0);
         self.created_since_sweep.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 
-    /// Drops a file that was removed from the folder.
+    /// Closes the file of a lock, after it was removed from the folder.
     pub(super) fn close(&self, name: &LockName) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 }
 
-/// One lock's file, and what was last read from it.
+/// One lock's open file, and its content as last read or written.
 #[derive(Debug)]
 pub(super) struct LockFile {
     file: File,
     path: PathBuf,
-    /// The file's content, as far as its slots are in use; the rest is meaningless.
+    /// The file's bytes up to the end of the slots in use; bytes after that are meaningless.
     pub(super) content: Vec<u8>,
     pub(super) counters: Counters,
 }
 
 impl LockFile {
-    /// Opens a lock's file; `true` if it was created.
+    /// Opens a lock's file. `true` if it did not exist and was created, which needs `may_block`.
     fn open(folder: &Folder, name: &LockName, may_block: bool) -> Result<(Self, bool), StepAborted> {
         let file = layout::file_name(name);
-        match Self::existing(folder, &file) {
+        match Self::open_existing(folder, &file) {
             Ok(Some(found)) => Ok((found, false)),
             Ok(None) if !may_block => Err(StepAborted::NeedsSync),
             Ok(None) => {
                 create_lock_file(folder, name, &file)?;
-                let created = Self::existing(folder, &file)?;
-                // Another process may remove it in a sweep before we use it: then start over.
+                let created = Self::open_existing(folder, &file)?;
+                // Another process may have removed it in a sweep since: then the step is retried.
                 created.map(|created| (created, true)).ok_or(StepAborted::Busy)
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    fn existing(folder: &Folder, file: &str) -> Result<Option<Self>> {
+    /// Opens the lock file of this name; `None` if it does not exist.
+    fn open_existing(folder: &Folder, file: &str) -> Result<Option<Self>> {
         let path = folder.locks.path(file);
         match folder.locks.open(file, OFlags::RDWR) {
             Ok(file) => Ok(Some(Self { file, path, content: Vec::new(), counters: Counters::default() })),
@@ -120,7 +124,8 @@ impl LockFile {
         }
     }
 
-    /// Latches the file unless it is latched already. Dropping the latch unlocks it.
+    /// Locks the file with `flock`, or returns [`StepAborted::Busy`] if another process has it
+    /// locked. Dropping the latch unlocks the file.
     pub(super) fn latch(&mut self) -> Result<Latch<'_>, StepAborted> {
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Latch(self)),
@@ -129,49 +134,51 @@ impl LockFile {
         }
     }
 
-    /// Whether the file is still the one that others see.
+    /// Whether the file still has a name, and was not removed from the folder.
     pub(super) fn is_linked(&self) -> bool {
         self.file.metadata().is_ok_and(|found| found.nlink() > 0)
     }
 }
 
-/// After creating this many files, a process sweeps.
+/// After creating this many lock files, a process removes files of free locks.
 const SWEEP_AFTER_CREATED: usize = 128;
 
-/// This many files of free locks stay, because creating one waits for the disk. Above that, the
-/// oldest are removed.
-const MAX_FREE_FILES: usize = 256;
+/// If the folder has more lock files than this, those of free locks are removed, the longest unused
+/// first. Some are kept, because creating one waits for the disk.
+const MAX_KEPT_FILES: usize = 256;
 
-/// A file that was idle for this long is removed in any case.
+/// The file of a lock that was unused for this long is removed, even if the folder has few files.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(24 * 3600);
 
-/// After this time no process is about to remove the second name of a new file.
+/// On some file systems a new lock file has a second, temporary name for a moment. A second name
+/// older than this was left by a process that died.
 const NAMING_GRACE: Duration = Duration::from_secs(60);
 
-/// How many files one sweep checks.
+/// How many of the folder's files one sweep checks at most.
 const MAX_FILES_CHECKED: usize = 512;
 
-/// The maximum number of files that a sweep removes: when a client starts, and while it runs.
+/// How many files a sweep removes at most when a client starts.
 pub(super) const MAX_REMOVED_AT_START: usize = 32;
+/// How many files a sweep removes at most while a client runs.
 pub(super) const MAX_REMOVED_WHILE_RUNNING: usize = 256;
 
-/// Removes files of free locks, so that the folder does not grow with every name ever used. It
-/// removes files that were unused for a day and, if there are many, those that were unused for the
-/// longest time; at most `limit`. To keep tokens rising, it first raises the folder's floor above
-/// theirs. `now` is the file system's time.
+/// Removes at most `limit` files of free locks, so that the folder does not grow with every name
+/// ever used: files that were unused for a day and, if the folder has many files, those that were
+/// unused for the longest time. To keep tokens rising, it first raises the number in `floor` above
+/// the tokens of the removed files. `now` is the file system's time since 1970.
 pub(super) fn sweep(folder: &Folder, now: Duration, limit: usize) {
-    let (names, all) = folder::sample_files(&folder.locks, MAX_FILES_CHECKED);
+    let (names, file_count) = folder::sample_files(&folder.locks, MAX_FILES_CHECKED);
     let mut aged: Vec<(Duration, String)> =
         names.into_iter().filter_map(|name| Some((age(folder, &name, now)?, name))).collect();
     aged.sort_unstable_by_key(|(age, _)| std::cmp::Reverse(*age));
-    let mut surplus = all.saturating_sub(MAX_FREE_FILES);
+    let mut surplus = file_count.saturating_sub(MAX_KEPT_FILES);
     let mut idle = Vec::new();
     for (age, name) in aged {
         if name.starts_with('.') {
-            // A temporary file whose creator died. If it is a lock's second name, that lock cannot
-            // be used. Another process may be faster.
-            let named = folder.locks.stat(&name).is_ok_and(|found| found.st_nlink > 1);
-            if age >= MAX_IDLE_TIME || (named && age >= NAMING_GRACE) {
+            // A temporary name whose creator died. If the file also has its final name, that lock
+            // cannot be used until this name is removed. Another process may remove it first.
+            let has_second_name = folder.locks.stat(&name).is_ok_and(|found| found.st_nlink > 1);
+            if age >= MAX_IDLE_TIME || (has_second_name && age >= NAMING_GRACE) {
                 let _ = folder.locks.remove(&name);
             }
         } else if age >= MAX_IDLE_TIME || surplus > 0 {
@@ -181,7 +188,7 @@ pub(super) fn sweep(folder: &Folder, now: Duration, limit: usize) {
                     surplus = surplus.saturating_sub(1);
                 }
                 Ok(None) => {}
-                Err(error) => tracing::debug!(%error, "a lock's file was not checked"),
+                Err(error) => tracing::debug!(%error, "could not check whether a lock is free; its file stays"),
             }
         }
         if idle.len() >= limit {
@@ -193,26 +200,28 @@ pub(super) fn sweep(folder: &Folder, now: Duration, limit: usize) {
     }
 }
 
+/// How long ago a file was last written; `None` if it does not exist any more.
 fn age(folder: &Folder, name: &str, now: Duration) -> Option<Duration> {
     let changed_at = u64::try_from(folder.locks.stat(name).ok()?.st_mtime).ok()?;
     Some(now.saturating_sub(Duration::from_secs(changed_at)))
 }
 
-/// The highest token that a lock's file may have used, if the lock is free.
+/// The highest token that a lock may have granted; `None` if the lock is not free.
 fn highest_token_if_idle(folder: &Folder, file: &str) -> Result<Option<u64>> {
-    let Some(mut file) = LockFile::existing(folder, file)? else { return Ok(None) };
+    let Some(mut file) = LockFile::open_existing(folder, file)? else { return Ok(None) };
     let Ok(mut latch) = file.latch() else { return Ok(None) };
     Ok(latch.is_idle(folder)?.then_some(latch.0.counters.intent))
 }
 
-/// Removes the files of locks that are still free. Raising the floor waits for the disk, so it is
-/// raised once for all, while no lock is kept busy. A process that has a file open finds it
-/// unlinked when it enters it, and opens the new one.
+/// Removes these files, each with the highest token of its lock, if the locks are still free.
+/// Raising the floor waits for the disk, so it is raised once for all files, and before any file is
+/// locked. A process that has a removed file open finds it unlinked at its next step, and opens a
+/// new one.
 fn remove_idle_files(folder: &Folder, idle: &[(String, u64)]) -> Result<()> {
     let Some(floor) = idle.iter().map(|(_, intent)| *intent).max() else { return Ok(()) };
     folder.raise_token_floor(floor)?;
     for (name, _) in idle {
-        let Some(mut file) = LockFile::existing(folder, name)? else { continue };
+        let Some(mut file) = LockFile::open_existing(folder, name)? else { continue };
         let Ok(mut latch) = file.latch() else { continue };
         if latch.is_idle(folder)? && latch.0.counters.intent <= floor {
             folder.locks.remove(name).map_err(|e| error::io_error_at(&latch.0.path, "remove", e))?;
@@ -221,15 +230,15 @@ fn remove_idle_files(folder: &Folder, idle: &[(String, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Creates a lock's file. It is complete before it has its name, so no process sees an incomplete
-/// one.
+/// Creates a lock's file under a temporary name and then renames it, so that no process sees an
+/// incomplete file. Succeeds also if another process creates it first.
 fn create_lock_file(folder: &Folder, name: &LockName, file: &str) -> Result<()> {
     let temp_name = format!(".new-{:032x}", crate::random::random_bits());
     let page = layout::first_page(name, folder.token_floor()?);
     let write = || -> io::Result<()> {
         let created = folder.locks.create(&temp_name)?;
         created.write_all_at(&page, 0)?;
-        // A name without its content would be a damaged file after a loss of power.
+        // Otherwise the renamed file could be empty after a loss of power, which counts as damage.
         created.sync_all()?;
         match folder.locks.rename_to_free_name(&temp_name, file) {
             // Another process was faster: use its file.
@@ -238,23 +247,24 @@ fn create_lock_file(folder: &Folder, name: &LockName, file: &str) -> Result<()> 
         }
     };
     let created = write().map_err(|e| error::io_error_at(&folder.locks.path(file), "make", e));
-    // The temporary file was renamed, was never created, or is in the way.
+    // Fails if the temporary file was renamed or never created, which is fine.
     let _ = folder.locks.remove(&temp_name);
     created
 }
 
-/// The exclusive right to change a lock's file.
+/// A lock's file, locked with `flock` until this is dropped: only this process may read and write
+/// it.
 pub(super) struct Latch<'a>(pub(super) &'a mut LockFile);
 
 impl Drop for Latch<'_> {
     fn drop(&mut self) {
-        // Cannot fail for a descriptor that could be locked.
+        // An unlock fails only for an invalid descriptor, and this one was locked before.
         let _ = flock(&self.0.file, FlockOperation::Unlock);
     }
 }
 
 impl Latch<'_> {
-    /// Reads the file of this lock.
+    /// Reads the file; an error if it is damaged or belongs to a lock with another name.
     pub(super) fn read(&mut self, name: &LockName, boot: u128) -> Result<()> {
         self.load(boot)?;
         match layout::lock_name_in(&self.0.content) {
@@ -263,14 +273,15 @@ impl Latch<'_> {
         }
     }
 
-    /// Reads the file, which may belong to any lock.
+    /// Reads the file, and returns the name of the lock that it belongs to.
     fn read_any(&mut self, boot: u128) -> Result<LockName> {
         self.load(boot)?;
         let name = layout::lock_name_in(&self.0.content).ok().and_then(|name| LockName::new(name).ok());
         name.ok_or_else(|| error::damaged_file_error(&self.0.path, "its name is not a valid lock name"))
     }
 
-    /// Whether the lock has no holders and waiters, and the file is the one that others open.
+    /// Whether the lock has no holders and no waiters, and the file is the one that other processes
+    /// open for it.
     fn is_idle(&mut self, folder: &Folder) -> Result<bool> {
         let name = self.read_any(folder.boot_id)?;
         let slots = self.0.counters.slots as usize;
@@ -278,7 +289,9 @@ impl Latch<'_> {
         Ok(idle && self.0.is_linked() && folder.lock_path(&name) == self.0.path)
     }
 
-    /// Reads the file into `content`. The data of an earlier boot is void.
+    /// Reads the file into `content` and `counters`. If it was written in an earlier boot than
+    /// `boot`, its slots are void, and its tokens continue above those that may have been granted
+    /// then.
     fn load(&mut self, boot: u128) -> Result<()> {
         let file = &mut *self.0;
         let damage_error = |reason: &str| error::damaged_file_error(&file.path, reason);
@@ -305,13 +318,14 @@ impl Latch<'_> {
         Ok(())
     }
 
-    /// Puts further tokens on disk before any of them is granted.
+    /// Writes to disk that [`TOKEN_BLOCK`] more tokens after `above` may be granted, and waits for
+    /// the disk. After a loss of power, counting starts after them.
     pub(super) fn reserve_tokens(&mut self, folder: &Folder, above: u64) -> Result<()> {
         let file = &mut *self.0;
-        let created = file.counters.reserved == 0 || file.counters.last == file.counters.reserved;
-        if created {
-            // Another process may have created, used and removed a file of this name since ours was
-            // started.
+        let may_be_new = file.counters.reserved == 0 || file.counters.last == file.counters.reserved;
+        if may_be_new {
+            // While this file was being created, another process may have created, used and removed
+            // a file for the same lock: its tokens are not above the floor.
             let floor = folder.token_floor()?;
             file.counters.last = file.counters.last.max(floor);
         }
@@ -321,51 +335,55 @@ impl Latch<'_> {
         let sync = || -> io::Result<()> {
             file.file.write_all_at(&file.content[COUNTERS_OFFSET..SLOTS_OFFSET], COUNTERS_OFFSET as u64)?;
             file.file.sync_data()?;
-            if created { folder.locks.sync() } else { Ok(()) }
+            if may_be_new { folder.locks.sync() } else { Ok(()) }
         };
         sync().map_err(|e| error::io_error_at(&file.path, "write", e))?;
-        // Only now may a process rely on it; it is written with the present step.
+        // Set only after the sync: tokens up to `reserved` may be granted. The present step writes
+        // it.
         file.counters.reserved = file.counters.intent;
         Ok(())
     }
 
-    /// The description of the holder in a slot.
+    /// The description that the program gave to the claim in a slot; empty if it cannot be read.
     pub(super) fn description_at(&self, index: usize) -> String {
         let (at, length) = layout::text_position(&self.0.content, index);
         let mut text = vec![0; length];
         match read_at(&self.0.file, &mut text, at) {
             Ok(read) if read == length => String::from_utf8_lossy(&text).into_owned(),
-            // It is only displayed.
+            // It is only displayed, so an error does not matter.
             _ => String::new(),
         }
     }
 
-    /// Writes a table that differs from the file's. If all differences are in one page, it uses one
-    /// call; otherwise it writes freed slots, counters and filled slots, in this order.
+    /// Writes the differences between the file and `table`. If all are in one page, it makes one
+    /// call, which a kill cannot split. Otherwise it writes first the freed slots, then the
+    /// counters, then the filled slots.
     pub(super) fn write(&mut self, table: &LockTable<ContenderDetails>) -> Result<()> {
         let file = &mut *self.0;
         let changes = layout::write_table(&mut file.content, file.counters.slots as usize, table);
         file.counters.slots = changes.slots as u64;
-        let counters = layout::read_counters(&file.content) != Ok(file.counters);
+        let counters_changed = layout::read_counters(&file.content) != Ok(file.counters);
         layout::write_counters(&mut file.content, file.counters);
         let contenders = table.holders.iter().chain(&table.waiters);
-        let new = contenders.filter_map(|contender| match &contender.details.slot {
+        let new_descriptions = contenders.filter_map(|contender| match &contender.details.slot {
             SlotRef::New(claim) => Some(&claim.options.holder.description),
             SlotRef::Slot(_) => None,
         });
-        for (index, text) in changes.texts.iter().zip(new.filter(|text| !text.is_empty())) {
+        for (index, text) in changes.texts.iter().zip(new_descriptions.filter(|text| !text.is_empty())) {
             let (at, length) = layout::text_position(&file.content, *index);
             let written = file.file.write_all_at(&text.as_bytes()[..length], at);
             written.map_err(|e| error::io_error_at(&file.path, "write", e))?;
         }
-        let plan = WritePlan::new(&changes, counters);
+        let plan = WritePlan::new(&changes, counters_changed);
         let written =
-            plan.spans().try_for_each(|(from, to)| file.file.write_all_at(&file.content[from..to], from as u64));
-        // A write that failed half-way leaves one of the states that the order allows.
+            plan.ranges().try_for_each(|(from, to)| file.file.write_all_at(&file.content[from..to], from as u64));
+        // If only some of the writes succeeded, the file is as if the process had died in between,
+        // which the order of the writes makes harmless.
         written.map_err(|e| error::io_error_at(&file.path, "write", e).effect_unknown())
     }
 }
 
+/// Reads until the buffer is full or the file ends; returns the number of bytes read.
 fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut read = 0;
     while read < buffer.len() {
@@ -379,26 +397,31 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(read)
 }
 
-/// The parts to write, and their order.
+/// The byte ranges of a lock file to write, each from its first byte to the one after its last.
+/// They are written in the order of the fields.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct WritePlan {
+    /// The slots that became free.
     freed: Vec<(usize, usize)>,
+    /// The counters, if they changed; or one range that covers everything.
     counters: Option<(usize, usize)>,
-    taken: Vec<(usize, usize)>,
+    /// The slots that were filled, or whose contender changed.
+    filled: Vec<(usize, usize)>,
 }
 
 impl WritePlan {
-    fn new(changes: &TableChanges, counters: bool) -> Self {
-        let spans = |slots: &[usize]| {
+    /// The ranges of the slots that changed, and of the counters if those changed.
+    fn new(changes: &TableChanges, counters_changed: bool) -> Self {
+        let ranges = |slots: &[usize]| {
             slots.iter().map(|slot| (layout::slot_offset(*slot), layout::slot_offset(slot + 1))).collect()
         };
-        let counters = counters.then_some((COUNTERS_OFFSET, SLOTS_OFFSET));
-        Self { freed: spans(&changes.freed), counters, taken: spans(&changes.taken) }.merge_if_one_page()
+        let counters = counters_changed.then_some((COUNTERS_OFFSET, SLOTS_OFFSET));
+        Self { freed: ranges(&changes.freed), counters, filled: ranges(&changes.taken) }.merge_if_one_page()
     }
 
-    /// A single span, if everything is in one page.
+    /// If all ranges are in one page, replaces them with one range that covers them.
     fn merge_if_one_page(self) -> Self {
-        let all = || self.spans();
+        let all = || self.ranges();
         let Some(from) = all().map(|(from, _)| from).min() else { return self };
         let to = all().map(|(_, to)| to).max().unwrap_or(from);
         if (to - 1) / PAGE_SIZE == from / PAGE_SIZE {
@@ -407,8 +430,9 @@ impl WritePlan {
         self
     }
 
-    fn spans(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.freed.iter().chain(&self.counters).chain(&self.taken).copied()
+    /// The ranges, in the order in which they are written.
+    fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.freed.iter().chain(&self.counters).chain(&self.filled).copied()
     }
 }
 
@@ -416,9 +440,10 @@ impl WritePlan {
 mod tests {
     use super::*;
 
-    fn plan(freed: &[usize], counters: bool, taken: &[usize]) -> Vec<(usize, usize)> {
+    /// The ranges to write if these slots were freed and taken.
+    fn plan(freed: &[usize], counters_changed: bool, taken: &[usize]) -> Vec<(usize, usize)> {
         let changes = TableChanges { freed: freed.to_vec(), taken: taken.to_vec(), ..TableChanges::default() };
-        WritePlan::new(&changes, counters).spans().collect()
+        WritePlan::new(&changes, counters_changed).ranges().collect()
     }
 
     #[test]

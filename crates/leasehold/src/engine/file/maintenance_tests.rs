@@ -1,5 +1,5 @@
-//! A folder over a long time: unused files are removed, and a removed folder is used again once it
-//! is put back.
+//! Tests of a folder that is used for a long time: unused lock files are removed, and a folder that
+//! was removed or moved is used again once it is back.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use super::tests::{LONG_TTL, TestFolder, acquire, until};
 use crate::clock::ManualClock;
 use crate::{ErrorKind, Locks, LostReason, ReleaseOutcome};
 
-/// The tokens of a swept name, and of a new name, are above all that were granted before.
+/// The token of a lock whose file was removed meanwhile is above its tokens before.
 #[tokio::test]
 async fn many_names_leave_few_files_in_a_long_running_process() {
     let test_folder = TestFolder::new();
@@ -60,7 +60,7 @@ async fn sweeping_beside_lock_traffic_repeats_no_token_and_keeps_exclusion() {
 async fn a_removed_and_restored_folder_is_used_again() {
     let test_folder = TestFolder::new();
     let manual_clock = ManualClock::running();
-    let locks = test_folder.timed(&manual_clock).await;
+    let locks = test_folder.open_with_clock(&manual_clock).await;
     let guard = locks.mutex("a").lock().await.unwrap();
     let records = locks.records().unwrap();
     records.compare_and_set("r", 0, "one").await.unwrap().unwrap();
@@ -70,7 +70,8 @@ async fn a_removed_and_restored_folder_is_used_again() {
     assert_eq!(guard.lost().await, LostReason::Revoked);
     assert_eq!(locks.mutex("a").try_lock().await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(records.get("r").await.unwrap_err().kind(), ErrorKind::Unavailable);
-    // Another process puts it back; we find its locks held.
+    // Another client creates the folder again and holds a lock in it, which this client then finds
+    // held.
     let other = test_folder.open().await;
     let held = other.mutex("a").lock().await.unwrap();
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
@@ -95,8 +96,8 @@ async fn a_moved_folder_is_not_used_beside_its_replacement() {
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
 }
 
-/// A holder whose folder was replaced has excluded no other client since: its release reports that,
-/// even before the next renewal.
+/// A holder whose folder was moved excludes no other client any more. Its release reports that,
+/// even before the next renewal does.
 #[tokio::test]
 async fn releasing_a_lock_in_a_moved_folder_reports_its_loss() {
     let test_folder = TestFolder::new();

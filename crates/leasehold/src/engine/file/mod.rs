@@ -3,8 +3,8 @@
 //!
 //! `file:` is the user's own folder (`/var/lib/leasehold` for root, else
 //! `$XDG_STATE_HOME/leasehold` or `~/.local/state/leasehold`); `file:///dir` names one.
-//! `?mode=0770` shares the folder with its group, `&group=` with another group. The folder must be
-//! on a local file system.
+//! `?mode=0770` shares the folder with its group; `&group=NAME` names another group. The folder
+//! must be on a local file system.
 //!
 //! # Files in the folder
 //! | path | content |
@@ -14,7 +14,7 @@
 //! | `clients/ID.bell` | the client's datagram socket, to which others send notifications |
 //! | `records/NAME` | one file per record, replaced as a whole; `.floor`: every new record has a version above this one |
 //! | `floor` | every new lock file starts with tokens above this one |
-//! | `audit.log` | one line per eviction |
+//! | `audit.log` | one line per force release |
 //! | `clock` | the boot, and the time namespace, in which the folder is used |
 //!
 //! # Permissions
@@ -25,15 +25,16 @@
 //! `permissions.rs`.
 //!
 //! # A step
-//! Every step on a lock is one critical section under `flock` on the lock's file (the *latch*, held
-//! for microseconds). The process reads the file and applies one step of the same
-//! [`LockTable`](crate::logic::table::LockTable) that the memory engine uses. Then it writes the
-//! changes, unlocks the file, and notifies the clients of the claims that were granted. A holder
-//! does not keep the latch: its claim has a slot in the file, and its client's locked file proves
-//! that its process is alive.
+//! Every step on a lock is one critical section under `flock` on the lock's file. That `flock` is
+//! called the *latch*; a process holds it for microseconds. The process reads the file and applies
+//! one operation of the same [`LockTable`](crate::logic::table::LockTable) that the memory engine
+//! uses. Then it writes the changes, unlocks the file, and notifies the clients of the claims that
+//! were granted. The holder of the lock does not hold the latch: its claim has a slot in the file,
+//! and the `flock` on its client's own file proves that its process is alive.
 //!
-//! A client that dies loses its `flock`. A client that is blocked by one of its claims detects that
-//! and removes the claim. Each waiter watches the one client ahead of it with inotify
+//! The kernel releases the `flock` on a client's file when that client's process dies. Another
+//! client, whose claim the dead client's claim blocks, detects that and removes the dead claim.
+//! Each waiter watches the one client ahead of it with inotify
 //! ([`wait_queue`](crate::logic::wait_queue)); the first waiter for permits watches all holders.
 //! The kernel reports the close of the client's file, also after SIGKILL.
 //!
@@ -47,9 +48,9 @@
 //! cannot split. Otherwise it writes first the slots that become free, then the counter, then the
 //! slots that are filled. So, wherever the process dies:
 //!
-//! | dies after | state found by others |
+//! | dies after | state that other processes find |
 //! |---|---|
-//! | no write | the lock as before; the dead client's claims are removed |
+//! | no write | the lock as before; the dead client's claims are removed later |
 //! | freed slots | free places without a holder; the death itself triggers the next step, which serves the queue |
 //! | raised counter | a token without a grant: skipped |
 //! | filled slots | the step is complete; a granted waiter without a notification finds its grant by its own check |
@@ -64,10 +65,10 @@
 //!
 //! # Files of free locks
 //! A process that has made 128 lock files sweeps: it removes the files of the free locks that were
-//! unused for the longest time, until 256 are left. First it raises the folder's floor above all
-//! their tokens and syncs it. Then it unlinks each file under its own latch, if the lock is still
-//! free and has used no token above the floor. A process that waited for the latch finds the file
-//! unlinked and makes a new one, which reads the floor inside its latch.
+//! unused for the longest time, until 256 are left. First it raises the number in `floor` above all
+//! their tokens and syncs that file. Then it unlinks each file under its own latch, if the lock is
+//! still free and has used no token above the floor. A process that waited for the latch finds the
+//! file unlinked and makes a new one, whose tokens start above the floor.
 //!
 //! # Failures
 //! | event | consequence |
@@ -77,7 +78,7 @@
 //! | process killed between two system calls | see the order of writes |
 //! | process stopped inside a step | other processes cannot enter that lock's file until it resumes or is killed, and get an error with that reason |
 //! | process stopped after a step, before it notifies | the waiter finds its grant by its own check; a late notification makes it check once more |
-//! | reply lost | impossible: the step is a function call |
+//! | reply lost | impossible: there is no server, and a step is a function call |
 //! | disk full | an error before any grant; held locks can still be renewed and released in place |
 //! | file damaged | refused, with the file's name; the file stays as it is |
 //! | folder removed or replaced while in use | holders learn of it at their next renewal; the next other step opens the folder now at the path (`session.rs`) |
@@ -116,7 +117,7 @@ pub use self::engine::FileEngine;
 use super::{Capabilities, Expiry, Fairness, Fencing, Reach};
 use crate::logic::lease::Drift;
 
-/// What the engine can do.
+/// Capabilities of `file:`.
 pub const CAPABILITIES: Capabilities = Capabilities {
     reach: Reach::Host,
     shared: true,

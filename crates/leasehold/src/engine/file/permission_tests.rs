@@ -1,5 +1,5 @@
-//! A folder that is shared with a group: what a member of the group puts into it must have no
-//! effect outside it.
+//! Tests of a folder that is shared with a group: whatever a member of the group puts into it must
+//! not make leasehold read or change anything outside it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -25,7 +25,8 @@ async fn acquire(locks: &Locks, name: &str) -> crate::Result<()> {
     Ok(())
 }
 
-/// A file of ours outside the folder that the group must not access.
+/// A file of this user outside the shared folder, which the group must not be able to read or
+/// change.
 fn private_file(test_folder: &TestFolder) -> PathBuf {
     let path = test_folder.dir.with_file_name("private-file");
     fs::write(&path, "private").unwrap();
@@ -102,7 +103,7 @@ async fn a_pipe_in_the_place_of_a_file_does_not_block() {
 }
 
 #[tokio::test]
-async fn a_draft_is_not_written_through_a_link() {
+async fn a_temporary_file_is_not_written_through_a_link() {
     let test_folder = TestFolder::new();
     let private = private_file(&test_folder);
     let locks = open_shared(&test_folder, "?mode=0770").await.unwrap();
@@ -150,7 +151,7 @@ async fn the_setgid_bit_is_kept() {
     acquire(&locks, "a").await.unwrap();
     assert_eq!(mode(&test_folder.dir), 0o2770);
     assert_eq!(mode(&test_folder.dir.join("locks")), 0o2770);
-    // Also where we make it.
+    // A folder that leasehold creates gets the bit.
     let other = TestFolder::new();
     acquire(&open_shared(&other, "?mode=0770").await.unwrap(), "a").await.unwrap();
     assert_eq!((mode(&other.dir), mode(&other.dir.join("clients"))), (0o2770, 0o2770));

@@ -1,8 +1,8 @@
 //! Who may use a folder and its content: this user only, a group, or all users of the host.
 //!
-//! Group and permissions are set only on what this process has just made, by its handle. Existing
-//! files keep theirs, with one exception: a private folder that we made and that is now opened with
-//! `mode=` ([`Permissions::share_private_folder`]).
+//! Group and permissions are set only on files and folders that this process has just created,
+//! through an open handle. Existing ones keep theirs, with one exception: a private folder of this
+//! user that is now opened with `mode=` ([`Permissions::share_private_folder`]).
 
 use std::fs::File;
 use std::io;
@@ -17,43 +17,48 @@ use super::dir::Dir;
 use super::error;
 use crate::types::{Error, ErrorKind, Result};
 
-/// How a folder is shared.
+/// The mode and group that new files and folders get.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Permissions {
-    /// The permissions in the URL; `None`: private.
+    /// The permission bits from `mode=` in the URL. `None`: the folder is private to this user.
     pub(super) mode: Option<u32>,
-    /// The group of new files; `None`: the system's default.
+    /// The group of new files; `None`: the one that the system gives them.
     group: Option<u32>,
 }
 
 impl Permissions {
-    /// For a folder that is about to be created.
+    /// The permissions that the URL requests, for a folder that is about to be created.
     pub(super) fn requested(config: &Config) -> Self {
         Self { mode: config.mode, group: config.group }
     }
 
-    /// For an existing folder: new files in it get its group, if we are allowed to set it.
+    /// The permissions for new files in an existing folder with the metadata `root`. If it is
+    /// shared and the URL names no group, they get the folder's group, if this user may set it.
     pub(super) fn of_folder(config: &Config, root: &Stat) -> Self {
-        let of_root = config.mode.filter(|_| is_member(root.st_gid)).map(|_| root.st_gid);
-        Self { mode: config.mode, group: config.group.or(of_root) }
+        let root_group = config.mode.filter(|_| is_member(root.st_gid)).map(|_| root.st_gid);
+        Self { mode: config.mode, group: config.group.or(root_group) }
     }
 
-    /// The permissions of a folder. New entries inherit its group.
+    /// The mode of a new folder: with the setgid bit if the group may use it, so that entries
+    /// inherit the group. `None`: private.
     pub(super) fn folder_mode(&self) -> Option<Mode> {
-        let hand_down = |mode: u32| if mode & 0o070 == 0 { mode } else { mode | 0o2000 };
-        self.mode.map(|mode| Mode::from_raw_mode(hand_down(mode)))
+        let with_setgid = |mode: u32| if mode & 0o070 == 0 { mode } else { mode | 0o2000 };
+        self.mode.map(|mode| Mode::from_raw_mode(with_setgid(mode)))
     }
 
+    /// The mode of a new file: that of the URL, without the right to execute. `None`: private.
     fn file_mode(&self) -> Option<Mode> {
         self.mode.map(|mode| Mode::from_raw_mode(mode & 0o666))
     }
 
-    /// The group to set on a file that has the group `found`.
+    /// The group to set on a new file that the system gave the group `found`; `None` if that is
+    /// right.
     pub(super) fn group_to_set(&self, found: u32) -> Option<Gid> {
         self.group.filter(|group| *group != found).map(Gid::from_raw)
     }
 
-    /// Shares a file that we have just created.
+    /// Sets the group and mode of a file that this process has just created; does nothing if
+    /// private.
     pub(super) fn share_file(&self, file: &File) -> io::Result<()> {
         let Some(mode) = self.file_mode() else { return Ok(()) };
         if let Some(group) = self.group_to_set(fstat(file)?.st_gid) {
@@ -62,8 +67,9 @@ impl Permissions {
         Ok(fchmod(file, mode)?)
     }
 
-    /// Shares a socket of ours. A handle that only names it can be changed through /proc, where no
-    /// other entry can replace it.
+    /// Sets the group and mode of a socket that this process created. `socket` is an `O_PATH`
+    /// handle, whose mode can be set only by way of /proc/self/fd. That reaches the socket even if
+    /// another entry has replaced it.
     pub(super) fn share_socket(&self, socket: &OwnedFd) -> io::Result<()> {
         if let Some(group) = self.group_to_set(fstat(socket)?.st_gid) {
             chownat(socket, "", None, Some(group), AtFlags::EMPTY_PATH)?;
@@ -72,14 +78,15 @@ impl Permissions {
         Ok(chmod(format!("/proc/self/fd/{}", socket.as_raw_fd()), mode)?)
     }
 
-    /// Checks that the content of a private folder belongs to this user.
+    /// Refuses a private folder, or a part of it, that belongs to another user. `found` is its
+    /// metadata.
     pub(super) fn check_owner(&self, found: &Stat, path: &Path) -> Result<()> {
         let own_uid = geteuid().as_raw();
         if self.mode.is_some() || found.st_uid == own_uid {
             return Ok(());
         }
         let message = format!(
-            "{} belongs to user {}, and we are user {own_uid}; name a folder of our own (file:///dir), or share this one knowingly \
+            "{} belongs to user {}; this process runs as user {own_uid}. Name a folder of its own (file:///dir), or share this one knowingly \
              with ?mode=0770",
             path.display(),
             found.st_uid
@@ -87,7 +94,7 @@ impl Permissions {
         Err(Error::new(ErrorKind::Denied, message))
     }
 
-    /// Advice about a folder that we may not enter.
+    /// The error if this user may not open a folder, with advice on how to share it.
     pub(super) fn access_denied_error(&self, path: &Path, cause: io::Error) -> Error {
         let display = path.display();
         let Ok(found) = rustix::fs::stat(path) else { return error::io_error_at(path, "open", cause) };
@@ -98,7 +105,7 @@ impl Permissions {
             };
         }
         let message = format!(
-            "cannot open {display}: it belongs to user {} and group {} (mode {:04o}), and we are user {} in the groups {}. Share it with a \
+            "cannot open {display}: it belongs to user {} and group {} (mode {:04o}); this process runs as user {} in the groups {}. Share it with a \
              group that all its users are in: chgrp -R GROUP {display} && chmod -R g+rwX {display}; or let the first user make it with \
              &group=GROUP in the URL",
             found.st_uid,
@@ -110,8 +117,8 @@ impl Permissions {
         Error::new(ErrorKind::Denied, message).caused_by(cause)
     }
 
-    /// Refuses an existing folder that is not shared as the URL requests. Its administrator sets
-    /// its mode.
+    /// Refuses an existing folder whose group or mode (in `found`) is not what the URL requests
+    /// with `mode`. The engine does not change them; the error states the command that does.
     pub(super) fn check_folder(config: &Config, mode: u32, found: &Stat, path: &Path) -> Result<()> {
         let (display, found_mode) = (path.display(), found.st_mode & 0o7777);
         if found_mode & 0o007 == 0o007 {
@@ -137,19 +144,21 @@ impl Permissions {
         Ok(())
     }
 
-    /// Shares a folder that this engine created as private, so that no other user could put a file
-    /// into it. It changes no other folder, and none behind a link, which another user may have put
-    /// there.
+    /// Shares a private folder of this user that this engine created, and everything in it, as the
+    /// URL now requests. No other user could have put anything into such a folder. `false`: it is
+    /// another folder, or the URL names it through a link that another user may control; it is
+    /// unchanged.
     pub(super) fn share_private_folder(&self, config: &Config, root: &OwnedFd, path: &Path) -> Result<bool> {
         let (private, shared) = (Permissions { mode: None, group: None }, *self);
         let found = fstat(root).map_err(|e| error::io_error_at(path, "look at", e))?;
-        let same = |other: OwnedFd| fstat(other).is_ok_and(|o| (o.st_dev, o.st_ino) == (found.st_dev, found.st_ino));
+        let is_same_folder =
+            |other: OwnedFd| fstat(other).is_ok_and(|o| (o.st_dev, o.st_ino) == (found.st_dev, found.st_ino));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let direct = rustix::fs::openat2(rustix::fs::CWD, &config.dir, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
-            .is_ok_and(same);
+            .is_ok_and(is_same_folder);
         let is_private = found.st_uid == geteuid().as_raw() && found.st_mode & 0o077 == 0;
-        let again = root.try_clone().map_err(|e| error::io_error_at(path, "open", e))?;
-        let folder = Dir::new(again, path.to_owned(), private);
+        let handle = root.try_clone().map_err(|e| error::io_error_at(path, "open", e))?;
+        let folder = Dir::new(handle, path.to_owned(), private);
         if !direct || !is_private || !folder.exists("clock") || !folder.exists("locks") {
             return Ok(false);
         }
@@ -166,6 +175,7 @@ impl Permissions {
         Ok(true)
     }
 
+    /// Sets the group and mode of all regular files in a folder.
     fn share_files(&self, folder: &Dir) -> io::Result<()> {
         for name in folder.entry_names(usize::MAX)? {
             let Some(name) = name.to_str() else { continue };
@@ -178,6 +188,7 @@ impl Permissions {
         Ok(())
     }
 
+    /// Sets the group and mode of the folder itself.
     fn share_subfolder(&self, folder: &Dir) -> io::Result<()> {
         let Some(mode) = self.folder_mode() else { return Ok(()) };
         if let Some(group) = self.group_to_set(fstat(folder)?.st_gid) {
@@ -187,7 +198,7 @@ impl Permissions {
     }
 }
 
-/// A user's name, if /etc/passwd has it, and number.
+/// A user for messages: `name (number)` if /etc/passwd has the name, else the number.
 pub(super) fn user_label(number: u32) -> String {
     let all = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let found = all.lines().find_map(|line| {
@@ -198,7 +209,7 @@ pub(super) fn user_label(number: u32) -> String {
     found.map_or_else(|| number.to_string(), |name| format!("{name} ({number})"))
 }
 
-/// The groups of this process.
+/// The numbers of all groups that this process is in.
 fn process_groups() -> Vec<u32> {
     let mut groups: Vec<u32> = getgroups().unwrap_or_default().into_iter().map(Gid::as_raw).collect();
     groups.push(getegid().as_raw());
@@ -207,7 +218,7 @@ fn process_groups() -> Vec<u32> {
     groups
 }
 
-/// Whether we may give a file to this group.
+/// Whether this process may give its files to this group.
 fn is_member(group: u32) -> bool {
     geteuid().is_root() || process_groups().contains(&group)
 }

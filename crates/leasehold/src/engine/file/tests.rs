@@ -1,4 +1,4 @@
-//! Behaviour that only the file engine has, checked in its files.
+//! Tests of what only the file engine does: they look at the files in its folder, and change them.
 
 use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -16,6 +16,7 @@ use crate::{Claim, ErrorKind, LockName, LockOptions, Locks, LostReason, Mode, To
 /// The TTL of a lease that cannot end while a test runs.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(600);
 
+/// A folder for locks that does not exist yet; it is removed after the test.
 pub(super) struct TestFolder {
     _temp: tempfile::TempDir,
     pub(super) dir: PathBuf,
@@ -35,16 +36,17 @@ impl TestFolder {
         Locks::builder().ttl(LONG_TTL).open(&self.url()).await.unwrap()
     }
 
-    /// A client on a clock that the test advances.
-    pub(super) async fn timed(&self, manual_clock: &ManualClock) -> Locks {
+    /// A client whose clock the test advances.
+    pub(super) async fn open_with_clock(&self, manual_clock: &ManualClock) -> Locks {
         Locks::builder().ttl(LONG_TTL).clock(manual_clock.clock()).open(&self.url()).await.unwrap()
     }
 
+    /// The path of a lock's file.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.dir.join("locks").join(layout::file_name(&LockName::new(name).unwrap()))
     }
 
-    /// Sets a lock's file back in time, so that it was last used long ago.
+    /// Makes a lock's file look as if it was last used long ago.
     pub(super) fn make_idle(&self, name: &str) {
         let old = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
         File::options().write(true).open(self.file(name)).unwrap().set_times(old).unwrap();
@@ -55,6 +57,7 @@ impl TestFolder {
     }
 }
 
+/// Acquires and releases a lock; returns its token.
 pub(super) async fn acquire(locks: &Locks, name: &str) -> Token {
     let guard = locks.mutex(name).lock().await.unwrap();
     let token = guard.token();
@@ -145,7 +148,7 @@ async fn a_folder_used_under_another_clock_is_refused() {
     fs::write(&clock, format!("{boot} 1\n")).unwrap();
     let error = Locks::open(&test_folder.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    // After a reboot no process uses it yet.
+    // After a reboot no other process uses it yet: the file is replaced.
     fs::write(&clock, "0 1\n").unwrap();
     drop(test_folder.open().await);
     assert_eq!(fs::read_to_string(&clock).unwrap(), used);
@@ -296,7 +299,7 @@ async fn idle_files_are_removed_and_their_tokens_kept() {
 async fn a_removed_folder_is_detected() {
     let test_folder = TestFolder::new();
     let manual_clock = ManualClock::running();
-    let locks = test_folder.timed(&manual_clock).await;
+    let locks = test_folder.open_with_clock(&manual_clock).await;
     let guard = locks.mutex("a").lock().await.unwrap();
     fs::remove_dir_all(&test_folder.dir).unwrap();
     // Its renewal is due.
@@ -340,6 +343,7 @@ pub(super) async fn until(done: impl AsyncFn() -> bool) {
     assert!(Clock::system().timeout(Duration::from_secs(120), waiting).await.is_ok(), "waited two minutes");
 }
 
+/// A client of its own, as another process would have.
 async fn engine(test_folder: &TestFolder) -> Arc<super::FileEngine> {
     super::FileEngine::open(&EngineUrl::parse(&test_folder.url()).unwrap(), &Clock::system()).await.unwrap()
 }
@@ -367,14 +371,13 @@ async fn a_hand_off_notifies_one_waiter_however_many_wait() {
         Arc::clone(&other).attempt(claim("a"), true).await.unwrap();
         waiting.push(other);
     }
-    let rung = |engine: &super::FileEngine| engine.notified_count();
-    let before = rung(&holder);
+    let before = holder.notified_count();
     Arc::clone(&holder).release(held).await.unwrap();
-    assert_eq!(rung(&holder) - before, 1);
+    assert_eq!(holder.notified_count() - before, 1);
 }
 
 /// A client that released the lock was stopped before it notified the next waiter. That waiter was
-/// evicted since and waits again: the late notification is outdated.
+/// force released since and waits again: the late notification is outdated.
 #[tokio::test]
 async fn a_late_notification_of_an_old_grant_is_ignored() {
     let test_folder = TestFolder::new();
@@ -383,7 +386,7 @@ async fn a_late_notification_of_an_old_grant_is_ignored() {
     let answer = Arc::clone(&holder).attempt(Arc::clone(&held), true).await.unwrap();
     let AcquireReply::Granted(grant) = answer else { panic!("{answer:?}") };
     Arc::clone(&waiter).attempt(Arc::clone(&waits), true).await.unwrap();
-    // As earlier versions sent it: the claim, its token and its end.
+    // In the format of earlier versions: kind 2, the claim, its token and the end of its lease.
     let mut late = vec![2];
     late.extend(waits.id.bits().to_le_bytes());
     late.extend(grant.token.0.to_le_bytes());
@@ -422,13 +425,13 @@ async fn a_busy_file_costs_no_other_lease() {
     let before = others.each_ref().map(crate::Guard::deadline);
     let file_lock = File::open(test_folder.file("a-stuck")).unwrap();
     rustix::fs::flock(&file_lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    // All are renewed together; while the first is waited for, the folder has the results of the
-    // others.
+    // All are renewed together. The renewals of "b" and "c" are in the folder while that of
+    // "a-stuck" still waits.
     manual_clock.advance(ttl / 3);
     for name in ["b", "c"] {
         until(async || locks.inspect(name).await.unwrap().holders[0].remaining == ttl).await;
     }
-    // The wait for the first ends, and with it the renewal of the others.
+    // The renewal of "a-stuck" is given up, and the others take effect.
     manual_clock.advance(Duration::from_secs(3));
     until(async || others.iter().zip(&before).all(|(guard, before)| guard.deadline() > *before)).await;
     // Only the lease that cannot be renewed is lost in the end.
@@ -455,8 +458,8 @@ async fn a_client_presumed_dead_detects_it() {
 
 #[tokio::test]
 async fn a_half_written_slot_is_never_read() {
-    // A write that ends in the file's first page is one call: see the tests of the plan. Here:
-    // slots past the first page.
+    // Slots in the first page are written with one call, as the tests of `WritePlan` show. This
+    // test fills slots past that page.
     let test_folder = TestFolder::new();
     let locks = test_folder.open().await;
     let mut guards = Vec::new();
@@ -474,15 +477,15 @@ async fn a_half_written_slot_is_never_read() {
     assert_eq!(test_folder.counters("a").slots, 0);
 }
 
-/// Its file is locked and its socket is there, but the notification of its eviction was lost.
+/// The client's process is alive, but its socket was removed: no notification reaches the waiter.
 #[tokio::test]
-async fn an_evicted_waiter_does_not_queue_again_if_its_notification_is_lost() {
+async fn a_force_released_waiter_does_not_queue_again_if_its_notification_is_lost() {
     let (test_folder, manual_clock) = (TestFolder::new(), ManualClock::new());
-    let operator = test_folder.timed(&manual_clock).await;
+    let operator = test_folder.open_with_clock(&manual_clock).await;
     let _held = operator.mutex("a").lock().await.unwrap();
     let sockets = || fs::read_dir(test_folder.dir.join("clients")).unwrap().map(|file| file.unwrap().path());
     let before: Vec<_> = sockets().collect();
-    let locks = test_folder.timed(&manual_clock).await;
+    let locks = test_folder.open_with_clock(&manual_clock).await;
     for new in sockets().filter(|path| !before.contains(path) && File::open(path).is_err()) {
         fs::remove_file(new).unwrap();
     }
@@ -501,18 +504,19 @@ async fn an_evicted_waiter_does_not_queue_again_if_its_notification_is_lost() {
     assert_eq!(operator.inspect("a").await.unwrap().waiters, []);
 }
 
-/// The same if a wait fails, and the claim's next request is a new attempt.
+/// The call that waited failed, so that its caller does not know of the force release and attempts
+/// again.
 #[tokio::test]
-async fn a_new_attempt_of_an_evicted_waiter_does_not_queue_again() {
-    let home = TestFolder::new();
-    let (operator, waiting) = (engine(&home).await, engine(&home).await);
+async fn a_new_attempt_of_a_force_released_waiter_does_not_queue_again() {
+    let test_folder = TestFolder::new();
+    let (operator, waiting) = (engine(&test_folder).await, engine(&test_folder).await);
     let (held, waiter) = (claim("a"), claim("a"));
     Arc::clone(&operator).attempt(held, true).await.unwrap();
     let attempt = || Arc::clone(&waiting).attempt(Arc::clone(&waiter), true);
     assert!(matches!(attempt().await.unwrap(), AcquireReply::Queued { .. }));
     assert!(Arc::clone(&waiting).wait(Arc::clone(&waiter), LONG_TTL).now_or_never().is_none());
-    let evicted = Arc::clone(&operator).force_release(waiter.name().clone(), waiter.id, String::new()).await.unwrap();
-    assert!(evicted.contender.is_some());
+    let outcome = Arc::clone(&operator).force_release(waiter.name().clone(), waiter.id, String::new()).await.unwrap();
+    assert!(outcome.contender.is_some());
     assert_eq!(attempt().await.unwrap(), AcquireReply::ForceReleased);
     // Its caller knows now: the claim may start over.
     assert!(matches!(attempt().await.unwrap(), AcquireReply::Queued { .. }));
@@ -521,17 +525,18 @@ async fn a_new_attempt_of_an_evicted_waiter_does_not_queue_again() {
 /// A socket holds about ten messages; the others are lost. The clock is frozen, so no renewal finds
 /// the losses.
 #[tokio::test]
-async fn every_holder_of_a_process_learns_of_its_eviction_if_notifications_are_lost() {
+async fn every_holder_of_a_process_learns_of_its_force_release_if_notifications_are_lost() {
     let (test_folder, manual_clock) = (TestFolder::new(), ManualClock::new());
-    let (locks, operator) = (test_folder.timed(&manual_clock).await, test_folder.timed(&manual_clock).await);
+    let (locks, operator) =
+        (test_folder.open_with_clock(&manual_clock).await, test_folder.open_with_clock(&manual_clock).await);
     let mut guards = Vec::new();
     for number in 0..30 {
         guards.push(locks.mutex(format!("a{number}")).lock().await.unwrap());
     }
     // No await here lets the task run that receives the notifications.
     for guard in &guards {
-        let evicted = operator.force_release(guard.name().as_str(), guard.claim_id());
-        assert!(evicted.now_or_never().expect("an immediate answer").unwrap().contender.is_some());
+        let outcome = operator.force_release(guard.name().as_str(), guard.claim_id());
+        assert!(outcome.now_or_never().expect("an immediate answer").unwrap().contender.is_some());
     }
     for guard in &guards {
         let lost = Clock::system().timeout(Duration::from_secs(120), guard.lost()).await;

@@ -1,5 +1,5 @@
-//! Notifications between clients, which make a waiter check its state. They are only hints:
-//! correctness does not depend on their arrival.
+//! Notifications between clients, sent over Unix datagram sockets: they make a waiter check its
+//! state in the lock's file. They are only hints, and correctness does not depend on their arrival.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,28 +21,32 @@ use crate::types::{ClaimId, FORMAT, Result};
 /// What a notification reports about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notification {
-    /// The state changed, and the claim may hold the lock now: check it. A notification is never
-    /// proof of a grant. It may arrive late, from a process that was stopped after it had left the
-    /// lock's file, when the grant is long over.
+    /// The claim may hold the lock now: read its state. This is never proof of a grant. The sender
+    /// may have been stopped after it unlocked the lock's file, so that the notification arrives
+    /// when the grant is long over.
     CheckState,
-    /// The claim was evicted.
+    /// An operator force released the claim.
     ForceReleased,
     /// An operator requests that the claim's holder releases it.
     ReleaseRequested,
 }
 
-/// After this many notifications at once, the socket may have been full (it holds ten by default),
+/// A socket holds ten notifications by default. If this many arrive at once, it may have been full,
 /// and others may have been lost.
 const OVERFLOW_THRESHOLD: u32 = 10;
 
-/// How often an eviction's notification is sent again to a client whose socket is full.
+/// How many times a notification of a force release or a release request is sent again to a client
+/// whose socket is full.
 const MAX_SEND_RETRIES: u32 = 5;
+/// The pause before a notification is sent again.
 const SEND_RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// The length of a message: its format, the notification and its claim.
+/// The length of a message: byte 0 is its format, byte 1 the kind of notification, and bytes 2 to 17
+/// are its claim.
 const MESSAGE_LEN: usize = 18;
 
 impl Notification {
+    /// The message that reports this about a claim.
     fn encode(self, claim: ClaimId) -> [u8; MESSAGE_LEN] {
         let mut message = [0; MESSAGE_LEN];
         message[0] = FORMAT as u8;
@@ -55,6 +59,7 @@ impl Notification {
         message
     }
 
+    /// The claim and the notification in a message; `None` for an unknown format.
     fn decode(message: &[u8]) -> Option<(ClaimId, Self)> {
         let message: &[u8; MESSAGE_LEN] = message.try_into().ok()?;
         let claim = u128::from_le_bytes(message[2..18].try_into().ok()?);
@@ -68,31 +73,37 @@ impl Notification {
     }
 }
 
-/// One queued claim of this process, and what notifications reported about it.
+/// One queued claim of this process, and what it has learned since it queued.
 #[derive(Debug, Default)]
 pub(super) struct Subscriber {
+    /// Notified when the claim must check its state.
     notified: Notify,
     state: Mutex<SubscriberState>,
 }
 
+/// What a queued claim has learned since it queued.
 #[derive(Debug, Default)]
 struct SubscriberState {
-    /// The claim was evicted since it was last seen waiting.
+    /// Whether the claim was force released since it was last seen in the queue.
     is_force_released: bool,
-    /// The clients to watch.
+    /// The clients ahead whose death the claim watches for.
     watched_clients: Vec<u128>,
+    /// `None` until the claim was first seen in the queue.
     position: Option<QueuePosition>,
-    /// A wait began and has no answer yet, or failed: its caller may not know of an eviction.
+    /// Whether a call of [`Engine::wait`](crate::engine::Engine::wait) for the claim began and has
+    /// no answer yet, or failed: then its caller may not know of a force release.
     has_unanswered_wait: bool,
 }
 
-/// Where a claim was last seen waiting.
+/// The file in which a claim was last seen in the queue.
 #[derive(Debug)]
 pub(super) struct QueuePosition {
-    /// Does not keep the file open: a process may wait for more locks than it can have open files.
-    /// Once it was opened again, an absence proves nothing.
+    /// The open lock file. It is weak, so that it does not keep the file open: a process may wait
+    /// for more locks than it can have open files. If the file was opened again since, the claim's
+    /// absence from it proves nothing.
     pub(super) file: Weak<Mutex<LockFile>>,
-    /// Until then only an eviction, or its own release, removes the claim from this file.
+    /// When the queue position expires. Until then, only a force release or the claim's own release
+    /// removes it from the file.
     pub(super) expires_at: Instant,
 }
 
@@ -106,45 +117,49 @@ impl Subscriber {
         self.notified.notified().await;
     }
 
-    /// A wait of the claim begins.
+    /// Notes that a caller begins to wait for the claim.
     pub(super) fn begin_wait(&self) {
         self.state().has_unanswered_wait = true;
     }
 
-    /// Whether a wait of the claim has no answer.
+    /// Whether a caller began to wait for the claim, and has no answer yet or got an error.
     pub(super) fn has_unanswered_wait(&self) -> bool {
         self.state().has_unanswered_wait
     }
 
-    /// Whether the claim was evicted.
+    /// Whether the claim was force released since it was last seen in the queue.
     pub(super) fn is_force_released(&self) -> bool {
         self.state().is_force_released
     }
 
-    /// The clients to watch.
+    /// The clients ahead whose death the claim watches for.
     pub(super) fn watched_clients(&self) -> Vec<u128> {
         self.state().watched_clients.clone()
     }
 }
 
-/// The queued claims of this process, and the socket that notifies other processes.
+/// The queued claims of this process, which receive notifications, and the socket that sends
+/// notifications to other processes.
 #[derive(Debug)]
 pub(super) struct Wakeups {
     subscribers: Mutex<HashMap<ClaimId, Arc<Subscriber>>>,
     pub(super) loss_events: LossBroadcaster,
+    /// Only sends; [`forward_notifications`](Self::forward_notifications) receives on another one.
     socket: StdDatagram,
+    /// How many notifications were sent to other clients.
     #[cfg(test)]
     pub(super) notified_count: std::sync::atomic::AtomicU64,
 }
 
 impl Wakeups {
+    /// No subscribers yet, and a socket to send with.
     pub(super) fn new(folder: &Folder) -> Result<Self> {
-        let output = StdDatagram::unbound().and_then(|output| output.set_nonblocking(true).map(|()| output));
-        let output = output.map_err(|e| error::io_error_at(folder.clients.as_path(), "make a socket for", e))?;
+        let socket = StdDatagram::unbound().and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+        let socket = socket.map_err(|e| error::io_error_at(folder.clients.as_path(), "make a socket for", e))?;
         Ok(Self {
             subscribers: Mutex::default(),
             loss_events: LossBroadcaster::default(),
-            socket: output,
+            socket,
             #[cfg(test)]
             notified_count: Default::default(),
         })
@@ -154,15 +169,17 @@ impl Wakeups {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens for notifications of a queued claim, which watches `ahead`, until `unsubscribe`.
-    pub(super) fn subscribe(&self, claim: ClaimId, ahead: Vec<u128>, position: QueuePosition) {
+    /// Notes that a claim is queued at `position` and watches these clients. It receives
+    /// notifications until [`unsubscribe`](Self::unsubscribe).
+    pub(super) fn subscribe(&self, claim: ClaimId, watched_clients: Vec<u128>, position: QueuePosition) {
         let subscriber = Arc::clone(self.subscribers().entry(claim).or_default());
         *subscriber.state() =
-            SubscriberState { watched_clients: ahead, position: Some(position), ..SubscriberState::default() };
+            SubscriberState { watched_clients, position: Some(position), ..SubscriberState::default() };
     }
 
-    /// A queued claim is not in this file any more: if its position there has not expired, it was
-    /// evicted, and the notification may have been lost.
+    /// Whether a claim was force released that is not in this file's queue any more. It was if it
+    /// was notified, or if its position in this file has not expired: the notification may have
+    /// been lost.
     pub(super) fn was_force_released(&self, claim: ClaimId, file: &Arc<Mutex<LockFile>>, now: Instant) -> bool {
         let Some(subscriber) = self.subscriber(claim) else { return false };
         let mut state = subscriber.state();
@@ -172,17 +189,17 @@ impl Wakeups {
         state.is_force_released
     }
 
-    /// The listening claim, if it listens.
+    /// The subscriber of a claim; `None` unless it is subscribed.
     pub(super) fn subscriber(&self, claim: ClaimId) -> Option<Arc<Subscriber>> {
         self.subscribers().get(&claim).cloned()
     }
 
-    /// Stops listening for a claim that does not wait any more.
+    /// Drops the subscriber of a claim that does not wait any more.
     pub(super) fn unsubscribe(&self, claim: ClaimId) {
         self.subscribers().remove(&claim);
     }
 
-    /// Notifies a claim of this process.
+    /// Delivers a notification to a claim of this process.
     pub(super) fn notify_local(&self, claim: ClaimId, notification: Notification) {
         if notification == Notification::ReleaseRequested {
             return self.loss_events.report_release_request(claim);
@@ -198,8 +215,8 @@ impl Wakeups {
         }
     }
 
-    /// Makes all queued claims check their state, because notifications may have been lost; after
-    /// evictions also all holders.
+    /// Makes all queued claims of this process check their state, because notifications may have
+    /// been lost. With `with_holders`, also makes the keeper renew all claims that hold.
     fn notify_all(&self, with_holders: bool) {
         self.subscribers().values().for_each(|subscriber| subscriber.notified.notify_one());
         if with_holders {
@@ -207,13 +224,14 @@ impl Wakeups {
         }
     }
 
-    /// Notifies a claim of another process.
+    /// Sends a notification to a claim of another client.
     pub(super) fn notify_remote(&self, folder: &Folder, client: u128, claim: ClaimId, notification: Notification) {
         #[cfg(test)]
         self.notified_count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let message = notification.encode(claim);
         let mut result = self.send(folder, client, &message);
-        // A full socket: an eviction is rare, and worth a moment's wait.
+        // If the receiver's socket is full, a waiter's notification is dropped, since the waiter
+        // polls, too. The other notifications are rare, and sent again.
         for _ in 0..MAX_SEND_RETRIES {
             let is_full = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
             if notification == Notification::CheckState || !is_full {
@@ -227,18 +245,19 @@ impl Wakeups {
         }
     }
 
+    /// Sends a message to a client's socket; returns the number of bytes sent.
     fn send(&self, folder: &Folder, client: u128, message: &[u8]) -> io::Result<usize> {
         let (clients, name) = (&folder.clients, socket_file(client));
         if !clients.is_shared() {
             return self.socket.send_to(message, clients.path_by_handle(&name));
         }
-        // A member of the group may have put a link in place of the socket: the message goes to a
-        // socket in this folder, or nowhere.
+        // A member of the group may have put a link in place of the socket. So the message is sent
+        // to the entry that was opened and checked to be a socket.
         let socket = clients.open_socket(&name)?;
         self.socket.send_to(message, format!("/proc/self/fd/{}", socket.as_raw_fd()))
     }
 
-    /// Opens this client's own socket.
+    /// Creates the socket on which this client receives notifications.
     pub(super) fn open_socket(folder: &Folder, client: u128) -> Result<UnixDatagram> {
         let (clients, name) = (&folder.clients, socket_file(client));
         let socket = UnixDatagram::bind(clients.path_by_handle(&name));
@@ -246,17 +265,19 @@ impl Wakeups {
         socket.map_err(|e| error::io_error_at(clients.as_path(), "make a socket in", e))
     }
 
-    /// Forwards arriving notifications until it is dropped.
+    /// Delivers the notifications that arrive on `socket`; ends only if the socket fails.
     pub(super) async fn forward_notifications(self: Arc<Self>, socket: UnixDatagram) {
         let mut message = [0; 64];
-        let (mut burst, mut has_evictions) = (0, false);
+        // How many notifications arrived without a pause, and whether a force release was among
+        // them.
+        let (mut burst, mut has_force_releases) = (0, false);
         loop {
             let received = match socket.try_recv(&mut message) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if burst >= OVERFLOW_THRESHOLD {
-                        self.notify_all(has_evictions);
+                        self.notify_all(has_force_releases);
                     }
-                    (burst, has_evictions) = (0, false);
+                    (burst, has_force_releases) = (0, false);
                     socket.recv(&mut message).await
                 }
                 other => other,
@@ -265,10 +286,10 @@ impl Wakeups {
             match received {
                 Ok(length) => match Notification::decode(&message[..length]) {
                     Some((claim, notification)) => {
-                        has_evictions |= notification == Notification::ForceReleased;
+                        has_force_releases |= notification == Notification::ForceReleased;
                         self.notify_local(claim, notification);
                     }
-                    None => tracing::debug!("a notification in an unknown format"),
+                    None => tracing::debug!("ignored a notification in an unknown format"),
                 },
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {

@@ -1,4 +1,5 @@
-//! The engine trait, on tables in memory.
+//! Implements the [`Engine`] trait with one [`LockTable`] per lock name, in the memory of this
+//! process.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
@@ -19,27 +20,34 @@ use crate::engine::{
 use crate::logic::table::{self, Contender, Granted, LockTable};
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
-/// The number of shards that the map of names has, so that cores do not contend for one mutex.
-const SHARDS: usize = 16;
+/// The map of locks is split into this many shards with a mutex each, so that threads seldom
+/// contend.
+const SHARD_COUNT: usize = 16;
 
-/// The engines that were opened with a name.
+/// The engines of `memory:NAME` URLs, by name. Dropped engines leave a dead entry until the next
+/// open.
 static NAMED_ENGINES: LazyLock<Mutex<HashMap<String, Weak<MemoryEngine>>>> = LazyLock::new(Mutex::default);
 
-/// What the engine stores about a contender besides its entry in the table.
+/// What the engine stores about a holder or waiter besides its entry in the table.
 #[derive(Clone, Debug)]
 struct ContenderDetails {
     claim: Arc<Claim>,
+    /// Since when it holds or waits.
     since: Instant,
+    /// Notified when a waiter must check its state; `None` until it first waits.
     wakeup: Option<Arc<Notify>>,
 }
 
+/// One lock.
 #[derive(Debug, Default)]
 struct LockState {
     table: LockTable<ContenderDetails>,
-    changed: Option<Arc<Notify>>,
+    /// Notified when the holders change; `None` until a task first watches them.
+    holders_changed: Option<Arc<Notify>>,
 }
 
-/// A step on a table: returns its result and the claims that it granted.
+/// A function that changes a table at the given time, and takes new tokens from the given function.
+/// Returns its result, and the claims to which it granted the lock.
 trait TableStep<T>: FnOnce(&mut LockTable<ContenderDetails>, Instant, &mut dyn FnMut() -> Token) -> (T, Granted) {}
 
 impl<T, F: FnOnce(&mut LockTable<ContenderDetails>, Instant, &mut dyn FnMut() -> Token) -> (T, Granted)> TableStep<T>
@@ -48,8 +56,8 @@ impl<T, F: FnOnce(&mut LockTable<ContenderDetails>, Instant, &mut dyn FnMut() ->
 }
 
 impl LockState {
-    /// Takes a step and notifies the claims that it affects. `empty_count` counts the locks without
-    /// holders and waiters.
+    /// Runs `step` on the table, then notifies the claims that it affects. Keeps `empty_count`, the
+    /// number of locks in the shard without holders and waiters, up to date.
     fn step<T>(
         &mut self,
         empty_count: &mut usize,
@@ -58,21 +66,21 @@ impl LockState {
         step: impl TableStep<T>,
     ) -> T {
         *empty_count -= usize::from(self.table.is_empty());
-        let before = self.changed.is_some().then(|| holders_fingerprint(&self.table));
-        let end = self.table.next_expiry();
+        let holders_before = self.holders_changed.is_some().then(|| holders_fingerprint(&self.table));
+        let expiry_before = self.table.next_expiry();
         let (result, granted) = step(&mut self.table, now, token);
         if !granted.is_empty() {
             wake_granted(&mut self.table, &granted, now);
         }
-        // After a hand-off to a shorter lease, the first waiter must check again sooner than its
-        // last recheck time.
-        if self.table.next_expiry().zip(end).is_some_and(|(now, before)| now < before)
+        // If the lock was handed off to a shorter lease, the first waiter must check again sooner
+        // than its last answer stated.
+        if self.table.next_expiry().zip(expiry_before).is_some_and(|(now, before)| now < before)
             && let Some(wakeup) = self.table.waiters.front().and_then(|first| first.details.wakeup.as_ref())
         {
             wakeup.notify_one();
         }
-        if let Some(changed) = &self.changed
-            && before != Some(holders_fingerprint(&self.table))
+        if let Some(changed) = &self.holders_changed
+            && holders_before != Some(holders_fingerprint(&self.table))
         {
             changed.notify_waiters();
         }
@@ -80,9 +88,9 @@ impl LockState {
         result
     }
 
-    /// Whether a task waits for a change.
+    /// Whether a task waits for a change of the holders.
     fn is_watched(&self) -> bool {
-        self.changed.as_ref().is_some_and(|changed| Arc::strong_count(changed) > 1)
+        self.holders_changed.as_ref().is_some_and(|changed| Arc::strong_count(changed) > 1)
     }
 }
 
@@ -91,12 +99,13 @@ impl LockState {
 #[derive(Debug, Default)]
 struct Shard {
     locks: HashMap<LockName, LockState, BuildHasherDefault<NameHasher>>,
+    /// The number of locks without holders and waiters.
     empty_count: usize,
     /// The number of empty entries that the last clean-up kept because tasks watch them.
     watched_empty_count: usize,
 }
 
-/// How many empty entries a shard keeps.
+/// How many unwatched empty entries a shard keeps before it removes them.
 const MAX_EMPTY_LOCKS: usize = 8;
 
 impl Shard {
@@ -108,7 +117,7 @@ impl Shard {
     }
 }
 
-/// Takes the hash from the name, which stores its own.
+/// A hasher that uses the hash which a [`LockName`] computed when it was created.
 #[derive(Debug, Default)]
 struct NameHasher(u64);
 
@@ -131,21 +140,23 @@ impl Hasher for NameHasher {
 pub struct MemoryEngine {
     clock: Clock,
     url: String,
-    shards: [Mutex<Shard>; SHARDS],
-    /// One counter for all names: the tokens of each name rise, and empty entries can be dropped.
+    shards: [Mutex<Shard>; SHARD_COUNT],
+    /// The last token granted for any name. With one counter for all, the tokens of each name rise
+    /// even if its empty entry is dropped.
     last_token: AtomicU64,
     loss_events: LossBroadcaster,
-    /// Evicted claims, until they are released or requested again. A waiter reads its eviction from
-    /// here.
+    /// Claims that were force released, until they are released or attempt again. A waiter finds
+    /// out here that it was force released.
     force_released: Mutex<HashSet<ClaimId>>,
-    /// The size of `force_released`.
+    /// The size of `force_released`, to read without its mutex.
     force_released_count: AtomicUsize,
     records: Mutex<StoredRecords>,
+    /// The time of records.
     calendar: WallTime,
 }
 
 impl MemoryEngine {
-    /// Opens `memory:` or `memory:NAME`.
+    /// Opens a new engine for `memory:`, or the one that this process shares as `memory:NAME`.
     pub(crate) fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<Self>> {
         url.refuse_unknown_options(&[])?;
         if !url.hosts.is_empty() || url.user.is_some() {
@@ -164,6 +175,7 @@ impl MemoryEngine {
         Ok(engine)
     }
 
+    /// An engine without locks and records.
     fn new(clock: Clock, url: String) -> Self {
         Self {
             calendar: WallTime::new(&clock),
@@ -178,28 +190,30 @@ impl MemoryEngine {
         }
     }
 
+    /// Locks the shard that has the lock `name`.
     fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
-        // The map inside the shard uses other bits of the same hash.
+        // The upper half of the hash: the map inside the shard uses the lower bits.
         let hash = BuildHasherDefault::<NameHasher>::default().hash_one(name);
-        lock(&self.shards[(hash >> 32) as usize % SHARDS])
+        lock(&self.shards[(hash >> 32) as usize % SHARD_COUNT])
     }
 
+    /// A token above all that this engine has granted.
     fn next_token(&self) -> Token {
         Token(self.last_token.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Takes one step on a lock's table, notifies the claims that it granted, and drops empty
-    /// entries from time to time.
-    fn step<T>(&self, name: &LockName, act: impl TableStep<T>) -> T {
+    /// Runs `step` on the table of the lock `name`, notifies the claims that it affects, and
+    /// removes empty entries if there are many.
+    fn step<T>(&self, name: &LockName, step: impl TableStep<T>) -> T {
         let now = self.clock.now();
         let mut token = || self.next_token();
         let mut shard = self.shard(name);
         let Shard { locks: entries, empty_count: empty, watched_empty_count: watched } = &mut *shard;
         let result = match entries.get_mut(name) {
-            Some(entry) => entry.step(empty, now, &mut token, act),
+            Some(entry) => entry.step(empty, now, &mut token, step),
             None => {
                 *empty += 1;
-                entries.entry(name.clone()).or_default().step(empty, now, &mut token, act)
+                entries.entry(name.clone()).or_default().step(empty, now, &mut token, step)
             }
         };
         if *empty > *watched + MAX_EMPTY_LOCKS {
@@ -208,23 +222,25 @@ impl MemoryEngine {
         result
     }
 
-    /// Whether a claim was evicted; also clears that mark.
+    /// Whether a claim was marked as force released; also clears that mark.
     fn take_force_released(&self, claim: ClaimId) -> bool {
         if self.force_released_count.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let mut put_out = lock(&self.force_released);
-        let found = put_out.remove(&claim);
-        self.force_released_count.store(put_out.len(), Ordering::Release);
+        let mut force_released = lock(&self.force_released);
+        let found = force_released.remove(&claim);
+        self.force_released_count.store(force_released.len(), Ordering::Release);
         found
     }
 
+    /// Notes that a claim was force released.
     fn mark_force_released(&self, claim: ClaimId) {
-        let mut put_out = lock(&self.force_released);
-        put_out.insert(claim);
-        self.force_released_count.store(put_out.len(), Ordering::Release);
+        let mut force_released = lock(&self.force_released);
+        force_released.insert(claim);
+        self.force_released_count.store(force_released.len(), Ordering::Release);
     }
 
+    /// Acquires the lock for a claim if it is free; otherwise queues the claim if `queue` is set.
     fn attempt_claim(&self, claim: Arc<Claim>, queue: bool) -> AcquireReply {
         self.take_force_released(claim.id);
         let options = Arc::clone(&claim.options);
@@ -244,7 +260,8 @@ impl MemoryEngine {
         })
     }
 
-    /// The wakeup of a queued claim; `None` if it does not wait any more.
+    /// The notification of a queued claim that makes it check its state; `None` if the claim is not
+    /// queued any more.
     fn wakeup(&self, claim: &Claim) -> Option<Arc<Notify>> {
         let mut shard = self.shard(claim.name());
         let table = &mut shard.locks.get_mut(claim.name())?.table;
@@ -252,6 +269,7 @@ impl MemoryEngine {
         Some(Arc::clone(table.waiters[position].details.wakeup.get_or_insert_default()))
     }
 
+    /// The view of a lock with this table, at `now`.
     fn view(&self, name: &LockName, table: &LockTable<ContenderDetails>, now: Instant) -> LockView {
         let show = |contender: &Contender<ContenderDetails>| contender_view(contender, now);
         LockView {
@@ -263,7 +281,7 @@ impl MemoryEngine {
     }
 }
 
-/// A contender, for inspection.
+/// A holder or waiter as inspection shows it, at `now`.
 fn contender_view(contender: &Contender<ContenderDetails>, now: Instant) -> ContenderView {
     ContenderView::from_contender(
         contender,
@@ -273,7 +291,7 @@ fn contender_view(contender: &Contender<ContenderDetails>, now: Instant) -> Cont
     )
 }
 
-/// Wakes the claims that were granted.
+/// Wakes the waiters to which a step granted the lock at `now`.
 fn wake_granted(table: &mut LockTable<ContenderDetails>, granted: &Granted, now: Instant) {
     for holder in table.holders.iter_mut().filter(|contender| granted.contains(&contender.claim)) {
         holder.details.since = now;
@@ -284,15 +302,17 @@ fn wake_granted(table: &mut LockTable<ContenderDetails>, granted: &Granted, now:
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while a table is changed leaves it in one of its consistent states.
+    // A poisoned mutex can still be used: a panic never leaves a table inconsistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Changes with every grant, because a grant is appended, and with every departure.
+/// A value that differs after every grant and every departure of a holder. (New holders are
+/// appended.)
 fn holders_fingerprint<N>(table: &LockTable<N>) -> (usize, Option<ClaimId>) {
     (table.holders.len(), table.holders.last().map(|contender| contender.claim))
 }
 
+/// A step that succeeds at once with `value`.
 fn ready<T>(value: T) -> Step<T> {
     Step::ready(Ok(value))
 }
@@ -357,9 +377,9 @@ impl Engine for MemoryEngine {
                 *empty += 1;
                 LockState::default()
             });
-            Arc::clone(entry.changed.get_or_insert_default())
+            Arc::clone(entry.holders_changed.get_or_insert_default())
         };
-        // Starts to listen now, not at the first poll.
+        // Created now and not at the first poll, so that no change in between is missed.
         let notified = Arc::clone(&changed).notified_owned();
         Step::ready(Ok(Step::new(async move {
             let until = self.clock.now().saturating_add(timeout);
@@ -399,13 +419,13 @@ impl Engine for MemoryEngine {
     fn force_release(self: Arc<Self>, name: LockName, claim: ClaimId, _reason: String) -> Step<ForceReleaseOutcome> {
         let (force_released, wakeup) = self.step(&name, |table, now, mut token| {
             let (force_released, granted) = table.force_release(claim, now, &mut token);
-            let Some(table::ForceReleased { contender, fence_token: advice }) = force_released else {
+            let Some(table::ForceReleased { contender, fence_token }) = force_released else {
                 return ((ForceReleaseOutcome::new(None, None), None), granted);
             };
-            // Before the table is unlocked, so that every later check finds it.
+            // While the table is locked, so that the waiter's next check finds the mark.
             self.mark_force_released(claim);
             let view = contender_view(&contender, now);
-            ((ForceReleaseOutcome::new(Some(view), advice), contender.details.wakeup), granted)
+            ((ForceReleaseOutcome::new(Some(view), fence_token), contender.details.wakeup), granted)
         });
         if let Some(wakeup) = wakeup {
             wakeup.notify_one();

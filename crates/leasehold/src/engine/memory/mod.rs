@@ -1,18 +1,18 @@
 //! `memory:` — locks between the tasks of one process, and the reference for every other engine.
 //!
-//! The engine is a [`LockTable`](crate::logic::table::LockTable) behind a mutex. Each lock name has a
-//! table, each step of the trait is one step of the table, and the engine wakes the claims that a
-//! step granted. `memory:` opens a new engine; within a process, all users of `memory:NAME` share
-//! one engine.
+//! Each lock name has a [`LockTable`](crate::logic::table::LockTable) behind a mutex. Each method
+//! of the trait is one operation on that table, after which the engine wakes the claims that were
+//! granted. `memory:` opens a new engine; within a process, all users of `memory:NAME` share one
+//! engine.
 //!
-//! [Records](crate::engine::Record) are a map beside the tables. Their clock starts at the wall
-//! clock when the engine is opened, and the injected clock advances it. All records share one
-//! counter of versions, so that the engine can drop removed ones.
+//! [Records](crate::engine::Record) are a map beside the tables. Their time is the wall clock's
+//! when the engine is opened; from then on the injected clock advances it. All records share one
+//! counter of versions, so that the engine need not remember the versions of removed records.
 //!
 //! | event | consequence |
 //! |---|---|
-//! | a holder stops renewing | its lease expires on the injected clock; the next step on that name serves the queue |
-//! | a waiter is dropped | the acquire loop gives up its position; failing that, the position expires after a TTL |
+//! | a holder stops renewing | its lease expires on the injected clock; the next operation on that lock grants it to the next waiter |
+//! | a waiter is dropped | the library releases its claim; failing that, its queue position expires after a TTL |
 //! | the process dies | its locks end with it |
 
 mod engine;
@@ -25,7 +25,7 @@ pub use self::engine::MemoryEngine;
 use super::{Capabilities, Fairness, Reach};
 use crate::logic::lease::Drift;
 
-/// What the engine can do.
+/// Capabilities of `memory:`.
 pub const CAPABILITIES: Capabilities = Capabilities {
     reach: Reach::Process,
     shared: true,

@@ -1,4 +1,4 @@
-//! Records in memory.
+//! The records of a memory engine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,14 +7,17 @@ use crate::engine::Record;
 use crate::logic::record_version::next_version;
 use crate::types::LockName;
 
+/// All records of one engine.
 #[derive(Debug, Default)]
 pub(super) struct StoredRecords {
+    /// Version and value of each record.
     records: BTreeMap<LockName, (u64, String)>,
-    /// The highest version of any name.
+    /// The highest version of any record so far, removed ones included.
     last_version: u64,
 }
 
 impl StoredRecords {
+    /// The record with this name; `now` is the engine's time.
     pub(super) fn read(&self, name: &LockName, now: Duration) -> Record {
         match self.records.get(name) {
             Some((version, value)) => Record { version: *version, value: value.clone(), engine_time: now },
@@ -22,6 +25,8 @@ impl StoredRecords {
         }
     }
 
+    /// Replaces the record if it has `expected_version` (0: if it does not exist); an empty value
+    /// removes it. `None`: it has another version, and is unchanged.
     pub(super) fn write(
         &mut self,
         name: LockName,
@@ -41,6 +46,7 @@ impl StoredRecords {
         Some(Record { version: self.last_version, value, engine_time: now })
     }
 
+    /// The names that start with `prefix`, in order.
     pub(super) fn names(&self, prefix: &str) -> Vec<LockName> {
         self.records.keys().filter(|name| name.as_str().starts_with(prefix)).cloned().collect()
     }

@@ -1,4 +1,5 @@
-//! The engine's URL: the servers, our login, and the technique of the locks.
+//! Parses `mysql:` and `postgres:` URLs: the servers, the login, the technique of the locks, and
+//! limits.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,16 +11,19 @@ use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
 use crate::types::{Error, ErrorKind, Result};
 
-/// The beginning of our tables' names.
+/// The name of the lease table, and the beginning of the other tables' names, unless the URL has
+/// `table=`.
 pub const DEFAULT_TABLE: &str = "leasehold";
-/// The most connections, unless the URL sets another limit.
+/// How many connections an engine may open, unless the URL has `connections=`.
 const DEFAULT_CONNECTIONS: usize = 10;
-/// Poll interval of a waiter when no notification can wake it.
+/// The interval at which a waiter polls when no notification can wake it, unless the URL has
+/// `poll=`.
 const DEFAULT_POLL: Duration = Duration::from_millis(100);
-/// The longest interval at which MySQL is asked whether the holders' sessions still exist.
+/// The largest `poll=` with the techniques whose locks belong to a MySQL session. A holder learns
+/// at the next poll that the server has ended its session.
 const MAX_SESSION_POLL: Duration = Duration::from_secs(1);
 
-/// The options that the URL may have.
+/// The names of the options that the URL may have.
 const OPTIONS: [&str; 13] = [
     "technique",
     "table",
@@ -36,10 +40,10 @@ const OPTIONS: [&str; 13] = [
     "cert-key",
 ];
 
-/// The technique of a lock.
+/// `technique=`: what keeps a lock in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Technique {
-    /// A row of the lease table.
+    /// A row of the lease table, which is the default.
     Row,
     /// A row lock in an open transaction.
     ForUpdate,
@@ -48,7 +52,7 @@ pub enum Technique {
 }
 
 impl Technique {
-    /// As in the URL.
+    /// The word for it in the URL.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Row => "row",
@@ -58,16 +62,17 @@ impl Technique {
     }
 }
 
-/// What wakes a waiter of the lease table.
+/// `wake=`: what wakes a waiter of the lease table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeMode {
-    /// A notification or a wake-up lock, where the server has them.
+    /// A notification (PostgreSQL) or a wake-up lock (MySQL), where the server and its setup have
+    /// them.
     Auto,
-    /// No wake-ups: the waiter polls.
+    /// Nothing: the waiter polls.
     Poll,
 }
 
-/// A user and a password; `Debug` shows neither.
+/// The user and the password of the database login; `Debug` shows neither.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     pub user: String,
@@ -80,46 +85,56 @@ impl fmt::Debug for Login {
     }
 }
 
-/// TLS settings.
+/// The TLS options of the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The trusted authorities: a PEM file.
+    /// `ca=`, a PEM file with the certificates of the trusted authorities.
     pub ca: PathBuf,
-    /// Our own certificate and its key, both PEM files.
+    /// `cert=` and `cert-key=`, PEM files with the client's own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Everything in the URL.
+/// The settings in the URL, and the clock to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub dialect: Dialect,
+    /// Host and port of each server, in the order of the URL.
     pub servers: Vec<(String, u16)>,
     pub login: Login,
+    /// The database that has the tables.
     pub database: String,
     pub technique: Technique,
-    /// The beginning of our tables' names; `schema` may qualify it.
+    /// The name of the lease table, and the beginning of the other tables' names.
     pub table: String,
+    /// The schema of the tables; `None`: the user's default. PostgreSQL only.
     pub schema: Option<String>,
-    /// The most connections.
+    /// How many connections the engine may open.
     pub connections: usize,
     pub wake: WakeMode,
+    /// How often a waiter polls, and with the other techniques on MySQL how often the engine checks
+    /// that its sessions exist.
     pub poll: Duration,
-    /// Whether a pooler between us and the server gives each transaction another session. Then the
-    /// client keeps no state in a session.
+    /// Whether `pooler=transaction` states that a pooler gives each transaction another session.
+    /// The engine then keeps no state in a session.
     pub has_transaction_pooler: bool,
+    /// The time limit for connecting to one server, and for statements that no TTL limits.
     pub connect_timeout: Duration,
-    /// Whether no lock will be acquired, so that a server that refuses writes is enough.
+    /// Whether a server that refuses writes is good enough, because no lock will be acquired.
     pub allows_read_only: bool,
-    /// The allowed difference between the clocks of servers that all accept writes.
+    /// `clock-skew=`, by how much the clocks of servers may differ that accept writes. Zero unless
+    /// set.
     pub clock_skew: Duration,
+    /// `None` if TLS is off.
     pub tls: Option<TlsConfig>,
     /// The clock for connections and pauses.
     pub clock: Clock,
-    /// The URL without secrets.
+    /// The URL without passwords, to display.
     pub redacted_url: String,
 }
 
 impl Config {
+    /// # Errors
+    /// `InvalidUrl` for an unknown option, an invalid value, or options that contradict each other.
     pub fn from_url(dialect: Dialect, url: &EngineUrl) -> Result<Self> {
         if url.option("sslmode").is_some() || url.option("ssl-mode").is_some() {
             return Err(invalid_url(
@@ -141,8 +156,8 @@ impl Config {
             _ => parse_switch(url, "pooler")?.unwrap_or(false),
         };
         if pooler && dialect == Dialect::MySql {
-            return Err(invalid_url("pooler=transaction is for PostgreSQL: before MySQL, let each of our connections be one session of the server \
-                (ProxySQL: no multiplexing for our user), or connect to the server itself"
+            return Err(invalid_url("pooler=transaction is for PostgreSQL: before MySQL, give each connection its own session of the server \
+                (ProxySQL: no multiplexing for this user), or connect to the server itself"
                 .into()));
         }
         let wake = match url.option("wake") {
@@ -167,16 +182,16 @@ impl Config {
         };
         let connect_timeout = url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(5));
         if connect_timeout < Duration::from_millis(10) {
-            return Err(invalid_url("connect-timeout is 10 ms at least".into()));
+            return Err(invalid_url("connect-timeout must be at least 10 ms".into()));
         }
         Ok(Self {
             dialect,
-            servers: servers(dialect, url)?,
-            login: login(dialect, url)?,
-            database: database(dialect, url)?,
+            servers: parse_servers(dialect, url)?,
+            login: parse_login(dialect, url)?,
+            database: parse_database(dialect, url)?,
             technique,
-            table: identifier(url, "table")?.unwrap_or_else(|| DEFAULT_TABLE.to_owned()),
-            schema: schema(dialect, url)?,
+            table: parse_identifier(url, "table")?.unwrap_or_else(|| DEFAULT_TABLE.to_owned()),
+            schema: parse_schema(dialect, url)?,
             connections,
             wake,
             poll: parse_poll(dialect, technique, url)?,
@@ -184,7 +199,7 @@ impl Config {
             connect_timeout,
             allows_read_only: false,
             clock_skew: url.duration("clock-skew")?.unwrap_or(Duration::ZERO),
-            tls: tls(url)?,
+            tls: parse_tls(url)?,
             clock: Clock::system(),
             redacted_url: url.to_string(),
         })
@@ -195,6 +210,7 @@ fn invalid_url(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
+/// An option that is `on` or `off`; `None` if the URL does not have it.
 fn parse_switch(url: &EngineUrl, key: &str) -> Result<Option<bool>> {
     match url.option(key) {
         None => Ok(None),
@@ -204,10 +220,11 @@ fn parse_switch(url: &EngineUrl, key: &str) -> Result<Option<bool>> {
     }
 }
 
+/// The poll interval, if it is one that the technique allows.
 fn parse_poll(dialect: Dialect, technique: Technique, url: &EngineUrl) -> Result<Duration> {
     let poll = url.duration("poll")?.unwrap_or(DEFAULT_POLL);
     if poll < Duration::from_millis(1) {
-        return Err(invalid_url("poll is 1 ms at least".into()));
+        return Err(invalid_url("poll must be at least 1 ms".into()));
     }
     if dialect == Dialect::MySql && technique != Technique::Row && poll > MAX_SESSION_POLL {
         let technique = technique.as_str();
@@ -219,14 +236,16 @@ fn parse_poll(dialect: Dialect, technique: Technique, url: &EngineUrl) -> Result
     Ok(poll)
 }
 
-fn servers(dialect: Dialect, url: &EngineUrl) -> Result<Vec<(String, u16)>> {
+/// Host and port of each server; without a host in the URL, this machine.
+fn parse_servers(dialect: Dialect, url: &EngineUrl) -> Result<Vec<(String, u16)>> {
     if url.hosts.is_empty() {
         return Ok(vec![("127.0.0.1".to_owned(), dialect.port())]);
     }
     url.hosts.iter().map(|text| host_and_port(text, dialect.port(), "db.example")).collect()
 }
 
-fn login(dialect: Dialect, url: &EngineUrl) -> Result<Login> {
+/// The login in the URL, which must have a user.
+fn parse_login(dialect: Dialect, url: &EngineUrl) -> Result<Login> {
     let user = url.user.clone().ok_or_else(|| {
         let scheme = dialect.name();
         invalid_url(format!("a database needs a user: {scheme}://user:password@host/database"))
@@ -234,25 +253,29 @@ fn login(dialect: Dialect, url: &EngineUrl) -> Result<Login> {
     Ok(Login { user, password: url.password.clone() })
 }
 
-fn database(dialect: Dialect, url: &EngineUrl) -> Result<String> {
+/// The database that the URL's path names.
+fn parse_database(dialect: Dialect, url: &EngineUrl) -> Result<String> {
     let path = url.path.trim_matches('/');
     if path.is_empty() || path.contains('/') {
         let scheme = dialect.name();
         return Err(invalid_url(format!(
-            "name the database that our table is in: {scheme}://user:password@host/database"
+            "name the database that has the table: {scheme}://user:password@host/database"
         )));
     }
     Ok(path.to_owned())
 }
 
-fn identifier(url: &EngineUrl, key: &str) -> Result<Option<String>> {
+/// The value of an option that names a table or schema; `None` if the URL does not have the option.
+fn parse_identifier(url: &EngineUrl, key: &str) -> Result<Option<String>> {
     url.option(key).map(|text| check_identifier(key, text)).transpose()
 }
 
-/// Checks a name that needs no quoting anywhere.
+/// Checks that the name of a table or schema is plain: lower-case letters, digits and `_`, which
+/// need no quoting. The error names the URL option `key`.
 pub fn check_identifier(key: &str, text: &str) -> Result<String> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    // Our other tables add a suffix, and PostgreSQL's names end at 63 bytes.
+    // At most 40 bytes: the other tables' names have a suffix, and PostgreSQL's names end at 63
+    // bytes.
     if text.is_empty()
         || text.len() > 40
         || !text.chars().all(is_plain)
@@ -263,12 +286,14 @@ pub fn check_identifier(key: &str, text: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-fn schema(dialect: Dialect, url: &EngineUrl) -> Result<Option<String>> {
-    let schema = identifier(url, "schema")?;
+/// The schema in the URL, which only PostgreSQL has.
+fn parse_schema(dialect: Dialect, url: &EngineUrl) -> Result<Option<String>> {
+    let schema = parse_identifier(url, "schema")?;
     check_schema(dialect, schema.as_deref())?;
     Ok(schema)
 }
 
+/// Refuses a schema for MySQL, whose schemas are databases.
 pub fn check_schema(dialect: Dialect, schema: Option<&str>) -> Result<()> {
     if schema.is_some() && dialect == Dialect::MySql {
         return Err(invalid_url("a MySQL schema is the database itself: mysql://user:password@host/database".into()));
@@ -276,17 +301,18 @@ pub fn check_schema(dialect: Dialect, schema: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn tls(url: &EngineUrl) -> Result<Option<TlsConfig>> {
+/// The TLS options of the URL; `None` if TLS is off.
+fn parse_tls(url: &EngineUrl) -> Result<Option<TlsConfig>> {
     let file = |key| url.option(key).map(PathBuf::from);
-    let on = parse_switch(url, "tls")?.unwrap_or_else(|| file("ca").is_some());
+    let is_on = parse_switch(url, "tls")?.unwrap_or_else(|| file("ca").is_some());
     let identity = match (file("cert"), file("cert-key")) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
-        _ => return Err(invalid_url("cert and cert-key come together, both PEM files".into())),
+        _ => return Err(invalid_url("cert and cert-key need each other: both name a PEM file".into())),
     };
-    if !on {
+    if !is_on {
         if identity.is_some() || file("ca").is_some() {
-            return Err(invalid_url("ca, cert and cert-key are for TLS: tls=on".into()));
+            return Err(invalid_url("ca, cert and cert-key have no effect without TLS: add tls=on".into()));
         }
         return Ok(None);
     }

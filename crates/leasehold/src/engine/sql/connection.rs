@@ -1,4 +1,4 @@
-//! One connection, to either database: a statement in, rows out.
+//! One connection to either kind of database, which runs one statement at a time.
 
 use std::time::Duration;
 
@@ -6,29 +6,32 @@ use super::config::Config;
 use super::error::Failure;
 use crate::clock::Clock;
 
-/// How long a statement waits at the server for a row that another transaction keeps locked. It is
-/// less than the client's own time limit, so that the server reports the reason. If the TTL leaves
-/// less, PostgreSQL's statements set a shorter time ([`row_lock_timeout`]); MySQL counts whole
-/// seconds.
+/// How long a statement waits at the server for a row that another transaction has locked. It is
+/// less than the client's own time limit, so that the server ends the statement and reports the
+/// reason. For a short TTL, PostgreSQL's statements set a shorter timeout ([`row_lock_timeout`]).
+/// MySQL cannot, because its timeouts are in whole seconds.
 pub const ROW_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The row-lock timeout of a step that may take `within`: half of that. In milliseconds, as
-/// PostgreSQL reads it.
+/// The row-lock timeout for a step with the time limit `within`: half of that, but no more than
+/// [`ROW_LOCK_TIMEOUT`]. As text in milliseconds, for PostgreSQL.
 pub fn row_lock_timeout(within: Duration) -> String {
-    // Zero would mean no timeout.
+    // At least 1: PostgreSQL takes 0 for no timeout.
     (within / 2).min(ROW_LOCK_TIMEOUT).as_millis().max(1).to_string()
 }
 
-/// A value of a statement or of its result.
+/// A parameter of a statement, or a value in a row of its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
+    /// SQL's NULL.
     Null,
+    /// A whole number.
     Int(i64),
+    /// A text; also a number that does not fit into `Int`.
     Text(String),
 }
 
 impl Value {
-    /// A whole number, or `None`.
+    /// The value as a whole number; `None` if it is NULL or a text that is not a number.
     pub fn int(&self) -> Option<i64> {
         match self {
             Self::Int(int) => Some(*int),
@@ -37,6 +40,7 @@ impl Value {
         }
     }
 
+    /// The value if it is a text.
     pub fn text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
@@ -63,27 +67,28 @@ impl From<i64> for Value {
 /// The result of a statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
+    /// The rows, each with its values in the order of the columns.
     pub rows: Vec<Vec<Value>>,
-    /// How many rows it changed.
+    /// How many rows the statement changed.
     pub rows_changed: u64,
     /// MySQL only: the value that the statement set with `LAST_INSERT_ID(…)`.
     pub insert_id: u64,
 }
 
 impl Reply {
-    /// The first row.
+    /// The first row, if there is one.
     pub fn row(&self) -> Option<&[Value]> {
         self.rows.first().map(Vec::as_slice)
     }
 
-    /// The only value of the only row.
+    /// The first value of the first row, if there is one.
     pub fn value(&self) -> Option<&Value> {
         self.row().and_then(<[Value]>::first)
     }
 }
 
-/// A connection. It runs one statement at a time. A caller that drops a call must drop the
-/// connection, too.
+/// A connection to a database. It runs one statement at a time. If a caller drops the future of a
+/// statement, it must drop the connection, too, because the answer may still arrive on it.
 #[allow(clippy::large_enum_variant, reason = "there are few of them, and they are not moved about")]
 pub enum Connection {
     #[cfg(feature = "mysql")]
@@ -93,7 +98,7 @@ pub enum Connection {
 }
 
 impl Connection {
-    /// Connects to the first server that accepts writes.
+    /// Connects to the first server in the URL that can be reached and accepts writes.
     pub async fn open(config: &Config) -> Result<Self, Failure> {
         match config.dialect {
             #[cfg(feature = "mysql")]
@@ -105,129 +110,134 @@ impl Connection {
         }
     }
 
-    /// Runs one statement. It is prepared once per connection, unless a pooler forbids that.
+    /// Runs one statement, and returns its rows. A statement with parameters is prepared once per
+    /// connection, unless a pooler forbids that.
     pub async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
         match self {
             #[cfg(feature = "mysql")]
-            Self::MySql(link) => link.run(sql, values).await,
+            Self::MySql(connection) => connection.run(sql, values).await,
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.run(sql, values).await,
+            Self::Postgres(connection) => connection.run(sql, values).await,
         }
     }
 
-    /// Runs statements without values and rows, one after the other in one message.
+    /// Sends statements, separated by `;`, in one message. They have no parameters and return no
+    /// rows.
     pub async fn execute_batch(&mut self, sql: &str) -> Result<(), Failure> {
         match self {
             #[cfg(feature = "mysql")]
-            Self::MySql(link) => link.execute_batch(sql).await,
+            Self::MySql(connection) => connection.execute_batch(sql).await,
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.execute_batch(sql).await,
+            Self::Postgres(connection) => connection.execute_batch(sql).await,
         }
     }
 
-    /// Notes that the session belongs to this connection alone: its state (prepared statements)
-    /// stays there.
+    /// Notes that no pooler gives the session to other programs, so that it may keep prepared
+    /// statements. Has no effect for MySQL.
     pub fn mark_own_session(&mut self) {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(_) => {}
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.mark_own_session(),
+            Self::Postgres(connection) => connection.mark_own_session(),
         }
     }
 
-    /// The server's number of this connection.
+    /// The server's number for this session: `CONNECTION_ID()` or `pg_backend_pid()`.
     pub fn id(&self) -> i64 {
         match self {
             #[cfg(feature = "mysql")]
-            Self::MySql(link) => link.id(),
+            Self::MySql(connection) => connection.id(),
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.id(),
+            Self::Postgres(connection) => connection.id(),
         }
     }
 
-    /// The notifications of the channels that this connection listens on; returned once. PostgreSQL
-    /// only.
+    /// The payloads of notifications on the channels to which this connection listens. `None` for
+    /// MySQL, and if they were taken before.
     pub fn take_notifications(&mut self) -> Option<tokio::sync::mpsc::UnboundedReceiver<String>> {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(_) => None,
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.take_notifications(),
+            Self::Postgres(connection) => connection.take_notifications(),
         }
     }
 
-    /// Whether the connection is known to be closed.
+    /// Whether the connection is known to have ended. MySQL's client library notices that only
+    /// during a statement.
     pub fn is_closed(&self) -> bool {
         match self {
             #[cfg(feature = "mysql")]
-            Self::MySql(link) => link.is_closed(),
+            Self::MySql(connection) => connection.is_closed(),
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.is_closed(),
+            Self::Postgres(connection) => connection.is_closed(),
         }
     }
 
-    /// Returns when the connection has ended. MySQL's driver does not notice that while idle.
+    /// Completes when the connection has ended. Never completes for MySQL, whose client library
+    /// does not notice that while the connection is idle.
     pub async fn wait_closed(&mut self) {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(_) => std::future::pending().await,
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.wait_closed().await,
+            Self::Postgres(connection) => connection.wait_closed().await,
         }
     }
 
-    /// The handle that ends a statement of this connection from another one. MySQL's driver has
-    /// none.
+    /// A handle that can cancel this connection's current statement, by way of another connection.
+    /// `None` for MySQL.
     #[cfg(feature = "postgres")]
     pub fn cancel_token(&self) -> Option<tokio_postgres::CancelToken> {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(_) => None,
-            Self::Postgres(link) => Some(link.cancel_token()),
+            Self::Postgres(connection) => Some(connection.cancel_token()),
         }
     }
 
-    /// Aborts the connection at once, even during a statement.
+    /// Closes the connection at once, even during a statement, which the server may then still
+    /// execute.
     pub fn abort(self) {
         match self {
             #[cfg(feature = "mysql")]
-            Self::MySql(link) => drop(link),
+            Self::MySql(connection) => drop(connection),
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.abort(),
+            Self::Postgres(connection) => connection.abort(),
         }
     }
 
-    /// Aborts the connection during a statement, and returns when the server has certainly ended
-    /// the statement, too.
+    /// Closes the connection during a statement. Returns when the server has ended the statement,
+    /// too, as far as can be known: after a clean close, or after [`ROW_LOCK_TIMEOUT`].
     pub async fn abandon(self, clock: &Clock) {
         match self {
             #[cfg(feature = "mysql")]
-            Self::MySql(link) => {
-                drop(link);
+            Self::MySql(connection) => {
+                drop(connection);
                 clock.sleep(ROW_LOCK_TIMEOUT).await;
             }
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => {
+            Self::Postgres(connection) => {
                 let _ = clock;
-                link.close().await;
+                connection.close().await;
             }
         }
     }
 
-    /// Closes the connection cleanly.
+    /// Ends the session and closes the connection.
     pub async fn close(self) {
         match self {
             #[cfg(feature = "mysql")]
-            Self::MySql(link) => link.close().await,
+            Self::MySql(connection) => connection.close().await,
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.close().await,
+            Self::Postgres(connection) => connection.close().await,
         }
     }
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Link({})", self.id())
+        write!(f, "Connection({})", self.id())
     }
 }

@@ -1,39 +1,46 @@
-//! The tables, and the statements that create them.
+//! The names of the database tables, and the SQL statements that create them.
 
 use super::Dialect;
 use super::config::{self, Config};
 use crate::types::Result;
 
-/// The tables' names, as in the statements.
+/// The tables' names, quoted and with the schema, as SQL statements use them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables {
     /// The lease table: one row per lock.
     pub leases: String,
-    /// The rows that `technique=for-update` locks.
+    /// One row per lock, which `technique=for-update` locks.
     pub rows: String,
-    /// The counters of the techniques that keep a session.
+    /// The token counters of `technique=for-update` and `technique=session`: one row per lock.
     pub tokens: String,
-    /// The records: one row each.
+    /// One row per record.
     pub records: String,
 }
 
 impl Tables {
+    /// The names in `schema` (`None`: the user's default), beginning with `table`, which is plain
+    /// and needs no escaping.
     pub fn new(dialect: Dialect, schema: Option<&str>, table: &str) -> Self {
-        let named = |suffix: &str| match (dialect, schema) {
+        let quoted_name = |suffix: &str| match (dialect, schema) {
             (Dialect::MySql, _) => format!("`{table}{suffix}`"),
             (Dialect::Postgres, None) => format!("\"{table}{suffix}\""),
             (Dialect::Postgres, Some(schema)) => format!("\"{schema}\".\"{table}{suffix}\""),
         };
-        Self { leases: named(""), rows: named("_rows"), tokens: named("_tokens"), records: named("_records") }
+        Self {
+            leases: quoted_name(""),
+            rows: quoted_name("_rows"),
+            tokens: quoted_name("_tokens"),
+            records: quoted_name("_records"),
+        }
     }
 
+    /// The names that the URL sets.
     pub fn from_config(config: &Config) -> Self {
         Self::new(config.dialect, config.schema.as_deref(), &config.table)
     }
 }
 
-/// The statements that create missing tables, one for each table. The rows that have content have
-/// the number of its format; `technique=for-update` reads that of the counter.
+/// The statements that create missing tables: leases, rows, tokens and records, in this order.
 ///
 /// Names are compared byte by byte. In MySQL that means `VARBINARY`: every `_bin` collation of
 /// MariaDB pads with spaces, so that `a` and `a` with a trailing space would be one lock.
@@ -95,8 +102,8 @@ pub fn lock_table_statements(config: &Config) -> Vec<String> {
     }
 }
 
-/// Returns the statements that create our tables, for an administrator, if the locks' own user may
-/// not create them. Comments list the rights that this user needs.
+/// Returns the statements that create leasehold's tables, as text for an administrator to run if
+/// the user in the URL may not create tables. Comments in it list the rights that this user needs.
 ///
 /// `table` is the URL's `table=`, and `schema`, which only PostgreSQL has, its `schema=`.
 ///
@@ -109,7 +116,7 @@ pub fn lock_table_statements(config: &Config) -> Vec<String> {
 /// ```
 ///
 /// # Errors
-/// `InvalidUrl` for a name that the URL would not accept either.
+/// `InvalidUrl` for a name that the URL would refuse, too.
 pub fn ddl(dialect: Dialect, table: Option<&str>, schema: Option<&str>) -> Result<String> {
     let table = config::check_identifier("table", table.unwrap_or(config::DEFAULT_TABLE))?;
     let schema = schema.map(|schema| config::check_identifier("schema", schema)).transpose()?;
@@ -128,15 +135,17 @@ pub fn ddl(dialect: Dialect, table: Option<&str>, schema: Option<&str>) -> Resul
         (&tables.tokens, "Only for technique=for-update and technique=session."),
         (&tables.records, "Records, which schedules need: any technique."),
     ];
-    for ((table, of), statement) in uses.into_iter().zip(statements(dialect, &tables)) {
-        text.push_str(&format!("-- {of}\n-- GRANT SELECT, INSERT, UPDATE ON {table} TO {user};\n{statement};\n\n"));
+    for ((table, purpose), statement) in uses.into_iter().zip(statements(dialect, &tables)) {
+        text.push_str(&format!(
+            "-- {purpose}\n-- GRANT SELECT, INSERT, UPDATE ON {table} TO {user};\n{statement};\n\n"
+        ));
     }
     text.truncate(text.trim_end().len());
     text.push('\n');
     Ok(text)
 }
 
-/// The command that shows these tables.
+/// The `leasehold engines --ddl` command that prints the statements for the tables of this URL.
 pub fn command(config: &Config) -> String {
     let mut command = format!("leasehold engines --ddl {}", config.dialect.name());
     if config.table != config::DEFAULT_TABLE {

@@ -1,78 +1,89 @@
-//! Converts errors of the server and the connection to the library's errors.
+//! Failures of statements and connections, and their conversion to the library's errors.
 
 use super::Dialect;
-use crate::engine::stranger;
+use crate::engine::wrong_service;
 use crate::types::{Error, ErrorKind, FORMAT};
 
-/// Why a statement failed.
+/// Why a statement failed, or its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// No connection could be opened: the statement was not sent.
     Unreachable(String),
-    /// The server is not a database of this kind.
+    /// A service answered that is not a database of this kind.
     WrongProtocol(String),
     /// The connection broke: the statement may have taken effect.
     ConnectionLost(String),
-    /// The server refuses: the statement had no effect.
+    /// The server refused with its error code and message. The statement had no effect, except in
+    /// the classes `TemporarilyUnavailable` and `Terminated`, where that is unknown.
     Refused { code: String, message: String },
-    /// The answer is impossible for this statement.
+    /// The server answered with something that this statement cannot return.
     UnexpectedReply(String),
-    /// The stored state of a lock cannot be parsed.
+    /// The stored state of a lock cannot be parsed; the text says which lock, and what to do.
     CorruptRow(String),
     /// The row is stored in this format, which is not ours.
     UnknownFormat(i64),
-    /// The lock or the table is full.
+    /// A limit of claims for one lock was reached.
     Full(String),
-    /// Other clients wrote first each time.
+    /// Other clients wrote first at every try.
     Contended(String),
-    /// The engine was closed.
+    /// The engine was shut down.
     Closed,
 }
 
-/// The meaning of a server's error code.
+/// The meaning of a server's error code, the same for both databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
     /// Two statements conflicted: retry at once.
     Conflict,
-    /// Another transaction holds a row lock on our table.
+    /// Another transaction holds a row lock on a table of leasehold.
     RowLocked,
+    /// The server accepts no writes, as a replica does.
     ReadOnly,
+    /// The login is wrong, or the user lacks a right.
     Denied,
+    /// The database does not exist, or in MySQL the user may not use it.
     NoDatabase,
+    /// A table of leasehold does not exist.
     NoTable,
+    /// A table has the name of one of leasehold's, but other columns.
     WrongTable,
+    /// The server has no connection left for this client.
     TooManyConnections,
-    /// Temporary: starting, shutting down, or a cluster without a majority.
+    /// The server is starting or shutting down, or its cluster has no majority.
     TemporarilyUnavailable,
     /// An administrator or the server ended the statement or its session.
     Terminated,
+    /// Disk or memory is full.
     Full,
-    /// A pooler gives us another session each time.
+    /// A pooler gives each transaction another session.
     TransactionPooler,
     /// The server does not support named locks.
     NoNamedLocks,
+    /// Any other error code.
     Other,
 }
 
 impl Failure {
+    /// A refusal by the server with this error code.
     pub fn refused(code: impl ToString, message: impl Into<String>) -> Self {
         Self::Refused { code: code.to_string(), message: message.into() }
     }
 
-    /// No answer within this time: the connection counts as broken.
+    /// A statement without an answer within this time: its connection counts as broken.
     pub fn timed_out(within: std::time::Duration) -> Self {
         Self::ConnectionLost(format!("no answer within {within:?}"))
     }
 
+    /// The meaning of the server's error code; `None` if the failure is not the server's refusal.
     pub fn class(&self, dialect: Dialect) -> Option<ErrorClass> {
-        let Self::Refused { code, message: said } = self else { return None };
+        let Self::Refused { code, message } = self else { return None };
         Some(match dialect {
-            Dialect::MySql => mysql_class(code, said),
+            Dialect::MySql => mysql_class(code, message),
             Dialect::Postgres => postgres_class(code),
         })
     }
 
-    /// Whether this connection cannot be used any more.
+    /// Whether the connection that had this failure must not be used any more.
     pub fn ends_connection(&self, dialect: Dialect) -> bool {
         match self {
             Self::Unreachable(_)
@@ -95,20 +106,20 @@ impl Failure {
         }
     }
 
-    /// Whether the connection ended during the statement, for any reason: another one may work.
+    /// Whether the connection ended during the statement: on another connection it may succeed.
     pub fn is_connection_lost(&self, dialect: Dialect) -> bool {
         matches!(self, Self::ConnectionLost(_)) || self.class(dialect) == Some(ErrorClass::Terminated)
     }
 
-    /// Converts it to the library's error.
+    /// Converts it to the library's error. `server` names the hosts in the message.
     pub fn to_error(&self, dialect: Dialect, server: &str) -> Error {
         use ErrorKind::{Corrupt, Full, Unavailable};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         let error = match self {
             Self::Unreachable(reason) => {
-                later(Unavailable, format!("{server} cannot be reached: {reason}{}", hint(dialect, reason)))
+                later(Unavailable, format!("{server} cannot be reached: {reason}{}", connect_hint(dialect, reason)))
             }
-            // Retrying does not turn it into one.
+            // Not retryable: the service will not become a database.
             Self::WrongProtocol(reason) => {
                 let message =
                     format!("{server} answered, but is not {}: check host and port ({reason})", dialect.product());
@@ -121,7 +132,7 @@ impl Failure {
             Self::UnknownFormat(found) => Error::unknown_format(found, FORMAT),
             Self::Full(detail) => Error::new(Full, detail.clone()),
             Self::Contended(detail) => later(Unavailable, detail.clone()),
-            Self::Closed => Error::new(ErrorKind::Closed, "this engine was closed"),
+            Self::Closed => Error::new(ErrorKind::Closed, "this engine was shut down; open it again"),
             Self::UnexpectedReply(detail) => {
                 Error::new(Corrupt, format!("{server} sent an answer in an unknown format ({detail})")).effect_unknown()
             }
@@ -135,7 +146,8 @@ impl Failure {
 }
 
 impl ErrorClass {
-    /// Converts a refusal to the library's error.
+    /// Converts a refusal by `server` to the library's error; `cause_text` is the server's own code
+    /// and message.
     fn to_error(self, dialect: Dialect, server: &str, cause_text: &str) -> Error {
         use ErrorKind::{Corrupt, Denied, Full, InvalidUrl, Unavailable, Unsupported};
         let later = |kind, message: String| Error::new(kind, message).retryable();
@@ -145,22 +157,22 @@ impl ErrorClass {
             }
             Self::RowLocked => later(
                 Unavailable,
-                format!("another transaction holds a row lock on our table at {server}; end it ({cause_text})"),
+                format!("another transaction holds a row lock on a table of leasehold at {server}; end it ({cause_text})"),
             ),
             Self::ReadOnly => later(
                 Unavailable,
-                format!("{server} takes no writes: name its primary, or all servers with commas ({cause_text})"),
+                format!("{server} takes no writes: name its primary, or all servers, comma-separated ({cause_text})"),
             ),
-            Self::Denied => Error::new(Denied, format!("{server} does not let us ({cause_text})")),
+            Self::Denied => Error::new(Denied, format!("{server} denies access: check user, password and rights ({cause_text})")),
             Self::NoDatabase => {
-                // MySQL gives the same answer to a user that may not use the database.
+                // MySQL answers the same if this user may not use the database.
                 let or = if dialect == Dialect::MySql { ", or this user may not use it" } else { "" };
                 Error::new(InvalidUrl, format!("{server} has no such database{or} ({cause_text})"))
             }
             Self::NoTable => Error::new(
                 Corrupt,
                 format!(
-                    "our table does not exist any more; `leasehold engines --ddl {}` shows how to create it ({cause_text})",
+                    "the table does not exist any more; `leasehold engines --ddl {}` shows how to create it ({cause_text})",
                     dialect.name()
                 ),
             )
@@ -175,41 +187,41 @@ impl ErrorClass {
             Self::TooManyConnections => later(
                 Unavailable,
                 format!(
-                    "{server} has no connection to spare: lower connections=, or raise the server's limit ({cause_text})"
+                    "{server} has no connection left: lower connections= in the URL, or raise the server's limit ({cause_text})"
                 ),
             ),
             Self::TemporarilyUnavailable => {
-                later(Unavailable, format!("{server} does not answer at present ({cause_text})")).effect_unknown()
+                later(Unavailable, format!("{server} is starting, shutting down or without a majority; retry later ({cause_text})")).effect_unknown()
             }
-            Self::Terminated => later(Unavailable, format!("{server} ended our statement ({cause_text})")).effect_unknown(),
-            Self::Full => later(Full, format!("{server} has no space left ({cause_text})")),
+            Self::Terminated => later(Unavailable, format!("{server} ended the statement or its session; retry ({cause_text})")).effect_unknown(),
+            Self::Full => later(Full, format!("{server} has no disk space or memory left; make room and retry ({cause_text})")),
             Self::TransactionPooler => Error::new(
                 Unsupported,
-                format!("a pooler before {server} changes sessions between statements: pooler=transaction ({cause_text})"),
+                format!("a pooler before {server} changes sessions between statements: add pooler=transaction ({cause_text})"),
             ),
             Self::NoNamedLocks => {
-                Error::new(Unsupported, format!("{server} has no named locks here: wake=poll ({cause_text})"))
+                Error::new(Unsupported, format!("{server} does not support named locks: add wake=poll to the URL ({cause_text})"))
             }
-            Self::Other => Error::new(Unavailable, format!("{server} refuses a statement ({cause_text})")),
+            Self::Other => Error::new(Unavailable, format!("{server} refused a statement ({cause_text})")),
         }
     }
 }
 
-/// Advice if a connection cannot be opened.
-fn hint(dialect: Dialect, reason: &str) -> String {
+/// What to check if a connection cannot be opened for this reason; may be empty.
+fn connect_hint(dialect: Dialect, reason: &str) -> String {
     let hint = if reason.contains("UnknownIssuer") || reason.contains("invalid peer certificate") {
         "; name the authority that signs its certificate: ca=/path/to/ca.pem"
     } else if reason.contains("CertificateRequired") {
         "; it requires a client certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
     } else if reason.starts_with("no answer within") {
-        return format!("; {}", stranger::hint(dialect.product()));
+        return format!("; {}", wrong_service::wrong_service_hint(dialect.product()));
     } else {
         ""
     };
     hint.to_owned()
 }
 
-/// The root cause, without what the client library adds to it.
+/// The innermost cause of an error, without the texts of the errors around it.
 pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
@@ -218,9 +230,11 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Whether the client library could not parse the answer, because the server uses another protocol.
+/// Whether this error text of a client library means that it could not parse the answer: another
+/// service than the database listens on the port.
 pub fn is_wrong_protocol(reason: &str) -> bool {
-    const SIGNS: [&str; 10] = [
+    // Parts of the texts, in lower case.
+    const PARSE_ERRORS: [&str; 10] = [
         "bytes remaining on stream",
         "unknown message tag",
         "invalid message length",
@@ -233,9 +247,10 @@ pub fn is_wrong_protocol(reason: &str) -> bool {
         "unknown authentication",
     ];
     let reason = reason.to_ascii_lowercase();
-    SIGNS.iter().any(|sign| reason.contains(sign))
+    PARSE_ERRORS.iter().any(|text| reason.contains(text))
 }
 
+/// The meaning of an error code of MySQL or MariaDB.
 fn mysql_class(code: &str, message: &str) -> ErrorClass {
     match code {
         "1213" | "1020" | "1613" => ErrorClass::Conflict,
@@ -255,6 +270,7 @@ fn mysql_class(code: &str, message: &str) -> ErrorClass {
     }
 }
 
+/// The meaning of a SQLSTATE of PostgreSQL.
 fn postgres_class(code: &str) -> ErrorClass {
     match code {
         "40P01" | "40001" => ErrorClass::Conflict,

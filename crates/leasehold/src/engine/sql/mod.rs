@@ -1,8 +1,9 @@
-//! Locks between machines, in a database that you already run: MySQL or MariaDB, or PostgreSQL.
+//! `mysql:` and `postgres:` — locks between machines, in a database that you already run.
 //!
-//! `lease/` is the default, a table of leases. `session_locks/` has the two techniques that keep
-//! the lock in an open session. Both use either database through `connection` and `pool`. Every
-//! statement is in a `wire.rs`; those on `records` are beside their code. Users read docs/sql.md.
+//! `lease/` is the default technique, a table of leases. `session_locks/` has the two techniques
+//! that keep the lock in an open session. Both use either database through `connection` and `pool`.
+//! The SQL statements of each technique are in its `wire.rs`, and those of records in `records.rs`.
+//! docs/sql.md is the page for users.
 
 #[doc(hidden)]
 pub mod config;
@@ -39,11 +40,12 @@ use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
 use crate::types::Result;
 
-/// Capabilities of the lease table in MySQL and MariaDB.
+/// Capabilities of `mysql:` with `technique=row`, the lease table.
 pub const MYSQL: Capabilities = lease_table_capabilities("mysql");
-/// Capabilities of the lease table in PostgreSQL.
+/// Capabilities of `postgres:` with `technique=row`, the lease table.
 pub const POSTGRES: Capabilities = lease_table_capabilities("postgres");
 
+/// The capabilities of the lease table, the same in both databases.
 const fn lease_table_capabilities(engine: &'static str) -> Capabilities {
     Capabilities {
         shared: true,
@@ -61,7 +63,7 @@ const fn lease_table_capabilities(engine: &'static str) -> Capabilities {
     }
 }
 
-/// Opens `mysql:` or `postgres:`.
+/// Opens the engine of a `mysql:` or `postgres:` URL, with the technique that the URL names.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let dialect = if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres };
     let config = Config { clock: clock.clone(), ..Config::from_url(dialect, url)? };
@@ -72,9 +74,9 @@ pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engin
     }
 }
 
-/// Creates the tables that do not exist. A user without that right gets the statements from
-/// `leasehold engines --ddl`.
-async fn create_tables(config: &Config, link: &mut PooledConnection) -> Result<(), Failure> {
+/// Creates those tables of the technique that do not exist. A database user without that right gets
+/// an error that names `leasehold engines --ddl`, which prints the statements.
+async fn create_tables(config: &Config, connection: &mut PooledConnection) -> Result<(), Failure> {
     let tables = ddl::Tables::from_config(config);
     let needed = match config.technique {
         Technique::Row => vec![&tables.leases],
@@ -82,87 +84,93 @@ async fn create_tables(config: &Config, link: &mut PooledConnection) -> Result<(
         Technique::Session => vec![&tables.tokens],
     };
     for (table, statement) in needed.into_iter().zip(ddl::lock_table_statements(config)) {
-        create_table(config, link, table, &statement).await.map_err(|failure| with_hint(failure, config))?;
+        create_table(config, connection, table, &statement).await.map_err(|failure| with_hint(failure, config))?;
     }
-    // A user that may not create or use this table still has locks; requests for records fail.
-    match create_records_table(config, link).await {
+    // A user that may not create or use the table of records can still use locks. Only requests for
+    // records fail then.
+    match create_records_table(config, connection).await {
         Err(failure) if matches!(failure.class(config.dialect), Some(ErrorClass::Denied | ErrorClass::Other)) => Ok(()),
-        made => made,
+        result => result,
     }
 }
 
-/// Creates the table of records, unless it exists.
-async fn create_records_table(config: &Config, link: &mut PooledConnection) -> Result<(), Failure> {
-    create_table(config, link, &ddl::Tables::from_config(config).records, &ddl::records_table_statement(config)).await
+/// Creates the table of records if it does not exist.
+async fn create_records_table(config: &Config, connection: &mut PooledConnection) -> Result<(), Failure> {
+    create_table(config, connection, &ddl::Tables::from_config(config).records, &ddl::records_table_statement(config))
+        .await
 }
 
+/// Runs `statement`, which creates `table`, if the table does not exist.
 async fn create_table(
     config: &Config,
-    link: &mut PooledConnection,
+    connection: &mut PooledConnection,
     table: &str,
     statement: &str,
 ) -> Result<(), Failure> {
     let exists_query = format!("SELECT 1 FROM {table} WHERE name = 'none'");
     let mut refused = None;
     for _ in 0..3 {
-        match link.script(&exists_query).await {
+        match connection.execute_batch(&exists_query).await {
             Err(failure) if failure.class(config.dialect) == Some(ErrorClass::NoTable) => {}
             found => return found,
         }
-        // Another client may create it at the same time, which PostgreSQL refuses.
-        refused = match link.script(statement).await {
+        // PostgreSQL refuses this if another client is creating the table at the same time. The
+        // next pass then finds the table.
+        refused = match connection.execute_batch(statement).await {
             Err(failure) if matches!(failure.class(config.dialect), Some(ErrorClass::Other | ErrorClass::Conflict)) => {
                 Some(failure)
             }
-            made => made.map(|()| None)?,
+            result => result.map(|()| None)?,
         };
     }
-    match (link.script(&exists_query).await, refused) {
+    match (connection.execute_batch(&exists_query).await, refused) {
         (Err(_), Some(reason)) => Err(reason),
         (found, _) => found,
     }
 }
 
-/// Queries whether several servers accept writes here, each with sessions and named locks of its
-/// own.
+/// Asks MySQL or MariaDB whether it is part of a Galera cluster, in which each server accepts
+/// writes and has sessions and named locks of its own.
 const IS_GALERA_QUERY: &str = "SELECT @@wsrep_on";
 
-/// The answer to [`IS_GALERA_QUERY`]. Only some servers have the variable. A connection that ends
-/// before the answer is an error: the server may have it.
-fn parse_is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
-    match asked {
+/// Whether the result of [`IS_GALERA_QUERY`] shows a Galera cluster. Servers that cannot be part of
+/// one refuse the query: `false`. If the connection ended before the answer, this is an error,
+/// because the answer is unknown.
+fn parse_is_galera(result: Result<Reply, Failure>) -> Result<bool, Failure> {
+    match result {
         Ok(reply) => Ok(reply.value().and_then(Value::int) == Some(1)),
         Err(failure) if failure.ends_connection(Dialect::MySql) => Err(failure),
         Err(_) => Ok(false),
     }
 }
 
-/// Adds advice to the failure if our table is missing or closed to us, and we may not create it.
+/// If the server denied access to a table, adds to the failure how to create the table and grant
+/// the rights.
 fn with_hint(failure: Failure, config: &Config) -> Failure {
     match (failure.class(config.dialect), failure) {
-        (Some(ErrorClass::Denied), Failure::Refused { code, message: said }) => {
+        (Some(ErrorClass::Denied), Failure::Refused { code, message }) => {
             let command = ddl::command(config);
-            let hint = "leasehold needs its table and the rights to use it: have an administrator run what";
-            Failure::refused(code, format!("{said}; {hint} `{command}` prints, and grant the rights named there"))
+            let hint = "leasehold needs its tables and the rights to use them: have an administrator run what";
+            Failure::refused(code, format!("{message}; {hint} `{command}` prints, and grant the rights named there"))
         }
         (_, failure) => failure,
     }
 }
 
-/// For benches: the two statements that acquire and release an uncontended lock, on a table of that
-/// name.
+/// For benchmarks: the two statements that acquire and release an uncontended lock in the lease
+/// table `table`.
 ///
-/// Parameters of the first: name, TTL, state and clock skew. PostgreSQL's ends with the row-lock
-/// timeout in milliseconds, as text. MySQL's has state and skew once more for the row that exists,
-/// and the skew twice more. Parameters of the second: name, version, token and state; in MySQL's,
-/// token, state, name and version. Times are microseconds; in the states, `\u{1}` stands for the
-/// time of the acquire.
+/// Parameters of the first, in PostgreSQL: name, TTL, state, clock skew, and the row-lock timeout
+/// in milliseconds as text. In MySQL: name, TTL, state, clock skew; then state and skew once more
+/// for a row that exists, and the skew twice more. Parameters of the second, in PostgreSQL: name,
+/// version, token and state; in MySQL: token, state, name and version. Times are in microseconds.
+/// In the states, `\u{1}` stands for the time of the acquire.
 #[doc(hidden)]
 pub fn bare_statements(dialect: Dialect, table: &str) -> [String; 2] {
     lease::acquire_and_release_statements(dialect, table)
 }
 
-/// The kind of database.
+/// The kind of database behind a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// MySQL and MariaDB.
@@ -172,7 +180,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The URL's scheme, and the engine's name.
+    /// The scheme of URLs, which is also the engine's name in errors: `mysql` or `postgres`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::MySql => "mysql",
@@ -180,7 +188,7 @@ impl Dialect {
         }
     }
 
-    /// The product's display name.
+    /// The name of the database product in messages.
     pub(crate) const fn product(self) -> &'static str {
         match self {
             Self::MySql => "MySQL or MariaDB",
@@ -188,7 +196,7 @@ impl Dialect {
         }
     }
 
-    /// The server's default port.
+    /// The port of a server whose URL names none.
     pub(crate) const fn port(self) -> u16 {
         match self {
             Self::MySql => 3306,

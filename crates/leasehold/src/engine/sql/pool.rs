@@ -1,4 +1,5 @@
-//! A limited number of connections, opened when needed and kept.
+//! The connection pool of one engine: a limited number of connections, opened when needed and
+//! reused.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,46 +14,50 @@ use crate::clock::{Clock, Instant};
 use crate::logic::backoff;
 use crate::types::{Error, Result};
 
-/// A statement that is abandoned sooner had a caller that did not wait for the answer; later, the
-/// connection may be dead. Shorter than the shortest time limit of a step.
+/// If a caller drops a statement that has no answer for this long, the connection may be dead. If
+/// it drops the statement sooner, it simply did not need the answer. Shorter than the shortest time
+/// limit of a step.
 const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(200);
 
-/// How long a server that refused a connection counts as short of them.
+/// How long the server counts as short of connections after it refused one for that reason.
 const SHORTAGE_PERIOD: Duration = Duration::from_secs(10);
 
 /// The connections of one engine.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) config: Arc<Config>,
-    /// The servers, for errors.
+    /// The servers as `host:port`, separated by commas, for errors.
     pub(super) server: String,
     idle: Mutex<IdleConnections>,
+    /// One permit for each connection that the pool may have open and in use.
     permits: Arc<Semaphore>,
-    /// Whether each connection is known to have a session of its own.
+    /// Whether it is known that no pooler gives the sessions to other programs.
     has_own_sessions: AtomicBool,
-    shortage: Shortage,
+    shortage: ConnectionShortage,
     read_only: Mutex<ReadOnlyBackoff>,
 }
 
-/// The back-off for a server that refuses writes. Each refusal ends its connection, so that without
-/// pauses every statement would open another one.
+/// Delays new connections to a server that refuses writes. Each refusal ends its connection, so
+/// that without pauses every statement would open another one.
 #[derive(Debug, Default)]
 struct ReadOnlyBackoff {
-    /// How often it refused in a row, and the last refusal.
+    /// How many times in a row the server refused.
     refusals: u32,
+    /// The last refusal and its time; `None` if there was none.
     last: Option<(Instant, Failure)>,
-    /// Until when no connection is opened.
+    /// No connection is opened before this time.
     until: Instant,
 }
 
-/// The first and the longest pause before the next connection to a server that refuses writes. The
-/// shortest TTL is longer than a few of them.
+/// The first and the longest pause before the next connection to a server that refuses writes.
+/// Several of the longest ones fit into the shortest TTL.
 const READ_ONLY_BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
-/// After this time without a refusal the pauses start small again.
+/// After this time without a refusal, the next refusal causes the first pause again.
 const BACKOFF_RESET: Duration = Duration::from_secs(1);
 
 impl ReadOnlyBackoff {
+    /// Notes a refusal, and sets the pause before the next connection.
     fn record_refusal(&mut self, failure: &Failure, now: Instant) {
         if self.last.as_ref().is_none_or(|(at, _)| now.duration_since(*at) >= BACKOFF_RESET) {
             self.refusals = 0;
@@ -64,29 +69,31 @@ impl ReadOnlyBackoff {
     }
 }
 
-/// The back-off for a server that has too few connections.
+/// What is known about a server that has too few connections for its clients.
 #[derive(Debug, Default)]
-struct Shortage {
-    /// Until when it counts as short of them.
+struct ConnectionShortage {
+    /// The server counts as short of connections before this time.
     until: Mutex<Instant>,
-    /// How often it has refused one.
+    /// How many times it refused a connection for that reason.
     refusals: AtomicU64,
-    /// How many locks this client holds: while it holds any, it keeps its connections.
+    /// How many locks this client holds. A client that holds any keeps its connections.
     held_locks: AtomicUsize,
 }
 
 /// The idle connections.
 #[derive(Debug, Default)]
 struct IdleConnections {
+    /// The one used last is at the end.
     connections: Vec<IdleConnection>,
-    /// When any of our connections last answered.
+    /// When any connection of the pool last answered; `None` if none has.
     last_reply: Option<Instant>,
-    /// Connections that last answered before this moment may be dead.
+    /// Idle connections that last answered before this time may be dead, and are not reused.
     suspect_before: Option<Instant>,
 }
 
 impl IdleConnections {
-    /// The one used last, and whether it is reliable. The server may close the others as idle.
+    /// Takes the connection that was used last, and whether it may be reused: `false` if it may be
+    /// dead. The others stay idle, so that the server can close them after its idle timeout.
     fn pop(&mut self) -> Option<(IdleConnection, bool)> {
         self.connections.retain(|idle| !idle.connection.is_closed());
         let idle = self.connections.pop()?;
@@ -95,7 +102,7 @@ impl IdleConnections {
     }
 }
 
-/// An idle connection.
+/// A connection that no caller uses.
 #[derive(Debug)]
 struct IdleConnection {
     connection: Connection,
@@ -104,12 +111,12 @@ struct IdleConnection {
 }
 
 impl Pool {
-    /// An empty pool, with the URL's limit.
+    /// An empty pool, limited to the number of connections in the URL.
     pub(super) fn new(config: &Arc<Config>) -> Arc<Self> {
         Self::with_limit(config, config.connections)
     }
 
-    /// An empty pool with this limit.
+    /// An empty pool, limited to this number of connections.
     pub(super) fn with_limit(config: &Arc<Config>, connections: usize) -> Arc<Self> {
         let hosts: Vec<String> = config.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
         let permits = Arc::new(Semaphore::new(connections));
@@ -119,17 +126,18 @@ impl Pool {
             idle: Mutex::default(),
             permits,
             has_own_sessions: AtomicBool::new(false),
-            shortage: Shortage::default(),
+            shortage: ConnectionShortage::default(),
             read_only: Mutex::default(),
         })
     }
 
-    /// The same as [`borrow`](Self::borrow), with the library's error.
+    /// Does what [`borrow`](Self::borrow) does, and converts the failure to the library's error.
     pub(super) async fn borrow_or_error(self: &Arc<Self>) -> Result<PooledConnection> {
         self.borrow().await.map_err(|failure| self.to_error(&failure))
     }
 
-    /// A connection, as soon as one is free; requests are served in order.
+    /// Waits for a free connection, in the order of the calls; opens one if none is idle and the
+    /// limit allows.
     pub(super) async fn borrow(self: &Arc<Self>) -> Result<PooledConnection, Failure> {
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Failure::Closed)?;
         let next = self.lock_idle().pop();
@@ -137,7 +145,8 @@ impl Pool {
             Some((idle, true)) => Ok(PooledConnection::new(idle, self, permit)),
             Some((idle, false)) => {
                 self.ensure_can_open()?;
-                // Counts as ours until it has ended, and delays the next one.
+                // It counts towards the limit until it has ended, so the next one is opened after
+                // that.
                 let _ = self.config.clock.timeout(ROW_LOCK_TIMEOUT, idle.connection.close()).await;
                 self.open(permit).await
             }
@@ -148,7 +157,8 @@ impl Pool {
         }
     }
 
-    /// Refuses while the server was found to be read-only just before.
+    /// Returns the last refusal if the server refused writes so recently that no connection may be
+    /// opened yet.
     pub(super) fn ensure_can_open(&self) -> Result<(), Failure> {
         let read_only = lock(&self.read_only);
         match &read_only.last {
@@ -157,42 +167,38 @@ impl Pool {
         }
     }
 
-    /// Opens a connection in the background. If the caller stops waiting, the connection goes to
-    /// the next caller instead of being left to the server. If it does not open soon after that,
-    /// its permit is returned: the network may be down, and the next try may work.
+    /// Opens a connection in the background. If the caller stops waiting, the connection becomes
+    /// idle, for the next caller. If it is not open soon after that, it is given up and its permit
+    /// is free again: the network may be down, and the next try may work.
     async fn open(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Result<PooledConnection, Failure> {
-        let (pool, (wanted, unwanted)) = (Arc::clone(self), oneshot::channel::<()>());
+        let (pool, (caller, caller_dropped)) = (Arc::clone(self), oneshot::channel::<()>());
         let opening = tokio::spawn(async move {
-            let mut link = tokio::select! {
-                link = Connection::open(&pool.config) => link.inspect_err(|failure| pool.note_refusal(failure))?,
-                () = caller_gone(unwanted, &pool.config.clock) => return Err(Failure::Closed),
+            let mut connection = tokio::select! {
+                connection = Connection::open(&pool.config) => connection.inspect_err(|failure| pool.note_refusal(failure))?,
+                () = wait_caller_gone(caller_dropped, &pool.config.clock) => return Err(Failure::Closed),
             };
             if pool.has_own_sessions.load(Ordering::SeqCst) {
-                link.mark_own_session();
+                connection.mark_own_session();
             }
-            Ok(PooledConnection::new(
-                IdleConnection { connection: link, last_reply: pool.config.clock.now() },
-                &pool,
-                permit,
-            ))
+            Ok(PooledConnection::new(IdleConnection { connection, last_reply: pool.config.clock.now() }, &pool, permit))
         });
         let opened = opening.await.unwrap_or_else(|_| Err(Failure::Closed));
-        drop(wanted);
+        drop(caller);
         opened
     }
 
-    /// Notes that each connection has a session of its own: sessions may keep state.
+    /// Notes that no pooler gives the sessions to other programs, so that they may keep state.
     pub(super) fn mark_own_sessions(&self) {
         self.has_own_sessions.store(true, Ordering::SeqCst);
     }
 
-    /// Whether each connection is known to have a session of its own.
+    /// Whether it is known that no pooler gives the sessions to other programs.
     pub(super) fn has_own_sessions(&self) -> bool {
         self.has_own_sessions.load(Ordering::SeqCst)
     }
 
-    /// Notes a refused connection. If the server had none to spare, it counts as short of them for
-    /// a while.
+    /// Notes that a connection could not be opened. If the server had none left, it counts as short
+    /// of connections for [`SHORTAGE_PERIOD`].
     pub(super) fn note_refusal(&self, failure: &Failure) {
         self.note_read_only(failure);
         if failure.class(self.config.dialect) == Some(ErrorClass::TooManyConnections) {
@@ -202,14 +208,14 @@ impl Pool {
         }
     }
 
-    /// Notes a refusal by a server that refuses writes: its next connection waits.
+    /// If the server refused writes, notes that, so that the next connection waits.
     fn note_read_only(&self, failure: &Failure) {
         if failure.class(self.config.dialect) == Some(ErrorClass::ReadOnly) {
             lock(&self.read_only).record_refusal(failure, self.config.clock.now());
         }
     }
 
-    /// How often the server has refused a connection because it had none to spare.
+    /// How many times the server has refused a connection because it had none left.
     pub(super) fn refusals(&self) -> u64 {
         self.shortage.refusals.load(Ordering::SeqCst)
     }
@@ -219,31 +225,32 @@ impl Pool {
         self.config.clock.now() < *lock(&self.shortage.until)
     }
 
-    /// Notes that the server is short of connections for this long.
-    pub(super) fn set_shortage_for(&self, time: Duration) {
-        *lock(&self.shortage.until) = self.config.clock.now().saturating_add(time);
+    /// Notes that the server counts as short of connections for `period`. Closes idle ones, unless
+    /// this client holds a lock.
+    pub(super) fn set_shortage_for(&self, period: Duration) {
+        *lock(&self.shortage.until) = self.config.clock.now().saturating_add(period);
         self.close_idle();
     }
 
-    /// Notes whether the server is short of connections until further notice. If so, idle ones are
-    /// closed.
-    pub(super) fn set_shortage(&self, short: bool) {
-        *lock(&self.shortage.until) = if short { Instant::NEVER } else { Instant::default() };
+    /// Sets whether the server counts as short of connections, until the next call. If so, closes
+    /// idle ones, unless this client holds a lock.
+    pub(super) fn set_shortage(&self, has_shortage: bool) {
+        *lock(&self.shortage.until) = if has_shortage { Instant::NEVER } else { Instant::default() };
         self.close_idle();
     }
 
     /// Sets how many locks this client holds.
-    pub(super) fn set_held_locks(&self, holds: usize) {
-        self.shortage.held_locks.store(holds, Ordering::SeqCst);
+    pub(super) fn set_held_locks(&self, count: usize) {
+        self.shortage.held_locks.store(count, Ordering::SeqCst);
     }
 
-    /// Whether idle connections are closed: the server is short of them, and this client holds no
-    /// lock.
+    /// Whether this client closes its idle connections instead of keeping them: the server is short
+    /// of connections, and this client holds no lock.
     pub(super) fn is_releasing_idle(&self) -> bool {
         self.shortage.held_locks.load(Ordering::SeqCst) == 0 && self.has_shortage()
     }
 
-    /// Closes the idle connections, if the server needs them.
+    /// Closes the idle connections if the server is short of them and this client holds no lock.
     fn close_idle(&self) {
         if !self.is_releasing_idle() {
             return;
@@ -253,34 +260,35 @@ impl Pool {
         }
     }
 
-    /// Adds a connection that was opened elsewhere.
-    pub(super) fn adopt(&self, mut link: Connection) {
+    /// Adds a connection that was opened outside the pool to the idle ones.
+    pub(super) fn adopt(&self, mut connection: Connection) {
         if self.has_own_sessions.load(Ordering::SeqCst) {
-            link.mark_own_session();
+            connection.mark_own_session();
         }
-        let received_at = self.config.clock.now();
-        self.lock_idle().connections.push(IdleConnection { connection: link, last_reply: received_at });
+        let last_reply = self.config.clock.now();
+        self.lock_idle().connections.push(IdleConnection { connection, last_reply });
     }
 
-    /// Runs one statement on any connection. Its time limit is that of connecting.
+    /// Runs one statement on any connection. Its time limit is that of the URL for connecting.
     pub(super) async fn run(self: &Arc<Self>, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
         let within = self.config.connect_timeout;
-        let mut link = self.borrow().await?;
+        let mut connection = self.borrow().await?;
         self.config
             .clock
-            .timeout(within, link.run(sql, values))
+            .timeout(within, connection.run(sql, values))
             .await
             .unwrap_or_else(|_| Err(Failure::timed_out(within)))
     }
 
-    /// Closes the idle connections instead of reusing them: one of them was dead.
+    /// Notes that a connection was dead: the others that are idle now may be dead, too, and are
+    /// closed instead of reused.
     pub(super) fn discard_idle(&self) {
         self.lock_idle().suspect_before = Some(self.config.clock.now());
     }
 
-    /// The same, if none has answered since that moment: one was unresponsive from then on, and the
-    /// others may be, too. If one has answered, a locked row or a busy server may be the reason,
-    /// and the connection used last is alive.
+    /// Notes that a connection has given no answer since `since`. If no other one has answered
+    /// since, all of them may be dead, and idle ones are closed instead of reused. If one has
+    /// answered, the reason may be a locked row or a busy server.
     fn discard_unresponsive(&self, since: Instant) {
         let mut idle = self.lock_idle();
         if idle.last_reply < Some(since) {
@@ -292,11 +300,13 @@ impl Pool {
         lock(&self.idle)
     }
 
+    /// Converts a failure to the library's error, which names the servers.
     pub(super) fn to_error(&self, failure: &Failure) -> Error {
         failure.to_error(self.config.dialect, &self.server)
     }
 
-    /// Closes all connections, and those in use when they return.
+    /// Closes the idle connections now, and each of the others when its caller drops it. No
+    /// connection is opened any more.
     pub(super) async fn close(&self) {
         self.permits.close();
         let idle = std::mem::take(&mut self.lock_idle().connections);
@@ -306,11 +316,11 @@ impl Pool {
     }
 }
 
-/// Closes a connection in the background; until then it counts as ours.
-fn close_in_background(link: Connection, permit: Option<OwnedSemaphorePermit>) {
+/// Closes a connection in the background. It keeps its permit until it has ended, if it has one.
+fn close_in_background(connection: Connection, permit: Option<OwnedSemaphorePermit>) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(async move {
-            link.close().await;
+            connection.close().await;
             drop(permit);
         });
     }
@@ -320,33 +330,34 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns some time after the caller has stopped waiting.
-async fn caller_gone(unwanted: oneshot::Receiver<()>, clock: &Clock) {
+/// Completes [`ROW_LOCK_TIMEOUT`] after the other end of `caller_dropped` was dropped.
+async fn wait_caller_gone(caller_dropped: oneshot::Receiver<()>, clock: &Clock) {
     // The channel only closes; no value is sent.
-    let _ = unwanted.await;
+    let _ = caller_dropped.await;
     clock.sleep(ROW_LOCK_TIMEOUT).await;
 }
 
-/// A connection from the pool. It returns when dropped, unless it broke or a statement is
-/// unfinished.
+/// A connection that a caller has borrowed from the pool. When dropped, it becomes idle again; it
+/// is closed instead if it broke, or if a statement on it has no answer yet.
 #[derive(Debug)]
 pub(super) struct PooledConnection {
+    /// `None` only while it is dropped.
     connection: Option<Connection>,
     pool: Arc<Pool>,
     permit: Option<OwnedSemaphorePermit>,
-    /// When the statement under way was sent.
+    /// When the statement was sent that has no answer yet; `None` if there is none.
     statement_sent: Option<Instant>,
     /// When it last answered.
     last_reply: Instant,
-    /// Whether it can be reused.
+    /// Whether the connection may be used for further statements after the last answer.
     is_reusable: bool,
 }
 
 impl PooledConnection {
     fn new(idle: IdleConnection, pool: &Arc<Pool>, permit: OwnedSemaphorePermit) -> Self {
-        let IdleConnection { connection: link, last_reply } = idle;
+        let IdleConnection { connection, last_reply } = idle;
         Self {
-            connection: Some(link),
+            connection: Some(connection),
             pool: Arc::clone(pool),
             permit: Some(permit),
             statement_sent: None,
@@ -355,23 +366,26 @@ impl PooledConnection {
         }
     }
 
-    /// Runs one statement.
+    /// Runs one statement, and returns its rows.
     pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
         let result = self.begin_statement()?.run(sql, values).await;
         self.end_statement(result)
     }
 
-    /// Runs statements without values or rows.
-    pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
+    /// Sends statements, separated by `;`, in one message. They have no parameters and return no
+    /// rows.
+    pub(super) async fn execute_batch(&mut self, sql: &str) -> Result<(), Failure> {
         let result = self.begin_statement()?.execute_batch(sql).await;
         self.end_statement(result)
     }
 
+    /// Notes when a statement is sent.
     fn begin_statement(&mut self) -> Result<&mut Connection, Failure> {
         self.statement_sent = Some(self.pool.config.clock.now());
         self.connection.as_mut().ok_or_else(|| Failure::ConnectionLost("the connection is closed".into()))
     }
 
+    /// Notes the answer to the statement, and whether the connection may be used for others.
     fn end_statement<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
         self.statement_sent = None;
         if let Err(failure) = &result {
@@ -388,29 +402,29 @@ impl PooledConnection {
 
 impl Drop for PooledConnection {
     fn drop(&mut self) {
-        let Some(link) = self.connection.take() else { return };
-        if link.is_closed() || self.pool.permits.is_closed() {
+        let Some(connection) = self.connection.take() else { return };
+        if connection.is_closed() || self.pool.permits.is_closed() {
             return;
         }
         if self.statement_sent.is_none() && self.is_reusable && self.pool.is_releasing_idle() {
-            close_in_background(link, self.permit.take());
+            close_in_background(connection, self.permit.take());
             return;
         }
-        if let Some(asked) = self.statement_sent {
+        if let Some(sent) = self.statement_sent {
             let clock = self.pool.config.clock.clone();
-            if clock.now().duration_since(asked) >= UNRESPONSIVE_AFTER {
-                self.pool.discard_unresponsive(asked);
+            if clock.now().duration_since(sent) >= UNRESPONSIVE_AFTER {
+                self.pool.discard_unresponsive(sent);
             }
-            // The server may still work on the statement for a while: until then, this connection
-            // counts as ours.
+            // The server may still execute the statement: until that ends, this connection counts
+            // towards the limit.
             if let (Ok(runtime), Some(permit)) = (tokio::runtime::Handle::try_current(), self.permit.take()) {
                 runtime.spawn(async move {
-                    link.abandon(&clock).await;
+                    connection.abandon(&clock).await;
                     drop(permit);
                 });
             }
         } else if self.is_reusable {
-            self.pool.lock_idle().connections.push(IdleConnection { connection: link, last_reply: self.last_reply });
+            self.pool.lock_idle().connections.push(IdleConnection { connection, last_reply: self.last_reply });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A connection to PostgreSQL.
+//! A connection to PostgreSQL, through the client library tokio-postgres.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,55 +18,60 @@ use super::error::{ErrorClass, Failure, is_wrong_protocol, root_cause};
 use super::tls::Tls;
 use crate::clock::Clock;
 
-/// A connection, set up as our statements need it.
+/// A connection with the session settings that leasehold's statements need.
 pub struct PostgresConnection {
     client: Client,
+    /// The server's process id for this session.
     id: i64,
-    /// Prepared statements. `None` if the session may belong to another program next time.
+    /// The prepared statements, by their text. `None`: statements are not prepared, because a
+    /// pooler may give the session to another program.
     prepared: Option<HashMap<String, Statement>>,
+    /// The task that reads from and writes to the socket; it ends with the connection.
     driver: JoinHandle<()>,
+    /// The payloads of notifications; `None` once they were taken.
     notifications: Option<UnboundedReceiver<String>>,
     clock: Clock,
 }
 
-/// The start of a session: statements that end before the client stops waiting for them
-/// ([`ROW_LOCK_TIMEOUT`]), each a transaction of its own. These settings are part of the login, so
-/// no session is ever *changed* later. A pooler refuses or ignores them, and no other program
-/// inherits them.
+/// Settings that are part of the login. Statements end before the client stops waiting for them
+/// ([`ROW_LOCK_TIMEOUT`]), and read what was committed before they began. Since no session is
+/// changed *after* the login, no other program inherits the settings from a pooler, which refuses
+/// or ignores them.
 ///
 /// `default_transaction_read_only` is left alone: an administrator may have set it on a former
 /// primary.
 const STARTUP_OPTIONS: &str = "-c lock_timeout=1s -c default_transaction_isolation=read\\ committed";
 
-/// The same for a session that certainly belongs to this client, if a pooler in session mode
-/// refused it at the login.
+/// The same settings as statements, for a pooler in session mode that refuses [`STARTUP_OPTIONS`].
+/// Only for a session that certainly belongs to this client.
 const SETUP: &str = "SET SESSION lock_timeout = '1s'; SET SESSION default_transaction_isolation = 'read committed'";
 
-/// How long a connection is idle before the kernel probes it. The lease table's connections are
-/// closed after twice that.
+/// How long a connection is idle before the kernel probes it (TCP keepalive). A connection of the
+/// lease table is closed if it gets no answer for twice that.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 impl PostgresConnection {
+    /// Connects to the first server in the URL that accepts writes, and logs in.
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
         if config.has_transaction_pooler {
             return Self::log_in(config, false).await;
         }
         match Self::log_in(config, true).await {
-            // A pooler refuses a login with options with an error of its own.
+            // Some poolers refuse a login with options: log in without them.
             Err(failure)
                 if matches!(failure.class(config.dialect), Some(ErrorClass::TransactionPooler | ErrorClass::Other)) =>
             {
-                let mut link = Self::log_in(config, false).await?;
+                let mut connection = Self::log_in(config, false).await?;
                 if config.technique != Technique::Row {
-                    link.execute_batch(SETUP).await?;
+                    connection.execute_batch(SETUP).await?;
                 }
-                Ok(link)
+                Ok(connection)
             }
             opened => opened,
         }
     }
 
-    /// Connects and logs in; `with_startup_options`: with [`STARTUP_OPTIONS`].
+    /// Connects and logs in; sends [`STARTUP_OPTIONS`] if `with_startup_options` is set.
     async fn log_in(config: &Config, with_startup_options: bool) -> Result<Self, Failure> {
         let mut options = options(config);
         if with_startup_options {
@@ -76,43 +81,46 @@ impl PostgresConnection {
         let timeout = config.connect_timeout * u32::try_from(config.servers.len()).unwrap_or(1);
         let connected = config.clock.timeout(timeout, options.connect(tls)).await;
         let late = || Failure::Unreachable(format!("no answer within {timeout:?}"));
-        let (client, mut connection) = connected.map_err(|_| late())?.map_err(connect_failure)?;
+        let (client, mut transport) = connected.map_err(|_| late())?.map_err(connect_failure)?;
         let (sender, notifications) = unbounded_channel();
         let driver = tokio::spawn(async move {
-            let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
+            let mut messages = futures_util::stream::poll_fn(move |cx| transport.poll_message(cx));
             drive(&mut messages, &sender).await;
         });
-        // The lease table first finds out whether the session is its own.
+        // The lease table prepares no statements until it knows that there is no transaction
+        // pooler: see `mark_own_session`.
         let prepared = (!config.has_transaction_pooler && config.technique != Technique::Row).then(HashMap::new);
-        let mut link =
+        let mut connection =
             Self { client, id: 0, prepared, driver, notifications: Some(notifications), clock: config.clock.clone() };
         let within = config.connect_timeout;
         // A pooler accepts a login even if it has no connection to give.
-        let mute = format!(
-            "logged in, and no answer within {within:?}: is a pooler before it, and are all its connections in use?"
+        let silence = format!(
+            "the login succeeded, but there was no answer within {within:?}: is there a pooler whose connections are all in use?"
         );
-        match config.clock.timeout(within, link.fetch_id()).await {
-            Ok(Ok(())) => Ok(link),
+        match config.clock.timeout(within, connection.fetch_id()).await {
+            Ok(Ok(())) => Ok(connection),
             Ok(Err(failure)) => Err(failure),
             Err(_) => {
-                link.abort();
-                Err(Failure::Unreachable(mute))
+                connection.abort();
+                Err(Failure::Unreachable(silence))
             }
         }
     }
 
+    /// Asks for the server's process id of this session.
     async fn fetch_id(&mut self) -> Result<(), Failure> {
         let reply = self.run("SELECT pg_backend_pid()::bigint", &[]).await?;
         self.id = reply.value().and_then(Value::int).unwrap_or(0);
         Ok(())
     }
 
-    /// Notes that the session belongs to this connection alone: statements are prepared from now
+    /// Notes that no pooler gives the session to other programs: statements are prepared from now
     /// on.
     pub(super) fn mark_own_session(&mut self) {
         self.prepared.get_or_insert_default();
     }
 
+    /// Runs one statement, and returns its rows.
     pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
         let parameters: Vec<(&(dyn ToSql + Sync), Type)> = values
             .iter()
@@ -138,19 +146,23 @@ impl PostgresConnection {
         collect_reply(self.client.query_raw(&statement, parameters).await.map_err(statement_failure)?).await
     }
 
+    /// Runs statements that have no parameters and return no rows.
     pub(super) async fn execute_batch(&mut self, sql: &str) -> Result<(), Failure> {
         self.client.batch_execute(sql).await.map_err(statement_failure)
     }
 
-    /// The notifications of the channels that this connection listens on; returned once.
+    /// The payloads of notifications on the channels to which this connection listens. `None` if
+    /// they were taken before.
     pub(super) fn take_notifications(&mut self) -> Option<UnboundedReceiver<String>> {
         self.notifications.take()
     }
 
+    /// The server's process id for this session.
     pub(super) fn id(&self) -> i64 {
         self.id
     }
 
+    /// Whether the connection has ended, which the client library notices at once.
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed()
     }
@@ -158,30 +170,31 @@ impl PostgresConnection {
     /// Returns when the connection has ended.
     pub(super) async fn wait_closed(&mut self) {
         if !self.driver.is_finished() {
-            // However it ended.
+            // The result does not matter: the task may also have been aborted.
             let _ = (&mut self.driver).await;
         }
     }
 
-    /// The handle that ends this connection's current statement from another connection.
+    /// A handle that can cancel this connection's current statement, by way of another connection.
     pub(super) fn cancel_token(&self) -> CancelToken {
         self.client.cancel_token()
     }
 
-    /// Aborts the connection at once, even during a statement.
+    /// Closes the connection at once, even during a statement.
     pub(super) fn abort(self) {
         self.driver.abort();
     }
 
+    /// Ends the session, and waits up to [`ROW_LOCK_TIMEOUT`] until the connection has ended.
     pub(super) async fn close(mut self) {
-        // Dropping the client ends the session cleanly, and then the driver. A server that does not
-        // respond is not waited for.
+        // Dropping the client makes the driver send the end of the session, and then finish.
         let (client, driver) = (self.client, &mut self.driver);
         drop(client);
         let _ = self.clock.timeout(ROW_LOCK_TIMEOUT, driver).await;
     }
 }
 
+/// The client library's options for this URL.
 fn options(config: &Config) -> Options {
     let mut options = Options::new();
     for (host, port) in &config.servers {
@@ -198,8 +211,9 @@ fn options(config: &Config) -> Options {
         .keepalives_idle(KEEPALIVE)
         .ssl_mode(if config.tls.is_some() { SslMode::Require } else { SslMode::Disable });
     if config.technique == Technique::Row {
-        // These connections keep no lock. A session that holds a lock may outlast a longer
-        // interruption, if its TTL does.
+        // Only for the lease table, whose sessions hold no locks. With the other techniques the
+        // session is the lock, and should survive a network interruption that is shorter than the
+        // TTL.
         options.keepalives_interval(KEEPALIVE / 2).keepalives_retries(2).tcp_user_timeout(KEEPALIVE * 2);
     }
     if let Some(password) = &config.login.password {
@@ -208,15 +222,15 @@ fn options(config: &Config) -> Options {
     options
 }
 
-/// Moves messages until the connection ends.
+/// Runs the connection until it ends, and forwards the payloads of notifications.
 async fn drive<S>(messages: &mut S, notifications: &UnboundedSender<String>)
 where
     S: futures_util::Stream<Item = Result<AsyncMessage, Native>> + Unpin,
 {
-    while let Some(db_error) = messages.next().await {
-        match db_error {
+    while let Some(message) = messages.next().await {
+        match message {
             Ok(AsyncMessage::Notification(note)) => {
-                // Most connections have no listener.
+                // Fails if the receiver was dropped, which is fine.
                 let _ = notifications.send(note.payload().to_owned());
             }
             Ok(AsyncMessage::Notice(notice)) => tracing::debug!(%notice, "notice from PostgreSQL"),
@@ -229,16 +243,18 @@ where
     }
 }
 
+/// Reads all rows of a result.
 async fn collect_reply(answer: RowStream) -> Result<Reply, Failure> {
     let mut answer = std::pin::pin!(answer);
     let mut rows = Vec::new();
     while let Some(found) = answer.next().await {
-        rows.push(row(&found.map_err(statement_failure)?)?);
+        rows.push(convert_row(&found.map_err(statement_failure)?)?);
     }
     Ok(Reply { rows, rows_changed: answer.rows_affected().unwrap_or(0), insert_id: 0 })
 }
 
-fn row(row: &Row) -> Result<Vec<Value>, Failure> {
+/// The values of a row; an error for a type that leasehold's statements never return.
+fn convert_row(row: &Row) -> Result<Vec<Value>, Failure> {
     let value = |(index, column): (usize, &tokio_postgres::Column)| {
         let unexpected = |error: Native| Failure::UnexpectedReply(error.to_string());
         Ok(match *column.type_() {
@@ -258,6 +274,7 @@ fn row(row: &Row) -> Result<Vec<Value>, Failure> {
     row.columns().iter().enumerate().map(value).collect()
 }
 
+/// Converts an error during a statement.
 fn statement_failure(error: Native) -> Failure {
     match error.as_db_error() {
         Some(db_error) => Failure::refused(db_error.code().code(), db_error.message()),
@@ -265,6 +282,7 @@ fn statement_failure(error: Native) -> Failure {
     }
 }
 
+/// Converts an error during connecting and logging in.
 fn connect_failure(error: Native) -> Failure {
     match error.as_db_error() {
         Some(db_error) => Failure::refused(db_error.code().code(), db_error.message()),

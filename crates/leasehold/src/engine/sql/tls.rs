@@ -1,4 +1,5 @@
-//! TLS for the PostgreSQL client, which does not provide it.
+//! TLS for connections to PostgreSQL: implements the interface that tokio-postgres has for it with
+//! rustls.
 
 use std::io;
 use std::path::Path;
@@ -16,12 +17,13 @@ use tokio_rustls::client::TlsStream as Inner;
 
 use super::config;
 
-/// TLS as the URL configures it; unused without TLS.
+/// TLS with the certificates of the URL; `None` if the URL turns TLS off.
 #[derive(Clone)]
 pub(super) struct Tls(Option<TlsConnector>);
 
 impl Tls {
-    /// Reads the certificates. The error names the file that is wrong.
+    /// Reads the certificate files. The error names the file that cannot be used. `config` is
+    /// `None` if the URL turns TLS off.
     pub(super) fn new(config: Option<&config::TlsConfig>) -> Result<Self, String> {
         let Some(tls) = config else { return Ok(Self(None)) };
         let mut roots = RootCertStore::empty();
@@ -44,12 +46,14 @@ impl Tls {
     }
 }
 
+/// All certificates in a PEM file; an error if it has none.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(path).map_err(|error| file_error(path, &error))?;
     let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| file_error(path, &error))?;
     if all.is_empty() { Err(format!("{} has no certificate in it", path.display())) } else { Ok(all) }
 }
 
+/// The message for a certificate file that cannot be used.
 fn file_error(path: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{} cannot be used: {error}", path.display())
 }
@@ -63,14 +67,16 @@ where
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
-        // The client calls this even if TLS is off, and then does not use it.
+        // tokio-postgres calls this even if TLS is off, and then does not use the result.
         Ok(Handshake { connector: self.0.clone(), host: host.to_owned() })
     }
 }
 
-/// A handshake to come.
+/// A TLS handshake with one server, which has not begun yet.
 pub(super) struct Handshake {
+    /// `None` if TLS is off.
     connector: Option<TlsConnector>,
+    /// The name that the server's certificate must have.
     host: String,
 }
 
@@ -91,7 +97,7 @@ where
     }
 }
 
-/// A TLS connection.
+/// An encrypted connection.
 pub(super) struct Stream<S>(Box<Inner<S>>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {

@@ -1,4 +1,4 @@
-//! The engine's URL: the servers, our login, and how long a session outlives its client.
+//! Parses `zookeeper:` URLs: the servers, the login, access to the nodes, and session timeouts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,25 +10,25 @@ use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
 use crate::types::{Error, ErrorKind, Result};
 
-/// The path of our nodes, unless the URL has one.
+/// The path below which all nodes are, unless the URL has one.
 const DEFAULT_BASE: &str = "/leasehold";
-/// The default port of a server.
+/// The port of a server whose URL names none.
 const DEFAULT_PORT: u16 = 2181;
 
-/// The options that the URL may have.
+/// The names of the options that the URL may have.
 const OPTIONS: [&str; 9] =
     ["session", "session-timeout", "connect-timeout", "auth", "acl", "tls", "ca", "cert", "cert-key"];
 
-/// The kind of login.
+/// `auth=`: the kind of login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// `addauth digest`.
+    /// A user and a password that the server only compares with ACLs (`addauth digest`).
     Digest,
-    /// SASL with DIGEST-MD5.
+    /// SASL with DIGEST-MD5: the server checks the password.
     Sasl,
 }
 
-/// User and password; `Debug` does not show them.
+/// The user and the password of the login; `Debug` shows neither.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     pub scheme: Scheme,
@@ -42,27 +42,29 @@ impl fmt::Debug for Login {
     }
 }
 
-/// TLS settings.
+/// The TLS options of the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The trusted authorities: a PEM file.
+    /// `ca=`, a PEM file with the certificates of the trusted authorities, and revocation lists if
+    /// any.
     pub ca: PathBuf,
-    /// Our own certificate and its key, both PEM files.
+    /// `cert=` and `cert-key=`, PEM files with the client's own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Who may access our nodes, and how.
+/// `acl=`: who may access the nodes that this client creates, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Every client everything.
+    /// Every client may do everything.
     Open,
-    /// Only the user that created them.
+    /// Only the user that created them may do anything.
     Creator,
-    /// The user that created them everything; every client may read.
+    /// The user that created them may do everything; every client may read.
     Readable,
 }
 
 impl Access {
+    /// The ACL for new nodes.
     pub fn acls(self) -> Acls<'static> {
         match self {
             Self::Open => Acls::anyone_all(),
@@ -76,47 +78,51 @@ impl Access {
     }
 }
 
-/// Everything in the URL.
+/// The settings in the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// `h1:2181,h2:2181`, as the client library reads it.
+    /// All servers, as the client library reads them: `h1:2181,h2:2181`.
     pub hosts: String,
-    /// The same, for errors.
+    /// All servers, as errors show them.
     pub shown_hosts: String,
-    /// Each of the servers.
+    /// Host and port of each server, in the order of the URL.
     pub servers: Vec<(String, u16)>,
-    /// The path of our nodes, without a slash at its end, and so empty for the root.
+    /// The path below which all nodes are, without a slash at its end; empty for the root.
     pub base: String,
     pub login: Option<Login>,
     pub access: Access,
     pub tls: Option<TlsConfig>,
-    /// One session for each claim, instead of a few for all.
+    /// Whether each claim has its own session (`session=own`), instead of sharing a few.
     pub has_session_per_claim: bool,
-    /// The timeout of all sessions. Without it, a session's timeout is at most the TTL.
+    /// The timeout of all sessions (`session-timeout=`). `None`: a session's timeout follows from
+    /// the TTLs of its claims.
     pub session_timeout: Option<Duration>,
+    /// The time limit for opening a session.
     pub connect_timeout: Duration,
-    /// The URL without secrets.
+    /// The URL without passwords, to display.
     pub redacted_url: String,
 }
 
 impl Config {
+    /// # Errors
+    /// `InvalidUrl` for an unknown option, an invalid value, or options that contradict each other.
     pub fn from_url(url: &EngineUrl) -> Result<Self> {
         url.refuse_unknown_options(&OPTIONS)?;
-        let servers = servers(url)?;
+        let servers = parse_servers(url)?;
         let hosts: Vec<String> = servers.iter().map(|(host, port)| address(host, *port)).collect();
-        let login = login(url)?;
-        let own_sessions = match url.option("session") {
+        let login = parse_login(url)?;
+        let has_session_per_claim = match url.option("session") {
             None | Some("shared") => false,
             Some("own") => true,
             Some(other) => return Err(invalid_url(format!("session is `shared` or `own`, and not {other:?}"))),
         };
-        let access = match (url.option("acl"), &login, tls(url)?.is_some_and(|tls| tls.identity.is_some())) {
+        let access = match (url.option("acl"), &login, parse_tls(url)?.is_some_and(|tls| tls.identity.is_some())) {
             (Some("open"), _, _) | (None, None, false) => Access::Open,
             (None, _, _) | (Some("creator"), Some(_), _) | (Some("creator"), _, true) => Access::Creator,
             (Some("readable"), Some(_), _) | (Some("readable"), _, true) => Access::Readable,
             (Some("creator" | "readable"), None, false) => {
                 return Err(invalid_url(
-                    "acl=creator and acl=readable need to know who we are: user:password@host, or cert=".into(),
+                    "acl=creator and acl=readable need a login: add user:password@host, or cert=".into(),
                 ));
             }
             (Some(other), _, _) => {
@@ -125,21 +131,21 @@ impl Config {
         };
         let session_timeout = url.duration("session-timeout")?;
         if session_timeout.is_some_and(|timeout| timeout < super::MIN_TTL) {
-            return Err(invalid_url(format!("session-timeout is {:?} at least", super::MIN_TTL)));
+            return Err(invalid_url(format!("session-timeout must be at least {:?}", super::MIN_TTL)));
         }
         let connect_timeout = url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(10));
         if connect_timeout < Duration::from_millis(10) {
-            return Err(invalid_url("connect-timeout is 10 ms at least".into()));
+            return Err(invalid_url("connect-timeout must be at least 10 ms".into()));
         }
         Ok(Self {
             shown_hosts: hosts.join(","),
             hosts: hosts.join(","),
             servers,
-            base: base(&url.path)?,
+            base: parse_base(&url.path)?,
             login,
             access,
-            tls: tls(url)?,
-            has_session_per_claim: own_sessions,
+            tls: parse_tls(url)?,
+            has_session_per_claim,
             session_timeout,
             connect_timeout,
             redacted_url: url.to_string(),
@@ -147,6 +153,7 @@ impl Config {
     }
 }
 
+/// A host and a port as one text; IPv6 addresses get brackets.
 pub fn address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
@@ -155,15 +162,16 @@ fn invalid_url(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
-fn servers(url: &EngineUrl) -> Result<Vec<(String, u16)>> {
+/// Host and port of each server; without a host in the URL, this machine.
+fn parse_servers(url: &EngineUrl) -> Result<Vec<(String, u16)>> {
     if url.hosts.is_empty() {
         return Ok(vec![("127.0.0.1".to_owned(), DEFAULT_PORT)]);
     }
     url.hosts.iter().map(|text| host_and_port(text, DEFAULT_PORT, "zk1.example")).collect()
 }
 
-/// The path, if ZooKeeper allows it.
-fn base(path: &str) -> Result<String> {
+/// The path below which all nodes are; an error if ZooKeeper does not allow it.
+fn parse_base(path: &str) -> Result<String> {
     if path.is_empty() {
         return Ok(DEFAULT_BASE.to_owned());
     }
@@ -176,12 +184,15 @@ fn base(path: &str) -> Result<String> {
     };
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     if parts.iter().any(|part| is_invalid(part)) || parts.first() == Some(&"zookeeper") {
-        return Err(invalid_url(format!("{path:?} is no path for our nodes; it is like /locks or /apps/billing")));
+        return Err(invalid_url(format!(
+            "{path:?} is no path that ZooKeeper allows for nodes; it is like /locks or /apps/billing"
+        )));
     }
     Ok(path.to_owned())
 }
 
-fn login(url: &EngineUrl) -> Result<Option<Login>> {
+/// The login in the URL; `None` if it has none.
+fn parse_login(url: &EngineUrl) -> Result<Option<Login>> {
     let scheme = match url.option("auth") {
         None | Some("digest") => Scheme::Digest,
         Some("sasl") => Scheme::Sasl,
@@ -194,9 +205,10 @@ fn login(url: &EngineUrl) -> Result<Option<Login>> {
     }
 }
 
-fn tls(url: &EngineUrl) -> Result<Option<TlsConfig>> {
+/// The TLS options of the URL; `None` if TLS is off.
+fn parse_tls(url: &EngineUrl) -> Result<Option<TlsConfig>> {
     let file = |key| url.option(key).map(PathBuf::from);
-    let on = match url.option("tls") {
+    let is_on = match url.option("tls") {
         Some("" | "true" | "on") => true,
         Some("false" | "off") => false,
         None => file("ca").is_some(),
@@ -205,11 +217,11 @@ fn tls(url: &EngineUrl) -> Result<Option<TlsConfig>> {
     let identity = match (file("cert"), file("cert-key")) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
-        _ => return Err(invalid_url("cert and cert-key come together, both PEM files".into())),
+        _ => return Err(invalid_url("cert and cert-key need each other: both name a PEM file".into())),
     };
-    if !on {
+    if !is_on {
         if identity.is_some() || file("ca").is_some() {
-            return Err(invalid_url("ca, cert and cert-key are for TLS: tls=on".into()));
+            return Err(invalid_url("ca, cert and cert-key have no effect without TLS: add tls=on".into()));
         }
         return Ok(None);
     }

@@ -1,5 +1,6 @@
-//! Ended holds of ours whose nodes the servers still have. Their owner must not re-enter with them:
-//! it would get the token of a hold that has ended.
+//! Holds that have ended in this client while the servers still have their nodes. Another claim of
+//! the same owner must not re-enter with such a node, because it would get the token of a hold that
+//! has ended.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,10 +12,10 @@ use super::{steps, wire};
 use crate::logic::node_queue::{NodeId, NodeQueue};
 use crate::types::{ClaimId, Result};
 
-/// How many ended sessions are remembered: the servers have ended older ones long ago.
+/// How many sessions are remembered. The servers have ended older ones long ago.
 const MAX_PAST_SESSIONS: usize = 1024;
 
-/// The sessions that this client has had, by the servers' numbers for them.
+/// The sessions that this client has or had, each with the servers' number for it.
 #[derive(Debug, Default)]
 pub(super) struct PastSessions(Mutex<VecDeque<(i64, Weak<Session>)>>);
 
@@ -30,22 +31,22 @@ impl PastSessions {
         all.push_back((session.client.session_id().0, Arc::downgrade(session)));
     }
 
-    /// Whether this was a session of ours that has ended for us: only the servers may still have
-    /// it.
+    /// Whether the session with this number was this client's and is over for this client, though
+    /// the servers may still have it.
     fn has_ended(&self, number: i64) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().any(|(one, session)| *one == number && is_session_over(session))
+        all.iter().any(|(other, session)| *other == number && is_session_over(session))
     }
 }
 
-/// Whether no claim relies on a session any more. After a refused login, a session is over before
-/// the deadlines of its claims.
+/// Whether a session is over and the deadlines of its claims have passed. (After a refused login, a
+/// session is over before that.)
 fn is_session_over(session: &Weak<Session>) -> bool {
     session.upgrade().is_none_or(|session| session.is_over() && session.now() >= session.deadline())
 }
 
-/// Deletes the node of a claim, on the session of this number, if its hold was ours and has ended.
-/// `true`: it had, and is deleted.
+/// Deletes the node at `path` if it belongs to a hold that has ended in this client; `true` if it
+/// did so. The pair is the node's claim and the number of the session that created it.
 pub(super) async fn delete_ended_hold(
     engine: &ZookeeperEngine,
     entry: &ClaimEntry,
@@ -56,14 +57,14 @@ pub(super) async fn delete_ended_hold(
     if ending.is_none() && !engine.past_sessions.has_ended(number) {
         return Ok(false);
     }
-    // Noted before the deletion: a release that runs at this moment then reports that the node
+    // Noted before the deletion, so that a release which runs at this moment reports that the node
     // existed.
     ending.iter().for_each(|other| other.mark_node_deleted());
     steps::delete(&entry.session, path).await.map_err(|cause| engine.request_error(cause))?;
     Ok(true)
 }
 
-/// Deletes the nodes of the same owner's ended holds. `true`: there was one.
+/// Deletes the nodes of ended holds of the owner of `id`; `true` if there was one.
 pub(super) async fn delete_ended_holds(
     engine: &ZookeeperEngine,
     entry: &ClaimEntry,
@@ -71,23 +72,24 @@ pub(super) async fn delete_ended_holds(
     id: NodeId,
 ) -> Result<bool> {
     let owner = queue.find(id).and_then(|node| node.owner);
-    let mut swept = false;
+    let mut has_deleted = false;
     for node in queue.nodes().iter().filter(|node| owner.is_some() && node.owner == owner && node.id() != id) {
         let path = format!("{}/{}", entry.folder, wire::node_name(node));
         let stat = entry.session.client.check_stat(&path).await.map_err(|cause| engine.request_error(cause))?;
         if let Some(stat) = stat {
-            swept |= delete_ended_hold(engine, entry, (node.claim, stat.ephemeral_owner), &path).await?;
+            has_deleted |= delete_ended_hold(engine, entry, (node.claim, stat.ephemeral_owner), &path).await?;
         }
     }
-    Ok(swept)
+    Ok(has_deleted)
 }
 
-/// How many times a claim's late nodes are searched for, a quarter of the session's timeout apart.
+/// How many times late nodes of a claim are searched for. The pauses are a quarter of the session's
+/// timeout.
 const LATE_NODE_CHECKS: u32 = 8;
 
-/// Deletes late nodes of a claim that has left. A create that was never answered may have been
-/// delayed, and arrive after the claim was found to have no node and got another one. Its session
-/// lives, so no other client would ever delete that node.
+/// Starts to delete late nodes of a claim that has ended, in the background. A request to create a
+/// node that was never answered may have been delayed, and may arrive now. The session still
+/// exists, so without this the node would stay, and no other client would delete it.
 pub(super) fn delete_late_nodes(registry: &Arc<ClaimRegistry>, entry: &ClaimEntry) {
     let (registry, session) = (Arc::downgrade(registry), Arc::downgrade(&entry.session));
     let (claim, folder) = (entry.claim, entry.folder.clone());
@@ -99,7 +101,7 @@ pub(super) fn delete_late_nodes(registry: &Arc<ClaimRegistry>, entry: &ClaimEntr
             }
             let (until, clock) = (session.now().saturating_add(session.timeout / 4), session.clock().clone());
             if let Err(cause) = delete_late_nodes_once(&registry, &session, &folder, claim).await {
-                tracing::debug!(%cause, "could not search for late nodes of a released claim");
+                tracing::debug!(%cause, "could not search for late nodes of a released claim; trying again");
             }
             // Dropped, so that the session can end in between.
             drop((registry, session));
@@ -108,6 +110,7 @@ pub(super) fn delete_late_nodes(registry: &Arc<ClaimRegistry>, entry: &ClaimEntr
     });
 }
 
+/// Deletes the nodes that a claim has now, unless the claim exists again.
 async fn delete_late_nodes_once(
     registry: &ClaimRegistry,
     session: &Session,
@@ -115,7 +118,7 @@ async fn delete_late_nodes_once(
     claim: ClaimId,
 ) -> std::result::Result<(), leasehold_zookeeper::Error> {
     for node in steps::list_claim_nodes(session, folder, claim).await? {
-        // The claim exists again: it has a node that may not be in this list.
+        // The claim exists again, and its nodes are its own.
         if registry.find(claim).is_some() {
             return Ok(());
         }

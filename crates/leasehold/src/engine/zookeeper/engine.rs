@@ -1,4 +1,4 @@
-//! The engine: the session of each claim, and the steps of each call.
+//! Implements the [`Engine`] trait with nodes in a ZooKeeper ensemble.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use leasehold_zookeeper::MultiWriteError;
 use super::claim_registry::{ClaimEntry, ClaimNode, ClaimRegistry, NodeStage};
 use super::config::Config;
 use super::ended_holds::PastSessions;
-use super::session::{GuardedNode, Session};
+use super::session::{HeldNode, Session};
 use super::session_pool::SessionPool;
 use super::steps::ClaimStatus;
 use super::{error, inspect, records, session_pool, steps, wire};
@@ -22,13 +22,14 @@ use crate::engine::{
 };
 use crate::types::{ClaimId, Error, ErrorKind, FORMAT, LockName, Result};
 
-/// How many folders are remembered as existing.
+/// How many locks are remembered whose folder exists.
 const MAX_KNOWN_FOLDERS: usize = 4096;
 
-/// Holding claims on one session: the index of each in the request, and the path of its node.
+/// The holding claims on one session: the index of each in the list of claims to renew, and its
+/// node's path.
 type HeldNodes = Vec<(usize, String)>;
 
-/// Locks in a ZooKeeper ensemble.
+/// The engine that keeps locks in a ZooKeeper ensemble.
 #[derive(Debug)]
 pub struct ZookeeperEngine {
     pub(super) config: Config,
@@ -38,13 +39,15 @@ pub struct ZookeeperEngine {
     pub(super) claims: Arc<ClaimRegistry>,
     pub(super) sessions: SessionPool,
     pub(super) past_sessions: PastSessions,
-    /// Sessions live on the runtime that opened the engine.
+    /// The runtime that opened the engine, which runs all sessions.
     runtime: tokio::runtime::Handle,
+    /// The locks whose folder exists, as far as this client knows.
     known_folders: Mutex<HashSet<LockName>>,
 }
 
-/// Runs a call that continues while it is not polled, and ends when it is dropped. It blocks other
-/// steps of the claim, including the one that removes the claim when its TTL has passed.
+/// Runs a call as a task of `runtime`, so that it makes progress even while its caller does not
+/// poll it; it ends when its future is dropped. While it runs, it keeps the claim locked for other
+/// calls, including the one that removes a claim whose TTL has passed.
 async fn run_on<T: Send + 'static>(
     runtime: tokio::runtime::Handle,
     call: impl Future<Output = Result<T>> + Send + 'static,
@@ -55,14 +58,14 @@ async fn run_on<T: Send + 'static>(
         Some(Ok(result)) => result,
         Some(Err(failed)) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
         _ => {
-            let message = "the runtime that opened this engine has ended";
+            let message = "the tokio runtime that opened this engine has ended; open the engine again";
             Err(Error::new(ErrorKind::Closed, message).at_engine(error::NAME))
         }
     }
 }
 
 impl ZookeeperEngine {
-    /// Opens a first session, so that errors show at once.
+    /// Opens the engine and a first session, so that errors show now and not with the first lock.
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let engine = Arc::new(Self {
             clock: clock.clone(),
@@ -80,7 +83,8 @@ impl ZookeeperEngine {
         Ok(engine)
     }
 
-    /// The session for claims of this TTL.
+    /// The session for a claim. An error if the server allows only sessions that are longer than
+    /// its TTL.
     async fn session_for(&self, claim: &Claim) -> Result<Arc<Session>> {
         let ttl = claim.options.ttl;
         let timeout = self.config.session_timeout.unwrap_or(ttl);
@@ -91,7 +95,7 @@ impl ZookeeperEngine {
         } else {
             Ok(self.shared_session(ttl).await?)
         };
-        let longer = match session {
+        let shortest_timeout = match session {
             Ok(session) if session.timeout <= ttl => return Ok(session),
             Ok(session) => session.timeout,
             Err(timeout) => timeout,
@@ -99,11 +103,13 @@ impl ZookeeperEngine {
         let limit_source =
             if self.config.session_timeout.is_some() { "session-timeout" } else { "the server's shortest session" };
         let message = format!(
-            "{limit_source} is {longer:?}, and a dead holder's lock is free only after that: a TTL of {ttl:?} is not possible; use {longer:?} or more"
+            "{limit_source} is {shortest_timeout:?}, and a dead holder's lock is free only after that: a TTL of {ttl:?} is not possible; \
+             use {shortest_timeout:?} or more"
         );
         Err(Error::new(ErrorKind::InvalidOption, message).at_engine(error::NAME))
     }
 
+    /// Opens a session with this timeout, or as near to it as the server allows.
     pub(super) async fn new_session(&self, timeout: Duration) -> Result<Arc<Session>> {
         let (config, clock) = (self.config.clone(), self.clock.clone());
         let (losses, registry) = (Arc::clone(&self.losses), Arc::clone(&self.claims));
@@ -113,41 +119,42 @@ impl ZookeeperEngine {
         Ok(session)
     }
 
-    /// The folder of a lock.
+    /// The path of a lock's folder.
     pub(super) fn folder(&self, name: &LockName) -> String {
         format!("{}/{}", self.config.base, wire::escape_name(name.as_str()))
     }
 
-    /// The folder of the records.
+    /// The path of the folder that has the records.
     pub(super) fn records_folder(&self) -> String {
         format!("{}/{}", self.config.base, wire::RECORDS)
     }
 
-    /// The folder of the marks that force releases leave.
+    /// The path of the folder that has the marks of force-released claims.
     pub(super) fn marks_folder(&self) -> String {
         format!("{}/{}", self.config.base, wire::MARKS_FOLDER)
     }
 
-    /// The mark of a claim that was force released.
+    /// The path of the node that marks a claim as force released.
     pub(super) fn mark_path(&self, claim: ClaimId) -> String {
         format!("{}/{FORMAT}-{:032x}", self.marks_folder(), claim.bits())
     }
 
-    /// The note that a claim was released after an operator asked for it.
+    /// The path of the node which notes that a claim was released after an operator requested it.
     pub(super) fn release_note(&self, claim: ClaimId) -> String {
         format!("{}-released", self.mark_path(claim))
     }
 
-    /// The node of a record.
+    /// The path of a record's node.
     pub(super) fn record_path(&self, name: &LockName) -> String {
         format!("{}/{}", self.records_folder(), wire::escape_name(name.as_str()))
     }
 
-    /// Whether the folder of this lock existed lately.
+    /// Whether the folder of this lock is known to exist.
     pub(super) fn is_folder_known(&self, name: &LockName) -> bool {
         self.known_folders.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
+    /// Sets whether the folder of a lock is known to exist.
     pub(super) fn set_folder_known(&self, name: &LockName, is_known: bool) {
         let mut folders = self.known_folders.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_known {
@@ -160,11 +167,12 @@ impl ZookeeperEngine {
         }
     }
 
+    /// Converts the failure of a request to the library's error.
     pub(super) fn request_error(&self, cause: leasehold_zookeeper::Error) -> Error {
         error::request_error(&self.config, cause)
     }
 
-    /// The claim's entry, on a session that lives.
+    /// The claim's entry, on a session that is not over; creates it if necessary.
     async fn claim_entry(&self, claim: &Arc<Claim>) -> Result<Arc<ClaimEntry>> {
         if let Some(entry) = self.claims.find(claim.id) {
             if !entry.session.is_over() {
@@ -177,50 +185,55 @@ impl ZookeeperEngine {
         Ok(self.claims.get_or_insert(claim, self.folder(claim.name()), &session))
     }
 
+    /// Attempts to acquire the lock for a claim; `sent` is when the caller made the request.
     async fn do_attempt(&self, claim: &Arc<Claim>, queue: bool, sent: Instant) -> Result<AcquireReply> {
         let entry = self.claim_entry(claim).await?;
         let mut remote = entry.remote.lock().await;
         if !self.claims.is_current(&entry) {
-            // The claim was removed, because no caller wanted it for a TTL: the caller retries.
+            // The claim was removed meanwhile, because no caller had wanted it for a TTL: the
+            // caller retries.
             return Ok(AcquireReply::Busy { recheck_after: None });
         }
-        let known = remote.node().map(str::to_owned);
+        let node_before = remote.node().map(str::to_owned);
         entry.mark_wanted();
         entry.set_releasing(false);
         let status = match steps::request_lock(self, &entry, claim, &mut remote).await {
             Ok(status) => status,
             Err(error) => {
-                // Refused for good: it has no node, and needs no session.
+                // A retry would fail, too. The claim has no node, so its entry is not needed.
                 if matches!(remote.stage, NodeStage::New) && !error.is_retryable() {
                     self.claims.remove(&entry);
                 }
                 return Err(error);
             }
         };
-        // A claim that is queued already stays in the queue.
-        let queued = queue || (known.is_some() && known.as_deref() == remote.node());
+        // A claim that was queued before stays in the queue, even if `queue` is not set now.
+        let stays_queued = queue || (node_before.is_some() && node_before.as_deref() == remote.node());
         let answer = match status {
             ClaimStatus::Held => {
-                // Other clients may have seen it wait.
-                let seen = known.is_some() || remote.id().is_some_and(|id| remote.queue.has_node_behind(id));
-                match self.grant(claim, &entry, &mut remote, sent, seen) {
-                    busy @ AcquireReply::Busy { .. } if !queued => busy,
+                // Whether other clients may have seen the claim wait.
+                let has_waited =
+                    node_before.is_some() || remote.id().is_some_and(|id| remote.queue.has_node_behind(id));
+                match self.grant(claim, &entry, &mut remote, sent, has_waited) {
+                    busy @ AcquireReply::Busy { .. } if !stays_queued => busy,
                     answer => return Ok(answer),
                 }
             }
-            ClaimStatus::Waiting(ahead) if queued => {
+            ClaimStatus::Waiting(ahead) if stays_queued => {
                 return Ok(AcquireReply::Queued { ahead, recheck_after: None, cool_down: None });
             }
             ClaimStatus::Waiting(_) => AcquireReply::Busy { recheck_after: None },
             ClaimStatus::Refused(refusal) => AcquireReply::Refused(refusal),
-            // It stays so until the claim is released: this answer may be lost.
-            ClaimStatus::Evicted => return Ok(AcquireReply::ForceReleased),
+            // The claim's entry stays as it is until the claim is released, because this answer may
+            // be lost.
+            ClaimStatus::ForceReleased => return Ok(AcquireReply::ForceReleased),
         };
         steps::remove_claim(&self.claims, &entry, &mut remote).await.map_err(|cause| self.request_error(cause))?;
         Ok(answer)
     }
 
-    /// Acquires all of them in one round trip, or none.
+    /// Acquires all locks at once in one round trip; `None`: one of them is not free, and none is
+    /// acquired.
     async fn do_attempt_all(&self, claims: &[Arc<Claim>], sent: Instant) -> Result<Option<Vec<Grant>>> {
         let answers = try_join_all(claims.iter().map(|claim| self.do_attempt(claim, false, sent))).await?;
         let grants: Option<Vec<Grant>> = answers
@@ -236,8 +249,9 @@ impl ZookeeperEngine {
         Ok(grants)
     }
 
+    /// Waits for a change of a queued claim; `sent` is when the caller made the request.
     async fn do_wait(&self, claim: &Claim, timeout: Duration, sent: Instant) -> Result<AcquireReply> {
-        // A claim that is not in the queue cannot be granted: the caller tries again.
+        // The answer if the claim is not in the queue: the caller attempts again.
         let absent = AcquireReply::Busy { recheck_after: None };
         let Some(entry) = self.claims.find(claim.id).filter(|entry| !entry.is_gone()) else { return Ok(absent) };
         let mut remote = entry.remote.lock().await;
@@ -248,7 +262,8 @@ impl ZookeeperEngine {
         if entry.is_held() {
             return Ok(self.grant(claim, &entry, &mut remote, sent, false));
         }
-        // A session may be shorter than the TTL: the leader must confirm it often enough.
+        // The session's timeout may be shorter than the TTL. A wait ends with a write, which shows
+        // that the session exists, and which is needed at least this often.
         let timeout = timeout.min(entry.session.timeout / 3);
         let mut found = steps::wait_for_grant(self, &entry, claim, &mut remote, sent.saturating_add(timeout)).await?;
         entry.mark_wanted();
@@ -260,47 +275,50 @@ impl ZookeeperEngine {
             Some(ClaimStatus::Waiting(ahead)) => {
                 Ok(AcquireReply::Queued { ahead, recheck_after: None, cool_down: None })
             }
-            Some(ClaimStatus::Evicted) => Ok(AcquireReply::ForceReleased),
+            Some(ClaimStatus::ForceReleased) => Ok(AcquireReply::ForceReleased),
             Some(ClaimStatus::Refused(_)) | None => Ok(absent),
         }
     }
 
-    /// Grants the lock, until the session certainly ends.
+    /// Marks the claim as holding, and returns the grant, which lasts until the session may end.
+    /// `Busy` if that is too soon. `has_waited`: other clients may have seen the claim wait.
     fn grant(
         &self,
         claim: &Claim,
         entry: &Arc<ClaimEntry>,
         remote: &mut super::claim_registry::RemoteState,
         sent: Instant,
-        waited: bool,
+        has_waited: bool,
     ) -> AcquireReply {
-        let NodeStage::Created(own) = &remote.stage else { return AcquireReply::Busy { recheck_after: None } };
-        let own: ClaimNode = own.clone();
-        let path = entry.path(&own);
+        let NodeStage::Created(own_node) = &remote.stage else { return AcquireReply::Busy { recheck_after: None } };
+        let own_node: ClaimNode = own_node.clone();
+        let path = entry.path(&own_node);
         remote.armed_watch = None;
         let event = remote.own_watch.take();
         let session = &entry.session;
         entry.mark_granted();
         if !entry.set_held(Some(path.clone())) {
-            let grant_data = waited.then(|| super::wire::holder_data(&claim.options.holder, claim.options.ttl));
-            // A waiter behind it may be compatible: it is notified at once.
-            let soon = own.entry.owner.is_some() || matches!(own.entry.mode, crate::types::Mode::Permits { .. });
-            session.watch_node(GuardedNode {
+            let grant_data = has_waited.then(|| wire::holder_data(&claim.options.holder, claim.options.ttl));
+            // The waiter behind it may be able to hold the lock, too: then it is notified at once.
+            let is_compatible =
+                own_node.entry.owner.is_some() || matches!(own_node.entry.mode, crate::types::Mode::Permits { .. });
+            session.watch_node(HeldNode {
                 claim: claim.id,
                 path,
                 watch: event,
                 grant_data,
-                is_urgent: waited && soon,
+                is_urgent: has_waited && is_compatible,
             });
         }
         if session.is_running_low() {
-            // The last proof of the session is too old: the caller retries when there is a newer
-            // one.
+            // The session may end too soon. The caller retries after the next request has shown
+            // that the session still exists.
             return AcquireReply::Busy { recheck_after: Some(session.timeout / 8) };
         }
-        AcquireReply::Granted(Grant { token: own.token(), reserved_at: sent, expires_at: session.deadline() })
+        AcquireReply::Granted(Grant { token: own_node.token(), reserved_at: sent, expires_at: session.deadline() })
     }
 
+    /// Renews the leases of claims; one answer per claim.
     async fn do_renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<RenewReply>> {
         let mut answers = vec![RenewReply::Lost; claims.len()];
         let mut by_session: Vec<(Arc<Session>, HeldNodes)> = Vec::new();
@@ -335,7 +353,8 @@ impl ZookeeperEngine {
         }
     }
 
-    /// Checks all nodes in one transaction, and repeats it without the missing ones.
+    /// Checks in one transaction that the nodes of these claims exist, which also shows that the
+    /// session does. If some are missing, repeats it without them. Returns one answer per claim.
     async fn check(&self, session: &Arc<Session>, held: &HeldNodes) -> Result<Vec<RenewReply>> {
         let mut remaining: Vec<usize> = (0..held.len()).collect();
         let mut answers = vec![RenewReply::Lost; held.len()];
@@ -361,29 +380,32 @@ impl ZookeeperEngine {
         Ok(answers)
     }
 
+    /// Releases a claim, or removes it from the queue.
     async fn do_release(&self, claim: &Claim) -> Result<ReleaseReply> {
         let Some(entry) = self.claims.find(claim.id) else {
             self.claims.resolve(claim.id);
             return Ok(ReleaseReply::Absent);
         };
-        // Set for any outcome: no claim may re-enter with it any more.
+        // Even if the release fails, no other claim of its owner may re-enter with this one any
+        // more.
         entry.set_releasing(true);
         let mut remote = entry.remote.lock().await;
-        let noted = matches!(remote.stage, NodeStage::Created(_)) && claim.is_released_on_request();
-        if noted {
-            // Before its node is deleted: an operator waits for that, and then reads the note.
+        let is_requested = matches!(remote.stage, NodeStage::Created(_)) && claim.is_released_on_request();
+        if is_requested {
+            // Written before the node is deleted: the operator waits for the deletion, and then
+            // reads the note.
             inspect::note_release(self, &entry.session, claim.id).await;
-        } else if matches!(remote.stage, NodeStage::Evicted) {
+        } else if matches!(remote.stage, NodeStage::ForceReleased) {
             inspect::delete_mark(self, &entry.session, claim.id).await;
         }
-        let held = entry.was_granted();
+        let was_granted = entry.was_granted();
         let exists =
             steps::remove_claim(&self.claims, &entry, &mut remote).await.map_err(|cause| self.request_error(cause))?;
         self.claims.resolve(claim.id);
-        if noted {
+        if is_requested {
             inspect::delete_old_marks(self, &entry.session, &self.release_note(claim.id)).await;
         }
-        Ok(match (exists, held) {
+        Ok(match (exists, was_granted) {
             (false, _) => ReleaseReply::Absent,
             (true, true) => ReleaseReply::Released,
             (true, false) => ReleaseReply::LeftQueue,

@@ -1,4 +1,4 @@
-//! Converts the client library's errors to the library's errors.
+//! Converts errors of the ZooKeeper client library to leasehold's errors.
 
 use leasehold_zookeeper::{Error as Cause, MultiWriteError};
 
@@ -8,26 +8,29 @@ use crate::types::{Error, ErrorKind};
 /// The engine's name in errors.
 pub const NAME: &str = "zookeeper";
 
-/// Converts a failed request. Unless it was certainly refused, it may have taken effect.
+/// Converts the failure of a request. Unless the server certainly refused the request, its effect
+/// is unknown.
 pub fn request_error(config: &Config, cause: Cause) -> Error {
     let hosts = &config.shown_hosts;
     let (kind, message) = match &cause {
         Cause::NoAuth => (
             ErrorKind::Denied,
-            format!("{hosts} does not let us do that below {}: {}", shown_base(config), no_auth_hint(config)),
+            format!("{hosts} denies access to nodes below {}: {}", shown_base(config), no_auth_hint(config)),
         ),
         Cause::AuthFailed => (ErrorKind::Denied, refused_login_message(config)),
         Cause::InvalidAcl => (ErrorKind::Denied, format!("{hosts} refused the ACL: {INVALID_ACL}")),
-        Cause::QuotaExceeded => (ErrorKind::Full, format!("the quota of {} at {hosts} is used up", shown_base(config))),
+        Cause::QuotaExceeded => (
+            ErrorKind::Full,
+            format!("the quota of {} at {hosts} is used up: raise it, or delete nodes", shown_base(config)),
+        ),
         Cause::NotReadOnly => (ErrorKind::Unavailable, format!("{hosts} is read-only: it has lost its majority")),
         Cause::BadArguments(detail) => (ErrorKind::InvalidUrl, format!("{hosts}: {detail}")),
         Cause::Malformed(_) | Cause::MarshallingError | Cause::Unimplemented => {
             (ErrorKind::Unavailable, format!("{hosts} does not speak as ZooKeeper 3.5 or later does: {cause}"))
         }
-        Cause::SessionExpired | Cause::SessionMoved | Cause::ClientClosed => (
-            ErrorKind::Unavailable,
-            format!("the session with {hosts} has ended; a new one is opened with the next try"),
-        ),
+        Cause::SessionExpired | Cause::SessionMoved | Cause::ClientClosed => {
+            (ErrorKind::Unavailable, format!("the session with {hosts} has ended; retry, which opens a new one"))
+        }
         other => (ErrorKind::Unavailable, format!("{hosts}: {other}")),
     };
     let refused = matches!(
@@ -48,11 +51,12 @@ pub fn request_error(config: &Config, cause: Cause) -> Error {
     if kind == ErrorKind::Unavailable { error.retryable() } else { error }
 }
 
+/// The path below which all nodes are, as errors show it.
 fn shown_base(config: &Config) -> &str {
     if config.base.is_empty() { "/" } else { &config.base }
 }
 
-/// Advice if a request is not allowed.
+/// What to do if the ACL of a node does not allow a request.
 fn no_auth_hint(config: &Config) -> &'static str {
     match config.login.as_ref().map(|login| login.scheme) {
         None => "log in as user:password@, or have its ACL changed; `leasehold doctor` shows it",
@@ -67,14 +71,15 @@ fn no_auth_hint(config: &Config) -> &'static str {
     }
 }
 
+/// Why a server refuses an ACL.
 const INVALID_ACL: &str = "acl=creator and acl=readable need a login that the server knows";
 
-/// The cause of a failed transaction.
+/// The error of the operation that made a transaction fail.
 pub fn into_cause(error: MultiWriteError) -> Cause {
     error.into()
 }
 
-/// Advice if the login is refused.
+/// The message if the login is refused, with what to check.
 fn refused_login_message(config: &Config) -> String {
     let hosts = &config.shown_hosts;
     match config.login.as_ref().map(|login| login.scheme) {
@@ -90,7 +95,7 @@ fn refused_login_message(config: &Config) -> String {
     }
 }
 
-/// Converts the failure to open a session.
+/// Converts the failure to open a session, and adds what to check.
 pub fn open_error(config: &Config, cause: Cause) -> Error {
     if matches!(cause, Cause::AuthFailed) {
         return request_error(config, cause);
@@ -101,11 +106,11 @@ pub fn open_error(config: &Config, cause: Cause) -> Error {
             "; do they speak TLS on this port, with a certificate of the authority in ca=?"
         }
         Some(_) => {
-            "; do they speak TLS on this port, with a certificate of the authority in ca=, and demand none of us? Ours are cert= and cert-key="
+            "; do they speak TLS on this port, with a certificate of the authority in ca=, and require no client certificate? That is cert= and cert-key="
         }
     };
     if matches!(cause, Cause::Malformed(_)) {
-        // Retrying does not turn it into one.
+        // Not retryable: the service will not become ZooKeeper.
         let message = format!("{} answered, but is not ZooKeeper: check host and port{hint}", config.shown_hosts);
         return Error::new(ErrorKind::Unavailable, message).at_engine(NAME).caused_by(cause);
     }

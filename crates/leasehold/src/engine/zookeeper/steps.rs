@@ -1,4 +1,4 @@
-//! The steps of one claim: joining the queue, waiting, and leaving.
+//! What one claim does at the servers: it joins the queue of its lock, waits, and leaves.
 
 use std::sync::Arc;
 
@@ -16,27 +16,33 @@ use crate::logic::node_queue::{ClaimState, NodeId, NodeQueue, ReentryLink, Watch
 use crate::logic::table::Refusal;
 use crate::types::{ClaimId, Error, ErrorKind, Result};
 
-/// How many times a step is retried because of other clients' changes.
+/// How many times an operation starts over because other clients changed the lock meanwhile.
 const MAX_TRIES: usize = 64;
-/// The most nodes in a lock's folder: each claim that waits for permits reads the whole list.
+/// How many claims may hold one lock or wait for it. Each claim that waits for permits reads the
+/// whole list.
 const MAX_CONTENDERS: i32 = 10_000;
 
-/// The state of a claim.
+/// The state of a claim, as the nodes at the servers show it.
 #[derive(Debug)]
 pub(super) enum ClaimStatus {
+    /// It holds the lock.
     Held,
+    /// It is queued behind this many waiters.
     Waiting(usize),
+    /// Waiting cannot help, for this reason.
     Refused(Refusal),
-    /// An operator evicted it.
-    Evicted,
+    /// An operator force released it.
+    ForceReleased,
 }
 
+/// The error after [`MAX_TRIES`] tries.
 fn contended_error() -> Error {
     let message = "other clients change this lock too fast to read it; try again";
     Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown().at_engine(error::NAME)
 }
 
-/// Requests the lock for a claim, for the first time or again.
+/// Requests the lock for a claim, for the first time or again, and returns the claim's state. A
+/// claim without a node gets one, and so joins the queue.
 pub(super) async fn request_lock(
     engine: &ZookeeperEngine,
     entry: &Arc<ClaimEntry>,
@@ -44,25 +50,25 @@ pub(super) async fn request_lock(
     remote: &mut RemoteState,
 ) -> Result<ClaimStatus> {
     for _ in 0..MAX_TRIES {
-        // A request that can never be granted is refused at once, but not when a waiting claim
-        // tries again.
-        let new = !remote.is_established;
+        // Only a new claim is refused if waiting cannot help. One that waits already goes on
+        // waiting.
+        let is_new = !remote.is_established;
         let found = match &remote.stage {
             NodeStage::New => {
                 if create_node(engine, entry, claim, remote).await? {
                     return Ok(ClaimStatus::Held);
                 }
-                read_position(engine, entry, claim, remote, new).await?
+                read_position(engine, entry, claim, remote, is_new).await?
             }
             NodeStage::CreateSent | NodeStage::Gone => {
                 find_node(engine, entry, remote).await?;
                 continue;
             }
-            NodeStage::Evicted => return Ok(ClaimStatus::Evicted),
-            // A retry: the last answer may have been lost, and the node, too.
-            NodeStage::Created(own) => match confirm(engine, &entry.session, &entry.path(own)).await? {
+            NodeStage::ForceReleased => return Ok(ClaimStatus::ForceReleased),
+            // A repeated request: the node may have been deleted meanwhile.
+            NodeStage::Created(own) => match confirm_node(engine, &entry.session, &entry.path(own)).await? {
                 true if entry.is_held() => Some(ClaimStatus::Held),
-                true => read_position(engine, entry, claim, remote, new).await?,
+                true => read_position(engine, entry, claim, remote, is_new).await?,
                 false => None,
             },
         };
@@ -70,24 +76,26 @@ pub(super) async fn request_lock(
             remote.is_established = !matches!(status, ClaimStatus::Refused(_));
             return Ok(status);
         }
-        lose(entry, remote);
+        mark_node_lost(entry, remote);
     }
     Err(contended_error())
 }
 
+/// Forgets the claim's node and its grant.
 fn reset_state(entry: &ClaimEntry, remote: &mut RemoteState) {
     entry.reset();
     *remote = RemoteState::default();
 }
 
-/// Notes that another client or the server deleted the claim's node. The claim starts again, unless
-/// it was evicted.
-fn lose(entry: &ClaimEntry, remote: &mut RemoteState) {
+/// Notes that another client or the server deleted the claim's node. Unless it was force released,
+/// the claim then starts again with a new node.
+fn mark_node_lost(entry: &ClaimEntry, remote: &mut RemoteState) {
     reset_state(entry, remote);
     remote.stage = NodeStage::Gone;
 }
 
-/// Creates the claim's node. `true`: it is the only one.
+/// Creates the claim's node, and the lock's folder if it may be missing. `true`: it is the only
+/// node in the folder, so the claim holds the lock.
 async fn create_node(
     engine: &ZookeeperEngine,
     entry: &ClaimEntry,
@@ -102,10 +110,10 @@ async fn create_node(
     let (container, ephemeral) =
         (CreateMode::Container.with_acls(acls), CreateMode::EphemeralSequential.with_acls(acls));
     for _ in 0..MAX_TRIES {
-        let cold = !engine.is_folder_known(claim.name());
+        let may_lack_folder = !engine.is_folder_known(claim.name());
         let sent = session.now();
         let mut all = session.client.new_multi_writer();
-        let mut added = if cold { all.add_create(folder, name, &container) } else { Ok(()) };
+        let mut added = if may_lack_folder { all.add_create(folder, name, &container) } else { Ok(()) };
         added = added.and_then(|()| all.add_create(&format!("{folder}/{prefix}"), record.as_bytes(), &ephemeral));
         added = added.and_then(|()| all.add_set_data(folder, name, None));
         added.map_err(|cause| engine.request_error(cause))?;
@@ -128,10 +136,10 @@ async fn create_node(
                 }
                 return Ok(stat.num_children == 1);
             }
-            Err(MultiWriteError::OperationFailed { index: 0, source: Cause::NodeExists }) if cold => {
+            Err(MultiWriteError::OperationFailed { index: 0, source: Cause::NodeExists }) if may_lack_folder => {
                 engine.set_folder_known(claim.name(), true);
             }
-            Err(MultiWriteError::OperationFailed { source: Cause::NoNode, .. }) if cold => {
+            Err(MultiWriteError::OperationFailed { source: Cause::NoNode, .. }) if may_lack_folder => {
                 remote.stage = NodeStage::New;
                 create_base(engine, session).await?;
             }
@@ -149,12 +157,14 @@ async fn create_node(
     Err(contended_error())
 }
 
+/// The claim's node with this path, which the transaction `zxid` created.
 fn parse_node(path: &str, zxid: i64) -> Result<ClaimNode> {
     let node = path.rsplit('/').next().unwrap_or_default();
     let parsed = wire::parse_node_name(node).ok_or_else(|| unexpected_reply(path))?;
     Ok(ClaimNode { node: node.to_owned(), entry: parsed, czxid: zxid.cast_unsigned() })
 }
 
+/// The error for a reply that the request cannot have.
 fn unexpected_reply(detail: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the server sent an unexpected answer: {detail}")).at_engine(error::NAME)
 }
@@ -173,8 +183,8 @@ pub(super) async fn create_persistent(engine: &ZookeeperEngine, session: &Sessio
     result.map_err(|cause| engine.request_error(cause))
 }
 
-/// Looks for a node whose creation was not confirmed, or which was deleted. If there is none, the
-/// claim may have been evicted.
+/// Finds out which node the claim has, after a creation without an answer or a deletion. If it has
+/// none, also finds out whether the claim was force released.
 async fn find_node(engine: &ZookeeperEngine, entry: &ClaimEntry, remote: &mut RemoteState) -> Result<()> {
     let session = &entry.session;
     if matches!(remote.stage, NodeStage::CreateSent) {
@@ -187,8 +197,8 @@ async fn find_node(engine: &ZookeeperEngine, entry: &ClaimEntry, remote: &mut Re
         let path = format!("{}/{node}", entry.folder);
         let stat = session.client.check_stat(&path).await.map_err(|cause| engine.request_error(cause))?;
         match stat {
-            // Belongs to an earlier session of ours, and would end with it, but others wait for it
-            // until then. Or it is a second node.
+            // A node on an earlier session of this client, behind which others would wait until
+            // that session ends; or a second node of the claim.
             Some(stat) if stat.ephemeral_owner != session.client.session_id().0 || found.is_some() => {
                 delete(session, &path).await.map_err(|cause| engine.request_error(cause))?;
             }
@@ -198,17 +208,18 @@ async fn find_node(engine: &ZookeeperEngine, entry: &ClaimEntry, remote: &mut Re
     }
     let stage = match found {
         Some(own) => NodeStage::Created(own),
-        // No eviction finds the claim any more, until it has another node: only one before counts.
-        None if inspect::was_force_released(engine, session, entry.claim).await? => NodeStage::Evicted,
+        // Without a node, the claim cannot be force released any more: only a mark that exists now
+        // counts.
+        None if inspect::was_force_released(engine, session, entry.claim).await? => NodeStage::ForceReleased,
         None => NodeStage::New,
     };
-    // Not earlier: if this step fails half-way, the remaining nodes must be searched for again. No
-    // other client can see that they belong to no claim.
+    // Set last: if this function fails before, the claim's nodes must be searched for again.
+    // Otherwise a node could stay that no client deletes.
     remote.stage = stage;
     Ok(())
 }
 
-/// All nodes of a claim at present, in their order.
+/// The names of all nodes that a claim has now, oldest first.
 pub(super) async fn list_claim_nodes(
     session: &Session,
     folder: &str,
@@ -228,7 +239,7 @@ pub(super) async fn list_claim_nodes(
     Ok(own_nodes)
 }
 
-/// Deletes a node. `true`: it existed.
+/// Deletes a node; `false` if it did not exist.
 pub(super) async fn delete(session: &Session, path: &str) -> std::result::Result<bool, Cause> {
     let sent = session.now();
     let result = session.client.delete(path, None).await;
@@ -240,8 +251,9 @@ pub(super) async fn delete(session: &Session, path: &str) -> std::result::Result
     }
 }
 
-/// Whether a node exists, checked by a write, which only the leader can commit.
-async fn confirm(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result<bool> {
+/// Whether a node exists. The check is a write, which only the leader can commit, so it also shows
+/// that the session exists.
+async fn confirm_node(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result<bool> {
     let sent = session.now();
     let mut check = session.client.new_multi_writer();
     check.add_check_version(path, -1).map_err(|cause| engine.request_error(cause))?;
@@ -254,27 +266,28 @@ async fn confirm(engine: &ZookeeperEngine, session: &Session, path: &str) -> Res
     }
 }
 
-/// Reads the list, finds the claim's position in it, and sets watches if it waits. `None`: its node
-/// was deleted.
+/// Reads the list of nodes, finds the claim's state in it, and sets the watches that a waiter
+/// needs. Re-enters if the owner holds the lock. `None`: the claim's node was deleted. `is_new`:
+/// the claim may be refused.
 async fn read_position(
     engine: &ZookeeperEngine,
     entry: &Arc<ClaimEntry>,
     claim: &Claim,
     remote: &mut RemoteState,
-    new: bool,
+    is_new: bool,
 ) -> Result<Option<ClaimStatus>> {
     let (session, folder) = (&entry.session, &entry.folder);
-    let mut all = false;
-    // Until this step ends, the claim may already hold, or watch the wrong node.
+    let mut watches_folder = false;
+    // Until this function ends, the claim may already hold the lock, or watch the wrong node.
     if let Some(armed) = &mut remote.armed_watch {
         armed.is_sufficient = false;
     }
     for _ in 0..MAX_TRIES {
         let NodeStage::Created(own) = &remote.stage else { return Ok(None) };
         let id = own.entry.id();
-        let breaks = session.connection_changes();
+        let connection_changes = session.connection_changes();
         let sent = session.now();
-        let (nodes, event) = if all {
+        let (nodes, event) = if watches_folder {
             let result = session.client.list_and_watch_children(folder).await;
             session.note_read(sent, &result);
             match result {
@@ -295,9 +308,10 @@ async fn read_position(
             return Ok(None);
         }
         remote.queue = build_queue(engine, session, folder, &nodes).await?;
-        match remote.queue.state_of(id, new) {
+        match remote.queue.state_of(id, is_new) {
             ClaimState::Held => return Ok(Some(ClaimStatus::Held)),
-            // A hold that has ended is no reason to refuse: it is deleted, and the list read again.
+            // Another claim of the same owner excludes this one. If that one has ended, its node is
+            // deleted, and the list is read again.
             ClaimState::Refused(Refusal::Upgrade(_))
                 if ended_holds::delete_ended_holds(engine, entry, &remote.queue, id).await? => {}
             ClaimState::Refused(refusal) => return Ok(Some(ClaimStatus::Refused(refusal))),
@@ -310,16 +324,16 @@ async fn read_position(
             ClaimState::Waiting { ahead, watch: WatchTarget::AllHolders } => match event {
                 Some(event) => {
                     remote.armed_watch =
-                        Some(ArmedWatch::new(WatchTarget::AllHolders, event, breaks).mark_sufficient());
+                        Some(ArmedWatch::new(WatchTarget::AllHolders, event, connection_changes).mark_sufficient());
                     return Ok(Some(ClaimStatus::Waiting(ahead)));
                 }
-                None => all = true,
+                None => watches_folder = true,
             },
             ClaimState::Waiting { ahead, watch } => {
-                let armed =
+                let is_armed =
                     remote.armed_watch.as_mut().is_some_and(|armed| armed.watch == watch && armed.is_uninterrupted());
-                // If the list was read after the watch was set, no event can be missed.
-                if armed || arm_watch(engine, entry, remote, watch).await? == TargetState::Untouched {
+                // If the list was read after the watch was set, no event is missed.
+                if is_armed || arm_watch(engine, entry, remote, watch).await? == TargetState::Untouched {
                     let exists = !remote.queue.is_next_after(id, watch) || watch_own(engine, entry, remote).await?;
                     remote.armed_watch.iter_mut().for_each(|armed| armed.is_sufficient = true);
                     return Ok(exists.then_some(ClaimStatus::Waiting(ahead)));
@@ -330,19 +344,20 @@ async fn read_position(
     Err(contended_error())
 }
 
-/// The state of the node to watch.
+/// What setting a watch showed about the watched node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TargetState {
     /// It exists, unchanged since its creation.
     Untouched,
-    /// It exists, but has changed: another claim may have joined it after our list was read.
+    /// It exists, but its data has changed: another claim may have re-entered with it since the
+    /// list was read.
     Changed,
-    /// It does not exist, or our own node does not.
+    /// It does not exist, or the claim's own node does not.
     Gone,
 }
 
-/// Watches one claim ahead. If ours is the next claim, it watches its own node, too: then it
-/// acquires the lock without another request.
+/// Sets a watch on one node ahead. If the claim is the next to hold the lock after that, also
+/// watches the claim's own node, so that it can acquire the lock without another request.
 async fn arm_watch(
     engine: &ZookeeperEngine,
     entry: &Arc<ClaimEntry>,
@@ -355,27 +370,27 @@ async fn arm_watch(
     };
     let Some(node) = remote.queue.find(target) else { return Ok(TargetState::Gone) };
     let path = format!("{}/{}", entry.folder, wire::node_name(node));
-    let next = remote.queue.is_next_after(own.entry.id(), watch);
+    let is_next = remote.queue.is_next_after(own.entry.id(), watch);
     remote.armed_watch = None;
-    let breaks = session.connection_changes();
+    let connection_changes = session.connection_changes();
     let sent = session.now();
     // Unlike `exists`, this leaves no watch if the node does not exist.
     let watching = session.client.get_and_watch_data(&path);
     // Both requests are sent before either is answered.
-    let (result, own) =
-        join(watching, async { if next { watch_own(engine, entry, remote).await } else { Ok(true) } }).await;
+    let (result, own_exists) =
+        join(watching, async { if is_next { watch_own(engine, entry, remote).await } else { Ok(true) } }).await;
     session.note_read(sent, &result);
-    match (result, own?) {
+    match (result, own_exists?) {
         (_, false) | (Err(Cause::NoNode), _) => Ok(TargetState::Gone),
         (Ok((_, stat, watcher)), true) => {
-            remote.armed_watch = Some(ArmedWatch::new(watch, watcher.changed().boxed(), breaks));
+            remote.armed_watch = Some(ArmedWatch::new(watch, watcher.changed().boxed(), connection_changes));
             Ok(if stat.version == 0 { TargetState::Untouched } else { TargetState::Changed })
         }
         (Err(cause), true) => Err(engine.request_error(cause)),
     }
 }
 
-/// Watches the claim's own node, unless it is watched already. `false`: it was deleted.
+/// Sets a watch on the claim's own node, unless there is one. `false`: the node was deleted.
 async fn watch_own(engine: &ZookeeperEngine, entry: &ClaimEntry, remote: &mut RemoteState) -> Result<bool> {
     let NodeStage::Created(own) = &remote.stage else { return Ok(false) };
     if remote.own_watch.is_some() {
@@ -391,8 +406,9 @@ async fn watch_own(engine: &ZookeeperEngine, entry: &ClaimEntry, remote: &mut Re
     }
 }
 
-/// Re-enters with a holding claim of the same owner. `false`: that claim has left, had ended and
-/// was deleted, or has changed.
+/// Re-enters: replaces the claim's node by one that shares the position of the owner's node `host`,
+/// which holds the lock. `false`: it could not, because that node was deleted or has changed; the
+/// caller reads the list again.
 async fn re_enter(
     engine: &ZookeeperEngine,
     entry: &ClaimEntry,
@@ -400,8 +416,8 @@ async fn re_enter(
     remote: &mut RemoteState,
     host: NodeId,
 ) -> Result<bool> {
-    let (NodeStage::Created(first), Some(node)) = (&remote.stage, remote.queue.find(host)) else { return Ok(false) };
-    let (session, options, folder, first) = (&entry.session, &claim.options, &entry.folder, first.clone());
+    let (NodeStage::Created(former), Some(node)) = (&remote.stage, remote.queue.find(host)) else { return Ok(false) };
+    let (session, options, folder, former) = (&entry.session, &claim.options, &entry.folder, former.clone());
     let host = format!("{folder}/{}", wire::node_name(node));
     let (host_claim, parent_position) = (node.claim, node.position());
     let token = node.reentry.map(|reentry| reentry.token);
@@ -419,10 +435,10 @@ async fn re_enter(
     let ephemeral = CreateMode::EphemeralSequential.with_acls(engine.config.access.acls());
     let sent = session.now();
     let mut all = session.client.new_multi_writer();
-    // The changed data makes the waiter that watches the host read the list again.
+    // Writing the host's data again makes the waiter that watches it read the list.
     let added = all
         .add_set_data(&host, &data, Some(stat.version))
-        .and_then(|()| all.add_delete(&entry.path(&first), None))
+        .and_then(|()| all.add_delete(&entry.path(&former), None))
         .and_then(|()| all.add_create(&format!("{folder}/{prefix}"), record.as_bytes(), &ephemeral));
     added.map_err(|cause| engine.request_error(cause))?;
     remote.armed_watch = None;
@@ -431,7 +447,7 @@ async fn re_enter(
     let result = all.commit().await;
     session.note_write(sent, &result);
     if matches!(result, Err(MultiWriteError::OperationFailed { .. })) {
-        remote.stage = NodeStage::Created(first);
+        remote.stage = NodeStage::Created(former);
     }
     match result {
         Ok(done) => {
@@ -446,7 +462,8 @@ async fn re_enter(
     }
 }
 
-/// Waits until the claim holds, or `until`. `None`: its node was deleted.
+/// Waits until the claim holds the lock, or until `until`. `None`: its node was deleted, and it was
+/// not force released.
 pub(super) async fn wait_for_grant(
     engine: &ZookeeperEngine,
     entry: &Arc<ClaimEntry>,
@@ -459,22 +476,22 @@ pub(super) async fn wait_for_grant(
         return Ok(found);
     }
     if !matches!(remote.stage, NodeStage::New) {
-        lose(entry, remote);
+        mark_node_lost(entry, remote);
         if entry.session.is_over() {
-            // The next attempt looks for its mark, on a new session.
+            // The next attempt, on a new session, finds out whether it was force released.
             return Ok(None);
         }
         find_node(engine, entry, remote).await?;
     }
     match &remote.stage {
-        NodeStage::Evicted => return Ok(Some(ClaimStatus::Evicted)),
+        NodeStage::ForceReleased => return Ok(Some(ClaimStatus::ForceReleased)),
         NodeStage::New => engine.claims.remove(entry),
         _ => {}
     }
     Ok(None)
 }
 
-/// The next event on a waiter's own node; never completes if it is not watched.
+/// Waits for an event on a waiter's own node; never completes if that is not watched.
 async fn next_own_event(own: &mut Option<WatchFuture>) -> WatchedEvent {
     match own {
         Some(own) => own.await,
@@ -482,11 +499,13 @@ async fn next_own_event(own: &mut Option<WatchFuture>) -> WatchedEvent {
     }
 }
 
-/// Whether an event on its own node ends the waiting.
-fn ends(event: EventType) -> bool {
+/// Whether an event on a waiter's own node means that it does not wait any more.
+fn ends_wait(event: EventType) -> bool {
     matches!(event, EventType::NodeDeleted | EventType::Session)
 }
 
+/// Waits as [`wait_for_grant`] does, but does not find out whether a deleted node was force
+/// released.
 async fn wait_loop(
     engine: &ZookeeperEngine,
     entry: &Arc<ClaimEntry>,
@@ -498,15 +517,15 @@ async fn wait_loop(
         let (node, id) = match &remote.stage {
             NodeStage::Created(own) => (entry.path(own), own.entry.id()),
             NodeStage::New => return Ok(None),
-            NodeStage::Evicted => return Ok(Some(ClaimStatus::Evicted)),
-            // The last step broke off: find out which node the claim has.
+            NodeStage::ForceReleased => return Ok(Some(ClaimStatus::ForceReleased)),
+            // The last call was dropped half-way: find out which node the claim has.
             NodeStage::CreateSent | NodeStage::Gone => {
                 find_node(engine, entry, remote).await?;
                 continue;
             }
         };
         let Some(armed) = remote.armed_watch.as_mut().filter(|armed| armed.is_sufficient) else {
-            // There is no sufficient watch yet, or the last step broke off.
+            // There is no sufficient watch yet, or the last call was dropped half-way.
             match read_position(engine, entry, claim, remote, false).await? {
                 Some(ClaimStatus::Waiting(_)) => continue,
                 other => return Ok(other),
@@ -514,10 +533,11 @@ async fn wait_loop(
         };
         let event = tokio::select! {
             biased;
-            // Events on our own node come first: a force-released waiter is not next.
+            // Events on the claim's own node come first: a force-released waiter must not take the
+            // lock.
             event = next_own_event(&mut remote.own_watch) => {
                 remote.own_watch = None;
-                if ends(event.event_type) {
+                if ends_wait(event.event_type) {
                     return Ok(None);
                 }
                 remote.armed_watch = None;
@@ -525,33 +545,35 @@ async fn wait_loop(
             }
             event = armed.event.as_mut() => event,
             () = engine.clock.sleep_until(until) => {
-                // A write shows that our session lives, and that the leader knows it.
-                if !confirm(engine, &entry.session, &node).await? {
+                // A write shows that the session exists, and that the leader knows that.
+                if !confirm_node(engine, &entry.session, &node).await? {
                     return Ok(None);
                 }
                 return read_position(engine, entry, claim, remote, false).await;
             }
         };
-        let (steady, watch) = (armed.is_uninterrupted(), armed.watch);
+        let (is_uninterrupted, watch) = (armed.is_uninterrupted(), armed.watch);
         remote.armed_watch = None;
-        // It may have come just after the first check, and before the other event.
+        // An event on the claim's own node may have come after `select!` checked for one, and
+        // before the other event.
         if let Some(event) = remote.own_watch.as_mut().and_then(FutureExt::now_or_never) {
             remote.own_watch = None;
-            if ends(event.event_type) {
+            if ends_wait(event.event_type) {
                 return Ok(None);
             }
         }
         match (event.event_type, watch) {
             (EventType::Session, _) => return Ok(None),
-            // All events since our list was read have arrived, in order: the claim ahead has left,
-            // none has joined it, and our node exists.
+            // All events since the list was read have arrived, in order: the claim ahead has left,
+            // none has re-entered with it, and this claim's node exists. So this claim holds the
+            // lock.
             (EventType::NodeDeleted, WatchTarget::Node(_))
-                if steady && remote.own_watch.is_some() && remote.queue.is_next_after(id, watch) =>
+                if is_uninterrupted && remote.own_watch.is_some() && remote.queue.is_next_after(id, watch) =>
             {
                 return Ok(Some(ClaimStatus::Held));
             }
-            // That claim was granted the lock, or another has joined it: set a new watch first,
-            // then read the list.
+            // The watched claim was granted the lock, or another one has re-entered with it: set a
+            // new watch first, and then read the list.
             (EventType::NodeDataChanged, WatchTarget::Node(_)) => {
                 arm_watch(engine, entry, remote, watch).await?;
             }
@@ -564,7 +586,8 @@ async fn wait_loop(
     }
 }
 
-/// Removes the claim, whether it holds or waits. `true`: it had a node.
+/// Deletes the node of a claim that holds or waits, and removes the claim's entry. `false`: it had
+/// no node.
 pub(super) async fn remove_claim(
     registry: &Arc<ClaimRegistry>,
     entry: &Arc<ClaimEntry>,
@@ -572,18 +595,19 @@ pub(super) async fn remove_claim(
 ) -> std::result::Result<bool, Cause> {
     let exists = match &remote.stage {
         _ if entry.is_gone() => false,
-        NodeStage::New | NodeStage::Gone | NodeStage::Evicted => false,
+        NodeStage::New | NodeStage::Gone | NodeStage::ForceReleased => false,
         NodeStage::Created(own) => {
             let path = entry.path(own);
-            // Not held any more, for any outcome: our own watch must not report a loss.
-            let held = entry.held_path();
+            // Set before the deletion, so that the claim's own watch does not report a loss.
+            let held_path = entry.held_path();
             entry.set_held(None);
             let exists = delete(&entry.session, &path).await.inspect_err(|_| {
-                entry.set_held(held);
+                entry.set_held(held_path);
             })?;
             if !wire::has_ordered_sequence(&own.entry) {
-                // The next claim recreates the folder, which counts from 0. If it has a node
-                // already, it stays.
+                // The sequence of the folder's node names has ended. Deletes the folder, so that
+                // the next claim recreates it and the sequence starts at 0. Fails if the folder has
+                // nodes.
                 let _ = delete(&entry.session, &entry.folder).await;
             }
             exists || entry.was_node_deleted()
@@ -605,7 +629,7 @@ pub(super) async fn remove_claim(
     Ok(exists)
 }
 
-/// The queue of a lock, as of now.
+/// Reads the queue of a lock as it is now.
 pub(super) async fn read_queue(engine: &ZookeeperEngine, session: &Session, folder: &str) -> Result<NodeQueue> {
     let (synced, listed) = join(session.client.sync(folder), session.client.list_children(folder)).await;
     match synced.and(listed) {
@@ -615,7 +639,8 @@ pub(super) async fn read_queue(engine: &ZookeeperEngine, session: &Session, fold
     }
 }
 
-/// Builds the queue from a list of nodes.
+/// The queue that these nodes form. If their sequence has ended, asks the servers for the
+/// transactions that created them, which give the order.
 pub(super) async fn build_queue(
     engine: &ZookeeperEngine,
     session: &Session,
@@ -631,6 +656,6 @@ pub(super) async fn build_queue(
         let stat = stat.map_err(|cause| engine.request_error(cause))?;
         Ok::<_, Error>(stat.map(|stat| (stat.czxid, node)))
     });
-    // A claim that has left in between is not in the queue.
+    // A node that was deleted in between has no transaction, and is left out.
     Ok(wire::queue_by_transaction(try_join_all(with_stats).await?.into_iter().flatten().collect()))
 }

@@ -1,4 +1,5 @@
-//! TLS as the URL configures it. The files are read again for each session.
+//! TLS with the certificate files of the URL. They are read again for each session, so that
+//! replaced ones take effect.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +13,11 @@ use super::config::TlsConfig;
 use super::error;
 use crate::types::{Error, ErrorKind, Result};
 
-/// Reads the files. The error names the one that is wrong.
+/// Reads the certificate files. The error names the file that cannot be used.
 pub(super) fn client_config(tls: &TlsConfig) -> Result<Arc<ClientConfig>> {
-    let (roots, revoked) = authorities(&tls.ca)?;
+    let (roots, revoked) = read_authorities(&tls.ca)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    // Checks the host name of the URL, as without revocation lists; in addition, no certificate of
+    // Like the default verifier, it checks the server's host name. In addition, no certificate of
     // the chain may be revoked.
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
     let verifier = verifier.with_crls(revoked).build().map_err(|cause| pem_error(&tls.ca, &cause))?;
@@ -25,7 +26,7 @@ pub(super) fn client_config(tls: &TlsConfig) -> Result<Arc<ClientConfig>> {
         .map_err(|cause| invalid_url(format!("TLS cannot be set up: {cause}")))?
         .with_webpki_verifier(verifier);
     let Some((cert, key)) = &tls.identity else { return Ok(Arc::new(builder.with_no_client_auth())) };
-    let (cert_text, key_text) = (text(cert)?, text(key)?);
+    let (cert_text, key_text) = (read_text(cert)?, read_text(key)?);
     let to_error = |cause: &dyn std::fmt::Display| {
         let files = format!("{} and {}", cert.display(), key.display());
         invalid_url(format!("{files} are no PEM files of a certificate and its key: {cause}"))
@@ -36,9 +37,10 @@ pub(super) fn client_config(tls: &TlsConfig) -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(builder.with_client_auth_cert(certs, key).map_err(|cause| to_error(&cause))?))
 }
 
-/// The trusted authorities and their revocation lists: both are in one file.
-fn authorities(path: &Path) -> Result<(RootCertStore, Vec<CertificateRevocationListDer<'static>>)> {
-    let text = text(path)?;
+/// Reads the certificates of the trusted authorities and their revocation lists, which are in one
+/// file.
+fn read_authorities(path: &Path) -> Result<(RootCertStore, Vec<CertificateRevocationListDer<'static>>)> {
+    let text = read_text(path)?;
     let certs: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     let revoked: std::result::Result<Vec<_>, _> =
         CertificateRevocationListDer::pem_slice_iter(text.as_bytes()).collect();
@@ -50,12 +52,14 @@ fn authorities(path: &Path) -> Result<(RootCertStore, Vec<CertificateRevocationL
     Ok((roots, revoked.map_err(|cause| pem_error(path, &cause))?))
 }
 
-fn text(path: &Path) -> Result<String> {
+/// Reads a text file.
+fn read_text(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|cause| invalid_url(format!("{} cannot be read: {cause}", path.display())))
 }
 
+/// The error for a file that does not have what its URL option requires.
 fn pem_error(path: &Path, cause: &dyn std::fmt::Display) -> Error {
-    invalid_url(format!("{} is no PEM file of this kind: {cause}", path.display()))
+    invalid_url(format!("{} is not a PEM file that can be used here: {cause}", path.display()))
 }
 
 fn invalid_url(message: String) -> Error {

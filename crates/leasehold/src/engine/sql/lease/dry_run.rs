@@ -1,4 +1,5 @@
-//! For `leasehold doctor`: runs a lock's statements on its table once, and rolls them back.
+//! For `leasehold doctor`: runs the statements of a lock on the lease table once, and rolls them
+//! back.
 
 use std::time::Duration;
 
@@ -9,31 +10,33 @@ use crate::engine::sql::connection::{Connection, row_lock_timeout};
 use crate::engine::sql::ddl::Tables;
 use crate::engine::sql::error::Failure;
 
-/// The TTL of that lease.
+/// The TTL of the lease that the dry run acquires.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Acquires an unused lock, reads and writes its row, and rolls everything back.
-pub async fn dry_run(link: &mut Connection, config: &Config) -> Result<(), Failure> {
-    link.execute_batch("BEGIN").await?;
-    let tried = run_statements(link, config).await;
-    let undone = link.execute_batch("ROLLBACK").await;
+/// Acquires a lock with a random name, reads and writes its row, and rolls everything back. An
+/// error if a statement fails or has another result than for a lock.
+pub async fn dry_run(connection: &mut Connection, config: &Config) -> Result<(), Failure> {
+    connection.execute_batch("BEGIN").await?;
+    let tried = run_statements(connection, config).await;
+    let undone = connection.execute_batch("ROLLBACK").await;
     tried.and(undone)
 }
 
-async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Failure> {
+/// Runs the statements inside a transaction, which the caller rolls back.
+async fn run_statements(connection: &mut Connection, config: &Config) -> Result<(), Failure> {
     let unexpected = |detail: &str| Failure::UnexpectedReply(detail.to_owned());
     let sql = LeaseStatements::new(config.dialect, &Tables::from_config(config));
     let name = format!("leasehold-doctor-{:032x}", crate::random::random_bits());
-    let nobody = state::write(&Content::default(), instant_from_micros(0));
+    let empty_state = state::write(&Content::default(), instant_from_micros(0));
     let ttl = i64::try_from(TTL.as_micros()).unwrap_or(1);
-    let wait = row_lock_timeout(TTL);
-    let (text, values) = sql.acquire(&name, ttl, &nobody, 0, &wait);
-    let reply = link.run(text, &values).await?;
+    let lock_timeout = row_lock_timeout(TTL);
+    let (text, values) = sql.acquire(&name, ttl, &empty_state, 0, &lock_timeout);
+    let reply = connection.run(text, &values).await?;
     let Some(version) = sql.write_time(&reply).map_err(unexpected)? else {
         return Err(unexpected("a new lock is held"));
     };
     let (text, values) = sql.read(&name);
-    if link.run(text, &values).await?.row().is_none() {
+    if connection.run(text, &values).await?.row().is_none() {
         return Err(unexpected("the written row cannot be read"));
     }
     let token = u64::try_from(version).unwrap_or(0);
@@ -43,16 +46,16 @@ async fn run_statements(link: &mut Connection, config: &Config) -> Result<(), Fa
         token,
         busy: 0,
         max_new_ttl: None,
-        state: nobody,
+        state: empty_state,
         notifications: &[],
-        row_lock_timeout: &wait,
+        row_lock_timeout: &lock_timeout,
     };
     let (text, values) = sql.swap(&swap);
-    let reply = link.run(text, &values).await?;
+    let reply = connection.run(text, &values).await?;
     sql.write_time(&reply).map_err(unexpected)?.map(drop).ok_or_else(|| unexpected("the written row cannot be updated"))
 }
 
-/// Why a row's state cannot be parsed, if so.
+/// What is wrong with the `state` of a row; `None` if it can be parsed.
 pub fn corruption(text: &str) -> Option<&'static str> {
     state::read(text, instant_from_micros(0)).err()
 }

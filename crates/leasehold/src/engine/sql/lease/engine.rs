@@ -1,4 +1,4 @@
-//! Implements the engine trait on the lease table.
+//! Implements the [`Engine`] trait with the lease table.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,10 +32,10 @@ use crate::logic::lease as rules;
 use crate::logic::local_hand_off::LocalHandOff;
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
-/// Time limit of a step that no claim's TTL bounds.
+/// The time limit of a step for which no claim's TTL sets one.
 pub(super) const DEFAULT_STEP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Locks in a table of leases.
+/// The engine of `technique=row`, which keeps locks in a table of leases.
 #[derive(Debug)]
 pub(crate) struct LeaseEngine {
     pub(super) pool: Arc<Pool>,
@@ -43,26 +43,33 @@ pub(crate) struct LeaseEngine {
     pub(super) sql: LeaseStatements,
     records: StoredRecords,
     capabilities: Capabilities,
-    /// Identifies this client to others.
+    /// A random id of this client, which rows and notification channels use. It begins with `-` if
+    /// the client receives no notifications.
     pub(super) client_id: Arc<str>,
-    /// Whether a granted claim can be sent a notification.
+    /// Whether this client can notify others: PostgreSQL can, MySQL cannot.
     pub(super) can_notify: bool,
-    /// Whether no notification would reach us at present.
+    /// Whether notifications from other clients do not reach this one at present.
     is_unsubscribed: AtomicBool,
     /// The shortest TTL of any claim so far, in milliseconds.
     shortest_ttl_ms: AtomicU64,
-    /// Our wake-up locks, where the database sends no notifications.
+    /// The wake-up locks of this client's claims; `None` if the database sends notifications, or if
+    /// waiters only poll.
     pub(super) wakeup_locks: Option<WakeupLocks>,
-    /// How many connections may wait on other clients' wake-up locks.
+    /// One permit for each connection that may wait on another client's wake-up lock; `None` as for
+    /// `wakeup_locks`.
     pub(super) wait_permits: Option<Arc<Semaphore>>,
+    /// The locks that this client uses at present.
     pub(super) lock_states: Mutex<HashMap<LockName, Arc<LockState>>>,
     pub(super) losses: LossBroadcaster,
+    /// The task that receives notifications, if the client does.
     listener: Mutex<Option<JoinHandle<()>>>,
-    /// Our claims that hold a lock.
+    /// The claims of this client that hold a lock.
     held_claims: Mutex<HashSet<ClaimId>>,
-    /// Notified when the first of them acquires: the listening connection is needed again.
+    /// Notified when a client that gave up its connections acquires a lock: it needs the one that
+    /// listens again.
     pub(super) first_hold: Arc<Notify>,
-    /// Notified when a row is cached: a task must then check whether others write to it.
+    /// Notified when a row is cached: `version_poll` must then check whether other clients write to
+    /// it.
     pub(super) row_cached: Arc<Notify>,
 }
 
@@ -70,11 +77,11 @@ impl LeaseEngine {
     /// Connects, and creates the table if it does not exist.
     pub(crate) async fn open(config: Config, capabilities: Capabilities, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
-        let sends = config.dialect == Dialect::Postgres;
+        let can_notify = config.dialect == Dialect::Postgres;
         let connections = config.connections;
-        // One connection to listen on; or one for our wake-up locks and some to wait for those of
-        // others. The rest run statements.
-        let (reserved, wakeup_connections) = match (config.wake, sends) {
+        // Reserved: one connection to listen on; or one that holds this client's wake-up locks, and
+        // some that wait for those of other clients. The rest run statements.
+        let (reserved, wakeup_connections) = match (config.wake, can_notify) {
             (WakeMode::Poll, _) => (0, 0),
             (WakeMode::Auto, true) => (1, 0),
             (WakeMode::Auto, false) => (1 + connections / 3, connections / 3),
@@ -82,17 +89,19 @@ impl LeaseEngine {
         let pool = Pool::with_limit(&config, (connections - reserved).max(1));
         let sql = LeaseStatements::new(config.dialect, &Tables::from_config(&config));
         let second = check_pooler(&pool).await?;
-        let mut link = pool.borrow_or_error().await?;
-        create_tables(&config, &mut link).await.map_err(|failure| pool.to_error(&failure))?;
-        // A lease that others may judge expired this much early must still be renewed in time.
+        let mut connection = pool.borrow_or_error().await?;
+        create_tables(&config, &mut connection).await.map_err(|failure| pool.to_error(&failure))?;
+        // Other servers may consider a lease expired by the clock skew too early. It must still be
+        // renewed in time.
         let mut capabilities = capabilities;
         capabilities.min_ttl = capabilities.min_ttl.max(config.clock_skew * 3);
-        // A named lock exists on one server only.
+        // In a Galera cluster, a named lock exists on one server only.
         let uses_wakeup_locks = wakeup_connections > 0
-            && !parse_is_galera(link.run(IS_GALERA_QUERY, &[]).await).map_err(|failure| pool.to_error(&failure))?;
-        drop(link);
-        let listens = sends && config.wake == WakeMode::Auto;
-        let inbox = format!("{}{:016x}", if listens { "" } else { "-" }, crate::random::random_bits() as u64);
+            && !parse_is_galera(connection.run(IS_GALERA_QUERY, &[]).await)
+                .map_err(|failure| pool.to_error(&failure))?;
+        drop(connection);
+        let listens = can_notify && config.wake == WakeMode::Auto;
+        let client_id = format!("{}{:016x}", if listens { "" } else { "-" }, crate::random::random_bits() as u64);
         let wakeup_pool = Arc::clone(&pool);
         let engine = Arc::new(Self {
             records: StoredRecords::new(&pool),
@@ -100,8 +109,8 @@ impl LeaseEngine {
             clock: clock.clone(),
             sql,
             capabilities,
-            client_id: inbox.into(),
-            can_notify: sends,
+            client_id: client_id.into(),
+            can_notify,
             is_unsubscribed: AtomicBool::new(true),
             shortest_ttl_ms: AtomicU64::new(u64::MAX),
             wakeup_locks: uses_wakeup_locks.then(|| WakeupLocks::start(Arc::clone(&wakeup_pool), clock.clone())),
@@ -122,12 +131,13 @@ impl LeaseEngine {
         Ok(engine)
     }
 
+    /// The state of a lock in this client; creates it at the first use.
     pub(super) fn lock_state(&self, name: &LockName) -> Arc<LockState> {
         let mut lock_states = lock(&self.lock_states);
         Arc::clone(lock_states.entry(name.clone()).or_insert_with(|| Arc::new(LockState::new(name.clone()))))
     }
 
-    /// A notification reports that one of our claims was granted the lock at `at`, on the
+    /// Handles a notification that a claim of this client was granted the lock at `at`, on the
     /// database's clock.
     pub(super) fn on_grant_notification(&self, name: &LockName, claim: ClaimId, token: Token, at: Instant) {
         let Some(lock_state) = lock(&self.lock_states).get(name).cloned() else { return };
@@ -135,7 +145,7 @@ impl LeaseEngine {
         let reading = inner.row.as_ref().map(|row| row.reading);
         inner.invalidate_row();
         if inner.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder) == Some(claim) {
-            // This grant replaces any local hand-off to the claim.
+            // The lock was handed off to this claim locally before; this later grant replaces that.
             inner.local_hand_offs = None;
         }
         let Some(waiter) = inner.waiters.get(&claim).cloned() else {
@@ -144,51 +154,53 @@ impl LeaseEngine {
             return;
         };
         if !waiter.is_newer_grant(token) {
-            // Either an old notification or a re-entry, which has its owner's token. Reading the
-            // row decides.
+            // The notification is old, or the claim re-entered and has its owner's token. The
+            // waiter reads the row to find out.
             waiter.wakeup.notify_one();
             return;
         }
-        // The claim was granted after it was last seen waiting, and no earlier than the
-        // notification's time on the clock as we know it.
+        // The claim was granted after it was last seen waiting, so its lease lasts at least until a
+        // TTL after that. The time in the notification may show an earlier end.
         let first = waiter.queued_at().saturating_add(waiter.ttl);
         let end = reading
             .map_or(first, |reading: ClockReading| first.min(reading.local_deadline(at.saturating_add(waiter.ttl))));
         waiter.grant(token, end);
     }
 
-    /// A notification reports that one of our claims changed.
+    /// Handles a notification that the row has changed for a claim of this client.
     pub(super) fn on_change_notification(&self, name: &LockName, claim: ClaimId) {
         if let Some(lock_state) = lock(&self.lock_states).get(name).cloned() {
             let mut inner = lock_state.lock();
             inner.invalidate_row();
             if let Some(waiter) = inner.waiters.get(&claim) {
-                // The change may be the end of a grant that the caller has not fetched yet.
+                // It may have lost a grant that its caller has not fetched yet.
                 waiter.revoke_grant();
             }
         }
     }
 
-    /// Notifications stop reaching us, or reach us again.
-    pub(super) fn set_unsubscribed(&self, deaf: bool) {
-        self.is_unsubscribed.store(deaf, Ordering::SeqCst);
-        // Without notifications, versions must be read.
+    /// Sets whether notifications do not reach this client any more, or reach it again.
+    pub(super) fn set_unsubscribed(&self, is_unsubscribed: bool) {
+        self.is_unsubscribed.store(is_unsubscribed, Ordering::SeqCst);
+        // Without notifications, `version_poll` must read the versions of the rows.
         self.row_cached.notify_one();
         let lock_states: Vec<Arc<LockState>> = lock(&self.lock_states).values().cloned().collect();
         for lock_state in lock_states {
             let mut inner = lock_state.lock();
             inner.invalidate_row();
-            // Each waiter reads the row, then waits in the way that works now.
+            // Each waiter reads the row, and then waits for notifications or polls, as is possible
+            // now.
             for waiter in inner.waiters.values() {
                 waiter.wakeup.notify_one();
             }
         }
-        if !deaf {
-            // Claims that were force released in between got no notification.
+        if !is_unsubscribed {
+            // Claims that were force released in the meantime got no notification.
             self.losses.report_resync();
         }
     }
 
+    /// Runs a request that returns the state of a claim, and converts that to the trait's answer.
     async fn run_op(self: &Arc<Self>, claim: &Arc<Claim>, op: Op) -> Result<AcquireReply> {
         let lock_state = self.lock_state(claim.name());
         let ttl_ms = u64::try_from(claim.options.ttl.as_millis()).unwrap_or(u64::MAX);
@@ -197,6 +209,8 @@ impl LeaseEngine {
         Self::to_answer(outcome, claim.options.ttl, reading)
     }
 
+    /// Converts the state of a claim to the trait's answer. `reading` compares the database's clock
+    /// with this process's.
     fn to_answer(outcome: OpOutcome, ttl: Duration, reading: ClockReading) -> Result<AcquireReply> {
         match outcome {
             OpOutcome::Granted(token, until) => {
@@ -212,7 +226,7 @@ impl LeaseEngine {
         }
     }
 
-    /// Whether no notification would reach us at present.
+    /// Whether notifications from other clients do not reach this one at present.
     pub(super) fn is_unsubscribed(&self) -> bool {
         self.is_unsubscribed.load(Ordering::SeqCst)
     }
@@ -227,44 +241,45 @@ impl LeaseEngine {
         !lock(&self.held_claims).is_empty()
     }
 
-    /// Notes that one of our claims holds its lock, or no longer does.
-    fn set_held(self: &Arc<Self>, claim: ClaimId, holds: bool) {
+    /// Notes that a claim of this client holds its lock, or no longer does.
+    fn set_held(self: &Arc<Self>, claim: ClaimId, is_held: bool) {
         let mut held = lock(&self.held_claims);
-        let spared = self.pool.is_releasing_idle();
-        let changed = if holds { held.insert(claim) } else { held.remove(&claim) };
+        let was_releasing_idle = self.pool.is_releasing_idle();
+        let changed = if is_held { held.insert(claim) } else { held.remove(&claim) };
         if !changed {
             return;
         }
         self.pool.set_held_locks(held.len());
-        if holds && spared {
-            // A holder must renew: it needs a connection from now on, and notifications of force
-            // releases.
+        if is_held && was_releasing_idle {
+            // A holder needs a connection to renew its lease, and one to receive notifications of
+            // force releases.
             let pool = Arc::clone(&self.pool);
             tokio::spawn(async move { pool.borrow().await.map(drop) });
             self.first_hold.notify_one();
         }
     }
 
-    /// Checks how many connections the server has left, and so whether waiters close theirs. For
-    /// clients without a listening connection.
+    /// Asks MySQL how many connections it has left. If there are few, notes that the server is
+    /// short of them, so that waiting clients close theirs.
     pub(super) async fn check_connection_load(&self) {
-        let now = if self.pool.has_shortage() { WaitStrategy::Poll } else { WaitStrategy::Listen };
+        let strategy = if self.pool.has_shortage() { WaitStrategy::Poll } else { WaitStrategy::Listen };
         let load = match self.pool.borrow().await {
-            Ok(mut link) => connection_load::query_mysql(&mut link).await,
+            Ok(mut connection) => connection_load::query_mysql(&mut connection).await,
             Err(failure) => Err(failure),
         };
         match load {
-            Ok(load) if connections::next_strategy(now, Some(load), self.is_holder()) == WaitStrategy::Poll => {
+            Ok(load) if connections::next_strategy(strategy, Some(load), self.is_holder()) == WaitStrategy::Poll => {
                 self.pool.set_shortage_for(connection_load::CHECK_INTERVAL * 2);
             }
             Ok(_) => self.pool.set_shortage(false),
-            // The pool notes a refusal where it happens.
+            // If this was a refused connection, the pool has noted it.
             Err(failure) => tracing::debug!(?failure, "the server does not report how many connections it has left"),
         }
     }
 
-    /// Answers a waiting claim when the server has no connection to spare: the claim keeps waiting,
-    /// and keeps its position until that expires.
+    /// Replaces an error by the answer `waiting` if the server refused a connection because it had
+    /// none left. The claim then keeps waiting, and keeps its queue position until that expires.
+    /// `refusals` is the number of refusals before the request.
     fn keep_waiting_if_refused(
         &self,
         answer: Result<AcquireReply>,
@@ -273,13 +288,14 @@ impl LeaseEngine {
     ) -> Result<AcquireReply> {
         match answer {
             Err(error) if error.is_retryable() && self.pool.refusals() > refusals => {
-                tracing::debug!(%error, "waits without a connection");
+                tracing::debug!(%error, "the server has no connection left; the claim waits without one");
                 Ok(waiting)
             }
             answer => answer,
         }
     }
 
+    /// Renews the lease of one claim.
     async fn renew_one(self: &Arc<Self>, claim: &Claim) -> RenewReply {
         let lock_state = self.lock_state(claim.name());
         match self.submit(&lock_state, Op::Renew(claim.id), claim.options.ttl).await {
@@ -296,9 +312,10 @@ impl LeaseEngine {
     }
 }
 
-/// Makes sure that each connection has a session of its own, before it stores state in one. Returns
-/// the second connection, if the check opened one. In PostgreSQL, `None` means that no state may be
-/// stored in a session.
+/// Refuses a PostgreSQL transaction pooler of which the URL says nothing. The check needs two
+/// connections: the first goes to the pool, and the second is returned, for notifications. `None`:
+/// there was no second connection, or no check, because the URL states that there is a pooler or
+/// the database is MySQL.
 async fn check_pooler(pool: &Arc<Pool>) -> Result<Option<Connection>> {
     let config = &pool.config;
     if config.dialect == Dialect::MySql || config.has_transaction_pooler {
@@ -332,13 +349,18 @@ impl Drop for LeaseEngine {
     }
 }
 
-/// How long a client without a connection to listen on waits before its next read.
+/// How long a client waits before it reads a row again, if it has given up its connections. Random.
 pub(super) fn poll_pause() -> Duration {
     connections::poll_pause((crate::random::random_bits() & u128::from(u32::MAX)) as u32)
 }
 
+/// The error if a request had the outcome of another kind of request, which would be a bug.
 fn unexpected(outcome: &OpOutcome) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {outcome:?}")).effect_unknown()
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("a request had the outcome of another one: {outcome:?}; this is a bug in leasehold"),
+    )
+    .effect_unknown()
 }
 
 impl Engine for LeaseEngine {
@@ -420,7 +442,8 @@ impl Engine for LeaseEngine {
         let within = rules::renewal_timeout(claims.iter().map(|claim| claim.options.ttl));
         Step::new(async move {
             let one = async |claim: &Arc<Claim>| {
-                // One row may be locked by another transaction while the others are not.
+                // Another transaction may have locked one of the rows: that must not delay the
+                // others.
                 self.clock.timeout(within, self.renew_one(claim)).await.unwrap_or_else(|_| {
                     tracing::warn!(name = %claim.name(), "a lease was not renewed within {within:?}");
                     RenewReply::Unknown
@@ -434,7 +457,8 @@ impl Engine for LeaseEngine {
         Step::new(async move {
             let lock_state = self.lock_state(claim.name());
             let answer = self.submit(&lock_state, Op::Release(claim.id), claim.options.ttl).await;
-            // Also on failure: no caller waits on this claim any more, and its position expires.
+            // Also after an error: no caller waits for this claim any more, and its position
+            // expires.
             lock_state.lock().waiters.remove(&claim.id);
             self.set_held(claim.id, false);
             match answer?.0 {
@@ -480,7 +504,7 @@ impl Engine for LeaseEngine {
             let lock_state = self.lock_state(&name);
             match self.submit(&lock_state, Op::ForceRelease(claim), DEFAULT_STEP_TIMEOUT).await?.0 {
                 OpOutcome::ForceReleaseDone(contender, token) => {
-                    tracing::warn!(%name, ?claim, ?token, reason, "a claim was evicted");
+                    tracing::warn!(%name, ?claim, ?token, reason, "a claim was force released");
                     Ok(ForceReleaseOutcome { contender, fence_token: token })
                 }
                 OpOutcome::Unknown => {

@@ -1,4 +1,4 @@
-//! Inspection: the holders and waiters of locks.
+//! Inspection of locks: what their rows show.
 
 use super::engine::{DEFAULT_STEP_TIMEOUT, LeaseEngine};
 use super::lock_state::{LockState, lock};
@@ -13,7 +13,7 @@ use crate::logic::lease::call_timeout;
 use crate::types::{LockName, Result, Token};
 use std::sync::Arc;
 
-/// One lock.
+/// The holders and waiters of one lock.
 pub(super) async fn inspect_lock(engine: &Arc<LeaseEngine>, name: LockName) -> Result<LockView> {
     engine.flush_holders(|lock_state| lock_state.name == name).await?;
     let (sql, values) = engine.sql.read(name.as_str());
@@ -23,7 +23,8 @@ pub(super) async fn inspect_lock(engine: &Arc<LeaseEngine>, name: LockName) -> R
     to_lock_view(name, &stored).map_err(|failure| engine.pool.to_error(&failure))
 }
 
-/// All locks whose names start with `prefix`. A damaged row does not hide the others.
+/// All locks with holders or waiters whose names start with `prefix`. A damaged row is listed with
+/// a description of the damage.
 pub(super) async fn list_locks(engine: &Arc<LeaseEngine>, prefix: &str) -> Result<Vec<LockView>> {
     engine.flush_holders(|lock_state| lock_state.name.as_str().starts_with(prefix)).await?;
     let (sql, values) = engine.sql.list(prefix);
@@ -44,7 +45,7 @@ pub(super) async fn list_locks(engine: &Arc<LeaseEngine>, prefix: &str) -> Resul
     Ok(views)
 }
 
-/// Converts a row, without the contenders that have expired.
+/// The view of a row, without the holders and waiters that have expired.
 fn to_lock_view(name: LockName, stored: &StoredRow) -> Result<LockView, Failure> {
     let now = instant_from_micros(stored.now);
     let table = state::read(&stored.state, now)
@@ -68,10 +69,11 @@ fn to_lock_view(name: LockName, stored: &StoredRow) -> Result<LockView, Failure>
 }
 
 impl LeaseEngine {
-    /// Writes our current holders of these locks to their rows, since inspection shows the rows.
-    async fn flush_holders(self: &Arc<Self>, which: impl Fn(&LockState) -> bool) -> Result<()> {
+    /// For the locks that `selects` accepts: writes holders that got the lock by a local hand-off
+    /// to the row, so that the row shows them.
+    async fn flush_holders(self: &Arc<Self>, selects: impl Fn(&LockState) -> bool) -> Result<()> {
         let lock_states: Vec<Arc<LockState>> =
-            lock(&self.lock_states).values().filter(|lock_state| which(lock_state)).cloned().collect();
+            lock(&self.lock_states).values().filter(|lock_state| selects(lock_state)).cloned().collect();
         for lock_state in lock_states {
             let unwritten = lock_state
                 .lock()
@@ -88,23 +90,24 @@ impl LeaseEngine {
         Ok(())
     }
 
-    /// Runs one reading statement on any connection; retries once if the connection was dead.
+    /// Runs one statement that only reads, on any connection. If the connection was dead, runs it
+    /// once more on a new one.
     async fn read_query(&self, sql: &str, values: &[Value]) -> Result<crate::engine::sql::connection::Reply> {
         let to_error = |failure: Failure| self.pool.to_error(&failure);
-        let mut link = self.pool.borrow().await.map_err(to_error)?;
-        match self.run(&mut link, sql, values).await {
+        let mut connection = self.pool.borrow().await.map_err(to_error)?;
+        match self.run(&mut connection, sql, values).await {
             Err(failure) if failure.is_connection_lost(self.pool.config.dialect) => {
-                drop(link);
+                drop(connection);
                 self.pool.discard_idle();
-                let mut link = self.pool.borrow().await.map_err(to_error)?;
-                self.run(&mut link, sql, values).await.map_err(to_error)
+                let mut connection = self.pool.borrow().await.map_err(to_error)?;
+                self.run(&mut connection, sql, values).await.map_err(to_error)
             }
             result => result.map_err(to_error),
         }
     }
 
-    /// The version of a lock's row; zero if there is none. A dead connection stays in use no longer
-    /// than an answer may take.
+    /// The version of a lock's row; 0 if there is no row. Has a time limit, because the connection
+    /// may be dead.
     pub(super) async fn row_version(&self, name: &LockName) -> Result<i64> {
         let (sql, values) = self.sql.read(name.as_str());
         let within = call_timeout(DEFAULT_STEP_TIMEOUT);

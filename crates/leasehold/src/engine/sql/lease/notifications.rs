@@ -1,5 +1,5 @@
-//! Notifications: `LISTEN` on one connection to PostgreSQL, and their delivery to our claims. They
-//! are hints that save time; correctness never depends on them.
+//! PostgreSQL notifications: one connection of each client runs `LISTEN`, and delivers what arrives
+//! to the client's claims. They are hints that save time; correctness never depends on them.
 
 use std::fmt::Display;
 use std::sync::{Arc, Weak};
@@ -17,9 +17,9 @@ use crate::logic::backoff;
 use crate::logic::connections::{self, WaitStrategy};
 use crate::types::{ClaimId, FORMAT, LockName, Token};
 
-/// The channel on which a client listens.
-pub(super) fn channel(inbox: &str) -> String {
-    format!("leasehold_{inbox}")
+/// The name of the channel on which the client with this id listens.
+pub(super) fn channel(client_id: &str) -> String {
+    format!("leasehold_{client_id}")
 }
 
 /// A notification: the number of its format, then its kind, claim, token and lock. The statement
@@ -28,46 +28,47 @@ pub(super) fn text(kind: char, claim: ClaimId, token: Token, name: impl Display)
     format!("{FORMAT} {kind} {:032x} {token} {name}", claim.bits())
 }
 
-/// The inbox of a client that listens has no `-` before it.
-pub(super) fn can_receive(inbox: &str) -> bool {
-    !inbox.starts_with('-')
+/// Whether the client with this id listens; the id of one that does not begins with `-`.
+pub(super) fn can_receive(client_id: &str) -> bool {
+    !client_id.starts_with('-')
 }
 
-/// A connection that listened this long was a success: the back-off restarts from its shortest
-/// pause.
+/// After a connection has listened for this long, the next failure is followed by the shortest
+/// pause again.
 const MIN_LISTEN_TIME: Duration = Duration::from_secs(1);
 
-/// How a listening connection ended.
+/// Why listening on a connection ended.
 enum ListenEnd {
     /// It broke, or could not be opened.
     ConnectionLost,
-    /// The server is short of connections: ours was given up, or refused.
+    /// The server is short of connections: it refused this one, or the client gave it up.
     ConnectionShortage,
-    /// A pooler gives each transaction another session: no connection can listen.
+    /// A pooler gives each transaction another session, so no connection can listen.
     TransactionPooler,
 }
 
-/// Listens as long as the engine lives, on `first` if there is one already. If the server is short
-/// of connections, the client gives its own up and checks now and then whether there are more.
+/// Listens until the engine is dropped, at first on the connection `first` if there is one. If the
+/// server is short of connections, gives up the connection, and checks from time to time whether
+/// there are enough again.
 pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Connection>) {
     let mut failures = 0;
-    let mut wake = WaitStrategy::Listen;
+    let mut strategy = WaitStrategy::Listen;
     loop {
         let Some(strong) = engine.upgrade() else { return };
-        let (pool, inbox, holds) =
+        let (pool, client_id, first_hold) =
             (Arc::clone(&strong.pool), Arc::clone(&strong.client_id), Arc::clone(&strong.first_hold));
         drop(strong);
         let opened = match first.take() {
-            Some(link) => Ok(link),
+            Some(connection) => Ok(connection),
             None => Connection::open(&pool.config).await,
         };
         let end = match opened {
-            Ok(link) => {
-                let began = pool.config.clock.now();
-                let end = listen_once(&engine, &pool, &inbox, link, wake).await;
-                // Only a connection that lasted resets the back-off: a pooler may cut each one
+            Ok(connection) => {
+                let started_at = pool.config.clock.now();
+                let end = listen_once(&engine, &pool, &client_id, connection, strategy).await;
+                // Only a connection that lasted resets the back-off: a pooler may close each one
                 // after its first statement.
-                if pool.config.clock.now().duration_since(began) >= MIN_LISTEN_TIME {
+                if pool.config.clock.now().duration_since(started_at) >= MIN_LISTEN_TIME {
                     failures = 0;
                 }
                 end.unwrap_or_else(|failure| end_reason(&pool, &failure))
@@ -83,7 +84,7 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Connecti
         let pause = match end {
             ListenEnd::TransactionPooler => return,
             ListenEnd::ConnectionShortage => {
-                wake = WaitStrategy::Poll;
+                strategy = WaitStrategy::Poll;
                 pool.set_shortage(true);
                 connection_load::check_pause()
             }
@@ -94,14 +95,15 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Connecti
         failures += 1;
         tokio::select! {
             () = pool.config.clock.sleep(pause) => {}
-            // A holder needs notifications of force releases.
-            () = holds.notified(), if matches!(end, ListenEnd::ConnectionShortage) => {}
+            // The client holds a lock now, and needs notifications of force releases.
+            () = first_hold.notified(), if matches!(end, ListenEnd::ConnectionShortage) => {}
         }
     }
 }
 
+/// Why listening ended with this failure.
 fn end_reason(pool: &Pool, failure: &Failure) -> ListenEnd {
-    tracing::debug!(?failure, "cannot listen");
+    tracing::debug!(?failure, "cannot listen for notifications");
     pool.note_refusal(failure);
     if failure.class(pool.config.dialect) == Some(ErrorClass::TooManyConnections) {
         ListenEnd::ConnectionShortage
@@ -110,39 +112,40 @@ fn end_reason(pool: &Pool, failure: &Failure) -> ListenEnd {
     }
 }
 
-/// Listens on one connection until it ends, or until the server needs it.
+/// Listens on one connection until it ends, or until the server is short of connections. `strategy`
+/// is `Poll` if the client gave up its connection before.
 async fn listen_once(
     engine: &Weak<LeaseEngine>,
     pool: &Pool,
-    inbox: &str,
-    mut link: Connection,
-    wake: WaitStrategy,
+    client_id: &str,
+    mut connection: Connection,
+    strategy: WaitStrategy,
 ) -> Result<ListenEnd, Failure> {
     if !pool.has_own_sessions() {
         let PoolerProbe { first, second, has_transaction_pooler: pooled } =
-            pooler::probe_with(link, &pool.config).await?;
-        link = first;
+            pooler::probe_with(connection, &pool.config).await?;
+        connection = first;
         match second {
             Some(second) => second.close().await,
             None => {
-                link.close().await;
+                connection.close().await;
                 return Ok(ListenEnd::ConnectionShortage);
             }
         }
         if pooled {
-            link.close().await;
+            connection.close().await;
             return Ok(ListenEnd::TransactionPooler);
         }
         pool.mark_own_sessions();
     }
-    if !has_enough_connections(engine, pool, &mut link, wake).await? {
-        link.close().await;
+    if !has_enough_connections(engine, pool, &mut connection, strategy).await? {
+        connection.close().await;
         return Ok(ListenEnd::ConnectionShortage);
     }
-    let listen = format!("LISTEN \"{}\"", channel(inbox));
-    within_timeout(engine, pool, link.execute_batch(&listen)).await?;
+    let listen = format!("LISTEN \"{}\"", channel(client_id));
+    within_timeout(engine, pool, connection.execute_batch(&listen)).await?;
     pool.set_shortage(false);
-    deliver_notifications(engine, pool, link).await
+    deliver_notifications(engine, pool, connection).await
 }
 
 /// When to check the listening connection next: as often as the server's load must be known, and once
@@ -169,26 +172,27 @@ async fn within_timeout<T>(
     pool.config.clock.timeout(timeout, statement).await.unwrap_or_else(|_| Err(Failure::timed_out(timeout)))
 }
 
-/// Whether the server has enough connections for one that listens.
+/// Whether the server has enough connections left for one that listens. `current` is the strategy
+/// until now: a client that polls resumes listening only if there are clearly enough.
 async fn has_enough_connections(
     engine: &Weak<LeaseEngine>,
     pool: &Pool,
-    link: &mut Connection,
-    now: WaitStrategy,
+    connection: &mut Connection,
+    current: WaitStrategy,
 ) -> Result<bool, Failure> {
-    let load = within_timeout(engine, pool, connection_load::query_postgres(link)).await?;
-    let holds = engine.upgrade().is_some_and(|engine| engine.is_holder());
-    Ok(connections::next_strategy(now, Some(load), holds) == WaitStrategy::Listen)
+    let load = within_timeout(engine, pool, connection_load::query_postgres(connection)).await?;
+    let is_holder = engine.upgrade().is_some_and(|engine| engine.is_holder());
+    Ok(connections::next_strategy(current, Some(load), is_holder) == WaitStrategy::Listen)
 }
 
-/// Delivers the notifications of one connection, until it ends or is given up.
+/// Delivers the notifications that arrive on a connection, until it ends or is given up.
 async fn deliver_notifications(
     engine: &Weak<LeaseEngine>,
     pool: &Pool,
-    mut link: Connection,
+    mut connection: Connection,
 ) -> Result<ListenEnd, Failure> {
-    let Some(mut notifications) = link.take_notifications() else { return Ok(ListenEnd::ConnectionLost) };
-    // Looking at the rows finds what was sent before we listened.
+    let Some(mut notifications) = connection.take_notifications() else { return Ok(ListenEnd::ConnectionLost) };
+    // Makes all waiters read their rows: notifications before the `LISTEN` were lost.
     let Some(clock) = engine.upgrade().map(|engine| {
         engine.set_unsubscribed(false);
         engine.clock.clone()
@@ -204,8 +208,8 @@ async fn deliver_notifications(
             }
             () = clock.sleep_until(check_at) => {
                 check_at = next_check(engine, &clock);
-                if !has_enough_connections(engine, pool, &mut link, WaitStrategy::Listen).await? {
-                    link.close().await;
+                if !has_enough_connections(engine, pool, &mut connection, WaitStrategy::Listen).await? {
+                    connection.close().await;
                     return Ok(ListenEnd::ConnectionShortage);
                 }
             }
@@ -214,9 +218,10 @@ async fn deliver_notifications(
 }
 
 impl LeaseEngine {
-    /// Handles one notification, see [`text`]: kind `g` is a grant, `e` a force release, `l` a request
-    /// to the first waiter to look, `r` a request to a holder to release. One in another format is
-    /// ignored: it is a hint.
+    /// Handles one notification: a letter, the claim, a token, the lock's name, and the database's
+    /// time in microseconds, separated by spaces. The letter is `g` for a grant, `e` for a force
+    /// release, `l` if the first waiter must read the row, and `r` for a release request. The token
+    /// is 0 except for `g`.
     fn handle_notification(&self, text: &str) {
         let read = || {
             let mut words = text.splitn(5, ' ');
@@ -235,7 +240,7 @@ impl LeaseEngine {
             }
             Some(("r", claim, ..)) => self.losses.report_release_request(claim),
             Some(("l", claim, _, name, _)) => self.on_change_notification(&name, claim),
-            _ => tracing::warn!(text, "a message in an unknown format"),
+            _ => tracing::warn!(text, "ignored a notification in an unknown format"),
         }
     }
 }

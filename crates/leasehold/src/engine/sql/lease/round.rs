@@ -1,4 +1,5 @@
-//! Rounds: all requests for one lock at a time become one decision and one statement.
+//! Rounds. A round decides all requests of this client that are pending for one lock, and writes
+//! the decision to the lock's row with one statement.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,23 +20,25 @@ use crate::logic::local_hand_off::{LocalHandOff, ReservedTokens};
 use crate::logic::table::{Contender, LockTable, ReleaseEffect};
 use crate::types::{ClaimId, Error, ErrorKind, Token};
 
-/// How often a round is decided again because another client wrote first, before the caller has to
-/// retry.
+/// How many times a round is decided again because another client wrote to the row first. After
+/// that, its requests fail, and their callers retry.
 const MAX_CONFLICTS: usize = 64;
 
-/// How many contenders may hold or wait.
+/// How many claims may hold one lock or wait for it.
 const MAX_CONTENDERS: usize = 10_000;
 
-/// A task runs rounds at this lock. If it ends half-way because its runtime ended, the next request
-/// starts afresh.
+/// Marks that a task runs rounds for this lock. If the task is dropped before it has finished,
+/// because its runtime ended, this resets the lock's state, so that the next request can start a
+/// new task.
 struct RoundGuard {
-    lot: Arc<LockState>,
+    lock_state: Arc<LockState>,
+    /// Whether the task ended in order.
     is_finished: bool,
 }
 
 impl RoundGuard {
     fn new(lock_state: Arc<LockState>) -> Self {
-        Self { lot: lock_state, is_finished: false }
+        Self { lock_state, is_finished: false }
     }
 }
 
@@ -44,7 +47,7 @@ impl Drop for RoundGuard {
         if self.is_finished {
             return;
         }
-        let mut inner = self.lot.lock();
+        let mut inner = self.lock_state.lock();
         inner.is_running_rounds = false;
         inner.row = None;
         inner.has_uncertain_write = true;
@@ -54,7 +57,8 @@ impl Drop for RoundGuard {
 }
 
 impl LeaseEngine {
-    /// Queues a request for a lock, and returns its outcome.
+    /// Adds a request to the next round of a lock, and returns its outcome. `ttl` bounds the time
+    /// limit.
     pub(super) async fn submit(
         self: &Arc<Self>,
         lock_state: &Arc<LockState>,
@@ -86,7 +90,7 @@ impl LeaseEngine {
             inner.pending.push(PendingOp { op, timeout: rules::call_timeout(ttl), reply: reply_sender });
             break !std::mem::replace(&mut inner.is_running_rounds, true);
         };
-        // Runs in the background: the caller may stop waiting while other callers wait for the same
+        // In a task of its own, because this caller may stop waiting while others wait for the same
         // rounds.
         if start {
             tokio::spawn(Arc::clone(self).run_rounds(RoundGuard::new(lock_state)));
@@ -97,14 +101,13 @@ impl LeaseEngine {
         }
     }
 
-    /// Runs rounds while requests are pending.
-    async fn run_rounds(self: Arc<Self>, mut work: RoundGuard) {
-        let lock_state = &work.lot;
+    /// Runs rounds until no request is pending, and no local hand-off has to be written to the row.
+    async fn run_rounds(self: Arc<Self>, mut guard: RoundGuard) {
+        let lock_state = &guard.lock_state;
         loop {
             let requests = {
                 let mut inner = lock_state.lock();
-                // No caller waits for these any more; a separate step cleans up their possible
-                // effects.
+                // Drops requests whose caller has stopped waiting. That caller releases the claim.
                 inner.pending.retain(|request| !request.reply.is_closed() || matches!(request.op, Op::Release(_)));
                 let requests = std::mem::take(&mut inner.pending);
                 if requests.iter().any(|request| matches!(request.op, Op::Release(_) | Op::ForceRelease(_))) {
@@ -112,7 +115,7 @@ impl LeaseEngine {
                 }
                 if requests.is_empty() && !inner.has_unwritten_holder() {
                     inner.is_running_rounds = false;
-                    work.is_finished = true;
+                    guard.is_finished = true;
                     drop(inner);
                     self.remove_if_idle(lock_state);
                     return;
@@ -131,21 +134,21 @@ impl LeaseEngine {
                 }
             };
             match result {
-                Ok((outs, reading)) => {
-                    for (reply, outcome) in replies.into_iter().zip(outs) {
+                Ok((outcomes, reading)) => {
+                    for (reply, outcome) in replies.into_iter().zip(outcomes) {
                         let _ = reply.send(Ok((outcome, reading)));
                     }
                 }
                 Err(failure) => {
-                    // The next renewal at the latest writes the current holder.
+                    // If a local hand-off was not written, the next renewal writes it.
                     let mut inner = lock_state.lock();
                     inner.has_uncertain_write = true;
                     inner.stop_local_hand_offs();
-                    let ends = replies.is_empty() && inner.pending.is_empty();
-                    inner.is_running_rounds = !ends;
-                    work.is_finished = ends;
+                    let is_idle = replies.is_empty() && inner.pending.is_empty();
+                    inner.is_running_rounds = !is_idle;
+                    guard.is_finished = is_idle;
                     drop(inner);
-                    if ends {
+                    if is_idle {
                         tracing::warn!(?failure, name = %lock_state.name, "the present holder could not be written to the row yet");
                         return;
                     }
@@ -157,24 +160,26 @@ impl LeaseEngine {
         }
     }
 
-    /// Runs one round. If the connection turns out to be broken, it tries once more on a new one:
-    /// the server may have restarted, and every step may run twice.
+    /// Runs one round with the time limit `within`. If the connection turns out to be broken, runs
+    /// it once more on a new one: the server may have restarted, and every request is safe to
+    /// repeat.
     async fn run_round(
         self: &Arc<Self>,
         lock_state: &Arc<LockState>,
         ops: &[Op],
         within: Duration,
     ) -> Result<(Vec<OpOutcome>, ClockReading), Failure> {
-        // Which of the released claims are ours.
-        let own: Vec<ClaimId> = {
+        // Which of the claims to release hold the lock by way of this client.
+        let own_holders: Vec<ClaimId> = {
             let inner = lock_state.lock();
-            let passed = inner.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder);
+            let local_holder = inner.local_hand_offs.as_ref().and_then(LocalHandOff::current_holder);
             let is_ours = |claim: ClaimId| {
-                passed == Some(claim) || inner.row.as_ref().is_some_and(|row| row.content.table.holder(claim).is_some())
+                local_holder == Some(claim)
+                    || inner.row.as_ref().is_some_and(|row| row.content.table.holder(claim).is_some())
             };
             ops.iter().filter_map(Op::released_claim).filter(|claim| is_ours(*claim)).collect()
         };
-        let writes = lock_state.lock().writes_begun;
+        let writes_before = lock_state.lock().writes_begun;
         match self.decide(lock_state, ops, within).await {
             Err(failure) if failure.is_connection_lost(self.pool.config.dialect) => {
                 tracing::debug!(?failure, name = %lock_state.name, "retrying on another connection");
@@ -185,19 +190,20 @@ impl LeaseEngine {
                     inner.stop_local_hand_offs();
                 }
                 self.pool.discard_idle();
-                let wrote = lock_state.lock().writes_begun > writes;
+                let may_have_written = lock_state.lock().writes_begun > writes_before;
                 let (mut outcomes, reading) = Box::pin(self.decide(lock_state, ops, within)).await?;
-                // The claim was ours and does not exist any more: our first try released it.
+                // A claim of this client held and does not exist any more: the first try released
+                // it.
                 for (op, outcome) in ops.iter().zip(&mut outcomes) {
-                    if let (Op::Release(claim), OpOutcome::Released(departure @ ReleaseEffect::Absent)) =
+                    if let (Op::Release(claim), OpOutcome::Released(effect @ ReleaseEffect::Absent)) =
                         (op, &mut *outcome)
-                        && own.contains(claim)
+                        && own_holders.contains(claim)
                     {
-                        *departure = ReleaseEffect::Released;
+                        *effect = ReleaseEffect::Released;
                     }
-                    // Another client's claim does not exist any more: our first try may have
-                    // removed it, or its client did.
-                    if wrote && *outcome == OpOutcome::ForceReleaseDone(None, None) {
+                    // A claim to force release does not exist any more: the first try may have
+                    // removed it, or its own client did.
+                    if may_have_written && *outcome == OpOutcome::ForceReleaseDone(None, None) {
                         *outcome = OpOutcome::Unknown;
                     }
                 }
@@ -207,45 +213,61 @@ impl LeaseEngine {
         }
     }
 
+    /// Reads the row if necessary, applies the requests to it, and writes the result; starts over
+    /// while other clients write first. Returns one outcome per request, and the clock reading to
+    /// which their times refer.
     async fn decide(
         self: &Arc<Self>,
         lock_state: &Arc<LockState>,
         ops: &[Op],
         within: Duration,
     ) -> Result<(Vec<OpOutcome>, ClockReading), Failure> {
-        let mut link = self.pool.borrow().await?;
-        let wait = row_lock_timeout(within);
+        let mut connection = self.pool.borrow().await?;
+        let lock_timeout = row_lock_timeout(within);
         let mut row = lock_state.lock().row.take();
-        // A row read before these requests arrived decides only a write that is conditional on it.
-        let mut fresh = false;
-        let mut free = row.is_none() && !lock_state.lock().has_unwritten_holder();
+        // Whether the row was read in this round. If not, it is only good for a write that succeeds
+        // if the row is still the same.
+        let mut is_fresh = false;
+        let mut may_be_free = row.is_none() && !lock_state.lock().has_unwritten_holder();
         for _ in 0..MAX_CONFLICTS {
             let foreign_changes = lock_state.lock().foreign_changes;
             let found = match row.take() {
                 Some(row) => row,
-                None => match self.acquire_or_read(lock_state, ops, &wait, &mut link, &mut free, &mut fresh).await? {
-                    Some(row) => row,
-                    None => continue,
-                },
+                None => {
+                    match self
+                        .acquire_or_read(
+                            lock_state,
+                            ops,
+                            &lock_timeout,
+                            &mut connection,
+                            &mut may_be_free,
+                            &mut is_fresh,
+                        )
+                        .await?
+                    {
+                        Some(row) => row,
+                        None => continue,
+                    }
+                }
             };
-            if !fresh && free && ops.len() == 1 {
+            if !is_fresh && may_be_free && ops.len() == 1 {
                 return Ok(self.cache_and_grant(lock_state, found));
             }
             let local = self.clock.now();
-            let now = if fresh { found.reading.server_time } else { found.reading.min_server_time(local) };
+            let now = if is_fresh { found.reading.server_time } else { found.reading.min_server_time(local) };
             let now = now.saturating_sub(self.pool.config.clock_skew);
             let mut content = found.content.clone();
             let mut last = found.token;
             let hand_offs = self.apply_local_hand_offs(lock_state, ops, &mut content.table, last, now);
-            let alive =
+            let is_polled =
                 |claim: ClaimId| lock_state.lock().waiters.get(&claim).is_some_and(|waiter| waiter.is_polled(local));
             let (mut outcomes, effects) =
-                step::apply_all(ops, &found.content, &mut content, &mut last, now, &self.client_id, &alive);
+                step::apply_all(ops, &found.content, &mut content, &mut last, now, &self.client_id, &is_polled);
             let table = &content.table;
-            check_room(table)?;
+            check_contender_count(table)?;
             let changed = content != found.content || last != found.token || found.needs_rewrite;
-            if !changed && !fresh {
-                // There is no write, so the row must be read now to be sure.
+            if !changed && !is_fresh {
+                // No write would show that the cached row is still the same, so it must be read.
                 continue;
             }
             if !changed || found.version < 0 {
@@ -259,16 +281,16 @@ impl LeaseEngine {
             let tokens = ReservedTokens::reserve(hand_offs.as_ref(), table, is_ours, &mut last);
             let messages = self.notifications(&lock_state.name, table, &effects);
             let swap = Swap {
-                row_lock_timeout: &wait,
+                row_lock_timeout: &lock_timeout,
                 ..swap(lock_state.name.as_str(), found.version, last, &content, now, &messages)
             };
-            // If no contender and no eviction is left, no reply needs a time.
+            // If nothing is left in the row, no answer needs the time of the write.
             let clears = content.is_empty()
                 && messages.is_empty()
                 && outcomes.iter().all(|outcome| matches!(outcome, OpOutcome::Released(_)));
             lock_state.lock().record_write(last);
             let sent = self.clock.now();
-            let Some(at) = self.write(&mut link, &swap, clears.then_some(now)).await? else { continue };
+            let Some(at) = self.write(&mut connection, &swap, clears.then_some(now)).await? else { continue };
             let reading = ClockReading { sent, received: self.clock.now(), server_time: at };
             let written = CachedRow {
                 version: found.version + 1,
@@ -285,71 +307,80 @@ impl LeaseEngine {
         Err(Failure::Contended(format!("other clients wrote first {MAX_CONFLICTS} times in a row")))
     }
 
-    /// Writes the decision over the row that was read; with `clears`, without a time of its own.
-    /// Returns the time of the write on the database's clock. `None`: another client wrote first.
+    /// Writes the decision if the row still has the version that was read. Returns the time of the
+    /// write on the database's clock, or `None` if another client wrote first. `clears` is set if
+    /// the row becomes empty: then the statement does not ask for the time, and this returns
+    /// `clears` instead.
     async fn write(
         &self,
-        link: &mut PooledConnection,
+        connection: &mut PooledConnection,
         swap: &Swap<'_>,
         clears: Option<Instant>,
     ) -> Result<Option<Instant>, Failure> {
         let Some(now) = clears else {
             let (sql, values) = self.sql.swap(swap);
-            let reply = self.run(link, sql, &values).await?;
+            let reply = self.run(connection, sql, &values).await?;
             return Ok(self.sql.write_time(&reply).map_err(unexpected_reply)?.map(instant_from_micros));
         };
         let (sql, values) = self.sql.clear(swap);
-        Ok((self.run(link, sql, &values).await?.rows_changed > 0).then_some(now))
+        Ok((self.run(connection, sql, &values).await?.rows_changed > 0).then_some(now))
     }
 
-    /// Acquires the lock if it may be free, or reads its row. `None`: there was no row, and a
-    /// request wants the lock.
+    /// If a request wants the lock and it may be free, acquires it in one statement; otherwise
+    /// reads the row, and sets `is_fresh`. `None`: there is no row and a request wants the lock;
+    /// the caller tries again, and then acquires it.
     async fn acquire_or_read(
         &self,
         lock_state: &LockState,
         ops: &[Op],
-        wait: &str,
-        link: &mut PooledConnection,
-        free: &mut bool,
-        fresh: &mut bool,
+        lock_timeout: &str,
+        connection: &mut PooledConnection,
+        may_be_free: &mut bool,
+        is_fresh: &mut bool,
     ) -> Result<Option<CachedRow>, Failure> {
         let wanted = ops.iter().find_map(|op| if let Op::Attempt { claim, .. } = op { Some(claim) } else { None });
-        if let Some(claim) = wanted.filter(|_| *free)
-            && let Some(taken) = self.acquire_free(lock_state, claim, wait, link).await?
+        if let Some(claim) = wanted.filter(|_| *may_be_free)
+            && let Some(acquired) = self.acquire_free(lock_state, claim, lock_timeout, connection).await?
         {
-            return Ok(Some(taken));
+            return Ok(Some(acquired));
         }
-        *free = false;
-        *fresh = true;
-        let found = self.read(lock_state, link).await?;
+        *may_be_free = false;
+        *is_fresh = true;
+        let found = self.read(lock_state, connection).await?;
         if found.is_none() && wanted.is_some() {
-            *free = true;
-            *fresh = false;
+            *may_be_free = true;
+            *is_fresh = false;
             return Ok(None);
         }
         if found.is_some() {
             return Ok(found);
         }
-        // The lock was never acquired, or its row was deleted by hand. Even so, a force release's
-        // token is above all earlier ones.
+        // There is no row: the lock was never acquired, or its row was deleted by hand. The
+        // requests still need the database's time, because no token is below it.
         let sent = self.clock.now();
-        let reply = self.run(link, self.sql.clock(), &[]).await?;
+        let reply = self.run(connection, self.sql.clock(), &[]).await?;
         let server_time = reply.value().and_then(Value::int).ok_or_else(|| unexpected_reply("no time"))?;
         let reading = ClockReading { sent, received: self.clock.now(), server_time: instant_from_micros(server_time) };
         Ok(Some(CachedRow { version: -1, token: 0, content: Content::default(), needs_rewrite: false, reading }))
     }
 
-    /// Runs one statement; creates the table if it does not exist.
-    pub(super) async fn run(&self, link: &mut PooledConnection, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
-        let (mut collisions, mut was_written) = (0, false);
+    /// Runs one statement. Repeats it after a deadlock or serialization failure, and after creating
+    /// the table if that does not exist.
+    pub(super) async fn run(
+        &self,
+        connection: &mut PooledConnection,
+        sql: &str,
+        values: &[Value],
+    ) -> Result<Reply, Failure> {
+        let (mut conflicts, mut has_created_tables) = (0, false);
         loop {
-            match link.run(sql, values).await {
+            match connection.run(sql, values).await {
                 Err(failure) => match failure.class(self.pool.config.dialect) {
-                    // The server chose this transaction to give way: no effect.
-                    Some(ErrorClass::Conflict) if collisions < 8 => collisions += 1,
-                    Some(ErrorClass::NoTable) if !was_written => {
-                        was_written = true;
-                        Box::pin(super::super::create_tables(&self.pool.config, link)).await?;
+                    // The server aborted this transaction in favour of another: it had no effect.
+                    Some(ErrorClass::Conflict) if conflicts < 8 => conflicts += 1,
+                    Some(ErrorClass::NoTable) if !has_created_tables => {
+                        has_created_tables = true;
+                        Box::pin(super::super::create_tables(&self.pool.config, connection)).await?;
                     }
                     _ => return Err(failure),
                 },
@@ -358,16 +389,17 @@ impl LeaseEngine {
         }
     }
 
-    /// Acquires the lock for a claim if it is free.
+    /// Acquires the lock for a claim if it is free, with one statement, and returns the row as
+    /// written. `None`: it is not free.
     async fn acquire_free(
         &self,
         lock_state: &LockState,
         claim: &Claim,
-        wait: &str,
-        link: &mut PooledConnection,
+        lock_timeout: &str,
+        connection: &mut PooledConnection,
     ) -> Result<Option<CachedRow>, Failure> {
         let mut contender = step::new_contender(claim, &self.client_id);
-        // Placeholders for what the statement returns.
+        // Placeholders, for which the statement inserts its time and the new token.
         contender.expires_at = Instant::default().saturating_add(contender.ttl);
         contender.token = Token(u64::MAX);
         contender.order = 1;
@@ -375,9 +407,9 @@ impl LeaseEngine {
         let text = state::write(&content, Instant::default());
         let ttl = i64::try_from(claim.options.ttl.as_micros()).unwrap_or(i64::MAX / 4);
         let skew = i64::try_from(self.pool.config.clock_skew.as_micros()).unwrap_or(0);
-        let (sql, values) = self.sql.acquire(lock_state.name.as_str(), ttl, &text, skew, wait);
+        let (sql, values) = self.sql.acquire(lock_state.name.as_str(), ttl, &text, skew, lock_timeout);
         let sent = self.clock.now();
-        let reply = self.run(link, sql, &values).await?;
+        let reply = self.run(connection, sql, &values).await?;
         let Some(at) = self.sql.write_time(&reply).map_err(unexpected_reply)? else { return Ok(None) };
         let token = u64::try_from(at).map_err(|_| unexpected_reply("a time below zero"))?;
         if let Some(lost) = lock_state
@@ -398,7 +430,8 @@ impl LeaseEngine {
         Ok(Some(CachedRow { version: at, token, content, needs_rewrite: false, reading }))
     }
 
-    /// Remembers a row that holds only the requesting claim, and answers with its grant.
+    /// Caches a row that [`acquire_free`](Self::acquire_free) has written, and returns the grant to
+    /// its only claim.
     fn cache_and_grant(&self, lock_state: &LockState, row: CachedRow) -> (Vec<OpOutcome>, ClockReading) {
         let reading = row.reading;
         let outcome = row
@@ -411,31 +444,32 @@ impl LeaseEngine {
         (outcome.into_iter().collect(), reading)
     }
 
-    /// Reads the row. `None`: the lock was never acquired, or its row was deleted by hand.
+    /// Reads the row of a lock. `None`: there is no row, because the lock was never acquired, or
+    /// because the row was deleted by hand.
     pub(super) async fn read(
         &self,
         lock_state: &LockState,
-        link: &mut PooledConnection,
+        connection: &mut PooledConnection,
     ) -> Result<Option<CachedRow>, Failure> {
         let (sql, values) = self.sql.read(lock_state.name.as_str());
         let sent = self.clock.now();
-        let reply = self.run(link, sql, &values).await?;
-        let received_at = self.clock.now();
+        let reply = self.run(connection, sql, &values).await?;
+        let received = self.clock.now();
         let Some(found) = reply.row() else { return Ok(None) };
         let StoredRow { version, token, now, state } = wire::parse_row(found)?;
         let server_time = instant_from_micros(now);
-        let (content, healed) = state::read_and_correct(&state, server_time)
+        let (content, needs_rewrite) = state::read_and_correct(&state, server_time)
             .map_err(|reason| corrupt_row(lock_state.name.as_str(), reason))?;
         Ok(Some(CachedRow {
             version,
             token,
             content,
-            needs_rewrite: healed,
-            reading: ClockReading { sent, received: received_at, server_time },
+            needs_rewrite,
+            reading: ClockReading { sent, received, server_time },
         }))
     }
 
-    /// Drops the entry of a lock that none of our claims uses.
+    /// Drops the state of a lock that no claim of this client uses.
     pub(super) fn remove_if_idle(&self, lock_state: &Arc<LockState>) {
         let mut lock_states = lock(&self.lock_states);
         let mut inner = lock_state.lock();
@@ -449,24 +483,28 @@ impl LeaseEngine {
     }
 }
 
+/// The failure for a row whose state cannot be parsed.
 pub(super) fn corrupt_row(name: &str, reason: &str) -> Failure {
     Failure::CorruptRow(format!("the row of lock {name:?} is damaged ({reason}); delete the row to free the lock"))
 }
 
+/// The failure for a reply that this statement cannot have; `detail` says what is wrong with it.
 pub(super) fn unexpected_reply(detail: &'static str) -> Failure {
     Failure::UnexpectedReply(detail.to_owned())
 }
 
-/// Refuses a row with too many contenders.
-fn check_room(table: &Contenders) -> Result<(), Failure> {
+/// Returns an error if more than [`MAX_CONTENDERS`] claims would hold or wait.
+fn check_contender_count(table: &Contenders) -> Result<(), Failure> {
     if table.holders.len() + table.waiters.len() > MAX_CONTENDERS {
         return Err(Failure::Full(format!(
-            "{MAX_CONTENDERS} claims hold or wait already, and there is no room for more"
+            "{MAX_CONTENDERS} claims hold this lock or wait for it, and that is the limit; retry when one has ended"
         )));
     }
     Ok(())
 }
 
+/// The parameters of the statement that writes `content`, decided at `now`, over the row with this
+/// version. The caller sets the row-lock timeout.
 fn swap<'a>(
     name: &'a str,
     version: i64,
@@ -479,29 +517,31 @@ fn swap<'a>(
     let ends = || {
         let contenders =
             table.holders.iter().chain(&table.waiters).map(|contender| (contender.ttl, contender.expires_at));
-        // Evictions count, too: the statement that acquires a free lock would overwrite them.
+        // Notes of force releases count, too: otherwise the statement that acquires a free lock
+        // would overwrite them.
         contenders.chain(evictions.iter().map(|eviction| (eviction.ttl, eviction.until)))
     };
     let begins = |(ttl, until): &(Duration, Instant)| *until == now.saturating_add(*ttl);
-    let fresh = ends().filter(begins).map(|(ttl, _)| ttl).max();
-    let fresh = fresh.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX / 4));
+    let max_new_ttl = ends().filter(begins).map(|(ttl, _)| ttl).max();
+    let max_new_ttl = max_new_ttl.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX / 4));
     let busy = ends().filter(|end| !begins(end)).map(|(_, until)| to_micros(until)).max().unwrap_or(0);
     Swap {
         name,
         version,
         token,
         busy,
-        max_new_ttl: fresh,
+        max_new_ttl,
         state: state::write(content, now),
         notifications: messages,
         row_lock_timeout: "",
     }
 }
 
-/// The content as written at `at`, after it was decided at `now`.
+/// The content as the row has it after it was decided at `now` and written at `at`: leases that
+/// began with the decision begin at `at`.
 fn rebase_leases(mut content: Content, now: Instant, at: Instant) -> Content {
-    // No lease lasts longer than its TTL from here: the clock may have been set back since the row
-    // was read.
+    // Also, no lease lasts longer than its TTL from `at`: the database's clock may have been set
+    // back since the row was read.
     let rebase = |until: &mut Instant, ttl| {
         let max_end = at.saturating_add(ttl);
         *until = if *until == now.saturating_add(ttl) { max_end } else { (*until).min(max_end) };

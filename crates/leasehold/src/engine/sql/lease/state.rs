@@ -1,14 +1,15 @@
-//! The text of a row's holders, waiters and evictions: readable for people, and databases can
-//! query it.
+//! The `state` column of a row: its holders, waiters and notes of force releases, as JSON that
+//! people can read and databases can query.
 //!
 //! `{"holders":[…],"waiters":[…],"who":[["host",pid,"program","text"],…],"evicted":[…]}`.
-//! - A contender is
+//! - A contender, which is a holder or a waiter, is
 //!   `{"id":"…","mode":"x","own":"…","at":µs,"ttl":µs,"token":n,"since":µs,"in":"…","who":0}`, plus
 //!   `"asked":true` where an operator requests its release. It lasts for `ttl` from `at`, when it
-//!   last reported on the database's clock.
-//! - An eviction is `{"id":"…","at":µs,"ttl":µs}`. Without evictions, the list is left out.
+//!   was last renewed, on the database's clock.
+//! - An eviction is the note of a force-released claim: `{"id":"…","at":µs,"ttl":µs}`. Without any,
+//!   the list is left out.
 //!
-//! The statement that writes the text inserts the time: [`NOW_PLACEHOLDER`] stands for it.
+//! Where the text has [`NOW_PLACEHOLDER`], the statement that writes it inserts its time.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -22,35 +23,39 @@ use crate::logic::evictions::{Eviction, Evictions};
 use crate::logic::table::{Contender, LockTable};
 use crate::types::{ClaimId, Holder, Mode, Owner, Token};
 
-/// Stands for the database's time, in text that is sent to it. JSON has no such character.
+/// The database replaces this character in the text with its time in microseconds. It never occurs
+/// in JSON otherwise.
 pub(in super::super) const NOW_PLACEHOLDER: char = '\u{1}';
-/// Stands for the token that the statement grants.
+/// The database replaces this character in the text with the token that the statement grants.
 pub(in super::super) const TOKEN_PLACEHOLDER: char = '\u{2}';
 
-/// The stored fields of a contender beyond those of the table.
+/// The stored fields of a holder or waiter besides those of [`Contender`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ContenderDetails {
-    /// Since when it holds or waits, on the database's clock. `None`: since the write to come.
+    /// Since when it holds or waits, on the database's clock. `None`: since the next write of the
+    /// row.
     pub(super) since: Option<Instant>,
-    /// The client that it belongs to.
+    /// The id of the client that it belongs to.
     pub(super) client_id: Arc<str>,
+    /// Its process and description, for inspection.
     pub(super) holder: Arc<Holder>,
-    /// An operator requests its release.
+    /// Whether an operator has requested its release.
     pub(super) is_release_requested: bool,
 }
 
-/// The contenders of a row.
+/// The holders and waiters of a row.
 pub(super) type Contenders = LockTable<ContenderDetails>;
 
-/// What a row states about its lock.
+/// The parsed `state` column of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) table: Contenders,
+    /// The notes of claims that were force released.
     pub(super) evictions: Evictions,
 }
 
 impl Content {
-    /// Whether no field of the row is needed any more, except its token.
+    /// Whether the row has no holders, no waiters and no notes.
     pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty() && self.evictions.is_empty()
     }
@@ -62,22 +67,23 @@ impl From<Contenders> for Content {
     }
 }
 
-/// A moment of the database's clock.
+/// A moment on the database's clock, which is given in microseconds since 1970.
 pub(super) fn instant_from_micros(micros: i64) -> Instant {
     Instant::from_nanos(u64::try_from(micros).unwrap_or(0).saturating_mul(1000))
 }
 
-/// A moment of the database's clock, in microseconds.
-pub(super) fn to_micros(moment: Instant) -> i64 {
-    i64::try_from(moment.as_nanos() / 1000).unwrap_or(i64::MAX)
+/// Converts a moment on the database's clock to microseconds since 1970.
+pub(super) fn to_micros(instant: Instant) -> i64 {
+    i64::try_from(instant.as_nanos() / 1000).unwrap_or(i64::MAX)
 }
 
-/// Writes the text. The statement supplies the time for a lease that begins `now`.
+/// The text for a row's `state` column. A lease that begins at `now` gets [`NOW_PLACEHOLDER`], so
+/// that it begins at the time of the write.
 pub(super) fn write(content: &Content, now: Instant) -> String {
     let Content { table, evictions } = content;
     let mut holders = HolderIndex::default();
-    let evicted = evictions.iter().count();
-    let mut text = String::with_capacity(160 * (table.holders.len() + table.waiters.len()) + 80 * evicted + 64);
+    let eviction_count = evictions.iter().count();
+    let mut text = String::with_capacity(160 * (table.holders.len() + table.waiters.len()) + 80 * eviction_count + 64);
     text.push_str("{\"holders\":[");
     for (index, contender) in table.holders.iter().enumerate() {
         write_contender(&mut text, index, contender, holders.index_of(&contender.details.holder), now);
@@ -90,22 +96,22 @@ pub(super) fn write(content: &Content, now: Instant) -> String {
     for (index, holder) in holders.holders.iter().enumerate() {
         let row = serde_json::to_string(&(&*holder.host, holder.pid, &*holder.program, &*holder.description));
         text.push_str(if index == 0 { "" } else { "," });
-        // Texts and a number always make valid JSON.
+        // Three texts and a number can always be written as JSON.
         text.push_str(&row.unwrap_or_default());
     }
     for (index, Eviction { claim, ttl, until }) in evictions.iter().enumerate() {
         text.push_str(if index == 0 { "],\"evicted\":[" } else { "," });
         let _ = write!(text, "{{\"id\":\"{:032x}\"", claim.bits());
-        lease_text(&mut text, *ttl, *until, now);
+        write_lease(&mut text, *ttl, *until, now);
         text.push('}');
     }
     text.push_str("]}");
     text
 }
 
-/// Writes since when a lease, a position or an eviction lasts, and how long.
-fn lease_text(text: &mut String, ttl: Duration, until: Instant, now: Instant) {
-    // It begins now: the statement supplies the time of the write.
+/// Appends `at` and `ttl`: when a lease, queue position or note begins, and how long it lasts.
+fn write_lease(text: &mut String, ttl: Duration, until: Instant, now: Instant) {
+    // It begins now: the statement inserts the time of the write.
     if until == now.saturating_add(ttl) {
         let _ = write!(text, ",\"at\":{NOW_PLACEHOLDER},\"ttl\":{}", ttl.as_micros());
     } else {
@@ -113,14 +119,18 @@ fn lease_text(text: &mut String, ttl: Duration, until: Instant, now: Instant) {
     }
 }
 
-/// Lists each holder description once: the claims of one process mostly share one.
+/// The list of processes in the text. Each is listed once, because claims of one process mostly
+/// share it.
 #[derive(Default)]
 struct HolderIndex<'a> {
+    /// The processes, in the order of the text.
     holders: Vec<&'a Holder>,
+    /// The index of each, by its address, so that a shared one is found at once.
     indices: HashMap<*const Holder, usize>,
 }
 
 impl<'a> HolderIndex<'a> {
+    /// The process's index in the list; adds it if it is missing.
     fn index_of(&mut self, holder: &'a Arc<Holder>) -> usize {
         *self.indices.entry(Arc::as_ptr(holder)).or_insert_with(|| {
             self.holders.iter().position(|other| **other == **holder).unwrap_or_else(|| {
@@ -131,6 +141,7 @@ impl<'a> HolderIndex<'a> {
     }
 }
 
+/// Appends one element of the list of holders or waiters; `index` is its place in that list.
 fn write_contender(
     text: &mut String,
     index: usize,
@@ -144,7 +155,7 @@ fn write_contender(
     if let Some(owner) = contender.owner {
         let _ = write!(text, ",\"own\":\"{:032x}\"", owner.bits());
     }
-    lease_text(text, contender.ttl, contender.expires_at, now);
+    write_lease(text, contender.ttl, contender.expires_at, now);
     match contender.token {
         Token(0) => {}
         Token(u64::MAX) => {
@@ -169,6 +180,7 @@ fn write_contender(
         write!(text, ",\"n\":{},\"in\":\"{}\",\"who\":{holder_index}}}", contender.order, contender.details.client_id);
 }
 
+/// The text for a mode: `x` for exclusive, `s` for shared, `n/limit` for permits.
 fn mode_text(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "x".into(),
@@ -177,7 +189,8 @@ fn mode_text(mode: Mode) -> String {
     }
 }
 
-fn mode(text: &str) -> Option<Mode> {
+/// Parses the text for a mode.
+fn parse_mode(text: &str) -> Option<Mode> {
     match text {
         "x" => Some(Mode::Exclusive),
         "s" => Some(Mode::Shared),
@@ -188,65 +201,70 @@ fn mode(text: &str) -> Option<Mode> {
     }
 }
 
-/// Parses the text, at `now` on the database's clock. A lease that begins in the future was written
-/// before that clock was set back. It begins now instead, so that it lasts at most its TTL from
-/// here.
+/// Parses the text of a `state` column that was read at `now`, on the database's clock. A lease
+/// that begins after `now` was written before that clock was set back. It is read as if it began at
+/// `now`, so that it lasts no longer than its TTL.
 pub(super) fn read(text: &str, now: Instant) -> Result<Content, &'static str> {
     Ok(read_and_correct(text, now)?.0)
 }
 
-/// The same, and whether the clock was set back. The result must then be written, so that such a
-/// lease begins now for others, too.
+/// Does what [`read`] does. Also returns whether a lease began after `now`. Then the row must be
+/// written again, so that this lease ends at the same time for all clients.
 pub(super) fn read_and_correct(text: &str, now: Instant) -> Result<(Content, bool), &'static str> {
-    let value: Value = serde_json::from_str(text).map_err(|_| "no JSON")?;
-    let holders: Option<Vec<Arc<Holder>>> = value["who"].as_array().and_then(|rows| rows.iter().map(holder).collect());
-    let holders = holders.ok_or("no list of processes")?;
+    let value: Value = serde_json::from_str(text).map_err(|_| "it is no JSON")?;
+    let holders: Option<Vec<Arc<Holder>>> =
+        value["who"].as_array().and_then(|rows| rows.iter().map(parse_holder).collect());
+    let holders = holders.ok_or("it has no list of processes")?;
     let list = |key: &str| -> Result<Vec<Contender<ContenderDetails>>, &'static str> {
-        let contenders = value[key].as_array().ok_or("no list of contenders")?;
+        let contenders = value[key].as_array().ok_or("it has no list of holders or waiters")?;
         contenders
             .iter()
-            .map(|value| parse_contender(value, &holders, now).ok_or("a contender in an unknown format"))
+            .map(|value| parse_contender(value, &holders, now).ok_or("a holder or waiter is in an unknown format"))
             .collect()
     };
     let table = LockTable { holders: list("holders")?, waiters: list("waiters")?.into() };
     let evicted = value["evicted"].as_array().map_or(&[][..], Vec::as_slice);
-    let evictions: Option<Evictions> = evicted.iter().map(|value| eviction(value, now)).collect();
-    let evictions = evictions.ok_or("an eviction in an unknown format")?;
-    let is_ahead = |value: &Value| {
+    let evictions: Option<Evictions> = evicted.iter().map(|value| parse_eviction(value, now)).collect();
+    let evictions = evictions.ok_or("the note of a force release is in an unknown format")?;
+    let begins_in_future = |value: &Value| {
         value["at"].as_i64().is_some_and(|at| instant_from_micros(at) > now.saturating_add(Duration::from_secs(1)))
     };
     let lists = ["holders", "waiters", "evicted"].iter().filter_map(|key| value[*key].as_array());
-    let healed = lists.flatten().any(is_ahead);
-    Ok((Content { table, evictions }, healed))
+    let has_future_lease = lists.flatten().any(begins_in_future);
+    Ok((Content { table, evictions }, has_future_lease))
 }
 
-fn hex(value: &Value) -> Option<u128> {
+/// A number that is written as hexadecimal text.
+fn parse_hex(value: &Value) -> Option<u128> {
     value.as_str().and_then(|text| u128::from_str_radix(text, 16).ok())
 }
 
-/// How long a lease, a position or an eviction lasts, and until when.
-fn lease(value: &Value, now: Instant) -> Option<(Duration, Instant)> {
+/// How long a lease, queue position or note lasts in all, and when it ends.
+fn parse_lease(value: &Value, now: Instant) -> Option<(Duration, Instant)> {
     let ttl = Duration::from_micros(value["ttl"].as_u64()?);
     let at = instant_from_micros(value["at"].as_i64()?).min(now);
     Some((ttl, at.saturating_add(ttl)))
 }
 
-fn eviction(value: &Value, now: Instant) -> Option<Eviction> {
-    let (ttl, until) = lease(value, now)?;
-    Some(Eviction { claim: ClaimId::from_bits(hex(&value["id"])?), ttl, until })
+/// Parses the note of a force-released claim.
+fn parse_eviction(value: &Value, now: Instant) -> Option<Eviction> {
+    let (ttl, until) = parse_lease(value, now)?;
+    Some(Eviction { claim: ClaimId::from_bits(parse_hex(&value["id"])?), ttl, until })
 }
 
-fn holder(row: &Value) -> Option<Arc<Holder>> {
+/// Parses a process in the list of processes: host, pid, program and description.
+fn parse_holder(row: &Value) -> Option<Arc<Holder>> {
     let text = |index: usize| row[index].as_str();
     Some(Arc::new(Holder::new(text(0)?, row[1].as_u64()?.try_into().ok()?, text(2)?, text(3)?)))
 }
 
+/// Parses a holder or waiter; `holders` is the list of processes.
 fn parse_contender(value: &Value, holders: &[Arc<Holder>], now: Instant) -> Option<Contender<ContenderDetails>> {
-    let (ttl, until) = lease(value, now)?;
+    let (ttl, until) = parse_lease(value, now)?;
     Some(Contender {
-        claim: ClaimId::from_bits(hex(&value["id"])?),
-        owner: if value["own"].is_null() { None } else { Some(Owner::from_bits(hex(&value["own"])?)) },
-        mode: mode(value["mode"].as_str()?)?,
+        claim: ClaimId::from_bits(parse_hex(&value["id"])?),
+        owner: if value["own"].is_null() { None } else { Some(Owner::from_bits(parse_hex(&value["own"])?)) },
+        mode: parse_mode(value["mode"].as_str()?)?,
         ttl,
         expires_at: until,
         token: Token(value["token"].as_u64().unwrap_or(0)),

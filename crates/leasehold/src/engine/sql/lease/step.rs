@@ -1,4 +1,5 @@
-//! Decides requests for one lock on its row. Pure functions.
+//! Applies requests for one lock to the content of its row. Pure functions: they neither read nor
+//! write the database.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,25 +11,29 @@ use crate::engine::ContenderView;
 use crate::logic::table::{self, Contender, Refusal, ReleaseEffect, Verdict};
 use crate::types::{ClaimId, Holder, Token};
 
-/// A request. Plain data: it is decided again if another client wrote first.
+/// A request for one lock. It is plain data, because it is applied again if another client writes
+/// the row first.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
-    Attempt {
-        claim: Arc<Claim>,
-        queue: bool,
-    },
-    /// Looks up a claim, and does not add it if it is missing.
+    /// Acquires the lock if it is free; otherwise queues the claim if `queue` is set.
+    Attempt { claim: Arc<Claim>, queue: bool },
+    /// Returns the state of a claim, which may have been granted; extends its lease or queue
+    /// position. Does not add a claim that is missing.
     LookUp(ClaimId),
+    /// Extends the lease of a claim that holds the lock.
     Renew(ClaimId),
+    /// Ends a claim, whether it holds or waits.
     Release(ClaimId),
+    /// Ends a claim, possibly of another client, at an operator's request.
     ForceRelease(ClaimId),
+    /// Asks the client of a claim that holds the lock to release it.
     RequestRelease(ClaimId),
-    /// Reads the row, and serves the queue.
+    /// Reads the row, and grants the lock to the next waiters if it is free.
     Check,
 }
 
 impl Op {
-    /// The claim that leaves, if one does.
+    /// The claim that this request releases; `None` for other requests.
     pub(super) fn released_claim(&self) -> Option<ClaimId> {
         if let Self::Release(claim) = self { Some(*claim) } else { None }
     }
@@ -37,29 +42,41 @@ impl Op {
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OpOutcome {
-    /// Held until that moment, on the database's clock.
+    /// The token, and when the lease ends on the database's clock.
     Granted(Token, Instant),
+    /// The claim is in the queue.
     Queued {
+        /// How many waiters are ahead of it.
         ahead: usize,
+        /// After this time a holder's lease ends, and the row must be read again.
         recheck: Option<Duration>,
     },
+    /// The lock is not free, and the claim is not in the queue.
     Busy {
+        /// After this time a holder's lease ends, and the lock may become free.
         recheck: Option<Duration>,
     },
+    /// Waiting cannot help, for this reason; the claim does not queue.
     Refused(Refusal),
     /// The claim was force released before this request.
     ForceReleased,
+    /// When the lease ends on the database's clock; `None`: the claim does not hold the lock.
     Renewed(Option<Instant>),
+    /// What the released claim was.
     Released(ReleaseEffect),
+    /// The claim that was force released, `None` if it had ended; and the fence token to advise,
+    /// see [`ForceReleaseOutcome::fence_token`](crate::engine::ForceReleaseOutcome::fence_token).
     ForceReleaseDone(Option<ContenderView>, Option<Token>),
+    /// The holder whose release was requested; `None` if the claim does not hold the lock.
     ReleaseRequested(Option<ContenderView>),
-    /// The reply to a write was lost, and the claim does not exist any more: the write may have
-    /// removed it.
+    /// After a force release whose reply was lost: the claim does not exist any more, and it is
+    /// unknown whether the force release removed it.
     Unknown,
+    /// `Check` is done.
     Checked,
 }
 
-/// The effects of a round besides its answers.
+/// What requests changed besides their own outcomes: other clients and claims to notify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {
     /// Waiters that were granted the lock.
@@ -68,14 +85,18 @@ pub(super) struct Effects {
     pub(super) force_released: Vec<(ClaimId, Arc<str>)>,
     /// Holders with a release request, each with its client.
     pub(super) release_requested: Vec<(ClaimId, Arc<str>)>,
-    /// The first waiter, with its client, if it must check sooner than its last answer stated: the
-    /// lock was handed to a shorter lease.
+    /// The first waiter, with its client, if it must read the row sooner than its last answer
+    /// stated, because the lock was handed off to a shorter lease.
     pub(super) recheck_sooner: Option<(ClaimId, Arc<str>)>,
 }
 
-/// Applies the requests one after the other at `now` to `content`, which is `before` brought up to
-/// date. `last` is the highest token, `client_id` our own inbox. Every write also refreshes those
-/// of our waiters that are alive, and drops evictions whose TTL has passed.
+/// Applies the requests to `content`, one after the other, at `now` on the database's clock.
+/// Returns one outcome per request, and what else changed. `before` is the content as it was read;
+/// `content` may already differ by local hand-offs. `last` is the highest token granted, and
+/// `client_id` this client's own id.
+///
+/// If the row must be written, this also extends the queue positions of this client's waiters that
+/// `is_polled` accepts, and drops notes of force releases whose TTL has passed.
 pub(super) fn apply_all(
     ops: &[Op],
     before: &Content,
@@ -83,7 +104,7 @@ pub(super) fn apply_all(
     last: &mut u64,
     now: Instant,
     client_id: &Arc<str>,
-    alive: &dyn Fn(ClaimId) -> bool,
+    is_polled: &dyn Fn(ClaimId) -> bool,
 ) -> (Vec<OpOutcome>, Effects) {
     let mut effects = Effects::default();
     if ops.is_empty() {
@@ -103,7 +124,7 @@ pub(super) fn apply_all(
         for contender in table
             .waiters
             .iter_mut()
-            .filter(|contender| contender.details.client_id == *client_id && alive(contender.claim))
+            .filter(|contender| contender.details.client_id == *client_id && is_polled(contender.claim))
         {
             contender.expires_at = now.saturating_add(contender.ttl);
         }
@@ -111,7 +132,8 @@ pub(super) fn apply_all(
     if table.next_expiry().zip(before.table.next_expiry()).is_some_and(|(now, before)| now < before) {
         effects.recheck_sooner = table.waiters.front().map(|first| (first.claim, Arc::clone(&first.details.client_id)));
     }
-    // A request may grant the lock to a claim that was requested before it.
+    // A later request in the list may have granted the lock to a claim of an earlier one, or moved
+    // it in the queue.
     for (op, outcome) in ops.iter().zip(&mut outcomes) {
         let claim = match op {
             Op::Attempt { claim, .. } => claim.id,
@@ -127,7 +149,7 @@ pub(super) fn apply_all(
     (outcomes, effects)
 }
 
-/// Sets the deadlines of the granted claims, from the table as it was written.
+/// Updates the ends of leases in the outcomes from `table`, which has them as they were written.
 pub(super) fn set_deadlines(outcomes: &mut [OpOutcome], ops: &[Op], table: &Contenders) {
     for (op, outcome) in ops.iter().zip(outcomes) {
         let claim = match op {
@@ -143,17 +165,20 @@ pub(super) fn set_deadlines(outcomes: &mut [OpOutcome], ops: &[Op], table: &Cont
     }
 }
 
-/// Time until the next lease ends: the lock may then become free without a notification.
+/// The time until the next lease ends, when the lock may become free without a notification.
+/// `None`: there is no holder.
 fn time_to_next_expiry(table: &Contenders, now: Instant) -> Option<Duration> {
     table.next_expiry().map(|end| end.duration_since(now))
 }
 
-/// Above all earlier tokens and never below the clock, even if a server lost what it granted last.
+/// The next token: above all earlier ones, and not below the database's time in microseconds, so
+/// that tokens keep rising even if the server has lost its last commits.
 fn next_token(last: &mut u64, now: Instant) -> Token {
     *last = (*last + 1).max(now.as_nanos() / 1000);
     Token(*last)
 }
 
+/// Applies one request.
 fn apply(
     op: &Op,
     content: &mut Content,
@@ -166,7 +191,7 @@ fn apply(
     let Content { table, evictions } = content;
     match op {
         Op::Attempt { claim, .. } if evictions.has(claim.id) => {
-            // Its client could not be notified, and repeats the request.
+            // The claim was force released, and its client, which was not notified, attempts again.
             effects.granted.extend(table.expire_and_grant(now, &mut token));
             OpOutcome::ForceReleased
         }
@@ -199,9 +224,9 @@ fn apply(
         }
         Op::Release(claim) => {
             evictions.remove(*claim);
-            let (departure, granted) = table.release(*claim, now, &mut token);
+            let (effect, granted) = table.release(*claim, now, &mut token);
             effects.granted.extend(granted);
-            OpOutcome::Released(departure)
+            OpOutcome::Released(effect)
         }
         Op::ForceRelease(claim) => force_release(*claim, content, now, &mut token, effects),
         Op::RequestRelease(claim) => {
@@ -220,6 +245,7 @@ fn apply(
     }
 }
 
+/// Force releases a claim, and notes that in the row for its client.
 fn force_release(
     claim: ClaimId,
     content: &mut Content,
@@ -227,23 +253,25 @@ fn force_release(
     token: &mut impl FnMut() -> Token,
     effects: &mut Effects,
 ) -> OpOutcome {
-    let (evicted, granted) = content.table.force_release(claim, now, token);
+    let (force_released, granted) = content.table.force_release(claim, now, token);
     effects.granted.extend(granted);
-    let Some(table::ForceReleased { contender: party, fence_token: advice }) = evicted else {
+    let Some(table::ForceReleased { contender, fence_token }) = force_released else {
         return OpOutcome::ForceReleaseDone(None, None);
     };
-    content.evictions.add(claim, party.ttl, now);
-    effects.force_released.push((claim, Arc::clone(&party.details.client_id)));
-    OpOutcome::ForceReleaseDone(Some(to_contender_view(&party, now)), advice)
+    content.evictions.add(claim, contender.ttl, now);
+    effects.force_released.push((claim, Arc::clone(&contender.details.client_id)));
+    OpOutcome::ForceReleaseDone(Some(to_contender_view(&contender, now)), fence_token)
 }
 
-/// A claim that sends requests is alive; the row records that once a quarter of its TTL has passed.
+/// Extends the lease or queue position of a claim whose client sends requests. To save writes, only
+/// if a quarter of the TTL has passed since it was last extended.
 fn refresh_lease(contender: &mut Contender<ContenderDetails>, now: Instant) {
     if contender.expires_at.duration_since(now) < contender.ttl * 3 / 4 {
         contender.expires_at = now.saturating_add(contender.ttl);
     }
 }
 
+/// Converts a verdict of the table.
 fn to_outcome(verdict: Verdict, table: &Contenders, now: Instant) -> OpOutcome {
     match verdict {
         Verdict::Granted(token, until) => OpOutcome::Granted(token, until),
@@ -253,7 +281,7 @@ fn to_outcome(verdict: Verdict, table: &Contenders, now: Instant) -> OpOutcome {
     }
 }
 
-/// The entry of one of our claims.
+/// The table entry for a claim of this client, before the table grants or queues it.
 pub(super) fn new_contender(claim: &Claim, client_id: &Arc<str>) -> Contender<ContenderDetails> {
     let options = &claim.options;
     Contender {
@@ -273,7 +301,7 @@ pub(super) fn new_contender(claim: &Claim, client_id: &Arc<str>) -> Contender<Co
     }
 }
 
-/// A contender, for inspection.
+/// A holder or waiter as inspection shows it, at `now`.
 pub(super) fn to_contender_view(contender: &Contender<ContenderDetails>, now: Instant) -> ContenderView {
     let since = contender.details.since.unwrap_or(now);
     let token = (contender.token > Token::default()).then_some(contender.token);

@@ -1,10 +1,10 @@
-//! Checks whether others have written to our rows, where no notification reaches us (MySQL,
-//! `wake=poll`, a broken connection). So a force-released holder, and the waiter behind it, know
-//! within 500 ms, however long the TTL is.
+//! Checks whether other clients have written to the rows of this client's claims, where no
+//! notification reaches it (MySQL, `wake=poll`, a broken connection). So a force-released holder,
+//! and the waiter behind it, learn of that within 500 ms, however long the TTL is.
 //!
 //! One statement reads the versions of up to 256 locks by their primary key. It leaves out rows
 //! that were read or written within the last [`POLL_INTERVAL`]. It does not run while no row has a
-//! claim of ours: short holds cost no statement.
+//! claim of this client, so short holds cost no statement.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -16,45 +16,45 @@ use super::step::Op;
 use crate::engine::sql::error::Failure;
 use crate::types::ClaimId;
 
-/// How often versions are read, and how old a row must be for it. Both together, plus a round trip,
-/// are below 500 ms.
+/// How often versions are read, and how long ago a row must have been read or written to be
+/// included. Both together, plus a round trip, are below 500 ms.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How many locks one statement covers.
+/// How many locks' versions one statement reads.
 pub(super) const MAX_BATCH: usize = 256;
 
-/// Runs as long as the engine lives.
+/// Polls until the engine is dropped.
 pub(super) async fn run(engine: Weak<LeaseEngine>) {
     loop {
         let Some(strong) = engine.upgrade() else { return };
         let (clock, cached) = (strong.clock.clone(), Arc::clone(&strong.row_cached));
-        let idle = !strong.is_unsubscribed() || strong.known_versions(Duration::ZERO).is_empty();
+        let is_idle = !strong.is_unsubscribed() || strong.known_versions(Duration::ZERO).is_empty();
         drop(strong);
-        if idle {
-            // The engine's end sends no notification if its last row is dropped by then, so this
-            // wakes now and then.
+        if is_idle {
+            // Nothing notifies this task when the engine is dropped, so it also wakes after a
+            // timeout.
             let _ = clock.timeout(DEFAULT_STEP_TIMEOUT, cached.notified()).await;
         }
         clock.sleep(POLL_INTERVAL).await;
         let Some(strong) = engine.upgrade() else { return };
-        // If the server is short of connections, a client that only waits opens none for this: it
-        // polls its claims anyway.
+        // A client that has closed its connections because the server is short of them opens none
+        // for this. It only waits, and reads its rows from time to time anyway.
         if !strong.is_unsubscribed() || strong.pool.is_releasing_idle() {
             continue;
         }
-        for some in strong.known_versions(POLL_INTERVAL).chunks(MAX_BATCH) {
-            if let Err(failure) = strong.poll_versions(some).await {
-                tracing::debug!(?failure, "versions could not be read");
+        for batch in strong.known_versions(POLL_INTERVAL).chunks(MAX_BATCH) {
+            if let Err(failure) = strong.poll_versions(batch).await {
+                tracing::debug!(?failure, "could not check whether other clients have written to the rows");
             }
         }
     }
 }
 
-/// A lock whose row is cached, and its version.
+/// A lock whose row is cached, and the row's version.
 type KnownVersion = (Arc<LockState>, i64);
 
 impl LeaseEngine {
-    /// The rows that have a claim of ours and were not read or written for `age`.
+    /// The cached rows that were last read or written at least `age` ago.
     fn known_versions(&self, age: Duration) -> Vec<KnownVersion> {
         let now = self.clock.now();
         let lock_states: Vec<Arc<LockState>> = lock(&self.lock_states).values().cloned().collect();
@@ -68,13 +68,14 @@ impl LeaseEngine {
         lock_states.into_iter().filter_map(known).collect()
     }
 
-    /// Reads the versions of some rows, then every row that others have written or deleted.
+    /// Reads the versions of these rows, and then every row that other clients have written or
+    /// deleted.
     async fn poll_versions(self: &Arc<Self>, rows: &[KnownVersion]) -> Result<(), Failure> {
         let names: Vec<&str> = rows.iter().map(|(lock_state, _)| lock_state.name.as_str()).collect();
         let (sql, values) = self.sql.versions(&names);
-        let mut link = self.pool.borrow().await?;
-        let reply = self.run(&mut link, &sql, &values).await?;
-        drop(link);
+        let mut connection = self.pool.borrow().await?;
+        let reply = self.run(&mut connection, &sql, &values).await?;
+        drop(connection);
         let mut found: HashMap<&str, i64> = HashMap::new();
         for row in &reply.rows {
             if let [name, version] = &row[..]
@@ -91,13 +92,13 @@ impl LeaseEngine {
         Ok(())
     }
 
-    /// Reads a row that others have changed. Claims of ours that no longer hold are checked by a
-    /// renewal, and so learn of their loss.
+    /// Reads a row that another client has changed since it had `version`. For claims of this
+    /// client that do not hold any more, makes the keeper renew them, which finds the loss.
     async fn refresh_changed_row(self: &Arc<Self>, lock_state: &Arc<LockState>, version: i64) {
-        let held: Vec<ClaimId> = {
+        let held_before: Vec<ClaimId> = {
             let mut inner = lock_state.lock();
             let Some(row) = inner.row.as_ref().filter(|row| row.version == version && !inner.is_running_rounds) else {
-                // We have written it, or are about to.
+                // This client has written the row since, or is about to.
                 return;
             };
             let own_holders =
@@ -107,12 +108,12 @@ impl LeaseEngine {
             held
         };
         if let Err(error) = self.submit(lock_state, Op::Check, DEFAULT_STEP_TIMEOUT).await {
-            tracing::debug!(%error, name = %lock_state.name, "a row could not be read");
+            tracing::debug!(%error, name = %lock_state.name, "could not read a row that another client has changed");
         }
-        let removed = |claim: &ClaimId| {
+        let is_lost = |claim: &ClaimId| {
             lock_state.lock().row.as_ref().is_none_or(|row| row.content.table.holder(*claim).is_none())
         };
-        for claim in held.into_iter().filter(removed) {
+        for claim in held_before.into_iter().filter(is_lost) {
             self.losses.report_maybe_lost(claim);
         }
     }

@@ -1,5 +1,5 @@
-//! Waiting without notifications. For each lock, one task watches for all our waiters: by the
-//! wake-up lock of the contender ahead, or by polling.
+//! Waiting without notifications. For each lock, one task waits on behalf of all waiters of this
+//! client: on the wake-up lock of the claim ahead of the first of them, or by polling the row.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,22 +15,25 @@ use crate::engine::sql::error::Failure;
 use crate::logic::table::Contender;
 use crate::types::{ClaimId, Mode};
 
-/// How long one statement waits for a wake-up lock.
+/// How long one statement waits for a wake-up lock at most; then the row is read.
 const MAX_WAKEUP_WAIT: Duration = Duration::from_secs(5);
 
-/// What our first waiter at a lock waits for.
+/// What the first waiter of this client at a lock waits for.
 struct WaitTarget {
-    /// Our first waiter.
+    /// That waiter.
     waiter: ClaimId,
+    /// Its TTL.
     ttl: Duration,
-    /// The contender right before it, of another client. `None`: unknown, or our own.
+    /// The claim of another client whose end lets it acquire the lock. `None`: unknown, there are
+    /// several, or it is a claim of this client.
     predecessor: Option<ClaimId>,
-    /// How many waiters are before it.
+    /// How many waiters are ahead of it.
     position: usize,
 }
 
 impl LockStateInner {
-    /// Our first waiter in the queue, and the contender right before it.
+    /// The first waiter of this client, and what it waits for; `None` if no claim of this client
+    /// waits.
     fn wait_target(&self, client_id: &str) -> Option<WaitTarget> {
         let (claim, waiter) = self.waiters.iter().find(|(_, waiter)| waiter.granted().is_none())?;
         let position = |row: &CachedRow| {
@@ -40,21 +43,22 @@ impl LockStateInner {
             return Some(WaitTarget { waiter: *claim, ttl: waiter.ttl, predecessor: None, position: 0 });
         };
         let own = &row.content.table.waiters[position];
-        // Waiters that can be granted together wait for the same contender. If any of several
-        // holders may free enough permits, there is no single one to wait for.
-        let together =
+        // Waiters that can hold together wait for the same claim. If each of several holders may
+        // free enough permits, there is no single claim to wait for.
+        let can_hold_together =
             |contender: &&Contender<ContenderDetails>| own.mode != Mode::Exclusive && contender.mode != Mode::Exclusive;
-        let before = row.content.table.waiters.range(..position).rev().find(|contender| !together(contender));
-        let any_makes_room = matches!(own.mode, Mode::Permits { .. }) && row.content.table.holders.len() > 1;
-        let before = before.or_else(|| row.content.table.holders.last().filter(|_| !any_makes_room));
-        let wakeup_claim =
+        let before = row.content.table.waiters.range(..position).rev().find(|contender| !can_hold_together(contender));
+        let has_many_predecessors = matches!(own.mode, Mode::Permits { .. }) && row.content.table.holders.len() > 1;
+        let before = before.or_else(|| row.content.table.holders.last().filter(|_| !has_many_predecessors));
+        let predecessor =
             before.filter(|contender| *contender.details.client_id != *client_id).map(|contender| contender.claim);
-        Some(WaitTarget { waiter: own.claim, ttl: own.ttl, predecessor: wakeup_claim, position })
+        Some(WaitTarget { waiter: own.claim, ttl: own.ttl, predecessor, position })
     }
 }
 
 impl LeaseEngine {
-    /// Starts a watching task, if there is none and no notification would come.
+    /// Starts the task that waits on behalf of this client's waiters, unless there is one or
+    /// notifications reach this client.
     pub(super) fn ensure_wait_task(self: &Arc<Self>, lock_state: &Arc<LockState>) {
         if !self.is_unsubscribed() {
             return;
@@ -68,11 +72,11 @@ impl LeaseEngine {
     }
 }
 
-/// Watches as long as a claim of ours waits for the lock.
+/// Waits as long as a claim of this client waits for the lock and notifications do not reach it.
 async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
-    let mut link = None;
+    let mut connection = None;
     let mut spurious_wakeups = 0u32;
-    // When to read the row next, without a wake-up lock.
+    // When to read the row next, if there is no wake-up lock to wait for.
     let mut poll_at = None;
     // When to check how many connections the server has left.
     let mut check_at = None;
@@ -84,30 +88,32 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
             strong.check_connection_load().await;
             check_at = None;
         }
-        let ahead = {
+        let target = {
             let mut inner = lock_state.lock();
-            let ahead = if strong.is_unsubscribed() { inner.wait_target(&strong.client_id) } else { None };
-            if ahead.is_none() {
+            let target = if strong.is_unsubscribed() { inner.wait_target(&strong.client_id) } else { None };
+            if target.is_none() {
                 inner.has_wait_task = false;
                 drop(inner);
                 strong.remove_if_idle(&lock_state);
                 break;
             }
-            ahead
+            target
         };
-        let Some(ahead) = ahead else { break };
+        let Some(target) = target else { break };
         let poll = strong.pool.config.poll;
-        // If the server is short of connections, none is kept for wake-up locks.
-        let is_saving = strong.pool.is_releasing_idle();
-        let was_woken = match ahead.predecessor.filter(|_| strong.wait_permits.is_some() && !is_saving) {
-            Some(wakeup_claim) => wait_for_wakeup(&strong, &mut link, wakeup_claim).await,
+        // Whether this client has closed its connections because the server is short of them. Then
+        // it waits for no wake-up locks.
+        let is_releasing_idle = strong.pool.is_releasing_idle();
+        let was_woken = match target.predecessor.filter(|_| strong.wait_permits.is_some() && !is_releasing_idle) {
+            Some(predecessor) => wait_for_wakeup(&strong, &mut connection, predecessor).await,
             None => None,
         };
-        if is_saving && let Some((idle, _permit)) = link.take() {
+        if is_releasing_idle && let Some((idle, _permit)) = connection.take() {
             idle.close().await;
         }
         match was_woken {
-            // The wake-up lock was released, or did not exist yet: back off in case of the latter.
+            // The wake-up lock was free: it was released, or did not exist yet. In the latter case
+            // waiting on it again would return at once, so back off.
             Some(true) if spurious_wakeups == 0 => {}
             Some(true) => {
                 let pause = Duration::from_millis(1 << spurious_wakeups.min(6)).min(poll);
@@ -115,8 +121,8 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
             }
             Some(false) => {}
             None => {
-                let poll_interval = poll * u32::try_from(ahead.position.min(15) + 1).unwrap_or(1);
-                let poll_interval = if is_saving { poll_pause() } else { poll_interval };
+                let poll_interval = poll * u32::try_from(target.position.min(15) + 1).unwrap_or(1);
+                let poll_interval = if is_releasing_idle { poll_pause() } else { poll_interval };
                 let at = *poll_at.get_or_insert_with(|| strong.clock.now().saturating_add(poll_interval));
                 tokio::select! {
                     () = strong.clock.sleep_until(at) => {}
@@ -126,45 +132,47 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
             }
         }
         poll_at = None;
-        if !lock_state.lock().waiters.contains_key(&ahead.waiter) {
+        if !lock_state.lock().waiters.contains_key(&target.waiter) {
             spurious_wakeups = 0;
             continue;
         }
-        if let Err(error) = strong.submit(&lock_state, Op::LookUp(ahead.waiter), ahead.ttl).await {
+        if let Err(error) = strong.submit(&lock_state, Op::LookUp(target.waiter), target.ttl).await {
             tracing::debug!(%error, name = %lock_state.name, "polling the row failed");
             strong.clock.sleep_until(strong.clock.now().saturating_add(poll)).await;
         }
-        let still = lock_state
+        let is_same_target = lock_state
             .lock()
             .wait_target(&strong.client_id)
-            .is_some_and(|now| now.waiter == ahead.waiter && now.predecessor == ahead.predecessor);
-        spurious_wakeups = if still && was_woken == Some(true) { spurious_wakeups + 1 } else { 0 };
+            .is_some_and(|now| now.waiter == target.waiter && now.predecessor == target.predecessor);
+        spurious_wakeups = if is_same_target && was_woken == Some(true) { spurious_wakeups + 1 } else { 0 };
     }
 }
 
-/// Waits for a wake-up lock, on a connection kept for that. `None`: there is none to spare.
+/// Waits on the wake-up lock of a claim, on `connection`, which is opened if necessary and kept.
+/// `Some(true)`: the wake-up lock is free. `Some(false)`: it was not released within
+/// [`MAX_WAKEUP_WAIT`]. `None`: there is no connection for that, or it broke.
 async fn wait_for_wakeup(
     engine: &Arc<LeaseEngine>,
-    link: &mut Option<(Connection, tokio::sync::OwnedSemaphorePermit)>,
-    wakeup_claim: ClaimId,
+    connection: &mut Option<(Connection, tokio::sync::OwnedSemaphorePermit)>,
+    claim: ClaimId,
 ) -> Option<bool> {
-    if link.is_none() {
+    if connection.is_none() {
         engine.pool.ensure_can_open().ok()?;
         let permit = Arc::clone(engine.wait_permits.as_ref()?).try_acquire_owned().ok()?;
         let opened = Connection::open(&engine.pool.config).await;
-        *link = Some((opened.inspect_err(|failure| engine.pool.note_refusal(failure)).ok()?, permit));
+        *connection = Some((opened.inspect_err(|failure| engine.pool.note_refusal(failure)).ok()?, permit));
     }
-    let (open, _) = link.as_mut()?;
-    let name = wakeup_locks::lock_name(wakeup_claim);
+    let (open, _) = connection.as_mut()?;
+    let name = wakeup_locks::lock_name(claim);
     let values = [Value::from(name.as_str()), Value::Int(MAX_WAKEUP_WAIT.as_secs() as i64), Value::from(name.as_str())];
-    // Released at once: other waiters on it must not wait for us.
+    // Released at once, so that other waiters on it do not wait for this client.
     let statement = open.run("SELECT GET_LOCK(?, ?), RELEASE_LOCK(?)", &values);
     let timed_out = || Err(Failure::ConnectionLost("waiting for a wake-up lock timed out".into()));
     match engine.clock.timeout(MAX_WAKEUP_WAIT * 2, statement).await.unwrap_or_else(|_| timed_out()) {
         Ok(reply) => Some(reply.value().and_then(Value::int) == Some(1)),
         Err(failure) => {
             tracing::debug!(?failure, "cannot wait for a wake-up lock");
-            *link = None;
+            *connection = None;
             None
         }
     }

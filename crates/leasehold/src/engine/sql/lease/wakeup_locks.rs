@@ -1,12 +1,12 @@
-//! Wake-up locks, for databases without notifications (MySQL): named locks whose release wakes a
-//! waiter.
+//! Wake-up locks, for databases without notifications (MySQL): named locks (`GET_LOCK`) whose
+//! release wakes a waiter of another client.
 //!
-//! A claim of ours that lasts longer than a moment gets such a lock, which one connection of ours
-//! holds. A claim needs none if another of our own claims is right behind it. The waiter right
-//! behind the claim, in another process, blocks in `GET_LOCK` on its wake-up lock. It wakes when we
-//! call `RELEASE_LOCK`, and also when our process dies, since the server then releases the lock. A
-//! spurious wake-up costs one read of the row; a missing wake-up lock delays the retry a little.
-//! Correctness never depends on it.
+//! Each claim that exists for longer than a moment gets such a lock, and one connection of its
+//! client holds it. A claim needs none if another claim of the same client is right behind it. The
+//! waiter right behind the claim, in another process, blocks in `GET_LOCK` on the claim's wake-up
+//! lock. It wakes when the claim's client calls `RELEASE_LOCK`, and also when that client dies,
+//! since the server then releases the lock. A spurious wake-up costs one read of the row. If there
+//! is no wake-up lock yet, the waiter polls. Correctness never depends on wake-up locks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -21,17 +21,18 @@ use crate::engine::sql::error::Failure;
 use crate::engine::sql::pool::Pool;
 use crate::types::ClaimId;
 
-/// How old a claim must be to get a wake-up lock: most end earlier, without a waiter.
+/// How old a claim must be to get a wake-up lock. Most claims end sooner, and cost no statement for
+/// one.
 const MIN_CLAIM_AGE: Duration = Duration::from_millis(5);
 
-/// Time limit for the server's answer.
+/// The time limit of a statement that acquires or releases wake-up locks.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long wake-up locks stay unchecked. If the server had lost them, waiters would read the row
-/// again and again.
+/// After this time without a statement, the task checks that the server still has its connection,
+/// and so its wake-up locks. If it had lost them, waiters would read the row again and again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
-/// How many wake-up locks one statement acquires or releases.
+/// How many wake-up locks one statement acquires or releases at most.
 const MAX_BATCH: usize = 64;
 
 /// The name of a claim's wake-up lock.
@@ -39,54 +40,57 @@ pub(super) fn lock_name(claim: ClaimId) -> String {
     format!("leasehold:{:032x}", claim.bits())
 }
 
-/// A change for the task that keeps the wake-up locks.
+/// A command to the task that holds the wake-up locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum WakeupCommand {
-    /// One of our claims exists.
+    /// A claim of this client exists: it gets a wake-up lock unless it ends soon.
     Acquire(ClaimId),
-    /// No other client waits behind the claim: it gets no wake-up lock, but keeps one that it has.
+    /// No other client waits right behind the claim: it gets no wake-up lock, but keeps one that it
+    /// has.
     CancelPending(ClaimId),
-    /// One of our claims has ended.
+    /// The claim has ended: its wake-up lock is released if it has one.
     Release(ClaimId),
 }
 
-/// Our wake-up locks.
+/// The wake-up locks of this client, which a task holds on a connection of its own.
 #[derive(Debug)]
 pub(super) struct WakeupLocks {
     queue: Arc<CommandQueue>,
     clock: Clock,
 }
 
-/// The queue of commands. The task wakes only for commands that cannot wait until its next timer:
-/// most claims have ended by then.
+/// The commands to the task. The task wakes at once only for commands that cannot wait until its
+/// next timer, because most claims have ended by then.
 #[derive(Debug, Default)]
 struct CommandQueue {
     schedule: Mutex<WakeupSchedule>,
+    /// Notified when the task must look at `schedule` before its next timer.
     wake: Notify,
 }
 
 impl WakeupLocks {
-    /// Starts the task that holds them, on a connection of its own.
+    /// Starts the task that holds the wake-up locks.
     pub(super) fn start(pool: Arc<Pool>, clock: Clock) -> Self {
         let queue = Arc::new(CommandQueue::default());
         tokio::spawn(run(pool, clock.clone(), Arc::clone(&queue)));
         Self { queue, clock }
     }
 
+    /// Gives commands to the task.
     pub(super) fn submit(&self, commands: impl Iterator<Item = WakeupCommand>) {
         let now = self.clock.now();
         let mut schedule = lock(&self.queue.schedule);
-        let mut wakes = false;
+        let mut is_urgent = false;
         for command in commands {
-            wakes |= schedule.apply(command, now);
+            is_urgent |= schedule.apply(command, now);
         }
         drop(schedule);
-        if wakes {
+        if is_urgent {
             self.queue.wake.notify_one();
         }
     }
 
-    /// Closes the connection: no claim holds any more.
+    /// Ends the task and closes its connection, which releases all wake-up locks.
     pub(super) fn close(&self) {
         lock(&self.queue.schedule).is_closed = true;
         self.queue.wake.notify_one();
@@ -103,20 +107,23 @@ impl Drop for WakeupLocks {
 /// next.
 #[derive(Debug, Default)]
 struct WakeupSchedule {
-    /// When each claim without a wake-up lock gets one, in order.
+    /// When claims without a wake-up lock get one, in the order of time. Claims that are not in
+    /// `pending` any more get none.
     due: VecDeque<(Instant, ClaimId)>,
+    /// The claims that will get a wake-up lock.
     pending: HashSet<ClaimId>,
-    /// Claims whose wake-up lock the server has.
+    /// The claims that have a wake-up lock, or for which it is being acquired.
     held: HashSet<ClaimId>,
-    /// Wake-up locks that the server has and must release.
+    /// The claims whose wake-up locks are to be released.
     to_release: Vec<ClaimId>,
-    /// When the task wakes without a notification.
+    /// When the task's timer wakes it to acquire wake-up locks; `None`: it has no timer for that.
     next_wake: Option<Instant>,
+    /// Whether the task must end.
     is_closed: bool,
 }
 
 impl WakeupSchedule {
-    /// Records a command. Returns whether the task must wake for it.
+    /// Records a command. Returns whether the task must wake before its next timer.
     fn apply(&mut self, command: WakeupCommand, now: Instant) -> bool {
         match command {
             WakeupCommand::Acquire(claim) => {
@@ -133,16 +140,16 @@ impl WakeupSchedule {
             }
             WakeupCommand::Release(claim) => {
                 self.pending.remove(&claim);
-                let hangs = self.held.remove(&claim);
-                if hangs {
+                let is_held = self.held.remove(&claim);
+                if is_held {
                     self.to_release.push(claim);
                 }
-                hangs
+                is_held
             }
         }
     }
 
-    /// When the next wake-up lock is due.
+    /// When the next wake-up lock is to be acquired; `None` if none is.
     fn next_due(&mut self) -> Option<Instant> {
         while self.due.front().is_some_and(|(_, claim)| !self.pending.contains(claim)) {
             self.due.pop_front();
@@ -150,7 +157,7 @@ impl WakeupSchedule {
         self.due.front().map(|(at, _)| *at)
     }
 
-    /// The wake-up locks to acquire now.
+    /// Takes the claims, at most [`MAX_BATCH`], whose wake-up locks are to be acquired now.
     fn take_due(&mut self, now: Instant) -> Vec<ClaimId> {
         let mut claims = Vec::new();
         while claims.len() < MAX_BATCH && self.next_due().is_some_and(|at| at <= now) {
@@ -162,7 +169,7 @@ impl WakeupSchedule {
         claims
     }
 
-    /// Schedules those that could not be acquired once more.
+    /// Schedules wake-up locks that could not be acquired for another try.
     fn reschedule(&mut self, claims: &[ClaimId], now: Instant) {
         for claim in claims {
             if self.held.remove(claim) {
@@ -171,8 +178,8 @@ impl WakeupSchedule {
         }
     }
 
-    /// The connection is closed, which released all wake-up locks: they are acquired again on the
-    /// next one.
+    /// Schedules all wake-up locks to be acquired again, after the connection that held them was
+    /// closed.
     fn reschedule_all(&mut self, now: Instant) {
         self.to_release.clear();
         for claim in std::mem::take(&mut self.held) {
@@ -181,85 +188,90 @@ impl WakeupSchedule {
     }
 }
 
+/// The task that acquires, holds and releases the wake-up locks, until it is closed.
 async fn run(pool: Arc<Pool>, clock: Clock, queue: Arc<CommandQueue>) {
-    let mut link: Option<Connection> = None;
+    let mut connection: Option<Connection> = None;
     while let Some((to_acquire, to_release)) = queue.next_batch(&clock).await {
         if pool.is_releasing_idle() {
-            // Closing it releases all wake-up locks. Until the server has connections to spare,
-            // waiters poll.
-            if let Some(link) = link.take() {
-                link.close().await;
+            // This releases all wake-up locks. Waiters of other clients poll until the server has
+            // enough connections again.
+            if let Some(connection) = connection.take() {
+                connection.close().await;
             }
-        } else if link.is_none() {
-            link = Connection::open(&pool.config).await.inspect_err(|failure| pool.note_refusal(failure)).ok();
+        } else if connection.is_none() {
+            connection = Connection::open(&pool.config).await.inspect_err(|failure| pool.note_refusal(failure)).ok();
         }
-        let Some(open) = &mut link else {
+        let Some(open) = &mut connection else {
             lock(&queue.schedule).reschedule_all(clock.now().saturating_add(Duration::from_secs(1)));
             continue;
         };
         match apply_batch(open, &clock, &to_acquire, &to_release).await {
-            // Another client was probing that wake-up lock: try again a little later.
-            Ok(taken) => lock(&queue.schedule).reschedule(&taken, clock.now()),
+            // A waiter has just probed these wake-up locks, and had them for a moment: try again
+            // later.
+            Ok(failed) => lock(&queue.schedule).reschedule(&failed, clock.now()),
             Err(failure) => {
                 tracing::debug!(?failure, "the wake-up locks were released with their connection");
-                link = None;
+                connection = None;
                 lock(&queue.schedule).reschedule_all(clock.now());
             }
         }
     }
-    if let Some(link) = link {
-        link.close().await;
+    if let Some(connection) = connection {
+        connection.close().await;
     }
 }
 
 impl CommandQueue {
-    /// Waits until there are wake-up locks to acquire or release. If those held have not been
-    /// checked for a while, it returns with neither. `None`: shut down.
+    /// Waits until there are wake-up locks to acquire or release, and returns both lists. If there
+    /// were none for [`CHECK_INTERVAL`] and some are held, both lists are empty. `None`: the task
+    /// must end.
     async fn next_batch(&self, clock: &Clock) -> Option<(Vec<ClaimId>, Vec<ClaimId>)> {
-        let look_at = clock.now().saturating_add(CHECK_INTERVAL);
+        let check_at = clock.now().saturating_add(CHECK_INTERVAL);
         loop {
-            let (next_wake, any) = {
+            let (next_wake, has_held) = {
                 let (mut schedule, now) = (lock(&self.schedule), clock.now());
                 if schedule.is_closed {
                     return None;
                 }
                 let (to_acquire, to_release) = (schedule.take_due(now), std::mem::take(&mut schedule.to_release));
                 schedule.next_wake = schedule.next_due();
-                let any = !schedule.held.is_empty();
-                if !to_acquire.is_empty() || !to_release.is_empty() || any && now >= look_at {
+                let has_held = !schedule.held.is_empty();
+                if !to_acquire.is_empty() || !to_release.is_empty() || has_held && now >= check_at {
                     return Some((to_acquire, to_release));
                 }
-                (schedule.next_wake, any)
+                (schedule.next_wake, has_held)
             };
             tokio::select! {
                 () = self.wake.notified() => {}
                 () = sleep_until(clock, next_wake) => {}
-                () = sleep_until(clock, any.then_some(look_at)) => {}
+                () = sleep_until(clock, has_held.then_some(check_at)) => {}
             }
         }
     }
 }
 
-/// Releases and acquires wake-up locks; returns those that could not be acquired. With an empty
-/// list, it checks that the server still has our connection and so our wake-up locks.
+/// Releases and acquires wake-up locks; returns those that could not be acquired. If both lists are
+/// empty, checks that the server still has the connection, and so the wake-up locks.
 async fn apply_batch(
-    link: &mut Connection,
+    connection: &mut Connection,
     clock: &Clock,
     to_acquire: &[ClaimId],
     to_release: &[ClaimId],
 ) -> Result<Vec<ClaimId>, Failure> {
     if to_acquire.is_empty() && to_release.is_empty() {
-        query(link, clock, "SELECT 1", &[]).await?;
+        query(connection, clock, "SELECT 1", &[]).await?;
     }
-    run_statement(link, clock, "RELEASE_LOCK", to_release).await?;
-    run_statement(link, clock, "GET_LOCK", to_acquire).await
+    call_for_each(connection, clock, "RELEASE_LOCK(?)", to_release).await?;
+    call_for_each(connection, clock, "GET_LOCK(?, 0)", to_acquire).await
 }
 
-async fn query(link: &mut Connection, clock: &Clock, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+/// Runs one statement within [`REPLY_TIMEOUT`].
+async fn query(connection: &mut Connection, clock: &Clock, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
     let timed_out = || Err(Failure::ConnectionLost("the statement for the wake-up locks timed out".into()));
-    clock.timeout(REPLY_TIMEOUT, link.run(sql, values)).await.unwrap_or_else(|_| timed_out())
+    clock.timeout(REPLY_TIMEOUT, connection.run(sql, values)).await.unwrap_or_else(|_| timed_out())
 }
 
+/// Sleeps until `at`; forever if it is `None`.
 async fn sleep_until(clock: &Clock, at: Option<Instant>) {
     match at {
         Some(at) => clock.sleep_until(at).await,
@@ -267,32 +279,32 @@ async fn sleep_until(clock: &Clock, at: Option<Instant>) {
     }
 }
 
-/// Runs one statement for up to [`MAX_BATCH`] of them; returns those that failed.
-async fn run_statement(
-    link: &mut Connection,
+/// Calls an SQL function with the name of each claim's wake-up lock, up to [`MAX_BATCH`] in one
+/// statement. Returns the claims for which it did not return 1.
+async fn call_for_each(
+    connection: &mut Connection,
     clock: &Clock,
-    detail: &str,
+    function_call: &str,
     claims: &[ClaimId],
 ) -> Result<Vec<ClaimId>, Failure> {
     let mut failed = Vec::new();
     for claims in claims.chunks(MAX_BATCH) {
-        let each = if detail == "GET_LOCK" { "GET_LOCK(?, 0)" } else { "RELEASE_LOCK(?)" };
-        let sql = format!("SELECT {}", vec![each; claims.len()].join(", "));
+        let sql = format!("SELECT {}", vec![function_call; claims.len()].join(", "));
         let values: Vec<Value> = claims.iter().map(|claim| Value::from(lock_name(*claim))).collect();
-        let reply = query(link, clock, &sql, &values).await?;
-        let done = |index: usize| reply.row().and_then(|row| row.get(index)).and_then(Value::int) == Some(1);
-        failed.extend(claims.iter().enumerate().filter(|(index, _)| !done(*index)).map(|(_, claim)| *claim));
+        let reply = query(connection, clock, &sql, &values).await?;
+        let has_succeeded = |index: usize| reply.row().and_then(|row| row.get(index)).and_then(Value::int) == Some(1);
+        failed.extend(claims.iter().enumerate().filter(|(index, _)| !has_succeeded(*index)).map(|(_, claim)| *claim));
     }
     Ok(failed)
 }
 
-/// Which claims at one lock have a wake-up lock, or will get one: it is released when they leave.
+/// The claims of this client at one lock, each with whether it has or will get a wake-up lock.
 #[derive(Debug, Default)]
 pub(super) struct ClaimWakeups(HashMap<ClaimId, bool>);
 
 impl ClaimWakeups {
-    /// Compares our claims at a lock, each with whether another client may wait right behind it,
-    /// with the last ones. Returns the changes.
+    /// Replaces the claims: `own_claims` are all of this client's claims at the lock, each with
+    /// whether another client may wait right behind it. Returns the commands for what has changed.
     pub(super) fn update(&mut self, own_claims: impl Iterator<Item = (ClaimId, bool)>) -> Vec<WakeupCommand> {
         let now: HashMap<ClaimId, bool> = own_claims.collect();
         let removed =

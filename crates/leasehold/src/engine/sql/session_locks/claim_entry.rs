@@ -1,4 +1,4 @@
-//! This client's claims, and the state of each.
+//! The claims of this client, and the state of each, as callers and the claims' tasks see it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -17,43 +17,49 @@ use crate::types::{ClaimId, LockName, Mode, Token};
 /// The state of a claim.
 #[derive(Clone, Debug)]
 pub(super) enum ClaimStage {
-    /// Just created.
+    /// Its task has not found out yet whether the lock is free.
     New,
-    /// It waits: here, or at the server.
+    /// It waits, in this client's own queue or at the server.
     Waiting,
-    /// It holds, by a session that certainly lasts until then.
+    /// It holds the lock; its session certainly exists until `until`.
     Held { token: Token, until: Instant },
-    /// It has ended; with the reason, if something went wrong.
+    /// It has ended. `Some`: because of this failure. `None`: it was released or lost, or did not
+    /// get the lock.
     Ended(Option<ClaimError>),
 }
 
-/// A request to the task of a claim.
+/// A request of a caller to a claim's task.
 #[derive(Debug)]
 pub(super) enum ClaimRequest {
-    /// Show that the lock is held, and return the time until which it certainly is.
+    /// Check with the server that the lock is held, and answer until when it certainly is. There is
+    /// no answer if it is not held.
     ConfirmHeld(oneshot::Sender<Instant>),
-    /// End the claim.
+    /// Release the lock, or stop waiting for it.
     Release(oneshot::Sender<Result<ReleaseReply, ClaimError>>),
 }
 
-/// One claim. A background task owns its connection, and continues when a caller's step is dropped.
+/// One claim of this client. A background task owns its connection, and goes on when a caller stops
+/// waiting.
 #[derive(Debug)]
 pub(super) struct ClaimEntry {
     pub(super) claim: ClaimId,
     pub(super) name: LockName,
     pub(super) mode: Mode,
     pub(super) ttl: Duration,
+    /// Its state, which only its task changes.
     pub(super) stage: watch::Sender<ClaimStage>,
+    /// The channel to its task.
     requests: UnboundedSender<ClaimRequest>,
-    /// When a caller last wanted it, in nanoseconds.
+    /// When a caller last waited for it or renewed it, in nanoseconds of the client's clock.
     last_wanted: AtomicU64,
-    /// The server's number of the connection that holds; 0 while none does.
+    /// The server's number of the session that holds the lock; 0 while none does.
     pub(super) connection: AtomicI64,
-    /// Notified when the connection was found missing.
+    /// Notified when the server does not list that session any more: the task then checks it.
     pub(super) recheck: Notify,
 }
 
 impl ClaimEntry {
+    /// A new entry, and the receiver of its requests, for its task.
     fn new(claim: &Claim, clock: &Clock) -> (Arc<Self>, UnboundedReceiver<ClaimRequest>) {
         let (requests, receiver) = unbounded_channel();
         let entry = Self {
@@ -70,12 +76,12 @@ impl ClaimEntry {
         (Arc::new(entry), receiver)
     }
 
-    /// Notes that a caller still wants it.
+    /// Notes that a caller still wants the claim.
     pub(super) fn mark_wanted(&self, now: Instant) {
         self.last_wanted.fetch_max(now.as_nanos(), Ordering::AcqRel);
     }
 
-    /// Returns when no caller has wanted it for a TTL.
+    /// Completes when no caller has wanted the claim for a TTL.
     pub(super) async fn wait_until_unwanted(&self, clock: &Clock) {
         loop {
             let until = Instant::from_nanos(self.last_wanted.load(Ordering::Acquire)).saturating_add(self.ttl);
@@ -86,14 +92,15 @@ impl ClaimEntry {
         }
     }
 
-    /// The time until which it certainly holds, by the server's answer now. `None`: it does not.
+    /// Asks the server whether the claim holds the lock. Returns until when it certainly does;
+    /// `None`: it does not.
     pub(super) async fn confirm_held(&self) -> Option<Instant> {
         let (sender, answer) = oneshot::channel();
         self.requests.send(ClaimRequest::ConfirmHeld(sender)).ok()?;
         answer.await.ok()
     }
 
-    /// Ends it. `None`: it had ended before.
+    /// Releases the lock, or stops waiting for it. `None`: the claim had ended before.
     pub(super) async fn release(&self) -> Option<Result<ReleaseReply, ClaimError>> {
         let (sender, answer) = oneshot::channel();
         self.requests.send(ClaimRequest::Release(sender)).ok()?;
@@ -101,7 +108,7 @@ impl ClaimEntry {
     }
 }
 
-/// All claims of one client.
+/// All claims of one client that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct ClaimRegistry(Mutex<HashMap<ClaimId, Arc<ClaimEntry>>>);
 
@@ -110,11 +117,13 @@ impl ClaimRegistry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The entry of a claim; `None` if the claim is unknown or has ended.
     pub(super) fn find(&self, claim: ClaimId) -> Option<Arc<ClaimEntry>> {
         self.lock().get(&claim).cloned()
     }
 
-    /// The claim's entry; for a new one, also the requests for its task.
+    /// The claim's entry. If it is new, also the channel of requests, for the task that the caller
+    /// starts.
     pub(super) fn get_or_insert(
         &self,
         claim: &Claim,
@@ -129,7 +138,7 @@ impl ClaimRegistry {
         (entry, Some(requests))
     }
 
-    /// Removes a claim that has ended.
+    /// Removes a claim that has ended, unless it has a newer entry.
     pub(super) fn remove(&self, entry: &Arc<ClaimEntry>) {
         let mut entries = self.lock();
         if entries.get(&entry.claim).is_some_and(|current| Arc::ptr_eq(current, entry)) {
@@ -137,16 +146,19 @@ impl ClaimRegistry {
         }
     }
 
-    /// Whether another claim of this client certainly holds the lock and excludes this one.
+    /// Whether another claim of this client certainly holds the same lock, in a mode that excludes
+    /// this one.
     pub(super) fn is_excluded_locally(&self, entry: &ClaimEntry, now: Instant) -> bool {
         self.lock().values().any(|other| {
-            let same = other.claim != entry.claim && other.name == entry.name;
-            let together = other.mode == Mode::Shared && entry.mode == Mode::Shared;
-            same && !together && matches!(*other.stage.borrow(), ClaimStage::Held { until, .. } if until > now)
+            let is_other_claim = other.claim != entry.claim && other.name == entry.name;
+            let can_hold_together = other.mode == Mode::Shared && entry.mode == Mode::Shared;
+            is_other_claim
+                && !can_hold_together
+                && matches!(*other.stage.borrow(), ClaimStage::Held { until, .. } if until > now)
         })
     }
 
-    /// The claims that hold.
+    /// The claims that hold a lock.
     pub(super) fn holders(&self) -> Vec<Arc<ClaimEntry>> {
         self.lock().values().filter(|entry| entry.connection.load(Ordering::Acquire) != 0).cloned().collect()
     }

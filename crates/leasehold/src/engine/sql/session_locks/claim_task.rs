@@ -1,4 +1,5 @@
-//! The task of one claim: it acquires, waits, holds and releases, on a connection of its own.
+//! The task of one claim. It acquires the lock, waits for it, holds it and releases it, on a
+//! connection of its own. It goes on when a caller stops waiting.
 
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -19,18 +20,18 @@ use crate::clock::Instant;
 use crate::engine::ReleaseReply;
 use crate::types::Token;
 
-/// Pause between two tries to end a statement.
+/// The pause between two tries to cancel a waiting statement.
 const STOP_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a claim ended.
 enum ClaimEnd {
-    /// Another claim has the lock, or the position is lost: it may try again.
+    /// Another claim holds the lock, or the queue position was lost: the caller may try again.
     Busy,
-    /// Something went wrong.
+    /// The server, the connection or the pool failed.
     Failed(ClaimError),
-    /// It was released, or no caller wanted it any more.
+    /// It was released, on request or because no caller wanted it any more. This is the answer.
     Left(ReleaseReply),
-    /// It held, and its session ended.
+    /// It held the lock, and its session ended.
     Lost,
 }
 
@@ -46,27 +47,30 @@ impl From<Failure> for ClaimEnd {
     }
 }
 
-/// Requests to a claim.
+/// The requests that callers send to a claim's task.
 struct ClaimRequests {
     receiver: UnboundedReceiver<ClaimRequest>,
-    /// Callers that wait until it is released.
+    /// The callers that wait for the release.
     releasing: Vec<oneshot::Sender<Result<ReleaseReply, ClaimError>>>,
 }
 
 impl ClaimRequests {
-    /// Returns when its release is requested.
+    /// Completes when a caller requests the release; drops other requests. Only used while the
+    /// claim does not hold the lock.
     async fn wait_for_release(&mut self) {
         while let Some(request) = self.receiver.recv().await {
             if let ClaimRequest::Release(answer) = request {
                 self.releasing.push(answer);
                 return;
             }
-            // It does not hold: the request is dropped without an answer, which means exactly that.
+            // A request to confirm the hold. It is dropped without an answer, which means: not
+            // held.
         }
-        // The claim's entry keeps the sender, so the channel does not close.
+        // Not reached: the claim's entry keeps the sender, so the channel does not close.
         std::future::pending().await
     }
 
+    /// Answers all callers that wait for the release, after the claim has ended with `result`.
     fn answer_all(mut self, result: &Result<ReleaseReply, ClaimError>) {
         self.receiver.close();
         while let Ok(request) = self.receiver.try_recv() {
@@ -74,7 +78,7 @@ impl ClaimRequests {
                 self.releasing.push(answer);
             }
         }
-        // The first caller gets the outcome; for the others there was no hold left to release.
+        // The first caller gets the result. The others get `Absent`: the claim had ended before.
         let mut is_answered = false;
         for answer in self.releasing {
             let result = if is_answered { Ok(ReleaseReply::Absent) } else { result.clone() };
@@ -83,7 +87,7 @@ impl ClaimRequests {
     }
 }
 
-/// Serves a claim until it ends.
+/// Runs a claim until it ends. `queue`: whether it waits if the lock is not free.
 pub(super) async fn run_claim(
     pool: Arc<SessionPool>,
     entry: Arc<ClaimEntry>,
@@ -111,16 +115,17 @@ pub(super) async fn run_claim(
     requests.answer_all(&release_result);
 }
 
-/// A lock that is held.
+/// A lock that the claim holds.
 struct HeldLock {
     session: Session,
     permit: OwnedSemaphorePermit,
     token: Token,
-    /// The lease counts from this moment.
+    /// The TTL counts from this moment, when the last answered statement of the session was sent.
     lease_start: Instant,
 }
 
-/// Retries until the lock is held.
+/// Acquires the lock; waits for it if `queue` is set and it is not free. Breaks with how the claim
+/// ended if it did not get the lock.
 async fn acquire(
     pool: &SessionPool,
     entry: &ClaimEntry,
@@ -129,14 +134,14 @@ async fn acquire(
     queue: bool,
 ) -> ControlFlow<ClaimEnd, HeldLock> {
     if pool.claims.is_excluded_locally(entry, pool.clock.now()) {
-        // This check needs no connection.
+        // Another claim of this client holds the lock, which is known without a connection.
         if !queue {
             return ControlFlow::Break(ClaimEnd::Busy);
         }
         entry.stage.send_replace(ClaimStage::Waiting);
     }
-    let turn = unless_released(pool, entry, requests, turn(entry, local_queue, queue)).await?;
-    let permit = unless_released(pool, entry, requests, permit(pool, entry, queue)).await?;
+    let turn = await_unless_released(pool, entry, requests, wait_for_turn(entry, local_queue, queue)).await?;
+    let permit = await_unless_released(pool, entry, requests, wait_for_permit(pool, entry, queue)).await?;
     let (mut session, is_acquired) = to_control_flow(try_acquire(pool, entry).await)?;
     if !is_acquired {
         if !queue {
@@ -152,7 +157,8 @@ async fn acquire(
     match granted {
         Ok((token, from)) => ControlFlow::Continue(HeldLock { session, permit, token, lease_start: from }),
         Err(error) => {
-            // Releases what the session holds, in order or by closing the connection.
+            // If the session cannot release its locks, it is dropped: that closes it, and the
+            // server does.
             if session.release_all(&pool.wire).await.is_ok() {
                 pool.return_session(session).await;
             }
@@ -161,6 +167,7 @@ async fn acquire(
     }
 }
 
+/// Continues with the value, or breaks with the error.
 fn to_control_flow<T, E: Into<ClaimEnd>>(result: Result<T, E>) -> ControlFlow<ClaimEnd, T> {
     match result {
         Ok(value) => ControlFlow::Continue(value),
@@ -168,8 +175,9 @@ fn to_control_flow<T, E: Into<ClaimEnd>>(result: Result<T, E>) -> ControlFlow<Cl
     }
 }
 
-/// Runs a step, unless the claim's release is requested or no caller wants it any more.
-async fn unless_released<T>(
+/// Awaits `step`; breaks if the claim's release is requested first, or no caller has wanted it for
+/// a TTL.
+async fn await_unless_released<T>(
     pool: &SessionPool,
     entry: &ClaimEntry,
     requests: &mut ClaimRequests,
@@ -183,8 +191,9 @@ async fn unless_released<T>(
     }
 }
 
-/// The claim's turn among those of this client.
-async fn turn(entry: &ClaimEntry, local_queue: &Arc<LocalQueue>, queue: bool) -> Result<Turn, ClaimEnd> {
+/// Waits for the claim's turn among the claims of this client for the same lock. `Busy` if the
+/// claim ahead waits at the server and `queue` is not set.
+async fn wait_for_turn(entry: &ClaimEntry, local_queue: &Arc<LocalQueue>, queue: bool) -> Result<Turn, ClaimEnd> {
     match local_queue.next_turn_unless_waiting().await? {
         Some(turn) => Ok(turn),
         None if queue => {
@@ -195,8 +204,13 @@ async fn turn(entry: &ClaimEntry, local_queue: &Arc<LocalQueue>, queue: bool) ->
     }
 }
 
-/// A permit for a connection.
-async fn permit(pool: &SessionPool, entry: &ClaimEntry, queue: bool) -> Result<OwnedSemaphorePermit, ClaimEnd> {
+/// Waits for the permit to use one more connection: as long as necessary if `queue` is set, else
+/// briefly.
+async fn wait_for_permit(
+    pool: &SessionPool,
+    entry: &ClaimEntry,
+    queue: bool,
+) -> Result<OwnedSemaphorePermit, ClaimEnd> {
     if let Some(permit) = pool.try_permit() {
         return Ok(permit);
     }
@@ -204,15 +218,15 @@ async fn permit(pool: &SessionPool, entry: &ClaimEntry, queue: bool) -> Result<O
         entry.stage.send_replace(ClaimStage::Waiting);
         return Ok(pool.next_permit().await?);
     }
-    // A permit may just be about to return.
+    // A claim that has just been released returns its permit in a moment.
     match pool.clock.timeout(pool.connection_timeout().min(entry.ttl / 4), pool.next_permit()).await {
         Ok(permit) => Ok(permit?),
         Err(_) => Err(ClaimEnd::Failed(ClaimError::PoolExhausted)),
     }
 }
 
-/// Acquires the lock if it is free. The server may have closed an idle connection: then a new one
-/// is opened.
+/// Acquires the lock if it is free, and returns the session and whether it holds the lock. Uses an
+/// idle connection; if the server has closed those, opens a new one.
 async fn try_acquire(pool: &SessionPool, entry: &ClaimEntry) -> Result<(Session, bool), Failure> {
     while let Some(mut session) = pool.take_idle_session() {
         match session.try_acquire(pool, &entry.name, entry.mode, entry.ttl).await {
@@ -226,23 +240,24 @@ async fn try_acquire(pool: &SessionPool, entry: &ClaimEntry) -> Result<(Session,
     Ok((session, is_acquired))
 }
 
-/// Returns a connection without a lock, for reuse.
+/// Returns a session without a lock to the pool. Drops it if its transaction cannot be ended.
 async fn return_without_lock(pool: &SessionPool, mut session: Session) {
     if !pool.wire.opens_transaction() || session.release_all(&pool.wire).await.is_ok() {
         pool.return_session(session).await;
     }
 }
 
-/// Waits at the server until the lock is granted.
+/// Waits at the server until the session holds the lock. Breaks if the claim's release is
+/// requested, no caller wants it any more, or the wait fails.
 async fn wait_for_grant(
     pool: &SessionPool,
     entry: &ClaimEntry,
     requests: &mut ClaimRequests,
     mut session: Session,
 ) -> ControlFlow<ClaimEnd, Session> {
-    let stopper = session.stop_handle(entry.claim);
-    let (answer, leaves) = {
-        let waiting = session.wait(&pool.wire, &entry.name, entry.mode, &stopper.statement_mark);
+    let stop_handle = session.stop_handle(entry.claim);
+    let (answer, gives_up) = {
+        let waiting = session.wait(&pool.wire, &entry.name, entry.mode, &stop_handle.statement_mark);
         let mut waiting = std::pin::pin!(waiting);
         let answer = tokio::select! {
             biased;
@@ -252,12 +267,12 @@ async fn wait_for_grant(
         };
         match answer {
             Some(answer) => (Some(answer), false),
-            None => (stop_waiting(pool, &stopper, waiting).await, true),
+            None => (stop_waiting(pool, &stop_handle, waiting).await, true),
         }
     };
-    if leaves {
-        // The lock may have been granted in the last moment, even if the statement reports that it
-        // was ended.
+    if gives_up {
+        // The lock may have been granted at the last moment, even if the statement reports that it
+        // was cancelled. So the session releases everything.
         if answer.is_some() && session.release_all(&pool.wire).await.is_ok() {
             pool.return_session(session).await;
         }
@@ -268,7 +283,7 @@ async fn wait_for_grant(
         Some(Err(failure)) if !is_position_lost(&failure, pool) => ControlFlow::Break(failure.into()),
         Some(Err(_)) => ControlFlow::Break(ClaimEnd::Busy),
         Some(Ok(false)) | None => {
-            // The row does not exist any more, or the server stopped waiting.
+            // The row to lock was deleted, or the server's own time limit for the wait has passed.
             pool.set_row_known(&entry.name, false);
             return_without_lock(pool, session).await;
             ControlFlow::Break(ClaimEnd::Busy)
@@ -276,16 +291,17 @@ async fn wait_for_grant(
     }
 }
 
-/// Ends a waiting statement; returns its last answer, if there is one.
+/// Cancels a waiting statement, and returns its last answer. `None`: there was none within the
+/// connect timeout.
 async fn stop_waiting<T>(
     pool: &SessionPool,
-    stopper: &StopHandle,
+    stop_handle: &StopHandle,
     mut waiting: Pin<&mut impl Future<Output = T>>,
 ) -> Option<T> {
     let stopping = async {
         loop {
-            if let Err(reason) = stopper.stop(pool).await {
-                tracing::debug!(reason, "a waiting statement could not be ended");
+            if let Err(reason) = stop_handle.stop(pool).await {
+                tracing::debug!(reason, "a waiting statement could not be cancelled; trying again");
             }
             pool.clock.sleep(STOP_RETRY_PAUSE).await;
         }
@@ -297,7 +313,8 @@ async fn stop_waiting<T>(
     }
 }
 
-/// Whether the position in the queue was lost, without another fault.
+/// Whether this failure of a wait only means that the queue position was lost, and the claim may
+/// try again.
 fn is_position_lost(failure: &Failure, pool: &SessionPool) -> bool {
     use ErrorClass::{Conflict, RowLocked, TemporarilyUnavailable, Terminated};
     match failure.class(pool.wire.dialect) {
@@ -306,26 +323,27 @@ fn is_position_lost(failure: &Failure, pool: &SessionPool) -> bool {
     }
 }
 
-/// Increments the counter of a lock just acquired, and checks that the lock is still held after
-/// that. Also returns the moment from which the lease counts.
+/// After the lock was acquired: increments its token counter, and checks that the lock is still
+/// held after that. Returns the token, and the moment from which the TTL counts.
 async fn confirm_grant(
     pool: &SessionPool,
     entry: &ClaimEntry,
     session: &mut Session,
 ) -> Result<(Token, Instant), ClaimError> {
     if !pool.wire.opens_transaction() {
-        // The session holds its lock while its own statement runs.
+        // The session itself runs this statement, so the answer shows that it held the lock
+        // meanwhile.
         let token = pool.next_token_on_session(session, &entry.name).await?;
         return Ok((token, session.last_answered_sent));
     }
     let token = pool.next_token_on_side_pool(&entry.name).await?;
     if !session.confirm_held(&pool.wire, &entry.name, entry.ttl.min(pool.connection_timeout())).await? {
-        return Err(Failure::ConnectionLost("the lock was lost at once".into()).into());
+        return Err(Failure::ConnectionLost("the lock was lost before its token was known".into()).into());
     }
     Ok((token, session.last_answered_sent))
 }
 
-/// Holds the lock until it is released or lost.
+/// Holds the lock and answers requests until the lock is released or lost.
 async fn hold_lock(pool: &SessionPool, entry: &ClaimEntry, requests: &mut ClaimRequests, held: HeldLock) -> ClaimEnd {
     let HeldLock { mut session, token, lease_start: mut from, permit: _permit } = held;
     entry.connection.store(session.id(), Ordering::Release);
@@ -344,7 +362,8 @@ async fn hold_lock(pool: &SessionPool, entry: &ClaimEntry, requests: &mut ClaimR
         if let Some(ClaimRequest::ConfirmHeld(answer)) = &request
             && answer.is_closed()
         {
-            // The caller stopped waiting while the last answer was late.
+            // The caller stopped waiting while the task waited for the answer to an earlier
+            // request.
             continue;
         }
         match session.confirm_held(&pool.wire, &entry.name, entry.ttl).await {
@@ -361,7 +380,8 @@ async fn hold_lock(pool: &SessionPool, entry: &ClaimEntry, requests: &mut ClaimR
     }
 }
 
-/// Releases the lock. The connection is reused only if it certainly holds no lock.
+/// Releases the lock. The session is returned to the pool only if it certainly holds no lock any
+/// more.
 async fn release(pool: &SessionPool, entry: &ClaimEntry, mut session: Session) -> ClaimEnd {
     match session.release(&pool.wire, &entry.name, entry.mode).await {
         Ok(true) => {
@@ -369,8 +389,8 @@ async fn release(pool: &SessionPool, entry: &ClaimEntry, mut session: Session) -
             ClaimEnd::Left(ReleaseReply::Released)
         }
         Ok(false) => ClaimEnd::Left(ReleaseReply::Absent),
-        // The connection may have ended a while ago and another client may hold the lock: it is
-        // unknown whether we held it to the end.
+        // The session may have ended a while ago, and another client may have held the lock since:
+        // the release reports that this claim did not hold it to the end.
         Err(failure) if failure.ends_connection(pool.wire.dialect) => ClaimEnd::Left(ReleaseReply::Absent),
         Err(failure) => failure.into(),
     }

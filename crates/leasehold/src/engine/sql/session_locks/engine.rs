@@ -1,4 +1,4 @@
-//! Implements the engine trait with locks that sessions hold.
+//! Implements the [`Engine`] trait with locks that database sessions hold.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,24 +17,27 @@ use crate::engine::{
 use crate::logic::lease as rules;
 use crate::types::{LockName, Result};
 
-/// Locks that sessions of a database hold.
+/// The engine of `technique=session` and `technique=for-update`: each lock belongs to a database
+/// session.
 #[derive(Debug)]
 pub struct SessionLockEngine {
     capabilities: Capabilities,
     pool: Arc<SessionPool>,
     records: StoredRecords,
-    /// Connections live on the runtime that opened the engine.
+    /// The runtime that opened the engine, which runs all connections.
     runtime: tokio::runtime::Handle,
 }
 
 impl SessionLockEngine {
+    /// An engine on these sessions; starts the task that checks whether holders' sessions exist.
     pub(super) fn new(pool: Arc<SessionPool>, capabilities: Capabilities) -> Self {
         let runtime = tokio::runtime::Handle::current();
         runtime.spawn(super::session_check::run(Arc::downgrade(&pool)));
         Self { capabilities, records: StoredRecords::new(&pool.side_pool), pool, runtime }
     }
 
-    /// The claim's entry, with a task of its own.
+    /// The claim's entry; creates it and starts its task if there is none. `queue`: whether a new
+    /// claim waits if the lock is not free.
     fn claim_entry(&self, claim: &Claim, queue: bool) -> Arc<ClaimEntry> {
         let (entry, requests) = self.pool.claims.get_or_insert(claim, &self.pool.clock);
         if let Some(requests) = requests {
@@ -43,7 +46,7 @@ impl SessionLockEngine {
         entry
     }
 
-    /// The claim's state, as the answer to a request sent at `sent`.
+    /// Converts the claim's state to the answer to a request that was made at `sent`.
     async fn to_answer(&self, entry: &ClaimEntry, stage: ClaimStage, sent: Instant) -> Result<AcquireReply> {
         match stage {
             ClaimStage::New | ClaimStage::Waiting => {
@@ -52,8 +55,8 @@ impl SessionLockEngine {
             ClaimStage::Ended(None) => Ok(AcquireReply::Busy { recheck_after: None }),
             ClaimStage::Ended(Some(error)) => Err(error.to_error(&self.pool)),
             ClaimStage::Held { token, until } => {
-                // It was granted before this request, so the session must show until when it holds
-                // now.
+                // If the grant is older than this request, asks the server until when the session
+                // certainly holds the lock.
                 let until =
                     if until.saturating_sub(entry.ttl) < sent { entry.confirm_held().await } else { Some(until) };
                 Ok(match until {
@@ -114,20 +117,20 @@ impl Engine for SessionLockEngine {
         let sent = self.pool.clock.now();
         let within = rules::renewal_timeout(claims.iter().map(|claim| claim.options.ttl));
         Step::new(async move {
-            let one = async |claim: &Arc<Claim>| {
+            let renew = async |claim: &Arc<Claim>| {
                 let Some(entry) = self.pool.claims.find(claim.id) else { return RenewReply::Lost };
                 entry.mark_wanted(sent);
                 match self.pool.clock.timeout(within, entry.confirm_held()).await {
                     Ok(Some(until)) => RenewReply::Renewed(until.min(sent.saturating_add(claim.options.ttl))),
                     Ok(None) => RenewReply::Lost,
-                    // This claim's session did not answer; those of the others may.
+                    // One silent session must not delay the answers of the others.
                     Err(_) => {
                         tracing::warn!(name = %claim.name(), "a session gave no answer within {within:?}");
                         RenewReply::Unknown
                     }
                 }
             };
-            Ok(join_all(claims.iter().map(one)).await)
+            Ok(join_all(claims.iter().map(renew)).await)
         })
     }
 

@@ -1,10 +1,10 @@
-//! `technique=session` and `technique=for-update`: an open session of the database has the lock,
-//! and the lock ends with the session.
+//! `technique=session` and `technique=for-update`: an open database session holds the lock, and the
+//! lock ends with the session.
 //!
 //! # The protocol
 //! Every claim that holds has a connection of its own. So has this client's first waiter for each
-//! name; the waiters behind it wait here, in order. `connections=` limits them all. One or two of
-//! them are reserved for statements without a lock.
+//! name; the client's other waiters wait in its memory, in order. `connections=` limits the
+//! connections. One or two of them are reserved for statements on behalf of no lock.
 //!
 //! - **Idle time.** The server ends the session when it receives no statement for a TTL
 //!   (`wait_timeout`, `idle_session_timeout`, `idle_in_transaction_session_timeout`). So it frees
@@ -13,10 +13,10 @@
 //! - **Acquire.** `session`: `GET_LOCK(key, 0)`, `pg_try_advisory_lock(key)`. `for-update`: a
 //!   statement of its own creates a missing row (without a row, both clients would pass), then
 //!   `BEGIN` and `SELECT … FOR UPDATE SKIP LOCKED`. Only a clear yes is a grant.
-//! - **Wait.** The same without the limit: one statement for as long as the claim waits, since a
-//!   new one would lose the position. When a claim stops waiting, another connection ends the
-//!   statement (`KILL QUERY`, a cancel request). The session then releases *everything* that it may
-//!   have, because the grant may have come in that moment.
+//! - **Wait.** The same statements without the time limit: one statement for as long as the claim
+//!   waits, since a new one would lose the position. When a claim stops waiting, another connection
+//!   ends the statement (`KILL QUERY`, a cancel request). The session then releases *everything*
+//!   that it may have, because the grant may have come in that moment.
 //! - **Token.** A counter per name in a table, `greatest(counter + 1, microseconds of the
 //!   database's clock)`, raised *after* the lock was acquired. `session`: on the session itself,
 //!   each statement in its own transaction; the answer shows that the lock was held meanwhile.
@@ -26,39 +26,39 @@
 //!   statement was sent. (In MySQL: that the lock is its own.)
 //! - **Release.** `RELEASE_LOCK`, `pg_advisory_unlock`, `ROLLBACK`. The connection is reused only
 //!   if the answer shows that the session holds no lock.
-//! - **Loss.** PostgreSQL's driver notices the end of a connection at once. MySQL's does not
-//!   while idle. Every `poll`, another connection asks the server which of our connections it has.
-//!   (A query on the connection itself would prolong the lock of a holder that does not renew.)
+//! - **Loss.** PostgreSQL's driver notices the end of a connection at once. MySQL's does not while
+//!   idle. Every `poll`, another connection asks the server which sessions of this user it has. (A
+//!   query on the connection itself would prolong the lock of a holder that does not renew.)
 //!
 //! # What if
 //! | event | consequence |
 //! |---|---|
 //! | the reply to an acquire is lost | the connection is broken too, or cut after `connect-timeout`: the server releases the lock; the retry uses a new session |
-//! | ... while the claim waits | its position is lost; the claim tries again, at the end of the queue |
-//! | ... to the increment of the counter | incremented again: numbers are skipped, none is given twice |
-//! | ... to a renewal | the session, and so the lock, counts as lost after a TTL at the latest; until then the lease runs down |
-//! | ... while other leases of the client are renewed | the others get their answers: each has a time limit of its own, shorter than the keeper's for all of them |
-//! | ... to a statement without a lock (counters, checks) | sent again on another connection after `connect-timeout` |
-//! | ... to a release | the connection is cut; the rest of the lock ends with it, by the idle time at the latest. Whether the lock was ours until then is unknown: reported as lost |
-//! | the caller stops waiting | the claim's task continues; it releases a claim that no caller wants for a TTL |
-//! | the process is killed | the kernel closes its connections: the server frees all its locks at once |
-//! | ... or the machine fails, or the network | the idle time ends the session; a dead waiter is found when it is granted the lock (PostgreSQL: within a second) |
-//! | the process stops before it acquires the lock | the server frees the lock a TTL after the grant |
-//! | ... while it holds | the same; its own deadline passed before |
-//! | ... between lock and counter | it increments the counter on a session that has ended (fails), or elsewhere, and then finds its session ended: no grant |
+//! | the reply to a waiting claim's statement is lost | its queue position is lost; the claim tries again, at the end of the queue |
+//! | the reply to the increment of a token counter is lost | the counter is incremented again: numbers are skipped, none is given twice |
+//! | the reply to a renewal is lost | the lease runs down; the session, and so the lock, counts as lost after a TTL at the latest |
+//! | one of several leases that are renewed together gets no answer | the others get theirs: each has a time limit of its own, shorter than the keeper's for all of them |
+//! | the reply to a statement on behalf of no lock (counters, checks) is lost | it is sent again on another connection after `connect-timeout` |
+//! | the reply to a release is lost | the connection is closed, and with it the session and its lock, by the idle time at the latest. It is unknown whether the holder held the lock until then: reported as lost |
+//! | a caller stops waiting for the lock | the claim's task goes on; it releases a claim that no caller has wanted for a TTL |
+//! | a client's process is killed | the kernel closes its connections: the server frees all its locks at once |
+//! | a client's machine or its network fails | the server ends the session after its idle time; a dead waiter is found when it is granted the lock (PostgreSQL: within a second) |
+//! | a client's process is stopped while it acquires the lock | the server frees the lock a TTL after the grant |
+//! | a client's process is stopped while it holds the lock | the server frees the lock a TTL after the last statement; the holder's own deadline passed before |
+//! | a client's process is stopped after it acquired the lock and before it incremented the token counter | the increment fails because the session has ended; or it succeeds on another connection, and then the session is found ended. Either way there is no grant |
 //! | two clients acquire at once | the server decides; its answer is the grant |
 //! | the server ends a connection | waiting: tries again; releasing: reported as lost; holding: lost. **The lock is free at once, and its holder learns of it a moment later** (PostgreSQL: with the end of the connection; MySQL: within `poll`, at most 1 s). Until then two clients believe that they hold, and their tokens differ |
 //! | the server is killed | all sessions end, and all locks; counters are kept, and never fall behind the clock |
-//! | a deadlock (1213, 40P01), a lock wait timeout (1205, 55P03) | the statement had no effect. The counter is tried four times in all, then the lock is released and the error gives the reason; a wait is started again |
-//! | ... of a counter that another transaction keeps locked, on a PostgreSQL session, which has no lock timeout | no answer within `connect-timeout`: the connection is cut, and the lock with it |
+//! | a statement fails by a deadlock (1213, 40P01) or a lock wait timeout (1205, 55P03) | it had no effect. The counter is tried four times in all, then the lock is released and the error gives the reason; a wait is started again |
+//! | another transaction keeps the row of a token counter locked, for a PostgreSQL session, which has no lock timeout | there is no answer within `connect-timeout`: the connection is closed, and the lock freed |
 //! | the server accepts no writes | the counter cannot be incremented: the lock is released, and the error gives the reason |
 //! | the database's clock jumps | back: the counter continues by one; forward: it continues from there. That clock has no other use |
-//! | our clock jumps | only the monotonic clock is read |
-//! | two names have one key | PostgreSQL only, 1 in 2^64 for each pair: they exclude each other, and never are there two holders |
+//! | a client's wall clock jumps | no effect: clients read only their monotonic clock |
+//! | two lock names have the same key (PostgreSQL only; 1 in 2^64 for each pair) | the two locks exclude each other; there are never two holders |
 //!
 //! # What is assumed
 //! - All clients use the same technique, table and server.
-//! - No proxy between us and the server changes sessions. A pooler in transaction mode is detected
+//! - No proxy between client and server changes sessions. A pooler in transaction mode is detected
 //!   at opening and refused; so is Galera.
 //! - After a failover, the locks of the first server are over only for clients that notice. A
 //!   server that was partitioned but not stopped still holds locks for clients that reach it. Their
@@ -91,15 +91,18 @@ use crate::clock::Clock;
 use crate::engine::{Capabilities, Engine, Expiry, Fencing};
 use crate::types::{Error, ErrorKind, Result};
 
-const SURVIVES: &str =
+/// For [`Capabilities::tolerates`], of all these engines.
+const TOLERATES: &str =
     "any client's crash, cut or pause; the server's crash and restart (all locks are lost then, tokens rise)";
 
-const MYSQL_BREAKS: &str = "a session that the server ends: its lock is free at once, and its holder learns of it within poll=; \
+/// For [`Capabilities::fails_when`], of MySQL and MariaDB.
+const MYSQL_FAILS_WHEN: &str = "a session that the server ends: its lock is free at once, and its holder learns of it within poll=; \
     a failover that leaves the old server up; a proxy that changes sessions; clients of other techniques";
-const POSTGRES_BREAKS: &str = "a session that the server ends: its lock is free at once, and its holder learns of it a moment later; \
+/// For [`Capabilities::fails_when`], of PostgreSQL.
+const POSTGRES_FAILS_WHEN: &str = "a session that the server ends: its lock is free at once, and its holder learns of it a moment later; \
     a failover that leaves the old server up; a pooler that changes sessions; clients of other techniques";
 
-/// Capabilities that all of them have.
+/// The capabilities that the engines of both techniques and both databases share.
 const fn base(engine: &'static str) -> Capabilities {
     Capabilities {
         fencing: Fencing::Durable,
@@ -107,34 +110,35 @@ const fn base(engine: &'static str) -> Capabilities {
         expiry: Expiry::LeaseOrProcessDeath,
         // MySQL's idle time is in whole seconds.
         min_ttl: Duration::from_secs(1),
-        tolerates: SURVIVES,
+        tolerates: TOLERATES,
         ..Capabilities::exclusive_only(engine)
     }
 }
 
-/// `mysql:…?technique=session`: `GET_LOCK`.
-pub const MYSQL_SESSION: Capabilities = Capabilities { fails_when: MYSQL_BREAKS, ..base("mysql") };
+/// Capabilities of `mysql:…?technique=session`, whose locks are `GET_LOCK`'s.
+pub const MYSQL_SESSION: Capabilities = Capabilities { fails_when: MYSQL_FAILS_WHEN, ..base("mysql") };
 
-/// `mysql:…?technique=for-update`.
+/// Capabilities of `mysql:…?technique=for-update`.
 pub const MYSQL_FOR_UPDATE: Capabilities = Capabilities {
     shared: true,
-    fails_when: MYSQL_BREAKS,
+    fails_when: MYSQL_FAILS_WHEN,
     warning: "a transaction is open for as long as the lock is held",
     ..base("mysql")
 };
 
-/// `postgres:…?technique=session`: advisory locks.
+/// Capabilities of `postgres:…?technique=session`, whose locks are advisory locks.
 pub const POSTGRES_SESSION: Capabilities =
-    Capabilities { shared: true, fails_when: POSTGRES_BREAKS, ..base("postgres") };
+    Capabilities { shared: true, fails_when: POSTGRES_FAILS_WHEN, ..base("postgres") };
 
-/// `postgres:…?technique=for-update`.
+/// Capabilities of `postgres:…?technique=for-update`.
 pub const POSTGRES_FOR_UPDATE: Capabilities = Capabilities {
     shared: true,
-    fails_when: POSTGRES_BREAKS,
+    fails_when: POSTGRES_FAILS_WHEN,
     warning: "a transaction is open for as long as the lock is held: rows that change in that time cannot be vacuumed; readers may overtake a waiting writer",
     ..base("postgres")
 };
 
+/// The capabilities of the database and technique in the URL.
 fn capabilities(config: &Config) -> Capabilities {
     match (config.dialect, config.technique) {
         (Dialect::MySql, Technique::ForUpdate) => MYSQL_FOR_UPDATE,
@@ -144,28 +148,30 @@ fn capabilities(config: &Config) -> Capabilities {
     }
 }
 
-/// Opens the engine: connects once, so that errors show at once, and creates the tables that do not
-/// exist.
+/// Opens the engine of the URL's technique. Connects, so that errors show now and not with the
+/// first lock, and creates the tables that do not exist.
 pub(super) async fn open(config: Config, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let config = Arc::new(config);
-    // Reserved, so that holders cannot block the increment of a counter or the end of a statement.
+    // Reserved for statements that increment token counters, cancel other statements and check
+    // sessions. Holders and waiters cannot use these connections up.
     let side_connections = if config.connections >= 8 { 2 } else { 1 };
     let side_pool = Pool::new(&Arc::new(Config { connections: side_connections, ..Config::clone(&config) }));
     let server = detect_server(&side_pool, &config).await?;
-    let mut link = side_pool.borrow_or_error().await?;
-    super::create_tables(&config, &mut link).await.map_err(|failure| side_pool.to_error(&failure))?;
-    drop(link);
+    let mut connection = side_pool.borrow_or_error().await?;
+    super::create_tables(&config, &mut connection).await.map_err(|failure| side_pool.to_error(&failure))?;
+    drop(connection);
     let engine_capabilities = capabilities(&config);
     let max_sessions = config.connections - side_connections;
     let wire = SessionStatements::new(&config, server);
     let pool = Arc::new(SessionPool::new(config, wire, clock.clone(), side_pool, max_sessions));
-    // Logging in may take longer than a lock: the first lock must not wait for it.
+    // Opens a connection for the first lock in advance, because logging in takes long.
     let first = session::Session::open(&pool).await.map_err(|failure| pool.side_pool.to_error(&failure))?;
     pool.return_session(first).await;
     Ok(Arc::new(SessionLockEngine::new(pool, engine_capabilities)))
 }
 
-/// Detects the server, and whether its sessions' locks exclude all its clients.
+/// Finds out which server this is. An error if the locks of its sessions do not exclude all
+/// clients, or if the server does not end idle sessions.
 async fn detect_server(side_pool: &Arc<Pool>, config: &Config) -> Result<ServerKind> {
     let unsupported = |message: &str| {
         Err(Error::new(ErrorKind::Unsupported, format!("{} {message}: use technique=row", side_pool.server))
@@ -185,8 +191,8 @@ async fn detect_server(side_pool: &Arc<Pool>, config: &Config) -> Result<ServerK
         Dialect::Postgres => {
             if super::pooler::has_transaction_pooler(config).await.map_err(|failure| side_pool.to_error(&failure))? {
                 return unsupported(
-                    "is behind a pooler that gives each transaction another session, and the lock would be anybody's: connect to the server \
-                     itself, or with pooler=transaction",
+                    "is behind a pooler that gives each transaction another session, so the lock would belong to any program: connect to the \
+                     server itself, or add pooler=transaction",
                 );
             }
             let sql = "SELECT current_setting('server_version_num')::bigint";

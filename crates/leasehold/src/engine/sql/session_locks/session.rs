@@ -1,4 +1,4 @@
-//! A connection that holds one lock, or waits for it.
+//! A database session that holds one lock, or waits for it.
 
 use std::time::Duration;
 
@@ -9,94 +9,109 @@ use super::wire::{self, SessionStatements, Statement};
 use crate::clock::{Clock, Instant};
 use crate::types::{ClaimId, LockName, Mode, Token};
 
-/// A connection. Dropping it closes it, and the server releases its locks.
+/// A connection with its session. Dropping it closes the connection, and the server releases the
+/// session's locks.
 #[derive(Debug)]
 pub(super) struct Session {
+    /// `None` after a statement had no answer in time.
     connection: Option<Connection>,
     clock: Clock,
-    /// Time limit for an answer.
+    /// The time limit for answers.
     reply_timeout: Duration,
-    /// How long the server keeps it while idle.
+    /// How long the server keeps the session while it receives no statement; `None`: the server's
+    /// default.
     idle_timeout: Option<Duration>,
-    /// When the last answered statement was sent.
+    /// When the last statement was sent that was answered. The session existed after that moment.
     pub(super) last_answered_sent: Instant,
 }
 
 impl Session {
-    /// Connects.
+    /// Connects and sets up a session.
     pub(super) async fn open(pool: &SessionPool) -> Result<Self, Failure> {
-        let link = Connection::open(&pool.config).await?;
-        let (clock, bound) = (pool.clock.clone(), pool.config.connect_timeout);
+        let connection = Connection::open(&pool.config).await?;
+        let (clock, time_limit) = (pool.clock.clone(), pool.config.connect_timeout);
         let mut session = Self {
-            connection: Some(link),
+            connection: Some(connection),
             last_answered_sent: clock.now(),
             clock,
-            reply_timeout: bound,
+            reply_timeout: time_limit,
             idle_timeout: None,
         };
         session.execute_batch(&pool.wire.setup()).await?;
         if let Some(statement) = pool.wire.client_check_setup()
             && let Err(failure) = session.execute_batch(statement).await
         {
-            tracing::debug!(?failure, "the server does not check waiting clients");
+            tracing::debug!(
+                ?failure,
+                "the server does not support checks of waiting clients; a dead waiter is found later"
+            );
         }
         Ok(session)
     }
 
+    /// The connection; an error if it was closed.
     fn connection(&mut self) -> Result<&mut Connection, Failure> {
         self.connection.as_mut().ok_or_else(|| Failure::ConnectionLost("the connection is closed".into()))
     }
 
-    /// Runs a statement that must be answered soon, or the connection counts as broken.
+    /// Runs a statement. If there is no answer within the session's time limit, closes the
+    /// connection.
     async fn run(&mut self, statement: &Statement) -> Result<Reply, Failure> {
         self.run_within(self.reply_timeout, statement).await
     }
 
-    async fn run_within(&mut self, bound: Duration, (sql, values): &Statement) -> Result<Reply, Failure> {
+    /// Runs a statement. If there is no answer within `time_limit`, closes the connection.
+    async fn run_within(&mut self, time_limit: Duration, (sql, values): &Statement) -> Result<Reply, Failure> {
         let (sent, clock) = (self.clock.now(), self.clock.clone());
-        let link = self.connection()?;
-        let reply = match clock.timeout(bound, link.run(sql, values)).await {
+        let connection = self.connection()?;
+        let reply = match clock.timeout(time_limit, connection.run(sql, values)).await {
             Ok(reply) => reply?,
-            Err(_) => return Err(self.time_out(bound)),
+            Err(_) => return Err(self.time_out(time_limit)),
         };
         self.last_answered_sent = sent;
         Ok(reply)
     }
 
+    /// Sends statements without parameters and rows. If there is no answer within the session's
+    /// time limit, closes the connection.
     async fn execute_batch(&mut self, sql: &str) -> Result<(), Failure> {
-        let (sent, bound, clock) = (self.clock.now(), self.reply_timeout, self.clock.clone());
-        let link = self.connection()?;
-        match clock.timeout(bound, link.execute_batch(sql)).await {
+        let (sent, time_limit, clock) = (self.clock.now(), self.reply_timeout, self.clock.clone());
+        let connection = self.connection()?;
+        match clock.timeout(time_limit, connection.execute_batch(sql)).await {
             Ok(done) => done?,
-            Err(_) => return Err(self.time_out(bound)),
+            Err(_) => return Err(self.time_out(time_limit)),
         }
         self.last_answered_sent = sent;
         Ok(())
     }
 
-    fn time_out(&mut self, bound: Duration) -> Failure {
+    /// Closes the connection after a statement had no answer in time, and returns the failure.
+    fn time_out(&mut self, time_limit: Duration) -> Failure {
         self.abort();
-        Failure::timed_out(bound)
+        Failure::timed_out(time_limit)
     }
 
+    /// Closes the connection at once.
     fn abort(&mut self) {
-        if let Some(link) = self.connection.take() {
-            link.abort();
+        if let Some(connection) = self.connection.take() {
+            connection.abort();
         }
     }
 
-    /// The server's number of this connection.
+    /// The server's number of this session; 0 if the connection is closed.
     pub(super) fn id(&self) -> i64 {
         self.connection.as_ref().map_or(0, Connection::id)
     }
 
-    /// Whether it may be reused: the server has not closed it since.
+    /// Whether the session may be reused for another lock: it was used so recently that the server
+    /// has not ended it.
     pub(super) fn is_reusable(&self, now: Instant) -> bool {
-        let open = self.connection.as_ref().is_some_and(|link| !link.is_closed());
+        let open = self.connection.as_ref().is_some_and(|connection| !connection.is_closed());
         open && self.idle_timeout.is_none_or(|lasts| now.duration_since(self.last_answered_sent) < lasts / 2)
     }
 
-    /// Prepares it to hold a lock for `ttl`, and acquires the lock if it is free.
+    /// Makes the server end the session after `ttl` without a statement, and acquires the lock if
+    /// it is free. Returns whether it was acquired.
     pub(super) async fn try_acquire(
         &mut self,
         pool: &SessionPool,
@@ -117,15 +132,15 @@ impl Session {
         Ok(wire.is_granted(&reply, name.as_str()))
     }
 
-    /// Makes sure that there is a row to lock.
+    /// Creates the row to lock, if it does not exist.
     async fn create_row(&mut self, wire: &SessionStatements, name: &LockName) -> Result<(), Failure> {
         use super::super::error::ErrorClass;
         if self.run(&wire.find_row(name.as_str())).await?.row().is_some() {
             return Ok(());
         }
-        let (first, insert) = wire.insert_row(name.as_str());
-        if let Some(first) = first {
-            self.execute_batch(first).await?;
+        let (setup, insert) = wire.insert_row(name.as_str());
+        if let Some(setup) = setup {
+            self.execute_batch(setup).await?;
         }
         match self.run(&insert).await {
             Ok(_) => Ok(()),
@@ -135,7 +150,8 @@ impl Session {
         }
     }
 
-    /// Waits for the lock without a time limit. A caller that drops this future must end the
+    /// Waits for the lock without a time limit; returns whether it was granted. `mark` identifies
+    /// the statement in the server's process list. A caller that drops this future must cancel the
     /// statement with the [`StopHandle`], or drop the session.
     pub(super) async fn wait(
         &mut self,
@@ -149,7 +165,7 @@ impl Session {
         Ok(wire.is_granted(&reply, name.as_str()))
     }
 
-    /// The handle that ends the wait.
+    /// A handle that can cancel this session's waiting statement.
     pub(super) fn stop_handle(&self, claim: ClaimId) -> StopHandle {
         StopHandle {
             id: self.id(),
@@ -159,16 +175,18 @@ impl Session {
         }
     }
 
-    /// Increments the counter on this connection: while the answer is awaited, the lock is held.
-    pub(super) async fn token(&mut self, wire: &SessionStatements, name: &LockName) -> Result<Token, Failure> {
-        let reply = self.run(&wire.token(name.as_str())).await?;
+    /// Increments the lock's token counter on this session, so that the answer shows that the lock
+    /// was held meanwhile. Returns the new token.
+    pub(super) async fn next_token(&mut self, wire: &SessionStatements, name: &LockName) -> Result<Token, Failure> {
+        let reply = self.run(&wire.next_token(name.as_str())).await?;
         if let Some(token) = wire.parse_token(&reply) {
             return Ok(token);
         }
         Err(wire::no_token(&self.run(&wire.token_format(name.as_str())).await?))
     }
 
-    /// Whether the lock was held after this was sent. An answer later than a TTL is worthless.
+    /// Asks the server whether the session still holds the lock. `within` is the time limit, at
+    /// most the TTL, because a later answer shows nothing.
     pub(super) async fn confirm_held(
         &mut self,
         wire: &SessionStatements,
@@ -192,22 +210,23 @@ impl Session {
         }
     }
 
-    /// Releases everything that it may have.
+    /// Releases all locks that the session may have, and ends its transaction.
     pub(super) async fn release_all(&mut self, wire: &SessionStatements) -> Result<(), Failure> {
         self.execute_batch(wire.release_all()).await
     }
 
-    /// Returns when the connection has ended, if the driver notices that.
+    /// Completes when the connection has ended. Never completes for MySQL, whose client library
+    /// does not notice that.
     pub(super) async fn wait_closed(&mut self) {
-        if let Some(link) = &mut self.connection {
-            link.wait_closed().await;
+        if let Some(connection) = &mut self.connection {
+            connection.wait_closed().await;
         }
     }
 
-    /// Closes the connection in order.
+    /// Ends the session and closes the connection.
     pub(super) async fn close(mut self) {
-        if let Some(link) = self.connection.take() {
-            link.close().await;
+        if let Some(connection) = self.connection.take() {
+            connection.close().await;
         }
     }
 }
@@ -218,32 +237,34 @@ impl Drop for Session {
     }
 }
 
-/// Ends a waiting statement from another connection.
+/// Cancels a session's waiting statement, by way of another connection.
 pub(super) struct StopHandle {
+    /// The server's number of the session.
     id: i64,
-    /// Identifies the statement: connection numbers restart with the server.
+    /// A text in the statement, by which it is found. The session's number alone is not enough,
+    /// because numbers start again when the server restarts.
     pub(super) statement_mark: String,
     #[cfg(feature = "postgres")]
     cancel_token: Option<tokio_postgres::CancelToken>,
 }
 
 impl StopHandle {
-    /// Requests the end; the statement's own answer shows the outcome.
+    /// Asks the server to cancel the statement. Whether it was cancelled shows in the statement's
+    /// own answer.
     pub(super) async fn stop(&self, pool: &SessionPool) -> Result<(), String> {
         #[cfg(feature = "postgres")]
         if let Some(token) = &self.cancel_token {
             let tls = super::super::tls::Tls::new(pool.config.tls.as_ref())?;
             return token.cancel_query(tls).await.map_err(|error| error.to_string());
         }
-        let mut side_pool = pool.side_pool.borrow_or_error().await.map_err(|error| error.to_string())?;
+        let mut connection = pool.side_pool.borrow_or_error().await.map_err(|error| error.to_string())?;
         let find = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ? AND info LIKE ?";
         let values = [self.id.into(), format!("%{}%", self.statement_mark).into()];
-        let found = side_pool.run(find, &values).await.map_err(|failure| format!("{failure:?}"))?;
+        let found = connection.run(find, &values).await.map_err(|failure| format!("{failure:?}"))?;
         if found.value().and_then(Value::int) != Some(1) {
-            return Err("the statement is not there".to_owned());
+            return Err("the server does not list the statement".to_owned());
         }
-        // The same connection has just seen the statement: the server is the same, and uses no
-        // number twice.
-        side_pool.script(&format!("KILL QUERY {}", self.id)).await.map_err(|failure| format!("{failure:?}"))
+        // The same connection has just seen the statement, so the number is still that session's.
+        connection.execute_batch(&format!("KILL QUERY {}", self.id)).await.map_err(|failure| format!("{failure:?}"))
     }
 }

@@ -1,10 +1,10 @@
-//! Checks that the connections of holders still exist.
+//! Checks that the sessions of holders still exist, for MySQL.
 //!
-//! PostgreSQL's driver reads all the time, and notices the end of a connection at once. MySQL's
-//! driver reads only while a statement runs. A check on the holder's own connection would prolong
-//! the lock of a holder that does not renew. So another connection asks the server which of our
-//! connections it has. If one is missing, its own task sends a statement on it, and the answer
-//! decides.
+//! PostgreSQL's client library reads all the time, and notices the end of a connection at once.
+//! MySQL's reads only while a statement runs. A check on the holder's own session would prolong the
+//! lock of a holder that does not renew. So another connection asks the server for its list of
+//! sessions. If a holder's session is missing, the claim's own task sends a statement on it, and
+//! the answer decides.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,11 @@ use super::super::Dialect;
 use super::super::connection::Value;
 use super::session_pool::SessionPool;
 
-/// All connections of our user.
+/// The numbers of all sessions of this database user.
 const CONNECTION_IDS_QUERY: &str = "SELECT id FROM information_schema.processlist";
 
-/// Checks every `poll`, until the engine is dropped.
+/// Checks at the interval `poll=` of the URL, until the engine is dropped. Ends at once for
+/// PostgreSQL.
 pub(super) async fn run(pool: Weak<SessionPool>) {
     loop {
         let Some(strong) = pool.upgrade() else { return };
@@ -31,9 +32,11 @@ pub(super) async fn run(pool: Weak<SessionPool>) {
     }
 }
 
+/// Makes the tasks of holders check their sessions if the server does not list them, or does not
+/// answer.
 async fn check_holders(pool: &Arc<SessionPool>) {
-    // First the holders, then the connections: a holder that is added in between is not taken for
-    // missing.
+    // The holders are listed before the sessions, so that a session which begins in between is not
+    // taken for missing.
     let held: Vec<_> =
         pool.claims.holders().into_iter().map(|entry| (entry.connection.load(Ordering::Acquire), entry)).collect();
     if held.is_empty() {
@@ -43,7 +46,7 @@ async fn check_holders(pool: &Arc<SessionPool>) {
         Ok(reply) => reply.rows.iter().filter_map(|row| row.first().and_then(Value::int)).collect(),
         Err(failure) => {
             pool.side_pool.discard_idle();
-            tracing::debug!(?failure, "the holders' connections could not be checked");
+            tracing::debug!(?failure, "the server did not list its sessions; each holder checks its own");
             HashSet::new()
         }
     };

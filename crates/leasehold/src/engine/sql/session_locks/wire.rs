@@ -1,4 +1,5 @@
-//! Every statement, and the meaning of its answer.
+//! The SQL statements of `technique=session` and `technique=for-update`, and what their answers
+//! mean.
 
 use std::time::Duration;
 
@@ -11,47 +12,50 @@ use super::super::ddl::Tables;
 use super::super::error::Failure;
 use crate::types::{FORMAT, Mode, Token};
 
-/// A wait without a limit: a year, in seconds. (-1 means "for ever" in MySQL, and is an error in
-/// MariaDB.)
+/// The timeout of a wait without a limit: a year, in seconds. (MySQL takes -1 for no limit, but
+/// MariaDB refuses it.)
 const WAIT_SECONDS: u32 = 31_536_000;
 
-/// The kind of server.
+/// Which server this is, as far as the statements depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerKind {
-    /// MariaDB, and not MySQL.
+    /// Whether it is MariaDB and not MySQL.
     pub(super) is_mariadb: bool,
-    /// PostgreSQL's version number, for example 150004.
+    /// PostgreSQL's version number, for example 150004; 0 for other servers.
     pub(super) version: i64,
 }
 
-/// The statements of one engine.
+/// Makes the statements of one engine.
 #[derive(Clone, Debug)]
 pub(super) struct SessionStatements {
     pub(super) dialect: Dialect,
     pub(super) technique: Technique,
     pub(super) tables: Tables,
     pub(super) server: ServerKind,
-    /// The scope of named locks.
+    /// Database, schema and table, which make the keys of named locks different from those of other
+    /// engines.
     scope: String,
 }
 
-/// A statement with its values.
+/// A statement with its parameters.
 pub(super) type Statement = (String, Vec<Value>);
 
 impl SessionStatements {
+    /// The statements for the URL's technique and tables, on this server.
     pub(super) fn new(config: &Config, server: ServerKind) -> Self {
         let tables = Tables::from_config(config);
         let scope = format!("{}\0{}\0{}", config.database, config.schema.as_deref().unwrap_or(""), config.table);
         Self { dialect: config.dialect, technique: config.technique, tables, server, scope }
     }
 
+    /// The SHA-256 of a lock's name and the scope.
     fn digest(&self, name: &str) -> [u8; 32] {
         Sha256::new().chain_update(&self.scope).chain_update([0]).chain_update(name).finalize().into()
     }
 
-    /// The name of a session's lock. MySQL's names are server-wide, ignore case and end at 64
-    /// characters: ours are 224 bits of a hash. PostgreSQL's are numbers of 64 bits: two names with
-    /// the same number exclude each other.
+    /// The database's own name for a lock, with `technique=session`. MySQL's names are server-wide,
+    /// ignore case and have at most 64 characters, so this has 224 bits of a hash. PostgreSQL's are
+    /// 64-bit numbers: two locks with the same number exclude each other.
     pub(super) fn key(&self, name: &str) -> Value {
         let digest = self.digest(name);
         match self.dialect {
@@ -64,8 +68,8 @@ impl SessionStatements {
         }
     }
 
-    /// Settings of a new connection beyond those of all our connections: only the client and the
-    /// idle time end it.
+    /// The statements that set up a session: they turn off all of the server's time limits except
+    /// the one for idle sessions.
     pub(super) fn setup(&self) -> String {
         match self.dialect {
             Dialect::MySql if self.server.is_mariadb => {
@@ -81,18 +85,20 @@ impl SessionStatements {
         }
     }
 
-    /// Setting that lets the server notice a dead waiter; not every server has it.
+    /// The statement that makes the server check every second that a waiting client is connected;
+    /// `None` if the server does not support it.
     pub(super) fn client_check_setup(&self) -> Option<&'static str> {
         let is_supported = self.dialect == Dialect::Postgres && self.server.version >= 140_000;
         is_supported.then_some("SET SESSION client_connection_check_interval = '1s'")
     }
 
-    /// Whether each hold opens a transaction, which also sets the idle time.
+    /// Whether the lock is held in an open transaction, as with `technique=for-update`.
     pub(super) fn opens_transaction(&self) -> bool {
         self.technique == Technique::ForUpdate
     }
 
-    /// Sets how long the server keeps an idle session, and opens the transaction that holds the
+    /// The statements before a lock is acquired: the server ends the session after `ttl` without a
+    /// statement. With `technique=for-update`, they also open the transaction that will hold the
     /// row.
     pub(super) fn begin_hold(&self, ttl: Duration) -> String {
         let seconds = idle_seconds(ttl);
@@ -109,7 +115,7 @@ impl SessionStatements {
         }
     }
 
-    /// Whether the row to lock exists.
+    /// The query for the row to lock, which returns a row if it exists.
     pub(super) fn find_row(&self, name: &str) -> Statement {
         let rows = &self.tables.rows;
         match self.dialect {
@@ -118,7 +124,8 @@ impl SessionStatements {
         }
     }
 
-    /// Creates the row. In MySQL this waits for a transaction that has locked it, but not for long.
+    /// The statement that creates the row to lock if it does not exist. For MySQL also one to run
+    /// before it, so that it does not wait long for a transaction that has locked the row.
     pub(super) fn insert_row(&self, name: &str) -> (Option<&'static str>, Statement) {
         let rows = &self.tables.rows;
         match self.dialect {
@@ -138,7 +145,7 @@ impl SessionStatements {
         }
     }
 
-    /// Acquires the lock if it is free.
+    /// The statement that acquires the lock if it is free.
     pub(super) fn try_acquire(&self, name: &str, mode: Mode) -> Statement {
         let shared = mode == Mode::Shared;
         let rows = &self.tables.rows;
@@ -158,8 +165,8 @@ impl SessionStatements {
         }
     }
 
-    /// Waits for the lock. In MySQL the statement has a mark, by which it is found when it must be
-    /// ended.
+    /// The statement that waits for the lock. In MySQL it contains `mark`, by which it is found
+    /// when it must be cancelled.
     pub(super) fn wait(&self, name: &str, mode: Mode, mark: &str) -> Statement {
         let shared = mode == Mode::Shared;
         let rows = &self.tables.rows;
@@ -184,6 +191,7 @@ impl SessionStatements {
         }
     }
 
+    /// The SQL clause that locks the selected row.
     fn row_lock(&self, shared: bool) -> &'static str {
         match (shared, self.dialect, self.server.is_mariadb) {
             (false, ..) => "FOR UPDATE",
@@ -192,7 +200,8 @@ impl SessionStatements {
         }
     }
 
-    /// Whether an acquire or a wait was granted. Only a clear yes is a grant.
+    /// Whether the reply to [`try_acquire`](Self::try_acquire) or [`wait`](Self::wait) grants the
+    /// lock. Anything but a clear yes does not.
     pub(super) fn is_granted(&self, reply: &Reply, name: &str) -> bool {
         match self.technique {
             Technique::ForUpdate => {
@@ -202,7 +211,7 @@ impl SessionStatements {
         }
     }
 
-    /// Shows that the session lives, and so the lock.
+    /// The statement that returns 1 if the session exists and holds the lock.
     pub(super) fn confirm_held(&self, name: &str) -> Statement {
         match (self.dialect, self.technique) {
             (Dialect::MySql, Technique::Session) => {
@@ -212,7 +221,8 @@ impl SessionStatements {
         }
     }
 
-    /// Releases the lock. `None`: the end of the transaction does.
+    /// The statement that releases the lock, and returns whether it was held. `None`: the end of
+    /// the transaction releases it.
     pub(super) fn release(&self, name: &str, mode: Mode) -> Option<Statement> {
         let sql = match (self.dialect, self.technique, mode) {
             (_, Technique::ForUpdate, _) => return None,
@@ -223,7 +233,7 @@ impl SessionStatements {
         Some((sql.to_owned(), vec![self.key(name)]))
     }
 
-    /// Releases everything that the session may have.
+    /// The statement that releases all locks of the session, or ends its transaction.
     pub(super) fn release_all(&self) -> &'static str {
         match (self.dialect, self.technique) {
             (_, Technique::ForUpdate) => "ROLLBACK",
@@ -232,15 +242,15 @@ impl SessionStatements {
         }
     }
 
-    /// The format of a name's counter.
+    /// The statement that reads the format of a lock's token counter.
     pub(super) fn token_format(&self, name: &str) -> Statement {
         let parameter = if self.dialect == Dialect::MySql { "?" } else { "$1" };
         (format!("SELECT format FROM {} WHERE name = {parameter}", self.tables.tokens), vec![name.into()])
     }
 
-    /// Increments the counter of a name, and returns its value. A counter in another format stays as
-    /// it is, and the answer has no value.
-    pub(super) fn token(&self, name: &str) -> Statement {
+    /// The statement that increments a lock's token counter and returns its new value. A counter in
+    /// another format stays as it is, and the reply has no value.
+    pub(super) fn next_token(&self, name: &str) -> Statement {
         let tokens = &self.tables.tokens;
         let sql = match self.dialect {
             Dialect::MySql => {
@@ -260,7 +270,8 @@ impl SessionStatements {
         (sql, vec![name.into()])
     }
 
-    /// The value of the counter; `None`: it is in another format.
+    /// The token in the reply to [`next_token`](Self::next_token); `None`: the counter has another
+    /// format.
     pub(super) fn parse_token(&self, reply: &Reply) -> Option<Token> {
         let token = match self.dialect {
             Dialect::MySql => (reply.rows_changed > 0).then_some(reply.insert_id),
@@ -273,14 +284,16 @@ impl SessionStatements {
 /// Why a counter has no value, from its format.
 pub(super) fn no_token(format: &Reply) -> Failure {
     let format = format.value().and_then(Value::int);
-    format.map_or_else(|| Failure::UnexpectedReply("a counter without a value".into()), Failure::UnknownFormat)
+    format.map_or_else(|| Failure::UnexpectedReply("the token counter has no value".into()), Failure::UnknownFormat)
 }
 
-/// MySQL's idle time is in whole seconds: never less than the TTL.
+/// The TTL in whole seconds, as MySQL needs it for the idle timeout; rounded up, so that it is
+/// never shorter.
 fn idle_seconds(ttl: Duration) -> u64 {
     ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)
 }
 
+/// The bytes as hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {

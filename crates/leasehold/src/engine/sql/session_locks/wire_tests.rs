@@ -7,14 +7,14 @@ fn wire(url: &str) -> SessionStatements {
     SessionStatements::new(&Config::from_url(dialect, &url).unwrap(), ServerKind { is_mariadb: true, version: 150_000 })
 }
 
-const MY: &str = "mysql://u@h/d?technique=session";
-const PG: &str = "postgres://u@h/d?technique=session";
+const MYSQL: &str = "mysql://u@h/d?technique=session";
+const POSTGRES: &str = "postgres://u@h/d?technique=session";
 
 #[test]
 fn keys_fit_and_differ_by_name_case_table_and_database() {
     let long = "x".repeat(511);
     let names = ["a", "A", "a ", &format!("{long}a"), &format!("{long}b")];
-    for base in [MY, PG] {
+    for base in [MYSQL, POSTGRES] {
         let mut keys = Vec::new();
         for url in [base.to_owned(), base.replace("/d", "/e"), format!("{base}&table=t")] {
             let wire = wire(&url);
@@ -25,25 +25,25 @@ fn keys_fit_and_differ_by_name_case_table_and_database() {
         keys.dedup();
         assert_eq!(keys.len(), count);
     }
-    let Value::Text(key) = wire(MY).key(&long) else { panic!("a text") };
+    let Value::Text(key) = wire(MYSQL).key(&long) else { panic!("a text") };
     assert!(key.len() <= 64 && key.is_ascii() && key == key.to_lowercase(), "{key}");
-    assert!(matches!(wire(PG).key("a"), Value::Int(_)));
+    assert!(matches!(wire(POSTGRES).key("a"), Value::Int(_)));
 }
 
 #[test]
 fn table_and_name_are_separated_in_the_key() {
-    assert_ne!(wire(&format!("{PG}&table=ab")).key("c"), wire(&format!("{PG}&table=a")).key("bc"));
+    assert_ne!(wire(&format!("{POSTGRES}&table=ab")).key("c"), wire(&format!("{POSTGRES}&table=a")).key("bc"));
 }
 
 #[test]
 fn the_idle_timeout_is_never_below_the_ttl() {
     for (millis, seconds) in [(1000, 1), (1001, 2), (1999, 2), (2000, 2), (86_400_000, 86_400)] {
         assert_eq!(idle_seconds(Duration::from_millis(millis)), seconds);
-        let begin = wire(MY).begin_hold(Duration::from_millis(millis));
+        let begin = wire(MYSQL).begin_hold(Duration::from_millis(millis));
         assert_eq!(begin, format!("SET SESSION wait_timeout = {seconds}"));
     }
     assert_eq!(idle_seconds(Duration::from_nanos(1_000_000_001)), 2);
-    let begin = wire(PG).begin_hold(Duration::from_micros(1_500_001));
+    let begin = wire(POSTGRES).begin_hold(Duration::from_micros(1_500_001));
     assert_eq!(begin, "SET SESSION idle_session_timeout = 1501");
     assert!(
         wire("postgres://u@h/d?technique=for-update").begin_hold(Duration::from_secs(2)).ends_with("timeout = 2000")
@@ -53,7 +53,7 @@ fn the_idle_timeout_is_never_below_the_ttl() {
 #[test]
 fn only_a_positive_reply_is_a_grant() {
     let reply = |value: Option<Value>| Reply { rows: value.into_iter().map(|v| vec![v]).collect(), ..Reply::default() };
-    for url in [MY, PG] {
+    for url in [MYSQL, POSTGRES] {
         let wire = wire(url);
         assert!(wire.is_granted(&reply(Some(Value::Int(1))), "a"));
         assert!(wire.is_granted(&reply(Some("1".into())), "a"));
@@ -77,9 +77,9 @@ fn a_name_in_statement_text_is_hex_encoded() {
 
 #[test]
 fn a_counter_without_a_value_gives_no_token() {
-    let (my, pg) = (wire(MY), wire(PG));
-    assert_eq!(my.parse_token(&Reply { insert_id: 7, ..Reply::default() }), None, "another format: unchanged");
-    assert!(my.parse_token(&Reply::default()).is_none() && pg.parse_token(&Reply::default()).is_none());
-    assert_eq!(my.parse_token(&Reply { insert_id: 7, rows_changed: 2, ..Reply::default() }), Some(Token(7)));
-    assert_eq!(pg.parse_token(&Reply { rows: vec![vec![Value::Int(7)]], ..Reply::default() }), Some(Token(7)));
+    let (mysql, postgres) = (wire(MYSQL), wire(POSTGRES));
+    assert_eq!(mysql.parse_token(&Reply { insert_id: 7, ..Reply::default() }), None, "another format: unchanged");
+    assert!(mysql.parse_token(&Reply::default()).is_none() && postgres.parse_token(&Reply::default()).is_none());
+    assert_eq!(mysql.parse_token(&Reply { insert_id: 7, rows_changed: 2, ..Reply::default() }), Some(Token(7)));
+    assert_eq!(postgres.parse_token(&Reply { rows: vec![vec![Value::Int(7)]], ..Reply::default() }), Some(Token(7)));
 }
