@@ -69,9 +69,9 @@ pub const INSPECTION: Requirement = Requirement {
     }),
 };
 
-/// Eviction of claims.
+/// Force release of claims.
 pub const FORCE_RELEASE: Requirement = Requirement {
-    capability: "eviction",
+    capability: "force release",
     is_met: |can| can.force_release,
     check_refused: Some(|context| {
         assert_refused(context, async |locks| locks.force_release("no", ClaimId::random()).await.map(drop)).boxed()

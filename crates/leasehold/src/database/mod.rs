@@ -24,6 +24,12 @@ mod postgres;
 pub use self::postgres::PostgresValue;
 
 /// The SQL dialect of a database.
+///
+/// ```
+/// use leasehold::{database::Dialect, fence};
+///
+/// assert!(fence::ddl(Dialect::Postgres).starts_with("CREATE TABLE"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Dialect {
@@ -34,27 +40,36 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// A checked name, quoted.
+    /// The name of a table or column, in this dialect's quotation marks. The caller has checked it.
     pub(crate) fn quote(self, name: &str) -> String {
         crate::logic::sql_identifier::quote(name, if self == Self::Postgres { '"' } else { '`' })
     }
 }
 
-/// A connection or a transaction of yours. Implemented for the types in the [table above](self) and
-/// no others.
+/// A connection or a transaction of yours. Implemented for the types in the
+/// [table of this module](self) and no others.
+///
+/// ```
+/// use leasehold::database::{Dialect, Session};
+///
+/// fn dialect_of<S: Session>(_session: &S) -> Dialect {
+///     S::DIALECT
+/// }
+/// ```
 pub trait Session: sealed::Sealed + Send {
     /// The SQL dialect of the session.
     const DIALECT: Dialect;
-    /// A row of the client library.
+    /// The client library's type of a row.
     type Row: Send + Sync;
-    /// A value of a column.
+    /// The client library's type of a column's value.
     type Value: Send + Sync;
 
     /// Runs a statement without values.
     #[doc(hidden)]
     fn run(&mut self, sql: &str) -> impl Future<Output = Result<(), sealed::StatementError>> + Send;
 
-    /// All rows with this key. The last column of each is its version.
+    /// Runs a SELECT with `key` as its only value, and returns its rows. The last column of each is
+    /// its version.
     #[doc(hidden)]
     fn read(
         &mut self,
@@ -62,8 +77,8 @@ pub trait Session: sealed::Sealed + Send {
         key: &Self::Value,
     ) -> impl Future<Output = Result<sealed::Rows<Self::Row>, sealed::StatementError>> + Send;
 
-    /// Writes these values to the row with this key and version. Returns the number of rows
-    /// written.
+    /// Runs an UPDATE that writes `values` to the row with this key and version. Returns the number
+    /// of rows written: 0 if the row has another version by now.
     #[doc(hidden)]
     fn write(
         &mut self,
@@ -76,11 +91,28 @@ pub trait Session: sealed::Sealed + Send {
 
 /// A connection in `autocommit` mode: no transaction is open, and each statement takes effect on
 /// its own.
+///
+/// ```
+/// use leasehold::{database::Connection, fence};
+///
+/// async fn prepare<C: Connection>(connection: &mut C) -> Result<(), fence::AdmitError> {
+///     fence::create_table(connection).await
+/// }
+/// ```
 pub trait Connection: Session {}
 
 /// A transaction: its statements take effect together, when you commit it.
+///
+/// ```
+/// use leasehold::{Token, database::Transaction, fence};
+///
+/// async fn begin_write<T: Transaction>(tx: &mut T, token: Token) -> Result<(), fence::AdmitError> {
+///     fence::admit(tx, "stock:42", token).await
+/// }
+/// ```
 pub trait Transaction: Session {
-    /// Records the token unless it is stale; returns what the fence has seen if it is.
+    /// Stores the token as the resource's highest and returns `None`; returns what the fence has
+    /// seen if the token is stale. `sql` has the two statements of the fence.
     #[doc(hidden)]
     fn admit(
         &mut self,
@@ -91,9 +123,18 @@ pub trait Transaction: Session {
     ) -> impl Future<Output = Result<Option<FenceState>, sealed::StatementError>> + Send;
 }
 
-/// A value that can be written to a column.
+/// A value that can be written to a column, or looked up as a key. `V` is the client library's type
+/// of values.
+///
+/// ```
+/// use leasehold::database::{IntoValue, Session};
+///
+/// fn column_value<S: Session>(value: impl IntoValue<S::Value>) -> S::Value {
+///     value.into_value()
+/// }
+/// ```
 pub trait IntoValue<V> {
-    /// Converts it to the client library's type.
+    /// Converts the value to the client library's type.
     fn into_value(self) -> V;
 }
 
@@ -109,11 +150,11 @@ pub(crate) mod sealed {
     #[allow(unreachable_pub, reason = "keeps the public traits to ourselves")]
     pub trait Sealed {}
 
-    /// Rows with their versions, if they have one.
+    /// Rows, each with its version; `None` if the version is NULL.
     #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
     pub type Rows<R> = Vec<(R, Option<i64>)>;
 
-    /// A statement that failed.
+    /// Why a statement failed: what that means for it, and the client library's error.
     #[derive(Debug)]
     #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
     pub struct StatementError {
@@ -123,8 +164,8 @@ pub(crate) mod sealed {
 
     impl StatementError {
         #[cfg(any(feature = "mysql", feature = "postgres"))]
-        pub(crate) fn new(verdict: SqlErrorClass, cause: impl Into<Cause>) -> Self {
-            Self { class: verdict, cause: cause.into() }
+        pub(crate) fn new(class: SqlErrorClass, cause: impl Into<Cause>) -> Self {
+            Self { class, cause: cause.into() }
         }
     }
 }

@@ -14,17 +14,17 @@ impl<T: Into<Value>> IntoValue<Value> for T {
     }
 }
 
-/// What an error means for the statement. After an error that is not the server's, its effect is
-/// unknown.
+/// The error with its class. After an error that is not the server's (a lost connection, for
+/// example), the effect of the statement is unknown.
 fn statement_error(error: Error) -> StatementError {
-    let verdict = match &error {
+    let class = match &error {
         Error::Server(server_error) => sql_error::classify_mysql(server_error.code),
         _ => SqlErrorClass::Unknown,
     };
-    StatementError::new(verdict, error)
+    StatementError::new(class, error)
 }
 
-/// The error for a row that cannot be parsed; the row is unchanged.
+/// The error for a row with contents that leasehold cannot use; the statement wrote nothing.
 fn malformed_row(detail: &str) -> StatementError {
     StatementError::new(SqlErrorClass::Refused, detail.to_owned())
 }
@@ -46,19 +46,19 @@ async fn write(
     key: &Value,
     version: i64,
 ) -> Result<u64, StatementError> {
-    // An error before the statement runs has no effect.
-    let ready = conn.prep(sql).await.map_err(|error| match statement_error(error) {
+    // Preparing a statement writes nothing, so no error of it has an unknown effect.
+    let statement = conn.prep(sql).await.map_err(|error| match statement_error(error) {
         StatementError { class: SqlErrorClass::Unknown, cause } => StatementError::new(SqlErrorClass::Refused, cause),
         known => known,
     })?;
     let parameters = values.iter().chain([key]).cloned().chain([Value::from(version)]).collect();
-    let result = conn.exec_iter(&ready, Params::Positional(parameters)).await.map_err(statement_error)?;
+    let result = conn.exec_iter(&statement, Params::Positional(parameters)).await.map_err(statement_error)?;
     let count = result.affected_rows();
     result.drop_result().await.map_err(statement_error)?;
     Ok(count)
 }
 
-/// Connections and transactions implement `Session` alike.
+/// Implements `Session` for a connection or a transaction.
 macro_rules! session {
     ($session:ty) => {
         impl sealed::Sealed for $session {}
@@ -102,15 +102,15 @@ impl Transaction for mysql_async::Transaction<'_> {
         token: Token,
         owner: Option<Owner>,
     ) -> Result<Option<FenceState>, StatementError> {
-        let [upsert, look, ..] = sql else { return Err(malformed_row("two statements are needed")) };
+        let [upsert, select, ..] = sql else { return Err(malformed_row("two statements are needed")) };
         let resource = Value::from(resource.as_bytes());
         let owner_bytes = Value::from(owner.map(|owner| owner.bits().to_be_bytes().to_vec()));
         let values = vec![resource.clone(), Value::from(token.0), owner_bytes];
         self.exec_drop(upsert.as_str(), Params::Positional(values)).await.map_err(statement_error)?;
-        // A locking read sees the current row, not the transaction's snapshot. The upsert has
-        // locked the row.
+        // The SELECT has FOR UPDATE: it reads the current row, not the transaction's snapshot. It
+        // does not wait, because the upsert has locked the row.
         let row: Option<Row> =
-            self.exec_first(look.as_str(), Params::Positional(vec![resource])).await.map_err(statement_error)?;
+            self.exec_first(select.as_str(), Params::Positional(vec![resource])).await.map_err(statement_error)?;
         let seen = row.and_then(|row| {
             let token: u64 = row.get_opt(0)?.ok()?;
             let owner: Option<Vec<u8>> = row.get_opt(1)?.ok()?;

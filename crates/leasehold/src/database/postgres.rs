@@ -10,7 +10,7 @@ use crate::logic::fence::FenceState;
 use crate::logic::sql_error::{self, SqlErrorClass};
 use crate::types::{Owner, Token};
 
-/// A value for PostgreSQL: any type with `ToSql`.
+/// A column's value for PostgreSQL: a boxed value of any type with `ToSql`.
 pub type PostgresValue = Box<dyn ToSql + Send + Sync>;
 
 impl<T: ToSql + Send + Sync + 'static> IntoValue<PostgresValue> for T {
@@ -19,15 +19,15 @@ impl<T: ToSql + Send + Sync + 'static> IntoValue<PostgresValue> for T {
     }
 }
 
-/// What an error means for the statement. After an error that is not the server's, its effect is
-/// unknown, unless a value had the wrong type.
+/// The error with its class. After an error that is not the server's (a lost connection, for
+/// example), the effect of the statement is unknown, unless a value had the wrong type.
 fn statement_error(error: Error) -> StatementError {
-    let verdict = match error.code() {
+    let class = match error.code() {
         Some(state) => sql_error::classify_postgres(state.code()),
         None if error.source().is_some_and(|cause| cause.is::<WrongType>()) => SqlErrorClass::Refused,
         None => SqlErrorClass::Unknown,
     };
-    StatementError::new(verdict, error)
+    StatementError::new(class, error)
 }
 
 async fn read(
@@ -50,8 +50,8 @@ async fn write(
     key: &PostgresValue,
     version: i64,
 ) -> Result<u64, StatementError> {
-    // An error before the statement runs has no effect.
-    let ready = client.prepare(sql).await.map_err(|error| match statement_error(error) {
+    // Preparing a statement writes nothing, so no error of it has an unknown effect.
+    let statement = client.prepare(sql).await.map_err(|error| match statement_error(error) {
         StatementError { class: SqlErrorClass::Unknown, cause } => StatementError::new(SqlErrorClass::Refused, cause),
         known => known,
     })?;
@@ -59,10 +59,10 @@ async fn write(
         values.iter().map(|value| value.as_ref() as &(dyn ToSql + Sync)).collect();
     parameters.push(key.as_ref());
     parameters.push(&version);
-    client.execute(&ready, &parameters).await.map_err(statement_error)
+    client.execute(&statement, &parameters).await.map_err(statement_error)
 }
 
-/// Connections and transactions implement `Session` alike.
+/// Implements `Session` for a connection or a transaction.
 macro_rules! session {
     ($session:ty) => {
         impl sealed::Sealed for $session {}
@@ -106,7 +106,7 @@ impl Transaction for tokio_postgres::Transaction<'_> {
         token: Token,
         owner: Option<Owner>,
     ) -> Result<Option<FenceState>, StatementError> {
-        let [upsert, look, ..] = sql else {
+        let [upsert, select, ..] = sql else {
             return Err(StatementError::new(SqlErrorClass::Refused, "two statements are needed"));
         };
         let number = i64::try_from(token.0).map_err(|_| {
@@ -119,7 +119,7 @@ impl Transaction for tokio_postgres::Transaction<'_> {
             return Ok(None);
         }
         // The row exists and is locked: no other transaction can change or remove it in between.
-        let row = self.query_typed_one(look, &values[..1]).await.map_err(statement_error)?;
+        let row = self.query_typed_one(select, &values[..1]).await.map_err(statement_error)?;
         let seen: i64 = row.try_get(0).map_err(statement_error)?;
         Ok(Some(FenceState { token: Token(u64::try_from(seen).unwrap_or(0)), owner: None }))
     }

@@ -441,7 +441,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// engine records `reason` if it keeps such a record. Needs [`Capabilities::force_release`].
     fn force_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<ForceReleaseOutcome> {
         let _ = (name, claim, reason);
-        unsupported(self.capabilities(), "eviction")
+        unsupported(self.capabilities(), "force release")
     }
 
     /// Requests that the holder of a claim releases it. Its client receives
@@ -453,7 +453,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// with a connection; repeating it is harmless. Needs [`Capabilities::force_release`].
     fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<ContenderView>> {
         let _ = (name, claim, reason);
-        unsupported(self.capabilities(), "eviction")
+        unsupported(self.capabilities(), "force release")
     }
 
     /// Whether a claim that ended after a release request has released the lock. `Some(false)`: no

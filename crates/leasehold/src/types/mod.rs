@@ -14,5 +14,5 @@ pub use self::instant::Instant;
 pub(crate) use self::instant::nanos;
 pub use self::name::{LockName, MAX_NAME};
 
-/// The TTL of a grant, unless the builder or the request sets another one.
+/// The TTL of a grant unless [`Builder::ttl`](crate::Builder::ttl) or the request sets another one.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);

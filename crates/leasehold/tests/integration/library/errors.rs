@@ -140,7 +140,8 @@ async fn an_error_message_has_its_location_and_its_cause() {
     let error = Error::new(ErrorKind::Denied, "may not write").at_engine("file").caused_by("permission denied");
     let error = error.about_lock(&leasehold::LockName::new("a").unwrap());
     assert_eq!(error.to_string(), "lock \"a\" on file: may not write: permission denied");
-    assert!(std::error::Error::source(&error).is_some());
+    assert_eq!(error.cause().map(|cause| cause.to_string()).as_deref(), Some("permission denied"));
+    assert!(std::error::Error::source(&error).is_none(), "the text has the cause already");
     for (url, message, reads) in [
         ("redis://u:***@db1:6379/0?x=1", "no memory left", "redis://u:***@db1:6379/0?x=1: no memory left"),
         ("redis://u:***@db1:6379/0", "db1:6379 cannot be reached", "redis: db1:6379 cannot be reached"),
