@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::clock::Instant;
-use crate::logic::evictions::{Eviction, Evictions};
+use crate::logic::force_released_claims::{ForceReleasedClaim, ForceReleasedClaims};
 use crate::logic::table::{Contender, LockTable};
 use crate::types::{ClaimId, Holder, Mode, Owner, Token};
 
@@ -46,7 +46,7 @@ pub(super) type Contenders = LockTable<ContenderDetails>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) table: Contenders,
-    pub(super) evictions: Evictions,
+    pub(super) evictions: ForceReleasedClaims,
 }
 
 impl Content {
@@ -58,7 +58,7 @@ impl Content {
 
 impl From<Contenders> for Content {
     fn from(table: Contenders) -> Self {
-        Self { table, evictions: Evictions::default() }
+        Self { table, evictions: ForceReleasedClaims::default() }
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) fn write(content: &Content, now: Instant) -> String {
         // Texts and a number always make valid JSON.
         text.push_str(&row.unwrap_or_default());
     }
-    for (index, Eviction { claim, ttl, until }) in evictions.iter().enumerate() {
+    for (index, ForceReleasedClaim { claim, ttl, until }) in evictions.iter().enumerate() {
         text.push_str(if index == 0 { "],\"evicted\":[" } else { "," });
         let _ = write!(text, "{{\"id\":\"{:032x}\"", claim.bits());
         lease_text(&mut text, *ttl, *until, now);
@@ -210,7 +210,7 @@ pub(super) fn read_and_correct(text: &str, now: Instant) -> Result<(Content, boo
     };
     let table = LockTable { holders: list("holders")?, waiters: list("waiters")?.into() };
     let evicted = value["evicted"].as_array().map_or(&[][..], Vec::as_slice);
-    let evictions: Option<Evictions> = evicted.iter().map(|value| eviction(value, now)).collect();
+    let evictions: Option<ForceReleasedClaims> = evicted.iter().map(|value| eviction(value, now)).collect();
     let evictions = evictions.ok_or("an eviction in an unknown format")?;
     let is_ahead = |value: &Value| {
         value["at"].as_i64().is_some_and(|at| instant_from_micros(at) > now.saturating_add(Duration::from_secs(1)))
@@ -231,9 +231,9 @@ fn lease(value: &Value, now: Instant) -> Option<(Duration, Instant)> {
     Some((ttl, at.saturating_add(ttl)))
 }
 
-fn eviction(value: &Value, now: Instant) -> Option<Eviction> {
+fn eviction(value: &Value, now: Instant) -> Option<ForceReleasedClaim> {
     let (ttl, until) = lease(value, now)?;
-    Some(Eviction { claim: ClaimId::from_bits(hex(&value["id"])?), ttl, until })
+    Some(ForceReleasedClaim { claim: ClaimId::from_bits(hex(&value["id"])?), ttl, until })
 }
 
 fn holder(row: &Value) -> Option<Arc<Holder>> {
@@ -301,10 +301,10 @@ mod tests {
             })
     }
 
-    fn any_eviction() -> impl Strategy<Value = Eviction> {
+    fn any_eviction() -> impl Strategy<Value = ForceReleasedClaim> {
         (any::<u128>(), 1u64..1 << 40, 0u64..1 << 40).prop_map(|(claim, ttl, at)| {
             let ttl = Duration::from_micros(ttl);
-            Eviction {
+            ForceReleasedClaim {
                 claim: ClaimId::from_bits(claim),
                 ttl,
                 until: instant_from_micros(at as i64).saturating_add(ttl),
