@@ -13,7 +13,7 @@
 //! | `leasehold_renew_seconds` | histogram | | duration of one batch of renewals |
 //! | `leasehold_lease_remaining_seconds` | gauge | | time left of the lease that ends first |
 //! | `leasehold_lost_total` | counter | `reason`: expired, taken, max-hold, release-requested | guards that ended without a release |
-//! | `leasehold_release_requested_total` | counter | | releases that operators asked for |
+//! | `leasehold_release_requested_total` | counter | | releases that operators requested |
 //! | `leasehold_release_total` | counter | `result`: released, lost, error | releases |
 //! | `leasehold_fencing_rejected_total` | counter | | stale tokens refused by a [`Fence`](crate::fence::Fence) |
 //! | `leasehold_engine_up` | gauge | | 1 after a response of the engine, 0 while it is unreachable |

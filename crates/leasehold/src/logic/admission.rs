@@ -79,18 +79,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn modes_admitted_one_by_one_may_hold_together(asked in prop::collection::vec(mode(), 0..12)) {
-            let mut inside: Vec<Mode> = Vec::new();
-            for wanted in asked {
-                if fits(wanted, inside.iter().copied()) {
-                    inside.push(wanted);
+        fn modes_admitted_one_by_one_may_hold_together(requests in prop::collection::vec(mode(), 0..12)) {
+            let mut held: Vec<Mode> = Vec::new();
+            for wanted in requests {
+                if fits(wanted, held.iter().copied()) {
+                    held.push(wanted);
                 }
             }
-            let exclusive = inside.iter().filter(|m| **m == Mode::Exclusive).count();
-            let shared = inside.iter().filter(|m| **m == Mode::Shared).count();
-            let permits: u32 = inside.iter().map(|m| if let Mode::Permits { n, .. } = m { *n } else { 0 }).sum();
+            let exclusive = held.iter().filter(|mode| **mode == Mode::Exclusive).count();
+            let shared = held.iter().filter(|mode| **mode == Mode::Shared).count();
+            let permits: u32 = held.iter().map(|mode| if let Mode::Permits { n, .. } = mode { *n } else { 0 }).sum();
             prop_assert!(exclusive <= 1);
-            prop_assert!(exclusive == 0 || inside.len() == 1);
+            prop_assert!(exclusive == 0 || held.len() == 1);
             prop_assert!(shared == 0 || permits == 0);
             prop_assert!(permits <= 4);
         }
