@@ -7,6 +7,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::types::ClaimId;
 
 /// What an engine reports on its own.
+///
+/// ```
+/// use leasehold::{ClaimId, engine::LossEvent};
+///
+/// let event = LossEvent::Lost(ClaimId::random());
+/// assert_ne!(event, LossEvent::Resync);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossEvent {
     /// This claim is lost.
@@ -22,6 +29,17 @@ pub enum LossEvent {
 }
 
 /// A stream of losses and possible losses, as the engine detects them.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::engine::{LossBroadcaster, LossEvent};
+///
+/// let broadcaster = LossBroadcaster::default();
+/// let mut events = broadcaster.subscribe();
+/// broadcaster.report_resync();
+/// assert_eq!(events.next().await, [LossEvent::Resync]);
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct LossEvents(Option<UnboundedReceiver<LossEvent>>);
 
@@ -47,6 +65,17 @@ impl LossEvents {
 }
 
 /// Broadcasts an engine's losses to its subscribers.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::{ClaimId, engine::{LossBroadcaster, LossEvent}};
+///
+/// let (broadcaster, claim) = (LossBroadcaster::default(), ClaimId::random());
+/// let mut events = broadcaster.subscribe();
+/// broadcaster.report_lost(claim);
+/// assert_eq!(events.next().await, [LossEvent::Lost(claim)]);
+/// # });
+/// ```
 #[derive(Debug, Default)]
 pub struct LossBroadcaster(Mutex<Vec<UnboundedSender<LossEvent>>>);
 

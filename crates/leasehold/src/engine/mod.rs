@@ -51,6 +51,15 @@ use crate::types::{ClaimId, Error, Holder, Instant, LockName, Mode, Token};
 
 /// One step of an engine. The caller may drop it at any time, and then cleans up with
 /// [`Engine::release`].
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::engine::Step;
+///
+/// assert_eq!(Step::ready(Ok(7)).await?, 7);
+/// assert_eq!(Step::new(async { Ok(7) }).await?, 7);
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[must_use = "a step does nothing until it is awaited"]
 pub struct Step<T>(StepState<T>);
 
@@ -101,6 +110,15 @@ impl<T> fmt::Debug for Step<T> {
 }
 
 /// A grant of a lock.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Token, clock::Clock, engine::Grant};
+///
+/// let (sent, ttl) = (Clock::system().now(), Duration::from_secs(30));
+/// let grant = Grant::for_ttl(Token(7), sent, ttl);
+/// assert_eq!(grant.expires_at.duration_since(sent), ttl);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Higher than any token granted before for this name, or the same token for an owner that
@@ -127,6 +145,15 @@ impl Grant {
 }
 
 /// The answer to a claim.
+///
+/// ```
+/// use leasehold::engine::AcquireReply;
+///
+/// fn is_granted(reply: &AcquireReply) -> bool {
+///     matches!(reply, AcquireReply::Granted(_))
+/// }
+/// assert!(!is_granted(&AcquireReply::Busy { recheck_after: None }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcquireReply {
     /// The claim holds the lock.
@@ -179,6 +206,15 @@ impl AcquireReply {
 }
 
 /// The answer to a renewal.
+///
+/// ```
+/// use leasehold::engine::RenewReply;
+///
+/// fn may_still_hold(reply: RenewReply) -> bool {
+///     reply != RenewReply::Lost
+/// }
+/// assert!(may_still_hold(RenewReply::Unknown));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewReply {
     /// Renewed: the lease now lasts until then, on our own clock; see [`Grant::expires_at`].
@@ -192,6 +228,15 @@ pub enum RenewReply {
 }
 
 /// The answer to a release.
+///
+/// ```
+/// use leasehold::engine::ReleaseReply;
+///
+/// fn held(reply: ReleaseReply) -> bool {
+///     reply == ReleaseReply::Released
+/// }
+/// assert!(!held(ReleaseReply::Absent));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseReply {
     /// The claim held the lock and released it.
@@ -214,6 +259,16 @@ impl From<ReleaseEffect> for ReleaseReply {
 }
 
 /// A holder or a waiter of a lock, as inspection shows it.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let guard = locks.mutex("stock:42").describe("order 7").lock().await?;
+/// let holder = &locks.inspect("stock:42").await?.holders[0];
+/// assert_eq!((holder.claim, holder.token), (guard.claim_id(), Some(guard.token())));
+/// assert_eq!(&*holder.holder.description, "order 7");
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContenderView {
@@ -232,6 +287,16 @@ pub struct ContenderView {
 }
 
 /// A lock, as inspection shows it.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let guard = locks.mutex("stock:42").lock().await?;
+/// let view = locks.inspect("stock:42").await?;
+/// assert_eq!((view.holders.len(), view.waiters.len()), (1, 0));
+/// assert_eq!(view.last_token, Some(guard.token()));
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockView {
@@ -288,6 +353,15 @@ impl LockView {
 }
 
 /// The result of an eviction.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let guard = locks.mutex("stock:42").lock().await?;
+/// let outcome = locks.force_release("stock:42", guard.claim_id()).await?;
+/// assert!(outcome.fence_token > Some(guard.token()), "write it to the resource");
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForceReleaseOutcome {
@@ -314,6 +388,16 @@ impl ForceReleaseOutcome {
 }
 
 /// A small text that the engine stores under a name, beside the locks and independent of them.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let records = locks.records()?;
+/// assert_eq!(records.get("last-run").await?.version, 0, "it does not exist");
+/// let record = records.compare_and_set("last-run", 0, "12:00").await?.expect("written");
+/// assert_eq!(record.value, "12:00");
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Changes with every write and never repeats; zero: the record does not exist.
@@ -333,6 +417,15 @@ impl Record {
 
 /// A run of an engine's servers: from a start, a promotion or a flush until the next one. A run
 /// keeps the data that it acknowledged, but may have lost data from before it began.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let records = locks.records()?;
+/// let (_record, run) = records.get_in_run(&leasehold::LockName::new("last-run")?).await?;
+/// assert!(run.is_none(), "this engine reports no runs");
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerRun {
     /// Its id. No two runs have the same id, except across a flush, which leaves no trace.
@@ -362,6 +455,17 @@ fn unsupported<T>(capabilities: &Capabilities, capability: &str) -> Step<T> {
 /// [`shutdown`](Self::shutdown), and [`wait`](Self::wait) if it has a queue. Every other method
 /// refuses, or does the least that is right. An engine overrides those that it offers, and declares
 /// them in its [`Capabilities`], which callers check before any call.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::{Locks, clock::Clock, engine::Engine, registry};
+///
+/// let engine = registry::open("memory:", &Clock::system()).await?;
+/// assert_eq!((engine.capabilities().engine, engine.url().as_str()), ("memory", "memory:"));
+/// let locks = Locks::builder().open_engine(engine);
+/// # drop(locks);
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// What this engine can do, and its limits.
     fn capabilities(&self) -> &Capabilities;
@@ -488,6 +592,15 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 /// Small texts beside the locks, each with a version that a writer must have read.
 ///
 /// As those of [`Engine`], every method takes one bounded step that is safe to repeat.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::{LockName, clock::Clock, engine::{Engine, RecordStore}, registry};
+///
+/// let store = registry::open("memory:", &Clock::system()).await?.records().expect("records");
+/// assert_eq!(store.get(LockName::new("last-run")?).await?.version, 0);
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 pub trait RecordStore: Send + Sync + 'static {
     /// Reads a record and the engine's clock.
     fn get(self: Arc<Self>, name: LockName) -> Step<Record>;
