@@ -71,6 +71,7 @@ pub trait Metrics: Send + Sync + 'static {
 #[derive(Clone, Default)]
 pub struct OptionalMetrics(Option<Arc<ActiveMetrics>>);
 
+/// The receiver of the metrics, and the value of a gauge that several requests change.
 struct ActiveMetrics {
     metrics: Arc<dyn Metrics>,
     /// The value of the gauge `leasehold_waiters`.

@@ -62,6 +62,7 @@ pub(crate) mod seeded {
     use std::cell::Cell;
 
     thread_local! {
+        /// The state of this thread's generator; `None`: no seed is set.
         static SEEDED_STATE: Cell<Option<u64>> = const { Cell::new(None) };
     }
 

@@ -158,6 +158,7 @@ pub fn open<'a>(url: &'a str, clock: &'a Clock) -> BoxFuture<'a, Result<Arc<dyn 
     })
 }
 
+/// Opens the engine that has the URL's scheme.
 async fn open_scheme(url: EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let url = url.read_password_files()?;
     match url.scheme.as_str() {

@@ -34,6 +34,7 @@ const REPLY_GRACE: Duration = Duration::from_millis(250);
 /// not part of this crate.
 pub(crate) type Opener = Box<dyn Fn(EngineUrl, Clock) -> BoxFuture<'static, Result<Arc<dyn Engine>>> + Send + Sync>;
 
+/// The function that [`Builder::on_unreachable`](crate::Builder::on_unreachable) got.
 type ErrorCallback = Box<dyn Fn(&Error) + Send + Sync>;
 
 /// How to open an engine that may be unreachable.

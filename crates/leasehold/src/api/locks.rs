@@ -217,6 +217,7 @@ impl Locks {
         Election::new(self.clone(), self.request(name))
     }
 
+    /// A request for the lock `name`, with the options of these locks.
     fn request(&self, name: impl AsRef<str>) -> Request {
         Request::new(Arc::clone(&self.shared), name.as_ref())
     }

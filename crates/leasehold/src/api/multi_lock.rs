@@ -62,6 +62,7 @@ impl From<(&str, Mode)> for LockSpec {
 }
 
 impl LockSpec {
+    /// A spec of this lock; if the name is invalid, it keeps the error's message.
     fn from_result(name: Result<LockName>, mode: Mode) -> Self {
         Self { name: name.map_err(|error| error.to_string().into()), mode }
     }

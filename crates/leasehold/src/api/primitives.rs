@@ -155,6 +155,7 @@ impl Semaphore {
         Self { request, limit }
     }
 
+    /// The mode of a request for this many permits.
     pub(crate) fn mode(&self, permits: u32) -> Mode {
         Mode::Permits { n: permits, limit: self.limit }
     }

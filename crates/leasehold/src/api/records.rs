@@ -131,6 +131,7 @@ impl Records {
         self.shared.locate(error)
     }
 
+    /// Reads a record from the engine, unless these locks are closed.
     async fn read(&self, name: &LockName) -> Result<Record> {
         self.check_open()?;
         let found = self.call_bounded(Arc::clone(&self.store).get(name.clone())).await;
@@ -168,6 +169,7 @@ impl Records {
         written.map_err(|error| error.about_record(name))
     }
 
+    /// Writes a record if it still has the expected version; `None`: it has another one.
     async fn write(&self, name: &LockName, expected_version: u64, value: String) -> Result<Option<Record>> {
         self.check_size(name, &value)?;
         let written =
@@ -186,6 +188,7 @@ impl Records {
         Ok(())
     }
 
+    /// Returns the error `Closed` if these locks are closed.
     fn check_open(&self) -> Result<()> {
         if self.shared.manager.rejects_requests() {
             let error = Error::new(ErrorKind::Closed, "this Locks was closed");

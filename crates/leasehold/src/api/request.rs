@@ -57,10 +57,12 @@ impl Request {
         }
     }
 
+    /// The name of the lock, or the error `InvalidName`.
     pub(crate) fn name(&self) -> Result<LockName> {
         self.name.clone().map_err(|message| Error::new(ErrorKind::InvalidName, &*message))
     }
 
+    /// Sets the description; an invalid one is reported when the lock is requested.
     pub(crate) fn describe(&mut self, text: &str) {
         self.options.take();
         self.holder = if let Some(control) = text.chars().find(|c| c.is_control()) {
@@ -85,6 +87,7 @@ impl Request {
         }
     }
 
+    /// The options of a claim in this mode, or the error of the first invalid option.
     fn new_lock_options(&self, mode: Mode) -> Result<Arc<LockOptions>> {
         let name = self.name()?;
         let holder = match &self.holder {

@@ -293,6 +293,8 @@ impl MultiLockGuard {
         self.first_lost(Some(timeout))
     }
 
+    /// The name of the first lock that is lost, and the reason; `None` after `timeout` (`None`: no
+    /// limit), or if there are no locks.
     fn first_lost(&self, timeout: Option<Duration>) -> Option<(&LockName, LostReason)> {
         let guards = self.inner.guards();
         let watchers = guards.iter().map(crate::Guard::watcher).collect();
@@ -350,6 +352,7 @@ impl Leadership {
         self.watcher().wait_for_loss(timeout)
     }
 
+    /// A handle that observes the loss of the leadership.
     fn watcher(&self) -> LeaseWatcher {
         LeaseWatcher { inner: self.inner.guard().watcher(), worker: Arc::clone(&self.worker) }
     }

@@ -46,44 +46,47 @@ pub struct Locks {
 pub struct Builder(crate::Builder);
 
 impl Builder {
-    /// As [`crate::Builder::ttl`].
+    /// Sets the TTL: how long a grant lasts unless it is renewed. The default is 30 seconds.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         Self(self.0.ttl(ttl))
     }
 
-    /// As [`crate::Builder::clock`].
+    /// Replaces the system's clock, for tests.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self(self.0.clock(clock))
     }
 
-    /// As [`crate::Builder::metrics`]. The background thread calls `metrics`, which must not call
-    /// these locks: the call would wait for itself.
+    /// Sets the receiver of the metrics. The background thread calls it, so it must not call these
+    /// locks: the call would wait for itself.
     #[must_use]
     pub fn metrics(self, metrics: Arc<dyn Metrics>) -> Self {
         Self(self.0.metrics(metrics))
     }
 
-    /// As [`crate::Builder::holder`].
+    /// Sets the holder that inspection shows for every claim. The default is this process.
     #[must_use]
     pub fn holder(self, holder: Holder) -> Self {
         Self(self.0.holder(holder))
     }
 
-    /// As [`crate::Builder::connect_timeout`].
+    /// Sets how long opening retries while the engine is unreachable, as
+    /// [`crate::Builder::connect_timeout`]. Zero, the default, means a single attempt.
     #[must_use]
     pub fn connect_timeout(self, timeout: Duration) -> Self {
         Self(self.0.connect_timeout(timeout))
     }
 
-    /// As [`crate::Builder::on_unreachable`]. The background thread calls `callback`.
+    /// Sets a callback that the background thread calls once, with the first error, before opening
+    /// retries.
     #[must_use]
     pub fn on_unreachable(self, callback: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         Self(self.0.on_unreachable(callback))
     }
 
-    /// As [`crate::Builder::register`]. The background thread polls the future.
+    /// Adds an engine that is not part of this crate, as [`crate::Builder::register`]. The background
+    /// thread runs the future of `open`.
     #[must_use]
     pub fn register<F>(self, scheme: &str, open: impl Fn(EngineUrl, Clock) -> F + Send + Sync + 'static) -> Self
     where
@@ -92,7 +95,7 @@ impl Builder {
         Self(self.0.register(scheme, open))
     }
 
-    /// As [`crate::Builder::open`].
+    /// Opens the engine at `url`.
     ///
     /// # Errors
     /// As [`crate::Locks::open`]; `Unavailable` if the background thread cannot be started.
@@ -101,7 +104,7 @@ impl Builder {
         Locks::start_thread(move || async move { self.0.open(&url).await })
     }
 
-    /// As [`crate::Builder::open_engine`].
+    /// Makes [`Locks`] of an engine that is open already.
     ///
     /// # Errors
     /// `Unavailable` if the background thread cannot be started.
@@ -209,7 +212,8 @@ impl Locks {
         self.worker.call(async move { locks.force_release(name, claim).await })
     }
 
-    /// As [`crate::Locks::force_release_with_reason`].
+    /// Force releases a claim, as [`crate::Locks::force_release_with_reason`]. `reason` is free text
+    /// for the engine's log.
     ///
     /// # Errors
     /// As the async method.

@@ -22,6 +22,7 @@ pub(super) struct ManualSource {
 }
 
 impl ManualSource {
+    /// The time that the clock shows.
     pub(super) fn now(&self) -> Instant {
         let nanos = self.nanos.load(Ordering::SeqCst);
         if self.is_running { Instant(system::now().0.saturating_add(nanos)) } else { Instant(nanos) }

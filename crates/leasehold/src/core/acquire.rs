@@ -235,6 +235,7 @@ impl<'a> Acquisition<'a> {
         }
     }
 
+    /// The manager, borrowed for as long as the request lasts.
     fn manager(&self) -> &'a LeaseManager {
         &self.shared.manager
     }

@@ -147,16 +147,17 @@ pub(crate) mod sealed {
     use crate::database::Cause;
     use crate::logic::sql_error::SqlErrorClass;
 
-    #[allow(unreachable_pub, reason = "keeps the public traits to ourselves")]
+    /// Implemented only in this crate, so that no other crate can implement `Session`.
+    #[allow(unreachable_pub, reason = "a public trait extends it")]
     pub trait Sealed {}
 
     /// Rows, each with its version; `None` if the version is NULL.
-    #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
+    #[allow(unreachable_pub, reason = "a hidden method of a public trait has it")]
     pub type Rows<R> = Vec<(R, Option<i64>)>;
 
     /// Why a statement failed: what that means for it, and the client library's error.
     #[derive(Debug)]
-    #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
+    #[allow(unreachable_pub, reason = "a hidden method of a public trait has it")]
     pub struct StatementError {
         pub(crate) class: SqlErrorClass,
         pub(crate) cause: Cause,

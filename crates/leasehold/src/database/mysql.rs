@@ -29,6 +29,7 @@ fn malformed_row(detail: &str) -> StatementError {
     StatementError::new(SqlErrorClass::Refused, detail.to_owned())
 }
 
+/// The rows of a SELECT with this key, each with its version, which is the last column.
 async fn read(conn: &mut impl Queryable, sql: &str, key: &Value) -> Result<sealed::Rows<Row>, StatementError> {
     let rows: Vec<Row> = conn.exec(sql, Params::Positional(vec![key.clone()])).await.map_err(statement_error)?;
     let versions = rows.into_iter().map(|row| {
@@ -39,6 +40,7 @@ async fn read(conn: &mut impl Queryable, sql: &str, key: &Value) -> Result<seale
     versions.collect()
 }
 
+/// Runs an UPDATE of the row with this key and version, and returns the number of rows written.
 async fn write(
     conn: &mut impl Queryable,
     sql: &str,

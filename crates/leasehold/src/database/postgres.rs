@@ -30,6 +30,7 @@ fn statement_error(error: Error) -> StatementError {
     StatementError::new(class, error)
 }
 
+/// The rows of a SELECT with this key, each with its version, which is the last column.
 async fn read(
     client: &(impl GenericClient + Sync),
     sql: &str,
@@ -43,6 +44,7 @@ async fn read(
     versions.collect::<Result<_, _>>().map_err(statement_error)
 }
 
+/// Runs an UPDATE of the row with this key and version, and returns the number of rows written.
 async fn write(
     client: &(impl GenericClient + Sync),
     sql: &str,

@@ -48,6 +48,7 @@ impl Fence {
         self.check(resource, token, Some(*owner))
     }
 
+    /// Admits a write, with or without its owner, or refuses it.
     fn check(&self, resource: &str, token: Token, owner: Option<Owner>) -> Result<(), StaleToken> {
         let mut states = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = states.get(resource).copied();

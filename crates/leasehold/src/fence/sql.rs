@@ -142,6 +142,7 @@ impl FenceTable {
         self.check(tx, resource, token, Some(*owner)).await
     }
 
+    /// Admits a transaction's write, with or without its owner, or refuses it.
     async fn check<T: Transaction>(
         &self,
         tx: &mut T,
@@ -161,6 +162,7 @@ impl FenceTable {
         }
     }
 
+    /// The error of [`admit`](Self::admit) for a statement that failed.
     fn admit_error(&self, error: StatementError, dialect: Dialect) -> AdmitError {
         match error.class {
             SqlErrorClass::Retry => AdmitError::Retry(error.cause),

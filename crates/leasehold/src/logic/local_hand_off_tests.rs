@@ -6,7 +6,9 @@ use super::super::table::Verdict;
 use super::*;
 
 const TTL: Duration = Duration::from_secs(9);
+/// The `details` of a claim of our process.
 const US: u8 = 0;
+/// The `details` of a claim of another process.
 const THEM: u8 = 1;
 
 fn contender(id: u128, whose: u8) -> Contender<u8> {
@@ -124,12 +126,14 @@ struct World {
     highest_sent: u64,
 }
 
+/// A request of our process.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     Join(ClaimId),
     Leave(ClaimId),
 }
 
+/// A write of our process that has not arrived at the store yet.
 #[derive(Debug)]
 struct WriteInFlight {
     expected_version: u64,
@@ -140,10 +144,14 @@ struct WriteInFlight {
     requests: Vec<Request>,
 }
 
+/// What happens next.
 #[derive(Clone, Copy, Debug)]
 enum Action {
+    /// A new claim of our process requests the lock.
     Join,
+    /// The claim of our process that holds the lock releases it.
     Leave,
+    /// Our process sends its pending requests in a write.
     Send,
     /// The write succeeds or fails, and its reply arrives or is lost.
     Arrive {
@@ -171,6 +179,7 @@ fn actions() -> impl Strategy<Value = Action> {
 }
 
 impl World {
+    /// The id of a new claim.
     fn claim(&mut self) -> ClaimId {
         self.next_claim += 1;
         ClaimId::from_bits(self.next_claim)
@@ -278,6 +287,7 @@ impl World {
         }
     }
 
+    /// The other process changes the store's state by `step`, which returns the claims that it granted.
     fn apply_for_others(&mut self, step: impl FnOnce(&mut LockTable<u8>, &mut dyn FnMut() -> Token) -> Vec<ClaimId>) {
         let mut table = self.table.clone();
         let mut last = self.last;
@@ -289,6 +299,7 @@ impl World {
         self.write_succeeded(table, &granted);
     }
 
+    /// Our process computes its write from the store's present state, unless one is in flight.
     fn send_write(&mut self, now: Instant) {
         if self.write_in_flight.is_some() {
             return;
@@ -334,6 +345,8 @@ impl World {
             Some(WriteInFlight { expected_version: self.version, table, last, tokens, granted, requests });
     }
 
+    /// The write in flight arrives, and takes effect if the store has not changed since. Its reply
+    /// arrives or is lost.
     fn write_ends(&mut self, reply_arrives: bool) {
         let Some(write) = self.write_in_flight.take() else { return };
         let wins = write.expected_version == self.version;

@@ -148,6 +148,7 @@ impl World {
         }
     }
 
+    /// The queue that a client computes from a list.
     fn queue_of(&self, mut nodes: Vec<QueueNode>) -> NodeQueue {
         if self.omitted == OmittedRule::WrappedOrder {
             nodes.sort_by_key(|node| (node.position(), node.reentry.is_some(), node.sequence));
@@ -165,6 +166,7 @@ impl World {
         NodeQueue(nodes.into_iter().map(|node| node.node.clone()).collect())
     }
 
+    /// The server creates a node of this client, and returns it with its sequence number.
     fn create(&mut self, client: usize, mut node: QueueNode) -> QueueNode {
         node.sequence = self.next_sequence;
         self.next_sequence = self.next_sequence.wrapping_add(1);
@@ -174,12 +176,14 @@ impl World {
         node
     }
 
+    /// The watches on the whole list fire.
     fn children_changed(&mut self) {
         for (client, watch) in std::mem::take(&mut self.child_watches) {
             self.clients[client].inbox.push_back(Message::Event(watch, NodeEvent::Children));
         }
     }
 
+    /// The watches on the node with this sequence number fire.
     fn fire(&mut self, seq: i32, event: NodeEvent) {
         let (fired, kept) = std::mem::take(&mut self.watches).into_iter().partition(|(_, node, _)| *node == seq);
         self.watches = kept;
@@ -189,6 +193,7 @@ impl World {
         }
     }
 
+    /// The server deletes the node with this sequence number, and its watches fire.
     fn delete(&mut self, seq: i32) {
         let Some(at) = self.nodes.iter().position(|node| node.node.sequence == seq) else { return };
         self.nodes.remove(at);
@@ -204,6 +209,7 @@ impl World {
         self.nodes.iter().find(|node| node.node.sequence == seq)
     }
 
+    /// The server changes the data of a node, and its watches fire.
     fn set_data(&mut self, seq: i32) {
         if let Some(node) = self.nodes.iter_mut().find(|node| node.node.sequence == seq) {
             node.version += 1;
@@ -212,6 +218,7 @@ impl World {
         }
     }
 
+    /// A new client creates its node, and reads the list unless it is alone.
     fn join(&mut self, owner: Option<u64>, mode: Mode, queue: bool) {
         let client = self.clients.len();
         let node = QueueNode { claim: ClaimId::from_bits(client as u128), mode, owner, reentry: None, sequence: 0 };
@@ -231,6 +238,7 @@ impl World {
         if self.nodes.len() == 1 { self.hold(client, false) } else { self.list(client, false) }
     }
 
+    /// A client reads the list; `all`: with a watch on all children.
     fn list(&mut self, client: usize, all: bool) {
         let nodes = self.nodes.iter().map(|node| node.node.clone()).collect();
         if all {
@@ -242,6 +250,7 @@ impl World {
         self.clients[client].state = State::Listing { all };
     }
 
+    /// A client sets a watch on a node; `and_list`: it reads the list afterwards in any case.
     fn set_watch(&mut self, client: usize, watch: WatchTarget, and_list: bool) {
         let WatchTarget::Node((_, target)) = watch else { return };
         let seq = self.clients[client].node.sequence;
@@ -274,6 +283,7 @@ impl World {
         this.must_notify = seen_waiting && self.omitted != OmittedRule::GrantNotification;
     }
 
+    /// A client ends, and the server deletes its nodes.
     fn leave(&mut self, client: usize) {
         self.clients[client].state = State::Gone;
         self.own_watches.retain(|(watcher, _)| *watcher != client);
@@ -313,7 +323,7 @@ impl World {
                     self.list(client, false);
                 }
             }
-            (State::ReadingParent(host), Message::ParentRead(found)) => self.reenter(client, host, found),
+            (State::ReadingParent(parent), Message::ParentRead(found)) => self.reenter(client, parent, found),
             (State::CreatingChild, Message::ChildCreated(Some(seq))) => {
                 self.clients[client].node =
                     self.node(seq).map_or(self.clients[client].node.clone(), |n| n.node.clone());
@@ -326,6 +336,7 @@ impl World {
         true
     }
 
+    /// A client handles the list that it has read.
     fn listed(&mut self, client: usize, nodes: Vec<QueueNode>, all: bool) {
         let parsed_queue = self.queue_of(nodes);
         let this = &mut self.clients[client];
@@ -338,12 +349,12 @@ impl World {
                 self.hold(client, seen);
             }
             ClaimState::Refused(_) | ClaimState::Absent => self.leave(client),
-            ClaimState::MayReenter(host) => {
+            ClaimState::MayReenter(parent) => {
                 let found = self
-                    .node(host.1)
+                    .node(parent.1)
                     .map(|node| (node.version, node.node.reentry.map_or(node.czxid, |reentry| reentry.token)));
                 self.clients[client].inbox.push_back(Message::ParentRead(found));
-                self.clients[client].state = State::ReadingParent(host);
+                self.clients[client].state = State::ReadingParent(parent);
             }
             ClaimState::Waiting { .. } if !queue => self.leave(client),
             ClaimState::Waiting { watch: WatchTarget::AllHolders, .. } if all => self.wait(client),
@@ -358,18 +369,20 @@ impl World {
         }
     }
 
-    fn reenter(&mut self, client: usize, host: NodeId, found: Option<(u32, u64)>) {
+    /// A client replaces its node by a re-entrant one under `parent`, if that still has the version
+    /// that it has `found` (version and token).
+    fn reenter(&mut self, client: usize, parent: NodeId, found: Option<(u32, u64)>) {
         let this = &self.clients[client];
-        let (own, under) = (this.node.sequence, this.queue_view.find(host).map(QueueNode::position));
-        let fits = self.node(host.1).map(|node| node.version) == found.map(|(version, _)| version);
+        let (own, under) = (this.node.sequence, this.queue_view.find(parent).map(QueueNode::position));
+        let fits = self.node(parent.1).map(|node| node.version) == found.map(|(version, _)| version);
         let (Some((_, token)), Some(under), true, true) = (found, under, fits, self.node(own).is_some()) else {
             self.clients[client].inbox.push_back(Message::ChildCreated(None));
             self.clients[client].state = State::CreatingChild;
             return;
         };
         let own_node = QueueNode { reentry: Some(ReentryLink { parent_position: under, token }), ..this.node.clone() };
-        // One transaction.
-        self.set_data(host.1);
+        // ZooKeeper does the following in one transaction.
+        self.set_data(parent.1);
         self.own_watches.retain(|(watcher, _)| *watcher != client);
         self.delete(own);
         let own_node = self.create(client, own_node);
@@ -379,6 +392,7 @@ impl World {
         this.state = State::CreatingChild;
     }
 
+    /// A client waits for its watch, which may have fired already.
     fn wait(&mut self, client: usize) {
         self.clients[client].state = State::Waits;
         self.clients[client].is_new = false;
@@ -416,6 +430,8 @@ impl World {
         self.clients.iter().filter(really_holds).collect()
     }
 
+    /// Checks that the clients that believe to hold the lock hold it in the true queue, may hold it
+    /// together, and have rising tokens.
     fn check(&mut self) -> Result<(), TestCaseError> {
         let believed = self.believed_holders();
         for (at, one) in believed.iter().enumerate() {
@@ -521,6 +537,7 @@ fn first() -> impl Strategy<Value = i32> {
     prop_oneof![Just(0), (0..12).prop_map(|before| i32::MAX - before)]
 }
 
+/// Lets the clients do these steps, and then handle all messages; `first` is the first sequence number.
 fn simulate(without: OmittedRule, first: i32, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut world = World::new(without, first);
     for op in ops {
@@ -646,16 +663,16 @@ impl InformedQueue {
         loop {
             let queue = NodeQueue::new(self.0.clone());
             let reentrant = queue.nodes().iter().find_map(|node| match queue.state_of(node.id(), false) {
-                ClaimState::MayReenter(host) => Some((node.sequence, host)),
+                ClaimState::MayReenter(parent) => Some((node.sequence, parent)),
                 _ => None,
             });
-            let Some((seq, host)) = reentrant else { return };
-            self.reenter(&queue, seq, host);
+            let Some((seq, parent)) = reentrant else { return };
+            self.reenter(&queue, seq, parent);
         }
     }
 
-    fn reenter(&mut self, queue: &NodeQueue, seq: i32, host: NodeId) {
-        let under = queue.find(host).map_or(0, QueueNode::position);
+    fn reenter(&mut self, queue: &NodeQueue, seq: i32, parent: NodeId) {
+        let under = queue.find(parent).map_or(0, QueueNode::position);
         self.0
             .iter_mut()
             .filter(|node| node.sequence == seq)
@@ -669,8 +686,8 @@ impl InformedQueue {
         let parsed_queue = NodeQueue::new(self.0.clone());
         match parsed_queue.state_of(id, true) {
             ClaimState::Held => "granted",
-            ClaimState::MayReenter(host) => {
-                self.reenter(&parsed_queue, seq, host);
+            ClaimState::MayReenter(parent) => {
+                self.reenter(&parsed_queue, seq, parent);
                 "granted"
             }
             ClaimState::Waiting { .. } if queue => "queued",

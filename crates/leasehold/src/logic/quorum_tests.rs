@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// No token.
 const NONE: Token = Token(0);
 
 /// A yes vote with these tokens: the highest known, that of the claim, and that of its owner.

@@ -251,6 +251,7 @@ fn truncate(text: &str, max_bytes: usize) -> &str {
     &text[..end.unwrap_or_default()]
 }
 
+/// This machine's host name.
 #[cfg(unix)]
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()

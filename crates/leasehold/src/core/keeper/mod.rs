@@ -297,6 +297,7 @@ impl LeaseManager {
         self.ended.subscribe()
     }
 
+    /// Whether no `Locks`, guard or request is left.
     fn is_closed(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
     }

@@ -15,6 +15,7 @@ use crate::engine::{AcquireReply, ReleaseReply, RenewReply, Step};
 use crate::logic::{backoff, lease as rules};
 use crate::types::{Effect, Error, ErrorKind, Result};
 
+/// A renewal or a release that the keeper runs beside others.
 pub(super) type Task = BoxFuture<'static, ()>;
 
 /// Awaits one call to the engine, no longer than `timeout`, which is only evaluated if the call does
