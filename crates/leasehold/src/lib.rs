@@ -18,18 +18,19 @@
 //!
 //! # Modules and types
 //! - [`Locks`] is the entry point. It opens an engine and makes the primitives: [`Mutex`],
-//!   [`RwLock`], [`Semaphore`], [`MultiLock`] and [`Election`]. Acquiring one gives a [`Guard`] (from
-//!   [`MultiLock`] a [`MultiLockGuard`], from [`Election`] a [`Leadership`]).
+//!   [`RwLock`], [`Semaphore`], [`MultiLock`] and [`Election`]. Acquiring one gives a [`Guard`]
+//!   (from [`MultiLock`] a [`MultiLockGuard`], from [`Election`] a [`Leadership`]).
 //! - [`blocking`] has the same API without async.
 //! - [`Records`] are small texts that an engine stores beside its locks.
 //! - [`fence`] checks fencing tokens at a resource and refuses stale ones. `versioned` updates a
 //!   row by its version column, without a lock. [`database`] has the connection types of both.
 //! - [`metrics`] collects metrics.
-//! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`clock`] the time source.
+//! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`clock`] the time
+//!   source.
 //!
-//! Crates beside this one: `leasehold-schedule` runs jobs on a schedule, each tick once in the fleet.
-//! `leasehold-cache` keeps a cache consistent with its database. `leasehold-doctor` examines a
-//! deployment.
+//! Crates beside this one: `leasehold-schedule` runs jobs on a schedule, each tick once in the
+//! fleet. `leasehold-cache` keeps a cache consistent with its database. `leasehold-doctor` examines
+//! a deployment.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // The documentation of the engines links to the private decisions that they apply.

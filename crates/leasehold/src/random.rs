@@ -18,12 +18,12 @@ pub fn random_bits() -> u128 {
 /// How many claim ids a thread derives from one random start.
 const IDS_PER_SEED: u32 = 256;
 
-/// The distance between two successive claim ids of a thread: 2^128 divided by the golden ratio. Its
-/// multiples modulo 2^128 are all different, because it is odd, and lie far apart.
+/// The distance between two successive claim ids of a thread: 2^128 divided by the golden ratio.
+/// Its multiples modulo 2^128 are all different, because it is odd, and lie far apart.
 const STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
 
-/// Raised whenever locks are opened; each thread then reads a new random start. Otherwise parent and
-/// child would derive the same ids after a fork. (A child must open its own locks.)
+/// Raised whenever locks are opened; each thread then reads a new random start. Otherwise parent
+/// and child would derive the same ids after a fork. (A child must open its own locks.)
 static RESEED_EPOCH: AtomicU32 = AtomicU32::new(1);
 
 /// Makes every thread read a new random start before its next claim id.
@@ -38,8 +38,8 @@ thread_local! {
 }
 
 /// 128 bits for a claim id, unlike any others. A system call for each would cost more than the rest
-/// of a claim. So each thread reads a random start from the system, and derives [`IDS_PER_SEED`] ids
-/// from it.
+/// of a claim. So each thread reads a random start from the system, and derives [`IDS_PER_SEED`]
+/// ids from it.
 pub fn unique_id() -> u128 {
     #[cfg(all(test, feature = "redis"))]
     if let Some(bits) = seeded::bits() {
@@ -66,8 +66,8 @@ pub(crate) mod seeded {
         static SEEDED_STATE: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// From now on the seed determines all bits of this thread; `None`: they come from the operating
-    /// system again.
+    /// From now on the seed determines all bits of this thread; `None`: they come from the
+    /// operating system again.
     pub(crate) fn set_seed(seed: Option<u64>) {
         SEEDED_STATE.set(seed);
     }

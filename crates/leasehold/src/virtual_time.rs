@@ -59,8 +59,8 @@ impl Report {
     }
 }
 
-/// Runs one simulation in a new runtime with paused time; all random bits of the library follow from
-/// the seed.
+/// Runs one simulation in a new runtime with paused time; all random bits of the library follow
+/// from the seed.
 pub(crate) fn run_seed<T>(seed: u64, simulation: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     seeded::set_seed(Some(seed));

@@ -3,8 +3,8 @@
 //!
 //! Every error that the engine marks as retryable is retried, with growing pauses, until the
 //! caller's timeout. A bad URL, a wrong password or a server of another product fails at once,
-//! because waiting does not help. With Redis the wrong product is retried, too, because its port may
-//! answer before Redis does.
+//! because waiting does not help. With Redis the wrong product is retried, too, because its port
+//! may answer before Redis does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts to open an engine.
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// How much longer than the timeout the last attempt may take: its own error is more specific than a
-/// timeout.
+/// How much longer than the timeout the last attempt may take: its own error is more specific than
+/// a timeout.
 const REPLY_GRACE: Duration = Duration::from_millis(250);
 
-/// The function that [`Builder::register`](crate::Builder::register) got: it opens an engine that is
-/// not part of this crate.
+/// The function that [`Builder::register`](crate::Builder::register) got: it opens an engine that
+/// is not part of this crate.
 pub(crate) type Opener = Box<dyn Fn(EngineUrl, Clock) -> BoxFuture<'static, Result<Arc<dyn Engine>>> + Send + Sync>;
 
 /// The function that [`Builder::on_unreachable`](crate::Builder::on_unreachable) got.
@@ -44,7 +44,8 @@ pub(crate) struct ConnectOptions {
     pub(crate) timeout: Duration,
     /// Called with the first error, before the second attempt.
     pub(crate) on_unreachable: Option<ErrorCallback>,
-    /// The schemes of engines that are not part of this crate, each with the function that opens it.
+    /// The schemes of engines that are not part of this crate, each with the function that opens
+    /// it.
     pub(crate) registered: Vec<(String, Opener)>,
 }
 

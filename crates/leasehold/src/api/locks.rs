@@ -347,8 +347,8 @@ impl Locks {
     ///
     /// - `Some(true)`: it released the lock. Reported once.
     /// - `Some(false)`: the engine has no note of a release.
-    /// - `None`: the engine stores no such notes, but inspection shows when leases end. A claim that
-    ///   disappeared before the end of its lease has released.
+    /// - `None`: the engine stores no such notes, but inspection shows when leases end. A claim
+    ///   that disappeared before the end of its lease has released.
     ///
     /// # Errors
     /// `InvalidName`, or an error from the engine.
@@ -389,9 +389,9 @@ impl Locks {
         self.call_bounded(Arc::clone(&self.shared.manager.engine).shutdown()).await
     }
 
-    /// A file descriptor that keeps the locks held while a process has it open; `None` if the engine
-    /// has none. Only `file:` has one: the kernel releases the locks when the last copy is closed.
-    /// Pass it to a child process that must exit before the locks are free.
+    /// A file descriptor that keeps the locks held while a process has it open; `None` if the
+    /// engine has none. Only `file:` has one: the kernel releases the locks when the last copy is
+    /// closed. Pass it to a child process that must exit before the locks are free.
     #[cfg(unix)]
     pub fn liveness_fd(&self) -> Option<std::os::fd::OwnedFd> {
         self.shared.manager.engine.liveness_fd()

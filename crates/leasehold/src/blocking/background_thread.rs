@@ -1,5 +1,5 @@
-//! The background thread of the blocking API: it runs the keeper and every call, so that no caller's
-//! thread runs a tokio runtime.
+//! The background thread of the blocking API: it runs the keeper and every call, so that no
+//! caller's thread runs a tokio runtime.
 
 use std::convert::Infallible;
 use std::sync::{Arc, mpsc};
@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::types::{Error, ErrorKind, Result};
 
-/// The thread, which ends when this handle is dropped. The locks and guards of one `Locks` share it.
+/// The thread, which ends when this handle is dropped. The locks and guards of one `Locks` share
+/// it.
 #[derive(Debug)]
 pub(super) struct BackgroundThread {
     /// Spawns tasks on the thread.
@@ -58,8 +59,8 @@ impl BackgroundThread {
         Ok((locks, Arc::new(Self { handle, clock, engine, url, _keep_alive: shutdown_sender })))
     }
 
-    /// Runs an async call on the thread, blocks until it is done, and returns its result; `Closed` if
-    /// it panicked.
+    /// Runs an async call on the thread, blocks until it is done, and returns its result; `Closed`
+    /// if it panicked.
     pub(super) fn call<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let (result_sender, result_receiver) = mpsc::sync_channel(1);
         // If the caller has stopped waiting, the result is dropped, and a guard in it releases its

@@ -56,8 +56,8 @@ impl<T: IntoBlocking> IntoBlocking for Option<T> {
     }
 }
 
-/// Waits until the first of these leases is lost, and returns its index and the reason. `None` after
-/// `timeout` (`None`: no limit), or if there are no leases.
+/// Waits until the first of these leases is lost, and returns its index and the reason. `None`
+/// after `timeout` (`None`: no limit), or if there are no leases.
 fn first_lost(
     worker: &BackgroundThread,
     watchers: Vec<crate::LeaseWatcher>,
@@ -153,7 +153,8 @@ impl Guard {
         self.watcher().lost()
     }
 
-    /// Waits until the lock is lost, but no longer than `timeout`; `None` if it was still held then.
+    /// Waits until the lock is lost, but no longer than `timeout`; `None` if it was still held
+    /// then.
     pub fn wait_for_loss(&self, timeout: Duration) -> Option<LostReason> {
         self.watcher().wait_for_loss(timeout)
     }
@@ -198,8 +199,8 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Observes the loss of a guard's lock. Made by [`Guard::watcher`]. Cheap to clone, and does not keep
-/// the lock held.
+/// Observes the loss of a guard's lock. Made by [`Guard::watcher`]. Cheap to clone, and does not
+/// keep the lock held.
 ///
 /// ```
 /// use leasehold::blocking::Locks;
@@ -233,8 +234,8 @@ impl LeaseWatcher {
         self.inner.is_release_requested()
     }
 
-    /// Waits until the lock is lost, but no longer than `timeout`. `None` if it was still held then,
-    /// or was released by its guard.
+    /// Waits until the lock is lost, but no longer than `timeout`. `None` if it was still held
+    /// then, or was released by its guard.
     pub fn wait_for_loss(&self, timeout: Duration) -> Option<LostReason> {
         first_lost(&self.worker, vec![self.inner.clone()], Some(timeout)).map(|(_, reason)| reason)
     }

@@ -85,8 +85,8 @@ impl Builder {
         Self(self.0.on_unreachable(callback))
     }
 
-    /// Adds an engine that is not part of this crate, as [`crate::Builder::register`]. The background
-    /// thread runs the future of `open`.
+    /// Adds an engine that is not part of this crate, as [`crate::Builder::register`]. The
+    /// background thread runs the future of `open`.
     #[must_use]
     pub fn register<F>(self, scheme: &str, open: impl Fn(EngineUrl, Clock) -> F + Send + Sync + 'static) -> Self
     where
@@ -194,7 +194,8 @@ impl Locks {
         self.worker.call(async move { locks.inspect(name).await })
     }
 
-    /// All locks that have a holder or a waiter and whose name starts with `prefix`, sorted by name.
+    /// All locks that have a holder or a waiter and whose name starts with `prefix`, sorted by
+    /// name.
     ///
     /// # Errors
     /// As the async method.
@@ -212,8 +213,8 @@ impl Locks {
         self.worker.call(async move { locks.force_release(name, claim).await })
     }
 
-    /// Force releases a claim, as [`crate::Locks::force_release_with_reason`]. `reason` is free text
-    /// for the engine's log.
+    /// Force releases a claim, as [`crate::Locks::force_release_with_reason`]. `reason` is free
+    /// text for the engine's log.
     ///
     /// # Errors
     /// As the async method.

@@ -1,4 +1,5 @@
-//! The primitives of the blocking API: each forwards its options and calls to its async counterpart.
+//! The primitives of the blocking API: each forwards its options and calls to its async
+//! counterpart.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use crate::api::election::Leader;
 use crate::api::multi_lock::LockSpec;
 use crate::types::{Error, ErrorKind, Owner, Result};
 
-/// Defines a primitive of the blocking API: the methods that set options, and calls with the names of
-/// the async methods.
+/// Defines a primitive of the blocking API: the methods that set options, and calls with the names
+/// of the async methods.
 macro_rules! primitive {
     (
         $(#[$doc:meta])* $name:ident {
@@ -115,7 +116,8 @@ primitive! {
     RwLock {
         /// Waits until the lock is granted for reading, together with other readers.
         fn read(&self) -> Result<Guard>;
-        /// Acquires the lock for reading if no writer holds it or waits; returns `None` if one does.
+        /// Acquires the lock for reading if no writer holds it or waits; returns `None` if one
+        /// does.
         fn try_read(&self) -> Result<Option<Guard>>;
         /// Waits until the lock is granted for writing, without any other holder.
         fn write(&self) -> Result<Guard>;

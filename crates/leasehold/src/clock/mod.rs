@@ -1,5 +1,5 @@
-//! Time: a local monotonic clock that also counts the time for which the machine was suspended, or a
-//! clock that a test controls, by hand or by pausing tokio.
+//! Time: a local monotonic clock that also counts the time for which the machine was suspended, or
+//! a clock that a test controls, by hand or by pausing tokio.
 //!
 //! Leases and ages are measured on this clock alone, and all waits use it. The wall clock is read
 //! only once, where `memory:` stores records, and this clock advances it from there.

@@ -176,7 +176,8 @@ struct Acquisition<'a> {
     inflight: Option<Step<AcquireReply>>,
     /// Whether the engine may know the claim.
     maybe_known_to_engine: bool,
-    /// When the first call since the engine's last response failed; `None`: the last call succeeded.
+    /// When the first call since the engine's last response failed; `None`: the last call
+    /// succeeded.
     unresponsive_since: Option<Instant>,
     /// The error of the last failed call.
     last_error: Option<Error>,
@@ -401,8 +402,8 @@ impl<'a> Acquisition<'a> {
         Ok(NextAction::Pause(pause))
     }
 
-    /// The error at the end of the wait: that of the last call if it failed, the cool-down if there is
-    /// one, and otherwise `Timeout`.
+    /// The error at the end of the wait: that of the last call if it failed, the cool-down if there
+    /// is one, and otherwise `Timeout`.
     fn timeout_error(&mut self) -> Error {
         let now = self.manager().clock.now();
         let waited = now.duration_since(self.started_at);
@@ -441,8 +442,8 @@ impl<'a> Acquisition<'a> {
 }
 
 impl Drop for Acquisition<'_> {
-    /// Releases the claim if the engine may know it and it has no guard: after an error, and when the
-    /// caller dropped the future.
+    /// Releases the claim if the engine may know it and it has no guard: after an error, and when
+    /// the caller dropped the future.
     fn drop(&mut self) {
         let manager = self.manager();
         manager.metrics.add_waiters(-1);
@@ -476,7 +477,8 @@ fn force_released_error() -> Error {
     Error::new(ErrorKind::ForceReleased, message)
 }
 
-/// The error of a request in the mode `wanted` that can never be granted beside the present holders.
+/// The error of a request in the mode `wanted` that can never be granted beside the present
+/// holders.
 fn refusal_error(refusal: Refusal, wanted: Mode) -> Error {
     let message = match (refusal, wanted) {
         (Refusal::LimitMismatch(limit), Mode::Permits { limit: requested, .. }) => format!(

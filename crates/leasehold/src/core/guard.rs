@@ -37,8 +37,8 @@ pub enum ReleaseOutcome {
 
 /// A held lock. The keeper renews it until it is released, dropped or lost.
 ///
-/// Dropping it releases the lock in the background; if that fails, the lock is free at the end of its
-/// TTL. [`release`](Self::release) waits for the engine and returns the outcome.
+/// Dropping it releases the lock in the background; if that fails, the lock is free at the end of
+/// its TTL. [`release`](Self::release) waits for the engine and returns the outcome.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -73,8 +73,8 @@ impl Guard {
         self.claim.lease.token()
     }
 
-    /// The id of the claim that holds the lock, as [`inspect`](crate::Locks::inspect) lists it among
-    /// the holders. Keep it secret: a client that knows the whole id can release the lock.
+    /// The id of the claim that holds the lock, as [`inspect`](crate::Locks::inspect) lists it
+    /// among the holders. Keep it secret: a client that knows the whole id can release the lock.
     pub fn claim_id(&self) -> ClaimId {
         self.claim.id
     }
@@ -215,8 +215,8 @@ impl Drop for Guard {
             self.shared.manager.untrack(&self.claim);
             self.shared.manager.abandon(Arc::clone(&self.claim), None);
         } else if self.claim.lease.lost_reason().is_some() {
-            // The engine may still store the lost claim: release it, so that no waiter waits for its
-            // TTL.
+            // The engine may still store the lost claim: release it, so that no waiter waits for
+            // its TTL.
             self.shared.manager.abandon(Arc::clone(&self.claim), None);
         }
     }
@@ -232,8 +232,8 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Observes the loss of a guard's lock. Made by [`Guard::watcher`]. Cheap to clone, and does not keep
-/// the lock held.
+/// Observes the loss of a guard's lock. Made by [`Guard::watcher`]. Cheap to clone, and does not
+/// keep the lock held.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

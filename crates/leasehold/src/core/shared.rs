@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::keeper::LeaseManager;
 use crate::types::{Error, Holder, Result};
 
-/// The state that a [`Locks`](crate::Locks) shares with its clones, guards and requests. When the last
-/// of them is dropped, the keeper ends.
+/// The state that a [`Locks`](crate::Locks) shares with its clones, guards and requests. When the
+/// last of them is dropped, the keeper ends.
 pub(crate) struct Shared {
     pub(crate) manager: Arc<LeaseManager>,
     /// The holder that inspection shows for every claim without a description.

@@ -84,8 +84,8 @@ struct ClaimView {
 }
 
 impl AcceptorState {
-    /// The state of a node that restarted empty and cools down until this time, on its own clock. It
-    /// stores no token below this time. If its clock is right, the tokens that it lost were not
+    /// The state of a node that restarted empty and cools down until this time, on its own clock.
+    /// It stores no token below this time. If its clock is right, the tokens that it lost were not
     /// higher.
     pub fn cooling_down(until: u64) -> Self {
         Self { cool_down_until: until, ..Self::default() }
@@ -218,8 +218,8 @@ impl AcceptorState {
         Some(true)
     }
 
-    /// Removes a claim that this attempt or an earlier one stored, and keeps its token as the highest
-    /// known. Returns whether the node had such a claim.
+    /// Removes a claim that this attempt or an earlier one stored, and keeps its token as the
+    /// highest known. Returns whether the node had such a claim.
     pub fn release(&mut self, claim: ClaimId, attempt: u64) -> bool {
         let token = self.claims.get(&claim).map_or(Token::default(), |stored| stored.token);
         let was_present = self.withdraw(claim, attempt);

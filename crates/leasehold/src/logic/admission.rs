@@ -27,8 +27,8 @@ pub fn fits(wanted: Mode, holders: impl IntoIterator<Item = Mode>) -> bool {
     }
 }
 
-/// Whether a claim in mode `wanted` may hold the lock beside these holders, each given with its owner.
-/// Of an owner that re-entered a semaphore, only its largest number of permits counts.
+/// Whether a claim in mode `wanted` may hold the lock beside these holders, each given with its
+/// owner. Of an owner that re-entered a semaphore, only its largest number of permits counts.
 pub fn fits_owned<O: PartialEq>(wanted: Mode, held: impl Iterator<Item = (Option<O>, Mode)> + Clone) -> bool {
     if !matches!(wanted, Mode::Permits { .. }) {
         return fits(wanted, held.map(|(_, mode)| mode));

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::types::Instant;
 
-/// The pause after the failed attempt number `attempt`, counted from 0. It doubles from `first` up to
-/// `max`. `random` (any number) shortens it by up to half, so that contenders do not keep colliding.
+/// The pause after the failed attempt number `attempt`, counted from 0. It doubles from `first` up
+/// to `max`. `random` (any number) shortens it by up to half, so that contenders do not keep
+/// colliding.
 pub fn pause(attempt: u32, first: Duration, max: Duration, random: u32) -> Duration {
     let full = first.saturating_mul(1u32.checked_shl(attempt.min(20)).unwrap_or(u32::MAX)).min(max);
     full - (full / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
@@ -16,8 +17,8 @@ pub fn pause(attempt: u32, first: Duration, max: Duration, random: u32) -> Durat
 pub const MAX_PAUSE_DIVISOR: u32 = 10;
 
 /// Limits the pause between two connection attempts while a lease is due for renewal: it cannot be
-/// renewed without a connection. The limit ends with the lease, so the number of connection attempts
-/// stays bounded.
+/// renewed without a connection. The limit ends with the lease, so the number of connection
+/// attempts stays bounded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RenewalUrgency {
     /// The shortest TTL of the leases that are due.
@@ -27,8 +28,8 @@ pub struct RenewalUrgency {
 }
 
 impl RenewalUrgency {
-    /// Stores that a lease with this TTL is due for renewal and ends at `deadline`. Only the shortest
-    /// TTL is kept: the keeper retries renewals, so it reports a longer one again.
+    /// Stores that a lease with this TTL is due for renewal and ends at `deadline`. Only the
+    /// shortest TTL is kept: the keeper retries renewals, so it reports a longer one again.
     pub fn note_renewal(&mut self, now: Instant, ttl: Duration, deadline: Instant) {
         if now >= self.until || ttl < self.ttl {
             *self = Self { ttl, until: deadline };

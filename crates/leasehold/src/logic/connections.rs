@@ -1,5 +1,5 @@
-//! How a client of a database waits for a lock when the server runs short of connections: it listens
-//! on a connection, or closes it and polls.
+//! How a client of a database waits for a lock when the server runs short of connections: it
+//! listens on a connection, or closes it and polls.
 //!
 //! A client closes its connection when more than half of the server's connections are used, or when
 //! the server refuses one. It listens again when less than a quarter is used. The gap between the
@@ -41,8 +41,8 @@ pub fn next_strategy(current: WaitStrategy, usage: Option<ConnectionUsage>, is_h
 /// The longest pause between two polls of a client that lacks a connection.
 pub const MAX_POLL_PAUSE: Duration = Duration::from_secs(1);
 
-/// The pause before the next poll: between half of [`MAX_POLL_PAUSE`] and all of it, by `random` (any
-/// number), so that clients do not poll at the same time.
+/// The pause before the next poll: between half of [`MAX_POLL_PAUSE`] and all of it, by `random`
+/// (any number), so that clients do not poll at the same time.
 pub fn poll_pause(random: u32) -> Duration {
     super::backoff::pause(0, MAX_POLL_PAUSE, MAX_POLL_PAUSE, random)
 }

@@ -12,14 +12,14 @@ pub struct FenceState {
 }
 
 /// Whether a resource that has seen `seen` accepts a write of `owner` with `token`. It accepts a
-/// higher token, and the same token only from the same owner. If two owners have the same token, the
-/// engine has lost its counter: the first to write wins.
+/// higher token, and the same token only from the same owner. If two owners have the same token,
+/// the engine has lost its counter: the first to write wins.
 pub fn admits(seen: FenceState, token: Token, owner: Option<Owner>) -> bool {
     token > seen.token || (token == seen.token && owner == seen.owner)
 }
 
-/// The token to write to the resource after a force release: the resource then rejects the writes of
-/// the force-released holder and no others.
+/// The token to write to the resource after a force release: the resource then rejects the writes
+/// of the force-released holder and no others.
 ///
 /// It lies strictly between that holder's token (`force_released`; `None` for a waiter) and every
 /// other token that is in use or may still be used:

@@ -1,7 +1,7 @@
 //! The claims of a lock that were force released lately, for clients that could not be notified.
 //!
-//! A client that repeats a claim after a failed request finds it in this list. Without the list, the
-//! claim would queue again and be granted although an operator ended it.
+//! A client that repeats a claim after a failed request finds it in this list. Without the list,
+//! the claim would queue again and be granted although an operator ended it.
 //!
 //! - A claim is listed for its TTL: its queue position would have lasted as long.
 //! - It is removed earlier if it is released, because its client then does not repeat it; or if

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::types::{Instant, nanos};
 
-/// The safety margin by which a holder's deadline precedes the end of its lease at the engine: for the
-/// drift between two clocks, and for the time that the signal of a loss takes.
+/// The safety margin by which a holder's deadline precedes the end of its lease at the engine: for
+/// the drift between two clocks, and for the time that the signal of a loss takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drift {
     /// The part of the margin that grows with the TTL, in parts per million of it.
@@ -51,8 +51,8 @@ pub fn renew_at(sent: Instant, ttl: Duration, jitter: u32) -> Instant {
     Instant::from_nanos(due & !(grid - 1)).max(sent)
 }
 
-/// When to renew a lease that is due at `due`: at the latest halfway from `sent` to its deadline, for
-/// a lease that is shorter than its TTL.
+/// When to renew a lease that is due at `due`: at the latest halfway from `sent` to its deadline,
+/// for a lease that is shorter than its TTL.
 pub fn limit_renew_at(due: Instant, sent: Instant, deadline: Instant) -> Instant {
     due.min(sent.saturating_add(deadline.duration_since(sent) / 2))
 }
@@ -65,8 +65,8 @@ pub fn retry_at(now: Instant, deadline: Instant, ttl: Duration) -> Instant {
     now.saturating_add(pause)
 }
 
-/// The timeout of one call to an engine about a lease of `ttl`: a third of it, between 50 ms and 5 s,
-/// so that a renewal can be retried before the lease ends.
+/// The timeout of one call to an engine about a lease of `ttl`: a third of it, between 50 ms and 5
+/// s, so that a renewal can be retried before the lease ends.
 pub fn call_timeout(ttl: Duration) -> Duration {
     (ttl / 3).clamp(Duration::from_millis(50), Duration::from_secs(5))
 }

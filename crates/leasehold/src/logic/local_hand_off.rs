@@ -1,15 +1,15 @@
 //! Local hand-offs: claims of one process hold a lock one after the other, without a request to the
 //! engine in between.
 //!
-//! The engine has stored that the first claim holds and until when, which claims wait behind it, and
-//! that some tokens above its own are reserved. As long as the next waiters belong to the same
+//! The engine has stored that the first claim holds and until when, which claims wait behind it,
+//! and that some tokens above its own are reserved. As long as the next waiters belong to the same
 //! process, the process hands the lock off locally, each time with the next token. It updates the
 //! engine's state in the background.
 //!
 //! - No other client can acquire the lock: for the engine, the first claim still holds.
 //! - No waiter is skipped: the lock is handed off only to the claims that are next in the queue.
-//! - No token is used twice: the next token that the engine grants is above all reserved tokens, and
-//!   so is the fence token of a force release.
+//! - No token is used twice: the next token that the engine grants is above all reserved tokens,
+//!   and so is the fence token of a force release.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub const MAX_HAND_OFFS: usize = 64;
 /// next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalHandOff {
-    /// The claims that held the lock since the engine's stored state, each with its token. The first
-    /// is the holder in that state, the last holds the lock now.
+    /// The claims that held the lock since the engine's stored state, each with its token. The
+    /// first is the holder in that state, the last holds the lock now.
     holders_since_write: Vec<(ClaimId, Token)>,
     /// The claims of this process that may hold the lock next, in queue order.
     next_claims: VecDeque<ClaimId>,
@@ -53,7 +53,8 @@ pub enum HandOffState {
     /// This process still has the lock.
     Intact,
     /// An operator force released the current holder or a waiter of this process. The resource may
-    /// reject the current token, so the holder must be notified. It holds the lock until it releases.
+    /// reject the current token, so the holder must be notified. It holds the lock until it
+    /// releases.
     TokenRefused,
     /// This process does not have the lock any more: the stored holder was force released, or its
     /// lease expired.
@@ -62,8 +63,8 @@ pub enum HandOffState {
 
 impl ReservedTokens {
     /// Reserves one token per claim of ours that may hold the lock next. They are above `last`, the
-    /// highest token in the engine's state, which is raised to the highest reserved token. Tokens that
-    /// `hand_off` has left over are used first, if no other client has used tokens since.
+    /// highest token in the engine's state, which is raised to the highest reserved token. Tokens
+    /// that `hand_off` has left over are used first, if no other client has used tokens since.
     pub fn reserve<N>(
         hand_off: Option<&LocalHandOff>,
         table: &LockTable<N>,
@@ -88,10 +89,10 @@ impl ReservedTokens {
 }
 
 impl LocalHandOff {
-    /// The local hand-offs after a write to the engine or a read; `None` if the holder is not a claim
-    /// of this process that may take part. `table` is the engine's state. `before` are the local
-    /// hand-offs before, which may have handed the lock off during the call. `usable_until` maps the
-    /// end of a lease to the time until which this process may rely on it.
+    /// The local hand-offs after a write to the engine or a read; `None` if the holder is not a
+    /// claim of this process that may take part. `table` is the engine's state. `before` are the
+    /// local hand-offs before, which may have handed the lock off during the call. `usable_until`
+    /// maps the end of a lease to the time until which this process may rely on it.
     pub fn rebuild<N>(
         before: Option<Self>,
         table: &LockTable<N>,
@@ -122,10 +123,10 @@ impl LocalHandOff {
         })
     }
 
-    /// Hands the lock off from the claim `from`, which releases it, to the next waiter. Returns that
-    /// claim, its token, and the end of its lease. `None`: the engine must release `from`, because the
-    /// next waiter is not ours or not `is_ready`, too little of the lease is left, or hand-offs are
-    /// stopped.
+    /// Hands the lock off from the claim `from`, which releases it, to the next waiter. Returns
+    /// that claim, its token, and the end of its lease. `None`: the engine must release `from`,
+    /// because the next waiter is not ours or not `is_ready`, too little of the lease is left, or
+    /// hand-offs are stopped.
     pub fn hand_off(
         &mut self,
         from: ClaimId,
@@ -156,8 +157,8 @@ impl LocalHandOff {
         self.holders_since_write.len() > 1
     }
 
-    /// Whether this claim got the lock by a local hand-off since the engine's stored state. It may have
-    /// released it already.
+    /// Whether this claim got the lock by a local hand-off since the engine's stored state. It may
+    /// have released it already.
     pub fn was_handed_to(&self, claim: ClaimId) -> bool {
         self.holders_since_write.iter().skip(1).any(|(previous, _)| *previous == claim)
     }
@@ -178,9 +179,9 @@ impl LocalHandOff {
     }
 
     /// Updates the engine's state `table` with the local hand-offs: removes the claims that
-    /// released, and makes the current one the holder from `now`. `last` is the highest token in that
-    /// state, and `sent` the highest that this process ever sent in a write: a higher `last` means that
-    /// a force release raised it.
+    /// released, and makes the current one the holder from `now`. `last` is the highest token in
+    /// that state, and `sent` the highest that this process ever sent in a write: a higher `last`
+    /// means that a force release raised it.
     pub fn apply_to_table<N: Clone>(
         &self,
         table: &mut LockTable<N>,
@@ -213,8 +214,8 @@ impl LocalHandOff {
         let index = table.next_order();
         let was_handed_off =
             |contender: &Contender<N>| self.holders_since_write.iter().any(|(claim, _)| *claim == contender.claim);
-        // If another client granted the current claim, with another token, that grant stays until the
-        // claim releases: no claim may be granted beside it.
+        // If another client granted the current claim, with another token, that grant stays until
+        // the claim releases: no claim may be granted beside it.
         table
             .holders
             .retain(|contender| !was_handed_off(contender) || (contender.claim == current && contender.token != token));

@@ -28,8 +28,8 @@ fn at(seconds: u64) -> Instant {
     Instant::default().saturating_add(Duration::from_secs(seconds))
 }
 
-/// A lock that claim 1 holds, with these waiters behind it: ids up to 9 are ours, those above are of
-/// another process. Also returns the last token.
+/// A lock that claim 1 holds, with these waiters behind it: ids up to 9 are ours, those above are
+/// of another process. Also returns the last token.
 fn lock_with_waiters(waiters: &[u128]) -> (LockTable<u8>, u64) {
     let (mut table, mut last) = (LockTable::default(), 0);
     for id in [&[1], waiters].concat() {
@@ -287,7 +287,8 @@ impl World {
         }
     }
 
-    /// The other process changes the store's state by `step`, which returns the claims that it granted.
+    /// The other process changes the store's state by `step`, which returns the claims that it
+    /// granted.
     fn apply_for_others(&mut self, step: impl FnOnce(&mut LockTable<u8>, &mut dyn FnMut() -> Token) -> Vec<ClaimId>) {
         let mut table = self.table.clone();
         let mut last = self.last;

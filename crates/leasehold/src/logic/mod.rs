@@ -17,8 +17,8 @@
 //! - [`sentinel_election`]: which master to follow when several Sentinels disagree.
 //! - [`quorum`]: decisions by a majority of independent nodes; [`acceptor`]: the state of one such
 //!   node.
-//! - [`sql_identifier`]: table and column names in a statement; [`sql_error`]: what a database error
-//!   means; [`optimistic_update`]: what to do after each attempt of an update by version.
+//! - [`sql_identifier`]: table and column names in a statement; [`sql_error`]: what a database
+//!   error means; [`optimistic_update`]: what to do after each attempt of an update by version.
 //! - [`record_version`]: the next version of a record.
 //! - [`backoff`]: how long to wait before a retry.
 

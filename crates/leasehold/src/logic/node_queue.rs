@@ -83,14 +83,15 @@ pub enum WatchTarget {
     AllHolders,
 }
 
-/// The nodes of one lock, in queue order. A claim may have two nodes while a session that its client
-/// has abandoned has not expired yet. The first of the two then no longer belongs to the client.
+/// The nodes of one lock, in queue order. A claim may have two nodes while a session that its
+/// client has abandoned has not expired yet. The first of the two then no longer belongs to the
+/// client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeQueue(Vec<QueueNode>);
 
 impl NodeQueue {
-    /// The queue of these nodes, in any order. Their positions must lie less than half of the number
-    /// range apart, so that the order holds across the wrap-around.
+    /// The queue of these nodes, in any order. Their positions must lie less than half of the
+    /// number range apart, so that the order holds across the wrap-around.
     pub fn new(mut nodes: Vec<QueueNode>) -> Self {
         let base = nodes.first().map_or(0, QueueNode::position);
         let after = |position: i32| position.wrapping_sub(base);
@@ -147,8 +148,8 @@ impl NodeQueue {
         without.state_of(id, false) == ClaimState::Held
     }
 
-    /// The state of the claim of node `id`. `has_just_joined`: the node is new, so the claim may still
-    /// be refused.
+    /// The state of the claim of node `id`. `has_just_joined`: the node is new, so the claim may
+    /// still be refused.
     pub fn state_of(&self, id: NodeId, has_just_joined: bool) -> ClaimState {
         let Some(at) = self.0.iter().position(|node| node.id() == id) else { return ClaimState::Absent };
         let (me, ahead) = (&self.0[at], &self.0[..at]);
@@ -179,8 +180,8 @@ impl NodeQueue {
     }
 }
 
-/// What a waiter in this mode watches, given the nodes ahead of it, the first `holders` of which hold
-/// the lock.
+/// What a waiter in this mode watches, given the nodes ahead of it, the first `holders` of which
+/// hold the lock.
 fn watch_target(mode: Mode, ahead: &[QueueNode], holders: usize) -> WatchTarget {
     let last = |nodes: &[QueueNode]| nodes.last().map_or(WatchTarget::AllHolders, |node| WatchTarget::Node(node.id()));
     let is_compatible = |node: &&QueueNode| match mode {

@@ -11,7 +11,8 @@ use super::*;
 use crate::types::Instant;
 use crate::types::{Owner, Token};
 
-/// The rule that the clients leave out, to show that the simulation finds the error that it prevents.
+/// The rule that the clients leave out, to show that the simulation finds the error that it
+/// prevents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OmittedRule {
     /// The clients follow all rules.
@@ -22,7 +23,8 @@ enum OmittedRule {
     WrappedOrder,
     /// A claim that is granted after others may have seen it wait changes its node to notify them.
     GrantNotification,
-    /// A claim that finds in its first list that it is granted does so, too, if nodes are behind it.
+    /// A claim that finds in its first list that it is granted does so, too, if nodes are behind
+    /// it.
     FirstListNotification,
 }
 
@@ -45,7 +47,8 @@ enum Message {
     /// The version of the node that was to be watched; `None`: that node, or the client's own, does
     /// not exist any more.
     WatchSet(Option<u32>),
-    /// The version and token of the node under which to re-enter; `None`: it does not exist any more.
+    /// The version and token of the node under which to re-enter; `None`: it does not exist any
+    /// more.
     ParentRead(Option<(u32, u64)>),
     /// The sequence number of the re-entrant node; `None`: it could not be created.
     ChildCreated(Option<i32>),
@@ -274,8 +277,8 @@ impl World {
         this.state = State::SettingWatch { and_list };
     }
 
-    /// A client learns that it holds the lock. `seen_waiting`: others may have seen it wait, so it must
-    /// notify them.
+    /// A client learns that it holds the lock. `seen_waiting`: others may have seen it wait, so it
+    /// must notify them.
     fn hold(&mut self, client: usize, seen_waiting: bool) {
         let this = &mut self.clients[client];
         this.state = State::Holds;
@@ -537,7 +540,8 @@ fn first() -> impl Strategy<Value = i32> {
     prop_oneof![Just(0), (0..12).prop_map(|before| i32::MAX - before)]
 }
 
-/// Lets the clients do these steps, and then handle all messages; `first` is the first sequence number.
+/// Lets the clients do these steps, and then handle all messages; `first` is the first sequence
+/// number.
 fn simulate(without: OmittedRule, first: i32, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut world = World::new(without, first);
     for op in ops {

@@ -11,8 +11,8 @@ pub struct RetryLimits {
     pub max_attempts: u32,
     /// No further attempt begins after this time.
     pub time_limit: Duration,
-    /// The pause after the first conflict. Each further pause is twice the one before, less a random
-    /// part of up to half.
+    /// The pause after the first conflict. Each further pause is twice the one before, less a
+    /// random part of up to half.
     pub first_pause: Duration,
     /// The longest pause between two attempts.
     pub max_pause: Duration,

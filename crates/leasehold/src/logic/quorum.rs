@@ -52,8 +52,8 @@ impl Quorum {
     }
 }
 
-/// How long a client waits for one node's answer: at most `max` and a tenth of the TTL, but at least
-/// 1 ms.
+/// How long a client waits for one node's answer: at most `max` and a tenth of the TTL, but at
+/// least 1 ms.
 pub fn node_timeout(ttl: Duration, max: Duration) -> Duration {
     max.min(ttl / 10).max(Duration::from_millis(1))
 }
@@ -136,8 +136,8 @@ pub struct QuorumAttempt {
     votes: Vec<Option<Vote>>,
     /// Each node's answer to the token that is being written; `None`: no answer yet.
     write_replies: Vec<Option<WriteReply>>,
-    /// The token that is being written, and how many tokens were written before; `None`: there is no
-    /// second round yet.
+    /// The token that is being written, and how many tokens were written before; `None`: there is
+    /// no second round yet.
     token: Option<(Token, u32)>,
     /// The highest token or clock that any node reported.
     highest: Token,
@@ -176,8 +176,8 @@ impl QuorumAttempt {
         self.highest
     }
 
-    /// Records a node's answer to the claim, and returns what to do next. Only the first answer of a
-    /// node counts.
+    /// Records a node's answer to the claim, and returns what to do next. Only the first answer of
+    /// a node counts.
     pub fn vote(&mut self, node: usize, vote: Vote) -> AttemptAction {
         if let Some(slot @ None) = self.votes.get_mut(node) {
             *slot = Some(vote);
@@ -192,8 +192,8 @@ impl QuorumAttempt {
         self.next_action()
     }
 
-    /// Records a node's answer to the request to store `token`, and returns what to do next. Answers
-    /// about an earlier token do not count.
+    /// Records a node's answer to the request to store `token`, and returns what to do next.
+    /// Answers about an earlier token do not count.
     pub fn write_reply(&mut self, node: usize, token: Token, reply: WriteReply) -> AttemptAction {
         if self.pending_token() != Some(token) {
             return AttemptAction::Wait;
@@ -293,8 +293,8 @@ impl QuorumAttempt {
             .unwrap_or(Token(self.highest.0.saturating_add(1)))
     }
 
-    /// Begins to write a token, after `writes_before` others. The attempt fails if the token is lower
-    /// than an earlier one: late messages of this attempt could replace it.
+    /// Begins to write a token, after `writes_before` others. The attempt fails if the token is
+    /// lower than an earlier one: late messages of this attempt could replace it.
     fn start_write(&mut self, unanswered: usize, writes_before: u32) -> AttemptAction {
         let token = self.choose_token(unanswered);
         let possible = self.possible_stores(token);
@@ -339,8 +339,8 @@ impl QuorumAttempt {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct QuorumTally {
     quorum: Quorum,
-    /// For each node: `None` until it answers or its time is over. Then `Some(true)`: it did what was
-    /// requested. `Some(false)`: it refused. `None`: it did not answer.
+    /// For each node: `None` until it answers or its time is over. Then `Some(true)`: it did what
+    /// was requested. `Some(false)`: it refused. `None`: it did not answer.
     answers: Vec<Option<Option<bool>>>,
 }
 
@@ -363,8 +363,8 @@ impl QuorumTally {
         Self { quorum, answers: vec![None; quorum.node_count] }
     }
 
-    /// Records that a node did what was requested (`Some(true)`), refused (`Some(false)`), or did not
-    /// answer (`None`). Only the first call for a node counts. Returns the outcome so far.
+    /// Records that a node did what was requested (`Some(true)`), refused (`Some(false)`), or did
+    /// not answer (`None`). Only the first call for a node counts. Returns the outcome so far.
     pub fn record_answer(&mut self, node: usize, answer: Option<bool>) -> QuorumOutcome {
         if let Some(slot @ None) = self.answers.get_mut(node) {
             *slot = Some(answer);

@@ -97,8 +97,8 @@ fn written() -> impl Strategy<Value = WriteReply> {
 }
 
 /// Runs an attempt to its end: every node votes, and answers every request to store a token, in the
-/// order that the numbers of `order` choose. Returns the result, the token that each node stored, and
-/// the tokens that were written.
+/// order that the numbers of `order` choose. Returns the result, the token that each node stored,
+/// and the tokens that were written.
 fn run_attempt(votes: &[Vote], order: &[u16], answers: &[WriteReply]) -> (AttemptAction, Vec<Token>, Vec<Token>) {
     let mut attempt = QuorumAttempt::new(Quorum::from_node_count(votes.len()));
     let mut stored = vec![NONE; votes.len()];

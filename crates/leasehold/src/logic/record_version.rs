@@ -13,7 +13,8 @@ use std::time::Duration;
 pub const MAX_RECORD: usize = 64 * 1024;
 
 /// The version that a write gives to a record. `last` is the highest version that the engine knows,
-/// of this name or of all names; zero if it knows none. `now` is the engine's clock: time since 1970.
+/// of this name or of all names; zero if it knows none. `now` is the engine's clock: time since
+/// 1970.
 pub fn next_version(last: u64, now: Duration) -> u64 {
     let clock = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
     last.saturating_add(1).max(clock)

@@ -68,9 +68,9 @@ impl<M: Clone + PartialEq> FollowedMaster<M> {
         self.current.as_ref()
     }
 
-    /// A number for the followed election that only rises: at least its epoch, and more after a return
-    /// to an older one. A server that is the master again under a higher number has missed the writes
-    /// in between.
+    /// A number for the followed election that only rises: at least its epoch, and more after a
+    /// return to an older one. A server that is the master again under a higher number has missed
+    /// the writes in between.
     pub fn election_number(&self) -> u64 {
         self.election_number
     }
@@ -88,8 +88,8 @@ impl<M: Clone + PartialEq> FollowedMaster<M> {
         }
     }
 
-    /// Chooses what to do by the answers of the Sentinels so far, and follows another election if that
-    /// is the choice.
+    /// Chooses what to do by the answers of the Sentinels so far, and follows another election if
+    /// that is the choice.
     pub fn choose(&mut self, now: Instant, reports: &[MasterReport<M>]) -> MasterChoice {
         let Some(newest) = newest(reports) else {
             self.older_candidate = None;

@@ -21,8 +21,8 @@ pub struct SessionLifetime {
     timeout: Duration,
     /// The longest time between two reports of a follower to the leader.
     report_interval: Duration,
-    /// Requests that a server answered, but that the leader may not know of: when each was sent, and
-    /// when it was answered.
+    /// Requests that a server answered, but that the leader may not know of: when each was sent,
+    /// and when it was answered.
     unproven_answers: VecDeque<(Instant, Instant)>,
     /// The leader knows of activity of the session at this time or later.
     proven_at: Instant,
@@ -35,8 +35,8 @@ impl SessionLifetime {
         Self { timeout, report_interval, unproven_answers: VecDeque::new(), proven_at: requested_at }
     }
 
-    /// Stores that a server answered, at `now`, a request that was sent at `sent`. This alone proves
-    /// nothing; a later write may.
+    /// Stores that a server answered, at `now`, a request that was sent at `sent`. This alone
+    /// proves nothing; a later write may.
     pub fn record_answer(&mut self, sent: Instant, now: Instant) {
         // A few samples per report interval are enough.
         let is_apart =
@@ -81,8 +81,8 @@ mod tests {
     /// An event; times are in ms.
     #[derive(Clone, Debug)]
     enum Event {
-        /// The client sends a request and gets an answer after the time `takes`. A write is answered
-        /// only if the follower reaches its leader.
+        /// The client sends a request and gets an answer after the time `takes`. A write is
+        /// answered only if the follower reaches its leader.
         Request { write: bool, takes: u64 },
         /// The follower is partitioned from its leader and keeps answering reads.
         Partition,

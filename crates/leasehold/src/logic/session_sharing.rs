@@ -37,8 +37,8 @@ pub enum SessionChoice {
     Open(Duration),
 }
 
-/// Which session serves a claim of `ttl`, given the open ones. The chosen session's timeout is longer
-/// than the TTL only if the server grants no shorter one; the caller then refuses the claim.
+/// Which session serves a claim of `ttl`, given the open ones. The chosen session's timeout is
+/// longer than the TTL only if the server grants no shorter one; the caller then refuses the claim.
 pub fn choose_session(open: &[OpenSession], ttl: Duration) -> SessionChoice {
     // The server limits timeouts, and this session shows its limit for this TTL.
     let at_bound = |session: &&OpenSession| match session.granted_timeout {

@@ -28,8 +28,8 @@ pub fn check_identifier(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The name between quotation marks `mark`, its schema and its own name separately (`"shop"."stock"`).
-/// A mark inside the name is doubled, so that it cannot end the quotation.
+/// The name between quotation marks `mark`, its schema and its own name separately
+/// (`"shop"."stock"`). A mark inside the name is doubled, so that it cannot end the quotation.
 pub fn quote(name: &str, mark: char) -> String {
     let parts = name.split('.').map(|part| {
         let inside: String = part.chars().flat_map(|c| std::iter::repeat_n(c, if c == mark { 2 } else { 1 })).collect();

@@ -100,7 +100,8 @@ pub struct ForceReleased<N> {
     pub fence_token: Option<Token>,
 }
 
-/// The claims that were granted by an operation of another claim, in order; the caller notifies them.
+/// The claims that were granted by an operation of another claim, in order; the caller notifies
+/// them.
 pub type Granted = Vec<ClaimId>;
 
 impl<N> LockTable<N> {
@@ -119,8 +120,8 @@ impl<N> LockTable<N> {
         self.waiters.iter().position(|contender| contender.claim == claim)
     }
 
-    /// When the next lease expires; `None` without holders. The lock may become free then without any
-    /// request.
+    /// When the next lease expires; `None` without holders. The lock may become free then without
+    /// any request.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.holders.iter().map(|contender| contender.expires_at).min()
     }
@@ -148,7 +149,8 @@ impl<N> LockTable<N> {
     }
 
     /// Grants a new or repeated claim, queues it if `queue` is set, or answers why not. Sets the
-    /// contender's `token`, `expires_at` and `order`. Also returns the other claims that it granted.
+    /// contender's `token`, `expires_at` and `order`. Also returns the other claims that it
+    /// granted.
     pub fn attempt(
         &mut self,
         contender: Contender<N>,
@@ -197,9 +199,9 @@ impl<N> LockTable<N> {
         Verdict::Queued(self.waiters.len() - 1)
     }
 
-    /// The state of a claim, whose lease or queue position it extends. An absent claim is `Busy` and
-    /// is not added, because its client may have stopped waiting. Also returns the claims that it
-    /// granted.
+    /// The state of a claim, whose lease or queue position it extends. An absent claim is `Busy`
+    /// and is not added, because its client may have stopped waiting. Also returns the claims that
+    /// it granted.
     pub fn refresh(
         &mut self,
         claim: ClaimId,
@@ -221,8 +223,8 @@ impl<N> LockTable<N> {
         Some(Verdict::Queued(position))
     }
 
-    /// Extends the lease of a claim by its TTL from now, and returns its new end. `None`: it does not
-    /// hold, or not any more. Also returns the claims that it granted.
+    /// Extends the lease of a claim by its TTL from now, and returns its new end. `None`: it does
+    /// not hold, or not any more. Also returns the claims that it granted.
     pub fn renew(
         &mut self,
         claim: ClaimId,
@@ -262,9 +264,10 @@ impl<N> LockTable<N> {
         (effect, granted)
     }
 
-    /// Force releases a claim, whether it holds or waits. If it was the only holder, the token rises
-    /// *before* the next waiter is granted, so that the next grant is above the fence token, too.
-    /// `None`: the claim is absent, and no token is used. Also returns the claims that it granted.
+    /// Force releases a claim, whether it holds or waits. If it was the only holder, the token
+    /// rises *before* the next waiter is granted, so that the next grant is above the fence token,
+    /// too. `None`: the claim is absent, and no token is used. Also returns the claims that it
+    /// granted.
     pub fn force_release(
         &mut self,
         claim: ClaimId,

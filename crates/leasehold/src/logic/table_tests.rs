@@ -121,8 +121,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Checks that live holders may hold together, that equal tokens have one owner, and that holders and
-/// waiters are in order.
+/// Checks that live holders may hold together, that equal tokens have one owner, and that holders
+/// and waiters are in order.
 fn check(table: &LockTable<()>, now: Instant) -> Result<(), TestCaseError> {
     let live: Vec<_> = table.holders.iter().filter(|p| p.expires_at > now).collect();
     for (i, a) in live.iter().enumerate() {

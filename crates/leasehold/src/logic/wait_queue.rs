@@ -14,8 +14,8 @@ pub struct WaitQueue {
 
 impl WaitQueue {
     /// The claim that a waiter watches: the waiter just ahead of it or, for the first waiter, the
-    /// holder that was granted last. So a waiter that is granted stays watched by the one behind it.
-    /// `None`: the claim does not wait, or the lock has no holder.
+    /// holder that was granted last. So a waiter that is granted stays watched by the one behind
+    /// it. `None`: the claim does not wait, or the lock has no holder.
     pub fn watched_by(&self, waiter: ClaimId) -> Option<ClaimId> {
         match self.waiters.iter().position(|claim| *claim == waiter)? {
             0 => self.last_granted,

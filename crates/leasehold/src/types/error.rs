@@ -95,8 +95,8 @@ impl ErrorKind {
 pub enum Effect {
     /// The engine's state is unchanged.
     None,
-    /// The call may have taken effect, because its reply was lost: repeat it with the same claim, or
-    /// release the claim.
+    /// The call may have taken effect, because its reply was lost: repeat it with the same claim,
+    /// or release the claim.
     Unknown,
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-/// The fencing token of a grant: higher than the token of every earlier grant of the same lock name.
-/// Only claims of one owner that hold together have equal tokens. Zero is no grant's token.
+/// The fencing token of a grant: higher than the token of every earlier grant of the same lock
+/// name. Only claims of one owner that hold together have equal tokens. Zero is no grant's token.
 ///
 /// ```
 /// use leasehold::Token;

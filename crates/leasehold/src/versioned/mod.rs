@@ -77,8 +77,8 @@ pub struct VersionedTable {
 }
 
 impl VersionedTable {
-    /// The table with this name, with or without a schema. By default its key column is `id` and its
-    /// version column is `version`. Names are quoted, so their case must match the database's
+    /// The table with this name, with or without a schema. By default its key column is `id` and
+    /// its version column is `version`. Names are quoted, so their case must match the database's
     /// (PostgreSQL: lower case, unless they were created with quotes).
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Self {
@@ -138,9 +138,9 @@ impl VersionedTable {
     /// several times, so it should have no side effects.
     ///
     /// # Errors
-    /// [`UpdateError::TooContended`] after the last attempt, [`UpdateError::Unknown`] if the change may
-    /// or may not have been written, and the others of [`UpdateError`]. After all but `Unknown`,
-    /// the row is unchanged.
+    /// [`UpdateError::TooContended`] after the last attempt, [`UpdateError::Unknown`] if the change
+    /// may or may not have been written, and the others of [`UpdateError`]. After all but
+    /// `Unknown`, the row is unchanged.
     pub async fn update<C: Connection, T>(
         &self,
         conn: &mut C,

@@ -50,8 +50,8 @@ impl VersionedTable {
         ))
     }
 
-    /// The UPDATE that writes these columns and raises the version, if the row still has the version
-    /// that was read.
+    /// The UPDATE that writes these columns and raises the version, if the row still has the
+    /// version that was read.
     pub(super) fn write(&self, columns: &[Cow<'static, str>], dialect: Dialect) -> Result<String, Error> {
         let (table, key, version) =
             (self.name(dialect)?, quote_column(&self.key, dialect)?, quote_column(&self.version, dialect)?);
@@ -67,7 +67,8 @@ impl VersionedTable {
         }
         let (key_value, version_value) =
             (placeholder(columns.len() + 1, dialect), placeholder(columns.len() + 2, dialect));
-        // PostgreSQL would take the version's value for the type of its column; it is sent as BIGINT.
+        // PostgreSQL would take the version's value for the type of its column; it is sent as
+        // BIGINT.
         let cast = if dialect == Dialect::Postgres { "::BIGINT" } else { "" };
         Ok(format!(
             "UPDATE {table} SET {sets}{version} = {version} + 1 WHERE {key} = {key_value} AND {version} = {version_value}{cast}"

@@ -248,8 +248,8 @@ impl LeaseManager {
         }
     }
 
-    /// Makes the keeper release a claim that no caller wants any more. It first awaits `inflight`, the
-    /// call that may still grant the claim.
+    /// Makes the keeper release a claim that no caller wants any more. It first awaits `inflight`,
+    /// the call that may still grant the claim.
     pub(crate) fn abandon(&self, claim: Arc<Claim>, inflight: Option<Step<AcquireReply>>) {
         self.take_early_events(claim.id);
         self.pending_releases.fetch_add(1, Ordering::AcqRel);
@@ -405,8 +405,8 @@ mod tests {
         assert_eq!(manager.early_event_count.load(Ordering::SeqCst), 0);
     }
 
-    /// A loss of an earlier lease does not end the present one, even if a release request is reported
-    /// later.
+    /// A loss of an earlier lease does not end the present one, even if a release request is
+    /// reported later.
     #[tokio::test]
     async fn each_event_of_a_claim_counts_from_the_time_it_was_reported() {
         let clock = Clock::system();

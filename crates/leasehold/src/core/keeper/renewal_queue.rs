@@ -28,7 +28,8 @@ struct QueueEntry {
     due_at: Instant,
     /// `None`: the slot is free.
     claim: Option<Arc<Claim>>,
-    /// Whether the lease may be lost: the keeper renews it to find out, even if it is at its maximum.
+    /// Whether the lease may be lost: the keeper renews it to find out, even if it is at its
+    /// maximum.
     maybe_lost: bool,
 }
 
@@ -135,8 +136,8 @@ impl RenewalQueue {
                     due.expired.push(Arc::clone(claim));
                     entry.due_at = Instant::NEVER;
                 } else {
-                    // A lease at its maximum is not renewed, unless it may be lost: the renewal then
-                    // finds out.
+                    // A lease at its maximum is not renewed, unless it may be lost: the renewal
+                    // then finds out.
                     if std::mem::take(&mut entry.maybe_lost) || deadline < claim.lease.max_deadline() {
                         due.renew.push(Arc::clone(claim));
                     }

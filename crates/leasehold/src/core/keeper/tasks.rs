@@ -18,8 +18,8 @@ use crate::types::{Effect, Error, ErrorKind, Result};
 /// A renewal or a release that the keeper runs beside others.
 pub(super) type Task = BoxFuture<'static, ()>;
 
-/// Awaits one call to the engine, no longer than `timeout`, which is only evaluated if the call does
-/// not complete at once. Reports its duration as a round trip.
+/// Awaits one call to the engine, no longer than `timeout`, which is only evaluated if the call
+/// does not complete at once. Reports its duration as a round trip.
 ///
 /// # Errors
 /// The engine's error, or `Unavailable` with an unknown effect after `timeout`.
@@ -86,8 +86,8 @@ pub(super) async fn renew(manager: Arc<LeaseManager>, batch: Vec<Arc<Claim>>) {
     join_all(lost).await;
 }
 
-/// Applies the engine's answer to a renewal that was sent at `sent`. `true`: the lease is lost and not
-/// tracked any more, and the caller releases its claim.
+/// Applies the engine's answer to a renewal that was sent at `sent`. `true`: the lease is lost and
+/// not tracked any more, and the caller releases its claim.
 fn apply_renewal(manager: &Arc<LeaseManager>, claim: &Arc<Claim>, answer: RenewReply, sent: Instant) -> bool {
     let label = match answer {
         RenewReply::Renewed(_) => "renewed",
@@ -137,9 +137,9 @@ pub(super) fn remove_lost(manager: &LeaseManager, claim: &Claim) -> bool {
     true
 }
 
-/// Releases a lost claim, which the engine may still store (on some of several servers, for example),
-/// so that no waiter waits for its TTL. It first waits for the drift margin, in which the holder
-/// learns of the loss.
+/// Releases a lost claim, which the engine may still store (on some of several servers, for
+/// example), so that no waiter waits for its TTL. It first waits for the drift margin, in which the
+/// holder learns of the loss.
 pub(super) async fn release_lost(manager: Arc<LeaseManager>, claim: Arc<Claim>) {
     manager
         .clock

@@ -23,8 +23,8 @@ pub(crate) async fn cycle(url: &str) {
     std::process::exit(0);
 }
 
-/// The task `hand-off`: holds the lock while another client waits, and then releases it. Prints both
-/// tokens.
+/// The task `hand-off`: holds the lock while another client waits, and then releases it. Prints
+/// both tokens.
 pub(crate) async fn hand_off(url: &str) {
     let (one, two) = (Locks::open(url).await.unwrap(), Locks::open(url).await.unwrap());
     let first = one.mutex("a").timeout(TEST_TIMEOUT).lock().await.unwrap();

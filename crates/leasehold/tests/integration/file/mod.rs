@@ -1,8 +1,8 @@
 //! The file engine under bad conditions: killed between two system calls, on a full disk, in
 //! folders of other users.
 //!
-//! Most scenarios run in a child process: this test binary, started again with the name of a task in
-//! its environment.
+//! Most scenarios run in a child process: this test binary, started again with the name of a task
+//! in its environment.
 
 #![cfg(feature = "file")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test")]

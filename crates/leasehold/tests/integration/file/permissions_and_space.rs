@@ -20,8 +20,8 @@ pub(crate) async fn open_and_report(url: &str) {
     }
 }
 
-/// The task `fill`, on a small disk: holds a lock, fills the disk with others, and checks what still
-/// works. Prints the error of the full disk, and `done`.
+/// The task `fill`, on a small disk: holds a lock, fills the disk with others, and checks what
+/// still works. Prints the error of the full disk, and `done`.
 pub(crate) async fn fill_disk(url: &str) {
     let dir = Path::new(url.strip_prefix("file://").unwrap());
     fs::write(dir.join("ballast"), vec![1; 64 * 1024]).unwrap();
@@ -83,8 +83,8 @@ fn a_folder_that_cannot_be_written_is_refused() {
     fs::create_dir(&dir).unwrap();
     let mut open = child_command("open", &format!("file://{}", dir.display()));
     if is_root() {
-        // Root may write anywhere, so the child runs as another user, from a copy of this binary that
-        // this user can read.
+        // Root may write anywhere, so the child runs as another user, from a copy of this binary
+        // that this user can read.
         chown(&dir, Some(65_534), Some(65_534)).unwrap();
         let exe = temp_dir.path().join("program");
         // Another process copies it, because a process cannot start a file that it has open for

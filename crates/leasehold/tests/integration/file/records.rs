@@ -1,4 +1,5 @@
-//! Records of the file engine: damaged, half-written, or while another process is stopped in a write.
+//! Records of the file engine: damaged, half-written, or while another process is stopped in a
+//! write.
 
 use std::fs::{self, File};
 
@@ -39,7 +40,8 @@ async fn a_damaged_record_is_refused_and_kept() {
     assert_eq!(records.get("a").await.unwrap().value, "every minute");
 }
 
-/// The temporary file of a writer that was killed is not a record, and does not hinder later writers.
+/// The temporary file of a writer that was killed is not a record, and does not hinder later
+/// writers.
 #[tokio::test]
 async fn a_leftover_temporary_file_is_not_a_record() {
     let dir = tempfile::tempdir().unwrap();

@@ -35,8 +35,8 @@ async fn the_death_of_any_permit_holder_is_detected_at_once() {
             let held = async || (locks.inspect("s").await.unwrap().holders.len() == count).then_some(());
             wait_until("a holder", held).await;
         }
-        // No lease ends, and no heartbeat of the waiter (after a third of its TTL) is due, before the
-        // timeout.
+        // No lease ends, and no heartbeat of the waiter (after a third of its TTL) is due, before
+        // the timeout.
         let waiting = locks.semaphore("s", 2).ttl(LONG_TTL).timeout(TEST_TIMEOUT);
         let (granted, ()) = tokio::join!(waiting.acquire(1), async {
             let waits = async || locks.inspect("s").await.unwrap().waiters.first().map(drop);

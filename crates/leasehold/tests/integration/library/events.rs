@@ -57,9 +57,9 @@ impl Subscriber for LogCapture {
     }
 }
 
-/// Whether this process runs only the test at `path`. If not, runs that test in a process of its own,
-/// which must succeed, and returns `false`. (Other tests of a process, without a subscriber, may make
-/// `tracing` disable events for all threads.)
+/// Whether this process runs only the test at `path`. If not, runs that test in a process of its
+/// own, which must succeed, and returns `false`. (Other tests of a process, without a subscriber,
+/// may make `tracing` disable events for all threads.)
 fn runs_alone(path: &'static str) -> bool {
     const ALONE: &str = "LEASEHOLD_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {

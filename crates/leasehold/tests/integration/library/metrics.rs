@@ -61,8 +61,8 @@ impl RecordedMetrics {
     }
 }
 
-/// The rows of the table in the documentation of `leasehold::metrics`: the name of a metric, its kind,
-/// and the possible values of its label.
+/// The rows of the table in the documentation of `leasehold::metrics`: the name of a metric, its
+/// kind, and the possible values of its label.
 fn documented_metrics() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let text = include_str!("../../../src/metrics.rs");
     let rows = text.lines().filter_map(|line| line.strip_prefix("//! | `"));

@@ -1,4 +1,5 @@
-//! A spy: a wrapper of the memory engine that records every call and answers as the test scripts it.
+//! A spy: a wrapper of the memory engine that records every call and answers as the test scripts
+//! it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -119,8 +120,8 @@ impl Spy {
             .map_or(ScriptedReply::Forward, |(_, reply)| reply.clone())
     }
 
-    /// Records a call and answers it. `scripted` is the answer of those replies that do not need the
-    /// engine, and `forward` calls the engine.
+    /// Records a call and answers it. `scripted` is the answer of those replies that do not need
+    /// the engine, and `forward` calls the engine.
     fn reply<T: Send + 'static>(
         &self,
         call: Call,

@@ -1,4 +1,5 @@
-//! Time in tests: a frozen clock that the test advances, and waits on the real clock with a timeout.
+//! Time in tests: a frozen clock that the test advances, and waits on the real clock with a
+//! timeout.
 
 use std::time::Duration;
 

@@ -143,8 +143,8 @@ impl Client {
         }
     }
 
-    /// The token of the held lock, and until when it is held, on the client's own clock. `None`: the
-    /// claim does not hold it.
+    /// The token of the held lock, and until when it is held, on the client's own clock. `None`:
+    /// the claim does not hold it.
     pub(crate) fn held_lease(&self) -> Option<(Token, Instant)> {
         match &self.phase {
             ClaimPhase::Held { token, until, .. } => Some((*token, *until)),
@@ -223,7 +223,8 @@ impl Client {
         }
     }
 
-    /// Handles a node's answer to the attempt or renewal with this number, if the client waits for it.
+    /// Handles a node's answer to the attempt or renewal with this number, if the client waits for
+    /// it.
     pub(crate) fn handle_answer(
         &mut self,
         times: &LeaseTimes,

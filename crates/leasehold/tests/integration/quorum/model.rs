@@ -17,8 +17,8 @@ use crate::quorum::client::{
 };
 
 const NODES: usize = 3;
-/// One tick of the common clock, in its unit. Tokens have the same unit, as in production, so several
-/// tokens lie within a tick.
+/// One tick of the common clock, in its unit. Tokens have the same unit, as in production, so
+/// several tokens lie within a tick.
 const TICK: u64 = 10;
 /// The duration of a lease, in the unit of the clock.
 const TTL: u64 = TICK;
@@ -160,8 +160,8 @@ impl State {
             request,
         }));
         let clients = &self.clients;
-        // An answer that its client does not wait for changes nothing: dropping it reduces the number
-        // of states.
+        // An answer that its client does not wait for changes nothing: dropping it reduces the
+        // number of states.
         self.in_flight.retain(|message| match message {
             Message::Answer { client, node, attempt, answer } => {
                 clients[*client].is_waiting_for(*node, *attempt, *answer)
@@ -392,7 +392,8 @@ impl Bounds {
         held.iter().enumerate().flat_map(pair).collect::<Vec<_>>().into_iter()
     }
 
-    /// The shortest sequence of events that violates this property, as text. Panics if there is none.
+    /// The shortest sequence of events that violates this property, as text. Panics if there is
+    /// none.
     fn trace(&self, name: &'static str) -> String {
         let checker = self.clone().checker().threads(1).finish_when(stateright::HasDiscoveries::AnyOf([name].into()));
         let checker = checker.spawn_bfs().join();
@@ -480,8 +481,8 @@ fn a_node_that_loses_its_data_admits_two_holders() {
     }
 }
 
-/// The smallest bounds in which each property can be violated. The nightly tests have larger bounds,
-/// which take minutes.
+/// The smallest bounds in which each property can be violated. The nightly tests have larger
+/// bounds, which take minutes.
 #[test]
 fn within_narrow_bounds_every_guarantee_holds() {
     let restarts = Bounds { restarts: 1, answers_arrive_at_once: true, ..two_clients() }.check_all_states(&[RESTARTED]);

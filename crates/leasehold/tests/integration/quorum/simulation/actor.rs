@@ -154,8 +154,8 @@ impl Actor {
         }
     }
 
-    /// Handles an answer of a node, and what its clock shows. Without `clock` the answer is that the
-    /// wait for the node timed out.
+    /// Handles an answer of a node, and what its clock shows. Without `clock` the answer is that
+    /// the wait for the node timed out.
     pub(super) fn handle_answer(
         &mut self,
         world: &mut World,

@@ -48,8 +48,8 @@ pub(super) enum Violation {
 /// Checks the guarantees of a run, event by event.
 #[derive(Debug, Default)]
 pub(super) struct InvariantChecker {
-    /// Whether the nodes' clocks keep to the drift. If not, only the guarantees that need no clock are
-    /// checked.
+    /// Whether the nodes' clocks keep to the drift. If not, only the guarantees that need no clock
+    /// are checked.
     clocks_within_drift: bool,
     pub(super) grants: Vec<Grant>,
     /// What the resource has seen.
@@ -109,8 +109,8 @@ impl InvariantChecker {
         self.grants[grant].is_unreleased = false;
     }
 
-    /// Lets the resource accept or refuse a write with the token of a grant, which may have ended long
-    /// ago. Returns whether it accepts.
+    /// Lets the resource accept or refuse a write with the token of a grant, which may have ended
+    /// long ago. Returns whether it accepts.
     pub(super) fn check_write(&mut self, grant: usize) -> bool {
         let Grant { token, owner, .. } = self.grants[grant];
         let owner = Some(Owner::from_bits(owner));

@@ -1,7 +1,7 @@
 //! Long random runs of clients and nodes with faults, each determined by its seed.
 //! `LEASEHOLD_SEED=7 cargo test -p leasehold --test integration
-//! quorum::simulation::every_guarantee_holds -- --nocapture` does only the run with seed 7, and prints
-//! it event by event.
+//! quorum::simulation::every_guarantee_holds -- --nocapture` does only the run with seed 7, and
+//! prints it event by event.
 
 mod actor;
 mod checker;
@@ -97,9 +97,9 @@ fn check_recovery(world: &mut World, actors: &mut [Actor]) {
     world.log_line(|| "all faults are over".into());
     world.is_fault_free = true;
     let ttl = world.plan.ttl;
-    // Late messages arrive, and stopped nodes and paused actors continue, within two TTLs. A node that
-    // restarts then cools down for another TTL, and claims that late messages stored expire after one
-    // more. A clock that jumped may keep such claims for longer.
+    // Late messages arrive, and stopped nodes and paused actors continue, within two TTLs. A node
+    // that restarts then cools down for another TTL, and claims that late messages stored expire
+    // after one more. A clock that jumped may keep such claims for longer.
     let end = world.now + ttl * (6 + world.plan.jumps * 2);
     let before = world.checker.grants.len();
     while let Some(event) = world.next_event(end) {
@@ -182,8 +182,8 @@ fn run_many(test: &str, seeds: u64, adjust: fn(&mut Plan)) -> RunSummary {
     summary
 }
 
-/// Requires that no run violates a guarantee, and that `is_enough` accepts the sums of all counts: with
-/// too few events a violation might not show.
+/// Requires that no run violates a guarantee, and that `is_enough` accepts the sums of all counts:
+/// with too few events a violation might not show.
 fn assert_all_hold(test: &str, seeds: u64, adjust: fn(&mut Plan), is_enough: fn(&Report) -> bool) {
     let RunSummary { total, failed_seeds, is_single_run } = run_many(test, seeds, adjust);
     let counts =

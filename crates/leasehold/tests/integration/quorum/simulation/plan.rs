@@ -45,8 +45,8 @@ pub(super) struct Plan {
     pub(super) late_per_mille: u64,
     /// The longest delay of an ordinary message is the TTL divided by this.
     pub(super) delay_divisor: u64,
-    /// Whether holders keep the lock until their lease ends and do not renew, while others retry all
-    /// the time.
+    /// Whether holders keep the lock until their lease ends and do not renew, while others retry
+    /// all the time.
     pub(super) hold_to_the_end: bool,
     /// Until when faults happen.
     pub(super) fault_time: u64,

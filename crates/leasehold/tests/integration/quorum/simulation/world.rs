@@ -147,8 +147,8 @@ impl World {
         self.schedule_at(self.now + time, event);
     }
 
-    /// Advances the time to the next event before `end`, and returns it. `None`: there is none, and the
-    /// time is `end`.
+    /// Advances the time to the next event before `end`, and returns it. `None`: there is none, and
+    /// the time is `end`.
     pub(super) fn next_event(&mut self, end: u64) -> Option<SimulatedEvent> {
         if self.queue.peek().is_none_or(|Reverse((time, _))| *time >= end) {
             self.now = end;
@@ -234,8 +234,8 @@ impl World {
         }
     }
 
-    /// Sends an actor's write to the resource, which arrives some time after the actor checked that it
-    /// holds the lock, or never.
+    /// Sends an actor's write to the resource, which arrives some time after the actor checked that
+    /// it holds the lock, or never.
     pub(super) fn write_resource(&mut self, actor: usize, grant: usize) {
         if let Some(delay) = self.message_delay() {
             self.schedule_after(delay, SimulatedEvent::Writes { actor, grant });
